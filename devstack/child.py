@@ -1,0 +1,112 @@
+"""A server running as a child process: signals, log, and an end with its parent."""
+
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+from devstack.leash import leash
+
+STOP_TIMEOUT_SECONDS = 20.0
+_LOG_TAIL_BYTES = 4_000
+
+
+class ServerFailed(RuntimeError):
+    """A server ended by itself or did not become ready. Carries the end of its log."""
+
+
+class Child:
+    """One process. Its output is appended to `log`; with `piped`, standard input and output are the caller's.
+
+    `directory` is where it runs, else it is ours.
+
+    It runs in a session of its own, so that Ctrl-C in the terminal reaches the parent alone, which then stops
+    its servers in the right order.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        log: Path,
+        directory: Path | None = None,
+        piped: bool = False,
+    ) -> None:
+        self.log = log
+        pipe = subprocess.PIPE if piped else None
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                command,
+                stdin=pipe or subprocess.DEVNULL,
+                stdout=pipe or output,
+                stderr=output,
+                cwd=directory,
+                start_new_session=True,
+            )
+        leash().hold(self.pid)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """False once the process has ended. A paused one is running."""
+        if self._process.returncode is None and self._process.poll() is not None:
+            leash().release(self.pid)
+        return self._process.returncode is None
+
+    @property
+    def pipes(self) -> tuple[IO[bytes], IO[bytes]]:
+        """Standard input and output of a `piped` child."""
+        if self._process.stdin is None or self._process.stdout is None:
+            raise ValueError("this child was started without pipes")
+        return self._process.stdin, self._process.stdout
+
+    def stop(self, timeout: float = STOP_TIMEOUT_SECONDS) -> None:
+        """SIGTERM, then SIGKILL after `timeout` seconds. Does nothing where it has ended already."""
+        if self.running:
+            self._process.terminate()
+            self.resume()  # a paused process acts on no other signal
+        self._end(timeout)
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would. Returns when the process is gone."""
+        if self.running:
+            self._process.kill()
+        self._end(STOP_TIMEOUT_SECONDS)
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open and nothing answers."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self._process.send_signal(signal.SIGCONT)
+
+    def wait(self, timeout: float) -> int:
+        """The exit status. Raises subprocess.TimeoutExpired after `timeout` seconds."""
+        status = self._process.wait(timeout)
+        leash().release(self.pid)
+        return status
+
+    def check_running(self) -> None:
+        """Raises ServerFailed where the process has ended."""
+        if not self.running:
+            raise self.failure(f"ended with status {self._process.returncode}")
+
+    def failure(self, what: str) -> ServerFailed:
+        """An error to raise, with the end of the log."""
+        tail = self.log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
+        return ServerFailed(f"{self._process.args!r} {what}\n{tail}")
+
+    def _end(self, timeout: float) -> None:
+        try:
+            self.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self.wait(STOP_TIMEOUT_SECONDS)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()

@@ -1,0 +1,84 @@
+"""librdkafka's mock cluster, by the C library inside the package confluent_kafka.
+
+The package itself offers it as a setting (`test.mock.num.brokers`), but then a topic has always four
+partitions and the first member of a group waits three seconds. Only the C functions change that.
+"""
+
+import ctypes
+from ctypes.util import find_library
+from pathlib import Path
+
+import confluent_kafka
+
+_PRODUCER = 0
+_ERROR_SIZE = 512
+_REPLICAS = 1
+_GROUP_DELAY_MILLISECONDS = 100
+
+
+class MockClusterFailed(RuntimeError):
+    """librdkafka is not to be found, or refused."""
+
+
+class MockCluster:
+    """A broker of this very process, listening on loopback until the process ends."""
+
+    def __init__(self, brokers: int = 1) -> None:
+        self._library = _load()
+        self._cluster = self._library.rd_kafka_mock_cluster_new(_client(self._library), brokers)
+        if not self._cluster:
+            raise MockClusterFailed("librdkafka made no mock cluster")
+        self._library.rd_kafka_mock_group_initial_rebalance_delay_ms(self._cluster, _GROUP_DELAY_MILLISECONDS)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        address: bytes = self._library.rd_kafka_mock_cluster_bootstraps(self._cluster)
+        return address.decode()
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        """Raises MockClusterFailed, also where the topic exists."""
+        error = self._library.rd_kafka_mock_topic_create(self._cluster, name.encode(), partitions, _REPLICAS)
+        if error:
+            raise MockClusterFailed(f"topic {name}: {self._library.rd_kafka_err2str(error).decode()}")
+
+
+def _load() -> ctypes.CDLL:
+    library = ctypes.CDLL(_library_path())
+    pointer, number, text = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
+    for name, result, *arguments in (
+        ("rd_kafka_conf_new", pointer),
+        ("rd_kafka_conf_set", number, pointer, text, text, text, ctypes.c_size_t),
+        ("rd_kafka_new", pointer, number, pointer, text, ctypes.c_size_t),
+        ("rd_kafka_err2str", text, number),
+        ("rd_kafka_mock_cluster_new", pointer, pointer, number),
+        ("rd_kafka_mock_cluster_bootstraps", text, pointer),
+        ("rd_kafka_mock_topic_create", number, pointer, text, number, number),
+        ("rd_kafka_mock_group_initial_rebalance_delay_ms", None, pointer, ctypes.c_int32),
+    ):
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+def _library_path() -> str:
+    """Where wheels for Linux, macOS and Windows keep it; else the system's."""
+    package = Path(confluent_kafka.__file__).parent
+    for folder in (package.with_name("confluent_kafka.libs"), package / ".dylibs"):
+        for path in sorted(folder.glob("*rdkafka*")):
+            if "++" not in path.name:
+                return str(path)
+    path_of_system = find_library("rdkafka")
+    if path_of_system is None:
+        raise MockClusterFailed("no librdkafka, neither in the package confluent_kafka nor on this system")
+    return path_of_system
+
+
+def _client(library: ctypes.CDLL) -> int:
+    """A producer, which librdkafka wants as the owner of a mock cluster."""
+    reason = ctypes.create_string_buffer(_ERROR_SIZE)
+    configuration = library.rd_kafka_conf_new()
+    library.rd_kafka_conf_set(configuration, b"log_level", b"3", reason, _ERROR_SIZE)
+    client: int | None = library.rd_kafka_new(_PRODUCER, configuration, reason, _ERROR_SIZE)
+    if not client:
+        raise MockClusterFailed(reason.value.decode(errors="replace"))
+    return client

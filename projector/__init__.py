@@ -1,0 +1,1 @@
+"""The projector: change events from Kafka in, documents in Redis out."""

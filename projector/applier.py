@@ -1,0 +1,138 @@
+"""Carries out intents: writes them, then what follows from the answers.
+
+What follows: the leads of a changed contact get its summary (a fan-out in slices, no call longer than about 100
+leads), a lead that has moved leaves the index of its former contact, an API key whose hash has changed is written with
+both records, and a deleted or re-created organization becomes a task. Everything may be repeated at any time.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from projector import command
+from projector.command import Command, Generations
+from projector.intent import (
+    DeleteApiKey,
+    DeleteContact,
+    DeleteLead,
+    Intent,
+    PutApiKey,
+    PutContact,
+    PutLead,
+    PutOrganization,
+)
+from projector.store import Store
+
+STALE, WRITTEN, ORGANIZATION_DELETED, ERASE_DUE, REPLAY_DUE = 0, 1, 2, 8, 16
+_SLICE = 100
+
+
+class Applied(msgspec.Struct):
+    """How many intents of a batch were newer than what was stored, older, or of a deleted organization."""
+
+    written: int = 0
+    stale: int = 0
+    dropped: int = 0
+    respliced: int = 0
+    """Leads that got another summary of their contact."""
+
+    def add(self, other: "Applied") -> None:
+        self.written += other.written
+        self.stale += other.stale
+        self.dropped += other.dropped
+        self.respliced += other.respliced
+
+
+class _Fan(msgspec.Struct):
+    """A contact whose leads are to be brought up to date, and the next of them."""
+
+    organization_id: str
+    contact_id: str
+    lead_ids: list[bytes]
+
+
+class Applier:
+    """Writes intents into Redis. Every method raises Unavailable, and is safe to call again then."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def apply(self, intents: Sequence[Intent], generations: Generations) -> Applied:
+        """Write the intents in order, in all these generations, with all that follows from them."""
+        if not intents:
+            return Applied()
+        replies = await self._store.run([command.command(intent, generations) for intent in intents])
+        applied = Applied()
+        moves: list[Command] = []
+        fans: list[_Fan] = []
+        tasks: list[str] = []
+        for intent, reply in zip(intents, replies, strict=True):
+            match intent:
+                case PutLead() | DeleteLead() if isinstance(reply, bytes):
+                    moves.append(command.leave_contact(intent, reply.decode(), generations))
+                    code = WRITTEN
+                case PutContact() | DeleteContact() if isinstance(reply, list):
+                    fans.append(_Fan(intent.organization_id, intent.id, reply[1:]))
+                    code = reply[0]
+                case PutApiKey() | DeleteApiKey():
+                    code = await self._finish_api_key(intent, reply)
+                case PutOrganization():
+                    tasks += _tasks(intent, reply)
+                    code = reply & (WRITTEN | ORGANIZATION_DELETED)
+                case _:
+                    code = reply
+            _count(applied, code)
+        if tasks:
+            await self._store.add_tasks(tasks)
+        if moves:
+            await self._store.run(moves)
+        applied.respliced = await self._fan_out(fans, generations)
+        return applied
+
+    async def _fan_out(self, fans: list[_Fan], generations: Generations) -> int:
+        """Bring the leads of contacts up to date: all contacts side by side, a slice of leads each."""
+        written = 0
+        while fans:
+            splices = [
+                command.resplice(fan.organization_id, fan.contact_id, lead_ids, generations)
+                for fan in fans
+                for lead_ids in _slices(fan.lead_ids)
+            ]
+            written += sum(await self._store.run(splices))
+            # Fewer than a slice means that there are no others.
+            fans = [fan for fan in fans if len(fan.lead_ids) >= _SLICE]
+            if fans:
+                asks = [command.pending_leads(fan.organization_id, fan.contact_id, generations) for fan in fans]
+                for fan, ids in zip(fans, await self._store.run(asks), strict=True):
+                    fan.lead_ids = ids
+                fans = [fan for fan in fans if fan.lead_ids]
+        return written
+
+    async def _finish_api_key(self, intent: PutApiKey | DeleteApiKey, reply: Any) -> int:
+        """Where another hash is stored, call again with its record among the keys, until nothing came between."""
+        while isinstance(reply, bytes):
+            [reply] = await self._store.run([command.api_key(intent, reply.decode())])
+        return cast(int, reply)
+
+
+def _slices(lead_ids: list[bytes]) -> Iterator[list[bytes]]:
+    for start in range(0, len(lead_ids), _SLICE):
+        yield lead_ids[start : start + _SLICE]
+
+
+def _tasks(intent: PutOrganization, reply: int) -> list[str]:
+    if reply & ERASE_DUE:
+        return [f"erase {intent.organization_id}"]
+    if reply & REPLAY_DUE:
+        return [f"replay {intent.organization_id}"]
+    return []
+
+
+def _count(applied: Applied, code: int) -> None:
+    if code == WRITTEN:
+        applied.written += 1
+    elif code == STALE:
+        applied.stale += 1
+    else:
+        applied.dropped += 1

@@ -1,0 +1,98 @@
+"""Positions of partitions, stored in Redis after the writes that they cover (`projector/lua/checkpoint.lua`).
+
+Stored as "<next offset> <time of the newest event> <time of the checkpoint>", times in milliseconds since 1970.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from projector.command import Command
+from projector.record import Partition, Record
+from schemas import names
+
+NONE = -1
+"""Expected where nothing has been stored yet."""
+
+
+class Position(msgspec.Struct, frozen=True):
+    """How far a partition has been read."""
+
+    offset: int
+    event_time: int
+    stored_at: int
+
+    @classmethod
+    def parse(cls, value: bytes) -> "Position":
+        return cls(*(int(number) for number in value.split()))
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """A record that could not be applied: where it is and why, never its payload."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: str
+    reason: str
+    time: int
+    """When it was parked, in milliseconds since 1970."""
+
+    @classmethod
+    def of(cls, record: Record, reason: str) -> "DeadLetter":
+        key = (record.key or b"").decode(errors="backslashreplace")
+        now = int(time.time() * 1000)
+        return cls(record.topic, record.partition, record.offset, key, reason, now)
+
+    @property
+    def field(self) -> str:
+        return names.dead_letter(self.topic, self.partition, self.offset)
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A partition moves from the offset that this projector wrote last to a new position."""
+
+    expected: int
+    position: Position
+
+
+def command(epoch: str, steps: Mapping[Partition, Step], letters: list[DeadLetter]) -> Command:
+    """The call that stores these steps, and the dead letters that they pass."""
+    arguments = [epoch.encode(), b"%d" % len(steps)]
+    for partition, step in steps.items():
+        at = step.position
+        arguments += [
+            names.position(*partition).encode(),
+            b"%d" % step.expected,
+            b"%d %d %d" % (at.offset, at.event_time, at.stored_at),
+        ]
+    for letter in letters:
+        arguments += [letter.field.encode(), msgspec.json.encode(letter)]
+    return Command("checkpoint", [names.POSITIONS, names.DEAD_LETTERS], arguments)
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """The positions were stored; so many dead letters are waiting."""
+
+    dead_letters: int
+
+
+class WentBack(msgspec.Struct, frozen=True):
+    """Redis holds lower positions than this projector wrote: it lost writes, and nothing was stored."""
+
+    fields: list[str]
+
+
+class GenerationsChanged(msgspec.Struct, frozen=True):
+    """The batch missed a generation: nothing was stored, it is to be written again."""
+
+
+def outcome(reply: Any) -> Stored | WentBack | GenerationsChanged:
+    """Read the script's answer."""
+    if isinstance(reply, int):
+        return Stored(reply)
+    if reply == [b"epoch"]:
+        return GenerationsChanged()
+    return WentBack([field.decode() for field in reply])

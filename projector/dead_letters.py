@@ -1,0 +1,116 @@
+"""Dead letters: records that could not be applied, kept until a person has decided.
+
+A letter holds coordinates, key and reason, never the payload: redrive reads the record from Kafka again.
+"""
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from enum import StrEnum
+
+import msgspec
+
+from projector import generations, mapping
+from projector.applier import Applier
+from projector.change import read
+from projector.checkpoint import DeadLetter
+from projector.errors import BadRecord, Refused
+from projector.kafka import Reader
+from projector.record import Kind, Partition, Record
+from projector.store import Store
+from schemas import names
+from schemas.settings import ProjectorSettings
+
+
+class Redriven(StrEnum):
+    """What became of a letter that was driven again."""
+
+    APPLIED = "applied"
+    STALE = "stale: something newer was applied already"
+    GONE = "gone from the topic: it was compacted away, so something newer was published"
+    STILL_BAD = "still bad"
+
+
+async def all_letters(store: Store) -> list[DeadLetter]:
+    """All letters, in the order of their topics. Raises Unavailable."""
+    async with store.errors():
+        found = await store.redis.hvals(names.DEAD_LETTERS)
+    letters = [msgspec.json.decode(value, type=DeadLetter) for value in found]
+    return sorted(letters, key=lambda letter: (letter.topic, letter.partition, letter.offset))
+
+
+async def choose(store: Store, fields: Iterable[str]) -> list[DeadLetter]:
+    """The letters of these `<topic>:<partition>:<offset>`, or all where none is named. Raises Refused."""
+    letters = {letter.field: letter for letter in await all_letters(store)}
+    wanted = list(fields) or list(letters)
+    unknown = [field for field in wanted if field not in letters]
+    if unknown:
+        raise Refused(f"no such dead letter: {', '.join(unknown)}. `dead-letters list` shows all of them.")
+    return [letter for field, letter in letters.items() if field in wanted]
+
+
+async def drop(store: Store, letters: Iterable[DeadLetter]) -> int:
+    """Forget these letters; how many there were. Raises Unavailable."""
+    fields = [letter.field for letter in letters]
+    if not fields:
+        return 0
+    async with store.errors():
+        return int(await store.redis.hdel(names.DEAD_LETTERS, *fields))
+
+
+async def redrive(
+    store: Store, settings: ProjectorSettings, letters: list[DeadLetter]
+) -> AsyncIterator[tuple[DeadLetter, Redriven, str]]:
+    """Read these records again and apply them, in order; each with what became of it. Raises Unavailable.
+
+    Letters that are done with are forgotten; one that is still bad stays, with its new reason.
+    """
+    async with open_reader(settings) as reader:
+        for letter in letters:
+            record = await find(reader, Partition(letter.topic, letter.partition), letter.offset)
+            result, reason = await _again(store, record)
+            if result is Redriven.STILL_BAD:
+                await _keep(store, msgspec.structs.replace(letter, reason=reason))
+            else:
+                await drop(store, [letter])
+            yield letter, result, reason
+
+
+@asynccontextmanager
+async def open_reader(settings: ProjectorSettings) -> AsyncIterator[Reader]:
+    """A reader of all topics. Raises Unavailable."""
+    reader = Reader(settings, list(Kind))
+    await reader.start()
+    try:
+        yield reader
+    finally:
+        await reader.stop()
+
+
+async def find(reader: Reader, partition: Partition, offset: int) -> Record | None:
+    """The record at an offset; None where it is there no more. Raises Unavailable."""
+    ranges = await reader.range([partition])
+    first, last = ranges[partition]
+    if not first <= offset < last:
+        return None
+    async for records in reader.read({partition: (offset, offset + 1)}):
+        for record in records:
+            if record.offset == offset:
+                return record
+    return None
+
+
+async def _again(store: Store, record: Record | None) -> tuple[Redriven, str]:
+    if record is None:
+        return Redriven.GONE, ""
+    try:
+        intent = mapping.intent(read(record), record)
+    except BadRecord as error:
+        return Redriven.STILL_BAD, error.reason
+    registry = await generations.read(store)
+    applied = await Applier(store).apply([intent], registry.writing)
+    return (Redriven.APPLIED if applied.written else Redriven.STALE), ""
+
+
+async def _keep(store: Store, letter: DeadLetter) -> None:
+    async with store.errors():
+        await store.redis.hset(names.DEAD_LETTERS, letter.field, msgspec.json.encode(letter).decode())

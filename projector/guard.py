@@ -1,0 +1,33 @@
+"""Counts bad records: a few are parked, too many stop the line."""
+
+from collections import deque
+
+from projector.errors import LineStopped
+
+WINDOW = 1000
+
+
+class BadRecordGuard:
+    """Stops the line on `row` bad records in a row, or on more than `share` of the last 1000 records."""
+
+    def __init__(self, share: float, row: int) -> None:
+        self._most = share * WINDOW
+        self._longest = row
+        self._window: deque[bool] = deque(maxlen=WINDOW)
+        self._bad = 0
+        self._row = 0
+
+    def note(self, reason: str | None) -> None:
+        """Count a record: `reason` says what is wrong with it, None that nothing is. Raises LineStopped."""
+        if len(self._window) == WINDOW:
+            self._bad -= self._window[0]
+        self._window.append(reason is not None)
+        if reason is None:
+            self._row = 0
+            return
+        self._bad += 1
+        self._row += 1
+        if self._row >= self._longest:
+            raise LineStopped(f"{self._row} bad records in a row; the last: {reason}")
+        if self._bad > self._most:
+            raise LineStopped(f"{self._bad} of the last {WINDOW} records are bad; the last: {reason}")

@@ -1,0 +1,89 @@
+"""What a projector does besides its lines, once a second: tasks, the first generation, warnings."""
+
+import logging
+import time
+
+from projector import generations, tasks
+from projector.errors import Unavailable
+from projector.kafka import Reader
+from projector.mapping import VERSION
+from projector.metrics import REBUILD_DUE, REDIS_MEMORY
+from projector.record import Kind, Partition
+from projector.stop import Stop
+from projector.store import Store
+from schemas.settings import ProjectorSettings
+
+_PAUSE_SECONDS = 1.0
+_WARN_SECONDS = 60.0
+_MEMORY_WARNING = 0.8
+
+logger = logging.getLogger(__name__)
+
+
+class Keeper:
+    """Runs beside the lines of a projector until `stop` is set."""
+
+    def __init__(self, settings: ProjectorSettings, store: Store) -> None:
+        self._settings = settings
+        self._store = store
+        self._heads: dict[Partition, int] | None = None
+        self._warned_at = -_WARN_SECONDS
+
+    async def run(self, stop: Stop) -> None:
+        while not stop.is_set():
+            try:
+                await self._turn()
+            except Unavailable as error:
+                logger.warning("keeper: not available, trying again", extra={"error": str(error)})
+            await stop.sleep(_PAUSE_SECONDS)
+
+    async def _turn(self) -> None:
+        registry = await generations.read(self._store)
+        if not registry.live:
+            await self._serve_when_complete()
+        await tasks.work(self._store, self._settings)
+        await self._warn(registry)
+
+    async def _serve_when_complete(self) -> None:
+        """A generation that is still being filled would answer 404 for leads that exist: serve it when it is whole.
+
+        Whole means: every partition has been read up to where it ended when this was first asked.
+        """
+        await generations.begin_first(self._store)
+        if self._heads is None:
+            self._heads = await self._read_heads()
+        positions = await self._store.position(list(self._heads))
+        if all((positions[partition] or 0) >= head for partition, head in self._heads.items()):
+            await generations.serve_first(self._store)
+            self._heads = None
+            logger.info("the first generation is complete, and served from now on")
+
+    async def _read_heads(self) -> dict[Partition, int]:
+        reader = Reader(self._settings, list(Kind))
+        await reader.start()
+        try:
+            ranges = await reader.range(await reader.partitions())
+        finally:
+            await reader.stop()
+        return {partition: last for partition, (_, last) in ranges.items()}
+
+    async def _warn(self, registry: generations.Registry) -> None:
+        ratio = await self._store.memory_ratio()
+        REDIS_MEMORY.set(ratio)
+        due = registry.rebuild_due()
+        REBUILD_DUE.set(due)
+        if time.monotonic() - self._warned_at < _WARN_SECONDS:
+            return
+        if ratio >= _MEMORY_WARNING:
+            logger.warning("Redis memory is nearly full: raise maxmemory", extra={"used": round(ratio, 3)})
+        if due:
+            logger.warning(
+                "a rebuild is due: the live generation was mapped by another version",
+                extra={
+                    "generation": registry.live,
+                    "mapping": registry.mappings[registry.live],
+                    "ours": VERSION,
+                },
+            )
+        if due or ratio >= _MEMORY_WARNING:
+            self._warned_at = time.monotonic()

@@ -1,0 +1,240 @@
+"""A line: poll, map, write, checkpoint, for the topics of one consumer group.
+
+The position of each partition stands in Redis with the data; Kafka only hears of it. A line starts there, and returns
+there after every trouble: a lost connection, a rebalance, a Redis that went back in time. Going over records once more
+is always safe.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from typing import assert_never
+
+from projector import checkpoint, generations
+from projector.applier import Applied, Applier
+from projector.batch import Batch
+from projector.checkpoint import NONE, GenerationsChanged, Position, Step, Stored, WentBack
+from projector.errors import LineStopped, Unavailable
+from projector.guard import BadRecordGuard
+from projector.health import LineHealth
+from projector.kafka import Source
+from projector.metrics import DEAD_LETTERS, LineMetrics
+from projector.record import Kind, Partition, Record
+from projector.stop import Stop
+from projector.store import Store
+from schemas import names
+from schemas.settings import ProjectorSettings
+
+_WAIT_SECONDS = 0.5
+_LOOK_SECONDS = 1.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+# Decoding shares the event loop with Kafka's heartbeat, and with the other line.
+_SLICE = 200
+
+logger = logging.getLogger(__name__)
+
+
+class Line:
+    """Projects the topics of `kinds`. Start it with `run`, once; `health` may be asked from any thread."""
+
+    def __init__(
+        self, name: str, settings: ProjectorSettings, kinds: Sequence[Kind], group_id: str, store: Store
+    ) -> None:
+        self._name = name
+        self._most = settings.batch_records
+        self._store = store
+        self._applier = Applier(store)
+        self._source = Source(settings, kinds, group_id, self._let_go)
+        self._guard = BadRecordGuard(settings.dead_letter_share, settings.dead_letter_row)
+        self._registry = generations.Registry()
+        self._positions: dict[Partition, int] = {}
+        self._uncommitted: dict[Partition, int] = {}
+        self._looked_at = 0.0
+        self._writing = asyncio.Lock()
+        self._metrics = LineMetrics(name)
+        self.health = LineHealth(name)
+
+    async def run(self, stop: Stop) -> None:
+        """Project until `stop` is set; then finish the batch in hand, and leave the group."""
+        await self._start(stop)
+        pause = _FIRST_PAUSE
+        try:
+            while not stop.is_set():
+                try:
+                    await self._step()
+                    pause = _FIRST_PAUSE
+                except Unavailable as error:
+                    self._trouble(error)
+                    await stop.sleep(pause)
+                    pause = min(2 * pause, _LONGEST_PAUSE)
+                except LineStopped as error:
+                    await self._stand_still(error, stop)
+            await self._commit()
+        finally:
+            await self._source.stop()
+
+    async def _start(self, stop: Stop) -> None:
+        while not stop.is_set():
+            try:
+                await self._source.start()
+                return
+            except Unavailable as error:
+                self._trouble(error)
+                await stop.sleep(1.0)
+
+    async def _step(self) -> None:
+        """One turn. Raises Unavailable or LineStopped, and then has moved no position."""
+        await self._place()
+        polled = await self._source.poll(self._most, _WAIT_SECONDS)
+        async with self._writing:  # a revoke waits for the batch to be covered
+            if polled:
+                await self._project(polled)
+        self.health.alive()
+        await self._look_around()
+
+    async def _project(self, polled: dict[Partition, list[Record]]) -> None:
+        started = time.monotonic()
+        batch = Batch(polled, self._guard)
+        applied = await self._write(batch)
+        covered = await self._cover(batch.steps(self._positions), batch)
+        if covered:
+            self.health.advanced()
+            seconds = time.monotonic() - started
+            self._metrics.batch(applied, len(batch.dead_letters), seconds, batch.freshness())
+
+    async def _write(self, batch: Batch) -> Applied:
+        """Write a slice while the next one is decoded."""
+        applied = Applied()
+        writing: asyncio.Task[Applied] | None = None
+        for intents in batch.slices(_SLICE):
+            if writing:
+                applied.add(await writing)
+            writing = asyncio.create_task(self._applier.apply(intents, self._registry.writing))
+            await asyncio.sleep(0)  # lets the slice out, and a heartbeat in
+        if writing:
+            applied.add(await writing)
+        if batch.stopped:
+            raise batch.stopped
+        return applied
+
+    async def _cover(self, steps: dict[Partition, Step], batch: Batch | None = None) -> bool:
+        """Store the new positions, with the batch's dead letters. False where the batch is to be written again."""
+        letters = batch.dead_letters if batch else []
+        [reply] = await self._store.run([checkpoint.command(self._registry.epoch, steps, letters)])
+        match checkpoint.outcome(reply):
+            case Stored(dead_letters):
+                DEAD_LETTERS.set(dead_letters)
+                moved = {partition: step.position.offset for partition, step in steps.items()}
+                self._positions |= moved
+                self._uncommitted |= moved
+                return True
+            case WentBack(fields):
+                self._went_back(fields)
+            case GenerationsChanged():
+                logger.info("the generations have changed: writing the batch again", extra=self._who())
+                self._start_over()
+            case unknown:
+                assert_never(unknown)
+        return False
+
+    async def _place(self) -> None:
+        """Start newly assigned partitions where Redis says, in the generations that are being written."""
+        unplaced = self._source.unplaced()
+        if not unplaced:
+            return
+        self._registry = await generations.read(self._store)
+        stored = await self._store.position(unplaced)
+        placed = await self._source.place(stored)
+        self._positions |= {partition: NONE if offset is None else offset for partition, offset in stored.items()}
+        offsets = {names.position(*partition): offset for partition, offset in placed.items()}
+        logger.info("reading on", extra=self._who() | {"offsets": offsets})
+
+    async def _look_around(self) -> None:
+        """Every second: how far Redis is, and the head of each partition; tell Kafka how far we are."""
+        now = time.monotonic()
+        if now - self._looked_at < _LOOK_SECONDS:
+            return
+        self._looked_at = now
+        await self._check_positions()
+        await self._measure_lag()
+        await self._commit()
+
+    async def _check_positions(self) -> None:
+        """A quiet line notices as well that Redis was emptied or went back in time."""
+        known = dict(self._positions)
+        stored = await self._store.position(list(known))
+        fields = [
+            names.position(*partition)
+            for partition, offset in stored.items()
+            if (NONE if offset is None else offset) < known[partition]
+        ]
+        if fields:
+            self._went_back(fields)
+
+    async def _measure_lag(self) -> None:
+        ends = await self._source.ends(self._positions)
+        await self._pass_markers(ends)
+        lags = {partition: end - max(self._positions.get(partition, 0), 0) for partition, end in ends.items()}
+        self.health.lag(sum(lags.values()))
+        self._metrics.lag(lags)
+
+    async def _pass_markers(self, ends: dict[Partition, int]) -> None:
+        """Transaction markers and compacted records end a partition without a record: move past them."""
+        steps = {}
+        for partition, end in ends.items():
+            at = self._positions.get(partition, NONE)
+            if at < end and await self._source.reached(partition) == end:
+                steps[partition] = Step(at, Position(end, 0, int(time.time() * 1000)))
+        if steps:
+            await self._cover(steps)
+
+    async def _commit(self) -> None:
+        wanted, self._uncommitted = self._uncommitted, {}
+        try:
+            await self._source.commit(wanted)
+        except Unavailable as error:
+            # Only lag tools read it; the next commit says it again.
+            logger.warning("offsets not committed to Kafka", extra=self._who() | {"error": str(error)})
+
+    async def _let_go(self) -> None:
+        """Partitions are being taken away: cover the batch in hand, tell Kafka, forget them."""
+        async with self._writing:
+            await self._commit()
+            self._positions.clear()
+            self._uncommitted.clear()
+
+    def _went_back(self, fields: list[str]) -> None:
+        self._metrics.rewound()
+        logger.warning(
+            "Redis is behind what this projector wrote: reading again from where it stands",
+            extra=self._who() | {"positions": fields},
+        )
+        self._start_over()
+
+    def _start_over(self) -> None:
+        self._positions.clear()
+        self._source.displace(self._source.assigned())
+
+    def _trouble(self, error: Unavailable) -> None:
+        self._metrics.unavailable()
+        self.health.trouble(str(error))
+        logger.warning("not available, trying again", extra=self._who() | {"error": str(error)})
+        self._start_over()
+
+    async def _stand_still(self, error: LineStopped, stop: Stop) -> None:
+        """Stay a member of the group, so that no other projector walks into the same records; say so, loudly."""
+        self._metrics.stopped()
+        self.health.stopped(str(error))
+        self._source.pause()
+        while not stop.is_set():
+            logger.error(
+                "line stopped: %s. Nothing was skipped. Look at `python -m projector dead-letters list`, mend the "
+                "producer or the projector, then start it again: it goes on where it stopped",
+                error,
+                extra=self._who(),
+            )
+            await stop.sleep(30.0)
+
+    def _who(self) -> dict[str, object]:
+        return {"line": self._name}

@@ -1,0 +1,14 @@
+-- Leave a marker in place of an API key, where the event is newer than what is stored.
+-- KEYS  1 organization  2 entity  [3 record of the hash stored before]
+-- ARGV  1 head  2 the hash stored before, '' when unknown
+-- Returns as put_api_key does
+
+if organization_is_deleted(KEYS[1]) then return ORGANIZATION_DELETED end
+local stored = redis.call('GETRANGE', KEYS[2], 0, -1)
+if not is_newer(stored, ARGV[1]) then return STALE end
+local hash = string.sub(stored, HEAD + 1)
+if hash ~= '' and hash ~= ARGV[2] then return hash end
+
+redis.call('SET', KEYS[2], marker(stored, ARGV[1]))
+if KEYS[3] then redis.call('DEL', KEYS[3]) end
+return WRITTEN

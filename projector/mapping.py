@@ -1,0 +1,188 @@
+"""The pure mapping from a change to documents and intents: no clock, no I/O, no logging.
+
+`VERSION` goes up with every change that alters a document: generations built by another one are due for a rebuild.
+"""
+
+from datetime import UTC, datetime
+from typing import Any, assert_never, cast
+
+import msgspec
+
+from projector.change import Change
+from projector.errors import BadRecord
+from projector.intent import (
+    DeleteApiKey,
+    DeleteContact,
+    DeleteLead,
+    Intent,
+    PutApiKey,
+    PutContact,
+    PutLead,
+    PutOrganization,
+)
+from projector.record import EntityKey, Kind, Record
+from schemas import documents, events
+from schemas.api_keys import organization_tag
+from schemas.layouts import content_hash, milliseconds
+
+VERSION = 1
+
+_encode = msgspec.json.Encoder().encode
+# Stands for the contact while a lead is encoded: this byte never occurs in JSON, where it is always escaped.
+_CONTACT = cast(Any, msgspec.Raw(b"\0"))
+
+
+def intent(change: Change, record: Record) -> Intent:
+    """What a change asks for. Raises BadRecord where a time cannot be shown in UTC."""
+    try:
+        return _intent(change, record)
+    except OverflowError:
+        raise BadRecord("a time lies outside of the years 1 to 9999 in UTC") from None
+
+
+def _intent(change: Change, record: Record) -> Intent:
+    key = change.key
+    match change.entity:
+        case events.Lead() as lead:
+            return _put_lead(key, _head(b"L", change, record), lead_document(lead))
+        case events.Contact() as contact:
+            return _put_contact(key, _head(b"L", change, record), contact_document(contact))
+        case events.Organization() as organization:
+            return PutOrganization(key.organization_id, _head(b"L", change, record), _access(organization))
+        case events.ApiKey() as api_key:
+            return _put_api_key(key, _head(b"L", change, record), api_key)
+        case events.Deleted():
+            return _delete(change.kind, key, _head(b"D", change, record))
+        case None:
+            return _delete(change.kind, key, _head(b"T", change, record))
+        case _:
+            assert_never(change.entity)
+
+
+def lead_document(lead: events.Lead) -> documents.Lead:
+    """The document of a lead (specification, "Lead"), its contact still to be put in."""
+    counts = lead.counts or events.Counts()
+    quote = lead.quote
+    return documents.Lead(
+        id=lead.id.lower(),
+        organization_id=lead.organization_id.lower(),
+        contact_id=lead.contact_id.lower(),
+        stage=lead.stage,
+        event_type_key=lead.event_type_key,
+        event_location=lead.event_location,
+        referrer=lead.referrer,
+        source=lead.attribution or msgspec.UNSET,
+        assigned_to=lead.assigned_to.lower() if lead.assigned_to else None,
+        booking_id=lead.booking_id,
+        tags=lead.tags or [],
+        events=[_event(event) for event in lead.events or ()],
+        contact=_CONTACT,
+        # The digits as they were sent: a float would lose some.
+        quote_total=cast(Any, msgspec.Raw(quote.total.encode())) if quote and quote.total else None,
+        notes_count=counts.notes or 0,
+        tasks_count=counts.tasks or 0,
+        quotes_count=counts.quotes or 0,
+        archived_at=_utc(lead.archived_at),
+        created_at=lead.created_at.astimezone(UTC),
+        updated_at=lead.updated_at.astimezone(UTC),
+    )
+
+
+def contact_document(contact: events.Contact) -> documents.Contact:
+    """The document of a contact (contract section 1)."""
+    return documents.Contact(
+        id=contact.id.lower(),
+        organization_id=contact.organization_id.lower(),
+        first_name=contact.first_name,
+        last_name=contact.last_name,
+        email=contact.email,
+        phone_number=contact.phone,
+        custom_fields=contact.custom_fields or {},
+        created_at=contact.created_at.astimezone(UTC),
+        updated_at=contact.updated_at.astimezone(UTC),
+    )
+
+
+def contact_summary(contact: documents.Contact) -> documents.ContactSummary:
+    """What a lead shows of its contact."""
+    return documents.ContactSummary(
+        id=contact.id,
+        first_name=contact.first_name,
+        last_name=contact.last_name,
+        email=contact.email,
+        phone_number=contact.phone_number,
+    )
+
+
+def _event(event: events.RequestedEvent) -> documents.Event:
+    return documents.Event(
+        id=event.id.lower(),
+        event_date=_utc(event.starts_at),
+        event_length_hours=event.length_hours,
+        event_guests=event.guests,
+        event_timezone=event.timezone,
+        event_type_key=event.type_key,
+        event_location=event.location,
+    )
+
+
+def _utc(time: datetime | None) -> datetime | None:
+    return time.astimezone(UTC) if time else None
+
+
+def _put_lead(key: EntityKey, head: bytes, document: documents.Lead) -> PutLead:
+    body = _encode(document)
+    before, after = body.split(b"\0")
+    return PutLead(key.organization_id, key.id, document.contact_id, head, content_hash(body), before, after)
+
+
+def _put_contact(key: EntityKey, head: bytes, document: documents.Contact) -> PutContact:
+    body = _encode(document)
+    summary = _encode(contact_summary(document))
+    # The summary's fields follow the two ids: 44 bytes of `{"id":…`, then 57 of `,"organization_id":…`.
+    fields_end = len(summary) - 1 + 57
+    rest = content_hash(body) + content_hash(summary) + fields_end.to_bytes(3, "little")
+    return PutContact(key.organization_id, key.id, head + rest + body)
+
+
+def _put_api_key(key: EntityKey, head: bytes, api_key: events.ApiKey) -> PutApiKey:
+    # 0 stands for "never": an expiry before 1970 has passed all the same.
+    expiry = max(1, milliseconds(api_key.expires_at)) if api_key.expires_at else 0
+    record = organization_tag(key.organization_id).encode() + expiry.to_bytes(6, "little")
+    return PutApiKey(
+        key.organization_id, key.id, api_key.hash.lower(), head, record if api_key.status == "active" else b""
+    )
+
+
+def _delete(kind: Kind, key: EntityKey, head: bytes) -> Intent:
+    match kind:
+        case Kind.LEAD:
+            return DeleteLead(key.organization_id, key.id, head)
+        case Kind.CONTACT:
+            return DeleteContact(key.organization_id, key.id, head)
+        case Kind.ORGANIZATION:
+            return PutOrganization(key.organization_id, head, b"")
+        case Kind.API_KEY:
+            return DeleteApiKey(key.organization_id, key.id, head)
+        case _:
+            assert_never(kind)
+
+
+def _access(organization: events.Organization) -> bytes:
+    limits = organization.rate_limits or events.RateLimits()
+    numbers = []
+    for limit in (limits.key, limits.organization):
+        numbers += [limit.quota, limit.window_seconds] if limit else [0, 0]
+    access = b"1" if organization.api_access else b"0"
+    return access + b"".join(number.to_bytes(4, "little") for number in numbers)
+
+
+def _head(state: bytes, change: Change, record: Record) -> bytes:
+    version = change.entity.version if change.entity else 0
+    return (
+        state
+        + version.to_bytes(7, "little")
+        + record.offset.to_bytes(6, "little")
+        + record.partition.to_bytes(2, "little")
+        + max(0, change.time).to_bytes(6, "little")
+    )

@@ -1,0 +1,112 @@
+"""Work that outlives a crash, noted in the set `lv:tasks` until it is finished.
+
+    erase <organization>    drop every key of a deleted organization, in slices
+    replay <organization>   read its records again: it was created again after a delete
+
+Any projector may do it; doing it twice does no harm.
+"""
+
+import logging
+from os import getpid
+from socket import gethostname
+from typing import cast
+
+from projector import generations, replay
+from projector.command import Command
+from projector.kafka import Reader
+from projector.record import Kind
+from projector.store import Store
+from schemas import names
+from schemas.settings import ProjectorSettings
+
+_LOCK_SECONDS = 60
+_SLICE = 500
+_REPLAYED = (Kind.API_KEY, Kind.CONTACT, Kind.LEAD)
+
+logger = logging.getLogger(__name__)
+
+
+async def work(store: Store, settings: ProjectorSettings) -> None:
+    """Do all that is noted and that no other projector is doing. Raises Unavailable."""
+    async with store.errors():
+        noted = sorted(cast(bytes, member).decode() for member in await store.redis.smembers(names.TASKS))
+    for task in noted:
+        if not await _lock(store, task):
+            continue
+        verb, _, organization_id = task.partition(" ")
+        if verb == "erase":
+            finished = await _erase(store, organization_id)
+        else:
+            finished = await _replay(store, settings, organization_id)
+        if finished:
+            async with store.errors():
+                await store.redis.srem(names.TASKS, task)
+        await _unlock(store, task)
+
+
+async def _erase(store: Store, organization_id: str) -> bool:
+    """Drop what is left of a deleted organization. False where it is to be tried again."""
+    owner = names.organization(organization_id)
+    head = await _head(store, owner)
+    dropped = 0
+    async with store.errors():
+        slice_: list[bytes] = []
+        async for name in store.redis.scan_iter(match=names.of_organization(owner), count=1000):
+            slice_.append(name)
+            if len(slice_) == _SLICE:
+                dropped += await _drop(store, owner, slice_)
+                slice_ = []
+    dropped += await _drop(store, owner, slice_)
+    logger.info("deleted organization erased", extra={"organization": organization_id, "keys": dropped})
+    return await _finish(store, owner, head)
+
+
+async def _drop(store: Store, owner: bytes, keys: list[bytes]) -> int:
+    if not keys:
+        return 0
+    [dropped] = await store.run([Command("erase", [owner, *keys], [])])
+    return max(0, int(dropped))
+
+
+async def _replay(store: Store, settings: ProjectorSettings, organization_id: str) -> bool:
+    """Read the records of an organization again, from the beginning of the topics to their present end."""
+    owner = names.organization(organization_id)
+    head = await _head(store, owner)
+    reader = Reader(settings, _REPLAYED)
+    await reader.start()
+    try:
+        ranges = await reader.range(await reader.partitions())
+        wanted = replay.of_organization(organization_id)
+        count = await replay.replay(store, reader, ranges, wanted, lambda: _writing(store))
+    finally:
+        await reader.stop()
+    logger.info("organization replayed", extra={"organization": organization_id, "records": count})
+    return await _finish(store, owner, head)
+
+
+async def _writing(store: Store) -> tuple[int, ...]:
+    return (await generations.read(store)).writing
+
+
+async def _head(store: Store, owner: bytes) -> bytes:
+    async with store.errors():
+        return cast(bytes, await store.redis.getrange(owner, 0, 21))
+
+
+async def _finish(store: Store, owner: bytes, head: bytes) -> bool:
+    """Note that the work is done, unless the organization has changed since: then it begins again."""
+    if not head:
+        return True  # Redis was emptied: the organization's event comes again, and notes its work again
+    [finished] = await store.run([Command("finish_work", [owner], [head])])
+    return bool(finished)
+
+
+async def _lock(store: Store, task: str) -> bool:
+    async with store.errors():
+        holder = f"{gethostname()}:{getpid()}"
+        return bool(await store.redis.set(names.task_lock(task), holder, nx=True, ex=_LOCK_SECONDS))
+
+
+async def _unlock(store: Store, task: str) -> None:
+    async with store.errors():
+        await store.redis.delete(names.task_lock(task))

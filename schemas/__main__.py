@@ -1,0 +1,61 @@
+"""Writes what the Structs say into `docs/`, where a test compares it.
+
+python -m schemas             writes docs/schemas/*.json, docs/api-keys.json and the tables of docs/api-keys.md
+python -m schemas settings    prints the README's table of settings
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from schemas import key_vectors
+from schemas.json_schema import event_schemas
+from schemas.openapi import document
+from schemas.settings_table import table
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+
+
+def files(docs: Path) -> dict[Path, str]:
+    """All generated files and what belongs into them. Reads `api-keys.md`, whose prose is written by hand."""
+    schemas = {**event_schemas(), "openapi": document()}
+    page = docs / "api-keys.md"
+    return {
+        **{docs / "schemas" / f"{name}.json": _pretty(schema) for name, schema in schemas.items()},
+        docs / "api-keys.json": _pretty(msgspec.to_builtins(key_vectors.vectors())),
+        page: _with_tables(page.read_text("utf-8"), key_vectors.tables()),
+    }
+
+
+def main(arguments: list[str]) -> int:
+    match arguments:
+        case []:
+            for path, text in files(DOCS).items():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, "utf-8")
+        case ["settings"]:
+            sys.stdout.write(table() + "\n")
+        case _:
+            sys.stderr.write(f"{__doc__}\n")
+            return 2
+    return 0
+
+
+def _pretty(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
+def _with_tables(page: str, tables: dict[str, str]) -> str:
+    """`page` with everything between `<!-- name -->` and `<!-- /name -->` replaced by the table of that name."""
+    for name, text in tables.items():
+        before, _, rest = page.partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition(f"<!-- /{name} -->")
+        page = f"{before}<!-- {name} -->\n{text}\n{end}{after}"
+    return page
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

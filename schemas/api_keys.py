@@ -1,0 +1,81 @@
+"""API keys: `lv_live_` and 58 base62 characters (contract section 2).
+
+    lv_live_ | 22: the organization's UUID as a 128-bit number | 30: random | 6: CRC-32 of all before
+
+The organization part only finds the right place in a Redis Cluster in one trip. It grants nothing: what a key
+may read comes from the stored record alone. Test vectors for other languages: `docs/api-keys.md`.
+"""
+
+import secrets
+import zlib
+from hashlib import sha256
+from uuid import UUID
+
+import msgspec
+
+from schemas import base62
+
+PREFIX = "lv_live_"
+ORGANIZATION_LENGTH = 22
+RANDOM_LENGTH = 30
+CHECKSUM_LENGTH = 6
+KEY_LENGTH = len(PREFIX) + ORGANIZATION_LENGTH + RANDOM_LENGTH + CHECKSUM_LENGTH
+_CHECKSUM_START = KEY_LENGTH - CHECKSUM_LENGTH
+
+
+class MalformedKey(ValueError):
+    """The text is no API key: wrong prefix, length, alphabet or checksum. Never carries the text itself."""
+
+
+class ParsedKey(msgspec.Struct, frozen=True):
+    """What the text of a key says by itself: where to look (`organization_tag`) and what for (`hash`)."""
+
+    organization_tag: str
+    """22 base62 characters, the hash tag of the organization's names in Redis."""
+    hash: str
+    """SHA-256 of the whole key, 64 lower-case hex digits."""
+
+    @property
+    def organization_id(self) -> str:
+        return str(UUID(int=base62.decode(self.organization_tag)))
+
+
+def organization_tag(organization_id: str) -> str:
+    """The organization's UUID as 22 base62 characters."""
+    return base62.encode(UUID(organization_id).int, ORGANIZATION_LENGTH)
+
+
+def mint(organization_id: str, random_part: str | None = None) -> str:
+    """A new key of an organization. `random_part` (30 base62 characters) is for test vectors only."""
+    if random_part is None:
+        random_part = "".join(secrets.choice(base62.ALPHABET) for _ in range(RANDOM_LENGTH))
+    if len(random_part) != RANDOM_LENGTH:
+        raise ValueError(f"the random part has {RANDOM_LENGTH} base62 characters")
+    base62.decode(random_part)
+    body = PREFIX + organization_tag(organization_id) + random_part
+    return body + checksum(body)
+
+
+def key_hash(key: str) -> str:
+    """SHA-256 of the whole key in lower-case hex: all that is ever stored of it."""
+    return sha256(key.encode()).hexdigest()
+
+
+def parse(key: str) -> ParsedKey:
+    """Check a key's form and checksum, without any look-up. Raises MalformedKey."""
+    if len(key) != KEY_LENGTH or not key.isascii() or not key.startswith(PREFIX):
+        raise MalformedKey(f"an API key is {PREFIX} and {KEY_LENGTH - len(PREFIX)} base62 characters")
+    if not key[len(PREFIX) :].isalnum():
+        raise MalformedKey("an API key holds base62 characters only")
+    body = key[:_CHECKSUM_START]
+    if key[_CHECKSUM_START:] != checksum(body):
+        raise MalformedKey("the checksum of the API key is wrong")
+    tag = body[len(PREFIX) : len(PREFIX) + ORGANIZATION_LENGTH]
+    if base62.decode(tag) >> 128:
+        raise MalformedKey("the organization part of the API key is out of range")
+    return ParsedKey(tag, key_hash(key))
+
+
+def checksum(body: str) -> str:
+    """CRC-32 of everything before it, as six base62 characters."""
+    return base62.encode(zlib.crc32(body.encode()), CHECKSUM_LENGTH)

@@ -1,0 +1,82 @@
+"""The documents of the HTTP API, in the specification's order of fields ("Resources and their fields").
+
+Their shape is kept apart from the events': an internal change of the core product alters no answer.
+"""
+
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from schemas.events import Stage
+from schemas.fields import CustomFieldValue, Timestamp, Uuid
+
+STAGES = (
+    "`NEW`: just arrived, not yet worked. `IN_PROGRESS`: being actively worked. `QUOTE_SENT`: a quote has gone out. "
+    "`ACCEPTED`: the customer accepted. `REJECTED`: the customer declined. `STALE`: no movement for a while"
+)
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """An event that the customer requested."""
+
+    id: Annotated[Uuid, Meta(description="Event identifier")]
+    event_date: Annotated[Timestamp | None, Meta(description="Start date and time, UTC")]
+    event_length_hours: Annotated[float | int | None, Meta(description="Requested duration in hours")]
+    event_guests: Annotated[int | None, Meta(description="Expected guest count")]
+    event_timezone: Annotated[str | None, Meta(description="IANA timezone name")]
+    event_type_key: Annotated[str | None, Meta(description="Event type of this particular event")]
+    event_location: Annotated[str | None, Meta(description="Where this event takes place")]
+
+
+class ContactSummary(Struct, frozen=True, kw_only=True):
+    """The contact inside a lead. The full record, with custom fields, is the contact's own."""
+
+    id: Annotated[Uuid, Meta(description="Contact identifier")]
+    first_name: Annotated[str, Meta(description="First name")]
+    last_name: Annotated[str, Meta(description="Last name")]
+    email: Annotated[str | None, Meta(description="Email address")]
+    phone_number: Annotated[str | None, Meta(description="Phone number")]
+
+
+class Lead(Struct, frozen=True, kw_only=True):
+    """One lead with its contact summary and its events."""
+
+    id: Annotated[Uuid, Meta(description="Lead identifier")]
+    organization_id: Annotated[Uuid, Meta(description="Owning organization")]
+    contact_id: Annotated[Uuid, Meta(description="Contact who submitted the inquiry")]
+    stage: Annotated[Stage, Meta(description=STAGES)]
+    event_type_key: Annotated[str | None, Meta(description="Event type chosen by the customer")]
+    event_location: Annotated[str | None, Meta(description="Location recorded on the lead itself")]
+    referrer: Annotated[str | None, Meta(description="Where the customer came from, when known")]
+    source: Annotated[
+        dict[str, Any] | UnsetType, Meta(description="Raw attribution data. Absent when there is none")
+    ] = UNSET
+    assigned_to: Annotated[Uuid | None, Meta(description="Assigned staff member")]
+    booking_id: Annotated[str | None, Meta(description="Set once the lead is converted to a booking")]
+    tags: Annotated[list[str], Meta(description="Tags on the lead")]
+    events: Annotated[list[Event], Meta(description="Events the customer requested")]
+    contact: Annotated[ContactSummary | None, Meta(description="Summary of the attached contact")]
+    quote_total: Annotated[float | int | None, Meta(description="Total of the lead's quote, in major units")]
+    notes_count: Annotated[int, Meta(description="Number of notes on the lead")]
+    tasks_count: Annotated[int, Meta(description="Number of tasks on the lead")]
+    quotes_count: Annotated[int, Meta(description="Number of quotes on the lead")]
+    archived_at: Annotated[Timestamp | None, Meta(description="When the lead was archived")]
+    created_at: Annotated[Timestamp, Meta(description="Creation time")]
+    updated_at: Annotated[Timestamp, Meta(description="Time of last change")]
+
+
+class Contact(Struct, frozen=True, kw_only=True):
+    """One contact, with its custom fields."""
+
+    id: Annotated[Uuid, Meta(description="Contact identifier")]
+    organization_id: Annotated[Uuid, Meta(description="Owning organization")]
+    first_name: Annotated[str, Meta(description="First name")]
+    last_name: Annotated[str, Meta(description="Last name")]
+    email: Annotated[str | None, Meta(description="Email address")]
+    phone_number: Annotated[str | None, Meta(description="Phone number")]
+    custom_fields: Annotated[
+        dict[str, CustomFieldValue],
+        Meta(description="By stable field key. A field never set is absent, a cleared one is null"),
+    ]
+    created_at: Annotated[Timestamp, Meta(description="Creation time")]
+    updated_at: Annotated[Timestamp, Meta(description="Time of last change")]

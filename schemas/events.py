@@ -1,0 +1,149 @@
+"""Change events of the core product (contract section 3): CloudEvents 1.0 whose `data` is an entity's whole state.
+
+Unknown fields are ignored, optional ones may be absent or null. JSON Schemas: `schemas.json_schema`.
+"""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from schemas.fields import CustomFieldValue, DecimalText, Sha256Hex, Timestamp, Uuid, Version
+
+Stage = Literal["NEW", "IN_PROGRESS", "QUOTE_SENT", "ACCEPTED", "REJECTED", "STALE"]
+
+
+class Entity(Struct, frozen=True, kw_only=True):
+    """What every `data` holds. `id` is unique within its organization and kind."""
+
+    id: Uuid
+    organization_id: Uuid
+    version: Version
+
+
+class Deleted(Entity, frozen=True, kw_only=True):
+    """The `data` of every `*.deleted` event."""
+
+
+class RequestedEvent(Struct, frozen=True, kw_only=True):
+    """An event that the customer of a lead asked for."""
+
+    id: Uuid
+    starts_at: Timestamp | None = None
+    length_hours: float | int | None = None
+    guests: int | None = None
+    timezone: str | None = None
+    type_key: str | None = None
+    location: str | None = None
+
+
+class Quote(Struct, frozen=True, kw_only=True):
+    """`total` is a decimal in major units, as text so that no digit is lost."""
+
+    total: DecimalText | None = None
+    currency: str | None = None
+
+
+class Counts(Struct, frozen=True, kw_only=True):
+    notes: int | None = None
+    tasks: int | None = None
+    quotes: int | None = None
+
+
+class Lead(Entity, frozen=True, kw_only=True):
+    contact_id: Uuid
+    stage: Stage
+    created_at: Timestamp
+    updated_at: Timestamp
+    event_type_key: str | None = None
+    event_location: str | None = None
+    referrer: str | None = None
+    attribution: dict[str, Any] | None = None
+    assigned_to: Uuid | None = None
+    booking_id: str | None = None
+    tags: list[str] | None = None
+    events: list[RequestedEvent] | None = None
+    quote: Quote | None = None
+    counts: Counts | None = None
+    archived_at: Timestamp | None = None
+
+
+class Contact(Entity, frozen=True, kw_only=True):
+    first_name: str
+    last_name: str
+    created_at: Timestamp
+    updated_at: Timestamp
+    email: str | None = None
+    phone: str | None = None
+    custom_fields: dict[str, CustomFieldValue] | None = None
+
+
+class RateLimit(Struct, frozen=True, kw_only=True):
+    """`quota` requests in `window_seconds`."""
+
+    quota: Annotated[int, Meta(ge=1, le=1_000_000_000)]
+    window_seconds: Annotated[int, Meta(ge=1, le=31_536_000)]
+
+
+class RateLimits(Struct, frozen=True, kw_only=True):
+    """An organization's own limits; one that is absent is the setting's."""
+
+    key: RateLimit | None = None
+    organization: RateLimit | None = None
+
+
+class Organization(Entity, frozen=True, kw_only=True):
+    api_access: bool
+    rate_limits: RateLimits | None = None
+
+
+class ApiKey(Entity, frozen=True, kw_only=True):
+    hash: Sha256Hex
+    status: Literal["active", "revoked"]
+    created_at: Timestamp
+    name: str | None = None
+    expires_at: Timestamp | None = None
+
+
+Data = Lead | Contact | Organization | ApiKey | Deleted
+
+
+class CloudEvent(Struct, frozen=True, kw_only=True, tag_field="type"):
+    """The envelope in structured mode. `time` is optional in CloudEvents; the record's timestamp stands in."""
+
+    specversion: Literal["1.0"]
+    id: Annotated[str, Meta(min_length=1)]
+    source: Annotated[str, Meta(min_length=1)]
+    time: Timestamp | None = None
+    datacontenttype: str | None = None
+
+
+class LeadChanged(CloudEvent, frozen=True, kw_only=True, tag="crm.lead.changed"):
+    data: Lead
+
+
+class LeadDeleted(CloudEvent, frozen=True, kw_only=True, tag="crm.lead.deleted"):
+    data: Deleted
+
+
+class ContactChanged(CloudEvent, frozen=True, kw_only=True, tag="crm.contact.changed"):
+    data: Contact
+
+
+class ContactDeleted(CloudEvent, frozen=True, kw_only=True, tag="crm.contact.deleted"):
+    data: Deleted
+
+
+class OrganizationChanged(CloudEvent, frozen=True, kw_only=True, tag="crm.organization.changed"):
+    data: Organization
+
+
+class OrganizationDeleted(CloudEvent, frozen=True, kw_only=True, tag="crm.organization.deleted"):
+    data: Deleted
+
+
+class ApiKeyChanged(CloudEvent, frozen=True, kw_only=True, tag="crm.api_key.changed"):
+    data: ApiKey
+
+
+class ApiKeyDeleted(CloudEvent, frozen=True, kw_only=True, tag="crm.api_key.deleted"):
+    data: Deleted

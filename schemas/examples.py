@@ -1,0 +1,69 @@
+"""Example documents and ids of the API's description. They are Structs, so they cannot lack a field."""
+
+from datetime import UTC, datetime
+
+from schemas import documents
+
+LEAD_ID = "7d0c2f52-0b1e-4f63-9c1c-3c8f6f0d2a11"
+CONTACT_ID = "c6a1f3b0-58de-4a7b-8a35-0f4b9e1d7722"
+REQUEST_ID = "01982f6ab4c87d1e9f3a52b6c0d4e8f7"
+ETAG = 'W/"vYcS0nE2mQ8xL4aB"'
+_ORGANIZATION_ID = "2b9f4d8e-6c3a-4e51-b7d0-9a8c1f2e3d4b"
+_CREATED = datetime(2026, 3, 2, 9, 15, tzinfo=UTC)
+
+CONTACT = documents.Contact(
+    id=CONTACT_ID,
+    organization_id=_ORGANIZATION_ID,
+    first_name="Zoë",
+    last_name="Nakamura",
+    email="zoe.nakamura@example.com",
+    phone_number="+44 20 7946 0123",
+    custom_fields={
+        "company": "Kite & Anchor",
+        "budget": 18500,
+        "newsletter": True,
+        "dietary_needs": ["vegetarian", "no nuts"],
+        "anniversary": None,
+    },
+    created_at=_CREATED,
+    updated_at=datetime(2026, 3, 9, 16, 40, 5, tzinfo=UTC),
+)
+
+LEAD = documents.Lead(
+    id=LEAD_ID,
+    organization_id=_ORGANIZATION_ID,
+    contact_id=CONTACT_ID,
+    stage="QUOTE_SENT",
+    event_type_key="wedding",
+    event_location="Glasshouse",
+    referrer="https://www.example.org/venues",
+    source={"utm_source": "newsletter", "utm_campaign": "spring"},
+    assigned_to="0e5b7a64-19c2-4d3f-a8e7-5b6c4d3e2f10",
+    booking_id=None,
+    tags=["HOT_LEAD"],
+    events=[
+        documents.Event(
+            id="f1e2d3c4-b5a6-4788-99aa-bbccddeeff00",
+            event_date=datetime(2026, 9, 12, 13, 30, tzinfo=UTC),
+            event_length_hours=9.5,
+            event_guests=120,
+            event_timezone="Europe/London",
+            event_type_key="wedding",
+            event_location=None,
+        )
+    ],
+    contact=documents.ContactSummary(
+        id=CONTACT_ID,
+        first_name="Zoë",
+        last_name="Nakamura",
+        email="zoe.nakamura@example.com",
+        phone_number="+44 20 7946 0123",
+    ),
+    quote_total=14250.5,
+    notes_count=3,
+    tasks_count=1,
+    quotes_count=1,
+    archived_at=None,
+    created_at=_CREATED,
+    updated_at=datetime(2026, 3, 11, 8, 2, 47, tzinfo=UTC),
+)

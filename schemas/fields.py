@@ -1,0 +1,17 @@
+"""The scalar types that events and documents share, with the limits that their JSON Schemas show."""
+
+from datetime import datetime
+from typing import Annotated
+
+from msgspec import Meta
+
+UUID_PATTERN = "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
+
+# The length is checked as well as the pattern: `$` alone would let a trailing line feed pass.
+Uuid = Annotated[str, Meta(pattern=UUID_PATTERN, min_length=36, max_length=36, extra_json_schema={"format": "uuid"})]
+Version = Annotated[int, Meta(ge=1, le=2**53 - 1, description="Grows with each change of the entity")]
+Timestamp = Annotated[datetime, Meta(tz=True)]
+Sha256Hex = Annotated[str, Meta(pattern="^[0-9a-fA-F]{64}$", min_length=64, max_length=64)]
+# JSON's own grammar of a number, so that the text can stand in a document exactly as it was sent.
+DecimalText = Annotated[str, Meta(pattern=r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$", max_length=64)]
+CustomFieldValue = str | int | float | bool | list[str] | None

@@ -1,0 +1,39 @@
+"""Structured logs: one JSON object a line on standard error, the same in every process.
+
+`logger.info("what happened", extra={"partition": 3})` adds fields. Never pass keys or payloads.
+"""
+
+import logging
+import sys
+from datetime import UTC, datetime
+
+import msgspec
+
+from schemas.settings import LogLevel
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
+
+
+class JsonLines(logging.Formatter):
+    """`time`, `level`, `logger`, `message`, then the fields of `extra`, then a traceback where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        fields |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(fields, enc_hook=str).decode()
+
+
+def configure(level: LogLevel) -> None:
+    """Send all logs of this process to standard error, as JSON lines."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # It tells every step of every rebalance.
+    logging.getLogger("aiokafka").setLevel(max(logging.WARNING, logging.getLogger().level))

@@ -1,0 +1,122 @@
+"""Everything the HTTP API answers besides a document: error bodies, and which code has which status.
+
+Error                every error
+└─ RetryableError    503: says when to come back
+   └─ RateLimitError 429: says as well which limit was hit
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+Policy = Literal["key", "organization"]
+
+
+class Error(Struct, frozen=True, kw_only=True):
+    """The body of every error. Branch on `error`; `message` is for people and may change."""
+
+    error: Annotated[str, Meta(description="Code of the error. New codes may be added: fall back on `status`")]
+    message: Annotated[str, Meta(description="What happened and what to do, for people")]
+    status: Annotated[int, Meta(description="The HTTP status, once more", ge=400, le=599)]
+    request_id: Annotated[str, Meta(description="Same as `X-Request-Id`. Quote it when you ask for help")]
+
+
+class RetryableError(Error, frozen=True, kw_only=True):
+    """The body of a 503."""
+
+    retry_after: Annotated[int, Meta(description="Seconds to wait, same as `Retry-After`", ge=1)]
+
+
+class RateLimitError(RetryableError, frozen=True, kw_only=True):
+    """The body of a 429."""
+
+    violated_policies: Annotated[
+        list[Policy], Meta(description="The limits of `RateLimit-Policy` that were hit", min_length=1)
+    ]
+
+
+class Health(Struct, frozen=True, kw_only=True):
+    """The body of a health check that passed."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Problem(Struct, frozen=True):
+    """One row of the contract's table (section 1): `when` it is answered, and `message` as an example."""
+
+    code: str
+    status: int
+    when: str
+    message: str
+
+
+PROBLEMS = (
+    Problem("invalid_id", 400, "The id in the path is not a UUID", "The id is not a UUID."),
+    Problem("body_not_allowed", 400, "The request has a body", "Send the request without a body."),
+    Problem("bad_request", 400, "The request is not valid HTTP", "The request is not valid HTTP."),
+    Problem(
+        "missing_api_key",
+        401,
+        "No key was sent",
+        "Send your API key in the header `Authorization: Bearer <API_KEY>`.",
+    ),
+    Problem(
+        "invalid_api_key",
+        401,
+        "The key is malformed, unknown, revoked or expired",
+        "The API key is not valid. Check that it is complete, or create a new one.",
+    ),
+    Problem(
+        "api_access_disabled",
+        403,
+        "API access is off for the organization",
+        "API access is off for this organization. It is switched on in the integration settings.",
+    ),
+    Problem(
+        "not_found",
+        404,
+        "There is no such record, or it belongs to another organization",
+        "There is no such record in this organization.",
+    ),
+    Problem(
+        "method_not_allowed",
+        405,
+        "Another method than GET, HEAD and OPTIONS",
+        "The API is read-only: use GET or HEAD.",
+    ),
+    Problem(
+        "request_timeout",
+        408,
+        "The head of the request was not complete in time",
+        "The head of the request was not complete in time.",
+    ),
+    Problem(
+        "rate_limit_exceeded",
+        429,
+        "The limit of the key, of the organization, or both are used up",
+        "Too many requests. Wait as many seconds as `retry_after` says.",
+    ),
+    Problem(
+        "request_head_too_large",
+        431,
+        "Request line and headers are over 16 KB",
+        "Request line and headers are over 16 KB.",
+    ),
+    Problem(
+        "internal_error",
+        500,
+        "A defect of the service",
+        "Something went wrong here. Try again; if it stays, tell us the request id.",
+    ),
+    Problem(
+        "service_unavailable",
+        503,
+        "The service cannot answer now",
+        "The service cannot answer now. Wait as many seconds as `retry_after` says.",
+    ),
+)
+
+
+def with_status(status: int) -> tuple[Problem, ...]:
+    """The problems that are answered with a status."""
+    return tuple(problem for problem in PROBLEMS if problem.status == status)

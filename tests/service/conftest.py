@@ -1,0 +1,73 @@
+"""Servers for tests: real ones, started once a session.
+
+Every test gets an empty Redis, and topics of its own where it takes `topic_prefix`.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from devstack.kafka_jars import KafkaJarsMissing, kafka_jars
+from devstack.redis_server import RedisServer, RedisServerMissing
+from tests.service.services import Kafka, RedisService, empty_redis, not_available, start_kafka, start_redis
+
+_REDIS_FIXTURES = ("redis_server", "redis_cluster_server")
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisService]:
+    with ExitStack() as stack:
+        try:
+            service = start_redis(stack, tmp_path_factory.mktemp("redis"))
+        except RedisServerMissing as error:
+            not_available(str(error))
+        yield service
+
+
+@pytest.fixture(scope="session")
+def redis_cluster_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisService]:
+    """A single node in cluster mode: it serves every slot, and refuses scripts whose keys are in several."""
+    try:
+        server = RedisServer.start(tmp_path_factory.mktemp("redis-cluster"), cluster=True)
+    except RedisServerMissing as error:
+        not_available(str(error))
+    with server:
+        yield RedisService("binary", server.url)
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    with ExitStack() as stack:
+        yield start_kafka(stack, tmp_path_factory.mktemp("kafka"))
+
+
+@pytest.fixture(scope="session")
+def apache_jars() -> Path:
+    """For tests that start an `ApacheKafka` of their own."""
+    try:
+        return kafka_jars()
+    except KafkaJarsMissing as error:
+        not_available(str(error))
+
+
+@pytest.fixture
+def topic_prefix() -> str:
+    """No other test's topics begin with this."""
+    return f"t{uuid4().hex[:12]}."
+
+
+@pytest.fixture(autouse=True)
+def _real_kafka_where_marked(request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("apache") and request.getfixturevalue("kafka").kind == "embedded":
+        not_available("the embedded Kafka is not enough for this test, and there is no other")
+
+
+@pytest.fixture(autouse=True)
+def _only_our_keys(request: pytest.FixtureRequest) -> Iterator[None]:
+    services = [request.getfixturevalue(name) for name in _REDIS_FIXTURES if name in request.fixturenames]
+    yield
+    for service in services:
+        empty_redis(service)

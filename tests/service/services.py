@@ -1,0 +1,105 @@
+"""Which Redis and Kafka the tests run against, and what to do where there is none."""
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Literal, NamedTuple, NoReturn
+
+import pytest
+import redis
+
+from devstack import topics
+from devstack.apache_kafka import ApacheKafka
+from devstack.embedded_kafka import EmbeddedKafka
+from devstack.kafka_jars import why_unavailable
+from devstack.redis_server import RedisServer
+from tests.service import containers
+
+OUR_PREFIX = "lv:"
+
+KafkaKind = Literal["external", "container", "apache", "embedded"]
+RedisKind = Literal["external", "container", "binary"]
+
+
+class Kafka(NamedTuple):
+    """A running Kafka. Only `embedded` is not the real thing."""
+
+    kind: KafkaKind
+    bootstrap_servers: str
+    create_topic: Callable[[str, int], None]
+    """Of a name and a number of partitions; compacted where the kind can do that."""
+
+
+class RedisService(NamedTuple):
+    """A running Redis. All keys of its database are deleted after each test."""
+
+    kind: RedisKind
+    url: str
+
+    def client(self) -> redis.Redis:
+        """A new synchronous client that answers bytes; the caller closes it."""
+        return redis.Redis.from_url(self.url)
+
+
+def services_required() -> bool:
+    """True where a missing service is a failure: in CI, or on demand."""
+    return os.environ.get("CI") == "true" or os.environ.get("LEADVIEW_TEST_REQUIRE_SERVICES") == "1"
+
+
+def not_available(reason: str) -> NoReturn:
+    """Skips the test, or fails it where services are required."""
+    if services_required():
+        pytest.fail(f"{reason} (no skip: services are required here)", pytrace=False)
+    pytest.skip(reason)
+
+
+def start_kafka(stack: ExitStack, directory: Path) -> Kafka:
+    """The first of: the address in LEADVIEW_TEST_KAFKA, a container, Apache's jars, the embedded one."""
+    address = os.environ.get("LEADVIEW_TEST_KAFKA")
+    if address:
+        return _with_admin("external", address)
+    address = containers.start_kafka(stack)
+    if address:
+        return _with_admin("container", address)
+    if why_unavailable() is None:
+        return _with_admin("apache", stack.enter_context(ApacheKafka.start(directory)).bootstrap_servers)
+    embedded = stack.enter_context(EmbeddedKafka.start(directory))
+    return Kafka("embedded", embedded.bootstrap_servers, embedded.create_topic)
+
+
+def start_redis(stack: ExitStack, directory: Path) -> RedisService:
+    """The first of: the URL in LEADVIEW_TEST_REDIS_URL, a container, a redis-server program.
+
+    Raises RedisServerMissing, and RuntimeError where the database of that URL is not empty: tests empty it.
+    """
+    url = os.environ.get("LEADVIEW_TEST_REDIS_URL")
+    if url:
+        return _refuse_strangers(RedisService("external", url))
+    url = containers.start_redis(stack)
+    if url:
+        return RedisService("container", url)
+    return RedisService("binary", stack.enter_context(RedisServer.start(directory)).url)
+
+
+def empty_redis(service: RedisService) -> None:
+    """Deletes every key of this database, and fails where one was not ours."""
+    with service.client() as client:
+        foreign = [key for key in client.scan_iter(count=1_000) if not key.startswith(OUR_PREFIX.encode())]
+        client.flushdb()
+    assert not foreign, f"keys outside {OUR_PREFIX!r} in Redis: {foreign[:10]}"
+
+
+def _with_admin(kind: KafkaKind, bootstrap_servers: str) -> Kafka:
+    def create_topic(name: str, partitions: int) -> None:
+        topics.create_topic(bootstrap_servers, name, partitions)
+
+    return Kafka(kind, bootstrap_servers, create_topic)
+
+
+def _refuse_strangers(service: RedisService) -> RedisService:
+    with service.client() as client:
+        keys = client.dbsize()
+    if keys:
+        raise RuntimeError(f"LEADVIEW_TEST_REDIS_URL has {keys} keys; tests would delete them: give an empty one")
+    return service

@@ -1,0 +1,170 @@
+"""The servers that all other service tests stand on: real, restartable, and gone with their parent."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from redis.exceptions import ResponseError
+
+from devstack.apache_kafka import ApacheKafka
+from devstack.child import ServerFailed
+from devstack.embedded_kafka import EmbeddedKafka
+from devstack.redis_server import RedisServer, RedisServerMissing, start_cluster
+from devstack.waiting import wait_until
+from tests.service.services import Kafka, RedisService
+
+ROOT = Path(__file__).parents[2]
+HEADERS: list[tuple[str, str | bytes | None]] = [("ce_id", b"1"), ("ce_type", b"crm.lead.changed")]
+
+
+def is_alive(pid: int) -> bool:
+    """False for one that only waits to be collected, too: not every container has someone to do that."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def produce_and_read_back(bootstrap_servers: str, topic: str) -> list[tuple[object, ...]]:
+    """Sends a record and a tombstone to partition 1 and reads the partition from its beginning."""
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+    producer.produce(topic, key="k", value="v", headers=HEADERS, partition=1, timestamp=1_700_000_000_000)
+    producer.produce(topic, key="k", value=None, partition=1, timestamp=1_700_000_000_001)
+    assert producer.flush(20) == 0
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "readers", "log_level": 0})
+    consumer.assign([TopicPartition(topic, 1, OFFSET_BEGINNING)])
+    records = consumer.consume(2, timeout=20)
+    consumer.close()
+    return [(r.offset(), r.key(), r.value(), r.headers(), r.timestamp()[1]) for r in records]
+
+
+READ_BACK = [
+    (0, b"k", b"v", HEADERS, 1_700_000_000_000),
+    (1, b"k", None, None, 1_700_000_000_001),
+]
+
+
+@pytest.mark.parametrize(
+    ("appendonly", "kept"),
+    [
+        pytest.param(True, "1", id="with an append-only log its data outlives a crash"),
+        pytest.param(False, None, id="without one the data is gone"),
+    ],
+)
+def test_redis_is_killed_and_restarts(tmp_path: Path, appendonly: bool, kept: str | None) -> None:
+    with RedisServer.start(tmp_path, appendonly=appendonly) as server, server.client() as client:
+        client.set("key", "1")
+        server.kill()
+        assert not server.running
+        server.restart()
+        assert client.get("key") == kept
+
+
+def test_a_paused_redis_answers_after_it_resumes(tmp_path: Path) -> None:
+    with RedisServer.start(tmp_path) as server, server.client() as client:
+        client.set("key", "1")
+        server.pause()
+        assert server.running
+        server.resume()
+        assert client.get("key") == "1"
+
+
+def test_a_paused_redis_can_be_stopped(tmp_path: Path) -> None:
+    server = RedisServer.start(tmp_path)
+    server.pause()
+    server.stop()
+    assert not server.running
+
+
+def test_a_redis_that_cannot_start_says_why(tmp_path: Path) -> None:
+    with pytest.raises(ServerFailed, match="no-such-option"):
+        RedisServer.start(tmp_path, options=["--no-such-option", "1"])
+
+
+def test_no_redis_program(tmp_path: Path) -> None:
+    with pytest.raises(RedisServerMissing, match="nothing"):
+        RedisServer.start(tmp_path, program=tmp_path / "nothing")
+
+
+def test_cluster_mode_refuses_keys_of_several_slots(redis_cluster_server: RedisService) -> None:
+    with redis_cluster_server.client() as client:
+        assert client.mset({"lv:{a}1": "1", "lv:{a}2": "2"})
+        with pytest.raises(ResponseError, match="same slot"):
+            client.mset({"lv:{a}": "1", "lv:{b}": "2"})
+
+
+def test_three_primaries_share_the_slots(tmp_path: Path) -> None:
+    nodes = start_cluster(tmp_path)
+    with nodes[0].client() as client:
+        slots = sorted(client.execute_command("CLUSTER SLOTS"))
+    for node in nodes:
+        node.stop()
+    assert [(first, last) for first, last, *_ in slots] == [(0, 5461), (5462, 10923), (10924, 16383)]
+    assert {owner[1] for _, _, owner, *_ in slots} == {node.port for node in nodes}
+
+
+def test_every_test_finds_an_empty_redis(redis_server: RedisService) -> None:
+    with redis_server.client() as client:
+        assert client.dbsize() == 0
+        client.set("lv:key", "1")
+
+
+def test_records_headers_and_tombstones(kafka: Kafka, topic_prefix: str) -> None:
+    kafka.create_topic(f"{topic_prefix}leads", 3)
+    assert produce_and_read_back(kafka.bootstrap_servers, f"{topic_prefix}leads") == READ_BACK
+
+
+def test_embedded_kafka(tmp_path: Path) -> None:
+    with EmbeddedKafka.start(tmp_path) as embedded:
+        embedded.create_topic("leads", 3)
+        with pytest.raises(ValueError, match="already exists"):
+            embedded.create_topic("leads", 3)
+        assert produce_and_read_back(embedded.bootstrap_servers, "leads") == READ_BACK
+
+
+def test_apache_kafka_keeps_records_over_a_crash(apache_jars: Path, tmp_path: Path) -> None:
+    with ApacheKafka.start(tmp_path) as cluster:
+        cluster.create_topic("leads", 3)
+        assert produce_and_read_back(cluster.bootstrap_servers, "leads") == READ_BACK
+        cluster.kill(0)
+        cluster.restart(0)
+        assert produce_and_read_back(cluster.bootstrap_servers, "leads") == READ_BACK
+
+
+ORPHANAGE = """
+import sys, time
+from pathlib import Path
+from devstack.{module} import {server}
+server = {server}.start(Path(sys.argv[1]))
+print(*getattr(server, "pids", None) or [server.pid], flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "server", "end"),
+    [
+        pytest.param("redis_server", "RedisServer", signal.SIGKILL, id="Redis and kill -9"),
+        pytest.param("redis_server", "RedisServer", signal.SIGINT, id="Redis and Ctrl-C"),
+        pytest.param("embedded_kafka", "EmbeddedKafka", signal.SIGKILL, id="embedded Kafka and kill -9"),
+        pytest.param("apache_kafka", "ApacheKafka", signal.SIGKILL, id="Apache Kafka and kill -9"),
+    ],
+)
+def test_servers_die_with_their_parent(
+    request: pytest.FixtureRequest, tmp_path: Path, module: str, server: str, end: signal.Signals
+) -> None:
+    if server == "ApacheKafka":
+        request.getfixturevalue("apache_jars")
+    program = ORPHANAGE.format(module=module, server=server)
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=ROOT) as parent:
+        assert parent.stdout is not None
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        assert pids
+        assert all(is_alive(pid) for pid in pids)
+        parent.send_signal(end)
+    wait_until(lambda: not any(is_alive(pid) for pid in pids), "the servers are gone", 10)

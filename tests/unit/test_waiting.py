@@ -1,0 +1,41 @@
+"""`wait_until`: how tests wait, and what they say when it was in vain."""
+
+import pytest
+
+from tests.waiting import wait_until
+
+
+async def test_it_returns_when_the_answer_is_true() -> None:
+    answers = iter([None, 0, "", "ready"])
+    await wait_until(lambda: next(answers), "ready")
+    assert list(answers) == []
+
+
+async def test_a_coroutine_function_is_awaited() -> None:
+    answers = iter([False, True])
+
+    async def predicate() -> bool:
+        return next(answers)
+
+    await wait_until(predicate, "ready")
+    assert list(answers) == []
+
+
+async def test_a_failed_assertion_means_not_yet() -> None:
+    answers = iter([1, 2, 3])
+
+    def predicate() -> bool:
+        assert next(answers) == 3
+        return True
+
+    await wait_until(predicate, "it is three")
+
+
+async def test_in_vain_it_says_what_for_and_what_it_saw() -> None:
+    with pytest.raises(TimeoutError, match=r"waited 0 s until the moon is blue; last seen: \[\]"):
+        await wait_until(list, "the moon is blue", timeout=0)
+
+
+async def test_other_errors_go_through() -> None:
+    with pytest.raises(ZeroDivisionError):
+        await wait_until(lambda: 1 / 0, "never")

@@ -58,11 +58,14 @@ class Applier:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def apply(self, intents: Sequence[Intent], generations: Generations) -> Applied:
-        """Write the intents in order, in all these generations, with all that follows from them."""
+    async def apply(self, intents: Sequence[Intent], generations: Generations, *, again: bool = False) -> Applied:
+        """Write the intents in order, in all these generations, with all that follows from them.
+
+        With `again`, documents are written once more where the stored ones show the very same events.
+        """
         if not intents:
             return Applied()
-        replies = await self._store.run([command.command(intent, generations) for intent in intents])
+        replies = await self._store.run([command.command(intent, generations, again=again) for intent in intents])
         applied = Applied()
         moves: list[Command] = []
         fans: list[_Fan] = []

@@ -1,10 +1,7 @@
-"""Positions of partitions, stored in Redis after the writes that they cover (`projector/lua/checkpoint.lua`).
-
-Stored as "<next offset> <time of the newest event> <time of the checkpoint>", times in milliseconds since 1970.
-"""
+"""A checkpoint: positions of partitions, stored after the writes that they cover (`projector/lua/checkpoint.lua`)."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -25,7 +22,7 @@ class Position(msgspec.Struct, frozen=True):
     stored_at: int
 
     @classmethod
-    def parse(cls, value: bytes) -> "Position":
+    def parse(cls, value: bytes | str) -> "Position":
         return cls(*(int(number) for number in value.split()))
 
 
@@ -58,9 +55,9 @@ class Step(msgspec.Struct, frozen=True):
     position: Position
 
 
-def command(epoch: str, steps: Mapping[Partition, Step], letters: list[DeadLetter]) -> Command:
-    """The call that stores these steps, and the dead letters that they pass."""
-    arguments = [epoch.encode(), b"%d" % len(steps)]
+def command(key: bytes, writing: bytes, steps: Mapping[Partition, Step], letters: Sequence[DeadLetter]) -> Command:
+    """The call that stores these steps in a ledger, and the dead letters that they pass."""
+    arguments = [writing, b"%d" % len(steps)]
     for partition, step in steps.items():
         at = step.position
         arguments += [
@@ -70,7 +67,7 @@ def command(epoch: str, steps: Mapping[Partition, Step], letters: list[DeadLette
         ]
     for letter in letters:
         arguments += [letter.field.encode(), msgspec.json.encode(letter)]
-    return Command("checkpoint", [names.POSITIONS, names.DEAD_LETTERS], arguments)
+    return Command("checkpoint", [key, names.DEAD_LETTERS], arguments)
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -89,10 +86,13 @@ class GenerationsChanged(msgspec.Struct, frozen=True):
     """The batch missed a generation: nothing was stored, it is to be written again."""
 
 
-def outcome(reply: Any) -> Stored | WentBack | GenerationsChanged:
+Outcome = Stored | WentBack | GenerationsChanged
+
+
+def outcome(reply: Any) -> Outcome:
     """Read the script's answer."""
     if isinstance(reply, int):
         return Stored(reply)
-    if reply == [b"epoch"]:
+    if reply == [b"writing"]:
         return GenerationsChanged()
     return WentBack([field.decode() for field in reply])

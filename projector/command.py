@@ -31,21 +31,25 @@ class Command(msgspec.Struct, frozen=True, gc=False):
     arguments: Sequence[bytes]
 
 
-def command(intent: Intent, generations: Generations) -> Command:
-    """The call for an intent. Its script's header says what it answers."""
+def command(intent: Intent, generations: Generations, *, again: bool = False) -> Command:
+    """The call for an intent; its script's header says what it answers.
+
+    With `again` a document is written once more where the stored one shows the very same event.
+    """
     owner = names.organization(intent.organization_id)
+    once_more = [b"1"] if again else []
     match intent:
         case PutLead():
-            return _put_lead(owner, intent, generations)
+            return _put_lead(owner, intent, generations, once_more)
         case DeleteLead():
             keys = [owner, *(names.lead(owner, generation, intent.id) for generation in generations)]
-            return Command("delete_lead", keys, [intent.head])
+            return Command("delete_lead", keys, [intent.head, *once_more])
         case PutContact():
             keys = [owner, *_contact_keys(owner, intent.id, generations)]
-            return Command("put_contact", keys, [intent.value])
+            return Command("put_contact", keys, [intent.value, *once_more])
         case DeleteContact():
             keys = [owner, *_contact_keys(owner, intent.id, generations)]
-            return Command("delete_contact", keys, [intent.head])
+            return Command("delete_contact", keys, [intent.head, *once_more])
         case PutOrganization():
             return Command("put_organization", [owner], [intent.head, intent.access])
         case PutApiKey() | DeleteApiKey():
@@ -93,7 +97,7 @@ def resplice(organization_id: str, contact_id: str, lead_ids: Sequence[bytes], g
     return Command("resplice", keys, [contact_id.encode(), *lead_ids])
 
 
-def _put_lead(owner: bytes, intent: PutLead, generations: Generations) -> Command:
+def _put_lead(owner: bytes, intent: PutLead, generations: Generations, once_more: list[bytes]) -> Command:
     lead_id, contact_id = names.short_id(intent.id), names.short_id(intent.contact_id)
     keys = [owner]
     for generation in generations:
@@ -104,6 +108,7 @@ def _put_lead(owner: bytes, intent: PutLead, generations: Generations) -> Comman
         intent.after,
         lead_id,
         intent.contact_id.encode(),
+        *once_more,
     ]
     return Command("put_lead", keys, arguments)
 

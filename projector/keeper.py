@@ -6,6 +6,7 @@ import time
 from projector import generations, tasks
 from projector.errors import Unavailable
 from projector.kafka import Reader
+from projector.ledger import Ledger
 from projector.mapping import VERSION
 from projector.metrics import REBUILD_DUE, REDIS_MEMORY
 from projector.record import Kind, Partition
@@ -52,7 +53,7 @@ class Keeper:
         await generations.begin_first(self._store)
         if self._heads is None:
             self._heads = await self._read_heads()
-        positions = await self._store.position(list(self._heads))
+        positions = await Ledger(self._store).positions(list(self._heads))
         if all((positions[partition] or 0) >= head for partition, head in self._heads.items()):
             await generations.serve_first(self._store)
             self._heads = None
@@ -81,7 +82,7 @@ class Keeper:
                 "a rebuild is due: the live generation was mapped by another version",
                 extra={
                     "generation": registry.live,
-                    "mapping": registry.mappings[registry.live],
+                    "mapping": registry.descriptions[registry.live].mapping,
                     "ours": VERSION,
                 },
             )

@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from typing import assert_never
 
-from projector import checkpoint, generations
 from projector.applier import Applied, Applier
 from projector.batch import Batch
 from projector.checkpoint import NONE, GenerationsChanged, Position, Step, Stored, WentBack
@@ -19,6 +18,7 @@ from projector.errors import LineStopped, Unavailable
 from projector.guard import BadRecordGuard
 from projector.health import LineHealth
 from projector.kafka import Source
+from projector.ledger import FIRST, Ledger
 from projector.metrics import DEAD_LETTERS, LineMetrics
 from projector.record import Kind, Partition, Record
 from projector.stop import Stop
@@ -39,19 +39,25 @@ class Line:
     """Projects the topics of `kinds`. Start it with `run`, once; `health` may be asked from any thread."""
 
     def __init__(
-        self, name: str, settings: ProjectorSettings, kinds: Sequence[Kind], group_id: str, store: Store
+        self,
+        name: str,
+        settings: ProjectorSettings,
+        kinds: Sequence[Kind],
+        group_id: str,
+        store: Store,
+        ledger: Ledger,
     ) -> None:
         self._name = name
         self._most = settings.batch_records
-        self._store = store
         self._applier = Applier(store)
         self._source = Source(settings, kinds, group_id, self._let_go)
         self._guard = BadRecordGuard(settings.dead_letter_share, settings.dead_letter_row)
-        self._registry = generations.Registry()
+        self._ledger = ledger
+        self._writing = FIRST
         self._positions: dict[Partition, int] = {}
         self._uncommitted: dict[Partition, int] = {}
         self._looked_at = 0.0
-        self._writing = asyncio.Lock()
+        self._covering = asyncio.Lock()
         self._metrics = LineMetrics(name)
         self.health = LineHealth(name)
 
@@ -78,16 +84,17 @@ class Line:
         while not stop.is_set():
             try:
                 await self._source.start()
-                return
             except Unavailable as error:
                 self._trouble(error)
                 await stop.sleep(1.0)
+            else:
+                return
 
     async def _step(self) -> None:
         """One turn. Raises Unavailable or LineStopped, and then has moved no position."""
         await self._place()
         polled = await self._source.poll(self._most, _WAIT_SECONDS)
-        async with self._writing:  # a revoke waits for the batch to be covered
+        async with self._covering:  # a revoke waits for the batch to be covered
             if polled:
                 await self._project(polled)
         self.health.alive()
@@ -110,7 +117,7 @@ class Line:
         for intents in batch.slices(_SLICE):
             if writing:
                 applied.add(await writing)
-            writing = asyncio.create_task(self._applier.apply(intents, self._registry.writing))
+            writing = asyncio.create_task(self._applier.apply(intents, self._writing))
             await asyncio.sleep(0)  # lets the slice out, and a heartbeat in
         if writing:
             applied.add(await writing)
@@ -121,8 +128,7 @@ class Line:
     async def _cover(self, steps: dict[Partition, Step], batch: Batch | None = None) -> bool:
         """Store the new positions, with the batch's dead letters. False where the batch is to be written again."""
         letters = batch.dead_letters if batch else []
-        [reply] = await self._store.run([checkpoint.command(self._registry.epoch, steps, letters)])
-        match checkpoint.outcome(reply):
+        match await self._ledger.cover(self._writing, steps, letters):
             case Stored(dead_letters):
                 DEAD_LETTERS.set(dead_letters)
                 moved = {partition: step.position.offset for partition, step in steps.items()}
@@ -143,8 +149,8 @@ class Line:
         unplaced = self._source.unplaced()
         if not unplaced:
             return
-        self._registry = await generations.read(self._store)
-        stored = await self._store.position(unplaced)
+        self._writing = await self._ledger.writing()
+        stored = await self._ledger.positions(unplaced)
         placed = await self._source.place(stored)
         self._positions |= {partition: NONE if offset is None else offset for partition, offset in stored.items()}
         offsets = {names.position(*partition): offset for partition, offset in placed.items()}
@@ -163,7 +169,7 @@ class Line:
     async def _check_positions(self) -> None:
         """A quiet line notices as well that Redis was emptied or went back in time."""
         known = dict(self._positions)
-        stored = await self._store.position(list(known))
+        stored = await self._ledger.positions(list(known))
         fields = [
             names.position(*partition)
             for partition, offset in stored.items()
@@ -199,7 +205,7 @@ class Line:
 
     async def _let_go(self) -> None:
         """Partitions are being taken away: cover the batch in hand, tell Kafka, forget them."""
-        async with self._writing:
+        async with self._covering:
             await self._commit()
             self._positions.clear()
             self._uncommitted.clear()

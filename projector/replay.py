@@ -36,6 +36,8 @@ async def replay(
     ranges: Mapping[Partition, tuple[int, int]],
     wanted: Wanted,
     writing: Callable[[], Awaitable[Generations]],
+    *,
+    again: bool = False,
 ) -> int:
     """Write the wanted records of these ranges once more; how many there were. Raises Unavailable."""
     count = 0
@@ -45,11 +47,11 @@ async def replay(
         if found:
             generations = await writing()
             for start in range(0, len(found), _SLICE):
-                await write(store, found[start : start + _SLICE], generations)
+                await write(store, found[start : start + _SLICE], generations, again=again)
     return count
 
 
-async def write(store: Store, records: list[Record], generations: Generations) -> Applied:
+async def write(store: Store, records: list[Record], generations: Generations, *, again: bool = False) -> Applied:
     """Write what these records say, bad ones left out. Raises Unavailable."""
     intents = []
     for record in records:
@@ -57,4 +59,4 @@ async def write(store: Store, records: list[Record], generations: Generations) -
             intents.append(mapping.intent(read(record), record))
         except BadRecord:
             continue
-    return await Applier(store).apply(intents, generations)
+    return await Applier(store).apply(intents, generations, again=again)

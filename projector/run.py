@@ -5,6 +5,7 @@ import logging
 
 from projector.errors import Unavailable
 from projector.keeper import Keeper
+from projector.ledger import Ledger
 from projector.line import Line
 from projector.mapping import VERSION
 from projector.metrics import MetricsServer
@@ -22,8 +23,8 @@ async def run(settings: ProjectorSettings) -> None:
     stop = Stop.on_signals()
     store = Store(settings)
     lines = [
-        Line("access", settings, ACCESS_KINDS, f"{settings.group_id}.access", store),
-        Line("documents", settings, DOCUMENT_KINDS, settings.group_id, store),
+        Line("access", settings, ACCESS_KINDS, f"{settings.group_id}.access", store, Ledger(store)),
+        Line("documents", settings, DOCUMENT_KINDS, settings.group_id, store, Ledger(store)),
     ]
     metrics = _metrics(settings, lines)
     try:
@@ -53,7 +54,8 @@ async def _wait_for_redis(store: Store, stop: Stop) -> None:
     while not stop.is_set():
         try:
             await store.check_policy()
-            return
         except Unavailable as error:
             logger.warning("waiting for Redis", extra={"error": str(error)})
             await stop.sleep(1.0)
+        else:
+            return

@@ -5,6 +5,7 @@ Everything comes from Redis and Kafka, nothing from a projector: it says the tru
 
 import time
 from collections.abc import Mapping
+from typing import cast
 
 import msgspec
 from rich.console import Console
@@ -52,18 +53,20 @@ class Status(msgspec.Struct, frozen=True):
 async def look(store: Store, settings: ProjectorSettings) -> Status:
     """Ask Redis and Kafka. Raises Unavailable."""
     registry = await generations.read(store)
-    stored = await store.positions()
     async with store.errors():
+        found = await store.redis.hgetall(names.POSITIONS)
         letters = int(await store.redis.hlen(names.DEAD_LETTERS))
         memory = await store.redis.info("memory")
     async with open_reader(settings) as reader:
         ranges = await reader.range(await reader.partitions())
+    stored = {cast(bytes, field).decode(): cast(bytes, value) for field, value in found.items()}
     partitions = _partitions(ranges, stored, time.time() * 1000)
+    live = registry.descriptions.get(registry.live)
     return Status(
         generation=registry.live or None,
         writing=list(registry.writing),
         mapping_version=VERSION,
-        live_mapping_version=registry.mappings.get(registry.live),
+        live_mapping_version=live.mapping if live else None,
         rebuild_due=registry.rebuild_due(),
         lag=sum(partition.lag for partition in partitions),
         freshness=max([_staleness(partition) for partition in partitions], default=0.0),

@@ -20,7 +20,6 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from projector.command import Command
 from projector.errors import Refused, Unavailable
-from projector.record import Partition
 from schemas import names
 from schemas.settings import RedisSettings
 
@@ -93,24 +92,6 @@ class Store:
             memory = await self.redis.info("memory")
         most = int(memory.get("maxmemory") or 0)
         return int(memory["used_memory"]) / most if most else 0.0
-
-    async def positions(self) -> dict[str, bytes]:
-        """All fields of the positions: each partition's, and the epoch."""
-        async with self.errors():
-            found = await self.redis.hgetall(names.POSITIONS)
-        return {cast(bytes, field).decode(): cast(bytes, value) for field, value in found.items()}
-
-    async def position(self, partitions: Sequence[Partition]) -> dict[Partition, int | None]:
-        """The next offset of each partition; None where nothing is stored."""
-        if not partitions:
-            return {}
-        fields = [names.position(*partition) for partition in partitions]
-        async with self.errors():
-            values = await self.redis.hmget(names.POSITIONS, fields)
-        return {
-            partition: None if value is None else int(value.split()[0])
-            for partition, value in zip(partitions, values, strict=True)
-        }
 
     async def add_tasks(self, tasks: Iterable[str]) -> None:
         async with self.errors():

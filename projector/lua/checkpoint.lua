@@ -1,11 +1,11 @@
 -- Move positions forward and keep dead letters, after the writes that they cover.
 -- KEYS  1 positions  2 dead letters
--- ARGV  1 the epoch of generations that was written to  2 number of positions; for each: field, offset expected
+-- ARGV  1 the generations that were written to, "1,2"  2 number of positions; for each: field, offset expected
 --       (-1 for none), new value (begins with the next offset); then for each dead letter: field, JSON
 -- Returns the number of dead letters; or, nothing written, the fields whose position is lower than expected
---         (Redis went back in time), or `epoch` where the generations have changed: write again, to all of them
+--         (Redis went back in time), or `writing` where other generations are to be written: write again, to those
 
-if (redis.call('HGET', KEYS[1], 'epoch') or '0') ~= ARGV[1] then return { 'epoch' } end
+if (redis.call('HGET', KEYS[1], 'writing') or '1') ~= ARGV[1] then return { 'writing' } end
 
 local last = 2 + 3 * tonumber(ARGV[2])
 local lower, stored = {}, {}

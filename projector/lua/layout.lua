@@ -8,7 +8,8 @@ local function is_live(value) return string.byte(value, 1) == 76 end -- 'L'
 
 -- May the event of `head` replace what is stored? Versions decide. A tombstone has none (0): there the offset
 -- decides, or the time where the two came from different partitions (their number was raised in between).
-local function is_newer(stored, head)
+-- With `again`, the very event that is stored counts as newer: that rebuilds a document in place.
+local function is_newer(stored, head, again)
   if #stored == 0 then return true end
   local state, version, offset, partition, time = struct.unpack('<c1I7I6I2I6', stored)
   local _, new_version, new_offset, new_partition, new_time = struct.unpack('<c1I7I6I2I6', head)
@@ -17,7 +18,7 @@ local function is_newer(stored, head)
     if new_partition == partition then after = new_offset > offset else after = new_time > time end
     if not after or new_version == 0 then return after end
   end
-  return new_version > version
+  return new_version > version or (again ~= nil and new_version == version)
 end
 
 -- What stays of a deleted entity. A tombstone keeps the version before it.

@@ -1,6 +1,6 @@
 -- Write a lead, around the summary of its contact as it is now, where its event is newer than what is stored.
 -- KEYS  1 organization; then for each generation: lead, its contact, the contact's leads
--- ARGV  1 head and tag  2 body before the contact  3 body after it  4 lead's id in the index  5 contact's UUID
+-- ARGV  1 head and tag  2 body before the contact  3 body after it  4 lead's id in the index  5 contact's UUID  [6 again]
 -- Returns STALE, WRITTEN or ORGANIZATION_DELETED; or, written too, the UUID of another contact that it belonged to
 
 if organization_is_deleted(KEYS[1]) then return ORGANIZATION_DELETED end
@@ -9,7 +9,7 @@ local result = STALE
 for i = 2, #KEYS, 3 do
   local lead, contact, leads = KEYS[i], KEYS[i + 1], KEYS[i + 2]
   local stored = redis.call('GETRANGE', lead, 0, 191)
-  if is_newer(stored, ARGV[1]) then
+  if is_newer(stored, ARGV[1], ARGV[6]) then
     local summary, mark = summary_of(contact)
     local place = struct.pack('<I3I3', #ARGV[2], #summary)
     redis.call('SET', lead, ARGV[1] .. mark .. place .. ARGV[2] .. summary .. ARGV[3])

@@ -51,7 +51,7 @@ _DATA: dict[Kind, dict[str, msgspec.json.Decoder[Any]]] = {
     },
 }
 _JSON_TYPE = re.compile(r"[a-z]+/([a-z0-9.+-]+\+)?json\s*(;.*)?", re.IGNORECASE)
-_VALUE = re.compile("'[^']*'")
+_VALUE = re.compile(r"""(['"]).*\1""", re.DOTALL)
 
 
 def read(record: Record) -> Change:
@@ -112,7 +112,7 @@ def _check_ids(key: EntityKey, entity: events.Data) -> None:
 
 
 def _without_values(error: Exception) -> str:
-    """msgspec quotes a bad value in single quotes; it may be personal."""
+    """msgspec quotes a bad value as Python would, one in a message; it may be personal, and hold quotes itself."""
     if isinstance(error, UnicodeDecodeError):
         return "the text is not UTF-8"
     return _VALUE.sub("'…'", str(error))

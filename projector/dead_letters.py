@@ -4,7 +4,6 @@ A letter holds coordinates, key and reason, never the payload: redrive reads the
 """
 
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
 from enum import StrEnum
 
 import msgspec
@@ -14,7 +13,7 @@ from projector.applier import Applier
 from projector.change import read
 from projector.checkpoint import DeadLetter
 from projector.errors import BadRecord, Refused
-from projector.kafka import Reader
+from projector.kafka import Reader, open_reader
 from projector.record import Kind, Partition, Record
 from projector.store import Store
 from schemas import names
@@ -64,7 +63,7 @@ async def redrive(
 
     Letters that are done with are forgotten; one that is still bad stays, with its new reason.
     """
-    async with open_reader(settings) as reader:
+    async with open_reader(settings, list(Kind)) as reader:
         for letter in letters:
             record = await find(reader, Partition(letter.topic, letter.partition), letter.offset)
             result, reason = await _again(store, record)
@@ -73,17 +72,6 @@ async def redrive(
             else:
                 await drop(store, [letter])
             yield letter, result, reason
-
-
-@asynccontextmanager
-async def open_reader(settings: ProjectorSettings) -> AsyncIterator[Reader]:
-    """A reader of all topics. Raises Unavailable."""
-    reader = Reader(settings, list(Kind))
-    await reader.start()
-    try:
-        yield reader
-    finally:
-        await reader.stop()
 
 
 async def find(reader: Reader, partition: Partition, offset: int) -> Record | None:

@@ -1,6 +1,7 @@
 """Counts bad records: a few are parked, too many stop the line."""
 
 from collections import deque
+from copy import copy
 
 from projector.errors import LineStopped
 
@@ -16,6 +17,13 @@ class BadRecordGuard:
         self._window: deque[bool] = deque(maxlen=WINDOW)
         self._bad = 0
         self._row = 0
+
+    def trial(self) -> "BadRecordGuard":
+        """One that goes on from here. It takes this one's place once the batch that it counts is covered: a batch that
+        is not is read again, and its records count once."""
+        trial = copy(self)
+        trial._window = self._window.copy()
+        return trial
 
     def note(self, reason: str | None) -> None:
         """Count a record: `reason` says what is wrong with it, None that nothing is. Raises LineStopped."""

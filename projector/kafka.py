@@ -8,6 +8,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError
 from aiokafka.helpers import create_ssl_context
 
@@ -175,6 +176,28 @@ class Reader:
             for partition in sorted(topic["partitions"], key=lambda partition: partition["partition"])
         ]
 
+    async def retention(self) -> dict[str, str] | None:
+        """How long each topic keeps its records: `compact`, `compact,delete` or `delete`, and after how long.
+
+        None where the brokers do not say (the embedded ones cannot).
+        """
+        admin = AIOKafkaAdminClient(**self._connection)
+        wanted = [ConfigResource(ConfigResourceType.TOPIC, name) for name in self._kinds]
+        try:
+            async with _errors():
+                await admin.start()
+                answers = await admin.describe_configs(wanted)
+        except Unavailable:
+            return None
+        finally:
+            await admin.close()
+        found = {}
+        for answer in answers:
+            for _, _, _, name, configs in answer.resources:
+                values = {config[0]: config[1] for config in configs}
+                found[name] = f"{values['cleanup.policy']}, retention.ms={values['retention.ms']}"
+        return found
+
     async def range(self, partitions: Sequence[Partition]) -> dict[Partition, tuple[int, int]]:
         """The first offset that is still there, and the one after the last. Raises Unavailable."""
         wanted = [TopicPartition(*partition) for partition in partitions]
@@ -222,6 +245,17 @@ def _inside(partition: Partition, offset: int | None, begin: int, end: int) -> i
         extra={"partition": list(partition), "position": offset, "begin": begin, "end": end},
     )
     return begin
+
+
+@asynccontextmanager
+async def open_reader(settings: ProjectorSettings, kinds: Sequence[Kind]) -> AsyncIterator[Reader]:
+    """A started reader of these topics. Raises Unavailable."""
+    reader = Reader(settings, kinds)
+    await reader.start()
+    try:
+        yield reader
+    finally:
+        await reader.stop()
 
 
 def record(message: Any, kind: Kind) -> Record:

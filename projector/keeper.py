@@ -5,7 +5,7 @@ import time
 
 from projector import generations, tasks
 from projector.errors import Unavailable
-from projector.kafka import Reader
+from projector.kafka import open_reader
 from projector.ledger import Ledger
 from projector.mapping import VERSION
 from projector.metrics import REBUILD_DUE, REDIS_MEMORY
@@ -60,12 +60,8 @@ class Keeper:
             logger.info("the first generation is complete, and served from now on")
 
     async def _read_heads(self) -> dict[Partition, int]:
-        reader = Reader(self._settings, list(Kind))
-        await reader.start()
-        try:
+        async with open_reader(self._settings, list(Kind)) as reader:
             ranges = await reader.range(await reader.partitions())
-        finally:
-            await reader.stop()
         return {partition: last for partition, (_, last) in ranges.items()}
 
     async def _warn(self, registry: generations.Registry) -> None:

@@ -20,17 +20,24 @@ FIRST: Generations = (1,)
 
 
 class Ledger:
-    """Every method raises Unavailable while Redis cannot be reached."""
+    """Every method raises Unavailable while Redis cannot be reached.
 
-    def __init__(self, store: Store, key: bytes = names.POSITIONS) -> None:
+    One that does not park dead letters is for replays: the live line has parked them already.
+    """
+
+    def __init__(
+        self, store: Store, key: bytes = names.POSITIONS, *, first: Generations = FIRST, parks: bool = True
+    ) -> None:
         self._store = store
         self._key = key
+        self._first = first
+        self._parks = parks
 
     async def writing(self) -> Generations:
-        """The generations to write; the first alone where nothing is stored."""
+        """The generations to write; `first` where nothing is stored."""
         async with self._store.errors():
             found = await self._store.redis.hget(self._key, "writing")
-        return parse_generations(found) if found else FIRST
+        return parse_generations(found) if found else self._first
 
     async def positions(self, partitions: Sequence[Partition]) -> dict[Partition, int | None]:
         """The next offset of each partition; None where nothing is stored."""
@@ -48,7 +55,8 @@ class Ledger:
         self, writing: Generations, steps: Mapping[Partition, Step], letters: Sequence[DeadLetter]
     ) -> Outcome:
         """Store these steps and dead letters, after the writes to these generations that they cover."""
-        command = checkpoint.command(self._key, format_generations(writing), steps, letters)
+        parked = letters if self._parks else []
+        command = checkpoint.command(self._key, format_generations(writing), steps, parked)
         [reply] = await self._store.run([command])
         return checkpoint.outcome(reply)
 

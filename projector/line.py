@@ -102,10 +102,12 @@ class Line:
 
     async def _project(self, polled: dict[Partition, list[Record]]) -> None:
         started = time.monotonic()
-        batch = Batch(polled, self._guard)
+        guard = self._guard.trial()
+        batch = Batch(polled, guard)
         applied = await self._write(batch)
         covered = await self._cover(batch.steps(self._positions), batch)
         if covered:
+            self._guard = guard
             self.health.advanced()
             seconds = time.monotonic() - started
             self._metrics.batch(applied, len(batch.dead_letters), seconds, batch.freshness())
@@ -117,6 +119,7 @@ class Line:
         for intents in batch.slices(_SLICE):
             if writing:
                 applied.add(await writing)
+            await self._pace()
             writing = asyncio.create_task(self._applier.apply(intents, self._writing))
             await asyncio.sleep(0)  # lets the slice out, and a heartbeat in
         if writing:
@@ -138,8 +141,7 @@ class Line:
             case WentBack(fields):
                 self._went_back(fields)
             case GenerationsChanged():
-                logger.info("the generations have changed: writing the batch again", extra=self._who())
-                self._start_over()
+                self._generations_changed()
             case unknown:
                 assert_never(unknown)
         return False
@@ -189,8 +191,9 @@ class Line:
         """Transaction markers and compacted records end a partition without a record: move past them."""
         steps = {}
         for partition, end in ends.items():
-            at = self._positions.get(partition, NONE)
-            if at < end and await self._source.reached(partition) == end:
+            reached = await self._source.reached(partition)
+            at = self._positions.get(partition)  # none where it was taken away meanwhile
+            if at is not None and at < end == reached:
                 steps[partition] = Step(at, Position(end, 0, int(time.time() * 1000)))
         if steps:
             await self._cover(steps)
@@ -209,6 +212,13 @@ class Line:
             await self._commit()
             self._positions.clear()
             self._uncommitted.clear()
+
+    async def _pace(self) -> None:
+        """Called before each slice: a line that must yield to others does it here."""
+
+    def _generations_changed(self) -> None:
+        logger.info("the generations have changed: writing the batch again", extra=self._who())
+        self._start_over()
 
     def _went_back(self, fields: list[str]) -> None:
         self._metrics.rewound()

@@ -3,7 +3,7 @@
 Stale ones are no-ops, as everywhere. Bad ones were parked as dead letters when the line met them, and are passed over.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 
 from projector import mapping
 from projector.applier import Applied, Applier
@@ -11,6 +11,7 @@ from projector.change import read
 from projector.command import Generations
 from projector.errors import BadRecord
 from projector.kafka import Reader
+from projector.ledger import Ledger
 from projector.record import Partition, Record
 from projector.store import Store
 
@@ -35,7 +36,6 @@ async def replay(
     reader: Reader,
     ranges: Mapping[Partition, tuple[int, int]],
     wanted: Wanted,
-    writing: Callable[[], Awaitable[Generations]],
     *,
     again: bool = False,
 ) -> int:
@@ -45,7 +45,7 @@ async def replay(
         found = [record for record in records if wanted(record)]
         count += len(found)
         if found:
-            generations = await writing()
+            generations = await Ledger(store).writing()
             for start in range(0, len(found), _SLICE):
                 await write(store, found[start : start + _SLICE], generations, again=again)
     return count

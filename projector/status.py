@@ -13,9 +13,9 @@ from rich.table import Table
 
 from projector import generations
 from projector.checkpoint import Position
-from projector.dead_letters import open_reader
+from projector.kafka import open_reader
 from projector.mapping import VERSION
-from projector.record import Partition
+from projector.record import Kind, Partition
 from projector.store import Store
 from schemas import names
 from schemas.settings import ProjectorSettings
@@ -57,7 +57,7 @@ async def look(store: Store, settings: ProjectorSettings) -> Status:
         found = await store.redis.hgetall(names.POSITIONS)
         letters = int(await store.redis.hlen(names.DEAD_LETTERS))
         memory = await store.redis.info("memory")
-    async with open_reader(settings) as reader:
+    async with open_reader(settings, list(Kind)) as reader:
         ranges = await reader.range(await reader.partitions())
     stored = {cast(bytes, field).decode(): cast(bytes, value) for field, value in found.items()}
     partitions = _partitions(ranges, stored, time.time() * 1000)

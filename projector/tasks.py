@@ -11,9 +11,9 @@ from os import getpid
 from socket import gethostname
 from typing import cast
 
-from projector import generations, replay
+from projector import replay
 from projector.command import Command
-from projector.kafka import Reader
+from projector.kafka import open_reader
 from projector.record import Kind
 from projector.store import Store
 from schemas import names
@@ -72,20 +72,12 @@ async def _replay(store: Store, settings: ProjectorSettings, organization_id: st
     """Read the records of an organization again, from the beginning of the topics to their present end."""
     owner = names.organization(organization_id)
     head = await _head(store, owner)
-    reader = Reader(settings, _REPLAYED)
-    await reader.start()
-    try:
+    async with open_reader(settings, _REPLAYED) as reader:
         ranges = await reader.range(await reader.partitions())
         wanted = replay.of_organization(organization_id)
-        count = await replay.replay(store, reader, ranges, wanted, lambda: _writing(store))
-    finally:
-        await reader.stop()
+        count = await replay.replay(store, reader, ranges, wanted)
     logger.info("organization replayed", extra={"organization": organization_id, "records": count})
     return await _finish(store, owner, head)
-
-
-async def _writing(store: Store) -> tuple[int, ...]:
-    return (await generations.read(store)).writing
 
 
 async def _head(store: Store, owner: bytes) -> bytes:

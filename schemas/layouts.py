@@ -32,7 +32,7 @@ while the key is active, and is no entity:
     22  6  expiry, milliseconds since 1970; 0 for never
 """
 
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 
 import msgspec
@@ -44,6 +44,8 @@ CONTACT_BODY = 37
 HEAD = 22
 HASH_BYTES = 6
 NO_CONTACT = bytes(HASH_BYTES)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
 
 # Both ids stand first in every body and have a fixed length, so Lua finds them by position.
 LEAD_CONTACT_ID = slice(116, 152)
@@ -82,4 +84,4 @@ def content_hash(content: bytes) -> bytes:
 
 def milliseconds(time: datetime) -> int:
     """Milliseconds since 1970, in the 48 bits that a head has for them."""
-    return max(0, int(time.timestamp() * 1000))
+    return max(0, (time - _EPOCH) // _MILLISECOND)

@@ -16,20 +16,25 @@ Short names are worth it: 52 bytes or fewer fit jemalloc's class of 56. The rest
 
     lv:generations         hash: which generation is served, and what is known of each
     lv:positions           hash: the checkpoint of each partition, `<topic>:<partition>`
+    lv:rebuild:<number>    hash: positions of the replay that fills a generation, and where each ends
+    lv:latency             hash: what the API's workers last measured, by worker
     lv:dead-letters        hash: records that could not be applied, `<topic>:<partition>:<offset>`
     lv:tasks               set: work that outlives a crash (`erase <organization>`, `replay <organization>`)
     lv:task:<task>         who does it right now (expires)
 """
 
+import re
 from binascii import a2b_base64, b2a_base64
 from functools import lru_cache
 from uuid import UUID
 
+from schemas import base62
 from schemas.api_keys import organization_tag
 
 PREFIX = b"lv:"
 GENERATIONS = b"lv:generations"
 POSITIONS = b"lv:positions"
+LATENCY = b"lv:latency"
 DEAD_LETTERS = b"lv:dead-letters"
 TASKS = b"lv:tasks"
 
@@ -55,6 +60,11 @@ def tagged(tag: str) -> bytes:
     return b"lv:{%b}" % tag.encode()
 
 
+def organization_id(owner: bytes) -> str:
+    """The UUID that `organization` was made of."""
+    return str(UUID(int=base62.decode(owner[4:26].decode())))
+
+
 def api_key(owner: bytes, key_hash: str) -> bytes:
     return owner + b"k" + key_hash.encode()
 
@@ -73,6 +83,15 @@ def key_limit(owner: bytes, key_hash: str) -> bytes:
 
 def lead(owner: bytes, generation: int, lead_id: str) -> bytes:
     return b"%b%dl%b" % (owner, generation, short_id(lead_id))
+
+
+DOCUMENT = re.compile(rb"(lv:\{[0-9A-Za-z]{22}\})(\d+)([lci])(.{22})", re.DOTALL)
+"""A name of a generation: owner, generation, kind, short id."""
+
+
+def of_generation(generation: int) -> bytes:
+    """The pattern of all names of a generation."""
+    return b"lv:{*}%d[lci]*" % generation
 
 
 def of_organization(owner: bytes) -> bytes:
@@ -109,6 +128,15 @@ def position(topic: str, partition: int) -> str:
 
 def dead_letter(topic: str, partition: int, offset: int) -> str:
     return f"{topic}:{partition}:{offset}"
+
+
+def rebuild(generation: int) -> bytes:
+    return b"lv:rebuild:%d" % generation
+
+
+def target(topic: str, partition: int) -> str:
+    """The field of a rebuild's ledger that says where the replay of a partition ends."""
+    return f"target:{topic}:{partition}"
 
 
 def task_lock(task: str) -> str:

@@ -51,14 +51,29 @@ class Problem(Struct, frozen=True):
 
 
 PROBLEMS = (
-    Problem("invalid_id", 400, "The id in the path is not a UUID", "The id is not a UUID."),
-    Problem("body_not_allowed", 400, "The request has a body", "Send the request without a body."),
-    Problem("bad_request", 400, "The request is not valid HTTP", "The request is not valid HTTP."),
+    Problem(
+        "invalid_id",
+        400,
+        "The id in the path is not a UUID",
+        "The id in the path is not a UUID. Send it as 8-4-4-4-12 hexadecimal digits.",
+    ),
+    Problem(
+        "body_not_allowed",
+        400,
+        "The request has a body",
+        "GET and HEAD take no body here. Send the request without one.",
+    ),
+    Problem(
+        "bad_request",
+        400,
+        "The request is not valid HTTP",
+        "The request is not valid HTTP/1.1. Check the request line and the headers.",
+    ),
     Problem(
         "missing_api_key",
         401,
         "No key was sent",
-        "Send your API key in the header `Authorization: Bearer <API_KEY>`.",
+        "No API key was sent. Send it in the header `Authorization: Bearer <API_KEY>`.",
     ),
     Problem(
         "invalid_api_key",
@@ -76,7 +91,7 @@ PROBLEMS = (
         "not_found",
         404,
         "There is no such record, or it belongs to another organization",
-        "There is no such record in this organization.",
+        "There is no such record in this organization. Check the id.",
     ),
     Problem(
         "method_not_allowed",
@@ -88,7 +103,7 @@ PROBLEMS = (
         "request_timeout",
         408,
         "The head of the request was not complete in time",
-        "The head of the request was not complete in time.",
+        "The head of the request was not complete in time. Send it at once.",
     ),
     Problem(
         "rate_limit_exceeded",
@@ -97,10 +112,10 @@ PROBLEMS = (
         "Too many requests. Wait as many seconds as `retry_after` says.",
     ),
     Problem(
-        "request_head_too_large",
+        "request_header_fields_too_large",
         431,
         "Request line and headers are over 16 KB",
-        "Request line and headers are over 16 KB.",
+        "Request line and headers are over 16 KB. Send less.",
     ),
     Problem(
         "internal_error",
@@ -112,7 +127,7 @@ PROBLEMS = (
         "service_unavailable",
         503,
         "The service cannot answer now",
-        "The service cannot answer now. Wait as many seconds as `retry_after` says.",
+        "The service cannot answer now. Wait as many seconds as `retry_after` says, then try again.",
     ),
 )
 

@@ -160,8 +160,18 @@ def _check(field: str, text: str) -> None:
     """What a type cannot say."""
     if field.endswith("_rate_limit"):
         limit(text)
-    if field == "redis_url" and urlsplit(text).scheme not in ("redis", "rediss"):
-        raise ValueError("it begins with redis:// or rediss://")
+    if field == "redis_url":
+        _check_url(text)
+
+
+def _check_url(text: str) -> None:
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:  # its own message may show a part of the password
+        raise ValueError("it is no valid URL; in a password, write special characters as %2F and the like") from None
+    if parts.scheme not in ("redis", "rediss") or port == 0:
+        raise ValueError("it begins with redis:// or rediss://, and its port is 1 to 65535")
 
 
 def _shown(field: str, value: object) -> object:

@@ -1,0 +1,135 @@
+"""Leads and contacts of the sample data as values: new ones, and what becomes of them. No state but the random one."""
+
+from datetime import datetime
+from random import Random
+from typing import Any, TypeVar
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from devstack import occasions, people
+from devstack.occasions import Place
+from schemas import events
+from schemas.api_keys import key_hash
+
+E = TypeVar("E", events.Lead, events.Contact)
+
+_NEXT: dict[events.Stage, tuple[events.Stage, ...]] = {
+    "NEW": ("IN_PROGRESS", "IN_PROGRESS", "STALE", "REJECTED"),
+    "IN_PROGRESS": ("QUOTE_SENT", "QUOTE_SENT", "STALE"),
+    "QUOTE_SENT": ("ACCEPTED", "REJECTED", "STALE"),
+    "STALE": ("IN_PROGRESS",),
+    "ACCEPTED": (),
+    "REJECTED": ("IN_PROGRESS",),
+}
+
+
+def uuid(random: Random) -> str:
+    return str(UUID(int=random.getrandbits(128), version=4))
+
+
+def new_contact(random: Random, organization_id: str, time: datetime) -> events.Contact:
+    person = people.person(random)
+    return events.Contact(
+        id=uuid(random),
+        organization_id=organization_id,
+        version=1,
+        first_name=person.first_name,
+        last_name=person.last_name,
+        email=person.email,
+        phone=person.phone,
+        custom_fields=occasions.custom_fields(random) or None,
+        created_at=time,
+        updated_at=time,
+    )
+
+
+def new_lead(random: Random, place: Place, contact: events.Contact, time: datetime) -> events.Lead:
+    kind = occasions.kind(random)
+    return events.Lead(
+        id=uuid(random),
+        organization_id=contact.organization_id,
+        version=1,
+        contact_id=contact.id,
+        stage="NEW",
+        created_at=time,
+        updated_at=time,
+        event_type_key=kind,
+        event_location=random.choice((*place.rooms, None)),
+        referrer=occasions.referrer(random),
+        attribution=occasions.attribution(random),
+        tags=random.sample(occasions.TAGS, random.choice((0, 0, 1, 1, 2))),
+        events=occasions.requested_events(random, place, kind, time),
+    )
+
+
+def new_api_key(
+    random: Random, organization_id: str, name: str, key: str, time: datetime, *, revoked: bool = False
+) -> events.ApiKey:
+    """The record of `key`, of which it holds the hash alone."""
+    return events.ApiKey(
+        id=uuid(random),
+        organization_id=organization_id,
+        version=2 if revoked else 1,
+        hash=key_hash(key),
+        status="revoked" if revoked else "active",
+        created_at=time,
+        name=name,
+    )
+
+
+def worked_on(random: Random, place: Place, lead: events.Lead, time: datetime) -> events.Lead:
+    """A new lead as it may look at some later `time`: in any stage, with all that belongs to it."""
+    for _ in range(random.randrange(5)):
+        lead = advanced(random, place, lead, time)
+    return touched(random, lead, time, archived_at=time) if random.random() < 0.08 else lead
+
+
+def touched(random: Random, entity: E, time: datetime, **changes: Any) -> E:
+    """`entity` with `changes`. Its version grows, sometimes by more than one."""
+    version = entity.version + random.choice((1, 1, 1, 4))
+    return replace(entity, version=version, updated_at=max(time, entity.updated_at), **changes)
+
+
+def advanced(random: Random, place: Place, lead: events.Lead, time: datetime) -> events.Lead:
+    """The lead in a stage that may follow its own, or with another note."""
+    if not _NEXT[lead.stage] or random.random() < 0.4:
+        return noted(random, lead, time)
+    stage = random.choice(_NEXT[lead.stage])
+    changes: dict[str, Any] = {"stage": stage}
+    match stage:
+        case "IN_PROGRESS":
+            changes["assigned_to"] = lead.assigned_to or uuid(random)
+        case "QUOTE_SENT":
+            changes["quote"] = occasions.quote(random, place, lead.event_type_key or "workshop")
+            changes["counts"] = _more(lead, quotes=1)
+        case "ACCEPTED":
+            changes["booking_id"] = lead.booking_id or f"BK-{random.randrange(10**6):06}"
+    return touched(random, lead, time, **changes)
+
+
+def noted(random: Random, lead: events.Lead, time: datetime) -> events.Lead:
+    """With one note more, or a task, and sometimes another tag."""
+    counts = _more(lead, notes=1) if random.random() < 0.8 else _more(lead, tasks=1)
+    tags = lead.tags or []
+    if random.random() < 0.15:
+        tags = [*dict.fromkeys((*tags, random.choice(occasions.TAGS)))]
+    return touched(random, lead, time, counts=counts, tags=tags)
+
+
+def edited(random: Random, contact: events.Contact, time: datetime) -> events.Contact:
+    """With another number or family name, which its leads show, or other custom fields, which they do not."""
+    changes: tuple[dict[str, Any], ...] = (
+        {"phone": people.phone(random)},
+        {"last_name": people.person(random).last_name},
+        {"custom_fields": occasions.custom_fields(random)},
+        {"custom_fields": occasions.custom_fields(random)},
+    )
+    return touched(random, contact, time, **random.choice(changes))
+
+
+def _more(lead: events.Lead, notes: int = 0, tasks: int = 0, quotes: int = 0) -> events.Counts:
+    now = lead.counts or events.Counts()
+    return events.Counts(
+        notes=(now.notes or 0) + notes, tasks=(now.tasks or 0) + tasks, quotes=(now.quotes or 0) + quotes
+    )

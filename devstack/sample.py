@@ -1,0 +1,232 @@
+"""Sample data that looks real: organizations that let their rooms, and the leads and contacts who ask for them.
+
+Everything comes from one seed, so the same seed gives the same data **and the same API keys**: with a seed that
+others know, keep it on loopback. Pure but for the clock that is passed in; whoever has a Kafka sends the messages.
+"""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import NamedTuple
+
+import msgspec
+
+from devstack import entities
+from devstack.occasions import PLACES
+from schemas import base62, events
+from schemas.api_keys import RANDOM_LENGTH, mint
+
+_TOPICS = {"lead": "leads", "contact": "contacts", "organization": "organizations", "api_key": "api-keys"}
+_OWN_LIMITS = events.RateLimits(
+    key=events.RateLimit(quota=200, window_seconds=10), organization=events.RateLimit(quota=500, window_seconds=10)
+)
+
+
+class Message(NamedTuple):
+    """What one record of Kafka holds. `topic` stands without the prefix; no `value` is a tombstone."""
+
+    topic: str
+    key: bytes
+    value: bytes | None
+
+
+class Tenant(NamedTuple):
+    """An organization, a key that reads it, and a lead with its contact that are never deleted: to show around."""
+
+    organization_id: str
+    api_key: str
+    lead_id: str
+    contact_id: str
+
+
+class SampleCrm:
+    """The core product, as Leadview sees it: first the state (`initial`), then what happens (`changes`).
+
+    `contacts` and `leads` hold the state behind the messages that were taken so far. `now` is asked for each.
+    """
+
+    def __init__(
+        self,
+        seed: int = 1,
+        *,
+        organizations: int = 3,
+        contacts: int = 120,
+        leads: int = 200,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """`contacts` and `leads` count those of all organizations. Raises ValueError where one would have none."""
+        if not 1 <= organizations <= min(contacts, leads):
+            raise ValueError("every organization has a lead and a contact")
+        self._random = Random(seed)  # noqa: S311 - it must repeat, and the keys open sample data only
+        self._now = now
+        self._most_leads = leads + leads // 5
+        self._places = {self._uuid(): PLACES[index % len(PLACES)] for index in range(organizations)}
+        self.contacts: dict[str, events.Contact] = {}
+        self.leads: dict[str, events.Lead] = {}
+        self._people: dict[str, list[str]] = {organization: [] for organization in self._places}
+        self._inquiries: list[str] = []
+        self.tenants: list[Tenant] = []
+        self._api_keys: list[events.ApiKey] = []
+        self._fill(contacts, leads)
+        self._kept = {record for tenant in self.tenants for record in (tenant.lead_id, tenant.contact_id)}
+
+    @property
+    def keys(self) -> list[tuple[str, str]]:
+        """Each organization's id, with an API key of it in plain text."""
+        return [(tenant.organization_id, tenant.api_key) for tenant in self.tenants]
+
+    def initial(self) -> Iterator[Message]:
+        """Everything there is, organizations and keys first. The time of each event is now, as in an export."""
+        for index, tenant in enumerate(self.tenants):
+            yield self._organization(tenant, _OWN_LIMITS if index == 1 else None)
+        yield from (self._message("crm.api_key.changed", api_key) for api_key in self._api_keys)
+        yield from map(self._contact, tuple(self.contacts.values()))
+        yield from map(self._lead, tuple(self.leads.values()))
+
+    def changes(self) -> Iterator[Message]:
+        """What happens next, without end. The number of leads stays near where it began."""
+        happenings = (self._work, self._edit, self._inquire, self._archive, self._drop_lead, self._drop_contact)
+        while True:
+            crowded = len(self.leads) > self._most_leads
+            happening = self._drop_lead if crowded else self._random.choices(happenings, (68, 17, 9, 2, 3, 1))[0]
+            yield from happening()
+
+    # What happens.
+
+    def _work(self) -> Iterator[Message]:
+        lead = self._any_lead()
+        time = self._time(lead.organization_id)
+        yield self._lead(entities.advanced(self._random, self._places[lead.organization_id], lead, time))
+
+    def _edit(self) -> Iterator[Message]:
+        contact = self._any_contact(self._any_organization())
+        yield self._contact(entities.edited(self._random, contact, self._time(contact.organization_id)))
+
+    def _archive(self) -> Iterator[Message]:
+        lead = self._any_lead()
+        time = self._time(lead.organization_id)
+        yield self._lead(entities.touched(self._random, lead, time, archived_at=None if lead.archived_at else time))
+
+    def _inquire(self) -> Iterator[Message]:
+        """A new lead, mostly of someone new; then the lead may come before the contact."""
+        organization = self._any_organization()
+        time = self._time(organization)
+        someone_new = self._random.random() < 0.7
+        contact = self._meet(organization, time) if someone_new else self._any_contact(organization)
+        messages = [self._lead(self._ask(contact, time))]
+        if someone_new:
+            messages.insert(self._random.choice((0, 0, 1)), self._contact(contact))
+        yield from messages
+
+    def _drop_lead(self) -> Iterator[Message]:
+        lead = self._any_lead()
+        if lead.id not in self._kept:
+            del self.leads[lead.id]
+            self._inquiries.remove(lead.id)
+            yield self._deleted("lead", lead)
+
+    def _drop_contact(self) -> Iterator[Message]:
+        """Its leads stay, without it."""
+        contact = self._any_contact(self._any_organization())
+        if contact.id not in self._kept:
+            del self.contacts[contact.id]
+            self._people[contact.organization_id].remove(contact.id)
+            yield self._deleted("contact", contact)
+
+    # Who is there.
+
+    def _fill(self, contacts: int, leads: int) -> None:
+        organizations = tuple(self._places)
+        for index in range(contacts):
+            organization = organizations[index % len(organizations)]
+            self._meet(organization, self._past(organization))
+        for index in range(leads):
+            organization = organizations[index % len(organizations)]
+            asked = self._ask(self._any_contact(organization), self._past(organization))
+            time = asked.created_at + (self._time(organization) - asked.created_at) * self._random.random()
+            worked_on = entities.worked_on(self._random, self._places[organization], asked, time)
+            self.leads[asked.id] = worked_on
+            if index < len(organizations):
+                self._let_in(worked_on)
+
+    def _let_in(self, lead: events.Lead) -> None:
+        own = lead.organization_id
+        key = self._mint(own)
+        self.tenants.append(Tenant(own, key, lead.id, lead.contact_id))
+        created_at = self._past(own)
+        self._api_keys += (
+            entities.new_api_key(self._random, own, "Website", key, created_at),
+            entities.new_api_key(self._random, own, "Former agency", self._mint(own), created_at, revoked=True),
+        )
+
+    def _meet(self, organization: str, time: datetime) -> events.Contact:
+        contact = entities.new_contact(self._random, organization, time)
+        self.contacts[contact.id] = contact
+        self._people[organization].append(contact.id)
+        return contact
+
+    def _ask(self, contact: events.Contact, time: datetime) -> events.Lead:
+        lead = entities.new_lead(self._random, self._places[contact.organization_id], contact, time)
+        self.leads[lead.id] = lead
+        self._inquiries.append(lead.id)
+        return lead
+
+    def _any_organization(self) -> str:
+        return self._random.choice(tuple(self._places))
+
+    def _any_lead(self) -> events.Lead:
+        return self.leads[self._random.choice(self._inquiries)]
+
+    def _any_contact(self, organization: str) -> events.Contact:
+        """Some ask again and again: the first tenth is met a third of the times."""
+        ids = self._people[organization]
+        regulars = len(ids) // 10 + 1
+        return self.contacts[self._random.choice(ids[:regulars] if self._random.random() < 1 / 3 else ids)]
+
+    # What is sent.
+
+    def _lead(self, lead: events.Lead) -> Message:
+        self.leads[lead.id] = lead
+        return self._message("crm.lead.changed", lead)
+
+    def _contact(self, contact: events.Contact) -> Message:
+        self.contacts[contact.id] = contact
+        return self._message("crm.contact.changed", contact)
+
+    def _organization(self, tenant: Tenant, limits: events.RateLimits | None) -> Message:
+        own = tenant.organization_id
+        organization = events.Organization(id=own, organization_id=own, version=1, api_access=True, rate_limits=limits)
+        return self._message("crm.organization.changed", organization)
+
+    def _deleted(self, kind: str, entity: events.Entity) -> Message:
+        """Mostly an event, sometimes a tombstone."""
+        gone = events.Deleted(id=entity.id, organization_id=entity.organization_id, version=entity.version + 1)
+        message = self._message(f"crm.{kind}.deleted", gone)
+        return message if self._random.random() < 0.7 else message._replace(value=None)
+
+    def _message(self, kind: str, entity: events.Entity) -> Message:
+        own = entity.organization_id
+        topic = _TOPICS[kind.split(".")[1]]
+        key = own if topic == "organizations" else f"{own}:{entity.id}"
+        event = {
+            "specversion": "1.0",
+            "id": self._uuid(),
+            "source": "/crm/sample",
+            "type": kind,
+            "time": self._time(own),
+            "data": entity,
+        }
+        return Message(topic, key.encode(), msgspec.json.encode(event))
+
+    def _time(self, organization: str) -> datetime:
+        """Now, in the zone of the organization."""
+        return self._now().astimezone(self._places[organization].zone)
+
+    def _past(self, organization: str) -> datetime:
+        return self._time(organization) - timedelta(seconds=self._random.randrange(3600, 120 * 86400))
+
+    def _mint(self, organization: str) -> str:
+        return mint(organization, "".join(self._random.choices(base62.ALPHABET, k=RANDOM_LENGTH)))
+
+    def _uuid(self) -> str:
+        return entities.uuid(self._random)

@@ -1,0 +1,129 @@
+"""What a rebuild will cost, and whether it can be done at all: asked before anything is begun."""
+
+from collections.abc import Mapping
+
+import msgspec
+from rich.console import Console
+
+from projector import generations
+from projector.generations import Registry
+from projector.kafka import open_reader
+from projector.ledger import Ledger
+from projector.mapping import VERSION
+from projector.rebuild import candidate
+from projector.record import DOCUMENT_KINDS, Partition
+from projector.store import Store
+from schemas.settings import ProjectorSettings
+
+# What one process does on a small machine: an estimate until the replay's own rate is known.
+_RATE = 20_000
+_ROOM = 0.9
+
+
+class Preflight(msgspec.Struct, frozen=True):
+    """`memory_needed` and `memory_free` are bytes; `memory_bound` says free of what."""
+
+    generation: int
+    resumed: bool
+    mapping: int
+    live_mapping: int | None
+    records: int
+    seconds: float
+    memory_needed: int
+    memory_free: int
+    memory_bound: str
+    problems: list[str]
+    notes: list[str]
+
+
+async def check(store: Store, settings: ProjectorSettings) -> Preflight:
+    """Look at topics and Redis. Raises Unavailable."""
+    registry = await generations.read(store)
+    async with open_reader(settings, DOCUMENT_KINDS) as reader:
+        ranges = await reader.range(await reader.partitions())
+        retention = await reader.retention()
+    positions = await Ledger(store).positions(list(ranges))
+    records = sum(max(0, (positions[p] or 0) - first) for p, (first, _) in ranges.items())
+    lag = sum(max(0, last - max(positions[p] or 0, first)) for p, (first, last) in ranges.items())
+    async with store.errors():
+        memory = await store.redis.info("memory")
+    needed, free, bound = _memory(memory, registry)
+    live = registry.descriptions.get(registry.live)
+    resumed = candidate(registry)
+    problems = _missing(ranges) + _retention(retention or {})
+    if needed > _ROOM * free and not resumed:
+        problems.append(
+            f"two generations do not fit: about {_mib(needed)} more are needed, {_mib(free)} are free of {bound}"
+        )
+    notes = [] if retention else ["the brokers do not say how long the topics keep their records"]
+    if lag:
+        notes.append(f"the live generation is {lag:,} records behind: a projector must be running")
+    return Preflight(
+        generation=resumed or max(registry.descriptions | dict.fromkeys(registry.writing)) + 1,
+        resumed=bool(resumed),
+        mapping=VERSION,
+        live_mapping=live.mapping if live else None,
+        records=records,
+        seconds=records / _RATE,
+        memory_needed=needed,
+        memory_free=free,
+        memory_bound=bound,
+        problems=problems,
+        notes=notes,
+    )
+
+
+def _memory(memory: dict[str, int], registry: Registry) -> tuple[int, int, str]:
+    """Bytes that one more generation needs, bytes that are free, and of what."""
+    used = int(memory["used_memory"])
+    documents = used - int(memory["used_memory_startup"])
+    needed = documents // len(registry.writing)
+    if memory.get("maxmemory"):
+        return needed, int(memory["maxmemory"]) - used, "Redis's maxmemory"
+    return needed, int(memory["total_system_memory"]) - int(memory["used_memory_rss"]), "the machine's memory"
+
+
+def _missing(ranges: Mapping[Partition, tuple[int, int]]) -> list[str]:
+    return [
+        f"{topic}:{partition} begins at offset {first}: earlier records are gone, and what only they said would be lost"
+        for (topic, partition), (first, _) in sorted(ranges.items())
+        if first
+    ]
+
+
+def _retention(found: dict[str, str]) -> list[str]:
+    return [
+        f"topic {topic} deletes old records ({policy}): entities that did not change since would be lost. "
+        "Make it compacted (cleanup.policy=compact)."
+        for topic, policy in sorted(found.items())
+        if "compact" not in policy
+    ]
+
+
+def show(preflight: Preflight, console: Console) -> None:
+    """Print what a rebuild will cost."""
+    verb = "goes on" if preflight.resumed else "begins"
+    console.print(
+        f"[bold]rebuild[/] of generation [bold]{preflight.generation}[/] {verb}, mapping version {preflight.mapping} "
+        f"(live: {preflight.live_mapping or 'unknown'})"
+    )
+    console.print(f"  records to replay   {preflight.records:,}, about {duration(preflight.seconds)} at {_RATE:,}/s")
+    console.print(
+        f"  memory              about {_mib(preflight.memory_needed)} more, "
+        f"{_mib(preflight.memory_free)} free of {preflight.memory_bound}"
+    )
+    for note in preflight.notes:
+        console.print(f"  [yellow]note[/]              {note}")
+    for problem in preflight.problems:
+        console.print(f"  [red]problem[/]           {problem}")
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _mib(count: int) -> str:
+    return f"{count / 1048576:,.1f} MiB"

@@ -1,0 +1,168 @@
+"""A rebuild: the next generation is filled beside the live one, which stays served and current.
+
+From the moment that it begins, every projector writes both generations in the same script calls (no checkpoint covers a
+batch that missed one). So only what was covered before is left to replay: each partition from its beginning to the
+position that it had then, its target. After the replay both generations move as one, and a promotion changes nothing
+that a reader could see, but for what the mapping changed.
+
+Any number of processes share the replay, and each may die at any time: positions and targets stand in Redis
+(`lv:rebuild:<generation>`), written by the same code and rules as the live ones.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+
+from projector import generations
+from projector.command import Command
+from projector.errors import LineStopped, Refused
+from projector.generations import Description, Registry
+from projector.kafka import open_reader, topic
+from projector.ledger import Ledger, format_generations
+from projector.line import Line
+from projector.mapping import VERSION
+from projector.record import DOCUMENT_KINDS, Kind, Partition
+from projector.stop import Stop
+from projector.store import Store
+from projector.throttle import Throttle
+from schemas import names
+from schemas.settings import ProjectorSettings
+
+_LOOK_SECONDS = 0.25
+# Contacts first: their leads are then written once, with the summary in place.
+_ORDER = (Kind.CONTACT, Kind.LEAD)
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a replay is, over all processes, in offsets."""
+
+    done: int
+    total: int
+
+    @property
+    def finished(self) -> bool:
+        return self.done >= self.total
+
+
+class Rebuild(msgspec.Struct, frozen=True):
+    """A rebuild that has begun: `ranges` are the offsets [first, target) that each partition's replay reads."""
+
+    generation: int
+    ranges: dict[Partition, tuple[int, int]]
+
+
+def candidate(registry: Registry) -> int:
+    """The generation that is being built, or waits to be promoted; 0 where there is none."""
+    return max((n for n in registry.writing if n not in (registry.live, registry.previous)), default=0)
+
+
+async def begin(store: Store, settings: ProjectorSettings) -> Rebuild:
+    """Begin the next generation, or go on with the one that was begun. Raises Refused or Unavailable."""
+    registry = await generations.read(store)
+    if not registry.live:
+        raise Refused("Nothing is served yet: the first projection fills generation 1 by itself.")
+    generation = candidate(registry)
+    if not generation:
+        generation = await _add_generation(store, registry)
+    return await load(store, settings, generation)
+
+
+async def _add_generation(store: Store, registry: Registry) -> int:
+    """Let all projectors write one more generation from now on."""
+    generation = max(registry.descriptions | dict.fromkeys(registry.writing)) + 1
+    await generations.describe(store, generation, Description(VERSION, generations.now()))
+    async with store.errors():
+        await store.redis.hset(names.rebuild(generation), "writing", str(generation))
+    await change_writing(store, registry.writing, (*registry.writing, generation))
+    return generation
+
+
+async def change_writing(store: Store, before: tuple[int, ...], after: tuple[int, ...]) -> None:
+    """Change which generations are written. Raises Refused where somebody else just did."""
+    arguments = [format_generations(before), format_generations(after)]
+    [changed] = await store.run([Command("change_writing", [names.POSITIONS], arguments)])
+    if not changed:
+        raise Refused("The generations were just changed by another command: look at `status`, and try again.")
+
+
+async def load(store: Store, settings: ProjectorSettings, generation: int) -> Rebuild:
+    """A rebuild that has begun; its targets are fixed now at the latest. Raises Unavailable."""
+    async with open_reader(settings, DOCUMENT_KINDS) as reader:
+        found = await reader.range(await reader.partitions())
+    live = await Ledger(store).positions(list(found))
+    ranges = {}
+    for partition, (first, _) in found.items():
+        target = await _target(store, generation, partition, live[partition] or 0)
+        ranges[partition] = (first, max(first, target))
+    return Rebuild(generation, ranges)
+
+
+async def _target(store: Store, generation: int, partition: Partition, position: int) -> int:
+    """Where the replay of a partition ends: fixed by whoever asks first, so that all processes agree."""
+    key, field = names.rebuild(generation), names.target(*partition)
+    async with store.errors():
+        await store.redis.hsetnx(key, field, str(position))
+        return int(await store.redis.hget(key, field) or 0)
+
+
+async def progress(store: Store, rebuild: Rebuild, topics: Sequence[str]) -> Progress:
+    """How far the replay of these topics is. Raises Unavailable."""
+    ranges = {partition: both for partition, both in rebuild.ranges.items() if partition.topic in topics}
+    positions = await Ledger(store, names.rebuild(rebuild.generation)).positions(list(ranges))
+    done = sum(
+        min(max((positions[partition] or 0) - first, 0), target - first)
+        for partition, (first, target) in ranges.items()
+    )
+    return Progress(done, sum(target - first for first, target in ranges.values()))
+
+
+async def replay(store: Store, settings: ProjectorSettings, rebuild: Rebuild, throttle: Throttle, stop: Stop) -> None:
+    """Take part in the replay until all of it is done, or `stop` is set. Raises Unavailable, Refused, LineStopped."""
+    for kind in _ORDER:
+        await _replay_kind(store, settings, rebuild, kind, throttle, stop)
+    if not stop.is_set():
+        registry = await generations.read(store)
+        description = registry.descriptions[rebuild.generation]
+        await generations.describe(store, rebuild.generation, msgspec.structs.replace(description, complete=True))
+
+
+async def _replay_kind(
+    store: Store, settings: ProjectorSettings, rebuild: Rebuild, kind: Kind, throttle: Throttle, stop: Stop
+) -> None:
+    """Replay one topic: this process's share, and then the others' until theirs is done as well."""
+    if (await progress(store, rebuild, [topic(settings, kind)])).finished:
+        return
+    done = Stop()
+    line = ReplayLine(store, settings, rebuild, kind, throttle)
+    running = asyncio.create_task(line.run(done))
+    try:
+        while not stop.is_set() and not running.done():
+            if (await progress(store, rebuild, [topic(settings, kind)])).finished:
+                break
+            await stop.sleep(_LOOK_SECONDS)
+    finally:
+        done.set()
+        await running
+
+
+class ReplayLine(Line):
+    """A line that writes one generation only, parks nothing, and gives up where a live line would stand still."""
+
+    def __init__(
+        self, store: Store, settings: ProjectorSettings, rebuild: Rebuild, kind: Kind, throttle: Throttle
+    ) -> None:
+        group_id = f"{settings.group_id}.rebuild.{rebuild.generation}.{kind}"
+        ledger = Ledger(store, names.rebuild(rebuild.generation), first=(rebuild.generation,), parks=False)
+        super().__init__("rebuild", settings, [kind], group_id, store, ledger)
+        self._throttle = throttle
+        self._generation = rebuild.generation
+
+    async def _pace(self) -> None:
+        await self._throttle.wait()
+
+    def _generations_changed(self) -> None:
+        raise Refused(f"Generation {self._generation} was dropped while it was being filled.")
+
+    async def _stand_still(self, error: LineStopped, stop: Stop) -> None:  # noqa: ARG002
+        raise error

@@ -1,0 +1,143 @@
+"""The commands around a rebuild: `rebuild`, `verify`, `promote`, `rollback`, `drop` (runbook: docs/rebuild.md)."""
+
+import argparse
+import asyncio
+import time
+
+import msgspec
+from rich.console import Console
+
+from projector import audit, compare, generations, preflight, promote, rebuild, replay, report
+from projector.errors import Refused
+from projector.kafka import open_reader
+from projector.rebuild_view import RebuildView, live_lag
+from projector.record import DOCUMENT_KINDS, Kind
+from projector.report import Report
+from projector.stop import Stop
+from projector.store import Store
+from projector.throttle import Throttle
+from schemas.settings import ProjectorSettings
+
+_CATCH_UP_SECONDS = 60.0
+
+
+async def run_rebuild(
+    arguments: argparse.Namespace, settings: ProjectorSettings, store: Store, console: Console
+) -> int:
+    """`rebuild`: the next generation, or one organization, lead or contact in place."""
+    if arguments.organization:
+        return await _in_place(arguments, settings, store, console)
+    found = await preflight.check(store, settings)
+    preflight.show(found, console)
+    if found.problems and not arguments.force:
+        raise Refused("Not begun. Mend what is said above, or go on all the same with --force.")
+    if arguments.check:
+        return 0
+    if not await _replay(arguments, settings, store, console):
+        console.print("interrupted: run `rebuild` again to go on from here, or `drop` to give it up")
+        return 130
+    await _catch_up(settings, store, console)
+    if arguments.promote:
+        return await run_promote(arguments, settings, store, console)
+    console.print(
+        "complete. Next: `verify --next` to look at it, `promote` to verify and serve it, `drop` to give it up"
+    )
+    return 0
+
+
+async def _replay(arguments: argparse.Namespace, settings: ProjectorSettings, store: Store, console: Console) -> bool:
+    """Fill the generation, showing how far it is. False where it was interrupted."""
+    stop, shown = Stop.on_signals(), Stop()
+    throttle = Throttle(store, arguments.max_latency / 1000)
+    begun = await rebuild.begin(store, settings)
+    view = asyncio.create_task(RebuildView(store, settings, begun, throttle).run(shown, console))
+    try:
+        await rebuild.replay(store, settings, begun, throttle, stop)
+    finally:
+        shown.set()
+        await view
+    return not stop.is_set()
+
+
+async def _catch_up(settings: ProjectorSettings, store: Store, console: Console) -> None:
+    """Both generations are written alike: the next one is current as soon as the projectors are."""
+    deadline = time.monotonic() + _CATCH_UP_SECONDS
+    while lag := await live_lag(store, settings):
+        if time.monotonic() > deadline:
+            break
+        await asyncio.sleep(0.25)
+    else:
+        return
+    console.print(f"[yellow]note[/] the projectors are still {lag:,} records behind: is `projector run` running?")
+
+
+async def _in_place(arguments: argparse.Namespace, settings: ProjectorSettings, store: Store, console: Console) -> int:
+    """Write one organization's documents, or one of them, once more from the topics."""
+    kinds: tuple[Kind, ...] = DOCUMENT_KINDS
+    wanted = replay.of_organization(arguments.organization)
+    if arguments.lead or arguments.contact:
+        kinds = (Kind.LEAD,) if arguments.lead else (Kind.CONTACT,)
+        wanted = replay.of_entity(arguments.organization, arguments.lead or arguments.contact)
+    async with open_reader(settings, kinds) as reader:
+        ranges = await reader.range(await reader.partitions())
+        count = await replay.replay(store, reader, ranges, wanted, again=True)
+    console.print(f"{count:,} records replayed in place")
+    if not count:
+        console.print("[yellow]note[/] the topics hold no record of it (any more)")
+    return 0 if count else 1
+
+
+async def run_verify(arguments: argparse.Namespace, settings: ProjectorSettings, store: Store, console: Console) -> int:
+    """`verify`: the live generation against the topics, or the next one against the live."""
+    allowed = report.parse_allowed(arguments.allow)
+    registry = await generations.read(store)
+    if arguments.next:
+        other = promote.complete_candidate(registry)
+        found = await compare.compare(store, registry.live, other, sample=arguments.sample, allowed=allowed)
+    elif registry.live:
+        found = await audit.audit(store, settings, registry.live, sample=arguments.sample, allowed=allowed)
+    else:
+        raise Refused("Nothing is served yet: there is nothing to verify.")
+    _print(found, arguments.json, console)
+    return 0 if found.passes(arguments.threshold) else 1
+
+
+async def run_promote(arguments: argparse.Namespace, _: ProjectorSettings, store: Store, console: Console) -> int:
+    """`promote`: verify the next generation against the live one, then serve it."""
+    allowed = report.parse_allowed(arguments.allow)
+    registry = await generations.read(store)
+    other = promote.complete_candidate(registry)
+    found = await compare.compare(store, registry.live, other, sample=arguments.sample, allowed=allowed)
+    report.show(found, console)
+    if not found.passes(arguments.threshold) and not arguments.force:
+        raise Refused(
+            f"Not promoted: {found.differences:,} documents differ, and --threshold is {arguments.threshold}. Allow "
+            "what is meant to differ (--allow leads.quote_total), raise the threshold, or use --force."
+        )
+    before, after = await promote.promote(store)
+    console.print(
+        f"[green]generation {after} is served[/] instead of {before}, which is kept current: `rollback` goes back, "
+        f"`drop` frees its memory"
+    )
+    return 0
+
+
+async def run_rollback(_: argparse.Namespace, __: ProjectorSettings, store: Store, console: Console) -> int:
+    """`rollback`: the same flip back."""
+    before, after = await promote.rollback(store)
+    console.print(f"[green]generation {after} is served again[/] instead of {before}")
+    return 0
+
+
+async def run_drop(arguments: argparse.Namespace, _: ProjectorSettings, store: Store, console: Console) -> int:
+    """`drop`: free the memory of a generation that is not live."""
+    generation, keys = await promote.drop(store, arguments.generation)
+    console.print(f"generation {generation} dropped: {keys:,} keys")
+    return 0
+
+
+def _print(found: Report, as_json: bool, console: Console) -> None:
+    if as_json:
+        print(msgspec.json.format(msgspec.json.encode(found.to_json()), indent=2).decode())  # noqa: T201
+    else:
+        report.show(found, console)

@@ -1,0 +1,139 @@
+"""What is right: the documents that a list of records means, as a pure function (the first promise of the design).
+
+Nothing of it is shared with the scripts that write to Redis. Tests compare Redis with it byte for byte, and `verify`
+audits a generation with it.
+
+The newest event of an entity decides, whatever order the partitions were read in:
+
+- An event with a version is newer than one with a lower version.
+- A tombstone has no version: it comes after what stands before it in its partition; against another partition (their
+  number was raised in between) the times decide. It keeps the version before it, which an event that brings the entity
+  back must exceed.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
+
+import msgspec
+
+from projector import mapping
+from projector.change import Change, read
+from projector.errors import BadRecord
+from projector.record import Kind, Record
+from schemas import documents, events
+
+Entity = tuple[Kind, str, str]
+"""Kind, organization, id."""
+Document = documents.Lead | documents.Contact | None
+
+
+class Newest(msgspec.Struct, frozen=True, gc=False):
+    """The newest event of an entity. `document` is None where the entity is deleted, or has none.
+
+    It is what the reference was told to keep of the document; by default all of it.
+    """
+
+    live: bool
+    tombstone: bool
+    version: int
+    partition: int
+    offset: int
+    time: int
+    document: Any
+
+
+class Reference:
+    """Takes records one by one, in offset order within each partition; `documents` may be asked at any time."""
+
+    def __init__(self, keep: Callable[[Document], Any] = lambda document: document) -> None:
+        self._keep = keep
+        self._newest: dict[Entity, Newest] = {}
+
+    @property
+    def newest(self) -> Mapping[Entity, Newest]:
+        """The newest event of every entity ever heard of."""
+        return self._newest
+
+    def add(self, record: Record) -> None:
+        """Take one record; one that breaks the contract changes nothing."""
+        try:
+            change = read(record)
+            document = _document(change)
+        except (BadRecord, OverflowError):  # the latter: a time that UTC has no year for
+            return
+        entity = (change.kind, change.key.organization_id, change.key.id)
+        found = Newest(
+            live=not isinstance(change.entity, events.Deleted | None),
+            tombstone=change.entity is None,
+            version=change.entity.version if change.entity else 0,
+            partition=record.partition,
+            offset=record.offset,
+            time=max(0, change.time),
+            document=self._keep(document),
+        )
+        before = self._newest.get(entity)
+        if before is None:
+            self._newest[entity] = found
+        elif is_newer(found, before):
+            kept = before.version if found.tombstone else found.version
+            self._newest[entity] = msgspec.structs.replace(found, version=kept)
+
+    def documents(self) -> dict[Entity, bytes]:
+        """The JSON of every document that is to be served."""
+        return {entity: msgspec.json.encode(document) for entity in self._newest if (document := self._whole(entity))}
+
+    def document(self, entity: Entity) -> bytes | None:
+        """The JSON of one document; None where there is none."""
+        document = self._whole(entity)
+        return msgspec.json.encode(document) if document else None
+
+    def is_erased(self, organization_id: str) -> bool:
+        """Is the organization deleted, and everything of it?"""
+        organization = self._newest.get((Kind.ORGANIZATION, organization_id, organization_id))
+        return organization is not None and not organization.live
+
+    def _whole(self, entity: Entity) -> Document:
+        """A document with the present summary of its contact."""
+        _, organization_id, _ = entity
+        found = self._newest.get(entity)
+        if found is None or self.is_erased(organization_id):
+            return None
+        if not isinstance(found.document, documents.Lead):
+            return cast(Document, found.document)
+        contact = self._newest.get((Kind.CONTACT, organization_id, found.document.contact_id))
+        summary = (
+            mapping.contact_summary(cast(documents.Contact, contact.document)) if contact and contact.live else None
+        )
+        return msgspec.structs.replace(found.document, contact=summary)
+
+
+def documents_of(records: Iterable[Record]) -> dict[Entity, bytes]:
+    """The documents that these records mean."""
+    reference = Reference()
+    for record in records:
+        reference.add(record)
+    return reference.documents()
+
+
+def _document(change: Change) -> Document:
+    match change.entity:
+        case events.Lead() as lead:
+            return mapping.lead_document(lead)
+        case events.Contact() as contact:
+            return mapping.contact_document(contact)
+    return None
+
+
+def is_newer(found: Newest, before: Newest) -> bool:
+    """May one event of an entity replace the other?"""
+    if found.tombstone:
+        return _comes_after(found, before)
+    if before.tombstone and not _comes_after(found, before):
+        return False
+    return found.version > before.version
+
+
+def _comes_after(found: Newest, before: Newest) -> bool:
+    if found.partition == before.partition:
+        return found.offset > before.offset
+    return found.time > before.time

@@ -1,0 +1,105 @@
+"""What a verification found, for people and as JSON."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+_EXAMPLES = 10
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """One document that differs. `fields` are the body's; `missing` or `extra` where one side has no document."""
+
+    kind: str
+    organization: str
+    id: str
+    fields: tuple[str, ...]
+
+
+class Report(msgspec.Struct):
+    """What a verification found. `allowed` differences do not count against promotion."""
+
+    of: str
+    checked: dict[str, int]
+    sample: float = 1.0
+    missing: int = 0
+    extra: int = 0
+    changed: int = 0
+    allowed: int = 0
+    by_field: dict[str, int] = msgspec.field(default_factory=dict)
+    """Documents by field that differs, `leads.quote_total`; allowed ones too."""
+    examples: list[Difference] = msgspec.field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
+    seen: set[Difference] = msgspec.field(default_factory=set)
+    """A scan may come upon a name twice."""
+
+    @property
+    def differences(self) -> int:
+        return self.missing + self.extra + self.changed
+
+    def add(self, difference: Difference, allowed: frozenset[str]) -> None:
+        """Count a difference; one whose fields are all allowed only as such."""
+        if difference in self.seen:
+            return
+        self.seen.add(difference)
+        fields = [f"{difference.kind}.{field}" for field in difference.fields]
+        self.by_field = dict(Counter(self.by_field) + Counter(fields))
+        if allowed.issuperset(fields):
+            self.allowed += 1
+            return
+        match difference.fields:
+            case ("missing",):
+                self.missing += 1
+            case ("extra",):
+                self.extra += 1
+            case _:
+                self.changed += 1
+        if len(self.examples) < _EXAMPLES:
+            self.examples.append(difference)
+
+    def passes(self, threshold: int) -> bool:
+        """Are there no more differences than `threshold` that are not allowed?"""
+        return self.differences <= threshold
+
+    def to_json(self) -> dict[str, object]:
+        """All figures, as builtin types."""
+        found = {field: getattr(self, field) for field in self.__struct_fields__ if field != "seen"}
+        return found | {"differences": self.differences}
+
+
+def show(report: Report, console: Console) -> None:
+    """Print a report for people."""
+    share = "" if report.sample == 1 else f" (a sample of {report.sample:.2%})"
+    counts = ", ".join(f"{count:,} {kind}" for kind, count in report.checked.items())
+    console.print(f"[bold]verified[/] {report.of}: {counts}{share}")
+    for note in report.notes:
+        console.print(f"[yellow]note[/] {note}")
+    if not (report.differences or report.allowed):
+        console.print("[green]no difference[/]")
+        return
+    console.print(
+        f"[red]{report.differences:,} differ[/]: {report.missing:,} missing, {report.extra:,} extra, "
+        f"{report.changed:,} changed; allowed {report.allowed:,}"
+    )
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("field")
+    table.add_column("documents", justify="right")
+    for field, count in sorted(report.by_field.items(), key=lambda item: -item[1]):
+        table.add_row(field, f"{count:,}")
+    console.print(table)
+    for example in report.examples:
+        console.print(
+            f"  {example.kind} {example.organization} {example.id}: {', '.join(example.fields)}", soft_wrap=True
+        )
+
+
+def parse_allowed(texts: Sequence[str]) -> frozenset[str]:
+    """Read `leads.quote_total`. Raises ValueError."""
+    for text in texts:
+        if not re.fullmatch(r"(leads|contacts)\.[a-z_]+", text):
+            raise ValueError(f"{text!r}: write leads.<field> or contacts.<field>, for example leads.quote_total")
+    return frozenset(texts)

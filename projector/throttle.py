@@ -1,0 +1,56 @@
+"""Makes a replay yield while the live API's answers from Redis get slow.
+
+Each API worker writes into the hash `lv:latency`, every half second, "<p99 of its calls in microseconds> <time in ms>".
+"""
+
+import asyncio
+import time
+
+from projector.errors import Unavailable
+from projector.store import Store
+from schemas import names
+
+_LOOK_SECONDS = 0.5
+_FRESH_MS = 3000
+_LONGEST_PAUSE = 0.5
+
+
+class Throttle:
+    """`limit` is the latency, in seconds, above which the replay slows down; 0 never does."""
+
+    def __init__(self, store: Store, limit: float) -> None:
+        self._store = store
+        self._limit = limit
+        self._pause = 0.0
+        self._looked_at = 0.0
+
+    @property
+    def pause(self) -> float:
+        """Seconds that each slice waits now."""
+        return self._pause
+
+    async def wait(self) -> None:
+        """Wait as long as is needed before the next slice."""
+        if self._limit and time.monotonic() - self._looked_at > _LOOK_SECONDS:
+            self._looked_at = time.monotonic()
+            self._adapt(await self._slowest())
+        if self._pause:
+            await asyncio.sleep(self._pause)
+
+    def _adapt(self, slowest: float) -> None:
+        """Twice the pause while it is too slow, a fifth less while it is not."""
+        if slowest > self._limit:
+            self._pause = min(max(2 * self._pause, 0.002), _LONGEST_PAUSE)
+        else:
+            self._pause = 0.8 * self._pause if self._pause > 0.001 else 0.0
+
+    async def _slowest(self) -> float:
+        """The slowest worker's latency in seconds; 0 where no API is running."""
+        try:
+            async with self._store.errors():
+                found = await self._store.redis.hvals(names.LATENCY)
+        except Unavailable:
+            return 0.0  # the write that follows says so itself
+        now = time.time() * 1000
+        reports = [[int(number) for number in value.split()] for value in found]
+        return max((latency / 1e6 for latency, at in reports if now - at < _FRESH_MS), default=0.0)

@@ -1,0 +1,223 @@
+"""The OpenAPI 3.1 document of the HTTP API, made of the same Structs as its answers.
+
+Served at `/api/v1/ext/openapi.json`, and committed as `docs/schemas/openapi.json` (`python -m schemas`).
+"""
+
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from schemas import answer_headers, documents, examples, guide
+from schemas.problems import Error, Health, Problem, RateLimitError, RetryableError, with_status
+
+Json = dict[str, Any]
+
+ROOT = "/api/v1/ext"
+VERSION = "1.0.0-beta"
+"""Of the description. The version of the API itself is part of its path."""
+
+_BODIES: dict[int, type[Error]] = {429: RateLimitError, 503: RetryableError}
+_ERRORS = (400, 401, 403, 404, 405, 408, 429, 431, 500, 503)
+_COMPONENTS = (documents.Lead, documents.Contact, Error, RetryableError, RateLimitError, Health)
+
+
+@cache
+def document() -> Json:
+    """The whole document. Shared by all callers: do not change it."""
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Leadview: leads and contacts",
+            "version": VERSION,
+            "summary": "Read-only leads and contacts of one organization",
+            "description": guide.API,
+        },
+        "servers": [{"url": "/", "description": "Where this document was read"}],
+        "tags": [
+            {"name": "Leads", "description": "Inquiries, with the events that were asked for"},
+            {"name": "Contacts", "description": "The people behind them"},
+            {"name": "Service", "description": "Health and description of the service; no key needed"},
+        ],
+        "security": [{"apiKey": []}],
+        "paths": _resources() | _service(),
+        "components": _components(),
+    }
+
+
+def _resources() -> Json:
+    return {
+        f"{ROOT}/leads/{{id}}": _resource("Lead", "lead", guide.LEAD),
+        f"{ROOT}/contacts/{{id}}": _resource("Contact", "contact", guide.CONTACT),
+    }
+
+
+def _resource(name: str, noun: str, description: str) -> Json:
+    own_id = _reference("parameters", f"{name}Id")
+    others = [_reference("parameters", other) for other in ("IfNoneMatch", "RequestId")]
+    shared = {"tags": [f"{name}s"]}
+    return {
+        "parameters": [own_id, *others],
+        "get": shared
+        | {
+            "operationId": f"get{name}",
+            "summary": f"Read one {noun}",
+            "description": description,
+            "responses": {"200": _record(name, noun), **_references()},
+        },
+        "head": shared
+        | {
+            "operationId": f"head{name}",
+            "summary": f"Ask for the headers of one {noun}",
+            "description": guide.HEAD,
+            "responses": {str(status): _without_body(status, f"The {noun} exists") for status in (200, 304, *_ERRORS)},
+        },
+    }
+
+
+def _record(name: str, noun: str) -> Json:
+    example = _builtins(getattr(examples, name.upper()))
+    return {
+        "description": f"The {noun}",
+        "headers": answer_headers.of_resource(200),
+        "content": _json(_reference("schemas", name), example),
+    }
+
+
+def _references() -> Json:
+    return {str(status): _reference("responses", _response_name(status)) for status in (304, *_ERRORS)}
+
+
+def _response_name(status: int) -> str:
+    if status == 304:
+        return "NotModified"
+    codes = [problem.code for problem in with_status(status)]
+    single = codes[0] if len(codes) == 1 else {400: "bad_request", 401: "unauthorized"}[status]
+    return single.title().replace("_", "")
+
+
+def _without_body(status: int, exists: str) -> Json:
+    description = {200: exists, 304: "Nothing has changed"}.get(status) or _when(status)
+    return {"description": description, "headers": answer_headers.of_resource(status)}
+
+
+def _when(status: int) -> str:
+    return "; ".join(f"`{problem.code}`: {problem.when}" for problem in with_status(status))
+
+
+def _service() -> Json:
+    unready = {"503": _reference("responses", _response_name(503))}
+    return {
+        f"{ROOT}/openapi.json": {"get": _open("getOpenApi", "Read this document", {"type": "object"})},
+        "/healthz": {"get": _open("getHealth", "Is the service alive?", _reference("schemas", "Health"))},
+        "/readyz": {"get": _open("getReadiness", "Can it serve records?", _reference("schemas", "Health"), unready)},
+    }
+
+
+def _open(operation: str, summary: str, schema: Json, more: Json | None = None) -> Json:
+    """An operation that needs no key and knows no limit."""
+    found = {
+        "description": "Yes" if summary.endswith("?") else "The document",
+        "headers": {"X-Request-Id": answer_headers.header("X-Request-Id")},
+        "content": {"application/json": {"schema": schema}},
+    }
+    return {
+        "tags": ["Service"],
+        "operationId": operation,
+        "summary": summary,
+        "security": [],
+        "parameters": [_reference("parameters", "RequestId")],
+        "responses": {"200": found, **(more or {})},
+    }
+
+
+def _components() -> Json:
+    _, schemas = msgspec.json.schema_components(_COMPONENTS, ref_template="#/components/schemas/{name}")
+    names = {_response_name(status): status for status in _ERRORS}
+    return {
+        "schemas": schemas,
+        "responses": {
+            "NotModified": _without_body(304, ""),
+            **{name: _error(status) for name, status in names.items()},
+        },
+        "parameters": _parameters(),
+        "securitySchemes": {"apiKey": {"type": "http", "scheme": "bearer", "description": guide.KEY}},
+    }
+
+
+def _error(status: int) -> Json:
+    body = _BODIES.get(status, Error)
+    content = {
+        "schema": _reference("schemas", body.__name__),
+        "examples": {
+            problem.code: {"summary": problem.when, "value": _body_example(body, problem)}
+            for problem in with_status(status)
+        },
+    }
+    return {
+        "description": _when(status),
+        "headers": answer_headers.of_resource(status),
+        "content": {"application/json": content},
+    }
+
+
+def _body_example(body: type[Error], problem: Problem) -> Json:
+    values: Json = {
+        "error": problem.code,
+        "message": problem.message,
+        "status": problem.status,
+        "request_id": examples.REQUEST_ID,
+        "retry_after": 2,
+        "violated_policies": ["key"],
+    }
+    return {name: values[name] for name in body.__struct_fields__}
+
+
+def _parameters() -> Json:
+    return {
+        "LeadId": _path_id("UUID of the lead", examples.LEAD_ID),
+        "ContactId": _path_id("UUID of the contact", examples.CONTACT_ID),
+        "IfNoneMatch": _header_parameter(
+            "If-None-Match", "The `ETag` of your copy: the answer is 304 while it still holds", examples.ETAG
+        ),
+        "RequestId": _header_parameter(
+            "X-Request-Id",
+            "Your own name for this request; one that is not sane is replaced",
+            examples.REQUEST_ID,
+        ),
+    }
+
+
+def _path_id(description: str, example: str) -> Json:
+    schema = {"type": "string", "format": "uuid"}
+    return {
+        "name": "id",
+        "in": "path",
+        "required": True,
+        "description": description,
+        "schema": schema,
+        "example": example,
+    }
+
+
+def _header_parameter(name: str, description: str, example: str) -> Json:
+    return {
+        "name": name,
+        "in": "header",
+        "required": False,
+        "description": description,
+        "schema": {"type": "string"},
+        "example": example,
+    }
+
+
+def _json(schema: Json, example: Any) -> Json:
+    return {"application/json": {"schema": schema, "example": example}}
+
+
+def _builtins(record: msgspec.Struct) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(record))
+
+
+def _reference(section: str, name: str) -> Json:
+    return {"$ref": f"#/components/{section}/{name}"}

@@ -1,0 +1,104 @@
+"""API keys against the vectors of `docs/api-keys.json`, which other languages test against as well."""
+
+from hashlib import sha256
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from schemas import api_keys, base62
+from schemas.api_keys import KEY_LENGTH, MalformedKey, key_hash, mint, organization_tag, parse
+from schemas.key_vectors import Malformed, Vector, Vectors
+
+DOCS = Path(__file__).parents[2] / "docs"
+VECTORS = msgspec.json.decode((DOCS / "api-keys.json").read_bytes(), type=Vectors)
+
+random_parts = st.text(base62.ALPHABET, min_size=30, max_size=30)
+keys = st.builds(mint, st.uuids().map(str), random_parts)
+
+
+@pytest.mark.parametrize("vector", VECTORS.valid, ids=lambda vector: vector.key[-6:])
+def test_a_valid_vector(vector: Vector) -> None:
+    assert mint(vector.organization_id, vector.random_part) == vector.key
+    assert sha256(vector.key.encode()).hexdigest() == vector.sha256
+    parsed = parse(vector.key)
+    assert parsed.organization_id == vector.organization_id
+    assert parsed.organization_tag == organization_tag(vector.organization_id)
+    assert parsed.hash == vector.sha256
+
+
+@pytest.mark.parametrize("row", VECTORS.malformed, ids=lambda row: row.why)
+def test_a_malformed_vector(row: Malformed) -> None:
+    with pytest.raises(MalformedKey):
+        parse(row.text)
+
+
+def test_each_malformed_vector_is_refused_for_what_it_says() -> None:
+    """A wrong checksum would hide that a later check is missing."""
+    checked = [row.text for row in VECTORS.malformed if "right checksum" in row.why]
+    assert len(checked) == 3
+    assert all(text[-6:] == api_keys.checksum(text[:-6]) for text in checked)
+
+
+@given(keys, st.integers(0, KEY_LENGTH - 1), st.characters())
+@example(VECTORS.valid[0].key, 8, "8")
+@example(VECTORS.valid[0].key, 65, "\n")
+def test_any_changed_character_is_refused(key: str, position: int, character: str) -> None:
+    changed = key[:position] + character + key[position + 1 :]
+    if changed == key:
+        assert parse(changed).hash == key_hash(key)
+    else:
+        with pytest.raises(MalformedKey):
+            parse(changed)
+
+
+def changed_or_not(key: str) -> st.SearchStrategy[str]:
+    """Texts near a key, where a check that is off by one would show."""
+    return st.one_of(st.just(key), st.integers(0, KEY_LENGTH).map(lambda end: key[:end]), st.just(key * 2))
+
+
+@given(st.text() | keys.flatmap(changed_or_not) | st.text(min_size=58, max_size=58).map(api_keys.PREFIX.__add__))
+def test_parse_answers_or_refuses_any_text(text: str) -> None:
+    try:
+        parsed = parse(text)
+    except MalformedKey:
+        return
+    assert mint(parsed.organization_id, text[30:60]) == text
+
+
+@given(st.uuids())
+def test_the_organization_comes_back(organization: UUID) -> None:
+    key = mint(str(organization))
+    assert parse(key).organization_id == str(organization)
+    assert len(key) == KEY_LENGTH == 66
+
+
+def test_minted_keys_differ() -> None:
+    assert len({mint(VECTORS.valid[2].organization_id) for _ in range(100)}) == 100
+
+
+@pytest.mark.parametrize("random_part", ["", "0" * 29, "0" * 31, "-" * 30, "é" * 30])
+def test_a_bad_random_part_is_refused(random_part: str) -> None:
+    with pytest.raises(ValueError, match="base62"):
+        mint(VECTORS.valid[0].organization_id, random_part)
+
+
+@given(st.integers(0, 62**6 - 1))
+def test_base62_comes_back(number: int) -> None:
+    text = base62.encode(number, 6)
+    assert len(text) == 6
+    assert base62.decode(text) == number
+
+
+def test_base62_sorts_like_numbers() -> None:
+    texts = [base62.encode(number, 2) for number in range(62 * 62)]
+    assert texts == sorted(texts)
+
+
+@pytest.mark.parametrize("number", [62**6, -1])
+def test_base62_refuses_what_does_not_fit(number: int) -> None:
+    with pytest.raises(OverflowError):
+        base62.encode(number, 6)

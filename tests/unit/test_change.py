@@ -1,0 +1,257 @@
+"""Reading records: every form that an event may have, and everything that breaks contract section 3."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from projector.change import Change, read
+from projector.errors import BadRecord
+from projector.record import EntityKey, Kind
+from schemas import events
+from tests import crm
+from tests.crm import Json, Message, lead_data
+
+SECRET = "Zaphod"
+KEY = EntityKey(crm.ORGANIZATION, crm.LEAD)
+LEAD = crm.lead(7, seconds=5)
+
+
+def structured(data: object = None, kind: Kind = Kind.LEAD, **attributes: object) -> Message:
+    """A structured event with some attributes replaced; one that is None is left out."""
+    event = {**crm.envelope(kind, 5), "data": lead_data() if data is None else data} | attributes
+    value = msgspec.json.encode({name: value for name, value in event.items() if value is not None})
+    return Message(kind, crm.tombstone(kind).key, value)
+
+
+def bare(value: bytes) -> Message:
+    return Message(Kind.LEAD, LEAD.key, value)
+
+
+def with_headers(**replaced: bytes | None) -> Message:
+    """A binary event with some headers replaced; one that is None is left out."""
+    message = crm.binary(LEAD)
+    headers = dict(message.headers) | {name.replace("__", "-"): value for name, value in replaced.items()}
+    return msgspec.structs.replace(
+        message, headers=tuple((name, value) for name, value in headers.items() if value is not None)
+    )
+
+
+def without(data: Json, field: str) -> Json:
+    return {name: value for name, value in data.items() if name != field}
+
+
+def read_lead(message: Message) -> events.Lead:
+    entity = read(message.record()).entity
+    assert isinstance(entity, events.Lead)
+    return entity
+
+
+@pytest.mark.parametrize(
+    ("message", "version", "seconds"),
+    [
+        pytest.param(LEAD, 7, 5, id="structured"),
+        pytest.param(crm.binary(LEAD), 7, 5, id="binary"),
+        pytest.param(structured(lead_data(version=2**53 - 1)), 2**53 - 1, 5, id="the highest version"),
+        pytest.param(structured(time="2026-01-01T03:00:05.000+03:00"), 1, 5, id="a time with an offset"),
+        pytest.param(structured(time=None), 1, 0, id="no time: the record's own"),
+        pytest.param(with_headers(ce_time=None), 7, 5, id="no time header: the record's own"),
+        pytest.param(structured(time="1969-01-01T00:00:00Z"), 1, None, id="a time before 1970"),
+        pytest.param(structured(datacontenttype="application/json"), 1, 5, id="data is JSON"),
+        pytest.param(structured(datacontenttype="Application/JSON; charset=utf-8"), 1, 5, id="with a character set"),
+        pytest.param(with_headers(content__type=None), 7, 5, id="binary, no content type"),
+        pytest.param(with_headers(content__type=b"application/vnd.crm+json"), 7, 5, id="binary, JSON by its suffix"),
+        pytest.param(structured(traceparent="00-1", crm_shard=4, subject="x"), 1, 5, id="unknown attributes"),
+        pytest.param(with_headers(ce_traceparent=b"00", other=b"\xff"), 7, 5, id="unknown headers"),
+        pytest.param(structured(lead_data(colour={"deep": [1, {}]})), 1, 5, id="unknown fields"),
+        pytest.param(
+            structured(lead_data(id=crm.LEAD.upper(), organization_id=crm.ORGANIZATION.upper())),
+            1,
+            5,
+            id="ids of the data in upper case",
+        ),
+    ],
+)
+def test_a_lead_is_read(message: Message, version: int, seconds: int | None) -> None:
+    change = read(message.record())
+    assert change.key == KEY
+    assert isinstance(change.entity, events.Lead)
+    assert change.entity.version == version
+    assert change.time == (0 if seconds is None else crm.at_ms(seconds))
+
+
+def test_structured_and_binary_say_the_same() -> None:
+    assert read(crm.binary(LEAD).record()) == read(LEAD.record())
+
+
+def test_a_tombstone_has_neither_version_nor_time_of_its_own() -> None:
+    assert read(crm.tombstone(Kind.LEAD, seconds=9).record()) == Change(Kind.LEAD, KEY, None, crm.at_ms(9))
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_deleted_is_read_on_every_topic(kind: Kind) -> None:
+    entity = read(crm.deleted(kind, 3).record()).entity
+    assert isinstance(entity, events.Deleted)
+    assert entity.version == 3
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        pytest.param(name, id=name)
+        for name in (
+            *("event_type_key", "event_location", "referrer", "attribution", "assigned_to", "booking_id"),
+            *("tags", "events", "quote", "counts", "archived_at"),
+        )
+    ],
+)
+def test_optional_fields_may_be_null_or_absent(field: str) -> None:
+    null = read_lead(crm.lead(**{field: None}))
+    assert null == read_lead(crm.lead())
+    assert getattr(null, field) is None
+
+
+BAD_DATA: list[Any] = [
+    pytest.param(without(lead_data(), name), f"missing required field `{name}`", id=f"no {name}")
+    for name in ("id", "organization_id", "version", "contact_id", "stage", "created_at", "updated_at")
+]
+BAD_DATA += [
+    pytest.param(lead_data(**{name: None}), f"`$.data.{name}`", id=f"{name} is null")
+    for name in ("id", "organization_id", "version", "contact_id", "stage", "created_at", "updated_at")
+]
+BAD_DATA += [
+    pytest.param(lead_data(**fields), reason, id=name)
+    for name, fields, reason in (
+        ("version 0", {"version": 0}, ">= 1 - at `$.data.version`"),
+        ("a negative version", {"version": -1}, ">= 1 - at `$.data.version`"),
+        ("version 2^53", {"version": 2**53}, "`$.data.version`"),
+        ("a version beyond 64 bits", {"version": 10**30}, "`$.data.version`"),
+        ("a version with a fraction", {"version": 1.5}, "`$.data.version`"),
+        ("a version in quotes", {"version": "1"}, "`$.data.version`"),
+        ("version true", {"version": True}, "`$.data.version`"),
+        ("an unknown stage", {"stage": SECRET}, "Invalid enum value '…' - at `$.data.stage`"),
+        ("a stage with a quote in it", {"stage": f"'{SECRET}"}, "Invalid enum value '…' - at `$.data.stage`"),
+        ("a stage with both quotes in it", {"stage": f"'\"{SECRET}\n'\""}, "Invalid enum value '…'"),
+        ("a stage in lower case", {"stage": "new"}, "`$.data.stage`"),
+        ("a contact that is no UUID", {"contact_id": SECRET}, "`$.data.contact_id`"),
+        ("a contact with a line feed", {"contact_id": crm.CONTACT + "\n"}, "`$.data.contact_id`"),
+        ("a time without a zone", {"created_at": "2026-01-01T00:00:00"}, "timezone component - at `$.data.created_at`"),
+        ("a time of another form", {"created_at": SECRET}, "`$.data.created_at`"),
+        ("a time as a number", {"created_at": 1767225600}, "`$.data.created_at`"),
+        ("tags that are no text", {"tags": ["a", 1]}, "`$.data.tags[1]`"),
+        ("an event without id", {"events": [{"guests": 3}]}, "`id` - at `$.data.events[0]`"),
+        ("guests with a fraction", {"events": [{"id": crm.uuid(1), "guests": 1.5}]}, "`$.data.events[0].guests`"),
+        ("a total as a number", {"quote": {"total": 12.5}}, "`$.data.quote.total`"),
+        ("a total with a comma", {"quote": {"total": "12,50"}}, "`$.data.quote.total`"),
+        ("a total with a plus", {"quote": {"total": "+1"}}, "`$.data.quote.total`"),
+        ("a total with a line feed", {"quote": {"total": "1\n"}}, "`$.data.quote.total`"),
+        ("a total that is no number", {"quote": {"total": "NaN"}}, "`$.data.quote.total`"),
+        ("a total of 65 digits", {"quote": {"total": "1" * 65}}, "`$.data.quote.total`"),
+        ("attribution that is no object", {"attribution": [SECRET]}, "`$.data.attribution`"),
+        ("ids of another organization", {"organization_id": crm.OTHER_ORGANIZATION}, "are not those of the message key"),
+        ("the id of another lead", {"id": crm.OTHER_LEAD}, "are not those of the message key"),
+    )
+]
+
+
+@pytest.mark.parametrize(("data", "reason"), BAD_DATA)
+def test_bad_data(data: Json, reason: str) -> None:
+    _assert_bad(structured(data), reason)
+
+
+CONTACT = crm.contact_data(first_name=SECRET)
+DEEP = b'{"a":' * 5000 + b"1" + b"}" * 5000
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        pytest.param(bare(b""), "truncated", id="an empty value"),
+        pytest.param(bare(b"{"), "truncated", id="half an object"),
+        pytest.param(bare(SECRET.encode()), "malformed", id="no JSON"),
+        pytest.param(bare(b"null"), "got `null`", id="JSON null, which is no null value"),
+        pytest.param(bare(b"[]"), "got `array`", id="an array: batches are not CloudEvents of one entity"),
+        pytest.param(bare((LEAD.value or b"") + b"{}"), "trailing characters", id="two events"),
+        pytest.param(bare((LEAD.value or b"").replace(b"NEW", b"\xff\xfe")), "UTF-8", id="invalid UTF-8"),
+        pytest.param(bare((LEAD.value or b"").replace(b"NEW", b"\\ud800x")), "", id="half a surrogate pair"),
+        pytest.param(bare(msgspec.json.encode(crm.envelope(Kind.LEAD))), "missing required field `data`", id="no data"),
+        pytest.param(structured([1]), "`$.data`", id="data is no object"),
+        pytest.param(structured(specversion="0.3"), "`$.specversion`", id="another version of CloudEvents"),
+        pytest.param(structured(specversion=None), "`specversion`", id="no version of CloudEvents"),
+        pytest.param(structured(id=None), "`id`", id="no event id"),
+        pytest.param(structured(id=""), "`$.id`", id="an empty event id"),
+        pytest.param(structured(source=""), "`$.source`", id="an empty source"),
+        pytest.param(structured(type=None), "`type`", id="no type"),
+        pytest.param(structured(type=SECRET), "'…' - at `$.type`", id="an unknown type"),
+        pytest.param(structured(type="crm.contact.changed"), "`$.type`", id="a type of another topic"),
+        pytest.param(structured(time="2026-01-01T00:00:00"), "`$.time`", id="an event time without a zone"),
+        pytest.param(structured(datacontenttype="text/xml"), "is not JSON", id="data is no JSON"),
+        pytest.param(bare(DEEP), "nested too deep", id="nested too deep"),
+        pytest.param(
+            bare((LEAD.value or b"").replace(b'"stage"', b'"attribution":' + DEEP + b',"stage"')),
+            "nested too deep",
+            id="attribution nested too deep",
+        ),
+        pytest.param(
+            bare((LEAD.value or b"").replace(b'"stage"', b'"attribution":{"a":1e999},"stage"')),
+            "out of range",
+            id="a number that no double holds",
+        ),
+        pytest.param(structured(CONTACT), "`contact_id`", id="a contact on the topic of leads"),
+        pytest.param(with_headers(ce_specversion=b"0.3"), "ce_specversion", id="binary, another version"),
+        pytest.param(with_headers(ce_id=None), "ce_id or ce_source", id="binary, no id"),
+        pytest.param(with_headers(ce_source=b""), "ce_id or ce_source", id="binary, an empty source"),
+        pytest.param(with_headers(ce_type=None), "ce_type is missing", id="binary, no type"),
+        pytest.param(with_headers(ce_type=b"crm.contact.changed"), "ce_type", id="binary, a type of another topic"),
+        pytest.param(with_headers(ce_type=b"\xff"), "UTF-8", id="binary, a header that is no UTF-8"),
+        pytest.param(with_headers(ce_time=SECRET.encode()), "ce_time", id="binary, a time of another form"),
+        pytest.param(with_headers(ce_time=b"2026-01-01T00:00:00"), "ce_time", id="binary, a time without a zone"),
+        pytest.param(with_headers(content__type=b"text/plain"), "is not JSON", id="binary, no JSON"),
+    ],
+)
+def test_bad_records(message: Message, reason: str) -> None:
+    _assert_bad(message, reason)
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "reason"),
+    [
+        pytest.param(Kind.CONTACT, without(crm.contact_data(), "first_name"), "`first_name`", id="no first name"),
+        pytest.param(Kind.CONTACT, crm.contact_data(last_name=None), "`$.data.last_name`", id="a last name of null"),
+        pytest.param(
+            Kind.CONTACT, crm.contact_data(custom_fields={SECRET: {}}), "custom_fields[...]`", id="a nested custom field"
+        ),
+        pytest.param(
+            Kind.CONTACT, crm.contact_data(custom_fields={SECRET: [1]}), "custom_fields[...][0]`", id="array of numbers"
+        ),
+        pytest.param(
+            Kind.ORGANIZATION, without(crm.organization_data(), "api_access"), "`api_access`", id="access unknown"
+        ),
+        pytest.param(Kind.ORGANIZATION, crm.organization_data(api_access="yes"), "`$.data.api_access`", id="access yes"),
+        pytest.param(
+            Kind.ORGANIZATION,
+            crm.organization_data(rate_limits={"key": {"quota": 0, "window_seconds": 1}}),
+            "`$.data.rate_limits.key.quota`",
+            id="a quota of 0",
+        ),
+        pytest.param(
+            Kind.ORGANIZATION,
+            crm.organization_data(rate_limits={"key": {"quota": 1}}),
+            "`window_seconds`",
+            id="a quota without window",
+        ),
+        pytest.param(Kind.API_KEY, crm.api_key_data(hash=SECRET), "`$.data.hash`", id="a hash that is none"),
+        pytest.param(Kind.API_KEY, crm.api_key_data(hash=crm.key_hash(1) + "\n"), "`$.data.hash`", id="a longer hash"),
+        pytest.param(Kind.API_KEY, crm.api_key_data(status=SECRET), "'…' - at `$.data.status`", id="another status"),
+        pytest.param(Kind.API_KEY, crm.api_key_data(expires_at="2026"), "`$.data.expires_at`", id="a year as expiry"),
+    ],
+)
+def test_bad_data_of_other_topics(kind: Kind, data: Json, reason: str) -> None:
+    _assert_bad(structured(data, kind), reason)
+
+
+def _assert_bad(message: Message, reason: str) -> None:
+    with pytest.raises(BadRecord) as caught:
+        read(message.record())
+    assert reason in caught.value.reason
+    assert SECRET not in caught.value.reason

@@ -1,0 +1,64 @@
+"""Values of checkpoints: what is sent to the script and read from it."""
+
+import msgspec
+import pytest
+
+from projector import checkpoint
+from projector.checkpoint import DeadLetter, GenerationsChanged, Position, Step, Stored, WentBack
+from projector.ledger import format_generations, parse_generations
+from projector.record import Kind, Partition
+from schemas import names
+from tests import crm
+
+
+def test_a_position_is_read_as_it_was_written() -> None:
+    leads = Partition("crm.leads", 3)
+    letter = DeadLetter.of(crm.lead().record(offset=6, partition=3), "it is bad")
+    command = checkpoint.command(
+        names.POSITIONS, b"1,2", {leads: Step(checkpoint.NONE, Position(7, 1_700_000_000_000, 9))}, [letter]
+    )
+    assert command.keys == [names.POSITIONS, names.DEAD_LETTERS]
+    assert command.arguments[:4] == [b"1,2", b"1", b"crm.leads:3", b"-1"]
+    assert Position.parse(command.arguments[4]) == Position(7, 1_700_000_000_000, 9)
+    assert command.arguments[5] == b"crm.leads:3:6"
+    assert msgspec.json.decode(command.arguments[6], type=DeadLetter) == letter
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        pytest.param(0, Stored(0), id="stored, no dead letter waits"),
+        pytest.param(4, Stored(4), id="stored, four dead letters wait"),
+        pytest.param([b"writing"], GenerationsChanged(), id="other generations are to be written"),
+        pytest.param([b"crm.leads:3"], WentBack(["crm.leads:3"]), id="a position is lower than expected"),
+    ],
+)
+def test_answers_of_the_script(reply: object, expected: object) -> None:
+    assert checkpoint.outcome(reply) == expected
+
+
+def test_a_dead_letter_holds_no_payload() -> None:
+    record = crm.contact(first_name="Zaphod").record(offset=5, partition=1)
+    letter = DeadLetter.of(record, "it is bad")
+    assert (letter.topic, letter.partition, letter.offset) == ("crm.contacts", 1, 5)
+    assert letter.key == f"{crm.ORGANIZATION}:{crm.CONTACT}"
+    assert "Zaphod" not in str(letter)
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        pytest.param(None, "", id="no key"),
+        pytest.param(b"\xff\x00", "\\xff\x00", id="a key that is no UTF-8"),
+    ],
+)
+def test_any_key_can_be_shown(key: bytes | None, shown: str) -> None:
+    record = msgspec.structs.replace(crm.tombstone(Kind.LEAD).record(), key=key)
+    letter = DeadLetter.of(record, "it is bad")
+    assert letter.key == shown
+    assert msgspec.json.decode(msgspec.json.encode(letter), type=DeadLetter) == letter
+
+
+@pytest.mark.parametrize("generations", [pytest.param((1,), id="one"), pytest.param((1, 12), id="two")])
+def test_generations_are_read_as_they_were_written(generations: tuple[int, ...]) -> None:
+    assert parse_generations(format_generations(generations)) == generations

@@ -1,0 +1,72 @@
+"""Who may import whom (design, "Folders"): read from the source, so that an import inside a function counts too."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+OURS = {"api", "bench", "devstack", "projector", "schemas", "tests"}
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Full names of all modules that a file imports."""
+    package = path.relative_to(ROOT).parts[:-1]
+    for node in ast.walk(ast.parse(path.read_text("utf-8"), str(path))):
+        match node:
+            case ast.Import(names=names):
+                yield from (name.name for name in names)
+            case ast.ImportFrom(module=module, level=0):
+                yield str(module)
+            case ast.ImportFrom(module=module, level=level):
+                yield ".".join((*package[: len(package) - level + 1], module or ""))
+
+
+def files(package: str) -> list[Path]:
+    found = sorted((ROOT / package).rglob("*.py"))
+    assert found, f"no package {package}"
+    return found
+
+
+def roots(path: Path) -> set[str]:
+    return {name.partition(".")[0] for name in imported(path)}
+
+
+@pytest.mark.parametrize(
+    ("package", "allowed"),
+    [
+        pytest.param("schemas", {"schemas"}, id="schemas imports nothing of ours"),
+        pytest.param("projector", {"projector", "schemas"}, id="projector never imports api"),
+        pytest.param("api", {"api", "schemas"}, id="api never imports projector"),
+    ],
+)
+def test_a_package_imports_only_what_it_may(package: str, allowed: set[str]) -> None:
+    wrong = {path.name: roots(path) & OURS - allowed for path in files(package)}
+    assert {name: found for name, found in wrong.items() if found} == {}
+
+
+@pytest.mark.parametrize(
+    ("package", "library", "module"),
+    [
+        pytest.param("projector", "aiokafka", "kafka.py", id="aiokafka in the projector"),
+        pytest.param("projector", "redis", "store.py", id="Redis in the projector"),
+        pytest.param("api", "redis", "address.py", id="Redis in the API"),
+        pytest.param("api", "hiredis", "connection.py", id="the protocol of Redis in the API"),
+        pytest.param("api", "aiokafka", None, id="no Kafka in the API"),
+        pytest.param("schemas", "redis", None, id="no Redis in schemas"),
+        pytest.param("schemas", "aiokafka", None, id="no Kafka in schemas"),
+    ],
+)
+def test_a_library_is_imported_by_one_module_only(package: str, library: str, module: str | None) -> None:
+    importers = [path.name for path in files(package) if library in roots(path)]
+    assert importers == ([module] if module else [])
+
+
+@pytest.mark.parametrize(
+    "module", ["api_keys", "base62", "documents", "events", "fields", "layouts", "names", "openapi", "json_schema"]
+)
+def test_contracts_are_pure(module: str) -> None:
+    """No clock, no files, no network."""
+    impure = {"asyncio", "io", "os", "pathlib", "socket", "time", "logging"}
+    assert roots(ROOT / "schemas" / f"{module}.py") & impure == set()

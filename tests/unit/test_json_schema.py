@@ -1,0 +1,62 @@
+"""The schemas of the change events, and that the files in `docs/` are what the Structs give."""
+
+from pathlib import Path
+
+import jsonschema_rs
+import pytest
+
+from schemas.__main__ import DOCS, files, main
+from schemas.json_schema import event_schemas, event_types
+
+KINDS = ("lead", "contact", "organization", "api_key")
+GENERATED = files(DOCS)
+
+
+def test_there_are_two_schemas_for_each_type() -> None:
+    types = {f"crm.{kind}.{verb}" for kind in KINDS for verb in ("changed", "deleted")}
+    assert event_types().keys() == types
+    assert event_schemas().keys() == types | {f"{name}.data" for name in types}
+
+
+@pytest.mark.parametrize("name", event_schemas())
+def test_they_are_valid_json_schema(name: str) -> None:
+    jsonschema_rs.meta.validate(event_schemas()[name])
+
+
+ORGANIZATION = "2b9f4d8e-6c3a-4e51-b7d0-9a8c1f2e3d4b"
+
+
+@pytest.mark.parametrize(
+    ("data", "valid"),
+    [
+        pytest.param({}, True, id="whole"),
+        pytest.param({"unknown": [1]}, True, id="unknown fields are allowed"),
+        pytest.param({"rate_limits": None}, True, id="optional may be null"),
+        pytest.param({"rate_limits": {"key": {"quota": 1, "window_seconds": 1}}}, True, id="limits"),
+        pytest.param({"rate_limits": {"key": {"quota": 0, "window_seconds": 1}}}, False, id="quota 0"),
+        pytest.param({"version": 0}, False, id="version 0"),
+        pytest.param({"version": 2**53}, False, id="version 2^53"),
+        pytest.param({"id": "1"}, False, id="no uuid"),
+        pytest.param({"api_access": None}, False, id="required is null"),
+    ],
+)
+def test_data_of_an_organization(data: dict[str, object], valid: bool) -> None:
+    whole = {"id": ORGANIZATION, "organization_id": ORGANIZATION, "version": 1, "api_access": True} | data
+    schemas = event_schemas()
+    assert jsonschema_rs.is_valid(schemas["crm.organization.changed.data"], whole) is valid
+    event = {"specversion": "1.0", "id": "1", "source": "/crm", "type": "crm.organization.changed", "data": whole}
+    assert jsonschema_rs.is_valid(schemas["crm.organization.changed"], event) is valid
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, id=str(path.relative_to(DOCS))) for path in GENERATED])
+def test_the_committed_file_is_what_the_structs_give(path: Path) -> None:
+    assert path.read_text("utf-8") == GENERATED[path], "run `python -m schemas`"
+
+
+def test_no_other_file_is_left_over() -> None:
+    assert set((DOCS / "schemas").iterdir()) == {path for path in GENERATED if path.parent.name == "schemas"}
+
+
+def test_an_unknown_argument_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nonsense"]) == 2
+    assert "python -m schemas settings" in capsys.readouterr().err

@@ -1,0 +1,308 @@
+"""The mapping of every field, and what the scripts rely on in the bytes."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from projector import mapping
+from projector.change import read
+from projector.errors import BadRecord
+from projector.intent import DeleteApiKey, DeleteContact, DeleteLead, PutApiKey, PutContact, PutLead, PutOrganization
+from projector.record import Kind
+from schemas import documents
+from schemas.layouts import CONTACT_BODY, LEAD_CONTACT_ID, NO_CONTACT, read_head
+from tests import crm
+from tests.crm import Message
+
+EVENT = crm.uuid(0xE1)
+
+
+def intent_of(message: Message, offset: int = 0, partition: int = 0) -> Any:
+    record = message.record(offset, partition)
+    return mapping.intent(read(record), record)
+
+
+def lead_body(**fields: object) -> bytes:
+    """The bytes of a lead without contact."""
+    put = intent_of(crm.lead(**fields))
+    assert isinstance(put, PutLead)
+    return put.before + b"null" + put.after
+
+
+def contact_body(**fields: object) -> bytes:
+    put = intent_of(crm.contact(**fields))
+    assert isinstance(put, PutContact)
+    return put.value[CONTACT_BODY:]
+
+
+LEAD_FIELDS = [
+    pytest.param(fields, expected, id=name)
+    for name, fields, expected in (
+        ("stage", {"stage": "QUOTE_SENT"}, {"stage": "QUOTE_SENT"}),
+        ("contact in upper case", {"contact_id": crm.CONTACT.upper()}, {"contact_id": crm.CONTACT}),
+        ("event type", {"event_type_key": "wedding"}, {"event_type_key": "wedding"}),
+        ("location", {"event_location": "Halle 3, Köln"}, {"event_location": "Halle 3, Köln"}),
+        ("referrer", {"referrer": "https://example.org/?a=b"}, {"referrer": "https://example.org/?a=b"}),
+        ("attribution", {"attribution": {"utm": [1, {}, []]}}, {"source": {"utm": [1, {}, []]}}),
+        ("assigned", {"assigned_to": crm.uuid(7).upper()}, {"assigned_to": crm.uuid(7)}),
+        ("booking", {"booking_id": "B-7"}, {"booking_id": "B-7"}),
+        ("tags", {"tags": ["vip", "", "née"]}, {"tags": ["vip", "", "née"]}),
+        ("tags of null", {"tags": None}, {"tags": []}),
+        ("counts", {"counts": {"notes": 3, "tasks": 2, "quotes": 1}}, {"notes_count": 3, "tasks_count": 2, "quotes_count": 1}),
+        ("some counts", {"counts": {"tasks": 2, "quotes": None}}, {"notes_count": 0, "tasks_count": 2, "quotes_count": 0}),
+        ("archived", {"archived_at": "2026-01-01T02:00:00+02:00"}, {"archived_at": "2026-01-01T00:00:00Z"}),
+        ("times with offset", {"created_at": "2026-03-01T00:15:00-05:30"}, {"created_at": "2026-03-01T05:45:00Z"}),
+        ("times with fractions", {"updated_at": "2026-03-01T00:15:00.25Z"}, {"updated_at": "2026-03-01T00:15:00.250000Z"}),
+        ("a quote without total", {"quote": {"currency": "EUR"}}, {"quote_total": None}),
+        ("no events", {"events": None}, {"events": []}),
+        ("unknown fields", {"colour": "red"}, {}),
+    )
+]  # fmt: skip
+NOTHING = {
+    "id": crm.LEAD,
+    "organization_id": crm.ORGANIZATION,
+    "contact_id": crm.CONTACT,
+    "stage": "NEW",
+    "event_type_key": None,
+    "event_location": None,
+    "referrer": None,
+    "assigned_to": None,
+    "booking_id": None,
+    "tags": [],
+    "events": [],
+    "contact": None,
+    "quote_total": None,
+    "notes_count": 0,
+    "tasks_count": 0,
+    "quotes_count": 0,
+    "archived_at": None,
+    "created_at": "2026-01-01T00:00:00Z",
+    "updated_at": "2026-01-01T00:00:00Z",
+}
+
+
+@pytest.mark.parametrize(("fields", "expected"), LEAD_FIELDS)
+def test_fields_of_a_lead(fields: dict[str, object], expected: dict[str, object]) -> None:
+    assert msgspec.json.decode(lead_body(**fields)) == NOTHING | expected
+
+
+def test_the_least_lead_has_every_field_but_source() -> None:
+    order = [name for name in documents.Lead.__struct_fields__ if name != "source"]
+    assert list(msgspec.json.decode(lead_body())) == order
+
+
+@pytest.mark.parametrize("attribution", [pytest.param(None, id="null"), pytest.param({}, id="an empty object")])
+def test_source_is_left_out_when_there_is_none(attribution: object) -> None:
+    assert b'"source"' not in lead_body(attribution=attribution)
+
+
+def test_source_stands_in_its_place() -> None:
+    order = list(msgspec.json.decode(lead_body(attribution={"a": 1})))
+    assert order == list(documents.Lead.__struct_fields__)
+
+
+@pytest.mark.parametrize(
+    "total",
+    [
+        pytest.param("1234.50", id="a zero at the end"),
+        pytest.param("0", id="zero"),
+        pytest.param("-0.10", id="negative"),
+        pytest.param("12345678901234567890.123456789", id="more digits than a double has"),
+        pytest.param("1e3", id="an exponent"),
+    ],
+)
+def test_every_digit_of_a_total_stays(total: str) -> None:
+    assert b'"quote_total":%b,' % total.encode() in lead_body(quote={"total": total, "currency": "EUR"})
+
+
+def test_events_of_a_lead() -> None:
+    whole = {
+        "id": EVENT.upper(),
+        "starts_at": "2026-06-01T18:00:00+02:00",
+        "length_hours": 4.5,
+        "guests": 80,
+        "timezone": "Europe/Berlin",
+        "type_key": "gala",
+        "location": "Spree",
+        "unknown": True,
+    }
+    least = {"id": crm.uuid(0xE2)}
+    assert msgspec.json.decode(lead_body(events=[whole, least]))["events"] == [
+        {
+            "id": EVENT,
+            "event_date": "2026-06-01T16:00:00Z",
+            "event_length_hours": 4.5,
+            "event_guests": 80,
+            "event_timezone": "Europe/Berlin",
+            "event_type_key": "gala",
+            "event_location": "Spree",
+        },
+        {
+            "id": crm.uuid(0xE2),
+            "event_date": None,
+            "event_length_hours": None,
+            "event_guests": None,
+            "event_timezone": None,
+            "event_type_key": None,
+            "event_location": None,
+        },
+    ]
+
+
+FIELDS = {"text": "ü\0", "whole": 3, "part": 0.5, "yes": True, "cleared": None, "list": ["a"], "none": []}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param({"email": "a@b.c"}, {"email": "a@b.c"}, id="email"),
+        pytest.param({"phone": "+49 30 1"}, {"phone_number": "+49 30 1"}, id="phone"),
+        pytest.param({"custom_fields": FIELDS}, {"custom_fields": FIELDS}, id="custom fields of every type"),
+        pytest.param({"custom_fields": None}, {"custom_fields": {}}, id="custom fields of null"),
+        pytest.param({"first_name": "", "last_name": "Ng"}, {"first_name": "", "last_name": "Ng"}, id="names"),
+        pytest.param({"created_at": crm.at(60)}, {"created_at": crm.at(60)}, id="times"),
+    ],
+)
+def test_fields_of_a_contact(fields: dict[str, object], expected: dict[str, object]) -> None:
+    nothing = {
+        "id": crm.CONTACT,
+        "organization_id": crm.ORGANIZATION,
+        "first_name": "Ada",
+        "last_name": "Lovelace",
+        "email": None,
+        "phone_number": None,
+        "custom_fields": {},
+        "created_at": "2026-01-01T00:00:00Z",
+        "updated_at": "2026-01-01T00:00:00Z",
+    }
+    found = msgspec.json.decode(contact_body(**fields))
+    assert found == nothing | expected
+    assert list(found) == list(documents.Contact.__struct_fields__)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({}, id="the least"),
+        pytest.param({"email": 'a"\\}{@b', "phone": "\0\x1f", "first_name": "Zoë 🜁"}, id="characters that are escaped"),
+        pytest.param({"first_name": "x" * 70_000}, id="longer than two bytes can say"),
+        pytest.param({"custom_fields": {"summary": '"}'}}, id="custom fields"),
+    ],
+)
+def test_the_scripts_cut_the_summary_out_of_a_contact(fields: dict[str, Any]) -> None:
+    """`summary_of` in layout.lua counts from 1, with both ends inside: 38 to 81, then 139 to where fields end."""
+    value = intent_of(crm.contact(**fields)).value
+    fields_end = int.from_bytes(value[34:37], "little")
+    cut = value[37:81] + value[138 : 37 + fields_end] + b"}"
+    assert cut == msgspec.json.encode(
+        {
+            "id": crm.CONTACT,
+            "first_name": fields.get("first_name", "Ada"),
+            "last_name": "Lovelace",
+            "email": fields.get("email"),
+            "phone_number": fields.get("phone"),
+        }
+    )
+
+
+def test_the_scripts_find_the_contact_of_a_lead_by_position() -> None:
+    put = intent_of(crm.lead(contact_id=crm.OTHER_CONTACT.upper()))
+    assert put.before[LEAD_CONTACT_ID].decode() == crm.OTHER_CONTACT
+    assert put.before.endswith(b'"contact":')
+
+
+def test_tag_and_mark_follow_the_content() -> None:
+    """Together they are the ETag: the same content gives the same, whichever event brought it."""
+    first, again = intent_of(crm.lead(1)), intent_of(crm.lead(9, seconds=5), offset=7)
+    other = intent_of(crm.lead(1, stage="STALE"))
+    assert first.tag == again.tag != other.tag
+    tag, mark = slice(22, 28), slice(28, 34)
+    ada = intent_of(crm.contact()).value
+    company = intent_of(crm.contact(custom_fields={"company": "Kite"})).value
+    grace = intent_of(crm.contact(first_name="Grace")).value
+    assert company[tag] != ada[tag] != grace[tag]
+    assert company[mark] == ada[mark] != grace[mark]
+    assert NO_CONTACT not in (ada[mark], grace[mark])
+
+
+@pytest.mark.parametrize(
+    ("message", "kind", "state"),
+    [
+        pytest.param(crm.deleted(Kind.LEAD, 4), DeleteLead, b"D", id="a lead"),
+        pytest.param(crm.tombstone(Kind.LEAD), DeleteLead, b"T", id="a lead, by a tombstone"),
+        pytest.param(crm.deleted(Kind.CONTACT, 4), DeleteContact, b"D", id="a contact"),
+        pytest.param(crm.tombstone(Kind.CONTACT), DeleteContact, b"T", id="a contact, by a tombstone"),
+        pytest.param(crm.deleted(Kind.ORGANIZATION, 4), PutOrganization, b"D", id="an organization"),
+        pytest.param(crm.tombstone(Kind.ORGANIZATION), PutOrganization, b"T", id="an organization, by a tombstone"),
+        pytest.param(crm.deleted(Kind.API_KEY, 4), DeleteApiKey, b"D", id="an API key"),
+        pytest.param(crm.tombstone(Kind.API_KEY), DeleteApiKey, b"T", id="an API key, by a tombstone"),
+    ],
+)
+def test_deletes(message: Message, kind: type, state: bytes) -> None:
+    intent = intent_of(message)
+    assert isinstance(intent, kind)
+    assert getattr(intent, "head", b"").startswith(state)
+    assert getattr(intent, "access", b"") == b""
+
+
+def test_the_head_says_which_event_it_was() -> None:
+    head = read_head(intent_of(crm.lead(2**53 - 1, seconds=1.5), offset=2**40, partition=300).head)
+    assert (head.live, head.version, head.offset, head.partition) == (True, 2**53 - 1, 2**40, 300)
+    assert head.time == crm.at_ms(1.5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "access"),
+    [
+        pytest.param({}, [1, 0, 0, 0, 0], id="access, the limits of the settings"),
+        pytest.param({"api_access": False}, [0, 0, 0, 0, 0], id="no access"),
+        pytest.param(
+            {"rate_limits": {"key": {"quota": 5, "window_seconds": 60}, "organization": None}},
+            [1, 5, 60, 0, 0],
+            id="a limit for keys",
+        ),
+        pytest.param(
+            {"rate_limits": {"organization": {"quota": 10**9, "window_seconds": 31_536_000}}},
+            [1, 0, 0, 10**9, 31_536_000],
+            id="the largest limit for the organization",
+        ),
+    ],
+)
+def test_access_of_an_organization(fields: dict[str, Any], access: list[int]) -> None:
+    found = intent_of(crm.organization(**fields)).access
+    assert [int(found[:1]), *(int.from_bytes(found[n : n + 4], "little") for n in (1, 5, 9, 13))] == access
+
+
+
+@pytest.mark.parametrize(
+    ("fields", "expiry"),
+    [
+        pytest.param({}, 0, id="never expires"),
+        pytest.param({"expires_at": None}, 0, id="an expiry of null"),
+        pytest.param({"expires_at": crm.at(60)}, crm.at_ms(60), id="expires"),
+        pytest.param({"expires_at": "1960-01-01T00:00:00Z"}, 1, id="expired before 1970"),
+        pytest.param({"status": "revoked"}, None, id="revoked: no record"),
+    ],
+)
+def test_record_of_an_api_key(fields: dict[str, Any], expiry: int | None) -> None:
+    intent = intent_of(crm.api_key(hash=crm.key_hash(1).upper(), **fields))
+    assert isinstance(intent, PutApiKey)
+    assert intent.hash == crm.key_hash(1)
+    if expiry is None:
+        assert intent.record == b""
+    else:
+        assert len(intent.record) == 28
+        assert int.from_bytes(intent.record[22:], "little") == expiry
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"created_at": "0001-01-01T00:00:00+05:00"}, id="before year 1 in UTC"),
+        pytest.param({"archived_at": "9999-12-31T23:59:59-01:00"}, id="after year 9999 in UTC"),
+    ],
+)
+def test_times_that_utc_has_no_year_for(fields: dict[str, str]) -> None:
+    with pytest.raises(BadRecord, match="outside of the years 1 to 9999"):
+        intent_of(crm.lead(**fields))

@@ -1,0 +1,135 @@
+"""Names of keys in Redis: what each looks like, that none is another's, and that all stay in their organization."""
+
+import fnmatch
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas import api_keys, names
+
+ORGANIZATION = "00000000-0000-0000-0000-00000000003e"
+TAG = b"lv:{0000000000000000000010}"
+ID = "ffffffff-ffff-ffff-ffff-fffffffffffe"
+SHORT = b"/////////////////////g"
+HASH = "ab" * 32
+OWNER = names.organization(ORGANIZATION)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        pytest.param(OWNER, TAG, id="organization"),
+        pytest.param(names.api_key(OWNER, HASH), TAG + b"k" + HASH.encode(), id="api key"),
+        pytest.param(names.api_key_entity(OWNER, ID), TAG + b"a" + SHORT, id="api key entity"),
+        pytest.param(names.organization_limit(OWNER), TAG + b"q", id="limit of an organization"),
+        pytest.param(names.key_limit(OWNER, HASH), TAG + b"q" + HASH.encode(), id="limit of a key"),
+        pytest.param(names.lead(OWNER, 1, ID), TAG + b"1l" + SHORT, id="lead"),
+        pytest.param(names.contact(OWNER, 12, ID), TAG + b"12c" + SHORT, id="contact"),
+        pytest.param(names.contact_leads(OWNER, 3, ID), TAG + b"3i" + SHORT, id="leads of a contact"),
+        pytest.param(names.GENERATIONS, b"lv:generations", id="generations"),
+        pytest.param(names.POSITIONS, b"lv:positions", id="positions"),
+        pytest.param(names.DEAD_LETTERS, b"lv:dead-letters", id="dead letters"),
+        pytest.param(names.TASKS, b"lv:tasks", id="tasks"),
+        pytest.param(names.LATENCY, b"lv:latency", id="latency"),
+        pytest.param(names.rebuild(2), b"lv:rebuild:2", id="ledger of a rebuild"),
+        pytest.param(names.task_lock("erase x").encode(), b"lv:task:erase x", id="lock of a task"),
+    ],
+)
+def test_name(name: bytes, expected: bytes) -> None:
+    assert name == expected
+    assert name.startswith(names.PREFIX)
+
+
+def test_fields() -> None:
+    assert names.position("crm.leads", 3) == "crm.leads:3"
+    assert names.dead_letter("crm.leads", 3, 42) == "crm.leads:3:42"
+    assert names.target("crm.leads", 3) == "target:crm.leads:3"
+
+
+def all_names(organization_id: str, generation: int, entity_id: str, key_hash: str) -> list[bytes]:
+    owner = names.organization(organization_id)
+    return [
+        owner,
+        names.organization_limit(owner),
+        names.api_key(owner, key_hash),
+        names.key_limit(owner, key_hash),
+        names.api_key_entity(owner, entity_id),
+        *(make(owner, generation, entity_id) for make in (names.lead, names.contact, names.contact_leads)),
+    ]
+
+
+uuids = st.uuids().map(str)
+arguments = st.tuples(uuids, st.integers(1, 10**6), uuids, st.binary(min_size=32, max_size=32).map(bytes.hex))
+
+
+@given(arguments)
+def test_all_names_of_an_organization_share_its_hash_tag(given_arguments: tuple[str, int, str, str]) -> None:
+    """Redis Cluster hashes what stands between the first `{` and the next `}`."""
+    tags = {name.partition(b"{")[2].partition(b"}")[0] for name in all_names(*given_arguments)}
+    assert tags == {api_keys.organization_tag(given_arguments[0]).encode()}
+
+
+@given(arguments, arguments)
+def test_no_two_things_share_a_name(one: tuple[str, int, str, str], other: tuple[str, int, str, str]) -> None:
+    assert len(set(all_names(*one))) == 8
+    if one[0] != other[0]:
+        assert set(all_names(*one)).isdisjoint(all_names(*other))
+
+
+@given(uuids, st.integers(1, 99), st.integers(1, 99), uuids, uuids)
+def test_generations_and_ids_do_not_run_into_each_other(
+    organization_id: str, generation: int, other_generation: int, entity_id: str, other_id: str
+) -> None:
+    owner = names.organization(organization_id)
+    same = names.lead(owner, generation, entity_id) == names.lead(owner, other_generation, other_id)
+    assert same is ((generation, entity_id) == (other_generation, other_id))
+
+
+@given(arguments)
+def test_patterns_find_what_they_say_and_nothing_else(given_arguments: tuple[str, int, str, str]) -> None:
+    """`fnmatch` reads these patterns as Redis does."""
+    organization_id, generation, *_ = given_arguments
+    everything = [name.decode() for name in all_names(*given_arguments)]
+    of_generation = names.of_generation(generation).decode()
+    of_organization = names.of_organization(names.organization(organization_id)).decode()
+    assert fnmatch.filter(everything, of_generation) == everything[-3:]
+    assert fnmatch.filter(everything, names.of_generation(generation * 10 + 1).decode()) == []
+    assert fnmatch.filter(everything, of_organization) == everything[1:]
+
+
+@given(arguments)
+def test_a_name_of_a_document_is_read_back(given_arguments: tuple[str, int, str, str]) -> None:
+    organization_id, generation, entity_id, _ = given_arguments
+    found = [names.DOCUMENT.fullmatch(name) for name in all_names(*given_arguments)]
+    assert found[:5] == [None] * 5
+    for match, kind in zip(found[5:], (b"l", b"c", b"i"), strict=True):
+        assert match
+        assert match.groups()[1:3] == (b"%d" % generation, kind)
+        assert names.organization_id(match[1]) == organization_id
+        assert names.long_id(match[4]) == entity_id
+
+
+@given(st.uuids())
+def test_a_short_id_comes_back(uuid: UUID) -> None:
+    short = names.short_id(str(uuid))
+    assert len(short) == 22
+    assert names.long_id(short) == str(uuid)
+
+
+@given(st.uuids())
+def test_upper_case_names_the_same(uuid: UUID) -> None:
+    text = str(uuid)
+    assert names.short_id(text.upper()) == names.short_id(text)
+    assert names.organization(text.upper()) == names.organization(text)
+
+
+@given(st.uuids())
+def test_the_tag_inside_a_key_names_the_organization(uuid: UUID) -> None:
+    parsed = api_keys.parse(api_keys.mint(str(uuid)))
+    assert names.tagged(parsed.organization_tag) == names.organization(str(uuid))
+
+
+def test_documents_fit_the_size_class_they_are_made_for() -> None:
+    assert len(names.lead(OWNER, 99, ID)) <= 52

@@ -1,0 +1,111 @@
+"""The OpenAPI document is valid, complete against the contract's table, and its examples fit its own schemas."""
+
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from schemathesis.specs.openapi.definitions import OPENAPI_31_VALIDATOR
+
+from api.errors import ApiError, NoSuchPath, Rebuilding
+from schemas.openapi import document
+from schemas.problems import PROBLEMS
+
+LEAD = "/api/v1/ext/leads/{id}"
+CONTACT = "/api/v1/ext/contacts/{id}"
+RATE_LIMIT = {"RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"}
+
+
+def resolved(node: dict[str, Any]) -> dict[str, Any]:
+    if "$ref" not in node:
+        return node
+    found: Any = document()
+    for part in node["$ref"].removeprefix("#/").split("/"):
+        found = found[part]
+    assert isinstance(found, dict)
+    return found
+
+
+def answer(path: str, method: str, status: int) -> dict[str, Any]:
+    return resolved(document()["paths"][path][method]["responses"][str(status)])
+
+
+def schema_of(reference: dict[str, Any]) -> dict[str, Any]:
+    return {**reference, "components": document()["components"]}
+
+
+def test_it_is_valid_openapi() -> None:
+    assert [error.message for error in OPENAPI_31_VALIDATOR.iter_errors(document())] == []
+
+
+@pytest.mark.parametrize("path", [LEAD, CONTACT])
+@pytest.mark.parametrize("method", ["get", "head"])
+def test_every_status_of_the_contract_is_described(path: str, method: str) -> None:
+    described = {int(status) for status in document()["paths"][path][method]["responses"]}
+    assert described == {200, 304} | {problem.status for problem in PROBLEMS}
+
+
+@pytest.mark.parametrize("problem", [pytest.param(problem, id=problem.code) for problem in PROBLEMS])
+def test_every_problem_has_an_example(problem: Any) -> None:
+    content = answer(LEAD, "get", problem.status)["content"]["application/json"]
+    example = content["examples"][problem.code]["value"]
+    jsonschema_rs.validate(schema_of(content["schema"]), example)
+    assert (example["error"], example["status"]) == (problem.code, problem.status)
+
+
+@pytest.mark.parametrize("path", [LEAD, CONTACT])
+def test_the_example_of_a_record_is_valid(path: str) -> None:
+    content = answer(path, "get", 200)["content"]["application/json"]
+    jsonschema_rs.validate(schema_of(content["schema"]), content["example"], validate_formats=True)
+
+
+def test_a_record_may_get_new_fields() -> None:
+    content = answer(CONTACT, "get", 200)["content"]["application/json"]
+    jsonschema_rs.validate(schema_of(content["schema"]), content["example"] | {"new_field": 1})
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [
+        pytest.param(200, {"ETag"} | RATE_LIMIT, id="record"),
+        pytest.param(304, {"ETag"} | RATE_LIMIT, id="not modified"),
+        pytest.param(400, RATE_LIMIT, id="invalid id"),
+        pytest.param(401, {"WWW-Authenticate"}, id="not authenticated"),
+        pytest.param(403, set(), id="no access"),
+        pytest.param(404, RATE_LIMIT, id="not found"),
+        pytest.param(405, {"Allow"}, id="another method"),
+        pytest.param(429, {"Retry-After"} | RATE_LIMIT, id="rate limit"),
+        pytest.param(503, {"Retry-After"}, id="unavailable"),
+    ],
+)
+def test_headers_of_each_answer(status: int, headers: set[str]) -> None:
+    expected = headers | {"X-Request-Id", "Cache-Control"}
+    for method in ("get", "head"):
+        assert answer(LEAD, method, status)["headers"].keys() == expected
+
+
+def test_head_has_no_body() -> None:
+    responses = document()["paths"][LEAD]["head"]["responses"]
+    assert not [status for status in responses if "content" in answer(LEAD, "head", int(status))]
+
+
+def test_only_the_resources_need_a_key() -> None:
+    assert document()["security"] == [{"apiKey": []}]
+    get = {path: item["get"].get("security") for path, item in document()["paths"].items()}
+    assert get == {LEAD: None, CONTACT: None, "/api/v1/ext/openapi.json": [], "/healthz": [], "/readyz": []}
+
+
+def test_every_component_is_used() -> None:
+    text = str(document())
+    components = document()["components"]
+    names = [(section, name) for section in ("schemas", "responses", "parameters") for name in components[section]]
+    assert [name for name in names if f"#/components/{'/'.join(name)}'" not in text] == []
+
+
+def all_errors(base: type[ApiError]) -> list[type[ApiError]]:
+    return [base, *(error for child in base.__subclasses__() for error in all_errors(child))]
+
+
+def test_what_is_described_is_what_the_api_raises() -> None:
+    """But for two messages: the description shows the usual one of their code."""
+    raised = {(e.code, e.status, e.message) for e in all_errors(ApiError) if e not in (NoSuchPath, Rebuilding)}
+    assert raised == {(problem.code, problem.status, problem.message) for problem in PROBLEMS}

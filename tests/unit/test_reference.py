@@ -1,0 +1,115 @@
+"""The reference itself, by hand: it is what everything else is compared with."""
+
+import msgspec
+import pytest
+
+from projector.record import Kind, Record
+from projector.reference import Reference, documents_of
+from tests import crm
+
+LEAD = (Kind.LEAD, crm.ORGANIZATION, crm.LEAD)
+CONTACT = (Kind.CONTACT, crm.ORGANIZATION, crm.CONTACT)
+
+
+def stage(*records: Record) -> str | None:
+    """The stage of the lead after these records; None where there is none."""
+    body = documents_of(records).get(LEAD)
+    return msgspec.json.decode(body)["stage"] if body else None
+
+
+def new(version: int, offset: int, partition: int = 0, seconds: float = 0) -> Record:
+    return crm.lead(version, stage="NEW", seconds=seconds).record(offset, partition)
+
+
+def stale(version: int, offset: int, partition: int = 0, seconds: float = 0) -> Record:
+    return crm.lead(version, stage="STALE", seconds=seconds).record(offset, partition)
+
+
+def gone(offset: int, partition: int = 0, seconds: float = 0) -> Record:
+    return crm.tombstone(Kind.LEAD, seconds=seconds).record(offset, partition)
+
+
+def deleted(version: int, offset: int) -> Record:
+    return crm.deleted(Kind.LEAD, version).record(offset)
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        pytest.param([], None, id="nothing"),
+        pytest.param([new(1, 0)], "NEW", id="one event"),
+        pytest.param([new(1, 0), stale(2, 1)], "STALE", id="a newer version"),
+        pytest.param([new(9, 0), stale(10, 1)], "STALE", id="9 to 10"),
+        pytest.param([new(2, 0), stale(1, 1)], "NEW", id="an older version"),
+        pytest.param([new(2, 0), stale(2, 1)], "NEW", id="the same version"),
+        pytest.param([new(1, 0), deleted(2, 1)], None, id="deleted"),
+        pytest.param([deleted(2, 0), new(1, 1)], None, id="an older version after a delete"),
+        pytest.param([deleted(2, 0), new(3, 1)], "NEW", id="created again"),
+        pytest.param([new(7, 0), gone(1)], None, id="a tombstone"),
+        pytest.param([new(7, 0), gone(1), new(7, 2)], None, id="the version before a tombstone is not enough"),
+        pytest.param([new(7, 0), gone(1), new(8, 2)], "NEW", id="created again after a tombstone"),
+        pytest.param([new(7, 5), gone(3)], "NEW", id="a tombstone that was applied before"),
+        pytest.param([gone(3), new(7, 1)], None, id="an event from before the tombstone"),
+        pytest.param([new(7, 5, 0, 10), gone(1, 1, 20)], None, id="a later tombstone from another partition"),
+        pytest.param([new(7, 5, 0, 10), gone(9, 1, 5)], "NEW", id="an earlier tombstone from another partition"),
+        pytest.param([gone(9, 1, 5), new(7, 5, 0, 10)], "NEW", id="an event later than another partition's tombstone"),
+    ],
+)
+def test_the_newest_event_decides(records: list[Record], expected: str | None) -> None:
+    assert stage(*records) == expected
+
+
+@pytest.mark.parametrize(
+    ("contacts", "expected"),
+    [
+        pytest.param([], None, id="never heard of"),
+        pytest.param([crm.contact(1)], "Ada", id="one event"),
+        pytest.param([crm.contact(1), crm.contact(2, first_name="Grace")], "Grace", id="changed"),
+        pytest.param([crm.contact(1), crm.deleted(Kind.CONTACT, 2)], None, id="deleted"),
+        pytest.param([crm.contact(1, organization_id=crm.OTHER_ORGANIZATION)], None, id="of another organization"),
+    ],
+)
+@pytest.mark.parametrize("lead_first", [pytest.param(True, id="lead first"), pytest.param(False, id="lead last")])
+def test_a_lead_shows_its_contact_as_it_is_now(
+    contacts: list[crm.Message], expected: str | None, lead_first: bool
+) -> None:
+    records = [message.record(offset) for offset, message in enumerate(contacts)]
+    lead = crm.lead().record()
+    body = documents_of([lead, *records] if lead_first else [*records, lead])[LEAD]
+    shown = msgspec.json.decode(body)["contact"]
+    assert (shown and shown["first_name"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("organizations", "expected"),
+    [
+        pytest.param([], {LEAD, CONTACT}, id="never heard of: documents without access"),
+        pytest.param([crm.organization(1, api_access=False)], {LEAD, CONTACT}, id="no access"),
+        pytest.param([crm.organization(1), crm.deleted(Kind.ORGANIZATION, 2)], set(), id="deleted"),
+        pytest.param([crm.tombstone(Kind.ORGANIZATION)], set(), id="deleted by a tombstone"),
+        pytest.param([crm.deleted(Kind.ORGANIZATION, 1), crm.organization(2)], {LEAD, CONTACT}, id="created again"),
+    ],
+)
+def test_a_deleted_organization_has_no_documents(organizations: list[crm.Message], expected: set[object]) -> None:
+    records = [message.record(offset) for offset, message in enumerate(organizations)]
+    assert documents_of([crm.lead().record(), *records, crm.contact().record()]).keys() == expected
+
+
+def test_bad_records_change_nothing() -> None:
+    bad = [
+        crm.lead(2, stage="WRONG").record(1),
+        crm.lead(3, created_at="0001-01-01T00:00:00+05:00").record(2),
+        msgspec.structs.replace(crm.tombstone(Kind.LEAD).record(3), key=b"x"),
+    ]
+    assert stage(new(1, 0), *bad) == "NEW"
+
+
+def test_it_may_be_asked_in_between() -> None:
+    reference = Reference()
+    reference.add(new(1, 0))
+    assert reference.documents().keys() == {LEAD}
+    reference.add(crm.contact().record())
+    assert reference.document(CONTACT) == reference.documents()[CONTACT]
+    reference.add(deleted(2, 1))
+    assert reference.documents().keys() == {CONTACT}
+    assert reference.document(LEAD) is None

@@ -1,0 +1,168 @@
+"""Settings: what is read, what stops the start and how it is named, and that no secret is ever shown."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.settings import (
+    PROCESSES,
+    ApiSettings,
+    Limit,
+    ProjectorSettings,
+    RedisSettings,
+    SettingsError,
+    effective,
+    limit,
+    load,
+    variable,
+)
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+def test_an_empty_environment_gives_the_defaults(process: type[RedisSettings]) -> None:
+    assert load(process, {"PATH": "/bin"}) == process()
+
+
+@pytest.mark.parametrize(
+    ("process", "name", "text", "expected"),
+    [
+        pytest.param(ApiSettings, "API_PORT", "8080", 8080, id="integer"),
+        pytest.param(ApiSettings, "API_REDIS_TIMEOUT", "1", 1.0, id="whole float"),
+        pytest.param(ApiSettings, "API_REDIS_TIMEOUT", "0.25", 0.25, id="float"),
+        pytest.param(ApiSettings, "KEY_RATE_LIMIT", "5/1m", "5/1m", id="rate limit"),
+        pytest.param(ApiSettings, "REDIS_URL", "rediss://h:1/2", "rediss://h:1/2", id="redis over TLS"),
+        pytest.param(ApiSettings, "METRICS_PORT", "9100", 9100, id="optional"),
+        pytest.param(ApiSettings, "API_PORT", "", 8000, id="empty is not set"),
+        pytest.param(ApiSettings, "LOG_LEVEL", "debug", "debug", id="one of several"),
+        pytest.param(ProjectorSettings, "REDIS_PASSWORD", "123", "123", id="text of digits"),
+        pytest.param(ProjectorSettings, "KAFKA_SASL_PASSWORD", "null", "null", id="text that looks like null"),
+        pytest.param(ProjectorSettings, "TOPIC_PREFIX", "eu.crm.", "eu.crm.", id="text"),
+    ],
+)
+def test_a_value_is_read(process: type[RedisSettings], name: str, text: str, expected: object) -> None:
+    settings = load(process, {f"LEADVIEW_{name}": text})
+    assert getattr(settings, name.lower()) == expected
+
+
+@pytest.mark.parametrize(
+    ("environment", "named"),
+    [
+        pytest.param({"API_PORT": "70000"}, ["LEADVIEW_API_PORT='70000'", "<= 65535"], id="too large"),
+        pytest.param({"API_PORT": "0"}, ["LEADVIEW_API_PORT='0'"], id="too small"),
+        pytest.param({"API_PORT": "http"}, ["LEADVIEW_API_PORT='http'", "int"], id="no number"),
+        pytest.param({"API_WORKERS": "0"}, ["LEADVIEW_API_WORKERS"], id="no worker"),
+        pytest.param({"API_REDIS_TIMEOUT": "nan"}, ["LEADVIEW_API_REDIS_TIMEOUT"], id="not a number at all"),
+        pytest.param({"LOG_LEVEL": "loud"}, ["LEADVIEW_LOG_LEVEL='loud'"], id="none of several"),
+        pytest.param({"KEY_RATE_LIMIT": "fast"}, ["LEADVIEW_KEY_RATE_LIMIT='fast'", "100/10s"], id="rate limit"),
+        pytest.param({"REDIS_URL": "http://h"}, ["LEADVIEW_REDIS_URL='http://h'", "redis://"], id="scheme"),
+        pytest.param({"REDIS_URL": "redis://[::1"}, ["LEADVIEW_REDIS_URL", "valid URL"], id="broken URL"),
+        pytest.param({"REDIS_URL": "redis://h:99999"}, ["LEADVIEW_REDIS_URL", "valid URL"], id="port of a URL"),
+        pytest.param({"REDIS_URL": "redis://h:0"}, ["LEADVIEW_REDIS_URL", "65535"], id="port 0 of a URL"),
+        pytest.param({"API_PROT": "1"}, ["LEADVIEW_API_PROT", "did you mean LEADVIEW_API_PORT?"], id="typing error"),
+        pytest.param({"XYZZY": "1"}, ["LEADVIEW_XYZZY", "README"], id="unknown"),
+        pytest.param({"API_PROT": ""}, ["LEADVIEW_API_PROT"], id="unknown and empty"),
+        pytest.param({"api_port": "1"}, ["LEADVIEW_api_port"], id="lower case"),
+        pytest.param(
+            {"XYZZY": "1", "API_PORT": "a", "LOG_LEVEL": "b"},
+            ["LEADVIEW_XYZZY", "LEADVIEW_API_PORT", "LEADVIEW_LOG_LEVEL"],
+            id="all at once",
+        ),
+    ],
+)
+def test_a_bad_or_unknown_setting_is_named(environment: dict[str, str], named: list[str]) -> None:
+    with pytest.raises(SettingsError) as error:
+        load(ApiSettings, {f"LEADVIEW_{name}": text for name, text in environment.items()})
+    assert [part for part in named if part not in str(error.value)] == []
+
+
+def test_settings_of_another_process_are_no_fault() -> None:
+    environment = {"LEADVIEW_GROUP_ID": "other", "LEADVIEW_TEST_ANYTHING": "1"}
+    assert load(ApiSettings, environment) == ApiSettings()
+
+
+PARTS = ("Qx", "Zv", "Jk", "Wy")
+SECRET = "Qx/Zv:Jk@Wy"
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        pytest.param({"REDIS_PASSWORD": SECRET}, id="Redis password"),
+        pytest.param({"KAFKA_SASL_PASSWORD": SECRET}, id="Kafka password"),
+        pytest.param({"REDIS_URL": "redis://:Qx%2FZv:Jk@h:6379/0"}, id="URL"),
+        pytest.param({"REDIS_URL": "rediss://user:Qx%2FZv:Jk@h"}, id="URL with a user"),
+        pytest.param({"REDIS_URL": f"redis://h/0?password={SECRET}&x=1"}, id="query"),
+    ],
+)
+def test_a_secret_is_never_shown(environment: dict[str, str]) -> None:
+    settings = load(ProjectorSettings, {f"LEADVIEW_{name}": text for name, text in environment.items()})
+    shown = effective(settings)
+    assert "***" in str(shown)
+    assert not any(part in str(shown) for part in PARTS)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        pytest.param(f"http://u:{SECRET}@h", id="another scheme"),
+        pytest.param(f"u:{SECRET}@h", id="no scheme"),
+        pytest.param(f"redis://u:{SECRET}@h", id="not escaped"),
+        pytest.param("redis://u:Qx@[::1", id="broken host"),
+        pytest.param("redis://u:Qx℀@h", id="refused by urlsplit, with the password in its message"),
+        pytest.param(f"http://h/?password={SECRET}", id="query"),
+    ],
+)
+def test_a_secret_is_not_shown_in_an_error(url: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        load(ApiSettings, {"LEADVIEW_REDIS_URL": url})
+    assert not any(part in str(error.value) for part in PARTS)
+
+
+@pytest.mark.parametrize("url", ["redis://h:6379/0", "redis://[::1]:6379/0", "rediss://user@h", "redis://h?db=1"])
+def test_a_url_without_a_secret_is_shown_whole(url: str) -> None:
+    assert effective(RedisSettings(redis_url=url))["LEADVIEW_REDIS_URL"] == url
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+def test_everything_in_force_is_shown(process: type[RedisSettings]) -> None:
+    assert effective(process()).keys() == {variable(field) for field in process.__struct_fields__}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("100/10s", Limit(100, 10), id="seconds"),
+        pytest.param("1000/1m", Limit(1000, 60), id="minutes"),
+        pytest.param("5000/2h", Limit(5000, 7200), id="hours"),
+        pytest.param("1/1s", Limit(1, 1), id="smallest"),
+        pytest.param("999999999/1s", Limit(999_999_999, 1), id="largest quota"),
+    ],
+)
+def test_limit(text: str, expected: Limit) -> None:
+    assert limit(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", "100", "100/10", "0/10s", "100/0s", "-1/1s", "1.5/1s", "100/10d", " 1/1s", "1/1s\n", "1/1S", "100/s"]
+)
+def test_a_bad_limit_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="100/10s"):
+        limit(text)
+
+
+@given(st.text())
+def test_any_limit_is_read_or_refused(text: str) -> None:
+    try:
+        found = limit(text)
+    except ValueError:
+        return
+    assert found.quota >= 1
+    assert found.window >= 1
+
+
+@given(st.text())
+def test_any_redis_url_is_read_or_named(text: str) -> None:
+    try:
+        load(ApiSettings, {"LEADVIEW_REDIS_URL": text})
+    except SettingsError as error:
+        assert str(error).startswith("LEADVIEW_REDIS_URL=")  # noqa: PT017 - both ends are fine

@@ -24,6 +24,10 @@ class LineStopped(ProjectorError):
     """Too many bad records: going on would drain a topic into the dead letters."""
 
 
+class Superseded(ProjectorError):
+    """A generation that is being written wants a newer mapping version than this program has."""
+
+
 class Unavailable(ProjectorError):
     """A service cannot be reached, or refuses to write, right now."""
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from projector.command import Generations
+from projector.errors import Superseded
 from projector.ledger import FIRST, Ledger
 from projector.mapping import VERSION
 from projector.store import Store
@@ -50,6 +51,15 @@ async def read(store: Store) -> Registry:
         int(name): msgspec.json.decode(value, type=Description) for name, value in fields.items() if name.isdigit()
     }
     return Registry(int(fields.get("live", "0")), int(fields.get("previous", "0")), writing, descriptions)
+
+
+async def check_mapping(store: Store, writing: Generations) -> None:
+    """Raise Superseded where one of these generations was begun by a newer program: ours would spoil it."""
+    descriptions = (await read(store)).descriptions
+    for generation in writing:
+        wanted = descriptions[generation].mapping if generation in descriptions else VERSION
+        if wanted > VERSION:
+            raise Superseded(f"generation {generation} wants mapping version {wanted}, this program has {VERSION}")
 
 
 async def describe(store: Store, generation: int, description: Description) -> None:

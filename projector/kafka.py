@@ -50,10 +50,19 @@ class Source:
         """Join the group. Raises Unavailable while no broker can be reached."""
         async with _errors():
             await self._consumer.start()
-        self._consumer.subscribe(list(self._kinds), listener=self._listener)
+        self.join()
 
     async def stop(self) -> None:
         await self._consumer.stop()
+
+    def join(self) -> None:
+        """Ask for a share of the partitions."""
+        self._consumer.subscribe(list(self._kinds), listener=self._listener)
+
+    def leave(self) -> None:
+        """Leave all partitions to the others, until `join`."""
+        self._placed.clear()
+        self._consumer.unsubscribe()
 
     def assigned(self) -> set[Partition]:
         """The partitions that are this member's now."""

@@ -11,10 +11,11 @@ import time
 from collections.abc import Sequence
 from typing import assert_never
 
+from projector import generations
 from projector.applier import Applied, Applier
 from projector.batch import Batch
 from projector.checkpoint import NONE, GenerationsChanged, Position, Step, Stored, WentBack
-from projector.errors import LineStopped, Unavailable
+from projector.errors import LineStopped, Superseded, Unavailable
 from projector.guard import BadRecordGuard
 from projector.health import LineHealth
 from projector.kafka import Source
@@ -49,6 +50,7 @@ class Line:
     ) -> None:
         self._name = name
         self._most = settings.batch_records
+        self._store = store
         self._applier = Applier(store)
         self._source = Source(settings, kinds, group_id, self._let_go)
         self._guard = BadRecordGuard(settings.dead_letter_share, settings.dead_letter_row)
@@ -76,6 +78,8 @@ class Line:
                     pause = min(2 * pause, _LONGEST_PAUSE)
                 except LineStopped as error:
                     await self._stand_still(error, stop)
+                except Superseded as error:
+                    await self._stand_by(error, stop)
             await self._commit()
         finally:
             await self._source.stop()
@@ -152,6 +156,7 @@ class Line:
         if not unplaced:
             return
         self._writing = await self._ledger.writing()
+        await generations.check_mapping(self._store, self._writing)
         stored = await self._ledger.positions(unplaced)
         placed = await self._source.place(stored)
         self._positions |= {partition: NONE if offset is None else offset for partition, offset in stored.items()}
@@ -251,6 +256,23 @@ class Line:
                 extra=self._who(),
             )
             await stop.sleep(30.0)
+
+    async def _stand_by(self, error: Superseded, stop: Stop) -> None:
+        """Leave the partitions to newer programs, until they are ours to write again (after a rollback, say)."""
+        logger.warning("standing by: %s; deploy it here too", error, extra=self._who())
+        self._positions.clear()
+        self._source.leave()
+        while not stop.is_set() and await self._is_superseded():
+            self.health.alive()
+            await stop.sleep(_LOOK_SECONDS)
+        self._source.join()
+
+    async def _is_superseded(self) -> bool:
+        try:
+            await generations.check_mapping(self._store, await self._ledger.writing())
+        except (Superseded, Unavailable):
+            return True
+        return False
 
     def _who(self) -> dict[str, object]:
         return {"line": self._name}

@@ -65,6 +65,11 @@ async def begin(store: Store, settings: ProjectorSettings) -> Rebuild:
     generation = candidate(registry)
     if not generation:
         generation = await _add_generation(store, registry)
+    elif (begun_with := registry.descriptions[generation].mapping) != VERSION:
+        raise Refused(
+            f"Generation {generation} was begun with mapping version {begun_with}, this program has {VERSION}. "
+            f"Go on with that program, or `drop {generation}` and begin again."
+        )
     return await load(store, settings, generation)
 
 

@@ -17,7 +17,7 @@ from projector.record import Kind, Partition, Record
 from schemas.settings import ProjectorSettings
 
 # Topics made, or given more partitions, while we run are seen after so long.
-_METADATA_AGE_MS = 5000
+_METADATA_AGE_MS = 2000
 
 logger = logging.getLogger(__name__)
 

@@ -14,13 +14,15 @@ All names of an organization share its hash tag, so that every script is legal o
 `<organization>` is the UUID in 22 base62 characters, as in API keys; `<id>` is a UUID in 22 base64 characters.
 Short names are worth it: 52 bytes or fewer fit jemalloc's class of 56. The rest belongs to no organization:
 
-    lv:generations         hash: which generation is served, and what is known of each
-    lv:positions           hash: the checkpoint of each partition, `<topic>:<partition>`
-    lv:rebuild:<number>    hash: positions of the replay that fills a generation, and where each ends
-    lv:latency             hash: what the API's workers last measured, by worker
-    lv:dead-letters        hash: records that could not be applied, `<topic>:<partition>:<offset>`
-    lv:tasks               set: work that outlives a crash (`erase <organization>`, `replay <organization>`)
-    lv:task:<task>         who does it right now (expires)
+    lv:generations                 hash: which generation is served, and what is known of each
+    lv:{ledger}:positions          hash: the checkpoint of each partition, `<topic>:<partition>`
+    lv:{ledger}:rebuild:<number>   hash: positions of the replay that fills a generation, and where each ends
+    lv:{ledger}:dead-letters       hash: records that could not be applied, `<topic>:<partition>:<offset>`
+    lv:latency                     hash: what the API's workers last measured, by worker
+    lv:tasks                       set: work that outlives a crash (`erase <organization>`, `replay <organization>`)
+    lv:task:<task>                 who does it right now (expires)
+
+A checkpoint writes positions and dead letters in one script, so they share a hash tag as well.
 """
 
 import re
@@ -33,9 +35,9 @@ from schemas.api_keys import organization_tag
 
 PREFIX = b"lv:"
 GENERATIONS = b"lv:generations"
-POSITIONS = b"lv:positions"
+POSITIONS = b"lv:{ledger}:positions"
 LATENCY = b"lv:latency"
-DEAD_LETTERS = b"lv:dead-letters"
+DEAD_LETTERS = b"lv:{ledger}:dead-letters"
 TASKS = b"lv:tasks"
 
 
@@ -131,7 +133,7 @@ def dead_letter(topic: str, partition: int, offset: int) -> str:
 
 
 def rebuild(generation: int) -> bytes:
-    return b"lv:rebuild:%d" % generation
+    return b"lv:{ledger}:rebuild:%d" % generation
 
 
 def target(topic: str, partition: int) -> str:

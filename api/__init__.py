@@ -1,0 +1,1 @@
+"""The HTTP API: Redis in, HTTP out (contract section 1)."""

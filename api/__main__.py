@@ -1,0 +1,54 @@
+"""`python -m api`: the HTTP API under uvicorn. Settings come from the environment."""
+
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from api.address import address
+from api.errors import AddressError, CannotListen
+from api.exporter import MetricsServer
+from api.server import listen, serve
+from schemas import logs
+from schemas.settings import ApiSettings, SettingsError, effective, load
+
+USAGE_ERROR = 2
+FAILURE = 1
+
+logger = logging.getLogger("api")
+
+
+def main() -> int:
+    """The exit status: 0 after SIGTERM, 2 for bad settings, 1 where a port cannot be had."""
+    try:
+        settings = load(ApiSettings, os.environ)
+        address(settings)  # before any worker starts
+    except (SettingsError, AddressError) as error:
+        print(error, file=sys.stderr)
+        return USAGE_ERROR
+    logs.configure(settings.log_level)
+    try:
+        return _run(settings)
+    except CannotListen as error:
+        logger.error(str(error))  # noqa: TRY400 - a person needs no traceback for this
+        return FAILURE
+
+
+def _run(settings: ApiSettings) -> int:
+    # uvicorn raises the signal again when all requests are answered.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
+    listener = listen(settings.api_host, settings.api_port)
+    with listener, TemporaryDirectory(prefix="leadview-api-") as directory:
+        snapshots = Path(directory)
+        if settings.metrics_port is not None:
+            MetricsServer(settings.metrics_host, settings.metrics_port, snapshots)
+        url = f"http://{settings.api_host}:{listener.getsockname()[1]}"
+        logger.info("the API is starting", extra={"url": url, "settings": effective(settings)})
+        return serve(settings, listener, snapshots)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

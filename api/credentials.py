@@ -1,0 +1,58 @@
+"""The caller's API key: from the Authorization header to the names in Redis that it leads to."""
+
+from functools import lru_cache
+
+from msgspec import Struct
+
+from api.errors import InvalidApiKey, MissingApiKey
+from schemas import api_keys, names
+
+REMEMBERED_KEYS = 8192
+"""Parsing a key takes 3 µs, from memory 0.1 µs. Only well-formed keys are remembered."""
+
+REPEATED = b"\n"
+"""Joins the values of a header that was sent more than once: no value can hold a line feed."""
+
+
+class Credentials(Struct, frozen=True):
+    """Where in Redis to look for a key. Holds no secret: the key itself is not kept."""
+
+    organization_tag: bytes
+    """Which organization the key says it is of: only the stored record is believed."""
+    organization: bytes
+    active_key: bytes
+    key_limit: bytes
+    organization_limit: bytes
+
+
+def credentials(authorization: bytes | None) -> Credentials:
+    """Read the Authorization header. Raises MissingApiKey and InvalidApiKey (contract section 1, rows 3 and 4)."""
+    if not authorization:
+        raise MissingApiKey
+    return _from_header(authorization)
+
+
+@lru_cache(maxsize=REMEMBERED_KEYS)
+def _from_header(authorization: bytes) -> Credentials:
+    if REPEATED in authorization:
+        raise InvalidApiKey("more than one Authorization header")
+    scheme, _, token = authorization.partition(b" ")
+    token = token.strip()
+    if scheme.lower() != b"bearer" or not token:
+        raise MissingApiKey
+    try:
+        key = api_keys.parse(token.decode("latin-1"))
+    except api_keys.MalformedKey:
+        raise InvalidApiKey from None
+    return _names(key)
+
+
+def _names(key: api_keys.ParsedKey) -> Credentials:
+    owner = names.tagged(key.organization_tag)
+    return Credentials(
+        organization_tag=key.organization_tag.encode(),
+        organization=owner,
+        active_key=names.api_key(owner, key.hash),
+        key_limit=names.key_limit(owner, key.hash),
+        organization_limit=names.organization_limit(owner),
+    )

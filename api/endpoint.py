@@ -1,0 +1,46 @@
+"""The ASGI side of every path: read the request, answer it or the error it met, send, count."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from time import perf_counter
+
+from starlette.types import Receive, Scope, Send
+
+from api import request as requests
+from api.answer import Answer, all_headers, of_error
+from api.counters import Counters
+from api.errors import ApiError, InternalError
+from api.request import Request
+
+Handler = Callable[[Request], Awaitable[Answer]]
+
+logger = logging.getLogger(__name__)
+
+
+class Endpoint:
+    """A bare ASGI endpoint: Starlette's Request, Response and middleware would halve the speed of a record's path.
+
+    `route` names it in the metrics.
+    """
+
+    def __init__(self, route: str, handler: Handler, counters: Counters) -> None:
+        self._handler = handler
+        self._counters = counters.route(route)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's signature
+        started = perf_counter()
+        request = requests.read(scope)
+        answer = await self._answer(request)
+        headers = all_headers(answer, request.id, cors=b"origin" in request.headers)
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer.body})
+        self._counters.answered(answer.status, perf_counter() - started)
+
+    async def _answer(self, request: Request) -> Answer:
+        try:
+            return await self._handler(request)
+        except ApiError as error:
+            return of_error(error, request.id)
+        except Exception:
+            logger.exception("a request met a defect", extra={"request_id": request.id.decode()})
+            return of_error(InternalError(), request.id)

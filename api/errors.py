@@ -1,0 +1,173 @@
+"""What can go wrong, by what is to be done about it. Each error says how it is answered over HTTP.
+
+ApiError
+├── Refused                the request is at fault: sent again unchanged, it fails again
+│   ├── NoSuchPath         404
+│   ├── MethodNotAllowed   405
+│   ├── MissingApiKey      401
+│   ├── InvalidApiKey      401
+│   ├── AccessDisabled     403
+│   ├── InvalidId          400
+│   ├── NoSuchRecord       404
+│   ├── BadRequest         400  the edge: not HTTP as we speak it
+│   ├── BodyNotAllowed     400  the edge
+│   ├── HeadTooLarge       431  the edge
+│   └── HeadTooSlow        408  the edge
+├── RateLimitExceeded      429: the same request is right a while later
+├── Unavailable            503: Redis is away, too slow or overloaded; try again
+│   ├── ErrorReply         Redis answered with an error
+│   │   └── ScriptMissing  NOSCRIPT: load the script, then ask again
+│   └── Rebuilding         Redis was emptied and is being filled again
+└── InternalError          500: a defect of ours
+
+StartError                 no answer: the API cannot start
+├── AddressError           the address of Redis, or its TLS files
+└── CannotListen           a port
+"""
+
+from typing import ClassVar
+
+from schemas.problems import Policy
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+
+class ApiError(Exception):
+    """Base of all errors of this package. `headers` are those that its answer carries besides the usual ones."""
+
+    status: ClassVar[int] = 500
+    code: ClassVar[str] = "internal_error"
+    message: ClassVar[str] = "Something went wrong here. Try again; if it stays, tell us the request id."
+
+    def __init__(self, reason: str = "", *, headers: Headers = ()) -> None:
+        """`reason` is for our log; the caller reads `message`."""
+        super().__init__(reason or self.message)
+        self.headers = headers
+
+
+class InternalError(ApiError):
+    """A defect of ours."""
+
+
+class Refused(ApiError):
+    """The request is at fault."""
+
+
+class NoSuchPath(Refused):
+    status = 404
+    code = "not_found"
+    message = "There is nothing at this path. See /api/v1/ext/openapi.json for what there is."
+
+
+class MethodNotAllowed(Refused):
+    status = 405
+    code = "method_not_allowed"
+    message = "The API is read-only: use GET or HEAD."
+
+
+class MissingApiKey(Refused):
+    status = 401
+    code = "missing_api_key"
+    message = "No API key was sent. Send it in the header `Authorization: Bearer <API_KEY>`."
+
+
+class InvalidApiKey(Refused):
+    """Malformed, unknown, revoked or expired: the answer does not tell which."""
+
+    status = 401
+    code = "invalid_api_key"
+    message = "The API key is not valid. Check that it is complete, or create a new one."
+
+
+class AccessDisabled(Refused):
+    status = 403
+    code = "api_access_disabled"
+    message = "API access is off for this organization. It is switched on in the integration settings."
+
+
+class InvalidId(Refused):
+    status = 400
+    code = "invalid_id"
+    message = "The id in the path is not a UUID. Send it as 8-4-4-4-12 hexadecimal digits."
+
+
+class NoSuchRecord(Refused):
+    """Not there, or another organization's: the answer does not tell which."""
+
+    status = 404
+    code = "not_found"
+    message = "There is no such record in this organization. Check the id."
+
+
+class BadRequest(Refused):
+    status = 400
+    code = "bad_request"
+    message = "The request is not valid HTTP/1.1. Check the request line and the headers."
+
+
+class BodyNotAllowed(Refused):
+    status = 400
+    code = "body_not_allowed"
+    message = "GET and HEAD take no body here. Send the request without one."
+
+
+class HeadTooLarge(Refused):
+    status = 431
+    code = "request_header_fields_too_large"
+    message = "Request line and headers are over 16 KB. Send less."
+
+
+class HeadTooSlow(Refused):
+    status = 408
+    code = "request_timeout"
+    message = "The head of the request was not complete in time. Send it at once."
+
+
+class RateLimitExceeded(ApiError):
+    status = 429
+    code = "rate_limit_exceeded"
+    message = "Too many requests. Wait as many seconds as `retry_after` says."
+
+    def __init__(self, retry_after: int, violated: list[Policy], *, headers: Headers = ()) -> None:
+        super().__init__(headers=headers)
+        self.retry_after = retry_after
+        self.violated = violated
+
+
+class Unavailable(ApiError):
+    status = 503
+    code = "service_unavailable"
+    message = "The service cannot answer now. Wait as many seconds as `retry_after` says, then try again."
+    retry_after: ClassVar[int] = 1
+
+
+class ErrorReply(Unavailable):
+    """Redis answered with an error: LOADING, MASTERDOWN, READONLY, OOM and the like."""
+
+
+class ScriptMissing(ErrorReply):
+    """Redis does not know the script: it restarted, failed over, or ran SCRIPT FLUSH."""
+
+
+class Rebuilding(Unavailable):
+    message = "The data is being rebuilt. Wait as many seconds as `retry_after` says, then try again."
+    retry_after = 5
+
+
+class StartError(Exception):
+    """The API cannot start. The message is for a person: it names the setting, and says what to do."""
+
+
+class CannotListen(StartError):
+    """An address or port cannot be had."""
+
+    def __init__(self, host: str, port: int, error: OSError, setting: str) -> None:
+        """`setting` is the start of the names of both settings: `LEADVIEW_API`."""
+        super().__init__(
+            f"cannot listen on {host}:{port}: {error.strerror or error}. Stop what uses it, or choose another "
+            f"address with {setting}_HOST and {setting}_PORT."
+        )
+
+
+class AddressError(StartError):
+    """The address of Redis in the settings cannot be used."""

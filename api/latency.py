@@ -1,0 +1,51 @@
+"""Tells Redis how long this worker's answers take, so that a rebuild can yield to them (`projector/throttle.py`).
+
+The hash `lv:latency` holds, by worker, "<p99 of the last half second in microseconds> <time in ms>".
+"""
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+
+from api.counters import BUCKETS_SECONDS, Counters
+from api.errors import Unavailable
+from api.link import Link
+from schemas import names
+
+_EVERY_SECONDS = 0.5
+_EXPIRY_SECONDS = 60
+_ROUTES = ("lead", "contact")
+_SLOWER_SECONDS = 2 * BUCKETS_SECONDS[-1]
+
+
+async def report(link: Link, counters: Counters) -> None:
+    """Write it twice a second until cancelled. One that is not written is missed by nobody."""
+    worker = f"{socket.gethostname()}:{os.getpid()}".encode()
+    before = _buckets(counters)
+    while True:
+        await asyncio.sleep(_EVERY_SECONDS)
+        now = _buckets(counters)
+        slow = p99(later - earlier for later, earlier in zip(now, before, strict=True))
+        before = now
+        with suppress(Unavailable):
+            await link.call(b"HSET", names.LATENCY, worker, b"%d %d" % (slow * 1e6, time.time() * 1000))
+            await link.call(b"EXPIRE", names.LATENCY, _EXPIRY_SECONDS)
+
+
+def p99(buckets: Iterable[int]) -> float:
+    """The bound, in seconds, that 99 of 100 answers kept; 0 where there were none. `buckets` as in RouteCounters."""
+    counts = list(buckets)
+    allowed = sum(counts) // 100
+    for bound, count in zip((_SLOWER_SECONDS, *reversed(BUCKETS_SECONDS)), reversed(counts), strict=True):
+        allowed -= count
+        if allowed < 0:
+            return bound
+    return 0.0
+
+
+def _buckets(counters: Counters) -> list[int]:
+    """Answers of records by time, of all routes together."""
+    return [sum(counts) for counts in zip(*(counters.route(route).buckets for route in _ROUTES), strict=True)]

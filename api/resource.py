@@ -1,0 +1,84 @@
+"""A lead or a contact by its id: the checks of contract section 1, in the order of its table, from row 2 on."""
+
+import re
+
+from api import limits
+from api.answer import JSON, Answer
+from api.counters import Counters
+from api.credentials import credentials
+from api.errors import (
+    AccessDisabled,
+    Headers,
+    InvalidApiKey,
+    InvalidId,
+    MethodNotAllowed,
+    NoSuchRecord,
+    Unavailable,
+)
+from api.etags import etag, tags_to_match
+from api.request import Request
+from api.store import DocumentName, Reply
+from schemas.fields import UUID_PATTERN
+
+_ALLOW = (b"allow", b"GET, HEAD, OPTIONS")
+_REVALIDATE = (b"cache-control", b"private, no-cache")
+_OPTIONS = Answer(
+    204,
+    (
+        _ALLOW,
+        (b"access-control-allow-methods", b"GET, HEAD, OPTIONS"),
+        (b"access-control-allow-headers", b"Authorization, If-None-Match, X-Request-Id"),
+        (b"access-control-max-age", b"86400"),
+    ),
+)
+_uuid = re.compile(UUID_PATTERN).fullmatch
+
+
+class Resource:
+    """One kind of record. `name` makes its name in Redis; its body begins at `body` in the value there."""
+
+    def __init__(self, name: DocumentName, body: int, counters: Counters) -> None:
+        self._name = name
+        self._body = body
+        self._counters = counters
+
+    async def read(self, request: Request) -> Answer:
+        """Answer GET, HEAD and OPTIONS. Raises ApiError for whatever else there is to say."""
+        if request.method not in ("GET", "HEAD"):
+            return self._other_method(request.method)
+        headers = request.headers
+        caller = credentials(headers.get(b"authorization"))
+        segment = request.last_segment
+        tags = tags_to_match(headers[b"if-none-match"]) if b"if-none-match" in headers else ()
+        try:
+            reply = await request.state["store"].serve(caller, self._name, segment if _uuid(segment) else None, tags)
+        except Unavailable:
+            self._counters.redis_errors += 1
+            raise
+        return self._answer(reply)
+
+    def _other_method(self, method: str) -> Answer:
+        if method == "OPTIONS":
+            return _OPTIONS
+        raise MethodNotAllowed(headers=(_ALLOW,))
+
+    def _answer(self, reply: Reply) -> Answer:
+        if reply.status == 401:
+            raise InvalidApiKey("unknown, revoked or expired")
+        if reply.status == 403:
+            raise AccessDisabled
+        if not reply.limited:
+            self._counters.limiter_failures += 1
+        if reply.status == 429:
+            raise limits.exceeded(reply)
+        return self._record(reply, limits.headers(reply))
+
+    def _record(self, reply: Reply, limit_headers: Headers) -> Answer:
+        if reply.status == 400:
+            raise InvalidId(headers=limit_headers)
+        if reply.status == 404:
+            raise NoSuchRecord(headers=limit_headers)
+        tag = (b"etag", etag(reply.value))
+        if reply.status == 304:
+            return Answer(304, (tag, _REVALIDATE, *limit_headers))
+        return Answer(200, (JSON, tag, _REVALIDATE, *limit_headers), reply.value[self._body :])

@@ -1,0 +1,82 @@
+"""Everything the API asks of Redis: one script call a request, whose keys all lie under the caller's hash tag."""
+
+import hashlib
+from collections.abc import Callable
+from importlib import resources
+from typing import Any
+
+from msgspec import Struct
+
+from api.credentials import Credentials
+from api.errors import ScriptMissing
+from api.generation import LiveGeneration
+from api.link import Link
+from schemas.settings import ApiSettings, limit
+
+DocumentName = Callable[[bytes, int, str], bytes]
+"""The name of a document from its organization's name, a generation and an id: `names.lead`, `names.contact`."""
+
+_SCRIPT = resources.files("api").joinpath("lua", "serve.lua").read_bytes()
+_SHA = hashlib.sha1(_SCRIPT, usedforsecurity=False).hexdigest().encode()
+
+
+class Reply(Struct, frozen=True, gc=False):
+    """What `serve.lua` returns, in its order. Only `status` is there with 401 and 403.
+
+    Times are in microseconds, windows in seconds.
+    """
+
+    status: int
+    now: int = 0
+    key_quota: int = 0
+    key_window: int = 0
+    key_remaining: int = 0
+    key_full_in: int = 0
+    organization_quota: int = 0
+    organization_window: int = 0
+    organization_remaining: int = 0
+    organization_full_in: int = 0
+    wait: int = 0
+    violated: int = 0
+    """1 the key's limit, 2 the organization's, 3 both."""
+    limited: int = 1
+    """0 where the charge could not be written."""
+    value: bytes = b""
+
+
+class Store:
+    """Redis, for the resources. On a cluster, `_link` will choose by the organization's hash tag."""
+
+    def __init__(self, settings: ApiSettings, link: Link, generation: LiveGeneration) -> None:
+        by_key, by_organization = limit(settings.key_rate_limit), limit(settings.organization_rate_limit)
+        self._limits = (by_key.quota, by_key.window, by_organization.quota, by_organization.window)
+        self._single = link
+        self._generation = generation
+
+    async def serve(
+        self, caller: Credentials, name: DocumentName, record_id: str | None, tags: tuple[bytes, ...]
+    ) -> Reply:
+        """Check the key, charge the limits and read a document, in one atomic step.
+
+        `record_id` is None where the path holds no UUID: the call is charged and answers 400. Raises Unavailable.
+        """
+        generation = self._generation.current()
+        if generation is None:
+            generation = await self._generation.refresh()
+        link = self._link(caller.organization_tag)
+        keys = [caller.active_key, caller.organization, caller.key_limit, caller.organization_limit]
+        if record_id is not None:
+            keys.append(name(caller.organization, generation, record_id))
+        arguments = (len(keys), *keys, caller.organization_tag, *self._limits, *tags)
+        return Reply(*await self._run(link, arguments))
+
+    def _link(self, organization_tag: bytes) -> Link:  # noqa: ARG002 - one server holds every organization
+        return self._single
+
+    async def _run(self, link: Link, arguments: tuple[Any, ...]) -> list[Any]:
+        try:
+            reply = await link.call(b"EVALSHA", _SHA, *arguments)
+        except ScriptMissing:  # it did not run, so nothing is charged twice
+            await link.call(b"SCRIPT", b"LOAD", _SCRIPT)
+            reply = await link.call(b"EVALSHA", _SHA, *arguments)
+        return reply  # type: ignore[no-any-return]  # as the script's header says

@@ -1,0 +1,112 @@
+"""The API for tests: in a thread of this process, behind a real socket, asked in plain HTTP."""
+
+import http.client
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import msgspec
+import uvicorn
+from msgspec import Struct
+
+from api import server
+from api.app import create_app
+from api.edge import Edge
+from devstack.waiting import wait_until
+from schemas.settings import ApiSettings
+
+LEADS = "/api/v1/ext/leads/"
+CONTACTS = "/api/v1/ext/contacts/"
+
+
+class Response(Struct, frozen=True):
+    """Header names are in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.body)
+
+    @property
+    def error(self) -> str:
+        return str(self.json["error"])
+
+
+class ApiServer(Struct, frozen=True):
+    """A running API."""
+
+    port: int
+
+    def get(
+        self, path: str, *, key: str | None = None, headers: Mapping[str, str] | None = None, method: str = "GET"
+    ) -> Response:
+        """One request over a connection of its own."""
+        sent = dict(headers or {})
+        if key is not None:
+            sent["Authorization"] = f"Bearer {key}"
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=15)
+        try:
+            connection.request(method, path, headers=sent)
+            reply = connection.getresponse()
+            names = {name.lower(): value for name, value in reply.getheaders()}
+            return Response(reply.status, names, reply.read())
+        finally:
+            connection.close()
+
+    def connect(self) -> socket.socket:
+        """A bare connection; the caller closes it."""
+        return socket.create_connection(("127.0.0.1", self.port), timeout=15)
+
+    def exchange(self, sent: bytes) -> bytes:
+        """Everything that comes back for `sent` until the server closes."""
+        with self.connect() as connection:
+            connection.sendall(sent)
+            return read_all(connection)
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """What the server sends until it closes its side."""
+    received = b""
+    while piece := connection.recv(65536):
+        received += piece
+    return received
+
+
+def responses(received: bytes) -> list[Response]:
+    """The answers in a stream of them; each has a Content-Length, or no body."""
+    found = []
+    while received:
+        head, _, received = received.partition(b"\r\n\r\n")
+        status, *lines = head.decode("latin-1").split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+        length = int(headers.get("content-length", "0"))
+        found.append(Response(int(status.split()[1]), headers, received[:length]))
+        received = received[length:]
+    return found
+
+
+@contextmanager
+def running_api(settings: ApiSettings, *, edge: type[Edge] = Edge, ready: bool = True) -> Iterator[ApiServer]:
+    """Serves on a free port until the block ends. `ready`: begins when Redis was reached."""
+    listener = server.listen("127.0.0.1", 0)
+    api = ApiServer(listener.getsockname()[1])
+    configuration = server.config(settings)
+    configuration.app = partial(create_app, settings)  # without the worker's own logging
+    configuration.http = edge
+    uvicorn_server = uvicorn.Server(configuration)
+    thread = threading.Thread(target=uvicorn_server.run, args=([listener],))
+    thread.start()
+    try:
+        wait_until(lambda: uvicorn_server.started, "the API listens", 10)
+        if ready:
+            wait_until(lambda: api.get("/readyz").status == 200, "the API is ready", 10)
+        yield api
+    finally:
+        uvicorn_server.should_exit = True
+        thread.join()

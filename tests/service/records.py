@@ -1,0 +1,105 @@
+"""Puts into Redis what the projector would: organizations, keys and documents, as schemas/layouts.py says."""
+
+from uuid import uuid4
+
+import msgspec
+import redis
+from msgspec import Struct, field
+
+from schemas import api_keys, names
+from schemas.layouts import NO_CONTACT, content_hash
+
+
+def _new_id() -> str:
+    return str(uuid4())
+
+
+class Caller(Struct):
+    """An organization with one active key."""
+
+    organization_id: str = field(default_factory=_new_id)
+    key: str = ""
+
+    def __post_init__(self) -> None:
+        self.key = self.key or api_keys.mint(self.organization_id)
+
+    @property
+    def name(self) -> bytes:
+        """The organization's name in Redis."""
+        return names.organization(self.organization_id)
+
+    @property
+    def authorization(self) -> str:
+        return f"Bearer {self.key}"
+
+
+class Records:
+    """Writes to one Redis. Every method replaces what was there."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self.client = client
+
+    def read(self, name: bytes) -> bytes:
+        """The value of that name, which must be there."""
+        value = self.client.get(name)
+        assert isinstance(value, bytes)
+        return value
+
+    def caller(
+        self,
+        *,
+        access: bool = True,
+        key_limit: tuple[int, int] = (0, 0),
+        organization_limit: tuple[int, int] = (0, 0),
+    ) -> Caller:
+        """A new organization and its key. Limits are (quota, window in seconds); 0, 0 is the setting's."""
+        caller = Caller()
+        self.organization(
+            caller.organization_id, access=access, key_limit=key_limit, organization_limit=organization_limit
+        )
+        self.key(caller.key, caller.organization_id)
+        return caller
+
+    def organization(
+        self,
+        organization_id: str,
+        *,
+        state: bytes = b"L",
+        access: bool = True,
+        key_limit: tuple[int, int] = (0, 0),
+        organization_limit: tuple[int, int] = (0, 0),
+    ) -> None:
+        limits = b"".join(number.to_bytes(4, "little") for number in (*key_limit, *organization_limit))
+        value = head(state) + b"-" + (b"1" if access else b"0") + limits
+        self.client.set(names.organization(organization_id), value)
+
+    def key(self, key: str, organization_id: str, *, expires_at: int = 0) -> None:
+        """An active key. `expires_at` is in milliseconds since 1970, 0 for never."""
+        name = names.api_key(names.organization(organization_id), api_keys.key_hash(key))
+        owner = api_keys.organization_tag(organization_id).encode()
+        self.client.set(name, owner + expires_at.to_bytes(6, "little"))
+
+    def revoke(self, key: str) -> None:
+        parsed = api_keys.parse(key)
+        self.client.delete(names.api_key(names.tagged(parsed.organization_tag), parsed.hash))
+
+    def lead(self, organization_id: str, body: object, *, generation: int = 1, state: bytes = b"L") -> str:
+        """A lead with `body` as its JSON; answers its id."""
+        record_id = _new_id()
+        encoded = msgspec.json.encode(body)
+        value = head(state) + content_hash(encoded) + NO_CONTACT + bytes(6) + encoded
+        self.client.set(names.lead(names.organization(organization_id), generation, record_id), value)
+        return record_id
+
+    def contact(self, organization_id: str, body: object, *, generation: int = 1, state: bytes = b"L") -> str:
+        """A contact with `body` as its JSON; answers its id."""
+        record_id = _new_id()
+        encoded = msgspec.json.encode(body)
+        value = head(state) + content_hash(encoded) + content_hash(b"summary") + bytes(3) + encoded
+        self.client.set(names.contact(names.organization(organization_id), generation, record_id), value)
+        return record_id
+
+
+def head(state: bytes = b"L") -> bytes:
+    """The first 22 bytes of an entity's value; only the state matters to the API."""
+    return state + (1).to_bytes(7, "little") + bytes(14)

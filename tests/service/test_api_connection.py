@@ -1,0 +1,251 @@
+"""The multiplexed connection: whatever happens to callers or bytes, a reply reaches its own caller or nobody."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from api.address import Address, address
+from api.connection import Connection
+from api.errors import ErrorReply, ScriptMissing, Unavailable
+from api.link import Link
+from devstack.ports import free_port
+from schemas.settings import ApiSettings
+from tests.service.services import RedisService
+from tests.waiting import wait_until
+
+TIMEOUT = 0.2
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+async def open_connection(
+    port: int, *, host: str = "127.0.0.1", timeout: float = TIMEOUT, max_in_flight: int = 10_000
+) -> Connection:
+    loop = asyncio.get_running_loop()
+    _, connection = await loop.create_connection(lambda: Connection(timeout, max_in_flight), host, port)
+    return connection
+
+
+async def to_redis(service: RedisService, **how: float) -> Connection:
+    where = address(ApiSettings(redis_url=service.url))
+    return await open_connection(where.port, host=where.host, timeout=how.get("timeout", 5.0))
+
+
+@asynccontextmanager
+async def peer(serve: Serve) -> AsyncIterator[int]:
+    """A server that does with each connection what `serve` says; yields its port."""
+
+    handlers: set[asyncio.Task[None] | None] = set()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        handlers.add(asyncio.current_task())
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            await serve(reader, writer)
+        writer.transport.abort()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        await asyncio.wait_for(asyncio.gather(*filter(None, handlers)), 5)
+
+
+async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while await reader.read(65536):
+        pass
+
+
+async def test_thousands_of_calls_each_get_their_own_reply(redis_server: RedisService) -> None:
+    connection = await to_redis(redis_server)
+    replies = await asyncio.gather(*(connection.call((b"ECHO", number)) for number in range(5000)))
+    connection.close("done")
+    assert replies == [b"%d" % number for number in range(5000)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_cancelled_callers_never_shift_replies(redis_server: RedisService, seed: int) -> None:
+    chance = random.Random(seed)  # noqa: S311 - so that a failure can be run again
+    connection = await to_redis(redis_server)
+    calls = {}
+    for number in range(2000):
+        calls[number] = connection.call((b"ECHO", number))
+        if chance.random() < 0.3:  # some before they are sent, some while they are under way
+            chance.choice(list(calls.values())).cancel()
+        if chance.random() < 0.05:
+            await asyncio.sleep(0)
+    await asyncio.wait(calls.values())
+    connection.close("done")
+    got = {number: call.result() for number, call in calls.items() if not call.cancelled()}
+    assert 0 < len(got) < 2000
+    assert all(reply == b"%d" % number for number, reply in got.items())
+
+
+async def test_commands_of_one_turn_go_out_in_one_write(redis_server: RedisService) -> None:
+    pieces: list[bytes] = []
+
+    async def record(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        pieces.append(await reader.read(65536))
+        writer.write(b"+OK\r\n" * 3)
+        await silent(reader, writer)
+
+    async with peer(record) as port:
+        connection = await open_connection(port)
+        await asyncio.gather(*(connection.call((b"PING",)) for _ in range(3)))
+        connection.close("done")
+    assert pieces == [b"*1\r\n$4\r\nPING\r\n" * 3]
+
+
+@pytest.mark.parametrize("end", ["close", "stall"])
+async def test_a_break_at_every_byte_of_the_replies(end: str) -> None:
+    """The first of two callers gets its reply where all of it came; nobody ever gets another's, or a part."""
+    replies = b"*2\r\n:200\r\n$3\r\none\r\n" + b"*2\r\n:200\r\n$3\r\ntwo\r\n"
+    whole = len(replies) // 2
+
+    async def cut(size: int) -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(65536)
+            writer.write(replies[:size])
+            await writer.drain()
+            if end == "stall":
+                await silent(reader, writer)
+
+        async with peer(serve) as port:
+            connection = await open_connection(port)
+            first, second = connection.call((b"GET", b"1")), connection.call((b"GET", b"2"))
+            await asyncio.wait({first, second})
+            await connection.lost
+            with pytest.raises(Unavailable):
+                connection.call((b"PING",))
+            assert isinstance(second.exception(), Unavailable)
+            if size >= whole:
+                assert first.result() == [200, b"one"]
+            else:
+                assert isinstance(first.exception(), Unavailable)
+
+    await asyncio.gather(*(cut(size) for size in range(len(replies))))
+
+
+async def test_what_is_no_reply_ends_the_connection() -> None:
+    async def garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(65536)
+        writer.write(b"$3\r\none\r\nHTTP/1.1 200 OK\r\n")
+        await silent(reader, writer)
+
+    async with peer(garbage) as port:
+        connection = await open_connection(port)
+        calls = [connection.call((b"GET", number)) for number in range(3)]
+        replies = await asyncio.gather(*calls, return_exceptions=True)
+        assert "no reply" in await connection.lost
+    assert replies[0] == b"one"
+    assert all(isinstance(reply, Unavailable) for reply in replies[1:])
+
+
+async def test_replies_sliced_into_bytes() -> None:
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(65536)
+        for byte in b"$3\r\none\r\n:2\r\n-ERR three\r\n$-1\r\n":
+            writer.write(bytes([byte]))
+            await writer.drain()
+        await silent(reader, writer)
+
+    async with peer(drip) as port:
+        connection = await open_connection(port)
+        calls = [connection.call((b"GET", number)) for number in range(4)]
+        replies = await asyncio.gather(*calls, return_exceptions=True)
+        connection.close("done")
+    assert replies[:2] == [b"one", 2]
+    assert isinstance(replies[2], ErrorReply)
+    assert replies[3] is None
+
+
+async def test_a_reply_that_nobody_asked_for_ends_the_connection() -> None:
+    async def chatter(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(65536)
+        writer.write(b"+OK\r\n+and another\r\n")
+        await silent(reader, writer)
+
+    async with peer(chatter) as port:
+        connection = await open_connection(port)
+        assert await connection.call((b"PING",)) == b"OK"
+        assert "nobody asked" in await connection.lost
+
+
+async def test_a_stall_fails_everyone_who_waits_within_the_timeout() -> None:
+    async with peer(silent) as port:
+        connection = await open_connection(port)
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        calls = [connection.call((b"PING",)) for _ in range(100)]
+        calls[0].cancel()  # the oldest still stands in the row
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert loop.time() - started < 2 * TIMEOUT
+    assert all(isinstance(outcome, Unavailable) for outcome in outcomes[1:])
+
+
+async def test_waiting_callers_are_bounded() -> None:
+    async with peer(silent) as port:
+        connection = await open_connection(port, max_in_flight=3)
+        calls = [connection.call((b"PING",)) for _ in range(3)]
+        calls[0].cancel()  # a caller that gave up still counts: its reply is still to come
+        with pytest.raises(Unavailable, match="3 requests wait"):
+            connection.call((b"PING",))
+        connection.close("done")
+        await asyncio.gather(*calls, return_exceptions=True)
+
+
+async def test_a_missing_script_is_told_from_other_errors(redis_server: RedisService) -> None:
+    connection = await to_redis(redis_server)
+    with pytest.raises(ScriptMissing):
+        await connection.call((b"EVALSHA", b"0" * 40, 0))
+    with pytest.raises(ErrorReply, match="unknown command"):
+        await connection.call((b"NONSENSE",))
+    connection.close("done")
+
+
+@asynccontextmanager
+async def kept(link: Link) -> AsyncIterator[Link]:
+    keeping = asyncio.create_task(link.keep())
+    try:
+        yield link
+    finally:
+        keeping.cancel()
+        with suppress(asyncio.CancelledError):
+            await keeping
+
+
+async def test_a_link_selects_the_database_and_names_itself(redis_server: RedisService) -> None:
+    where = address(ApiSettings(redis_url=redis_server.url))
+    link = Link(Address(where.host, where.port, db=1), timeout=5, max_in_flight=10)
+    async with kept(link):
+        await wait_until(lambda: link.connected, "the link is connected")
+        own = (await link.call(b"CLIENT", b"INFO")).decode()
+    assert " db=1 " in own
+    assert " name=leadview-api " in own
+
+
+async def test_calls_fail_at_once_while_there_is_no_connection() -> None:
+    async with kept(Link(Address(port=free_port()), timeout=TIMEOUT, max_in_flight=10)) as link:
+        for _ in range(3):
+            with pytest.raises(Unavailable, match="no connection"):
+                link.call(b"PING")
+            await asyncio.sleep(0)
+
+
+async def test_a_link_connects_again_and_again() -> None:
+    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(65536)
+        writer.write(b"+OK\r\n")  # the set-up's one command; then it closes
+        await writer.drain()
+
+    async with peer(once) as port, kept(Link(Address(port=port), timeout=TIMEOUT, max_in_flight=10)) as link:
+        await wait_until(lambda: link.times_connected > 3, "it connected a few times", 5)
+
+
+async def test_a_wrong_password_is_no_connection(redis_server: RedisService) -> None:
+    where = address(ApiSettings(redis_url=redis_server.url, redis_password="wrong", redis_username="who"))
+    async with kept(Link(where, timeout=TIMEOUT, max_in_flight=10)) as link:
+        await asyncio.sleep(TIMEOUT)
+        assert not link.connected

@@ -1,0 +1,257 @@
+"""The edge on raw sockets: what is refused before it is a request."""
+
+import socket
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+
+from api.edge import MOST_HEAD_BYTES, Edge
+from devstack.waiting import wait_until
+from schemas import api_keys
+from schemas.settings import ApiSettings
+from tests.service.api_server import LEADS, ApiServer, read_all, responses, running_api
+from tests.service.records import Records
+from tests.service.services import RedisService
+
+A_KEY = api_keys.mint(str(uuid4()))
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+CLOSING_HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+
+
+class Hurried(Edge):
+    head_seconds = 0.3
+
+
+@pytest.fixture(scope="module")
+def api(redis_server: RedisService) -> Iterator[ApiServer]:
+    with running_api(ApiSettings(redis_url=redis_server.url)) as api:
+        yield api
+
+
+@pytest.fixture(scope="module")
+def hurried_api(redis_server: RedisService) -> Iterator[ApiServer]:
+    with running_api(ApiSettings(redis_url=redis_server.url), edge=Hurried) as api:
+        yield api
+
+
+def head_of(size: int) -> bytes:
+    """A request whose head has that many bytes."""
+    start = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Request-Id: mine\r\nX-Pad: "
+    return start + b"p" * (size - len(start) - 4) + b"\r\n\r\n"
+
+
+def send_in_pieces(connection: socket.socket, data: bytes, size: int) -> None:
+    for start in range(0, len(data), size):
+        connection.sendall(data[start : start + size])
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "code"),
+    [
+        pytest.param(head_of(MOST_HEAD_BYTES), 200, None, id="a head of 16 KB"),
+        pytest.param(head_of(MOST_HEAD_BYTES + 1), 431, "request_header_fields_too_large", id="one byte more"),
+        pytest.param(head_of(1_000_000), 431, "request_header_fields_too_large", id="a megabyte"),
+        pytest.param(
+            b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n\r\n",
+            431,
+            "request_header_fields_too_large",
+            id="a long path",
+        ),
+        pytest.param(
+            b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 10_000 + b"\r\n",
+            431,
+            "request_header_fields_too_large",
+            id="10,000 headers",
+        ),
+        pytest.param(
+            b"GET / HTTP/1.1\r\nA:" + b" " * 20_000 + b"b\r\n\r\n",
+            431,
+            "request_header_fields_too_large",
+            id="spaces only",
+        ),
+        pytest.param(b"nonsense\r\n\r\n", 400, "bad_request", id="no HTTP"),
+        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00", 400, "bad_request", id="TLS"),
+        pytest.param(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400, "bad_request", id="HTTP/2"),
+        pytest.param(b"GET / HTTP/1.1\r\nA b: c\r\n\r\n", 400, "bad_request", id="a space in a header name"),
+        pytest.param(b"GET / HTTP/1.1\r\nA: b\x00\r\n\r\n", 400, "bad_request", id="NUL in a header"),
+        pytest.param(b"GET / HTTP/1.1\r\nA: b\r\n folded\r\n\r\n", 400, "bad_request", id="a folded header"),
+        pytest.param(b"GET / HTTP/1.1\nHost: x\n\n", 400, "bad_request", id="bare line feeds"),
+        pytest.param(b"GET /\xff\xfe HTTP/1.1\r\n\r\n", 400, "bad_request", id="a path of no ASCII"),
+        pytest.param(b"OPTIONS * HTTP/1.1\r\nConnection: close\r\n\r\n", 404, "not_found", id="no path"),
+        pytest.param(b"CONNECT x:1 HTTP/1.1\r\n\r\n", 400, "bad_request", id="CONNECT"),
+        pytest.param(
+            b"GET / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nabc",
+            400,
+            "bad_request",
+            id="two lengths",
+        ),
+        pytest.param(
+            b"POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            400,
+            "bad_request",
+            id="length and chunks",
+        ),
+        pytest.param(b"GET / HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello", 400, "body_not_allowed", id="a body"),
+        pytest.param(
+            b"GET / HTTP/1.1\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n",
+            400,
+            "body_not_allowed",
+            id="a body that is announced",
+        ),
+        pytest.param(
+            b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            400,
+            "body_not_allowed",
+            id="an empty body in chunks",
+        ),
+        pytest.param(
+            b"GET /healthz HTTP/1.1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+            200,
+            None,
+            id="an empty body",
+        ),
+    ],
+)
+def test_one_answer_in_json(api: ApiServer, sent: bytes, status: int, code: str | None) -> None:
+    (answer,) = responses(api.exchange(sent))
+    assert (answer.status, answer.json.get("error")) == (status, code)
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["connection"] == "close"
+    if code:
+        assert answer.headers["cache-control"] == "no-store"
+        assert answer.json["request_id"] == answer.headers["x-request-id"]
+
+
+def test_the_callers_request_id_is_kept(api: ApiServer) -> None:
+    sent = b"GET / HTTP/1.1\r\nX-Request-Id: mine\r\nContent-Length: 5\r\n\r\nhello"
+    assert responses(api.exchange(sent))[0].headers["x-request-id"] == "mine"
+
+
+def test_a_refused_head_has_no_body(api: ApiServer) -> None:
+    received = api.exchange(b"HEAD / HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello")
+    assert received.startswith(b"HTTP/1.1 400 ")
+    assert received.endswith(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b"Content-Length: %d\r\n\r\n" % len(HEALTH) + HEALTH, id="by length"),
+        pytest.param(b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + HEALTH, id="behind chunks"),
+        pytest.param(b"Transfer-Encoding: x, chunked\r\n\r\n0\r\n\r\n" + HEALTH, id="behind odd chunks"),
+    ],
+)
+def test_nothing_behind_a_refused_head_is_a_request(api: ApiServer, body: bytes) -> None:
+    answers = responses(api.exchange(b"GET /healthz HTTP/1.1\r\n" + body + CLOSING_HEALTH))
+    assert [answer.status for answer in answers] == [400]
+
+
+@pytest.mark.parametrize("size", [pytest.param(1, id="byte by byte"), 7, 16_000, 1_000_000])
+def test_a_pipeline_in_pieces_of_any_size(api: ApiServer, size: int) -> None:
+    """The size of a head is counted for each head, however the bytes come."""
+    padding = b"X-Pad: " + b"p" * 6000 + b"\r\n\r\n"
+    requests = HEALTH[:-2] + padding
+    sent = requests * 5 + CLOSING_HEALTH if size > 7 else HEALTH * 5 + CLOSING_HEALTH
+    with api.connect() as connection:
+        send_in_pieces(connection, sent, size)
+        answers = responses(read_all(connection))
+    assert [answer.status for answer in answers] == [200] * 6
+
+
+def test_a_large_head_in_a_pipeline_is_counted_by_itself(api: ApiServer) -> None:
+    answers = responses(api.exchange(HEALTH * 20 + head_of(MOST_HEAD_BYTES)))
+    assert [answer.status for answer in answers] == [200] * 21
+    answers = responses(api.exchange(HEALTH * 20 + head_of(MOST_HEAD_BYTES + 1)))
+    assert [answer.status for answer in answers] == [200] * 20 + [431]
+
+
+def test_a_refusal_waits_for_earlier_answers(api: ApiServer, redis_server: RedisService) -> None:
+    with redis_server.client() as client:
+        caller = Records(client).caller()
+        lead = f"GET {LEADS}{uuid4()} HTTP/1.1\r\nAuthorization: {caller.authorization}\r\n\r\n".encode()
+        answers = responses(api.exchange(lead * 3 + b"nonsense\r\n\r\n"))
+    assert [answer.status for answer in answers] == [404, 404, 404, 400]
+
+
+def test_answers_reach_a_client_that_is_done_sending(api: ApiServer, redis_server: RedisService) -> None:
+    with redis_server.client() as client, api.connect() as connection:
+        caller = Records(client).caller()
+        lead = f"GET {LEADS}{uuid4()} HTTP/1.1\r\nAuthorization: {caller.authorization}\r\n\r\n".encode()
+        connection.sendall(lead * 2)
+        connection.shutdown(socket.SHUT_WR)
+        assert [answer.status for answer in responses(read_all(connection))] == [404, 404]
+
+
+def test_an_upgrade_is_not_followed(api: ApiServer) -> None:
+    upgrade = b"GET /healthz HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    answers = responses(api.exchange(upgrade + CLOSING_HEALTH))
+    assert [answer.status for answer in answers] == [200, 200]
+
+
+def test_http_1_0(api: ApiServer) -> None:
+    (answer,) = responses(api.exchange(b"GET /healthz HTTP/1.0\r\n\r\n"))
+    assert (answer.status, answer.headers["connection"]) == (200, "close")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pytest.param([f"Bearer {A_KEY}"] * 2, id="the same twice"),
+        pytest.param([f"Bearer {A_KEY}", "Basic x"], id="two schemes"),
+        pytest.param(["", f"Bearer {A_KEY}"], id="an empty one first"),
+    ],
+)
+def test_duplicate_authorization(api: ApiServer, headers: list[str]) -> None:
+    lines = "".join(f"Authorization: {value}\r\n" for value in headers)
+    (answer,) = responses(api.exchange(f"GET {LEADS}x HTTP/1.1\r\n{lines}Connection: close\r\n\r\n".encode()))
+    assert (answer.status, answer.error) == (401, "invalid_api_key")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(b"GET /healthz HTT", id="in the request line"),
+        pytest.param(b"GET /healthz HTTP/1.1\r\nHost: x\r\n", id="in the headers"),
+        pytest.param(HEALTH + b"GET /he", id="in a second request"),
+    ],
+)
+def test_an_unfinished_head_is_cut_off(hurried_api: ApiServer, sent: bytes) -> None:
+    answers = responses(hurried_api.exchange(sent))
+    assert (answers[-1].status, answers[-1].error) == (408, "request_timeout")
+    assert len(answers) == sent.count(b"\r\n\r\n") + 1
+
+
+@pytest.mark.parametrize("sent", [pytest.param(b"", id="nothing"), pytest.param(b"\r\n", id="line feeds alone")])
+def test_a_silent_connection_is_closed(hurried_api: ApiServer, sent: bytes) -> None:
+    assert hurried_api.exchange(sent) == b""
+
+
+def test_a_drip_does_not_gain_time(hurried_api: ApiServer) -> None:
+    """Each byte counts from the first one of the head, not from the last."""
+    with hurried_api.connect() as connection:
+        connection.sendall(b"GET /")
+        connection.settimeout(0.05)
+        received: list[bytes] = []
+
+        def drip_and_read() -> bool:
+            try:
+                connection.sendall(b"a")
+                received.append(connection.recv(65536))
+            except TimeoutError:
+                return False
+            return True
+
+        wait_until(drip_and_read, "the drip is cut off", 2)
+    assert received[0].startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_whole_head_stops_the_clock(hurried_api: ApiServer) -> None:
+    with hurried_api.connect() as connection:
+        connection.sendall(HEALTH)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+        connection.settimeout(0.6)  # twice the time of a head
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
+        connection.sendall(HEALTH)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")

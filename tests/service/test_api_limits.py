@@ -1,0 +1,115 @@
+"""Rate limits as callers see them."""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
+
+import pytest
+
+from schemas import api_keys
+from schemas.settings import ApiSettings
+from tests.service.api_server import LEADS, ApiServer, running_api
+from tests.service.records import Records
+from tests.service.services import RedisService
+
+NO_RECORD = LEADS + str(uuid4())
+
+
+@pytest.fixture(scope="module")
+def api(redis_server: RedisService) -> Iterator[ApiServer]:
+    settings = ApiSettings(redis_url=redis_server.url, key_rate_limit="5/1m", organization_rate_limit="8/1m")
+    with running_api(settings) as api:
+        yield api
+
+
+@pytest.fixture
+def records(redis_server: RedisService) -> Iterator[Records]:
+    with redis_server.client() as client:
+        yield Records(client)
+
+
+@pytest.mark.parametrize("quota", [1, 5, 24])
+def test_exactly_n_of_n_and_one_concurrent_callers_pass(api: ApiServer, records: Records, quota: int) -> None:
+    caller = records.caller(key_limit=(quota, 60), organization_limit=(1000, 60))
+    with ThreadPoolExecutor(quota + 1) as pool:
+        answers = list(pool.map(lambda _: api.get(NO_RECORD, key=caller.key), range(quota + 1)))
+    assert Counter(answer.status for answer in answers) == {404: quota, 429: 1}
+    remaining = sorted(int(it.headers["x-ratelimit-remaining"]) for it in answers if it.status == 404)
+    assert remaining == list(range(quota))
+
+
+def test_settings_are_the_default(api: ApiServer, records: Records) -> None:
+    answer = api.get(NO_RECORD, key=records.caller().key)
+    assert answer.headers["ratelimit-policy"] == '"key";q=5;w=60, "organization";q=8;w=60'
+    assert answer.headers["ratelimit"] == '"key";r=4;t=12, "organization";r=7;t=8'
+
+
+@pytest.mark.parametrize(
+    ("key_limit", "organization_limit", "quota", "reset_in"),
+    [
+        pytest.param((2, 60), (9, 60), 2, 30, id="the key's is tighter"),
+        pytest.param((9, 60), (2, 120), 2, 60, id="the organization's is tighter"),
+        pytest.param((4, 60), (4, 120), 4, 15, id="equal: the key's"),
+    ],
+)
+def test_the_older_headers_speak_of_the_tighter_limit(
+    api: ApiServer,
+    records: Records,
+    key_limit: tuple[int, int],
+    organization_limit: tuple[int, int],
+    quota: int,
+    reset_in: int,
+) -> None:
+    caller = records.caller(key_limit=key_limit, organization_limit=organization_limit)
+    answer = api.get(NO_RECORD, key=caller.key)
+    now = records.client.time()[0]
+    assert answer.headers["x-ratelimit-limit"] == str(quota)
+    assert answer.headers["x-ratelimit-remaining"] == str(quota - 1)
+    assert 0 <= int(answer.headers["x-ratelimit-reset"]) - now - reset_in <= 1
+
+
+@pytest.mark.parametrize(
+    ("key_limit", "organization_limit", "violated"),
+    [
+        pytest.param((1, 60), (9, 60), ["key"], id="the key's"),
+        pytest.param((9, 60), (1, 60), ["organization"], id="the organization's"),
+        pytest.param((1, 60), (1, 60), ["key", "organization"], id="both"),
+    ],
+)
+def test_429_names_the_limits_that_were_hit(
+    api: ApiServer,
+    records: Records,
+    key_limit: tuple[int, int],
+    organization_limit: tuple[int, int],
+    violated: list[str],
+) -> None:
+    caller = records.caller(key_limit=key_limit, organization_limit=organization_limit)
+    assert api.get(NO_RECORD, key=caller.key).status == 404
+    answer = api.get(NO_RECORD, key=caller.key)
+    assert (answer.status, answer.json["violated_policies"]) == (429, violated)
+    assert answer.json["retry_after"] == int(answer.headers["retry-after"])
+    assert 58 <= answer.json["retry_after"] <= 60
+
+
+def test_refused_requests_charge_neither_limit(api: ApiServer, records: Records) -> None:
+    caller = records.caller(key_limit=(1, 60), organization_limit=(5, 60))
+    other = api_keys.mint(caller.organization_id)
+    records.key(other, caller.organization_id)
+    statuses = [api.get(NO_RECORD, key=caller.key).status for _ in range(5)]
+    assert statuses == [404, 429, 429, 429, 429]
+    assert '"organization";r=3;' in api.get(NO_RECORD, key=other).headers["ratelimit"]
+
+
+def test_retry_after_is_true(api: ApiServer, records: Records) -> None:
+    caller = records.caller(key_limit=(3, 2))
+    statuses, retry_after = [], 0
+    while 429 not in statuses:
+        answer = api.get(NO_RECORD, key=caller.key)
+        statuses.append(answer.status)
+        retry_after = int(answer.headers.get("retry-after", "0"))
+    assert retry_after == math.ceil(2 / 3)
+    time.sleep(retry_after)  # the promise itself: waiting so long is enough
+    assert api.get(NO_RECORD, key=caller.key).status == 404

@@ -1,0 +1,209 @@
+"""Redis goes away in every way it can: 503, never another answer, and back within a second."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+import redis
+
+from devstack.redis_server import RedisServer
+from devstack.waiting import wait_until
+from schemas import names
+from schemas.settings import ApiSettings
+from tests.service.api_server import LEADS, ApiServer, Response, running_api
+from tests.service.records import Caller, Records
+
+Change = Callable[[redis.Redis], object]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    with RedisServer.start(tmp_path, appendonly=True) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: RedisServer) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(server.url) as client:
+        yield client
+
+
+@pytest.fixture
+def records(client: redis.Redis) -> Records:
+    return Records(client)
+
+
+@pytest.fixture
+def api(server: RedisServer) -> Iterator[ApiServer]:
+    with running_api(ApiSettings(redis_url=server.url)) as api:
+        yield api
+
+
+@pytest.fixture
+def caller(records: Records) -> Caller:
+    return records.caller()
+
+
+def ask(api: ApiServer, caller: Caller) -> Response:
+    return api.get(LEADS + str(uuid4()), key=caller.key)
+
+
+def assert_unavailable(answer: Response) -> None:
+    assert (answer.status, answer.error) == (503, "service_unavailable")
+    assert answer.json["retry_after"] == int(answer.headers["retry-after"]) >= 1
+    assert answer.headers["cache-control"] == "no-store"
+
+
+def assert_unavailable_within_a_second(api: ApiServer, caller: Caller) -> None:
+    started = time.monotonic()
+    assert_unavailable(ask(api, caller))
+    assert time.monotonic() - started < 1
+
+
+def assert_back_within_a_second(api: ApiServer, caller: Caller) -> None:
+    wait_until(lambda: ask(api, caller).status == 404, "service is back", 1)
+
+
+def test_killed_and_restarted(api: ApiServer, caller: Caller, server: RedisServer) -> None:
+    assert ask(api, caller).status == 404
+    time.sleep(1.1)  # Redis syncs its log once a second
+    server.kill()
+    assert_unavailable_within_a_second(api, caller)
+    assert (api.get("/readyz").status, api.get("/healthz").status) == (503, 200)
+    server.restart()
+    assert_back_within_a_second(api, caller)
+
+
+def test_stalled(api: ApiServer, caller: Caller, server: RedisServer) -> None:
+    server.pause()
+    assert_unavailable_within_a_second(api, caller)
+    assert_unavailable_within_a_second(api, caller)
+    server.resume()
+    assert_back_within_a_second(api, caller)
+
+
+def test_an_outage_of_some_seconds_does_not_slow_the_return(
+    api: ApiServer, caller: Caller, server: RedisServer
+) -> None:
+    server.pause()
+    time.sleep(2.5)  # longer than the generation is trusted
+    assert_unavailable(ask(api, caller))
+    server.resume()
+    assert_back_within_a_second(api, caller)
+
+
+def test_never_there(tmp_path: Path) -> None:
+    with running_api(ApiSettings(redis_url="redis://127.0.0.1:1/0"), ready=False) as api:
+        assert_unavailable(ask(api, Caller()))
+        assert_unavailable(api.get("/readyz"))
+        assert api.get("/healthz").status == 200
+        assert api.get(LEADS + "x").status == 401  # what needs no Redis is still told
+        assert api.get(LEADS + "x", key="lv_live_x").error == "invalid_api_key"
+
+
+def test_script_flush(api: ApiServer, caller: Caller, client: redis.Redis) -> None:
+    assert ask(api, caller).headers["x-ratelimit-remaining"] == "99"
+    client.script_flush()
+    assert ask(api, caller).headers["x-ratelimit-remaining"] == "98"  # charged once
+
+
+@pytest.mark.parametrize(
+    ("broken", "mended"),
+    [
+        pytest.param(
+            lambda client: client.replicaof("127.0.0.1", "1"),
+            lambda client: client.replicaof("NO", "ONE"),
+            id="MASTERDOWN",
+        ),
+        pytest.param(
+            lambda client: client.acl_setuser("default", enabled=True, commands=["-evalsha"]),
+            lambda client: client.acl_setuser("default", enabled=True, nopass=True, commands=["+@all"], keys=["*"]),
+            id="NOPERM",
+        ),
+    ],
+)
+def test_error_replies(api: ApiServer, caller: Caller, client: redis.Redis, broken: Change, mended: Change) -> None:
+    client.config_set("replica-serve-stale-data", "no")
+    broken(client)
+    wait_until(lambda: ask(api, caller).status == 503, "Redis refuses", 2)
+    assert_unavailable(ask(api, caller))
+    mended(client)
+    assert_back_within_a_second(api, caller)
+
+
+def test_a_value_that_is_none_of_ours(api: ApiServer, caller: Caller, client: redis.Redis) -> None:
+    client.delete(caller.name)
+    client.lpush(caller.name, "x")
+    assert_unavailable(ask(api, caller))
+
+
+def test_the_live_generation_is_served(api: ApiServer, records: Records, caller: Caller, client: redis.Redis) -> None:
+    lead_id = records.lead(caller.organization_id, {"generation": 1}, generation=1)
+    first, second = (names.lead(caller.name, number, lead_id) for number in (1, 2))
+    client.set(second, records.read(first).replace(b'"generation":1', b'"generation":2'))
+
+    def served() -> object:
+        return api.get(LEADS + lead_id, key=caller.key).json.get("generation")
+
+    assert served() == 1
+    client.hset(names.GENERATIONS, "live", 2)
+    wait_until(lambda: served() == 2, "generation 2 is served", 1)
+    client.hset(names.GENERATIONS, "live", 1)
+    wait_until(lambda: served() == 1, "generation 1 is served again", 1)
+
+
+def test_an_emptied_redis_is_told_from_missing_records(
+    api: ApiServer, records: Records, caller: Caller, client: redis.Redis
+) -> None:
+    client.hset(names.GENERATIONS, "live", 1)
+    time.sleep(0.6)  # the next poll sees it
+    assert api.get("/readyz").status == 200
+    client.flushall()
+    wait_until(lambda: ask(api, caller).status == 503, "it is noticed", 1)
+    answer = ask(api, caller)
+    assert_unavailable(answer)
+    assert "rebuilt" in answer.json["message"]
+    assert api.get("/readyz").status == 503
+    records.organization(caller.organization_id)
+    records.key(caller.key, caller.organization_id)
+    client.hset(names.GENERATIONS, "live", 1)
+    assert_back_within_a_second(api, caller)
+
+
+def test_a_generation_that_is_no_number(api: ApiServer, caller: Caller, client: redis.Redis) -> None:
+    client.hset(names.GENERATIONS, "live", "x")
+    assert_unavailable(api.get("/readyz"))
+
+
+def test_served_while_only_the_limiter_cannot_write(
+    api: ApiServer, records: Records, caller: Caller, client: redis.Redis
+) -> None:
+    lead_id = records.lead(caller.organization_id, {"id": "x"})
+    assert ask(api, caller).status == 404
+    client.config_set("maxmemory", "1")
+    answer = api.get(LEADS + lead_id, key=caller.key)
+    assert (answer.status, answer.json) == (200, {"id": "x"})
+
+
+def test_while_the_first_projection_is_filled(server: RedisServer, client: redis.Redis, records: Records) -> None:
+    """A record that is not there yet must not be told from one that never was: 503, until a projector says so."""
+    caller = records.caller()
+    client.hset(names.POSITIONS, "crm.leads:0", "5 0 0")
+    with running_api(ApiSettings(redis_url=server.url), ready=False) as api:
+        wait_until(lambda: api.get("/healthz").status == 200, "the API listens", 5)
+        assert_unavailable(ask(api, caller))
+        assert api.get("/readyz").status == 503
+        client.hset(names.GENERATIONS, "live", "1")
+        assert_back_within_a_second(api, caller)
+
+
+def test_a_demoted_primary_serves_nothing(client: redis.Redis, api: ApiServer, caller: Caller) -> None:
+    """What a replica holds may be long out of date."""
+    assert ask(api, caller).status == 404
+    client.replicaof("127.0.0.1", "1")
+    client.config_set("replica-serve-stale-data", "yes")
+    assert_unavailable(ask(api, caller))
+    client.replicaof("NO", "ONE")
+    assert_back_within_a_second(api, caller)

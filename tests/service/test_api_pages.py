@@ -1,0 +1,88 @@
+"""What every path answers besides records: CORS, request ids, health, readiness, the description."""
+
+import re
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+
+from schemas.settings import ApiSettings
+from tests.service.api_server import CONTACTS, LEADS, ApiServer, running_api
+from tests.service.services import RedisService
+
+EXPOSED = {
+    "etag",
+    "ratelimit",
+    "ratelimit-policy",
+    "retry-after",
+    "x-ratelimit-limit",
+    "x-ratelimit-remaining",
+    "x-ratelimit-reset",
+    "x-request-id",
+}
+UNKNOWN = str(uuid4())
+
+
+@pytest.fixture(scope="module")
+def api(redis_server: RedisService) -> Iterator[ApiServer]:
+    with running_api(ApiSettings(redis_url=redis_server.url)) as api:
+        yield api
+
+
+@pytest.mark.parametrize("path", [LEADS + UNKNOWN, LEADS + "x", CONTACTS + UNKNOWN])
+def test_preflight_needs_no_key(api: ApiServer, path: str) -> None:
+    sent = {
+        "Origin": "https://tool.example",
+        "Access-Control-Request-Method": "GET",
+        "Access-Control-Request-Headers": "authorization",
+    }
+    answer = api.get(path, method="OPTIONS", headers=sent)
+    assert (answer.status, answer.body) == (204, b"")
+    assert answer.headers["allow"] == "GET, HEAD, OPTIONS"
+    assert answer.headers["access-control-allow-origin"] == "*"
+    assert answer.headers["access-control-allow-methods"] == "GET, HEAD, OPTIONS"
+    assert answer.headers["access-control-allow-headers"] == "Authorization, If-None-Match, X-Request-Id"
+    assert int(answer.headers["access-control-max-age"]) > 0
+    assert answer.headers["x-request-id"]
+
+
+@pytest.mark.parametrize("path", [LEADS + UNKNOWN, "/healthz", "/nothing", "/api/v1/ext/openapi.json"])
+def test_cors_headers_where_an_origin_is_sent(api: ApiServer, path: str) -> None:
+    answer = api.get(path, headers={"Origin": "https://tool.example"})
+    assert answer.headers["access-control-allow-origin"] == "*"
+    exposed = {name.lower() for name in answer.headers["access-control-expose-headers"].split(", ")}
+    assert exposed >= EXPOSED
+    assert "access-control-allow-origin" not in api.get(path).headers
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        pytest.param("a-B_3.x", True, id="sane"),
+        pytest.param("x" * 128, True, id="just short enough"),
+        pytest.param("x" * 129, False, id="too long"),
+        pytest.param('x"y', False, id="a quote"),
+        pytest.param("ü", False, id="not ASCII"),
+        pytest.param("", False, id="empty"),
+    ],
+)
+def test_request_id(api: ApiServer, sent: str, kept: bool) -> None:
+    answer = api.get("/nothing", headers={"X-Request-Id": sent})
+    assert (answer.headers["x-request-id"] == sent) is kept
+    assert answer.json["request_id"] == answer.headers["x-request-id"]
+    if not kept:
+        assert re.fullmatch("[0-9a-f]{32}", answer.headers["x-request-id"])
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/api/v1/ext/openapi.json"])
+def test_pages_without_key(api: ApiServer, path: str) -> None:
+    get, head, post = (api.get(path, method=method) for method in ("GET", "HEAD", "POST"))
+    assert (get.status, head.status) == (200, 200)
+    assert get.headers["content-type"] == "application/json"
+    assert (head.body, head.headers["content-length"]) == (b"", str(len(get.body)))
+    assert (post.status, post.error) == (405, "method_not_allowed")
+    assert post.headers["allow"] == "GET, HEAD"
+
+
+def test_openapi_is_served(api: ApiServer) -> None:
+    assert api.get("/api/v1/ext/openapi.json").json["openapi"].startswith("3.1")

@@ -1,0 +1,156 @@
+"""`python -m api` as an operator starts it."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import msgspec
+import pytest
+
+from devstack.child import Child
+from devstack.ports import free_port
+from devstack.redis_server import RedisServer
+from devstack.waiting import wait_until
+from schemas import api_keys
+from tests.service.api_server import LEADS, ApiServer
+from tests.service.records import Records
+from tests.service.services import RedisService
+
+ROOT = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-m", "api"]
+
+
+def environment(**settings: object) -> dict[str, str]:
+    ours = {f"LEADVIEW_{name.upper()}": str(value) for name, value in settings.items()}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("LEADVIEW_")}
+    return inherited | {"PYTHONPATH": str(ROOT)} | ours
+
+
+def is_ready(child: Child, api: ApiServer) -> bool:
+    child.check_running()
+    try:
+        return api.get("/readyz").status == 200
+    except OSError:
+        return False
+
+
+@contextmanager
+def running(log: Path, redis_url: str, **settings: object) -> Iterator[tuple[Child, ApiServer]]:
+    api = ApiServer(free_port())
+    child = Child(COMMAND, log=log, environment=environment(redis_url=redis_url, api_port=api.port, **settings))
+    try:
+        wait_until(lambda: is_ready(child, api), "the API is ready", 15)
+        yield child, api
+    finally:
+        child.stop()
+
+
+def run(**settings: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(COMMAND, env=environment(**settings), capture_output=True, text=True, timeout=15, check=False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        pytest.param({"api_port": "x"}, "LEADVIEW_API_PORT", id="bad"),
+        pytest.param({"api_prot": "1"}, "did you mean LEADVIEW_API_PORT", id="unknown"),
+        pytest.param({"redis_url": "redis://h/0?x=1"}, "LEADVIEW_REDIS_URL", id="an option in the URL"),
+        pytest.param(
+            {"redis_url": "rediss://h/0", "redis_tls_ca_file": "/nothing"}, "LEADVIEW_REDIS_TLS", id="no CA file"
+        ),
+    ],
+)
+def test_bad_settings_stop_the_start(settings: dict[str, object], named: str) -> None:
+    ended = run(**settings)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert named in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("taken", ["api_port", "metrics_port"])
+def test_a_port_that_is_taken(taken: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        settings = {"api_port": free_port(), taken: holder.getsockname()[1]}
+        ended = run(**settings)
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert f"LEADVIEW_{taken.upper()}" in msgspec.json.decode(line)["message"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_requests_under_way_are_answered_after_sigterm(tmp_path: Path, workers: int) -> None:
+    with (
+        RedisServer.start(tmp_path / "redis") as server,
+        running(tmp_path / "log", server.url, api_workers=workers, api_redis_timeout=5) as (child, api),
+        ThreadPoolExecutor() as pool,
+        server.client() as client,
+    ):
+        client.ping()
+        server.pause()
+        asked = [pool.submit(api.get, LEADS + "x", key=api_keys.mint(str(uuid4()))) for _ in range(4)]
+        with pytest.raises(TimeoutError):
+            asked[0].result(0.3)
+        os.kill(child.pid, 15)
+        with pytest.raises(TimeoutError):
+            asked[0].result(0.3)
+        server.resume()
+        assert [it.result(5).status for it in asked] == [401] * 4
+        assert child.wait(10) == 0
+
+
+def test_logs_are_json_and_hold_no_key(tmp_path: Path, redis_server: RedisService) -> None:
+    log = tmp_path / "log"
+    password = "a-password-nobody-sees"
+    with redis_server.client() as client:
+        caller = Records(client).caller()
+        client.acl_setuser("seen", enabled=True, passwords=[f"+{password}"], commands=["+@all"], keys=["*"])
+        settings = {"log_level": "debug", "redis_username": "seen", "redis_password": password}
+        with running(log, redis_server.url, **settings) as (_, api):
+            for key in (caller.key, caller.key[:-1] + "0", api_keys.mint(str(uuid4()))):
+                api.get(LEADS + str(uuid4()), key=key)
+                api.exchange(f"GET /\x00 HTTP/1.1\r\nAuthorization: Bearer {key}\r\n\r\n".encode())
+                api.exchange(f"GET / HTTP/1.1\r\nAuthorization: Bearer {key}\r\nA: b\x00\r\n\r\n".encode())
+        client.acl_deluser("seen")
+    text = log.read_text()
+    lines = [msgspec.json.decode(line) for line in text.splitlines()]
+    assert lines[0]["settings"]["LEADVIEW_REDIS_PASSWORD"] == "***"
+    assert password not in text
+    assert "lv_live_" not in text
+    assert caller.key[8:40] not in text
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_metrics(tmp_path: Path, redis_server: RedisService, workers: int) -> None:
+    metrics = ApiServer(free_port())
+
+    def values() -> dict[str, float]:
+        text = metrics.get("/metrics").body.decode()
+        return {name: float(value) for name, value in re.findall(r"^(\S+) (\S+)$", text, re.MULTILINE)}
+
+    with (
+        redis_server.client() as client,
+        running(tmp_path / "log", redis_server.url, api_workers=workers, metrics_port=metrics.port) as (_, api),
+    ):
+        caller = Records(client).caller()
+        for _ in range(10):
+            assert api.get(LEADS + str(uuid4()), key=caller.key).status == 404
+        api.exchange(b"nonsense\r\n\r\n")
+        counted = 'leadview_api_requests_total{route="lead",status="404"}'
+        wait_until(lambda: values().get(counted) == 10, "all requests are counted", 5)
+        wait_until(lambda: values()["leadview_api_ready_workers"] == workers, "all workers are ready", 5)
+        found = values()
+        assert metrics.get("/healthz").json == {"status": "ok"}
+    assert found['leadview_api_requests_total{route="edge",status="400"}'] == 1
+    assert found['leadview_api_request_seconds_count{route="lead"}'] == 10
+    assert found['leadview_api_request_seconds_bucket{le="+Inf",route="lead"}'] == 10
+    assert found["leadview_api_generation"] == 1
+    assert found["leadview_api_redis_errors_total"] == 0
+    assert found["leadview_api_limiter_failures_total"] == 0
+    assert "leadview_api_redis_in_flight" in found

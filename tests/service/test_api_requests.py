@@ -1,0 +1,267 @@
+"""Contract section 1, on real sockets: the checks in the order of its table, the headers, HEAD, CORS, ETags."""
+
+import re
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+
+from schemas import api_keys
+from schemas.settings import ApiSettings
+from tests.service.api_server import CONTACTS, LEADS, ApiServer, Response, running_api
+from tests.service.records import Caller, Records
+from tests.service.services import RedisService
+
+LIMIT_HEADERS = {
+    "ratelimit-policy",
+    "ratelimit",
+    "x-ratelimit-limit",
+    "x-ratelimit-remaining",
+    "x-ratelimit-reset",
+}
+UNKNOWN = str(uuid4())
+A_KEY = api_keys.mint(str(uuid4()))
+
+
+@pytest.fixture(scope="module")
+def api(redis_server: RedisService) -> Iterator[ApiServer]:
+    with running_api(ApiSettings(redis_url=redis_server.url)) as api:
+        yield api
+
+
+@pytest.fixture
+def records(redis_server: RedisService) -> Iterator[Records]:
+    with redis_server.client() as client:
+        yield Records(client)
+
+
+@pytest.fixture
+def caller(records: Records) -> Caller:
+    return records.caller()
+
+
+def assert_error(answer: Response, status: int, code: str) -> None:
+    assert (answer.status, answer.json["error"]) == (status, code)
+    assert answer.json["status"] == status
+    assert answer.json["message"]
+    assert answer.json["request_id"] == answer.headers["x-request-id"]
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status", "code"),
+    [
+        pytest.param("GET", "/", {}, 404, "not_found", id="unknown path"),
+        pytest.param("GET", "/api/v1/ext/leads", {}, 404, "not_found", id="no id"),
+        pytest.param("GET", LEADS, {}, 404, "not_found", id="nothing after the slash"),
+        pytest.param("GET", f"{LEADS}{UNKNOWN}/", {}, 404, "not_found", id="slash at the end: no redirect"),
+        pytest.param("GET", f"{LEADS}{UNKNOWN}/x", {}, 404, "not_found", id="one segment too many"),
+        pytest.param("GET", "/healthz/", {}, 404, "not_found", id="slash behind another path"),
+        pytest.param("GET", f"//api/v1/ext/leads/{UNKNOWN}", {}, 404, "not_found", id="two slashes"),
+        pytest.param("POST", "/nothing", {}, 404, "not_found", id="unknown path before method"),
+        pytest.param("POST", f"{LEADS}{UNKNOWN}", {}, 405, "method_not_allowed", id="method before key"),
+        pytest.param("DELETE", f"{CONTACTS}x", {}, 405, "method_not_allowed", id="method before id"),
+        pytest.param("GET", f"{LEADS}x", {}, 401, "missing_api_key", id="no key, before id"),
+        pytest.param("GET", f"{LEADS}x", {"Authorization": ""}, 401, "missing_api_key", id="empty"),
+        pytest.param("GET", f"{LEADS}x", {"Authorization": "Bearer"}, 401, "missing_api_key", id="no token"),
+        pytest.param("GET", f"{LEADS}x", {"Authorization": "Bearer  "}, 401, "missing_api_key", id="spaces"),
+        pytest.param(
+            "GET", f"{LEADS}x", {"Authorization": f"Basic {A_KEY}"}, 401, "missing_api_key", id="another scheme"
+        ),
+        pytest.param("GET", f"{LEADS}x", {"Authorization": A_KEY}, 401, "missing_api_key", id="a key without scheme"),
+        pytest.param(
+            "GET", f"{LEADS}x", {"Authorization": "Bearer x"}, 401, "invalid_api_key", id="malformed, before id"
+        ),
+        pytest.param(
+            "GET",
+            f"{LEADS}x",
+            {"Authorization": f"Bearer {A_KEY[:-1]}!"},
+            401,
+            "invalid_api_key",
+            id="wrong checksum",
+        ),
+        pytest.param(
+            "GET", f"{LEADS}x", {"Authorization": f"Bearer {A_KEY} x"}, 401, "invalid_api_key", id="two tokens"
+        ),
+        pytest.param(
+            "GET", f"{LEADS}x", {"Authorization": f"Bearer {A_KEY}"}, 401, "invalid_api_key", id="unknown key"
+        ),
+    ],
+)
+def test_refused_before_the_record_is_looked_up(
+    api: ApiServer, method: str, path: str, headers: dict[str, str], status: int, code: str
+) -> None:
+    answer = api.get(path, method=method, headers=headers)
+    assert_error(answer, status, code)
+    assert not LIMIT_HEADERS & answer.headers.keys()
+    assert answer.headers.get("allow") == ("GET, HEAD, OPTIONS" if status == 405 else None)
+    challenge = {
+        "missing_api_key": 'Bearer realm="leadview"',
+        "invalid_api_key": 'Bearer realm="leadview", error="invalid_token"',
+    }
+    assert answer.headers.get("www-authenticate") == challenge.get(code)
+
+
+def test_expired_key(api: ApiServer, records: Records, caller: Caller) -> None:
+    records.key(caller.key, caller.organization_id, expires_at=1_700_000_000_000)
+    assert_error(api.get(LEADS + "x", key=caller.key), 401, "invalid_api_key")
+    records.key(caller.key, caller.organization_id, expires_at=4_000_000_000_000)
+    assert_error(api.get(LEADS + UNKNOWN, key=caller.key), 404, "not_found")
+
+
+def test_revoked_key_before_access(api: ApiServer, records: Records) -> None:
+    caller = records.caller(access=False)
+    assert_error(api.get(LEADS + UNKNOWN, key=caller.key), 403, "api_access_disabled")
+    records.revoke(caller.key)
+    assert_error(api.get(LEADS + UNKNOWN, key=caller.key), 401, "invalid_api_key")
+
+
+@pytest.mark.parametrize("state", [pytest.param(b"D", id="deleted"), pytest.param(b"T", id="tombstone")])
+def test_deleted_organization_has_no_access(api: ApiServer, records: Records, caller: Caller, state: bytes) -> None:
+    records.organization(caller.organization_id, state=state)
+    assert_error(api.get(LEADS + UNKNOWN, key=caller.key), 403, "api_access_disabled")
+
+
+def test_an_organization_never_heard_of_has_no_access(api: ApiServer, records: Records) -> None:
+    caller = Caller()
+    records.key(caller.key, caller.organization_id)
+    assert_error(api.get(LEADS + UNKNOWN, key=caller.key), 403, "api_access_disabled")
+
+
+def test_access_before_limits_before_id(api: ApiServer, records: Records) -> None:
+    caller = records.caller(key_limit=(1, 60))
+    assert_error(api.get(LEADS + "x", key=caller.key), 400, "invalid_id")
+    limited = api.get(LEADS + "x", key=caller.key)
+    assert_error(limited, 429, "rate_limit_exceeded")
+    assert limited.headers.keys() >= LIMIT_HEADERS | {"retry-after"}
+    records.organization(caller.organization_id, access=False, key_limit=(1, 60))
+    assert_error(api.get(LEADS + "x", key=caller.key), 403, "api_access_disabled")
+
+
+@pytest.mark.parametrize(
+    "segment",
+    [
+        pytest.param("x", id="a word"),
+        pytest.param(UNKNOWN + "0", id="a digit too many"),
+        pytest.param(UNKNOWN.replace("-", ""), id="no hyphens"),
+        pytest.param("{" + UNKNOWN + "}", id="braces"),
+        pytest.param(UNKNOWN + "%0A", id="line feed behind"),
+        pytest.param(f"{UNKNOWN[:10]}%2F{UNKNOWN[11:]}", id="a slash, percent-encoded"),
+        pytest.param("%00", id="NUL"),
+        pytest.param("%FF%FE", id="no UTF-8"),
+        pytest.param("..", id="dots"),
+        pytest.param("x" * 5000, id="long"),
+    ],
+)
+def test_invalid_ids_are_charged(api: ApiServer, caller: Caller, segment: str) -> None:
+    answer = api.get(LEADS + segment, key=caller.key)
+    assert_error(answer, 400, "invalid_id")
+    assert answer.headers["ratelimit"].startswith('"key";r=99;')
+
+
+@pytest.mark.parametrize(("path", "kind"), [pytest.param(LEADS, "lead"), pytest.param(CONTACTS, "contact")])
+def test_record(api: ApiServer, records: Records, caller: Caller, path: str, kind: str) -> None:
+    body = {"id": "as it is", "tags": [], "name": "Zoë"}
+    record_id = getattr(records, kind)(caller.organization_id, body)
+    answer = api.get(path + record_id, key=caller.key)
+    assert (answer.status, answer.json) == (200, body)
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["cache-control"] == "private, no-cache"
+    assert re.fullmatch(r'W/"[0-9a-f]{24}"', answer.headers["etag"])
+    assert answer.headers["ratelimit-policy"] == '"key";q=100;w=10, "organization";q=300;w=10'
+    assert answer.headers["ratelimit"] == '"key";r=99;t=1, "organization";r=299;t=1'
+    assert answer.headers["x-ratelimit-limit"] == "100"
+    assert answer.headers["x-ratelimit-remaining"] == "99"
+    assert abs(int(answer.headers["x-ratelimit-reset"]) - records.client.time()[0]) <= 2
+    assert "server" not in answer.headers
+    for spelling in (record_id.upper(), record_id.replace("-", "%2D")):
+        assert api.get(path + spelling, key=caller.key).json == body
+
+
+@pytest.mark.parametrize("scheme", ["bearer", "BEARER", "bEaReR"])
+def test_scheme_in_any_case(api: ApiServer, caller: Caller, scheme: str) -> None:
+    answer = api.get(LEADS + UNKNOWN, headers={"Authorization": f"{scheme} {caller.key}"})
+    assert_error(answer, 404, "not_found")
+    assert answer.headers.keys() >= LIMIT_HEADERS
+
+
+@pytest.mark.parametrize("state", [pytest.param(b"D", id="deleted"), pytest.param(b"T", id="tombstone")])
+def test_deleted_record(api: ApiServer, records: Records, caller: Caller, state: bytes) -> None:
+    lead_id = records.lead(caller.organization_id, {}, state=state)
+    answer = api.get(LEADS + lead_id, key=caller.key, headers={"If-None-Match": "*"})
+    assert_error(answer, 404, "not_found")
+
+
+def test_another_organizations_record_is_as_if_it_were_not_there(api: ApiServer, records: Records) -> None:
+    one, other = records.caller(), records.caller()
+    for path, record_id in (
+        (LEADS, records.lead(one.organization_id, {"of": "one"})),
+        (CONTACTS, records.contact(one.organization_id, {"of": "one"})),
+    ):
+        assert api.get(path + record_id, key=one.key).status == 200
+        theirs = api.get(path + record_id, key=other.key, headers={"X-Request-Id": "same"})
+        nobodys = api.get(path + str(uuid4()), key=other.key, headers={"X-Request-Id": "same"})
+        assert (theirs.status, theirs.body) == (nobodys.status, nobodys.body) == (404, theirs.body)
+
+
+def test_a_lead_is_no_contact(api: ApiServer, records: Records, caller: Caller) -> None:
+    lead_id = records.lead(caller.organization_id, {})
+    assert api.get(CONTACTS + lead_id, key=caller.key).status == 404
+
+
+def test_only_the_stored_record_says_whose_a_key_is(api: ApiServer, records: Records) -> None:
+    one, other = records.caller(), records.caller()
+    name = one.name + b"k" + api_keys.key_hash(one.key).encode()
+    records.client.set(name, api_keys.organization_tag(other.organization_id).encode() + bytes(6))
+    assert api.get(LEADS + UNKNOWN, key=one.key).error == "invalid_api_key"
+
+
+def test_head_is_get_without_a_body(api: ApiServer, records: Records, caller: Caller) -> None:
+    lead_id = records.lead(caller.organization_id, {"id": "x"})
+    for path, key in ((LEADS + lead_id, caller.key), (LEADS + UNKNOWN, caller.key), (LEADS + "x", None)):
+        sent = {"X-Request-Id": "same"}
+        get, head = (api.get(path, key=key, headers=sent, method=method) for method in ("GET", "HEAD"))
+        assert head.status == get.status
+        assert head.body == b""
+        assert head.headers["content-length"] == str(len(get.body))
+        assert head.headers.keys() == get.headers.keys()
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        pytest.param("{etag}", 304, id="the tag"),
+        pytest.param("{strong}", 304, id="made strong: compared weakly"),
+        pytest.param("*", 304, id="any"),
+        pytest.param('"a", {etag}, W/"b"', 304, id="in a list"),
+        pytest.param('junk {etag} ,, "', 304, id="among garbage"),
+        pytest.param('W/"000000000000000000000000"', 200, id="another"),
+        pytest.param('"x"', 200, id="none of ours"),
+        pytest.param("{bare}", 200, id="without quotes"),
+        pytest.param('"*"', 200, id="a quoted star is a tag"),
+        pytest.param("", 200, id="empty"),
+        pytest.param('"' + "x" * 8000 + '"', 200, id="long"),
+    ],
+)
+def test_if_none_match(api: ApiServer, records: Records, caller: Caller, header: str, status: int) -> None:
+    lead_id = records.lead(caller.organization_id, {"id": "x"})
+    first = api.get(LEADS + lead_id, key=caller.key)
+    etag = first.headers["etag"]
+    sent = header.format(etag=etag, strong=etag[2:], bare=etag[3:-1])
+    answer = api.get(LEADS + lead_id, key=caller.key, headers={"If-None-Match": sent})
+    assert answer.status == status
+    assert answer.headers["etag"] == etag
+    assert answer.headers["cache-control"] == "private, no-cache"
+    assert answer.headers["x-ratelimit-remaining"] == ("99" if status == 304 else "98")  # 304 is free
+    if status == 304:
+        assert answer.body == b""
+        assert "content-length" not in answer.headers
+
+
+def test_304_comes_after_the_limits(api: ApiServer, records: Records) -> None:
+    caller = records.caller(key_limit=(1, 60))
+    lead_id = records.lead(caller.organization_id, {})
+    assert api.get(LEADS + lead_id, key=caller.key).status == 200
+    answer = api.get(LEADS + lead_id, key=caller.key, headers={"If-None-Match": "*"})
+    assert_error(answer, 429, "rate_limit_exceeded")

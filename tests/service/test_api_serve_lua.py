@@ -1,0 +1,247 @@
+"""`serve.lua` by itself, on a single Redis and on one in cluster mode: every return its header names.
+
+The clock is Redis's own, so a row says how many microseconds from now a bucket is full again.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from api.store import _SCRIPT, Reply
+from schemas import api_keys, names
+from schemas.layouts import CONTACT_BODY, LEAD_BODY
+from tests.service.records import Caller, Records
+from tests.service.services import RedisService
+
+SECOND = 1_000_000
+# Time goes by between writing a bucket and reading it.
+SLACK = SECOND
+
+
+@pytest.fixture(params=["redis_server", "redis_cluster_server"])
+def records(request: pytest.FixtureRequest) -> Iterator[Records]:
+    service: RedisService = request.getfixturevalue(request.param)
+    with service.client() as client:
+        yield Records(client)
+
+
+def bucket_names(caller: Caller) -> tuple[bytes, bytes]:
+    hashed = api_keys.key_hash(caller.key)
+    return names.key_limit(caller.name, hashed), names.organization_limit(caller.name)
+
+
+def run(records: Records, caller: Caller, document: bytes | None, *tags: bytes, tag: str | None = None) -> Reply:
+    active = names.api_key(caller.name, api_keys.key_hash(caller.key))
+    keys = [active, caller.name, *bucket_names(caller), *([document] if document else [])]
+    owner = tag or api_keys.organization_tag(caller.organization_id)
+    arguments: list[Any] = [owner, 100, 10, 300, 10, *tags]
+    return Reply(*records.client.eval(_SCRIPT.decode(), len(keys), *keys, *arguments))
+
+
+def lead_name(records: Records, caller: Caller, **how: Any) -> bytes:
+    lead_id = records.lead(caller.organization_id, {"id": "x"}, **how)
+    return names.lead(caller.name, 1, lead_id)
+
+
+def fill(records: Records, name: bytes, full_in: int) -> None:
+    seconds, microseconds = records.client.time()
+    records.client.set(name, seconds * SECOND + microseconds + full_in)
+
+
+def test_200_returns_the_whole_value_and_charges_both(records: Records) -> None:
+    caller = records.caller()
+    name = lead_name(records, caller)
+    reply = run(records, caller, name)
+    assert (reply.status, reply.value) == (200, records.read(name))
+    assert reply.value[LEAD_BODY:] == b'{"id":"x"}'
+    assert (reply.key_quota, reply.key_window, reply.key_remaining) == (100, 10, 99)
+    assert (reply.organization_quota, reply.organization_window, reply.organization_remaining) == (300, 10, 299)
+    assert (reply.key_full_in, reply.organization_full_in) == (100_000, 33_334)
+    assert (reply.wait, reply.violated, reply.limited) == (0, 0, 1)
+    for bucket, full_in in zip(bucket_names(caller), (100_000, 33_334), strict=True):
+        assert records.client.get(bucket) == b"%d" % (reply.now + full_in)
+        assert 0 < records.client.pttl(bucket) <= full_in // 1000 + 1
+
+
+def test_contact(records: Records) -> None:
+    caller = records.caller()
+    contact_id = records.contact(caller.organization_id, {"id": "c"})
+    reply = run(records, caller, names.contact(caller.name, 1, contact_id))
+    assert (reply.status, reply.value[CONTACT_BODY:]) == (200, b'{"id":"c"}')
+
+
+@pytest.mark.parametrize("matching", [pytest.param("tag", id="its tag"), pytest.param("any", id="any")])
+def test_304_returns_the_head_and_charges_neither(records: Records, matching: str) -> None:
+    caller = records.caller()
+    name = lead_name(records, caller)
+    value = records.read(name)
+    reply = run(records, caller, name, b"twelve bytes", value[22:34] if matching == "tag" else b"*")
+    assert (reply.status, reply.value) == (304, value[:34])
+    assert (reply.key_remaining, reply.organization_remaining) == (100, 300)
+    assert not records.client.exists(*bucket_names(caller))
+
+
+def test_another_tag_is_no_match(records: Records) -> None:
+    caller = records.caller()
+    assert run(records, caller, lead_name(records, caller), b"twelve bytes").status == 200
+
+
+@pytest.mark.parametrize(
+    "state", [pytest.param(None, id="never there"), pytest.param(b"D", id="D"), pytest.param(b"T", id="T")]
+)
+def test_404_is_charged_and_not_matched(records: Records, state: bytes | None) -> None:
+    caller = records.caller()
+    name = lead_name(records, caller, state=state) if state else names.lead(caller.name, 1, str(uuid4()))
+    reply = run(records, caller, name, b"*")
+    assert (reply.status, reply.value, reply.key_remaining) == (404, b"", 99)
+    assert records.client.exists(*bucket_names(caller)) == 2
+
+
+def test_400_without_a_document_is_charged(records: Records) -> None:
+    caller = records.caller()
+    reply = run(records, caller, None)
+    assert (reply.status, reply.value, reply.key_remaining) == (400, b"", 99)
+
+
+def test_401_for_an_unknown_key(records: Records) -> None:
+    assert run(records, Caller(), None) == Reply(401)
+
+
+@pytest.mark.parametrize(
+    ("expires_in", "status"),
+    [
+        pytest.param(-1, 401, id="just expired"),
+        pytest.param(60_000, 400, id="not yet"),
+        pytest.param(None, 400, id="never"),
+    ],
+)
+def test_expiry_by_the_clock_of_redis(records: Records, expires_in: int | None, status: int) -> None:
+    caller = records.caller()
+    now = records.client.time()[0] * 1000
+    records.key(caller.key, caller.organization_id, expires_at=0 if expires_in is None else now + expires_in)
+    assert run(records, caller, None).status == status
+
+
+def test_401_for_a_key_that_is_another_organizations(records: Records) -> None:
+    caller = records.caller()
+    assert run(records, caller, None, tag=api_keys.organization_tag(str(uuid4()))) == Reply(401)
+
+
+@pytest.mark.parametrize(
+    "organization",
+    [
+        pytest.param({"access": False}, id="switched off"),
+        pytest.param({"state": b"D"}, id="deleted"),
+        pytest.param({"state": b"T"}, id="deleted by a tombstone"),
+        pytest.param(None, id="never heard of"),
+    ],
+)
+def test_403(records: Records, organization: dict[str, Any] | None) -> None:
+    caller = Caller()
+    records.key(caller.key, caller.organization_id)
+    if organization is not None:
+        records.organization(caller.organization_id, **organization)
+    assert run(records, caller, None) == Reply(403)
+
+
+@pytest.mark.parametrize(
+    ("key_full_in", "organization_full_in", "wait", "violated"),
+    [
+        # A charge of the key's bucket is 0.1 s of its 10 s, one of the organization's 33,334 µs.
+        pytest.param(10 * SECOND + 900_000, 0, 1_000_000, 1, id="the key's"),
+        pytest.param(0, 11 * SECOND, 33_334, 2, id="the organization's"),
+        pytest.param(10 * SECOND + 900_000, 11 * SECOND, 1_000_000, 3, id="both: the longer wait"),
+    ],
+)
+def test_429_charges_neither(
+    records: Records, key_full_in: int, organization_full_in: int, wait: int, violated: int
+) -> None:
+    caller = records.caller()
+    by_key, by_organization = bucket_names(caller)
+    fill(records, by_key, key_full_in)
+    fill(records, by_organization, organization_full_in)
+    before = records.client.mget(by_key, by_organization)
+    reply = run(records, caller, lead_name(records, caller), b"*")
+    assert (reply.status, reply.violated, reply.value) == (429, violated, b"")
+    assert 0 < reply.wait <= wait
+    assert records.client.mget(by_key, by_organization) == before
+
+
+def test_a_bucket_is_never_fuller_than_its_limit_allows(records: Records) -> None:
+    """A limit that was lowered: the debt of the old one is not kept."""
+    caller = records.caller(key_limit=(10, 1))
+    fill(records, bucket_names(caller)[0], 3600 * SECOND)
+    reply = run(records, caller, None)
+    assert (reply.status, reply.wait, reply.key_full_in) == (429, 100_000, SECOND)
+
+
+@pytest.mark.parametrize(
+    ("key_limit", "organization_limit", "seen"),
+    [
+        pytest.param((0, 0), (0, 0), (100, 10, 300, 10), id="the settings'"),
+        pytest.param((7, 3), (0, 0), (7, 3, 300, 10), id="its own for keys"),
+        pytest.param((0, 0), (9, 60), (100, 10, 9, 60), id="its own for all"),
+        pytest.param((1_000_000_000, 31_536_000), (1, 1), (1_000_000_000, 31_536_000, 1, 1), id="extremes"),
+    ],
+)
+def test_limits(
+    records: Records,
+    key_limit: tuple[int, int],
+    organization_limit: tuple[int, int],
+    seen: tuple[int, int, int, int],
+) -> None:
+    caller = records.caller(key_limit=key_limit, organization_limit=organization_limit)
+    reply = run(records, caller, None)
+    assert (
+        reply.key_quota,
+        reply.key_window,
+        reply.organization_quota,
+        reply.organization_window,
+    ) == seen
+    assert (reply.key_remaining, reply.organization_remaining) == (seen[0] - 1, seen[2] - 1)
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        pytest.param((1, 60), id="one"),
+        pytest.param((3, 60), id="an interval that is no whole number of microseconds: 20 s"),
+        pytest.param((7, 60), id="nor this"),
+        pytest.param((300, 600), id="many"),
+    ],
+)
+def test_exactly_the_quota_fits(records: Records, limit: tuple[int, int]) -> None:
+    caller = records.caller(key_limit=limit, organization_limit=(1_000_000, 1))
+    statuses = [run(records, caller, None).status for _ in range(limit[0] + 1)]
+    assert statuses == [400] * limit[0] + [429]
+
+
+def test_keys_of_one_organization_share_its_limit(records: Records) -> None:
+    caller = records.caller(organization_limit=(2, 60))
+    other = Caller(caller.organization_id, api_keys.mint(caller.organization_id))
+    records.key(other.key, caller.organization_id)
+    replies = [run(records, each, None) for each in (caller, other, caller, other)]
+    assert [reply.status for reply in replies] == [400, 400, 429, 429]
+    assert [reply.violated for reply in replies] == [0, 0, 2, 2]
+
+
+def test_served_where_only_the_charge_cannot_be_written(records: Records) -> None:
+    caller = records.caller()
+    name = lead_name(records, caller)
+    records.client.config_set("maxmemory", "1")
+    try:
+        reply = run(records, caller, name)
+    finally:
+        records.client.config_set("maxmemory", "0")
+    assert (reply.status, reply.limited) == (200, 0)
+    assert not records.client.exists(*bucket_names(caller))
+
+
+def test_time_brings_room_back(records: Records) -> None:
+    caller = records.caller(key_limit=(10, 100))
+    fill(records, bucket_names(caller)[0], 50 * SECOND)
+    reply = run(records, caller, None)
+    assert reply.key_remaining == 4
+    assert 60 * SECOND - SLACK < reply.key_full_in <= 60 * SECOND

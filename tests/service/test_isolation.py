@@ -1,0 +1,139 @@
+"""No key reads another organization, and what is erased leaves no byte (promises 5 and 6)."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from projector.record import Kind
+from schemas import api_keys, names
+from schemas.settings import ApiSettings
+from tests import crm
+from tests.crm import CONTACT, LEAD, ORGANIZATION, OTHER_ORGANIZATION
+from tests.service.api_server import CONTACTS, LEADS, ApiServer, running_api
+from tests.service.projection import Projection
+
+ORGANIZATIONS = (ORGANIZATION, OTHER_ORGANIZATION)
+KEYS = {
+    organization: api_keys.mint(organization, digit * 30)
+    for organization, digit in zip(ORGANIZATIONS, "12", strict=True)
+}
+PATHS = (LEADS, CONTACTS)
+
+
+def entity(path: str, organization: str, *, shared: bool) -> str:
+    """Ids are unique within an organization only: one pair is the same in both, one is not."""
+    if shared:
+        return LEAD if path == LEADS else CONTACT
+    return crm.uuid(ORGANIZATIONS.index(organization) * 16 + (1 if path == LEADS else 2) + 0x700)
+
+
+async def project_both(projection: Projection) -> None:
+    """Two organizations with an active key each, and records with the same and with different ids."""
+    for organization in ORGANIZATIONS:
+        key = KEYS[organization]
+        mine: dict[str, Any] = {"organization_id": organization}
+        await projection.apply(
+            crm.organization(id=organization, **mine).record(),
+            crm.api_key(hash=api_keys.key_hash(key), **mine).record(),
+        )
+        for shared in (True, False):
+            lead, contact = (entity(path, organization, shared=shared) for path in PATHS)
+            await projection.apply(
+                crm.contact(id=contact, first_name=f"of {organization}", **mine).record(),
+                crm.lead(id=lead, contact_id=contact, referrer=f"of {organization}", **mine).record(),
+            )
+
+
+@pytest.fixture
+def api(projection: Projection) -> Iterator[ApiServer]:
+    with running_api(ApiSettings(redis_url=projection.settings.redis_url)) as api:
+        yield api
+
+
+async def test_the_matrix(projection: Projection, api: ApiServer) -> None:
+    """Every key with every id of every organization: an answer is 404, or of the key's own organization."""
+    await project_both(projection)
+    for caller, owner, path, shared in itertools.product(ORGANIZATIONS, ORGANIZATIONS, PATHS, (True, False)):
+        answer = api.get(path + entity(path, owner, shared=shared), key=KEYS[caller])
+        if caller != owner and not shared:
+            assert (answer.status, answer.error) == (404, "not_found")
+            continue
+        assert answer.status == 200
+        assert answer.json["organization_id"] == caller
+        other = next(organization for organization in ORGANIZATIONS if organization != caller)
+        assert other.encode() not in answer.body
+
+
+async def test_another_organizations_record_is_answered_like_one_that_never_was(
+    projection: Projection, api: ApiServer
+) -> None:
+    await project_both(projection)
+    theirs = api.get(LEADS + entity(LEADS, OTHER_ORGANIZATION, shared=False), key=KEYS[ORGANIZATION])
+    nobodys = api.get(LEADS + crm.uuid(0xDEAD), key=KEYS[ORGANIZATION])
+    assert theirs.status == nobodys.status == 404
+    same = {"error", "message", "status"}
+    assert {name: theirs.json[name] for name in same} == {name: nobodys.json[name] for name in same}
+    assert theirs.headers.keys() == nobodys.headers.keys()
+
+
+async def test_a_key_stored_for_another_organization_than_it_names_opens_nothing(
+    projection: Projection, api: ApiServer
+) -> None:
+    """The core product made a mistake: the text names one organization, the event another."""
+    await project_both(projection)
+    misminted = api_keys.mint(OTHER_ORGANIZATION, "x" * 30)
+    event = crm.api_key(id=crm.uuid(0xF2), hash=api_keys.key_hash(misminted), organization_id=ORGANIZATION)
+    await projection.apply(event.record())
+    for path, owner in itertools.product(PATHS, ORGANIZATIONS):
+        assert api.get(path + entity(path, owner, shared=False), key=misminted).error == "invalid_api_key"
+
+
+async def test_a_record_that_names_another_organization_is_not_believed(projection: Projection, api: ApiServer) -> None:
+    """Even where Redis itself holds the wrong record under a key's name."""
+    await project_both(projection)
+    record = projection.client.get(
+        names.api_key(names.organization(OTHER_ORGANIZATION), api_keys.key_hash(KEYS[OTHER_ORGANIZATION]))
+    )
+    assert isinstance(record, bytes)
+    own = names.api_key(names.organization(ORGANIZATION), api_keys.key_hash(KEYS[ORGANIZATION]))
+    projection.client.set(own, record)
+    assert api.get(LEADS + LEAD, key=KEYS[ORGANIZATION]).error == "invalid_api_key"
+
+
+async def test_a_deleted_contact_leaves_no_byte(projection: Projection, api: ApiServer) -> None:
+    secrets: dict[str, Any] = {
+        "first_name": "Zaphodia",
+        "last_name": "Beeblebrox",
+        "email": "zb@example.com",
+        "phone": "+1 555 0100",
+    }
+    await project_both(projection)
+    await projection.apply(crm.contact(version=2, custom_fields={"diet": "nutriamatic"}, **secrets).record(offset=1))
+    assert b"Zaphodia" in api.get(LEADS + LEAD, key=KEYS[ORGANIZATION]).body
+    await projection.apply(crm.deleted(Kind.CONTACT, 3).record(offset=2))
+    kept = everything(projection)
+    for secret in (*secrets.values(), "nutriamatic", "diet"):
+        assert secret.encode() not in kept
+    assert api.get(LEADS + LEAD, key=KEYS[ORGANIZATION]).json["contact"] is None
+    assert api.get(CONTACTS + CONTACT, key=KEYS[ORGANIZATION]).status == 404
+
+
+def everything(projection: Projection) -> bytes:
+    """Every name and value in Redis."""
+    found = b""
+    for name in projection.client.scan_iter(count=1000):
+        found += name + b"\n"
+        match projection.client.type(name):
+            case b"string":
+                found += cast(bytes, projection.client.get(name))
+            case b"zset":
+                found += b"".join(cast(list[bytes], projection.client.zrange(name, 0, -1)))
+            case b"hash":
+                found += b"".join(cast(list[bytes], projection.client.hvals(name)))
+            case b"set":
+                found += b"".join(cast(set[bytes], projection.client.smembers(name)))
+            case other:
+                raise AssertionError(f"{name!r} is a {other!r}: look into it too")
+    return found

@@ -1,0 +1,58 @@
+"""What the API serves is what its OpenAPI document says: schemathesis finds no failure."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from schemas import examples, names
+from schemas.layouts import NO_CONTACT
+from schemas.settings import ApiSettings
+from tests.service.api_server import CONTACTS, LEADS, ApiServer, running_api
+from tests.service.records import Caller, Records, head
+from tests.service.services import RedisService
+
+BODY_PLACE = {LEADS: bytes(6), CONTACTS: bytes(3)}
+
+
+@pytest.fixture
+def api(redis_server: RedisService) -> Iterator[ApiServer]:
+    generous = "1000000/1s"
+    settings = ApiSettings(redis_url=redis_server.url, key_rate_limit=generous, organization_rate_limit=generous)
+    with running_api(settings) as api:
+        yield api
+
+
+@pytest.fixture
+def caller(redis_server: RedisService) -> Iterator[Caller]:
+    """One whose organization has the records of the document's examples."""
+    with redis_server.client() as client:
+        caller = Records(client).caller()
+        for path, name, record_id, document in (
+            (LEADS, names.lead, examples.LEAD_ID, examples.LEAD),
+            (CONTACTS, names.contact, examples.CONTACT_ID, examples.CONTACT),
+        ):
+            value = head() + b"tagtag" + NO_CONTACT + BODY_PLACE[path] + msgspec.json.encode(document)
+            client.set(name(caller.name, 1, record_id), value)
+        yield caller
+
+
+def test_the_examples_are_served(api: ApiServer, caller: Caller) -> None:
+    """So that what follows meets 200 and 304 as well."""
+    for path in (LEADS + examples.LEAD_ID, CONTACTS + examples.CONTACT_ID):
+        found = api.get(path, key=caller.key)
+        assert found.status == 200
+        assert api.get(path, key=caller.key, headers={"If-None-Match": found.headers["etag"]}).status == 304
+
+
+@pytest.mark.parametrize("with_key", [pytest.param(True, id="with a key"), pytest.param(False, id="without")])
+def test_schemathesis_finds_no_failure(api: ApiServer, caller: Caller, *, with_key: bool) -> None:
+    url = f"http://127.0.0.1:{api.port}/api/v1/ext/openapi.json"
+    command = [sys.executable, "-m", "schemathesis.cli", "run", url, "--checks", "all", "--max-examples", "30"]
+    command += ["--seed", "1", "--continue-on-failure", "--no-color"]
+    if with_key:
+        command += ["--header", f"Authorization: {caller.authorization}"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert found.returncode == 0, found.stdout[-6000:] + found.stderr[-2000:]

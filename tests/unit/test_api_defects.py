@@ -1,0 +1,90 @@
+"""A defect of ours, wherever it is: 500 as JSON, and a line in the log that names the request."""
+
+import asyncio
+import logging
+from typing import Any
+
+import msgspec
+import pytest
+
+from api.answer import Answer
+from api.counters import Counters
+from api.cycle import Cycle
+from api.endpoint import Endpoint
+from api.request import Request
+
+SCOPE: dict[str, Any] = {
+    "method": "GET",
+    "raw_path": b"/",
+    "headers": [(b"x-request-id", b"mine"), (b"authorization", b"Bearer lv_live_secret")],
+    "state": {},
+}
+
+
+class Wire(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.closed = False
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def close(self) -> None:
+        self.closed = True
+
+
+async def broken(_: Request) -> Answer:
+    raise ZeroDivisionError
+
+
+async def broken_app(*_: object) -> None:
+    raise ZeroDivisionError
+
+
+async def nothing() -> dict[str, Any]:
+    return {}
+
+
+async def test_in_a_handler(caplog: pytest.LogCaptureFixture) -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    counters = Counters()
+    await Endpoint("x", broken, counters)(SCOPE, nothing, send)
+    start, body = sent
+    assert start["status"] == 500
+    assert msgspec.json.decode(body["body"])["error"] == "internal_error"
+    assert (b"x-request-id", b"mine") in start["headers"]
+    assert counters.routes["x"].statuses == {500: 1}
+    assert [vars(record)["request_id"] for record in caplog.records] == ["mine"]
+    assert "secret" not in caplog.text
+
+
+async def test_outside_of_all_handlers() -> None:
+    wire, done = Wire(), asyncio.Event()
+    cycle = Cycle(
+        scope=SCOPE,  # type: ignore[arg-type]  # as much of it as is read
+        transport=wire,
+        flow=None,  # type: ignore[arg-type]
+        logger=logging.getLogger("uvicorn.error"),
+        access_logger=logging.getLogger("uvicorn.access"),
+        access_log=False,
+        default_headers=[],
+        message_event=asyncio.Event(),
+        expect_100_continue=False,
+        keep_alive=True,
+        on_response=done.set,
+    )
+    await cycle.run_asgi(broken_app)
+    head, _, body = wire.written.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 500 Internal Server Error\r\n")
+    assert b"content-type: application/json" in head
+    assert b"x-request-id: " in head
+    assert msgspec.json.decode(body)["error"] == "internal_error"
+    assert wire.closed
+    assert done.is_set()

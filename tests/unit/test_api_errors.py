@@ -1,0 +1,53 @@
+"""Errors and how they are answered. What OpenAPI says of them lies in schemas/problems.py."""
+
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from api import errors
+from api.answer import of_error
+from api.errors import ApiError
+from schemas.problems import PROBLEMS
+
+
+def kinds(error: type[ApiError] = ApiError) -> Iterator[type[ApiError]]:
+    for kind in error.__subclasses__():
+        yield kind
+        yield from kinds(kind)
+
+
+ANSWERED = [kind for kind in kinds() if kind is not errors.Refused]
+
+
+def make(kind: type[ApiError]) -> ApiError:
+    return kind(2, ["key"]) if kind is errors.RateLimitExceeded else kind()
+
+
+@pytest.mark.parametrize("kind", ANSWERED)
+def test_every_error_is_in_the_description_of_the_api(kind: type[ApiError]) -> None:
+    assert (kind.code, kind.status) in {(problem.code, problem.status) for problem in PROBLEMS}
+
+
+def test_every_error_of_the_description_exists() -> None:
+    assert {problem.code for problem in PROBLEMS} == {kind.code for kind in ANSWERED}
+
+
+@pytest.mark.parametrize("kind", ANSWERED)
+def test_bodies(kind: type[ApiError]) -> None:
+    answer = of_error(make(kind), b"the-id")
+    body = msgspec.json.decode(answer.body)
+    expected = ["error", "message", "status", "request_id"]
+    if kind.status in (429, 503):
+        expected.append("retry_after")
+    if kind.status == 429:
+        expected.append("violated_policies")
+    assert list(body) == expected
+    assert (body["error"], body["status"], body["request_id"]) == (kind.code, answer.status, "the-id")
+    assert answer.status == kind.status
+    assert (b"cache-control", b"no-store") in answer.headers
+
+
+def test_reasons_stay_inside() -> None:
+    answer = of_error(errors.ErrorReply("LOADING of 10.0.0.7"), b"x")
+    assert b"10.0.0.7" not in answer.body

@@ -9,8 +9,8 @@ import msgspec
 import uvloop
 from rich.console import Console
 
-from projector import arguments as parser
 from projector import rebuild_command, show, status
+from projector.arguments import parse
 from projector.dead_letters_command import run_dead_letters
 from projector.errors import ProjectorError
 from projector.run import run
@@ -23,7 +23,7 @@ Command = Callable[[argparse.Namespace, ProjectorSettings, Store, Console], Awai
 
 def main() -> int:
     """Run a command; its exit code: 0 done, 1 not, 2 called wrongly."""
-    arguments = parser.parser().parse_args()
+    arguments = parse()
     try:
         settings = load(ProjectorSettings, os.environ)
     except SettingsError as error:

@@ -5,6 +5,7 @@ leads), a lead that has moved leaves the index of its former contact, an API key
 both records, and a deleted or re-created organization becomes a task. Everything may be repeated at any time.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
@@ -23,9 +24,11 @@ from projector.intent import (
     PutOrganization,
 )
 from projector.store import Store
+from schemas.fields import UUID_PATTERN
 
 STALE, WRITTEN, ORGANIZATION_DELETED, ERASE_DUE, REPLAY_DUE = 0, 1, 2, 8, 16
 _SLICE = 100
+_CONTACT_ID = re.compile(UUID_PATTERN.encode())
 
 
 class Applied(msgspec.Struct):
@@ -72,8 +75,9 @@ class Applier:
         tasks: list[str] = []
         for intent, reply in zip(intents, replies, strict=True):
             match intent:
-                case PutLead() | DeleteLead() if isinstance(reply, bytes):
-                    moves.append(command.leave_contact(intent, reply.decode(), generations))
+                case PutLead() | DeleteLead() if isinstance(reply, list):
+                    former = [contact for contact in reply if _CONTACT_ID.fullmatch(contact)]  # else it was corrupted
+                    moves += [command.leave_contact(intent, contact.decode(), generations) for contact in former]
                     code = WRITTEN
                 case PutContact() | DeleteContact() if isinstance(reply, list):
                     fans.append(_Fan(intent.organization_id, intent.id, reply[1:]))

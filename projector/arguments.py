@@ -1,6 +1,8 @@
 """What the commands of `python -m projector` take."""
 
 import argparse
+import re
+from collections.abc import Sequence
 from uuid import UUID
 
 _LETTER_ACTIONS = {
@@ -11,8 +13,16 @@ _LETTER_ACTIONS = {
 }
 
 
-def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read a command line, by default the process's own. Ends the process where it is wrong."""
+    whole = _parser()
+    arguments = whole.parse_args(words)
+    if arguments.command == "rebuild" and (arguments.lead or arguments.contact) and not arguments.organization:
+        whole.error("--lead and --contact are rebuilt in place, and need their --organization")
+    return arguments
+
+
+def _parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(
         prog="python -m projector", description="Projects change events from Kafka into Redis. Settings: README."
     )
@@ -74,13 +84,19 @@ def _forced(command: argparse.ArgumentParser) -> None:
 
 def _compared(command: argparse.ArgumentParser) -> None:
     command.add_argument("--sample", type=_share, default=1.0, help="share of the documents, such as 0.01; all: 1")
-    command.add_argument("--allow", action="append", default=[], metavar="KIND.FIELD",
+    command.add_argument("--allow", type=_field, action="append", default=[], metavar="KIND.FIELD",
                          help="a field that may differ, such as leads.quote_total; any number of times")  # fmt: skip
-    command.add_argument("--threshold", type=int, default=0, help="how many documents may differ (0)")
+    command.add_argument("--threshold", type=int, default=0, metavar="COUNT", help="how many documents may differ (0)")
 
 
 def _uuid(text: str) -> str:
     return str(UUID(text))
+
+
+def _field(text: str) -> str:
+    if not re.fullmatch(r"(leads|contacts)\.[a-z_]+", text):
+        raise argparse.ArgumentTypeError(f"{text!r}: write leads.FIELD or contacts.FIELD, such as leads.quote_total")
+    return text
 
 
 def _share(text: str) -> float:

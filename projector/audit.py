@@ -1,36 +1,29 @@
 """Audits the live generation against the topics: what was evicted, corrupted, missed, or should not be there.
 
-1.  The topics are read once, and of each document only hashes are kept: under a kilobyte an entity, whatever its size.
+1.  The topics are read once, up to the positions of the projectors, and of each document only hashes are kept: under a
+    kilobyte an entity, whatever its size.
 2.  Every document in Redis is compared with them. Its bytes are hashed again, so that a corrupted one shows.
-3.  What differs may only have changed meanwhile: it is read again from the topics and from Redis and compared byte
-    for byte, a few times over.
+3.  What differs may only have changed meanwhile: `suspects` finds out.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any
-from zlib import crc32
+from collections.abc import AsyncIterator
 
-import msgspec
-
-from projector import mapping
-from projector.compare import differing_fields, document, document_names
+from projector.compare import document, document_names, in_sample
 from projector.errors import BadRecord
 from projector.kafka import Reader, open_reader
-from projector.record import Kind, Partition, Record, entity_key
-from projector.reference import Document, Entity, Reference
+from projector.lag import lag
+from projector.record import Kind, Record, entity_key
+from projector.reference import Entity, Reference
 from projector.report import Difference, Report
 from projector.store import Store
-from schemas import documents, names
-from schemas.layouts import CONTACT_BODY, LEAD_BODY, NO_CONTACT, TAGS, content_hash
+from projector.suspects import Ranges, look_again, read_covered, score
+from projector.tags import expected_tags, hashes, stored_tags
+from schemas import names
 from schemas.settings import ProjectorSettings
 
 _KINDS = {b"l": Kind.LEAD, b"c": Kind.CONTACT}
 _READ = (Kind.ORGANIZATION, Kind.CONTACT, Kind.LEAD)
-_ROUNDS = 3
 _SLICE = 500
-_encode = msgspec.json.encode
-
-Ranges = Mapping[Partition, tuple[int, int]]
 
 
 async def audit(
@@ -44,29 +37,38 @@ async def audit(
     """Compare every document, or this share of them, with what the topics say. Raises Unavailable."""
     report = Report(f"generation {generation} against the topics", {Kind.LEAD: 0, Kind.CONTACT: 0}, sample)
     async with open_reader(settings, _READ) as reader:
-        ranges = await reader.range(await reader.partitions())
-        report.notes += _gaps(ranges)
-        expected = Reference(_hashes)
-        async for records in reader.read(ranges):
-            for record in records:
-                if _is_wanted(record, sample):
-                    expected.add(record)
-        suspects = await _suspects(store, generation, expected, sample, report)
+        covered = await read_covered(store, reader)
+        report.notes += await _notes(store, reader, covered)
+        expected = await _read_topics(reader, covered, sample)
+        suspects = await _suspects(store, generation, expected, report)
         del expected  # its memory is needed no more
-        for _ in range(_ROUNDS):
-            if suspects:
-                suspects = await _look_again(store, reader, generation, suspects)
-    for (kind, organization_id, entity_id), fields in suspects.items():
+        verdict = await look_again(store, settings, reader, generation, suspects)
+    for (kind, organization_id, entity_id), fields in verdict.differing.items():
         report.add(Difference(kind, organization_id, entity_id, fields), allowed)
+    if verdict.changing:
+        report.notes.append(f"{verdict.changing:,} documents kept changing, and could not be compared")
     return report
 
 
-def _gaps(ranges: Ranges) -> list[str]:
-    return [
+async def _notes(store: Store, reader: Reader, covered: Ranges) -> list[str]:
+    notes = [
         f"{partition.topic}:{partition.partition} begins at offset {first}: what was only said before it shows as extra"
-        for partition, (first, _) in ranges.items()
+        for partition, (first, _) in covered.items()
         if first
     ]
+    behind = await lag(store, await reader.range(list(covered)))
+    if behind:
+        notes.append(f"the projectors are {behind:,} records behind: those are not looked at")
+    return notes
+
+
+async def _read_topics(reader: Reader, covered: Ranges, sample: float) -> Reference:
+    expected = Reference(hashes)
+    async for records in reader.read(covered):
+        for record in records:
+            if _is_wanted(record, sample):
+                expected.add(record)
+    return expected
 
 
 def _is_wanted(record: Record, sample: float) -> bool:
@@ -74,117 +76,43 @@ def _is_wanted(record: Record, sample: float) -> bool:
     if record.kind is not Kind.LEAD or sample == 1:
         return True
     try:
-        return crc32(names.short_id(entity_key(record).id)) < sample * 2**32
+        return in_sample(names.short_id(entity_key(record).id), sample)
     except BadRecord:
         return False
 
 
-def _hashes(document: Document) -> Any:
-    """The 12 bytes of a contact that are its tags in Redis; of a lead the first 6, and its contact's id."""
-    match document:
-        case documents.Lead():
-            return content_hash(_encode(document)), document.contact_id
-        case documents.Contact():
-            return content_hash(_encode(document)) + content_hash(_encode(mapping.contact_summary(document)))
-    return None
-
-
-def _expected_tags(expected: Reference, entity: Entity) -> bytes | None:
-    """The tags (tag and mark) that a document should have; None where there should be none."""
-    kind, organization_id, _ = entity
-    found = expected.newest.get(entity)
-    if found is None or not found.live or expected.is_erased(organization_id):
-        return None
-    if kind is Kind.CONTACT:
-        return bytes(found.document)
-    tag, contact_id = found.document
-    contact = expected.newest.get((Kind.CONTACT, organization_id, contact_id))
-    return bytes(tag + (contact.document[6:] if contact and contact.live else NO_CONTACT))
-
-
-async def _suspects(
-    store: Store, generation: int, expected: Reference, sample: float, report: Report
-) -> dict[Entity, tuple[str, ...]]:
-    """Documents whose bytes are not what they should be, and those that are not there."""
-    suspects: dict[Entity, tuple[str, ...]] = {}
+async def _suspects(store: Store, generation: int, expected: Reference, report: Report) -> list[Entity]:
+    """Documents that are not what they should be, and those that are not there."""
+    suspects: list[Entity] = []
     seen: set[Entity] = set()
-    async for entities in _entities(store, generation, sample):
-        for entity, value in zip(entities, await _values(store, generation, entities), strict=True):
-            kind = entity[0]
-            tags = _expected_tags(expected, entity)
-            report.checked[kind] += tags is not None and entity not in seen
+    async for entities in _entities(store, generation, report.sample):
+        stored = await _read_stored(store, generation, entities, expected)
+        for entity, (value, found_score) in zip(entities, stored, strict=True):
+            if entity in seen:
+                continue
             seen.add(entity)
-            if _true_tags(kind, value) != tags:
-                suspects[entity] = ()
-    for entity, newest in expected.newest.items():
-        kind = entity[0]
-        sampled = sample == 1 or crc32(names.short_id(entity[2])) < sample * 2**32
-        if not (newest.live and kind in report.checked and sampled) or entity in seen:
-            continue
-        if _expected_tags(expected, entity) is not None:
+            report.checked[entity[0]] += expected_tags(expected, entity) is not None
+            if not _is_right(entity, value, found_score, expected):
+                suspects.append(entity)
+    for entity in expected.newest.keys() - seen:
+        kind, _, id_ = entity
+        if kind in report.checked and in_sample(names.short_id(id_), report.sample) and expected_tags(expected, entity):
             report.checked[kind] += 1
-            suspects[entity] = ()
+            suspects.append(entity)
     return suspects
 
 
-def _true_tags(kind: Kind, value: bytes | None) -> bytes | None:
-    """The tags that a value's own bytes give; None for no document, nothing true for one that contradicts itself."""
+def _is_right(entity: Entity, value: bytes | None, found_score: float | None, expected: Reference) -> bool:
+    kind = entity[0]
+    tags = expected_tags(expected, entity)
     found = document(kind, value)
-    if value is None or found.body is None:
-        return None
-    if kind is Kind.CONTACT:
-        tag, mark = content_hash(value[CONTACT_BODY:]), value[28:34]
-    else:
-        at, length = int.from_bytes(value[34:37], "little"), int.from_bytes(value[37:40], "little")
-        body, summary = value[LEAD_BODY:], value[LEAD_BODY + at : LEAD_BODY + at + length]
-        tag = content_hash(body[:at] + b"\0" + body[at + length :])
-        mark = NO_CONTACT if summary == b"null" else content_hash(summary)
-    return tag + mark if tag + mark == value[TAGS] else b""
+    if value is None or found.body is None or tags is None:
+        return found.body is None and tags is None
+    in_index = kind is Kind.CONTACT or found_score == score(tags[6:])
+    return in_index and stored_tags(kind, value) == tags and found.version == expected.newest[entity].version
 
 
-async def _look_again(
-    store: Store, reader: Reader, generation: int, suspects: Iterable[Entity]
-) -> dict[Entity, tuple[str, ...]]:
-    """Those of the suspects that still differ, with the fields that do."""
-    remaining = list(suspects)
-    exact = await _read_exactly(reader, remaining)
-    still = {}
-    for start in range(0, len(remaining), _SLICE):
-        entities = remaining[start : start + _SLICE]
-        for entity, value in zip(entities, await _values(store, generation, entities), strict=True):
-            found = document(entity[0], value)
-            body = exact.document(entity)
-            fields = differing_fields(msgspec.structs.replace(found, body=body), found)
-            if not fields and _true_tags(entity[0], value) == b"":
-                fields = ["head"]
-            if fields:
-                still[entity] = tuple(fields)
-    return still
-
-
-async def _read_exactly(reader: Reader, entities: list[Entity]) -> Reference:
-    """The whole documents of some entities, and of the contacts of leads among them, from the topics as they are."""
-    ranges = await reader.range(await reader.partitions())
-    exact = Reference()
-    await _read_keys(reader, ranges, {f"{organization}:{id_}".encode() for _, organization, id_ in entities}, exact)
-    contacts = {
-        f"{organization}:{newest.document.contact_id}".encode()
-        for (kind, organization, _), newest in exact.newest.items()
-        if kind is Kind.LEAD and newest.live
-    }
-    organizations = {organization.encode() for _, organization, _ in entities}
-    await _read_keys(reader, ranges, contacts | organizations, exact)
-    return exact
-
-
-async def _read_keys(reader: Reader, ranges: Ranges, keys: set[bytes], into: Reference) -> None:
-    async for records in reader.read(ranges):
-        for record in records:
-            if record.key in keys:
-                into.add(record)
-
-
-async def _entities(store: Store, generation: int, sample: float) -> Any:
+async def _entities(store: Store, generation: int, sample: float) -> AsyncIterator[list[Entity]]:
     """The entities that Redis has a document or marker of, in slices."""
     entities: list[Entity] = []
     async for owner, number, letter, short in document_names(store, sample):
@@ -196,11 +124,18 @@ async def _entities(store: Store, generation: int, sample: float) -> Any:
     yield entities
 
 
-async def _values(store: Store, generation: int, entities: list[Entity]) -> list[bytes | None]:
+async def _read_stored(
+    store: Store, generation: int, entities: list[Entity], expected: Reference
+) -> list[tuple[bytes | None, float | None]]:
+    """The value of each entity, and of a lead its place in the index of its contact."""
     async with store.errors():
         pipeline = store.redis.pipeline(transaction=False)
-        for kind, organization_id, entity_id in entities:
+        for entity in entities:
+            kind, organization_id, id_ = entity
             owner = names.organization(organization_id)
-            name = names.lead if kind is Kind.LEAD else names.contact
-            pipeline.get(name(owner, generation, entity_id))
-        return list(await pipeline.execute())
+            newest = expected.newest.get(entity)
+            contact_id = newest.document.contact_id if kind is Kind.LEAD and newest and newest.live else id_
+            pipeline.get((names.lead if kind is Kind.LEAD else names.contact)(owner, generation, id_))
+            pipeline.zscore(names.contact_leads(owner, generation, contact_id), names.short_id(id_))
+        replies = await pipeline.execute()
+    return list(zip(replies[::2], replies[1::2], strict=True))

@@ -65,8 +65,9 @@ class Batch:
             change = read(record)
             intent = mapping.intent(change, record)
         except BadRecord as error:
-            self.dead_letters.append(DeadLetter.of(record, error.reason))
-            self._guard.note(error.reason)
+            letter = DeadLetter.of(record, error.reason)
+            self.dead_letters.append(letter)
+            self._guard.note(f"{letter.field}: {letter.reason}")
             return None
         self._guard.note(None)
         self._event_times[Partition(record.topic, record.partition)] = change.time

@@ -3,6 +3,8 @@
     live       the generation that the API serves; absent until a first projection is complete
     previous   the one that was live before: what a rollback goes back to
     <number>   JSON: a `Description`
+    last       the highest number that was ever given; none is used twice
+    dropping:<number>   its documents are being dropped
 
 Which generations are written stands in the ledger, where every checkpoint compares it.
 """
@@ -11,7 +13,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from projector.command import Generations
+from projector.command import Command, Generations
 from projector.errors import Superseded
 from projector.ledger import FIRST, Ledger
 from projector.mapping import VERSION
@@ -29,12 +31,25 @@ class Description(msgspec.Struct, frozen=True):
 
 
 class Registry(msgspec.Struct, frozen=True):
-    """All generations. `live` and `previous` are 0 where there is none."""
+    """All generations. `live`, `previous` and `last` are 0 where there is none."""
 
     live: int
     previous: int
     writing: Generations
     descriptions: dict[int, Description]
+    dropping: frozenset[int] = frozenset()
+    last: int = 0
+
+    @property
+    def next(self) -> int:
+        """The generation that is being built, or waits to be promoted; 0 where there is none."""
+        newer = (n for n in self.writing if n in self.descriptions and n > max(self.live, self.previous))
+        return max(newer, default=0)
+
+    @property
+    def highest(self) -> int:
+        """The highest number that was ever given, as far as is known."""
+        return max(self.last, *self.writing, *self.descriptions, *self.dropping)
 
     def rebuild_due(self) -> bool:
         """Was the live generation mapped by another version than this program's?"""
@@ -50,7 +65,16 @@ async def read(store: Store) -> Registry:
     descriptions = {
         int(name): msgspec.json.decode(value, type=Description) for name, value in fields.items() if name.isdigit()
     }
-    return Registry(int(fields.get("live", "0")), int(fields.get("previous", "0")), writing, descriptions)
+    dropping = frozenset(int(name[9:]) for name in fields if name.startswith("dropping:"))
+    live, previous, last = (int(fields.get(name, "0")) for name in ("live", "previous", "last"))
+    return Registry(live, previous, writing, descriptions, dropping, last)
+
+
+async def new_number(store: Store, registry: Registry) -> int:
+    """A number that no generation ever had, but for those that an emptied Redis forgot. Raises Unavailable."""
+    async with store.errors():
+        await store.redis.hsetnx(names.GENERATIONS, "last", str(registry.highest))
+        return int(await store.redis.hincrby(names.GENERATIONS, "last", 1))
 
 
 async def check_mapping(store: Store, writing: Generations) -> None:
@@ -66,6 +90,19 @@ async def describe(store: Store, generation: int, description: Description) -> N
     """Keep what is known of a generation. Raises Unavailable."""
     async with store.errors():
         await store.redis.hset(names.GENERATIONS, str(generation), msgspec.json.encode(description).decode())
+
+
+async def amend(store: Store, generation: int, description: Description) -> bool:
+    """Change what is known of a generation. False where there is no such generation (any more). Raises Unavailable."""
+    arguments = [b"%d" % generation, msgspec.json.encode(description)]
+    [changed] = await store.run([Command("amend", [names.GENERATIONS], arguments)])
+    return bool(changed)
+
+
+async def forget(store: Store, generation: int) -> None:
+    """Keep nothing of a generation that was never written, or that is dropped. Raises Unavailable."""
+    async with store.errors():
+        await store.redis.hdel(names.GENERATIONS, str(generation), f"dropping:{generation}")
 
 
 async def begin_first(store: Store) -> None:

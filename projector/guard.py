@@ -22,7 +22,7 @@ class BadRecordGuard:
         """One that goes on from here. It takes this one's place once the batch that it counts is covered: a batch that
         is not is read again, and its records count once."""
         trial = copy(self)
-        trial._window = self._window.copy()
+        trial._window = self._window.copy()  # noqa: SLF001  # of its own class
         return trial
 
     def note(self, reason: str | None) -> None:

@@ -4,7 +4,7 @@ import logging
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
@@ -150,6 +150,14 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
         self._source.displace([Partition(*partition) for partition in assigned])
 
 
+class Retention(NamedTuple):
+    """`policy` is `compact`, `delete` or `compact,delete`; the others bound what `delete` leaves, -1 for no bound."""
+
+    policy: str
+    milliseconds: int
+    bytes: int
+
+
 class Reader:
     """Reads any offsets of some topics, without a group: for redrive, replay and status."""
 
@@ -185,11 +193,8 @@ class Reader:
             for partition in sorted(topic["partitions"], key=lambda partition: partition["partition"])
         ]
 
-    async def retention(self) -> dict[str, str] | None:
-        """How long each topic keeps its records: `compact`, `compact,delete` or `delete`, and after how long.
-
-        None where the brokers do not say (the embedded ones cannot).
-        """
+    async def retention(self) -> dict[str, Retention] | None:
+        """How long each topic keeps its records. None where the brokers do not say (the embedded ones cannot)."""
         admin = AIOKafkaAdminClient(**self._connection)
         wanted = [ConfigResource(ConfigResourceType.TOPIC, name) for name in self._kinds]
         try:
@@ -204,7 +209,9 @@ class Reader:
         for answer in answers:
             for _, _, _, name, configs in answer.resources:
                 values = {config[0]: config[1] for config in configs}
-                found[name] = f"{values['cleanup.policy']}, retention.ms={values['retention.ms']}"
+                found[name] = Retention(
+                    values["cleanup.policy"], int(values["retention.ms"]), int(values["retention.bytes"])
+                )
         return found
 
     async def range(self, partitions: Sequence[Partition]) -> dict[Partition, tuple[int, int]]:
@@ -300,6 +307,8 @@ def _consumer(settings: ProjectorSettings, group_id: str | None) -> AIOKafkaCons
         metadata_max_age_ms=_METADATA_AGE_MS,
         fetch_max_wait_ms=200,
         max_partition_fetch_bytes=4 * 1024 * 1024,
+        session_timeout_ms=int(settings.kafka_session_timeout * 1000),
+        heartbeat_interval_ms=int(settings.kafka_session_timeout * 1000 / 4),
         client_id="leadview-projector",
         **connection(settings),
     )

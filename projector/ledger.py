@@ -4,7 +4,7 @@
     writing               the generations, "1" or "1,2"; their numbers are never used twice. Every checkpoint compares
                           it with what the batch was written to: one that missed a generation is not covered
 
-The line that follows the topics has `lv:positions`; each rebuild has a hash of its own.
+The line that follows the topics has `lv:{ledger}:positions`; each rebuild has a hash of its own.
 """
 
 from collections.abc import Mapping, Sequence

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import assert_never
 
 from projector import generations
@@ -169,9 +170,16 @@ class Line:
         if now - self._looked_at < _LOOK_SECONDS:
             return
         self._looked_at = now
+        await self._check_generations()
         await self._check_positions()
         await self._measure_lag()
         await self._commit()
+
+    async def _check_generations(self) -> None:
+        """A quiet line hears of a rebuild, or of a drop, before its next record: it would show in one generation only
+        until the checkpoint refuses it."""
+        if self._positions and await self._ledger.writing() != self._writing:
+            self._generations_changed()
 
     async def _check_positions(self) -> None:
         """A quiet line notices as well that Redis was emptied or went back in time."""
@@ -250,11 +258,13 @@ class Line:
         self._source.pause()
         while not stop.is_set():
             logger.error(
-                "line stopped: %s. Nothing was skipped. Look at `python -m projector dead-letters list`, mend the "
-                "producer or the projector, then start it again: it goes on where it stopped",
+                "line stopped: %s. Nothing was skipped. Mend the producer or the projector, or raise the limit, then "
+                "start it again: it goes on where it stopped",
                 error,
                 extra=self._who(),
             )
+            with suppress(Unavailable):
+                await self._source.poll(1, 0)  # paused, so nothing comes; but who never polls is put out of the group
             await stop.sleep(30.0)
 
     async def _stand_by(self, error: Superseded, stop: Stop) -> None:

@@ -33,11 +33,13 @@ _CONTACT = cast(Any, msgspec.Raw(b"\0"))
 
 
 def intent(change: Change, record: Record) -> Intent:
-    """What a change asks for. Raises BadRecord where a time cannot be shown in UTC."""
+    """What a change asks for. Raises BadRecord where it cannot be shown."""
     try:
         return _intent(change, record)
     except OverflowError:
         raise BadRecord("a time lies outside of the years 1 to 9999 in UTC") from None
+    except RecursionError:
+        raise BadRecord("the JSON is nested too deep") from None
 
 
 def _intent(change: Change, record: Record) -> Intent:

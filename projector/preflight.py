@@ -7,10 +7,11 @@ from rich.console import Console
 
 from projector import generations
 from projector.generations import Registry
-from projector.kafka import open_reader
+from projector.kafka import Retention, open_reader
+from projector.lag import lag
 from projector.ledger import Ledger
 from projector.mapping import VERSION
-from projector.rebuild import candidate
+from projector.rebuild import load, progress
 from projector.record import DOCUMENT_KINDS, Partition
 from projector.store import Store
 from schemas.settings import ProjectorSettings
@@ -44,23 +45,26 @@ async def check(store: Store, settings: ProjectorSettings) -> Preflight:
         retention = await reader.retention()
     positions = await Ledger(store).positions(list(ranges))
     records = sum(max(0, (positions[p] or 0) - first) for p, (first, _) in ranges.items())
-    lag = sum(max(0, last - max(positions[p] or 0, first)) for p, (first, last) in ranges.items())
+    if registry.next:
+        begun = await load(store, settings, registry.next)
+        records = (await progress(store, begun, [partition.topic for partition in ranges])).left
+    behind = await lag(store, ranges)
     async with store.errors():
         memory = await store.redis.info("memory")
     needed, free, bound = _memory(memory, registry)
     live = registry.descriptions.get(registry.live)
-    resumed = candidate(registry)
-    problems = _missing(ranges) + _retention(retention or {})
+    resumed = bool(registry.next)
+    problems = _missing(ranges) + _unread(ranges, positions) + _retention(retention or {})
     if needed > _ROOM * free and not resumed:
         problems.append(
             f"two generations do not fit: about {_mib(needed)} more are needed, {_mib(free)} are free of {bound}"
         )
     notes = [] if retention else ["the brokers do not say how long the topics keep their records"]
-    if lag:
-        notes.append(f"the live generation is {lag:,} records behind: a projector must be running")
+    if behind:
+        notes.append(f"the live generation is {behind:,} records behind: a projector must be running")
     return Preflight(
-        generation=resumed or max(registry.descriptions | dict.fromkeys(registry.writing)) + 1,
-        resumed=bool(resumed),
+        generation=registry.next or registry.highest + 1,
+        resumed=resumed,
         mapping=VERSION,
         live_mapping=live.mapping if live else None,
         records=records,
@@ -91,12 +95,20 @@ def _missing(ranges: Mapping[Partition, tuple[int, int]]) -> list[str]:
     ]
 
 
-def _retention(found: dict[str, str]) -> list[str]:
+def _unread(ranges: Mapping[Partition, tuple[int, int]], positions: Mapping[Partition, int | None]) -> list[str]:
     return [
-        f"topic {topic} deletes old records ({policy}): entities that did not change since would be lost. "
-        "Make it compacted (cleanup.policy=compact)."
-        for topic, policy in sorted(found.items())
-        if "compact" not in policy
+        f"{topic}:{partition} lost the offsets {position} to {first - 1} before a projector had read them"
+        for (topic, partition), (first, _) in sorted(ranges.items())
+        if (position := positions[Partition(topic, partition)]) is not None and position < first
+    ]
+
+
+def _retention(found: Mapping[str, Retention]) -> list[str]:
+    return [
+        f"topic {topic} deletes old records (cleanup.policy={kept.policy}, retention.ms={kept.milliseconds}, "
+        f"retention.bytes={kept.bytes}): what did not change since would be lost. Make it cleanup.policy=compact"
+        for topic, kept in sorted(found.items())
+        if "delete" in kept.policy and (kept.milliseconds >= 0 or kept.bytes >= 0)
     ]
 
 

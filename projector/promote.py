@@ -7,20 +7,22 @@ from projector import generations
 from projector.command import Command
 from projector.errors import Refused
 from projector.generations import Registry
-from projector.rebuild import candidate, change_writing
+from projector.rebuild import change_writing
 from projector.store import Store
 from schemas import names
 
 # API processes follow the pointer within a second, and serve nothing on one older than two.
 _GRACE_SECONDS = 5.0
-_SETTLE_SECONDS = 2.0
+# Every projector looks once a second at what it has to write; a batch may be on its way even then.
+_SETTLE_SECONDS = 3.0
 _SLICE = 500
 
 
-async def promote(store: Store) -> tuple[int, int]:
-    """Serve the complete next generation; from which to which. Raises Refused or Unavailable."""
+async def promote(store: Store, generation: int) -> tuple[int, int]:
+    """Serve this complete next generation; from which to which. Raises Refused or Unavailable."""
     registry = await generations.read(store)
-    generation = complete_candidate(registry)
+    if complete_next(registry) != generation:
+        raise Refused(f"Generation {generation} is the next one no more: look at `status`, and try again.")
     await _flip(store, registry.live, generation)
     return registry.live, generation
 
@@ -34,11 +36,12 @@ async def rollback(store: Store) -> tuple[int, int]:
     return registry.live, registry.previous
 
 
-def complete_candidate(registry: Registry) -> int:
+def complete_next(registry: Registry) -> int:
     """The generation that may be promoted. Raises Refused."""
-    generation = candidate(registry)
+    generation = registry.next
     if not generation:
-        raise Refused("There is no next generation: `rebuild` makes one.")
+        hint = f"; `rollback` serves generation {registry.previous} again" if registry.previous > registry.live else ""
+        raise Refused(f"There is no next generation: `rebuild` makes one{hint}.")
     if not registry.descriptions[generation].complete:
         raise Refused(f"Generation {generation} is not complete: run `rebuild` again, it goes on where it was.")
     return generation
@@ -48,37 +51,54 @@ async def _flip(store: Store, live: int, to: int) -> None:
     arguments = [b"%d" % live, b"%d" % to, b"%d" % int(time.time() * 1000)]
     [flipped] = await store.run([Command("flip", [names.GENERATIONS], arguments)])
     if not flipped:
-        raise Refused("Another generation was made live just now: look at `status`, and try again.")
+        raise Refused("Another command changed the generations just now: look at `status`, and try again.")
 
 
 async def drop(store: Store, generation: int | None = None) -> tuple[int, int]:
     """Free the memory of a generation that is not live; which one, and how many keys. Raises Refused or Unavailable.
 
-    Without a number it is the former one, or else the one that is being built.
+    Without a number it is one whose drop was interrupted, the former one, or else the one that is being built. Safe to
+    repeat at any point.
     """
     registry = await generations.read(store)
-    chosen = generation or _droppable(registry)
-    if chosen == registry.live:
+    chosen = _choose(registry, generation)
+    [retired] = await store.run([Command("retire", [names.GENERATIONS], [b"%d" % chosen])])
+    if not retired:
         raise Refused(f"Generation {chosen} is live. `promote` or `rollback` to another one first.")
     await _wait_for_readers(store)
-    if chosen in registry.writing:
-        rest = tuple(number for number in registry.writing if number != chosen)
-        await change_writing(store, registry.writing, rest)
-        await asyncio.sleep(_SETTLE_SECONDS)  # a batch that was on its way may still have written it
+    await _stop_writing(store, chosen)
+    await asyncio.sleep(_SETTLE_SECONDS)
     dropped = await _sweep(store, chosen)
     async with store.errors():
         await store.redis.delete(names.rebuild(chosen))
-        await store.redis.hdel(names.GENERATIONS, str(chosen))
-        if chosen == registry.previous:
-            await store.redis.hdel(names.GENERATIONS, "previous")
+    await generations.forget(store, chosen)
     return chosen, dropped
 
 
-def _droppable(registry: Registry) -> int:
-    others = [number for number in registry.writing if number != registry.live]
+def _choose(registry: Registry, generation: int | None) -> int:
+    """The generation to drop. Raises Refused."""
+    if not registry.live:
+        raise Refused("Nothing is served yet: the first projection is not complete.")
+    known = {*registry.writing, *registry.descriptions, *registry.dropping}
+    if generation is not None:
+        # What was dropped before may be swept again; a number that is still to be given may not.
+        if not 1 <= generation <= max(known):
+            raise Refused(f"There is no generation {generation}: look at `status`.")
+        return generation
+    others = sorted(known - {registry.live})
     if not others:
         raise Refused(f"There is only generation {registry.live}, and it is live.")
+    if registry.dropping:
+        return min(registry.dropping)
     return registry.previous if registry.previous in others else others[0]
+
+
+async def _stop_writing(store: Store, generation: int) -> None:
+    """Let neither the projectors write a generation any longer, nor those who are filling it."""
+    async with store.errors():
+        await store.redis.hdel(names.rebuild(generation), "writing")
+    while generation in (writing := (await generations.read(store)).writing):
+        await change_writing(store, writing, tuple(number for number in writing if number != generation))
 
 
 async def _wait_for_readers(store: Store) -> None:
@@ -89,20 +109,28 @@ async def _wait_for_readers(store: Store) -> None:
 
 
 async def _sweep(store: Store, generation: int) -> int:
-    """Unlink everything of a generation, until a whole pass finds nothing more."""
+    """Unlink everything of a generation, in slices, until a whole pass finds nothing more."""
     total = 0
-    while True:
-        found = 0
-        async with store.errors():
-            slice_: list[bytes] = []
-            async for name in store.redis.scan_iter(match=names.of_generation(generation), count=1000):
-                slice_.append(name)
-                if len(slice_) == _SLICE:
-                    found += await store.redis.unlink(*slice_)
-                    slice_ = []
-                    await asyncio.sleep(0.001)
-            if slice_:
-                found += await store.redis.unlink(*slice_)
-        if not found:
-            return total
+    while found := await _sweep_once(store, generation):
         total += found
+    return total
+
+
+async def _sweep_once(store: Store, generation: int) -> int:
+    found = 0
+    async with store.errors():
+        slice_: list[bytes] = []
+        async for name in store.redis.scan_iter(match=names.of_generation(generation), count=1000):
+            slice_.append(name)
+            if len(slice_) == _SLICE:
+                found += await _unlink(store, slice_)
+                slice_ = []
+        return found + await _unlink(store, slice_)
+
+
+async def _unlink(store: Store, keys: list[bytes]) -> int:
+    """One command a key: they belong to many organizations, and so to many slots of a cluster."""
+    pipeline = store.redis.pipeline(transaction=False)
+    for key in keys:
+        pipeline.unlink(key)
+    return sum(await pipeline.execute())

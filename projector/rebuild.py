@@ -6,17 +6,18 @@ position that it had then, its target. After the replay both generations move as
 that a reader could see, but for what the mapping changed.
 
 Any number of processes share the replay, and each may die at any time: positions and targets stand in Redis
-(`lv:rebuild:<generation>`), written by the same code and rules as the live ones.
+(`lv:{ledger}:rebuild:<generation>`), written by the same code and rules as the live ones.
 """
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 
 from projector import generations
-from projector.command import Command
-from projector.errors import LineStopped, Refused
+from projector.command import Command, Generations
+from projector.errors import LineStopped, Refused, Unavailable
 from projector.generations import Description, Registry
 from projector.kafka import open_reader, topic
 from projector.ledger import Ledger, format_generations
@@ -41,6 +42,10 @@ class Progress(msgspec.Struct, frozen=True):
     total: int
 
     @property
+    def left(self) -> int:
+        return self.total - self.done
+
+    @property
     def finished(self) -> bool:
         return self.done >= self.total
 
@@ -52,20 +57,16 @@ class Rebuild(msgspec.Struct, frozen=True):
     ranges: dict[Partition, tuple[int, int]]
 
 
-def candidate(registry: Registry) -> int:
-    """The generation that is being built, or waits to be promoted; 0 where there is none."""
-    return max((n for n in registry.writing if n not in (registry.live, registry.previous)), default=0)
-
-
 async def begin(store: Store, settings: ProjectorSettings) -> Rebuild:
     """Begin the next generation, or go on with the one that was begun. Raises Refused or Unavailable."""
     registry = await generations.read(store)
-    if not registry.live:
-        raise Refused("Nothing is served yet: the first projection fills generation 1 by itself.")
-    generation = candidate(registry)
-    if not generation:
-        generation = await _add_generation(store, registry)
-    elif (begun_with := registry.descriptions[generation].mapping) != VERSION:
+    while not registry.next:
+        if not registry.live:
+            raise Refused("Nothing is served yet: the first projection fills generation 1 by itself.")
+        await _add_generation(store, registry)
+        registry = await generations.read(store)
+    generation = registry.next
+    if (begun_with := registry.descriptions[generation].mapping) != VERSION:
         raise Refused(
             f"Generation {generation} was begun with mapping version {begun_with}, this program has {VERSION}. "
             f"Go on with that program, or `drop {generation}` and begin again."
@@ -73,22 +74,23 @@ async def begin(store: Store, settings: ProjectorSettings) -> Rebuild:
     return await load(store, settings, generation)
 
 
-async def _add_generation(store: Store, registry: Registry) -> int:
-    """Let all projectors write one more generation from now on."""
-    generation = max(registry.descriptions | dict.fromkeys(registry.writing)) + 1
+async def _add_generation(store: Store, registry: Registry) -> None:
+    """Let all projectors write one more generation from now on; unless somebody else has just changed which."""
+    generation = await generations.new_number(store, registry)
     await generations.describe(store, generation, Description(VERSION, generations.now()))
     async with store.errors():
         await store.redis.hset(names.rebuild(generation), "writing", str(generation))
-    await change_writing(store, registry.writing, (*registry.writing, generation))
-    return generation
+    if not await change_writing(store, registry.writing, (*registry.writing, generation)):
+        await generations.forget(store, generation)
+        async with store.errors():
+            await store.redis.delete(names.rebuild(generation))
 
 
-async def change_writing(store: Store, before: tuple[int, ...], after: tuple[int, ...]) -> None:
-    """Change which generations are written. Raises Refused where somebody else just did."""
+async def change_writing(store: Store, before: Generations, after: Generations) -> bool:
+    """Change which generations are written. False, and nothing done, where somebody else just did. Or Unavailable."""
     arguments = [format_generations(before), format_generations(after)]
     [changed] = await store.run([Command("change_writing", [names.POSITIONS], arguments)])
-    if not changed:
-        raise Refused("The generations were just changed by another command: look at `status`, and try again.")
+    return bool(changed)
 
 
 async def load(store: Store, settings: ProjectorSettings, generation: int) -> Rebuild:
@@ -128,8 +130,11 @@ async def replay(store: Store, settings: ProjectorSettings, rebuild: Rebuild, th
         await _replay_kind(store, settings, rebuild, kind, throttle, stop)
     if not stop.is_set():
         registry = await generations.read(store)
-        description = registry.descriptions[rebuild.generation]
-        await generations.describe(store, rebuild.generation, msgspec.structs.replace(description, complete=True))
+        description = registry.descriptions.get(rebuild.generation)
+        if not description or not await generations.amend(
+            store, rebuild.generation, msgspec.structs.replace(description, complete=True)
+        ):
+            raise _gone(rebuild.generation)
 
 
 async def _replay_kind(
@@ -143,12 +148,17 @@ async def _replay_kind(
     running = asyncio.create_task(line.run(done))
     try:
         while not stop.is_set() and not running.done():
-            if (await progress(store, rebuild, [topic(settings, kind)])).finished:
-                break
+            with suppress(Unavailable):  # the line says so, and tries again
+                if (await progress(store, rebuild, [topic(settings, kind)])).finished:
+                    break
             await stop.sleep(_LOOK_SECONDS)
     finally:
         done.set()
         await running
+
+
+def _gone(generation: int) -> Refused:
+    return Refused(f"Generation {generation} is gone: it was dropped while it was being filled, or Redis was emptied.")
 
 
 class ReplayLine(Line):
@@ -158,7 +168,8 @@ class ReplayLine(Line):
         self, store: Store, settings: ProjectorSettings, rebuild: Rebuild, kind: Kind, throttle: Throttle
     ) -> None:
         group_id = f"{settings.group_id}.rebuild.{rebuild.generation}.{kind}"
-        ledger = Ledger(store, names.rebuild(rebuild.generation), first=(rebuild.generation,), parks=False)
+        # Where the ledger is gone, nothing is to be written.
+        ledger = Ledger(store, names.rebuild(rebuild.generation), first=(), parks=False)
         super().__init__("rebuild", settings, [kind], group_id, store, ledger)
         self._throttle = throttle
         self._generation = rebuild.generation
@@ -167,7 +178,7 @@ class ReplayLine(Line):
         await self._throttle.wait()
 
     def _generations_changed(self) -> None:
-        raise Refused(f"Generation {self._generation} was dropped while it was being filled.")
+        raise _gone(self._generation)
 
     async def _stand_still(self, error: LineStopped, stop: Stop) -> None:  # noqa: ARG002
         raise error

@@ -9,8 +9,10 @@ from rich.console import Console
 
 from projector import audit, compare, generations, preflight, promote, rebuild, replay, report
 from projector.errors import Refused
+from projector.generations import Registry
 from projector.kafka import open_reader
-from projector.rebuild_view import RebuildView, live_lag
+from projector.lag import lag
+from projector.rebuild_view import RebuildView
 from projector.record import DOCUMENT_KINDS, Kind
 from projector.report import Report
 from projector.stop import Stop
@@ -19,6 +21,8 @@ from projector.throttle import Throttle
 from schemas.settings import ProjectorSettings
 
 _CATCH_UP_SECONDS = 60.0
+# Every projector looks once a second at what it has to write: from then on both generations move as one.
+_SETTLE_SECONDS = 2.0
 
 
 async def run_rebuild(
@@ -33,10 +37,15 @@ async def run_rebuild(
         raise Refused("Not begun. Mend what is said above, or go on all the same with --force.")
     if arguments.check:
         return 0
-    if not await _replay(arguments, settings, store, console):
+    stop = Stop.on_signals()
+    try:
+        await _replay(arguments, settings, store, console, stop)
+        await _catch_up(settings, store, console, stop)
+    finally:
+        stop.release_signals()
+    if stop.is_set():
         console.print("interrupted: run `rebuild` again to go on from here, or `drop` to give it up")
         return 130
-    await _catch_up(settings, store, console)
     if arguments.promote:
         return await run_promote(arguments, settings, store, console)
     console.print(
@@ -45,9 +54,11 @@ async def run_rebuild(
     return 0
 
 
-async def _replay(arguments: argparse.Namespace, settings: ProjectorSettings, store: Store, console: Console) -> bool:
-    """Fill the generation, showing how far it is. False where it was interrupted."""
-    stop, shown = Stop.on_signals(), Stop()
+async def _replay(
+    arguments: argparse.Namespace, settings: ProjectorSettings, store: Store, console: Console, stop: Stop
+) -> None:
+    """Fill the generation, showing how far it is, until it is complete or `stop` is set."""
+    shown = Stop()
     throttle = Throttle(store, arguments.max_latency / 1000)
     begun = await rebuild.begin(store, settings)
     view = asyncio.create_task(RebuildView(store, settings, begun, throttle).run(shown, console))
@@ -56,19 +67,23 @@ async def _replay(arguments: argparse.Namespace, settings: ProjectorSettings, st
     finally:
         shown.set()
         await view
-    return not stop.is_set()
 
 
-async def _catch_up(settings: ProjectorSettings, store: Store, console: Console) -> None:
-    """Both generations are written alike: the next one is current as soon as the projectors are."""
+async def _catch_up(settings: ProjectorSettings, store: Store, console: Console, stop: Stop) -> None:
+    """Wait until the projectors are less than a second behind the moving head: both generations are written alike."""
+    await stop.sleep(_SETTLE_SECONDS)
     deadline = time.monotonic() + _CATCH_UP_SECONDS
-    while lag := await live_lag(store, settings):
-        if time.monotonic() > deadline:
-            break
-        await asyncio.sleep(0.25)
-    else:
-        return
-    console.print(f"[yellow]note[/] the projectors are still {lag:,} records behind: is `projector run` running?")
+    async with open_reader(settings, DOCUMENT_KINDS) as reader:
+        partitions = await reader.partitions()
+        while not stop.is_set():
+            asked_at, ranges = time.monotonic(), await reader.range(partitions)
+            while (behind := await lag(store, ranges)) and time.monotonic() < asked_at + 1.0:
+                await stop.sleep(0.1)
+            if not behind:
+                return
+            if time.monotonic() > deadline:
+                console.print(f"[yellow]note[/] the projectors are {behind:,} records behind: is one running?")
+                return
 
 
 async def _in_place(arguments: argparse.Namespace, settings: ProjectorSettings, store: Store, console: Console) -> int:
@@ -89,12 +104,12 @@ async def _in_place(arguments: argparse.Namespace, settings: ProjectorSettings, 
 
 async def run_verify(arguments: argparse.Namespace, settings: ProjectorSettings, store: Store, console: Console) -> int:
     """`verify`: the live generation against the topics, or the next one against the live."""
-    allowed = report.parse_allowed(arguments.allow)
     registry = await generations.read(store)
     if arguments.next:
-        other = promote.complete_candidate(registry)
-        found = await compare.compare(store, registry.live, other, sample=arguments.sample, allowed=allowed)
+        other = promote.complete_next(registry)
+        found = await _compare(arguments, store, registry, other)
     elif registry.live:
+        allowed = frozenset(arguments.allow)
         found = await audit.audit(store, settings, registry.live, sample=arguments.sample, allowed=allowed)
     else:
         raise Refused("Nothing is served yet: there is nothing to verify.")
@@ -102,19 +117,28 @@ async def run_verify(arguments: argparse.Namespace, settings: ProjectorSettings,
     return 0 if found.passes(arguments.threshold) else 1
 
 
+async def _compare(arguments: argparse.Namespace, store: Store, registry: Registry, other: int) -> Report:
+    """Compare the next generation with the live one, and note when it passed."""
+    allowed = frozenset(arguments.allow)
+    found = await compare.compare(store, registry.live, other, sample=arguments.sample, allowed=allowed)
+    if found.passes(arguments.threshold):
+        description = msgspec.structs.replace(registry.descriptions[other], verified_at=generations.now())
+        await generations.amend(store, other, description)
+    return found
+
+
 async def run_promote(arguments: argparse.Namespace, _: ProjectorSettings, store: Store, console: Console) -> int:
     """`promote`: verify the next generation against the live one, then serve it."""
-    allowed = report.parse_allowed(arguments.allow)
     registry = await generations.read(store)
-    other = promote.complete_candidate(registry)
-    found = await compare.compare(store, registry.live, other, sample=arguments.sample, allowed=allowed)
+    other = promote.complete_next(registry)
+    found = await _compare(arguments, store, registry, other)
     report.show(found, console)
     if not found.passes(arguments.threshold) and not arguments.force:
         raise Refused(
             f"Not promoted: {found.differences:,} documents differ, and --threshold is {arguments.threshold}. Allow "
             "what is meant to differ (--allow leads.quote_total), raise the threshold, or use --force."
         )
-    before, after = await promote.promote(store)
+    before, after = await promote.promote(store, other)
     console.print(
         f"[green]generation {after} is served[/] instead of {before}, which is kept current: `rollback` goes back, "
         f"`drop` frees its memory"

@@ -1,13 +1,16 @@
 """Shows a replay while it runs: a bar on a terminal, plain lines elsewhere."""
 
 import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
 
 from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from projector.kafka import open_reader
-from projector.ledger import Ledger
+from projector.errors import Unavailable
+from projector.kafka import Reader, open_reader
+from projector.lag import lag
 from projector.preflight import duration
 from projector.rebuild import Rebuild, progress
 from projector.record import DOCUMENT_KINDS
@@ -32,44 +35,39 @@ class RebuildView:
         self._began: tuple[float, int] | None = None
 
     async def run(self, stop: Stop, console: Console) -> None:
-        if console.is_terminal:
-            await self._bar(stop, console)
-        else:
-            await self._lines(stop, console)
+        """Show it until `stop` is set, and once more then."""
+        async with open_reader(self._settings, DOCUMENT_KINDS) as reader:
+            if console.is_terminal:
+                await self._bar(reader, stop, console)
+            else:
+                await self._lines(reader, stop, console)
 
-    async def _bar(self, stop: Stop, console: Console) -> None:
+    async def _bar(self, reader: Reader, stop: Stop, console: Console) -> None:
         columns = (TextColumn("replay"), BarColumn(None), TaskProgressColumn(), TextColumn("{task.fields[figures]}"))
         with Bar(*columns, TimeRemainingColumn(), console=console, transient=False) as bar:
             task = bar.add_task("replay", total=None, figures="")
-            while True:
-                done, total, figures = await self._figures()
+            async for done, total, figures in self._frames(reader, stop, _REFRESH_SECONDS):
                 bar.update(task, total=total, completed=done, figures=figures)
-                if stop.is_set():
-                    return
-                await stop.sleep(_REFRESH_SECONDS)
 
-    async def _lines(self, stop: Stop, console: Console) -> None:
-        while True:
-            done, total, figures = await self._figures()
+    async def _lines(self, reader: Reader, stop: Stop, console: Console) -> None:
+        async for done, total, figures in self._frames(reader, stop, _LINE_SECONDS):
             console.print(f"replay {done / total if total else 1:.1%}  {done:,} of {total:,}  {figures}")
-            if stop.is_set():
-                return
-            await stop.sleep(_LINE_SECONDS)
 
-    async def _figures(self) -> tuple[int, int, str]:
+    async def _frames(self, reader: Reader, stop: Stop, pause: float) -> AsyncIterator[tuple[int, int, str]]:
+        while True:
+            last = stop.is_set()
+            with suppress(Unavailable):  # the replay goes on as soon as it can, and so do we
+                yield await self._figures(reader)
+            if last:
+                return
+            await stop.sleep(pause)
+
+    async def _figures(self, reader: Reader) -> tuple[int, int, str]:
         found = await progress(self._store, self._rebuild, self._topics)
         now = time.monotonic()
         self._began = self._began or (now, found.done)
         rate = (found.done - self._began[1]) / max(now - self._began[0], 0.001)
         left = duration((found.total - found.done) / rate) if rate > 1 else "?"
-        lag = await live_lag(self._store, self._settings)
+        behind = await lag(self._store, await reader.range(list(self._rebuild.ranges)))
         slowed = f", waiting {self._throttle.pause * 1000:.0f} ms a slice for the API" if self._throttle.pause else ""
-        return found.done, found.total, f"{rate:,.0f}/s, {left} left, live lag {lag:,}{slowed}"
-
-
-async def live_lag(store: Store, settings: ProjectorSettings) -> int:
-    """Records that the running projectors have not applied yet. Raises Unavailable."""
-    async with open_reader(settings, DOCUMENT_KINDS) as reader:
-        ranges = await reader.range(await reader.partitions())
-    positions = await Ledger(store).positions(list(ranges))
-    return sum(max(0, last - max(positions[p] or 0, first)) for p, (first, last) in ranges.items())
+        return found.done, found.total, f"{rate:,.0f}/s, {left} left, live lag {behind:,}{slowed}"

@@ -1,8 +1,6 @@
 """What a verification found, for people and as JSON."""
 
-import re
 from collections import Counter
-from collections.abc import Sequence
 
 import msgspec
 from rich.console import Console
@@ -19,6 +17,15 @@ class Difference(msgspec.Struct, frozen=True):
     id: str
     fields: tuple[str, ...]
 
+    @property
+    def named_fields(self) -> list[str]:
+        """With the kind before each: `leads.quote_total`."""
+        return [f"{self.kind}.{field}" for field in self.fields]
+
+    def is_allowed(self, allowed: frozenset[str]) -> bool:
+        """May all of its fields differ?"""
+        return allowed.issuperset(self.named_fields)
+
 
 class Report(msgspec.Struct):
     """What a verification found. `allowed` differences do not count against promotion."""
@@ -34,8 +41,8 @@ class Report(msgspec.Struct):
     """Documents by field that differs, `leads.quote_total`; allowed ones too."""
     examples: list[Difference] = msgspec.field(default_factory=list)
     notes: list[str] = msgspec.field(default_factory=list)
-    seen: set[Difference] = msgspec.field(default_factory=set)
-    """A scan may come upon a name twice."""
+    seen: set[int] = msgspec.field(default_factory=set)
+    """Hashes of what was counted: a scan may come upon a name twice."""
 
     @property
     def differences(self) -> int:
@@ -43,12 +50,12 @@ class Report(msgspec.Struct):
 
     def add(self, difference: Difference, allowed: frozenset[str]) -> None:
         """Count a difference; one whose fields are all allowed only as such."""
-        if difference in self.seen:
+        entity = hash((difference.kind, difference.organization, difference.id))
+        if entity in self.seen:
             return
-        self.seen.add(difference)
-        fields = [f"{difference.kind}.{field}" for field in difference.fields]
-        self.by_field = dict(Counter(self.by_field) + Counter(fields))
-        if allowed.issuperset(fields):
+        self.seen.add(entity)
+        self.by_field = dict(Counter(self.by_field) + Counter(difference.named_fields))
+        if difference.is_allowed(allowed):
             self.allowed += 1
             return
         match difference.fields:
@@ -95,11 +102,3 @@ def show(report: Report, console: Console) -> None:
         console.print(
             f"  {example.kind} {example.organization} {example.id}: {', '.join(example.fields)}", soft_wrap=True
         )
-
-
-def parse_allowed(texts: Sequence[str]) -> frozenset[str]:
-    """Read `leads.quote_total`. Raises ValueError."""
-    for text in texts:
-        if not re.fullmatch(r"(leads|contacts)\.[a-z_]+", text):
-            raise ValueError(f"{text!r}: write leads.<field> or contacts.<field>, for example leads.quote_total")
-    return frozenset(texts)

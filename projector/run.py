@@ -32,7 +32,9 @@ async def run(settings: ProjectorSettings) -> None:
         async with asyncio.TaskGroup() as group:
             for line in lines:
                 group.create_task(line.run(stop))
-            group.create_task(Keeper(settings, store).run(stop))
+            keeper = group.create_task(Keeper(settings, store).run(stop))
+            await stop.wait()
+            keeper.cancel()  # what it is at, a long replay perhaps, stays noted for another projector
     finally:
         await store.close()
         if metrics:

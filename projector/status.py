@@ -13,6 +13,7 @@ from rich.table import Table
 
 from projector import generations
 from projector.checkpoint import Position
+from projector.generations import Registry
 from projector.kafka import open_reader
 from projector.mapping import VERSION
 from projector.record import Kind, Partition
@@ -34,6 +35,16 @@ class PartitionStatus(msgspec.Struct, frozen=True):
     checkpoint_age: float | None
 
 
+class GenerationStatus(msgspec.Struct, frozen=True):
+    """`state` is live, former (what `rollback` serves again), filling, complete (may be promoted), kept or dropping."""
+
+    number: int
+    state: str
+    mapping: int | None
+    created_at: str | None
+    verified_at: str | None
+
+
 class Status(msgspec.Struct, frozen=True):
     """The whole picture. `freshness` is the age, in seconds, of the oldest state that a reader may see."""
 
@@ -47,6 +58,7 @@ class Status(msgspec.Struct, frozen=True):
     dead_letters: int
     redis_used_memory: int
     redis_max_memory: int
+    generations: list[GenerationStatus]
     partitions: list[PartitionStatus]
 
 
@@ -73,8 +85,38 @@ async def look(store: Store, settings: ProjectorSettings) -> Status:
         dead_letters=letters,
         redis_used_memory=int(memory["used_memory"]),
         redis_max_memory=int(memory.get("maxmemory") or 0),
+        generations=_generations(registry),
         partitions=partitions,
     )
+
+
+def _generations(registry: Registry) -> list[GenerationStatus]:
+    found = []
+    for number in sorted({*registry.writing, *registry.descriptions, *registry.dropping}):
+        known = registry.descriptions.get(number)
+        found.append(
+            GenerationStatus(
+                number,
+                _state(registry, number),
+                known.mapping if known else None,
+                known.created_at if known else None,
+                known.verified_at if known else None,
+            )
+        )
+    return found
+
+
+def _state(registry: Registry, number: int) -> str:
+    if number in registry.dropping:
+        return "dropping"
+    if number == registry.live:
+        return "live"
+    if number == registry.previous:
+        return "former"
+    known = registry.descriptions.get(number)
+    if known and not known.complete:
+        return "filling"
+    return "complete" if number == registry.next else "kept"
 
 
 def _partitions(
@@ -119,11 +161,28 @@ def show(status: Status, console: Console) -> None:
     )
     if status.rebuild_due:
         console.print(f"[yellow]rebuild due:[/] this program maps with version {status.mapping_version}")
+    if len(status.generations) > 1:
+        console.print(_generation_table(status))
     console.print(_table(status))
     letters = f"[red]{status.dead_letters}[/]" if status.dead_letters else "0"
     console.print(
         f"lag {status.lag:,}   freshness {_seconds(status.freshness)}   dead letters {letters}   {_memory(status)}"
     )
+
+
+def _generation_table(status: Status) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("generation", "state", "mapping", "begun", "verified"):
+        table.add_column(column)
+    for generation in status.generations:
+        table.add_row(
+            str(generation.number),
+            generation.state,
+            str(generation.mapping or "-"),
+            generation.created_at or "-",
+            generation.verified_at or "-",
+        )
+    return table
 
 
 def _table(status: Status) -> Table:

@@ -16,6 +16,12 @@ class Stop(asyncio.Event):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         return stop
 
+    @staticmethod
+    def release_signals() -> None:
+        """Let SIGTERM and SIGINT do again what they do by themselves."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().remove_signal_handler(number)
+
     async def sleep(self, seconds: float) -> None:
         """Sleep, but no longer than until the stop."""
         with suppress(TimeoutError):

@@ -33,21 +33,34 @@ async def work(store: Store, settings: ProjectorSettings) -> None:
     for task in noted:
         if not await _lock(store, task):
             continue
-        verb, _, organization_id = task.partition(" ")
-        if verb == "erase":
-            finished = await _erase(store, organization_id)
-        else:
-            finished = await _replay(store, settings, organization_id)
-        if finished:
-            async with store.errors():
-                await store.redis.srem(names.TASKS, task)
-        await _unlock(store, task)
+        try:
+            verb, _, organization_id = task.partition(" ")
+            if verb == "erase":
+                finished = await _erase(store, organization_id)
+            else:
+                finished = await _replay(store, settings, organization_id)
+            if finished:
+                await _forget(store, task)
+        finally:
+            await _unlock(store, task)
+
+
+async def _forget(store: Store, task: str) -> None:
+    """Remove a finished task; unless it has become due once more since, when its note was still there."""
+    verb, _, organization_id = task.partition(" ")
+    async with store.errors():
+        await store.redis.srem(names.TASKS, task)
+        work_due = await store.redis.getrange(names.organization(organization_id), 22, 22)
+        if work_due == (b"E" if verb == "erase" else b"R"):
+            await store.redis.sadd(names.TASKS, task)
 
 
 async def _erase(store: Store, organization_id: str) -> bool:
     """Drop what is left of a deleted organization. False where it is to be tried again."""
     owner = names.organization(organization_id)
     head = await _head(store, owner)
+    if head.startswith(b"L"):
+        return True  # created again meanwhile: it is replayed, which is a task of its own
     dropped = 0
     async with store.errors():
         slice_: list[bytes] = []
@@ -72,6 +85,8 @@ async def _replay(store: Store, settings: ProjectorSettings, organization_id: st
     """Read the records of an organization again, from the beginning of the topics to their present end."""
     owner = names.organization(organization_id)
     head = await _head(store, owner)
+    if not head.startswith(b"L"):
+        return True  # deleted again meanwhile: it is erased, which is a task of its own
     async with open_reader(settings, _REPLAYED) as reader:
         ranges = await reader.range(await reader.partitions())
         wanted = replay.of_organization(organization_id)

@@ -12,7 +12,7 @@ from schemas import names
 
 _LOOK_SECONDS = 0.5
 _FRESH_MS = 3000
-_LONGEST_PAUSE = 0.5
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
 
 
 class Throttle:
@@ -40,9 +40,9 @@ class Throttle:
     def _adapt(self, slowest: float) -> None:
         """Twice the pause while it is too slow, a fifth less while it is not."""
         if slowest > self._limit:
-            self._pause = min(max(2 * self._pause, 0.002), _LONGEST_PAUSE)
+            self._pause = min(max(2 * self._pause, _FIRST_PAUSE), _LONGEST_PAUSE)
         else:
-            self._pause = 0.8 * self._pause if self._pause > 0.001 else 0.0
+            self._pause = 0.8 * self._pause if self._pause > _FIRST_PAUSE / 2 else 0.0
 
     async def _slowest(self) -> float:
         """The slowest worker's latency in seconds; 0 where no API is running."""

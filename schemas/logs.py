@@ -35,5 +35,6 @@ def configure(level: LogLevel) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # It tells every step of every rebalance.
-    logging.getLogger("aiokafka").setLevel(max(logging.WARNING, logging.getLogger().level))
+    # It tells every step of every rebalance, and a hundred errors a second while Kafka is away: what matters of that
+    # reaches our own code as an exception, and is logged there once.
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)

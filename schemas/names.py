@@ -101,11 +101,6 @@ def of_organization(owner: bytes) -> bytes:
     return owner + b"?*"
 
 
-def owner_of(name: bytes) -> bytes:
-    """The start of a name that says whose it is; empty for a name that belongs to no organization."""
-    return name[: name.find(b"}") + 1]
-
-
 def lead_by_short_id(owner: bytes, generation: int, lead_id: bytes) -> bytes:
     return b"%b%dl%b" % (owner, generation, lead_id)
 

@@ -90,6 +90,14 @@ class ProjectorSettings(RedisSettings, frozen=True, kw_only=True):
     ] = "PLAIN"
     kafka_sasl_username: Annotated[str | None, Meta(description="SASL user for Kafka")] = None
     kafka_sasl_password: Annotated[str | None, Meta(description="SASL password for Kafka")] = None
+    kafka_session_timeout: Annotated[
+        float,
+        Meta(
+            ge=1,
+            le=300,
+            description="Seconds after which Kafka gives the partitions of a projector that died to others",
+        ),
+    ] = 6.0
     batch_records: Annotated[
         int, Meta(ge=1, le=100_000, description="Records read from Kafka before a checkpoint, at most")
     ] = 2000

@@ -1,8 +1,9 @@
 -- Serve another generation: the one pointer that the API follows.
 -- KEYS  1 generations
 -- ARGV  1 the generation that was live when this was decided  2 the one from now on  3 time, milliseconds since 1970
--- Returns 1, or 0 where another is live by now
+-- Returns 1, or 0 where another is live by now, or the wanted one is being dropped
 
 if (redis.call('HGET', KEYS[1], 'live') or '0') ~= ARGV[1] then return 0 end
+if redis.call('HEXISTS', KEYS[1], ARGV[2]) == 0 then return 0 end
 redis.call('HSET', KEYS[1], 'live', ARGV[2], 'previous', ARGV[1], 'flipped_at', ARGV[3])
 return 1

@@ -10,7 +10,7 @@ local function is_live(value) return string.byte(value, 1) == 76 end -- 'L'
 -- decides, or the time where the two came from different partitions (their number was raised in between).
 -- With `again`, the very event that is stored counts as newer: that rebuilds a document in place.
 local function is_newer(stored, head, again)
-  if #stored == 0 then return true end
+  if #stored < HEAD then return true end -- nothing there, or nothing of ours
   local state, version, offset, partition, time = struct.unpack('<c1I7I6I2I6', stored)
   local _, new_version, new_offset, new_partition, new_time = struct.unpack('<c1I7I6I2I6', head)
   if new_version == 0 or state == 'T' then
@@ -23,7 +23,7 @@ end
 
 -- What stays of a deleted entity. A tombstone keeps the version before it.
 local function marker(stored, head)
-  if #stored == 0 or string.byte(head, 1) ~= 84 then return head end -- 'T'
+  if #stored < HEAD or string.byte(head, 1) ~= 84 then return head end -- 'T'
   return 'T' .. string.sub(stored, 2, 8) .. string.sub(head, 9, HEAD)
 end
 
@@ -35,7 +35,7 @@ end
 -- The summary of a contact and its mark, taken from the contact's document: both ids stand first, in fixed length.
 local function summary_of(name)
   local value = redis.call('GET', name)
-  if not value or not is_live(value) then return 'null', NO_CONTACT end
+  if not value or #value < 37 or not is_live(value) then return 'null', NO_CONTACT end
   local mark, fields_end = struct.unpack('<c6I3', value, 29)
   return string.sub(value, 38, 81) .. string.sub(value, 139, 37 + fields_end) .. '}', mark
 end
@@ -45,7 +45,7 @@ local function score(mark) return (struct.unpack('<I6', mark)) end
 -- Collect (in `pending`, each once) up to 100 leads of a contact that show another summary than its present one.
 local function collect_pending(stored_contact, leads, pending)
   local mark = NO_CONTACT
-  if #stored_contact > 0 and is_live(stored_contact) then mark = string.sub(stored_contact, 29, 34) end
+  if #stored_contact >= 34 and is_live(stored_contact) then mark = string.sub(stored_contact, 29, 34) end
   local current = string.format('(%.0f', score(mark))
   for _, range in ipairs({ { '-inf', current }, { current, '+inf' } }) do
     for _, id in ipairs(redis.call('ZRANGEBYSCORE', leads, range[1], range[2], 'LIMIT', 0, 100)) do
@@ -61,4 +61,10 @@ end
 local function contact_of(stored_lead)
   if #stored_lead < 192 or not is_live(stored_lead) then return '' end
   return string.sub(stored_lead, 157, 192)
+end
+
+-- Collect (in `former`, each once) the contact that a stored lead belongs to, where it is another one.
+local function collect_former(stored_lead, contact, former)
+  local before = contact_of(stored_lead)
+  if before ~= '' and before ~= contact and before ~= former[1] then former[#former + 1] = before end
 end

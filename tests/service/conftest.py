@@ -3,7 +3,7 @@
 Every test gets an empty Redis, and topics of its own where it takes `topic_prefix`.
 """
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from uuid import uuid4
@@ -12,6 +12,8 @@ import pytest
 
 from devstack.kafka_jars import KafkaJarsMissing, kafka_jars
 from devstack.redis_server import RedisServer, RedisServerMissing
+from tests.service.leadview import Leadview
+from tests.service.projection import Projection, open_projection
 from tests.service.services import Kafka, RedisService, empty_redis, not_available, start_kafka, start_redis
 
 _REDIS_FIXTURES = ("redis_server", "redis_cluster_server")
@@ -71,3 +73,28 @@ def _only_our_keys(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     for service in services:
         empty_redis(service)
+
+
+@pytest.fixture(params=["single", "cluster"])
+async def projection(
+    request: pytest.FixtureRequest, redis_server: RedisService, redis_cluster_server: RedisService
+) -> AsyncIterator[Projection]:
+    """The projector's way into Redis, on a single server and on one in cluster mode."""
+    async with open_projection(redis_server if request.param == "single" else redis_cluster_server) as projection:
+        yield projection
+
+
+@pytest.fixture
+def leadview(kafka: Kafka, redis_server: RedisService, topic_prefix: str, tmp_path: Path) -> Iterator[Leadview]:
+    """A Leadview of its own; no process runs yet."""
+    with ExitStack() as stack:
+        yield Leadview(kafka, redis_server, topic_prefix, tmp_path, stack)
+
+
+@pytest.fixture
+def leadview_on_cluster(
+    kafka: Kafka, redis_cluster_server: RedisService, topic_prefix: str, tmp_path: Path
+) -> Iterator[Leadview]:
+    """The same with Redis in cluster mode."""
+    with ExitStack() as stack:
+        yield Leadview(kafka, redis_cluster_server, topic_prefix, tmp_path, stack)

@@ -106,7 +106,8 @@ def test_deleted_is_read_on_every_topic(kind: Kind) -> None:
     ],
 )
 def test_optional_fields_may_be_null_or_absent(field: str) -> None:
-    null = read_lead(crm.lead(**{field: None}))
+    nothing: Json = {field: None}
+    null = read_lead(crm.lead(**nothing))
     assert null == read_lead(crm.lead())
     assert getattr(null, field) is None
 
@@ -148,7 +149,11 @@ BAD_DATA += [
         ("a total that is no number", {"quote": {"total": "NaN"}}, "`$.data.quote.total`"),
         ("a total of 65 digits", {"quote": {"total": "1" * 65}}, "`$.data.quote.total`"),
         ("attribution that is no object", {"attribution": [SECRET]}, "`$.data.attribution`"),
-        ("ids of another organization", {"organization_id": crm.OTHER_ORGANIZATION}, "are not those of the message key"),
+        (
+            "ids of another organization",
+            {"organization_id": crm.OTHER_ORGANIZATION},
+            "are not those of the message key",
+        ),
         ("the id of another lead", {"id": crm.OTHER_LEAD}, "are not those of the message key"),
     )
 ]
@@ -219,7 +224,10 @@ def test_bad_records(message: Message, reason: str) -> None:
         pytest.param(Kind.CONTACT, without(crm.contact_data(), "first_name"), "`first_name`", id="no first name"),
         pytest.param(Kind.CONTACT, crm.contact_data(last_name=None), "`$.data.last_name`", id="a last name of null"),
         pytest.param(
-            Kind.CONTACT, crm.contact_data(custom_fields={SECRET: {}}), "custom_fields[...]`", id="a nested custom field"
+            Kind.CONTACT,
+            crm.contact_data(custom_fields={SECRET: {}}),
+            "custom_fields[...]`",
+            id="a nested custom field",
         ),
         pytest.param(
             Kind.CONTACT, crm.contact_data(custom_fields={SECRET: [1]}), "custom_fields[...][0]`", id="array of numbers"
@@ -227,7 +235,9 @@ def test_bad_records(message: Message, reason: str) -> None:
         pytest.param(
             Kind.ORGANIZATION, without(crm.organization_data(), "api_access"), "`api_access`", id="access unknown"
         ),
-        pytest.param(Kind.ORGANIZATION, crm.organization_data(api_access="yes"), "`$.data.api_access`", id="access yes"),
+        pytest.param(
+            Kind.ORGANIZATION, crm.organization_data(api_access="yes"), "`$.data.api_access`", id="access yes"
+        ),
         pytest.param(
             Kind.ORGANIZATION,
             crm.organization_data(rate_limits={"key": {"quota": 0, "window_seconds": 1}}),

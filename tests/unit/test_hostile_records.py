@@ -14,9 +14,6 @@ from projector.reference import documents_of
 from tests import crm
 from tests.crm import Message
 
-settings.register_profile("ours", derandomize=True, deadline=None, database=None)
-settings.load_profile("ours")
-
 json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),

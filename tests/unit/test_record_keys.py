@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from projector.errors import BadRecord
-from projector.record import EntityKey, Kind, entity_key
+from projector.record import EntityKey, Kind, Record, entity_key
 from tests import crm
 
 ORGANIZATION, LEAD = crm.ORGANIZATION.encode(), crm.LEAD.encode()
@@ -47,5 +47,5 @@ def test_bad_keys(kind: Kind, key: bytes | None) -> None:
         entity_key(_with_key(kind, key))
 
 
-def _with_key(kind: Kind, key: bytes | None) -> crm.Record:
+def _with_key(kind: Kind, key: bytes | None) -> Record:
     return msgspec.structs.replace(crm.tombstone(kind).record(), key=key)

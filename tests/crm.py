@@ -1,0 +1,146 @@
+"""The core product, for tests: its change events as messages, which are records once they have a place in Kafka."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from projector.record import Kind, Record
+from schemas import api_keys
+
+TYPES = {Kind.LEAD: "lead", Kind.CONTACT: "contact", Kind.ORGANIZATION: "organization", Kind.API_KEY: "api_key"}
+_BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
+
+Json = dict[str, Any]
+
+
+def uuid(number: int) -> str:
+    """A canonical UUID, the same for the same number."""
+    return str(UUID(int=number, version=4))
+
+
+ORGANIZATION, OTHER_ORGANIZATION = uuid(0xA1), uuid(0xA2)
+LEAD, OTHER_LEAD = uuid(0x11), uuid(0x12)
+CONTACT, OTHER_CONTACT = uuid(0xC1), uuid(0xC2)
+API_KEY = uuid(0xF1)
+
+
+def at(seconds: float) -> str:
+    """So many seconds after the beginning, as RFC 3339."""
+    return (_BEGINNING + timedelta(seconds=seconds)).isoformat().replace("+00:00", "Z")
+
+
+def at_ms(seconds: float) -> int:
+    """The same in milliseconds since 1970."""
+    return int((_BEGINNING + timedelta(seconds=seconds)).timestamp() * 1000)
+
+
+class Message(msgspec.Struct, frozen=True):
+    """What a producer hands to Kafka. `value` is None for a tombstone."""
+
+    kind: Kind
+    key: bytes
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
+    seconds: float = 0
+    """When, after the beginning: the record's timestamp."""
+
+    def record(self, offset: int = 0, partition: int = 0, prefix: str = "crm.") -> Record:
+        """The message at its place in Kafka."""
+        timestamp = at_ms(self.seconds)
+        return Record(
+            f"{prefix}{self.kind}", partition, offset, timestamp, self.key, self.value, self.headers, self.kind
+        )
+
+
+def lead(version: int = 1, *, seconds: float = 0, **fields: Any) -> Message:
+    """A lead as it is from now on. `fields` replace those of `lead_data`."""
+    return changed(Kind.LEAD, lead_data(version=version, **fields), seconds)
+
+
+def contact(version: int = 1, *, seconds: float = 0, **fields: Any) -> Message:
+    return changed(Kind.CONTACT, contact_data(version=version, **fields), seconds)
+
+
+def organization(version: int = 1, *, seconds: float = 0, **fields: Any) -> Message:
+    return changed(Kind.ORGANIZATION, organization_data(version=version, **fields), seconds)
+
+
+def api_key(version: int = 1, *, seconds: float = 0, **fields: Any) -> Message:
+    return changed(Kind.API_KEY, api_key_data(version=version, **fields), seconds)
+
+
+def lead_data(**fields: Any) -> Json:
+    """The least that a lead holds, and `fields`."""
+    least = _entity(LEAD) | {"contact_id": CONTACT, "stage": "NEW", "created_at": at(0), "updated_at": at(0)}
+    return least | fields
+
+
+def contact_data(**fields: Any) -> Json:
+    least = _entity(CONTACT) | {"first_name": "Ada", "last_name": "Lovelace"}
+    return least | {"created_at": at(0), "updated_at": at(0)} | fields
+
+
+def organization_data(**fields: Any) -> Json:
+    organization_id = fields.get("organization_id", ORGANIZATION)
+    return _entity(organization_id) | {"api_access": True} | fields
+
+
+def api_key_data(**fields: Any) -> Json:
+    return _entity(API_KEY) | {"hash": key_hash(1), "status": "active", "created_at": at(0)} | fields
+
+
+def key_hash(number: int) -> str:
+    return api_keys.key_hash(f"key {number}")
+
+
+def deleted(
+    kind: Kind, version: int, entity_id: str | None = None, organization_id: str = ORGANIZATION, seconds: float = 0
+) -> Message:
+    """The event that an entity of this kind is no more."""
+    entity_id = entity_id or _default_id(kind, organization_id)
+    data = {"id": entity_id, "organization_id": organization_id, "version": version}
+    return changed(kind, data, seconds, verb="deleted")
+
+
+def tombstone(
+    kind: Kind, entity_id: str | None = None, organization_id: str = ORGANIZATION, seconds: float = 0
+) -> Message:
+    """A null value: the entity of its key is no more."""
+    key = message_key(kind, organization_id, entity_id or _default_id(kind, organization_id))
+    return Message(kind, key, None, seconds=seconds)
+
+
+def changed(kind: Kind, data: Json, seconds: float = 0, verb: str = "changed") -> Message:
+    """A structured event with this `data`."""
+    event = {**envelope(kind, seconds, verb), "data": data}
+    key = message_key(kind, str(data.get("organization_id")), str(data.get("id")))
+    return Message(kind, key, msgspec.json.encode(event), seconds=seconds)
+
+
+def envelope(kind: Kind, seconds: float = 0, verb: str = "changed") -> Json:
+    """What a structured event holds besides `data`."""
+    attributes = {"specversion": "1.0", "id": "e1", "source": "/crm", "time": at(seconds)}
+    return {"type": f"crm.{TYPES[kind]}.{verb}", **attributes}
+
+
+def binary(message: Message) -> Message:
+    """The same event in binary mode: attributes in headers, the value is `data`."""
+    event = msgspec.json.decode(message.value or b"")
+    headers = [(f"ce_{name}", str(value).encode()) for name, value in event.items() if name != "data"]
+    value = msgspec.json.encode(event["data"])
+    return msgspec.structs.replace(message, value=value, headers=(*headers, ("content-type", b"application/json")))
+
+
+def message_key(kind: Kind, organization_id: str, entity_id: str) -> bytes:
+    whole = organization_id if kind is Kind.ORGANIZATION else f"{organization_id}:{entity_id}"
+    return whole.encode()
+
+
+def _entity(entity_id: str) -> Json:
+    return {"id": entity_id, "organization_id": ORGANIZATION, "version": 1}
+
+
+def _default_id(kind: Kind, organization_id: str) -> str:
+    return {Kind.LEAD: LEAD, Kind.CONTACT: CONTACT, Kind.ORGANIZATION: organization_id, Kind.API_KEY: API_KEY}[kind]

@@ -1,0 +1,180 @@
+"""Histories for property tests: what an honest core product may publish, with few ids, so that events meet often.
+
+Versions of an entity grow, with gaps; time goes on. Half-way the topics may get a second partition, to which some
+entities move. Events may be published twice.
+"""
+
+from collections.abc import Collection, Iterator
+from random import Random
+from typing import Any
+
+import msgspec
+from hypothesis import strategies as st
+
+from projector.record import Kind, Record
+from projector.reference import Entity
+from tests import crm
+from tests.crm import Message
+
+ORGANIZATIONS = (crm.ORGANIZATION, crm.OTHER_ORGANIZATION)
+CONTACTS = (crm.CONTACT, crm.OTHER_CONTACT)
+LEADS = (crm.LEAD, crm.OTHER_LEAD, crm.uuid(0x13))
+API_KEYS = (crm.API_KEY, crm.uuid(0xF2))
+_FIRST_VERSION = 8  # 9 to 10 is never far
+
+
+class Happening(msgspec.Struct, frozen=True):
+    """One thing that the core product does. `choice` picks contact, name or hash."""
+
+    entity: Entity
+    verb: str
+    choice: int
+    gap: int
+    moved: bool
+    """Published to the second partition, once there is one."""
+
+
+class History(msgspec.Struct):
+    """The topics, by kind and partition: records in the order of their offsets."""
+
+    partitions: dict[tuple[Kind, int], list[Record]] = {}
+
+    def records(self) -> list[Record]:
+        """All records, partition after partition."""
+        return [record for records in self.partitions.values() for record in records]
+
+    def of(self, kinds: Collection[Kind]) -> "History":
+        """The topics of these kinds alone."""
+        return History({place: records for place, records in self.partitions.items() if place[0] in kinds})
+
+    def at(self, kind: Kind, partition: int, offset: int) -> Record:
+        return self.partitions[kind, partition][offset]
+
+    def add(self, message: Message, partition: int) -> None:
+        place = self.partitions.setdefault((message.kind, partition), [])
+        place.append(message.record(len(place), partition))
+
+    def compacted(self) -> "History":
+        """The same topics when only the last record of each message key is left."""
+        return History(
+            {
+                place: list({record.key: record for record in records}.values())
+                for place, records in self.partitions.items()
+            }
+        )
+
+
+def _entities() -> list[Entity]:
+    found: list[Entity] = []
+    for organization_id in ORGANIZATIONS:
+        found += [(Kind.LEAD, organization_id, lead_id) for lead_id in LEADS]
+        found += [(Kind.CONTACT, organization_id, contact_id) for contact_id in CONTACTS]
+        found += [(Kind.API_KEY, organization_id, key_id) for key_id in API_KEYS]
+        found.append((Kind.ORGANIZATION, organization_id, organization_id))
+    return found
+
+
+_HAPPENINGS = st.builds(
+    Happening,
+    entity=st.sampled_from(_entities()),
+    verb=st.sampled_from(["changed", "changed", "changed", "deleted", "tombstone", "again"]),
+    choice=st.integers(0, 2),
+    gap=st.integers(1, 3),
+    moved=st.booleans(),
+)
+
+
+@st.composite
+def histories(draw: st.DrawFn, *, again: bool = True) -> History:
+    """A history of up to 40 events; `again` allows that old ones are published once more."""
+    length = draw(st.integers(0, 40))
+    happenings = draw(st.lists(_HAPPENINGS, min_size=length, max_size=length))
+    split = draw(st.integers(0, len(happenings)))
+    history = History({})
+    versions: dict[Entity, int] = {}
+    published: dict[Entity, Message] = {}
+    for second, happening in enumerate(happenings):
+        partition = int(happening.moved and second >= split)
+        entity = happening.entity
+        if happening.verb == "again":
+            if again and entity in published:
+                history.add(published[entity], partition)
+            continue
+        versions[entity] = versions.get(entity, _FIRST_VERSION) + happening.gap
+        message = _message(happening, versions[entity], second)
+        published[entity] = message
+        history.add(message, partition)
+    return history
+
+
+def merged(history: History, random: Random) -> Iterator[list[Record]]:
+    """Batches of all records: each partition in order, the rest by chance; some of them delivered twice."""
+    read = dict.fromkeys(history.partitions, 0)
+    while left := [place for place, count in read.items() if count < len(history.partitions[place])]:
+        batch: list[Record] = []
+        for _ in range(random.randint(1, 8)):
+            place, most = random.choice(left), random.randint(1, 3)
+            records = history.partitions[place][read[place] : read[place] + most]
+            batch += records
+            read[place] += len(records)
+        yield batch
+        if random.random() < 0.2:  # a crash before the checkpoint
+            place = random.choice(list(read))
+            read[place] = max(0, read[place] - random.randint(1, 4))
+
+
+def _message(happening: Happening, version: int, second: int) -> Message:
+    kind, organization_id, entity_id = happening.entity
+    if happening.verb == "deleted":
+        return crm.deleted(kind, version, entity_id, organization_id, seconds=second)
+    if happening.verb == "tombstone":
+        return crm.tombstone(kind, entity_id, organization_id, seconds=second)
+    ids = {"id": entity_id, "organization_id": organization_id, "seconds": second}
+    return _changed(kind, version, happening.choice, ids)
+
+
+def _changed(kind: Kind, version: int, choice: int, ids: dict[str, Any]) -> Message:
+    match kind:
+        case Kind.LEAD:
+            contact_id = (*CONTACTS, crm.uuid(0xC3))[choice]
+            return crm.lead(version, contact_id=contact_id, referrer=f"version {version}", **ids)
+        case Kind.CONTACT:
+            return crm.contact(version, first_name=("Ada", "Grace", "Zoë")[choice], **ids)
+        case Kind.ORGANIZATION:
+            return crm.organization(version, api_access=choice > 0, **ids)
+        case _:
+            hash_ = crm.key_hash(int(ids["id"][-2:], 16) * 10 + min(choice, 1))
+            return crm.api_key(version, hash=hash_, status="revoked" if choice == 2 else "active", **ids)
+
+
+def traffic(seed: int, events: int, *, contacts: int = 40, leads: int = 150) -> Iterator[Message]:
+    """So many events of two organizations, as an honest core product sends them: structured and binary mixed.
+
+    A higher seed goes on after a lower one.
+    """
+    random = Random(seed)
+    versions: dict[Entity, int] = {}
+    for number in range(events):
+        kind = random.choices([Kind.LEAD, Kind.CONTACT], [3, 1])[0]
+        pool = _lead_id if kind is Kind.LEAD else _contact_id
+        entity = (kind, random.choice(ORGANIZATIONS), pool(random.randrange(leads if kind is Kind.LEAD else contacts)))
+        versions[entity] = versions.get(entity, seed * 100_000) + random.randint(1, 3)
+        verb = random.choices(["changed", "deleted", "tombstone"], [20, 2, 1])[0]
+        happening = Happening(entity, verb, 0, 0, moved=False)
+        message = _message(happening, versions[entity], number)
+        if verb == "changed" and kind is Kind.LEAD:
+            contact_id = _contact_id(random.randrange(contacts))
+            ids = {"id": entity[2], "organization_id": entity[1], "contact_id": contact_id}
+            message = crm.lead(versions[entity], seconds=number, referrer=f"event {number}", **ids)
+        elif verb == "changed":
+            ids = {"id": entity[2], "organization_id": entity[1]}
+            message = crm.contact(versions[entity], seconds=number, first_name=f"Name {number % 7}", **ids)
+        yield crm.binary(message) if message.value and random.random() < 0.3 else message
+
+
+def _lead_id(number: int) -> str:
+    return crm.uuid(0x100000 + number)
+
+
+def _contact_id(number: int) -> str:
+    return crm.uuid(0xC00000 + number)

@@ -1,0 +1,195 @@
+"""The whole projector for tests: a producer, topics on a real Kafka, a Redis, and projectors as processes.
+
+All that is published goes to the pure reference as well, with the coordinates that Kafka gave it.
+"""
+
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import redis
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Message as Delivered
+from confluent_kafka.cimpl import NewPartitions
+
+from devstack.child import Child
+from devstack.redis_server import RedisServer
+from devstack.topics import admin
+from projector.record import Kind, Record
+from projector.reference import Reference
+from schemas import names
+from tests.crm import Message, at_ms
+from tests.service import stored
+from tests.service.services import Kafka
+from tests.waiting import wait_until
+
+SETTLE_SECONDS = 40.0
+
+
+class Flow:
+    """One test's world. Everything that it starts ends with `close`."""
+
+    def __init__(self, kafka: Kafka, prefix: str, server: RedisServer, directory: Path) -> None:
+        self.kafka = kafka
+        self.prefix = prefix
+        self.server = server
+        self.group = f"{prefix}group"
+        self.reference = Reference()
+        self.ends: dict[tuple[str, int], int] = {}
+        self._directory = directory
+        self._children: list[Child] = []
+        self._producer = self._new_producer()
+        self.client: Any = redis.Redis(port=server.port, socket_timeout=5)
+        """Answers bytes, which redis-py's types cannot say."""
+
+    def create_topics(self, partitions: int = 3) -> None:
+        for kind in Kind:
+            self.kafka.create_topic(self.topic(kind), partitions)
+
+    def topic(self, kind: Kind) -> str:
+        return f"{self.prefix}{kind}"
+
+    def publish(self, *messages: Message, partition: int | None = None) -> None:
+        """Send these, and return when Kafka has them all."""
+        self.publish_all(messages, partition)
+
+    def publish_all(self, messages: Iterable[Message], partition: int | None = None) -> None:
+        place: dict[str, Any] = {} if partition is None else {"partition": partition}
+        for message in messages:
+            self._producer.produce(
+                self.topic(message.kind),
+                key=message.key,
+                value=message.value,
+                headers=list(message.headers),
+                timestamp=at_ms(message.seconds),
+                on_delivery=partial(self._delivered, message),
+                **place,
+            )
+            self._producer.poll(0)
+        assert self._producer.flush(30) == 0
+
+    def add_partitions(self, kind: Kind, number: int) -> None:
+        """Raise the number of partitions of a topic."""
+        client = admin(self.kafka.bootstrap_servers)  # kept: without it the request would be dropped
+        topic = self.topic(kind)
+        client.create_partitions([NewPartitions(topic, number)])[topic].result(20)
+        self._producer = self._new_producer()  # the former one does not know of them yet
+
+    def start(self, name: str = "projector", **settings: object) -> Child:
+        """A projector process. Its log is `<name>.log`."""
+        command = [sys.executable, "-m", "projector", "run"]
+        child = Child(command, log=self.log(name), environment=self.environment(**settings))
+        self._children.append(child)
+        return child
+
+    def log(self, name: str = "projector") -> Path:
+        return self._directory / f"{name}.log"
+
+    def command(self, *arguments: str, **settings: object) -> subprocess.CompletedProcess[str]:
+        """Run `python -m projector <arguments>` to its end."""
+        return subprocess.run(
+            [sys.executable, "-m", "projector", *arguments],
+            env=self.environment(**settings),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def environment(self, **settings: object) -> dict[str, str]:
+        ours = {
+            "redis_url": self.server.url,
+            "kafka_bootstrap_servers": self.kafka.bootstrap_servers,
+            "topic_prefix": self.prefix,
+            "group_id": self.group,
+        }
+        outside = {name: value for name, value in os.environ.items() if not name.startswith("LEADVIEW_")}
+        return outside | {f"LEADVIEW_{name.upper()}": str(value) for name, value in (ours | settings).items()}
+
+    def positions(self) -> dict[tuple[str, int], int]:
+        """The next offset of each partition, as Redis has it."""
+        found = {}
+        for field, value in self.client.hgetall(names.POSITIONS).items():
+            topic, colon, partition = field.decode().rpartition(":")
+            if colon:
+                found[topic, int(partition)] = int(value.split()[0])
+        return found
+
+    def caught_up(self, *kinds: Kind) -> bool:
+        """Has every record (of these kinds) been covered by a checkpoint?"""
+        topics = {self.topic(kind) for kind in kinds or Kind}
+        positions = self.positions()
+        return all(positions.get(place) == end for place, end in self.ends.items() if place[0] in topics)
+
+    async def settled(self, timeout: float = SETTLE_SECONDS, *, after_crash: bool = False) -> None:
+        """Until everything is covered, every task done, and every document is what the reference says."""
+        await wait_until(self._is_settled, "all records are applied", timeout)
+        assert stored.documents(self.client) == self.reference.documents()
+        stored.assert_consistent(self.client, after_crash=after_crash)
+
+    def committed(self, group: str) -> dict[tuple[str, int], int]:
+        """What Kafka has for a consumer group, where it has anything."""
+        consumer = Consumer({"bootstrap.servers": self.kafka.bootstrap_servers, "group.id": group, "log_level": 0})
+        try:
+            found = consumer.committed([TopicPartition(*place) for place in self.ends], timeout=20)
+        finally:
+            consumer.close()
+        return {(at.topic, at.partition): at.offset for at in found if at.offset >= 0}
+
+    def close(self) -> None:
+        for child in self._children:
+            child.kill()
+        self.client.close()
+
+    def _is_settled(self) -> bool:
+        try:
+            if not self.caught_up() or self.client.exists(names.TASKS):
+                return False
+            return stored.documents(self.client) == self.reference.documents()
+        except (redis.ConnectionError, redis.TimeoutError):
+            return False
+
+    def _delivered(self, message: Message, error: KafkaError | None, delivered: Delivered) -> None:
+        assert error is None, error
+        topic, partition, offset = delivered.topic(), delivered.partition(), delivered.offset()
+        assert topic is not None
+        assert partition is not None
+        assert offset is not None
+        self.ends[topic, partition] = offset + 1
+        key, value, headers = message.key, message.value, message.headers
+        self.reference.add(
+            Record(topic, partition, offset, delivered.timestamp()[1], key, value, headers, message.kind)
+        )
+
+    def _new_producer(self) -> Producer:
+        return Producer(
+            {
+                "bootstrap.servers": self.kafka.bootstrap_servers,
+                "partitioner": "murmur2_random",
+                "enable.idempotence": True,
+                "linger.ms": 2,
+                "log_level": 0,
+            }
+        )
+
+
+def ask(port: int, path: str) -> tuple[int, Any]:
+    """What the metrics port answers: status, and JSON or text. Status 0 where nothing listens."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.status, _body(answer.read())
+    except urllib.error.HTTPError as error:
+        return error.code, _body(error.read())
+    except urllib.error.URLError:
+        return 0, None
+
+
+def _body(content: bytes) -> Any:
+    return msgspec.json.decode(content) if content.startswith(b"{") else content.decode()

@@ -1,0 +1,53 @@
+"""The projector without Kafka: records go straight through mapping and applier into a real Redis."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from projector import mapping
+from projector.applier import Applied, Applier
+from projector.change import read
+from projector.intent import Intent
+from projector.record import Record
+from projector.reference import Entity
+from projector.store import Store
+from schemas import names
+from schemas.settings import ProjectorSettings
+from tests.service import stored
+from tests.service.services import RedisService
+
+
+class Projection:
+    """Writes records into one Redis, and reads what it holds then."""
+
+    def __init__(self, store: Store, client: Any, settings: ProjectorSettings) -> None:
+        self.store = store
+        self.client = client
+        """Synchronous. Answers bytes, which redis-py's types cannot say."""
+        self.settings = settings
+        self.applier = Applier(store)
+
+    async def apply(self, *records: Record, generations: tuple[int, ...] = (1,)) -> Applied:
+        """Write these records as one batch."""
+        return await self.applier.apply([intent_of(record) for record in records], generations)
+
+    def documents(self, generation: int = 1) -> dict[Entity, bytes]:
+        return stored.documents(self.client, generation)
+
+    def tasks(self) -> set[str]:
+        return {task.decode() for task in self.client.smembers(names.TASKS)}
+
+
+def intent_of(record: Record) -> Intent:
+    return mapping.intent(read(record), record)
+
+
+@asynccontextmanager
+async def open_projection(service: RedisService) -> AsyncIterator[Projection]:
+    settings = ProjectorSettings(redis_url=service.url)
+    store = Store(settings)
+    with service.client() as client:
+        try:
+            yield Projection(store, client, settings)
+        finally:
+            await store.close()

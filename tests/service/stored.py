@@ -1,0 +1,76 @@
+"""What stands in Redis, read without the projector's own reading code: documents, and what must hold between them."""
+
+import re
+from binascii import b2a_base64
+from uuid import UUID
+
+import redis
+
+from projector.record import Kind
+from projector.reference import Entity
+from schemas import names
+
+_KINDS = {b"l": Kind.LEAD, b"c": Kind.CONTACT}
+_BODY = {Kind.LEAD: 40, Kind.CONTACT: 37}
+NO_MARK = bytes(6)
+
+
+def documents(client: redis.Redis, generation: int = 1) -> dict[Entity, bytes]:
+    """The body of every live document of a generation."""
+    return {entity: value[_BODY[entity[0]] :] for entity, value in values(client, generation).items() if _live(value)}
+
+
+def values(client: redis.Redis, generation: int = 1) -> dict[Entity, bytes]:
+    """The whole value of every document and marker of a generation."""
+    matches = [names.DOCUMENT.fullmatch(key) for key in client.scan_iter(names.of_generation(generation), count=5000)]
+    wanted = [match for match in matches if match and match[3] in _KINDS]
+    with client.pipeline(transaction=False) as pipeline:
+        for match in wanted:
+            pipeline.get(match[0])
+        found = zip(wanted, pipeline.execute(), strict=True)
+    return {_entity(match): value for match, value in found if value is not None}
+
+
+def index(client: redis.Redis, contact_id: str, organization_id: str, generation: int = 1) -> dict[str, bytes]:
+    """The leads of a contact, each with the mark of the summary that it shows."""
+    name = names.contact_leads(names.organization(organization_id), generation, contact_id)
+    return {names.long_id(lead): int(score).to_bytes(6, "little") for lead, score in client.zscan_iter(name)}
+
+
+def assert_consistent(client: redis.Redis, generation: int = 1, *, after_crash: bool = False) -> None:
+    """Every live lead shows its contact as it is, and stands in its index; no index has a lead that is not its own.
+
+    After a crash a lead may have been left in the index of a former contact: its next change drops it there.
+    """
+    found = values(client, generation)
+    leads = {entity: value for entity, value in found.items() if entity[0] is Kind.LEAD and _live(value)}
+    expected: dict[tuple[str, str], dict[str, bytes]] = {}
+    for (_, organization_id, lead_id), value in leads.items():
+        contact_id = value[40 + 116 : 40 + 152].decode()
+        contact = found.get((Kind.CONTACT, organization_id, contact_id), b"")
+        mark = contact[28:34] if _live(contact) else NO_MARK
+        assert value[28:34] == mark, f"lead {lead_id} shows another summary than its contact has"
+        expected.setdefault((organization_id, contact_id), {})[lead_id] = mark
+    for name in client.scan_iter(b"lv:{*}%di*" % generation, count=5000):
+        match = names.DOCUMENT.fullmatch(name)
+        assert match, name
+        place = (names.organization_id(match[1]), names.long_id(match[4]))
+        leads_there = index(client, place[1], place[0], generation)
+        own = expected.pop(place, {})
+        if after_crash:
+            leads_there = {lead_id: mark for lead_id, mark in leads_there.items() if lead_id in own}
+        assert leads_there == own, f"the index of contact {place[1]} is wrong"
+    assert not expected, f"contacts without an index: {list(expected)}"
+
+
+def short(uuid: str) -> bytes:
+    """An id as it stands in an index."""
+    return b2a_base64(UUID(uuid).bytes)[:22]
+
+
+def _entity(match: re.Match[bytes]) -> Entity:
+    return _KINDS[match[3]], names.organization_id(match[1]), names.long_id(match[4])
+
+
+def _live(value: bytes) -> bool:
+    return value[:1] == b"L"

@@ -1,0 +1,199 @@
+"""Three laws of every projection, against a real Redis, byte for byte with the pure reference:
+
+twice is once · any order ends the same · rebuild from empty equals live
+"""
+
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import msgspec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from projector import replay, tasks
+from projector.record import DOCUMENT_KINDS, Kind, Record
+from projector.reference import Reference
+from schemas import names
+from tests import crm, histories
+from tests.histories import History
+from tests.service import stored
+from tests.service.projection import Projection
+
+law = settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+seeds = st.integers(0, 2**32)
+
+
+@law
+@given(history=histories.histories(), seed=seeds)
+async def test_any_order_ends_the_same(projection: Projection, history: History, seed: int) -> None:
+    projection.client.flushdb()
+    random = Random(seed)
+    await _live(projection, history, random)
+    _assert_right(projection, history)
+    _assert_reference_has_no_order(history, random)
+
+
+@law
+@given(history=histories.histories(), seed=seeds)
+async def test_twice_is_once(projection: Projection, history: History, seed: int) -> None:
+    projection.client.flushdb()
+    random = Random(seed)
+    await _live(projection, history, random)
+    before = stored.values(projection.client)
+    await _live(projection, history, random)
+    assert stored.values(projection.client) == before
+    _assert_right(projection, history)
+
+
+@law
+@given(history=histories.histories(again=False), seed=seeds)
+async def test_rebuild_from_empty_equals_live(projection: Projection, history: History, seed: int) -> None:
+    """From topics that Kafka has compacted meanwhile, as they are when a rebuild reads them."""
+    projection.client.flushdb()
+    random = Random(seed)
+    await _live(projection, history, random)
+    live = projection.documents()
+    projection.client.flushdb()
+    await _live(projection, history.compacted(), random)
+    assert projection.documents() == live
+    _assert_right(projection, history)
+
+
+@law
+@given(history=histories.histories(), seed=seeds)
+async def test_the_next_generation_equals_the_live_one(projection: Projection, history: History, seed: int) -> None:
+    """It is begun in the middle: from then on both are written, and the replay fills what came before."""
+    projection.client.flushdb()
+    random = Random(seed)
+    batches = list(histories.merged(history, random))
+    begun = random.randint(0, len(batches))
+    await _apply(projection, history, batches[:begun], random, (1,))
+    line = [(batch, (1, 2)) for batch in batches[begun:]]
+    rebuild = [(batch, (2,)) for batch in histories.merged(history.of(DOCUMENT_KINDS), random)]
+    for batch, generations in _mixed(line, rebuild, random):
+        await projection.apply(*batch, generations=generations)
+        if random.random() < 0.3:
+            await _keep(projection, history, random, (1, 2))
+    await _keep(projection, history, random, (1, 2), until_done=True)
+    assert projection.documents(2) == projection.documents(1)
+    stored.assert_consistent(projection.client, 2)
+    _assert_right(projection, history)
+
+
+async def _live(projection: Projection, history: History, random: Random) -> None:
+    await _apply(projection, history, histories.merged(history, random), random, (1,))
+    await _keep(projection, history, random, (1,), until_done=True)
+
+
+async def _apply(
+    projection: Projection, history: History, batches: Any, random: Random, generations: tuple[int, ...]
+) -> None:
+    for batch in batches:
+        await projection.apply(*batch, generations=generations)
+        if random.random() < 0.3:
+            await _keep(projection, history, random, generations)
+
+
+async def _keep(
+    projection: Projection,
+    history: History,
+    random: Random,
+    generations: tuple[int, ...],
+    *,
+    until_done: bool = False,
+) -> None:
+    """What the keeper does once a second: erase deleted organizations, replay those that were created again."""
+    while noted := sorted(projection.tasks()):
+        for task in noted:
+            verb, _, organization_id = task.partition(" ")
+            if verb == "erase":
+                finished = await tasks._erase(projection.store, organization_id)
+            else:
+                finished = await _replay(projection, history, random, organization_id, generations)
+            if finished:
+                await tasks._forget(projection.store, task)
+        if not until_done:
+            return
+
+
+async def _replay(
+    projection: Projection, history: History, random: Random, organization_id: str, generations: tuple[int, ...]
+) -> bool:
+    """As `tasks._replay` does, from this history in place of Kafka."""
+    owner = names.organization(organization_id)
+    head = await tasks._head(projection.store, owner)
+    wanted = replay.of_organization(organization_id)
+    for batch in histories.merged(history, random):
+        await replay.write(projection.store, [record for record in batch if wanted(record)], generations)
+    return await tasks._finish(projection.store, owner, head)
+
+
+def _mixed(first: list[Any], second: list[Any], random: Random) -> Iterator[Any]:
+    """Both, each in its own order."""
+    while first or second:
+        yield random.choice([queue for queue in (first, second) if queue]).pop(0)
+
+
+def _assert_right(projection: Projection, history: History) -> None:
+    reference = Reference()
+    for record in history.records():
+        reference.add(record)
+    assert projection.documents() == reference.documents()
+    stored.assert_consistent(projection.client)
+    assert _active_hashes(projection) == _expected_hashes(reference, history)
+    assert _access(projection) == _expected_access(reference, history)
+    _assert_erased(projection, reference)
+
+
+def _assert_reference_has_no_order(history: History, random: Random) -> None:
+    straight, mixed = Reference(), Reference()
+    for record in history.records():
+        straight.add(record)
+    for batch in histories.merged(history, random):
+        for record in batch:
+            mixed.add(record)
+    assert straight.documents() == mixed.documents()
+
+
+def _active_hashes(projection: Projection) -> set[bytes]:
+    return set(projection.client.scan_iter(b"lv:{*}k*"))
+
+
+def _expected_hashes(reference: Reference, history: History) -> set[bytes]:
+    expected = set()
+    for (kind, organization_id, _), newest in reference.newest.items():
+        if kind is Kind.API_KEY and newest.live and not reference.is_erased(organization_id):
+            data = _data(history.at(kind, newest.partition, newest.offset))
+            if data["status"] == "active":
+                expected.add(names.api_key(names.organization(organization_id), data["hash"]))
+    return expected
+
+
+def _access(projection: Projection) -> dict[str, bytes]:
+    """The state of each organization and whether its API access is on."""
+    owners = {organization_id: names.organization(organization_id) for organization_id in histories.ORGANIZATIONS}
+    values = {organization_id: projection.client.get(owner) for organization_id, owner in owners.items()}
+    return {at: value[22:24] if value[:1] == b"L" else b"gone" for at, value in values.items() if value}
+
+
+def _expected_access(reference: Reference, history: History) -> dict[str, bytes]:
+    return {
+        organization_id: (
+            b"-%d" % _data(history.at(kind, newest.partition, newest.offset))["api_access"] if newest.live else b"gone"
+        )
+        for (kind, organization_id, _), newest in reference.newest.items()
+        if kind is Kind.ORGANIZATION
+    }
+
+
+def _assert_erased(projection: Projection, reference: Reference) -> None:
+    for organization_id in histories.ORGANIZATIONS:
+        if reference.is_erased(organization_id):
+            left = list(projection.client.scan_iter(names.of_organization(names.organization(organization_id))))
+            assert not left, f"a deleted organization left {left}"
+
+
+def _data(record: Record) -> crm.Json:
+    data: crm.Json = msgspec.json.decode(record.value or b"")["data"]
+    return data

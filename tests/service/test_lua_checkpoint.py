@@ -1,0 +1,191 @@
+"""The checkpoint script, and how scripts are called, on a real Redis, alone and in cluster mode."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from projector import checkpoint
+from projector.checkpoint import NONE, DeadLetter, GenerationsChanged, Outcome, Position, Step, Stored, WentBack
+from projector.dead_letters import all_letters
+from projector.errors import Refused, Unavailable
+from projector.ledger import Ledger
+from projector.record import Partition
+from projector.store import Store
+from schemas import names
+from schemas.settings import ProjectorSettings
+from tests import crm
+from tests.service.projection import Projection
+
+LEADS, CONTACTS = Partition("crm.leads", 0), Partition("crm.contacts", 3)
+LETTER = DeadLetter.of(crm.lead().record(offset=6), "it is bad")
+
+
+def step(expected: int, offset: int) -> Step:
+    return Step(expected, Position(offset, 1_700_000_000_000, 1_700_000_000_001))
+
+
+STORED = Stored(0)
+
+
+@pytest.mark.parametrize(
+    ("before", "steps", "outcome", "after"),
+    [
+        pytest.param({}, {LEADS: step(NONE, 7)}, STORED, {LEADS: 7}, id="the first"),
+        pytest.param({LEADS: 7}, {LEADS: step(7, 9)}, STORED, {LEADS: 9}, id="forward"),
+        pytest.param({LEADS: 99}, {LEADS: step(99, 100)}, STORED, {LEADS: 100}, id="99 to 100 compares numbers"),
+        pytest.param({LEADS: 2**46}, {LEADS: step(2**46, 2**46 + 1)}, STORED, {LEADS: 2**46 + 1}, id="large offsets"),
+        pytest.param({LEADS: 9}, {LEADS: step(7, 8)}, STORED, {LEADS: 9}, id="a zombie takes nothing back"),
+        pytest.param({LEADS: 9}, {LEADS: step(NONE, 3)}, STORED, {LEADS: 9}, id="nor one that began at nothing"),
+        pytest.param({LEADS: 7}, {LEADS: step(9, 12)}, WentBack(["crm.leads:0"]), {LEADS: 7}, id="went back"),
+        pytest.param({}, {LEADS: step(9, 12)}, WentBack(["crm.leads:0"]), {LEADS: None}, id="emptied"),
+        pytest.param({}, {LEADS: step(0, 12)}, WentBack(["crm.leads:0"]), {LEADS: None}, id="emptied, after offset 0"),
+        pytest.param(
+            {LEADS: 7, CONTACTS: 5},
+            {LEADS: step(7, 9), CONTACTS: step(6, 8)},
+            WentBack(["crm.contacts:3"]),
+            {LEADS: 7, CONTACTS: 5},
+            id="one went back: none is stored",
+        ),
+        pytest.param(
+            {LEADS: 7}, {LEADS: step(7, 9), CONTACTS: step(NONE, 1)}, STORED, {LEADS: 9, CONTACTS: 1}, id="two at once"
+        ),
+        pytest.param({LEADS: 7}, {}, STORED, {LEADS: 7}, id="none"),
+    ],
+)
+async def test_positions(
+    projection: Projection,
+    before: dict[Partition, int],
+    steps: dict[Partition, Step],
+    outcome: Outcome,
+    after: dict[Partition, int | None],
+) -> None:
+    ledger = Ledger(projection.store)
+    assert await ledger.cover((1,), {at: step(NONE, offset) for at, offset in before.items()}, []) == STORED
+    assert await ledger.cover((1,), steps, []) == outcome
+    assert await ledger.positions(list(after)) == after
+
+
+@pytest.mark.parametrize(
+    ("stored", "written", "outcome"),
+    [
+        pytest.param(None, (1,), STORED, id="the first alone, nothing is stored"),
+        pytest.param(None, (1, 2), GenerationsChanged(), id="Redis was emptied under a rebuild"),
+        pytest.param("1", (1,), STORED, id="the same"),
+        pytest.param("1,2", (1,), GenerationsChanged(), id="a generation was begun meanwhile"),
+        pytest.param("2", (1, 2), GenerationsChanged(), id="a generation was dropped meanwhile"),
+        pytest.param("1,2", (1, 2), STORED, id="both"),
+        pytest.param("12", (1, 2), GenerationsChanged(), id="digits alike"),
+    ],
+)
+async def test_only_a_batch_that_reached_every_generation_is_covered(
+    projection: Projection, stored: str | None, written: tuple[int, ...], outcome: Outcome
+) -> None:
+    if stored:
+        projection.client.hset(names.POSITIONS, "writing", stored)
+    ledger = Ledger(projection.store)
+    assert await ledger.cover(written, {LEADS: step(NONE, 7)}, [LETTER] if outcome != STORED else []) == outcome
+    assert await ledger.positions([LEADS]) == {LEADS: 7 if outcome == STORED else None}
+    assert await all_letters(projection.store) == []
+
+
+@pytest.mark.parametrize(
+    ("expected", "outcome", "kept"),
+    [
+        pytest.param(NONE, Stored(1), [LETTER], id="with the positions"),
+        pytest.param(9, WentBack(["crm.leads:0"]), [], id="not without them"),
+    ],
+)
+async def test_dead_letters_are_written_with_the_positions(
+    projection: Projection, expected: int, outcome: Outcome, kept: list[DeadLetter]
+) -> None:
+    assert await Ledger(projection.store).cover((1,), {LEADS: step(expected, 12)}, [LETTER]) == outcome
+    assert await all_letters(projection.store) == kept
+
+
+async def test_a_letter_that_is_parked_twice_is_one(projection: Projection) -> None:
+    ledger = Ledger(projection.store)
+    again = msgspec.structs.replace(LETTER, time=LETTER.time + 1)
+    assert await ledger.cover((1,), {}, [LETTER]) == Stored(1)
+    assert await ledger.cover((1,), {}, [again]) == Stored(1)
+
+
+async def test_a_ledger_of_its_own_parks_nothing(projection: Projection) -> None:
+    ledger = Ledger(projection.store, names.rebuild(2), first=(2,), parks=False)
+    assert await ledger.writing() == (2,)
+    projection.client.hset(names.rebuild(2), "writing", "2")
+    assert await ledger.cover((2,), {LEADS: step(NONE, 3)}, [LETTER]) == Stored(0)
+    assert await Ledger(projection.store).positions([LEADS]) == {LEADS: None}
+
+
+@pytest.mark.parametrize(
+    "forget",
+    [
+        pytest.param(lambda client: client.script_flush(), id="SCRIPT FLUSH"),
+        pytest.param(lambda client: client.execute_command("SCRIPT FLUSH ASYNC"), id="SCRIPT FLUSH ASYNC"),
+    ],
+)
+async def test_scripts_are_loaded_again_where_redis_has_forgotten_them(projection: Projection, forget: Any) -> None:
+    records = [crm.contact(1).record(0), crm.lead(1).record(0), crm.api_key(1).record(0)]
+    await projection.apply(*records)
+    before = projection.documents()
+    forget(projection.client)
+    applied = await projection.apply(*records, crm.lead(2, stage="STALE").record(1))
+    assert (applied.written, applied.stale) == (1, 3)
+    assert projection.documents().keys() == before.keys()
+    assert projection.documents() != before
+
+
+async def test_a_redis_that_cannot_write_is_unavailable(projection: Projection) -> None:
+    """What was answered before the refusal has been written, and may be sent again."""
+    projection.client.config_set("maxmemory", "1")
+    try:
+        with pytest.raises(Unavailable, match="OOM"):
+            await projection.apply(crm.contact(1).record(0))
+    finally:
+        projection.client.config_set("maxmemory", "0")
+    assert (await projection.apply(crm.contact(1).record(0))).written == 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "refused"),
+    [
+        pytest.param("noeviction", False, id="keeps everything"),
+        pytest.param("volatile-lru", False, id="drops only what expires"),
+        pytest.param("allkeys-lru", True, id="drops anything"),
+        pytest.param("allkeys-random", True, id="drops anything at random"),
+    ],
+)
+async def test_a_redis_that_evicts_documents_is_refused(projection: Projection, policy: str, refused: bool) -> None:
+    projection.client.config_set("maxmemory-policy", policy)
+    try:
+        if refused:
+            with pytest.raises(Refused, match=f"maxmemory-policy is {policy}"):
+                await projection.store.check_policy()
+        else:
+            await projection.store.check_policy()
+    finally:
+        projection.client.config_set("maxmemory-policy", "noeviction")
+
+
+async def test_no_redis_is_unavailable() -> None:
+    store = Store(ProjectorSettings(redis_url="redis://127.0.0.1:1/0"))
+    with pytest.raises(Unavailable, match="Redis: "):
+        await store.run([checkpoint.command(names.POSITIONS, b"1", {}, [])])
+    with pytest.raises(Unavailable, match="Redis: "):
+        await store.memory_ratio()
+    await store.close()
+
+
+async def test_a_reply_never_reaches_another_caller(projection: Projection) -> None:
+    """A call that was cancelled has left replies on its connection: nobody may get them."""
+    calls = [crm.lead(n, id=crm.uuid(2000)).record(n) for n in range(1, 200)]
+    for _ in range(20):
+        task = asyncio.create_task(projection.apply(*calls))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        task.cancel()
+        [reply] = await projection.store.run([checkpoint.command(names.POSITIONS, b"1", {}, [LETTER])])
+        assert reply == 1
+        await asyncio.gather(task, return_exceptions=True)  # the cancellation may have come too late

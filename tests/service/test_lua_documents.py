@@ -1,0 +1,374 @@
+"""The scripts of leads and contacts, on a real Redis, alone and in cluster mode: what each event leaves behind."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from projector import command
+from projector.applier import Applied
+from projector.record import Kind, Record
+from projector.reference import documents_of
+from schemas import names
+from schemas.layouts import read_head
+from tests import crm
+from tests.crm import Message
+from tests.service import stored
+from tests.service.projection import Projection, intent_of
+
+LEAD = (Kind.LEAD, crm.ORGANIZATION, crm.LEAD)
+CONTACT = (Kind.CONTACT, crm.ORGANIZATION, crm.CONTACT)
+OWNER = names.organization(crm.ORGANIZATION)
+
+
+def lead(version: int, offset: int, partition: int = 0, seconds: float = 0, **fields: Any) -> Record:
+    return crm.lead(version, seconds=seconds, **fields).record(offset, partition)
+
+
+def contact(version: int, offset: int, name: str = "Ada", **fields: Any) -> Record:
+    return crm.contact(version, first_name=name, **fields).record(offset)
+
+
+def lead_deleted(version: int, offset: int) -> Record:
+    return crm.deleted(Kind.LEAD, version).record(offset)
+
+
+def contact_deleted(version: int, offset: int) -> Record:
+    return crm.deleted(Kind.CONTACT, version).record(offset)
+
+
+def lead_gone(offset: int, partition: int = 0, seconds: float = 0) -> Record:
+    return crm.tombstone(Kind.LEAD, seconds=seconds).record(offset, partition)
+
+
+def contact_gone(offset: int) -> Record:
+    return crm.tombstone(Kind.CONTACT).record(offset)
+
+
+def shown(projection: Projection, generation: int = 1) -> tuple[str, str | None] | None:
+    """The stage of the lead and the first name of the contact that it shows; None where there is no lead."""
+    body = projection.documents(generation).get(LEAD)
+    if body is None:
+        return None
+    document = msgspec.json.decode(body)
+    return document["stage"], document["contact"] and document["contact"]["first_name"]
+
+
+VERSIONS = [
+    pytest.param([lead(1, 0)], ("NEW", None), (1, 0, 0), id="created"),
+    pytest.param([lead(1, 0), lead(2, 1, stage="STALE")], ("STALE", None), (2, 0, 0), id="newer is written"),
+    pytest.param([lead(2, 0), lead(1, 1, stage="STALE")], ("NEW", None), (1, 1, 0), id="older is ignored"),
+    pytest.param([lead(2, 0), lead(2, 1, stage="STALE")], ("NEW", None), (1, 1, 0), id="equal is ignored"),
+    pytest.param([lead(9, 0), lead(10, 1, stage="STALE")], ("STALE", None), (2, 0, 0), id="9 to 10 compares numbers"),
+    pytest.param([lead(10, 0), lead(9, 1, stage="STALE")], ("NEW", None), (1, 1, 0), id="10 to 9 compares numbers"),
+    pytest.param(
+        [lead(2**53 - 2, 0), lead(2**53 - 1, 1, stage="STALE")], ("STALE", None), (2, 0, 0), id="the highest versions"
+    ),
+    pytest.param([lead(1, 0), lead(7, 1), lead(5, 2)], ("NEW", None), (2, 1, 0), id="gaps are normal"),
+    pytest.param([lead(1, 0), lead_deleted(2, 1)], None, (2, 0, 0), id="deleted"),
+    pytest.param([lead(2, 0), lead_deleted(1, 1)], ("NEW", None), (1, 1, 0), id="an older delete is ignored"),
+    pytest.param([lead_deleted(2, 0), lead(1, 1)], None, (1, 1, 0), id="a marker keeps an older event out"),
+    pytest.param([lead_deleted(2, 0), lead(2, 1)], None, (1, 1, 0), id="a marker keeps an equal event out"),
+    pytest.param([lead(1, 0), lead_deleted(2, 1), lead(3, 2)], ("NEW", None), (3, 0, 0), id="created again"),
+    pytest.param([lead(7, 0), lead_gone(1)], None, (2, 0, 0), id="a tombstone by its offset"),
+    pytest.param([lead(7, 0), lead_gone(1), lead_gone(1)], None, (2, 1, 0), id="a tombstone read twice"),
+    pytest.param([lead(7, 5), lead_gone(3)], ("NEW", None), (1, 1, 0), id="a tombstone from before is ignored"),
+    pytest.param([lead_gone(3), lead(7, 1)], None, (1, 1, 0), id="an event from before the tombstone is ignored"),
+    pytest.param([lead(7, 0), lead_gone(1), lead(7, 2)], None, (2, 1, 0), id="a tombstone keeps the version"),
+    pytest.param(
+        [lead(7, 0), lead_gone(1), lead(8, 2)], ("NEW", None), (3, 0, 0), id="created again after a tombstone"
+    ),
+    pytest.param(
+        [lead(7, 0), lead_deleted(8, 1), lead_gone(2), lead(8, 3)], None, (3, 1, 0), id="deleted, then a tombstone"
+    ),
+    pytest.param(
+        [lead(7, 9, 0, 10), lead_gone(1, 1, 20)], None, (2, 0, 0), id="a tombstone of another partition, by its time"
+    ),
+    pytest.param(
+        [lead(7, 1, 0, 10), lead_gone(9, 1, 5)], ("NEW", None), (1, 1, 0), id="an earlier one of another partition"
+    ),
+    pytest.param(
+        [lead_gone(9, 1, 5), lead(7, 1, 0, 10)], ("NEW", None), (2, 0, 0), id="an event after another partition's"
+    ),
+    pytest.param([lead_gone(1, 1, 20), lead(7, 9, 0, 10)], None, (1, 1, 0), id="an event before another partition's"),
+]
+
+
+@pytest.mark.parametrize(("records", "expected", "counts"), VERSIONS)
+@pytest.mark.parametrize("batched", [pytest.param(True, id="one batch"), pytest.param(False, id="one by one")])
+async def test_which_event_of_a_lead_is_written(
+    projection: Projection,
+    records: list[Record],
+    expected: tuple[str, str | None] | None,
+    counts: tuple[int, int, int],
+    batched: bool,
+) -> None:
+    applied = Applied()
+    for batch in [records] if batched else [[record] for record in records]:
+        applied.add(await projection.apply(*batch))
+    assert shown(projection) == expected
+    assert (applied.written, applied.stale, applied.dropped) == counts
+    assert projection.documents() == documents_of(records)
+    stored.assert_consistent(projection.client)
+
+
+@pytest.mark.parametrize(
+    ("records", "name"),
+    [
+        pytest.param([contact(9, 0), contact(10, 1, "Grace")], "Grace", id="9 to 10"),
+        pytest.param([contact(2, 0), contact(1, 1, "Grace")], "Ada", id="older is ignored"),
+        pytest.param([contact(2, 0), contact(2, 1, "Grace")], "Ada", id="equal is ignored"),
+        pytest.param([contact(1, 0), contact_deleted(2, 1)], None, id="deleted"),
+        pytest.param([contact_deleted(2, 0), contact(1, 1)], None, id="a marker keeps an older event out"),
+        pytest.param([contact_deleted(2, 0), contact(3, 1)], "Ada", id="created again"),
+        pytest.param([contact(7, 0), contact_gone(1)], None, id="a tombstone"),
+        pytest.param([contact(7, 5), contact_gone(3)], "Ada", id="a tombstone read again"),
+        pytest.param([contact(7, 0), contact_gone(1), contact(7, 2)], None, id="a tombstone keeps the version"),
+        pytest.param([contact(7, 0), contact_gone(1), contact(8, 2)], "Ada", id="created again after a tombstone"),
+    ],
+)
+@pytest.mark.parametrize("lead_first", [pytest.param(True, id="lead first"), pytest.param(False, id="lead last")])
+async def test_a_lead_shows_the_newest_event_of_its_contact(
+    projection: Projection, records: list[Record], name: str | None, lead_first: bool
+) -> None:
+    everything = [lead(1, 0), *records] if lead_first else [*records, lead(1, 0)]
+    for record in everything:
+        await projection.apply(record)
+    assert shown(projection) == ("NEW", name)
+    assert projection.documents() == documents_of(everything)
+    stored.assert_consistent(projection.client)
+
+
+@pytest.mark.parametrize(
+    ("messages", "expected"),
+    [
+        pytest.param([crm.lead(1), crm.contact(1)], ("NEW", "Ada"), id="a late contact"),
+        pytest.param([crm.contact(1), crm.lead(1)], ("NEW", "Ada"), id="an early contact"),
+        pytest.param([crm.lead(1, contact_id=crm.OTHER_CONTACT), crm.contact(1)], ("NEW", None), id="another contact"),
+        pytest.param(
+            [crm.contact(1), crm.lead(1), crm.lead(2, contact_id=crm.OTHER_CONTACT)], ("NEW", None), id="moved away"
+        ),
+        pytest.param(
+            [crm.contact(1), crm.lead(1, contact_id=crm.OTHER_CONTACT), crm.lead(2)], ("NEW", "Ada"), id="moved here"
+        ),
+        pytest.param(
+            [
+                crm.lead(1),
+                crm.lead(2, contact_id=crm.OTHER_CONTACT),
+                crm.contact(1),
+                crm.contact(1, id=crm.OTHER_CONTACT, first_name="Grace"),
+            ],
+            ("NEW", "Grace"),
+            id="moved before either contact came",
+        ),
+        pytest.param(
+            [crm.contact(1), crm.lead(1), crm.lead(2, contact_id=crm.OTHER_CONTACT), crm.lead(3)],
+            ("NEW", "Ada"),
+            id="moved away and back",
+        ),
+        pytest.param([crm.contact(1), crm.lead(1), crm.deleted(Kind.LEAD, 2)], None, id="lead deleted"),
+        pytest.param(
+            [crm.contact(1), crm.lead(1), crm.deleted(Kind.LEAD, 2), crm.lead(3)], ("NEW", "Ada"), id="lead again"
+        ),
+        pytest.param(
+            [crm.contact(1, organization_id=crm.OTHER_ORGANIZATION), crm.lead(1)],
+            ("NEW", None),
+            id="the same contact id in another organization",
+        ),
+    ],
+)
+@pytest.mark.parametrize("batched", [pytest.param(True, id="one batch"), pytest.param(False, id="one by one")])
+async def test_leads_and_their_contacts(
+    projection: Projection, messages: list[Message], expected: tuple[str, str | None] | None, batched: bool
+) -> None:
+    records = [message.record(offset) for offset, message in enumerate(messages)]
+    for batch in [records] if batched else [[record] for record in records]:
+        await projection.apply(*batch)
+    assert shown(projection) == expected
+    assert projection.documents() == documents_of(records)
+    stored.assert_consistent(projection.client)
+
+
+async def test_a_deleted_lead_leaves_only_its_marker(projection: Projection) -> None:
+    await projection.apply(contact(1, 0), lead(3, 1), lead_deleted(4, 2))
+    marker = stored.values(projection.client)[LEAD]
+    assert marker[:1] == b"D"
+    assert len(marker) == 22
+    assert stored.index(projection.client, crm.CONTACT, crm.ORGANIZATION) == {}
+
+
+async def test_the_marker_of_a_tombstone_keeps_the_version_before_it(projection: Projection) -> None:
+    await projection.apply(lead(41, 3), lead_gone(7, seconds=9))
+    head = read_head(stored.values(projection.client)[LEAD])
+    assert (head.live, head.version, head.offset, head.time) == (False, 41, 7, crm.at_ms(9))
+
+
+async def test_no_byte_of_a_deleted_contact_is_left(projection: Projection) -> None:
+    secret = "Zaphod"
+    await projection.apply(
+        contact(1, 0, secret, email=f"{secret}@example.org", custom_fields={secret: secret}), lead(1, 0)
+    )
+    before = _dump(projection)
+    assert before.count(secret.encode()) > 4
+    await projection.apply(contact_deleted(2, 1))
+    assert secret.encode() not in _dump(projection)
+    assert stored.index(projection.client, crm.CONTACT, crm.ORGANIZATION) == {crm.LEAD: stored.NO_MARK}
+
+
+async def test_a_change_that_leaves_the_summary_alone_touches_no_lead(projection: Projection) -> None:
+    await projection.apply(contact(1, 0), lead(1, 0))
+    name = names.lead(OWNER, 1, crm.LEAD)
+    before = projection.client.get(name)
+    applied = await projection.apply(contact(2, 1, custom_fields={"company": "Kite"}))
+    assert (applied.written, applied.respliced) == (1, 0)
+    assert projection.client.get(name) == before
+
+
+async def test_many_leads_of_a_contact_follow_in_slices(projection: Projection) -> None:
+    records = [lead(1, n, id=crm.uuid(1000 + n)) for n in range(250)]
+    assert (await projection.apply(contact(1, 0), *records)).respliced == 0
+    applied = await projection.apply(contact(2, 1, "Grace"))
+    assert applied.respliced == 250
+    assert projection.documents() == documents_of([contact(2, 1, "Grace"), *records])
+    applied = await projection.apply(contact_deleted(3, 2))
+    assert applied.respliced == 250
+    assert projection.documents() == documents_of([contact_deleted(3, 2), *records])
+    stored.assert_consistent(projection.client)
+
+
+async def test_a_fan_out_that_broke_off_goes_on_with_the_same_event(projection: Projection) -> None:
+    """The contact was written, and then the projector died: read again, the event is stale, and its leads follow."""
+    records = [lead(1, n, id=crm.uuid(1000 + n)) for n in range(150)]
+    await projection.apply(contact(1, 0), *records)
+    grace = contact(2, 1, "Grace")
+    [reply] = await projection.store.run([command.command(intent_of(grace), (1,))])
+    assert reply[0] == 1
+    assert len(reply) == 101
+    applied = await projection.apply(grace)
+    assert (applied.stale, applied.respliced) == (1, 150)
+    assert projection.documents() == documents_of([grace, *records])
+
+
+async def test_resplice_may_be_repeated(projection: Projection) -> None:
+    await projection.apply(contact(1, 0), lead(1, 0))
+    resplice = command.resplice(crm.ORGANIZATION, crm.CONTACT, [stored.short(crm.LEAD)], (1,))
+    before = _dump(projection)
+    assert await projection.store.run([resplice, resplice]) == [0, 0]
+    assert _dump(projection) == before
+
+
+async def test_a_lead_leaves_the_contact_of_each_generation(projection: Projection) -> None:
+    """Generation 2 is behind: there the lead still belongs to another contact than in generation 1."""
+    contacts = [crm.CONTACT, crm.OTHER_CONTACT, crm.uuid(0xC3)]
+    records = [lead(n, n, contact_id=contact_id) for n, contact_id in enumerate(contacts, start=1)]
+    await projection.apply(records[0], generations=(1, 2))
+    await projection.apply(records[1], generations=(1,))
+    await projection.apply(records[2], generations=(1, 2))
+    for generation in (1, 2):
+        stored.assert_consistent(projection.client, generation)
+    await projection.apply(records[1], generations=(1, 2))
+    await projection.apply(lead_deleted(9, 9), generations=(1, 2))
+    for generation in (1, 2):
+        stored.assert_consistent(projection.client, generation)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        pytest.param(lead_deleted(2, 1), id="deleted"),
+        pytest.param(lead(2, 1, contact_id=crm.OTHER_CONTACT), id="moved"),
+    ],
+)
+async def test_resplice_drops_leads_that_are_not_the_contacts_any_more(projection: Projection, record: Record) -> None:
+    """As when a projector died before the lead had left the index."""
+    await projection.apply(contact(1, 0), lead(1, 0))
+    [reply] = await projection.store.run([command.command(intent_of(record), (1,))])
+    assert reply == [crm.CONTACT.encode()]
+    assert stored.index(projection.client, crm.CONTACT, crm.ORGANIZATION).keys() == {crm.LEAD}
+    await projection.apply(contact(2, 1, "Grace"))
+    assert stored.index(projection.client, crm.CONTACT, crm.ORGANIZATION) == {}
+    stored.assert_consistent(projection.client)
+
+
+async def test_leaving_a_contact_too_late_does_no_harm(projection: Projection) -> None:
+    """The lead is back by the time that it would be taken out."""
+    await projection.apply(contact(1, 0), lead(1, 0))
+    leave = command.leave_contact(intent_of(lead_deleted(2, 1)), crm.CONTACT, (1,))  # type: ignore[arg-type]
+    assert await projection.store.run([leave]) == [1]
+    assert stored.index(projection.client, crm.CONTACT, crm.ORGANIZATION).keys() == {crm.LEAD}
+
+
+async def test_pending_leads_are_those_that_show_another_summary(projection: Projection) -> None:
+    records = [lead(1, n, id=crm.uuid(1000 + n)) for n in range(230)]
+    await projection.apply(*records)
+    ask = command.pending_leads(crm.ORGANIZATION, crm.CONTACT, (1,))
+    assert await projection.store.run([ask]) == [[]]
+    await projection.store.run([command.command(intent_of(contact(1, 0)), (1,))])
+    [pending] = await projection.store.run([ask])
+    assert len(set(pending)) == len(pending) == 100
+    await projection.store.run([command.resplice(crm.ORGANIZATION, crm.CONTACT, pending, (1,))])
+    [rest] = await projection.store.run([ask])
+    assert not set(rest) & set(pending)
+
+
+async def test_two_generations_are_written_alike(projection: Projection) -> None:
+    records = [
+        contact(1, 0),
+        lead(1, 0),
+        lead(2, 1, contact_id=crm.OTHER_CONTACT),
+        lead(1, 2, id=crm.OTHER_LEAD),
+        contact(2, 1, "Grace"),
+        lead(3, 3),
+        contact_deleted(3, 2),
+        lead_gone(4),
+        contact(4, 3, "Alan"),
+    ]
+    for record in records:
+        await projection.apply(record, generations=(1, 2))
+        assert stored.values(projection.client, 1) == stored.values(projection.client, 2)
+    for generation in (1, 2):
+        assert projection.documents(generation) == documents_of(records)
+        stored.assert_consistent(projection.client, generation)
+
+
+async def test_a_generation_that_is_behind_is_brought_forward_alone(projection: Projection) -> None:
+    """While a rebuild fills generation 2, the live line writes to both: each decides for itself."""
+    await projection.apply(contact(1, 0), lead(5, 5), lead(6, 6, contact_id=crm.OTHER_CONTACT))
+    await projection.apply(lead(5, 5), generations=(2,))
+    assert shown(projection, 2) == ("NEW", None)
+    applied = await projection.apply(
+        contact(2, 1, "Grace"), lead(6, 6, contact_id=crm.OTHER_CONTACT), generations=(1, 2)
+    )
+    assert applied.written == 2
+    assert projection.documents(1) == projection.documents(2)
+    for generation in (1, 2):
+        stored.assert_consistent(projection.client, generation)
+
+
+async def test_numbers_and_empty_arrays_survive_a_splice(projection: Projection) -> None:
+    """Lua's cjson would turn `[]` into `{}` and round the digits: bytes are cut, never decoded."""
+    digits = "12345678901234567890.123456789"
+    await projection.apply(
+        lead(1, 0, quote={"total": digits}, attribution={"a": [], "b": {}, "c": "\0\\u0000"}), contact(1, 0, 'A"d\\a}')
+    )
+    body = projection.documents()[LEAD]
+    assert digits.encode() in body
+    assert b'"source":{"a":[],"b":{},"c":"\\u0000\\\\u0000"}' in body
+    assert msgspec.json.decode(body)["contact"]["first_name"] == 'A"d\\a}'
+
+
+def _dump(projection: Projection) -> bytes:
+    """Everything in Redis, as bytes to be searched and compared."""
+    client = projection.client
+    found: list[Any] = []
+    for key in sorted(client.scan_iter(count=1000)):
+        match client.type(key):
+            case b"string":
+                found.append((key, client.get(key)))
+            case b"zset":
+                found.append((key, client.zrange(key, 0, -1, withscores=True)))
+            case b"hash":
+                found.append((key, sorted(client.hgetall(key).items())))
+            case b"set":
+                found.append((key, sorted(client.smembers(key))))
+    return repr(found).encode()

@@ -1,0 +1,131 @@
+"""The pure parts of `make run`; the whole of it runs in `tests/service/test_make_run.py`."""
+
+from pathlib import Path
+
+import pytest
+
+from devstack.arguments import Arguments, parse
+from devstack.environment import of_stack, unused
+from devstack.figures import Rates, rates, read
+from devstack.live_view import line
+from devstack.publisher import connection
+from schemas.settings import ProjectorSettings
+
+PROJECTOR = """\
+leadview_projector_records_total{line="access",result="written"} 9.0
+leadview_projector_records_total{line="documents",result="written"} 331.0
+leadview_projector_records_total{line="documents",result="stale"} 2.0
+leadview_projector_freshness_seconds_sum{line="documents"} 3.0
+leadview_projector_freshness_seconds_count{line="documents"} 20.0
+leadview_projector_lag_records{topic="crm.leads",partition="0"} 4.0
+leadview_projector_lag_records{topic="crm.leads",partition="1"} 3.0
+leadview_projector_dead_letters 1.0
+"""
+API = """\
+leadview_api_requests_total{route="lead",status="200"} 5.0
+leadview_api_requests_total{route="contact",status="200"} 2.0
+leadview_api_requests_total{route="lead",status="404"} 1.0
+"""
+
+
+def test_figures_are_summed_over_lines_partitions_and_routes() -> None:
+    figures = read(PROJECTOR, API, at=10.0)
+    assert (figures.applied, figures.seen, figures.lag, figures.dead_letters) == (340, 342, 7, 1)
+    assert figures.answers == {"200": 7, "404": 1}
+
+
+@pytest.mark.parametrize(
+    ("at", "expected"),
+    [
+        pytest.param(15.0, Rates(applied=68.0, answered=1.6, freshness=0.15), id="five seconds later"),
+        pytest.param(10.0, Rates(applied=0.0, answered=0.0, freshness=0.15), id="no time has passed"),
+    ],
+)
+def test_rates_are_of_the_time_between(at: float, expected: Rates) -> None:
+    assert rates(read("", "", at=10.0), read(PROJECTOR, API, at=at)) == expected
+
+
+def test_a_line_says_it_all() -> None:
+    before, after = read("", "", at=10.0), read(PROJECTOR, API, at=15.0)
+    assert line(after, rates(before, after)) == (
+        "applied 340 (68.0/s)  lag 7  freshness 150 ms  requests 8 (1.6/s) 200: 7  404: 1  dead letters 1"
+    )
+    assert "freshness -" in line(before, rates(before, before))
+
+
+USERS = {
+    "PATH": "/bin",
+    "LEADVIEW_REDIS_URL": "redis://theirs",
+    "LEADVIEW_REDIS_PASSWORD": "secret",
+    "LEADVIEW_KAFKA_BOOTSTRAP_SERVERS": "theirs:9092",
+    "LEADVIEW_KAFKA_SECURITY_PROTOCOL": "SASL_SSL",
+    "LEADVIEW_KEY_RATE_LIMIT": "7/3s",
+    "LEADVIEW_API_PORT": "9",
+}
+
+
+@pytest.mark.parametrize(
+    ("redis_url", "kafka", "kept"),
+    [
+        pytest.param(None, None, set(), id="embedded servers know no passwords"),
+        pytest.param("redis://r", None, {"LEADVIEW_REDIS_PASSWORD"}, id="a Redis of the user's"),
+        pytest.param(None, "k:9092", {"LEADVIEW_KAFKA_SECURITY_PROTOCOL"}, id="a Kafka of the user's"),
+    ],
+)
+def test_settings_reach_the_processes_but_servers_are_named_by_options(
+    redis_url: str | None, kafka: str | None, kept: set[str]
+) -> None:
+    found = of_stack(USERS, redis_url=redis_url, kafka=kafka, port=8000, scratch=Path("/scratch"))
+    assert found["LEADVIEW_REDIS_URL"] == (redis_url or "")
+    assert found["LEADVIEW_KAFKA_BOOTSTRAP_SERVERS"] == (kafka or "")
+    assert (found["LEADVIEW_KEY_RATE_LIMIT"], found["LEADVIEW_API_PORT"]) == ("7/3s", "8000")
+    assert found.keys() & {"LEADVIEW_REDIS_PASSWORD", "LEADVIEW_KAFKA_SECURITY_PROTOCOL"} == kept
+
+
+def test_an_address_that_is_set_and_not_used_is_told() -> None:
+    [note] = unused(USERS, redis_url=None, kafka="k:9092")
+    assert note.startswith("LEADVIEW_REDIS_URL is set, but")
+
+
+def test_arguments() -> None:
+    assert parse([]) == Arguments(rate=3.0, leads=200, live=True)
+    assert parse(["--kafka", "k:1", "--port", "0", "--rate", "0", "--no-live"]) == Arguments(
+        kafka="k:1", port=0, rate=0.0, live=False
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(["--rate", "-1"], id="rate below zero"),
+        pytest.param(["--rate", "nan"], id="rate that is no number"),
+        pytest.param(["--leads", "2"], id="fewer leads than organizations"),
+        pytest.param(["--leads", "20001"], id="more leads than the embedded Kafka holds"),
+        pytest.param(["--port", "65536"], id="no port"),
+        pytest.param(["--kafka", "k:1", "--apache-kafka"], id="two kinds of Kafka"),
+    ],
+)
+def test_arguments_that_are_refused(words: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(words)
+
+
+def test_security_settings_of_kafka_reach_librdkafka() -> None:
+    settings = ProjectorSettings(
+        kafka_bootstrap_servers="k:9093",
+        kafka_security_protocol="SASL_SSL",
+        kafka_ssl_ca_file="/ca.pem",
+        kafka_sasl_mechanism="SCRAM-SHA-512",
+        kafka_sasl_username="u",
+        kafka_sasl_password="p",
+    )
+    assert connection(settings) == {
+        "bootstrap.servers": "k:9093",
+        "security.protocol": "SASL_SSL",
+        "log_level": "0",
+        "ssl.ca.location": "/ca.pem",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "u",
+        "sasl.password": "p",
+    }
+    assert connection(ProjectorSettings()).keys() == {"bootstrap.servers", "security.protocol", "log_level"}

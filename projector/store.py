@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from hashlib import sha1
 from importlib.resources import files
+from math import inf
 from typing import Any, cast
 
 import hiredis
@@ -111,11 +112,12 @@ class Store:
         async with self.errors(), self._connection() as connection:
             await connection.send_packed_command(packed, check_health=False)
             replies: list[Any] = []
-            for _ in commands:
-                try:
-                    replies.append(await connection.read_response(disable_decoding=True))
-                except ResponseError as error:
-                    replies.append(error)
+            async with asyncio.timeout(_TIMEOUT):  # one for all: one for each reply would cost as much as reading it
+                for _ in commands:
+                    try:
+                        replies.append(await connection.read_response(disable_decoding=True, timeout=inf))
+                    except ResponseError as error:
+                        replies.append(error)
             return replies
 
     @asynccontextmanager

@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
-from api import latency, pages, snapshot
+from api import latency, orphan, pages, snapshot
 from api.address import address
 from api.counters import Counters
 from api.endpoint import Endpoint
@@ -90,6 +90,7 @@ def _lifespan(settings: ApiSettings, counters: Counters, snapshots: Path | None)
                 tasks.create_task(link.keep()),
                 tasks.create_task(generation.keep()),
                 tasks.create_task(latency.report(link, counters)),
+                tasks.create_task(orphan.watch()),
             ]
             if snapshots is not None:
                 kept.append(tasks.create_task(snapshot.keep(snapshots, counters, link, generation)))

@@ -23,6 +23,7 @@ class LiveGeneration:
         self._trusted_until = 0.0
         self._connection = 0
         self._seen = False
+        self._began_empty = False
 
     @property
     def last_known(self) -> int:
@@ -39,13 +40,22 @@ class LiveGeneration:
         """Read the number from Redis. Raises Unavailable, and Rebuilding where Redis was emptied."""
         connection, asked_at = self._link.times_connected, self._loop.time()
         number = self._read(await self._link.call(b"HGET", names.GENERATIONS, b"live"))
-        if number == FIRST and not self._seen and await self._link.call(b"EXISTS", names.POSITIONS):
-            number = None  # a projector has begun, and what it fills is not complete yet
+        if not self._seen and not await self._may_begin():
+            number = None
         self._number, self._connection = number, connection
         self._trusted_until = asked_at + TRUSTED_SECONDS
         if number is None:
             raise Rebuilding("the first projection is not complete, or Redis was emptied")
         return number
+
+    async def _may_begin(self) -> bool:
+        """Where no generation is declared live: was there nothing at all when this was first asked?
+
+        Then nobody can miss anything. Else a projector has begun, and what it fills is not complete yet.
+        """
+        if not self._began_empty:
+            self._began_empty = not await self._link.call(b"EXISTS", names.POSITIONS)
+        return self._began_empty
 
     async def keep(self) -> None:
         """Reads it again and again until cancelled."""

@@ -74,6 +74,11 @@ class ApacheKafka:
     def pids(self) -> list[int]:
         return [child.pid for child in self._children]
 
+    def check_running(self) -> None:
+        """Raises ServerFailed where a node has ended."""
+        for child in self._children:
+            child.check_running()
+
     def create_topic(self, name: str, partitions: int = 4, *, compacted: bool = True) -> None:
         """Creates the topic with a replica on each of up to three nodes; an existing one stays as it is."""
         replicas = min(_REPLICAS, len(self._nodes))

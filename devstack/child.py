@@ -2,10 +2,11 @@
 
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from devstack.interrupt import uninterrupted
 from devstack.leash import leash
 
 STOP_TIMEOUT_SECONDS = 20.0
@@ -19,7 +20,7 @@ class ServerFailed(RuntimeError):
 class Child:
     """One process. Its output is appended to `log`; with `piped`, standard input and output are the caller's.
 
-    `directory` is where it runs, else it is ours.
+    `directory` is where it runs, else where we do; `environment` is all of its variables, else it gets ours.
 
     It runs in a session of its own, so that Ctrl-C in the terminal reaches the parent alone, which then stops
     its servers in the right order.
@@ -31,20 +32,22 @@ class Child:
         *,
         log: Path,
         directory: Path | None = None,
+        environment: Mapping[str, str] | None = None,
         piped: bool = False,
     ) -> None:
         self.log = log
         pipe = subprocess.PIPE if piped else None
-        with log.open("ab") as output:
+        with log.open("ab") as output, uninterrupted():
             self._process = subprocess.Popen(
                 command,
                 stdin=pipe or subprocess.DEVNULL,
                 stdout=pipe or output,
                 stderr=output,
                 cwd=directory,
+                env=environment,
                 start_new_session=True,
             )
-        leash().hold(self.pid)
+            leash().hold(self.pid)
 
     @property
     def pid(self) -> int:

@@ -42,6 +42,10 @@ class EmbeddedKafka:
     def pid(self) -> int:
         return self._child.pid
 
+    def check_running(self) -> None:
+        """Raises ServerFailed where the process has ended."""
+        self._child.check_running()
+
     def create_topic(self, name: str, partitions: int = 4) -> None:
         """Creates the topic. Raises ValueError, also where it exists."""
         requests, _ = self._child.pipes

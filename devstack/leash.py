@@ -1,4 +1,4 @@
-"""Kills our child processes when this process ends, however it ends, SIGKILL included.
+"""Kills our child processes, and theirs, when this process ends, however it ends, SIGKILL included.
 
     this process ──pipe──► watcher: reads "+pid" and "-pid"; at the end of the pipe kills what is left
 
@@ -71,8 +71,8 @@ def watch(lines: Iterable[str]) -> None:
     """Reads until the parent is gone, then kills what it left behind."""
     for pid in held_at_end(lines):
         try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
+            os.killpg(pid, signal.SIGKILL)  # each leads a group of its own, in which it may have workers
+        except (ProcessLookupError, PermissionError):  # macOS says the latter of one that is dead
             continue
 
 

@@ -107,6 +107,10 @@ class RedisServer:
     def running(self) -> bool:
         return self._child.running
 
+    def check_running(self) -> None:
+        """Raises ServerFailed where the process has ended."""
+        self._child.check_running()
+
     def client(self) -> Redis:
         """A new synchronous client, without retries; the caller closes it."""
         return Redis(port=self.port, socket_timeout=5.0, retry=Retry(NoBackoff(), 0), decode_responses=True)

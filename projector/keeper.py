@@ -15,6 +15,7 @@ from projector.store import Store
 from schemas.settings import ProjectorSettings
 
 _PAUSE_SECONDS = 1.0
+_SHORT_PAUSE_SECONDS = 0.1  # while readers wait for the first generation
 _WARN_SECONDS = 60.0
 _MEMORY_WARNING = 0.8
 
@@ -36,7 +37,7 @@ class Keeper:
                 await self._turn()
             except Unavailable as error:
                 logger.warning("keeper: not available, trying again", extra={"error": str(error)})
-            await stop.sleep(_PAUSE_SECONDS)
+            await stop.sleep(_SHORT_PAUSE_SECONDS if self._heads else _PAUSE_SECONDS)
 
     async def _turn(self) -> None:
         registry = await generations.read(self._store)

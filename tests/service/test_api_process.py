@@ -2,16 +2,18 @@
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
 import msgspec
+import psutil
 import pytest
 
 from devstack.child import Child
@@ -35,6 +37,10 @@ def environment(**settings: object) -> dict[str, str]:
 
 def is_ready(child: Child, api: ApiServer) -> bool:
     child.check_running()
+    return answers(api)
+
+
+def answers(api: ApiServer) -> bool:
     try:
         return api.get("/readyz").status == 200
     except OSError:
@@ -154,3 +160,32 @@ def test_metrics(tmp_path: Path, redis_server: RedisService, workers: int) -> No
     assert found["leadview_api_redis_errors_total"] == 0
     assert found["leadview_api_limiter_failures_total"] == 0
     assert "leadview_api_redis_in_flight" in found
+
+
+def test_workers_end_when_their_parent_was_killed(tmp_path: Path, redis_server: RedisService) -> None:
+    api = ApiServer(free_port())
+    with (tmp_path / "log").open("wb") as log:
+        parent = subprocess.Popen(
+            COMMAND,
+            env=environment(redis_url=redis_server.url, api_port=api.port, api_workers=2),
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        wait_until(lambda: answers(api), "the API is ready", 15)
+        workers = psutil.Process(parent.pid).children(recursive=True)
+        assert len(workers) >= 2
+        parent.kill()
+        parent.wait()
+        wait_until(lambda: not any(map(runs, workers)), f"the workers are gone: {workers}", 10)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(parent.pid, signal.SIGKILL)
+
+
+def runs(process: psutil.Process) -> bool:
+    """One that has ended may stay as a zombie where nobody asks for its status."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -25,6 +25,7 @@ API = """\
 leadview_api_requests_total{route="lead",status="200"} 5.0
 leadview_api_requests_total{route="contact",status="200"} 2.0
 leadview_api_requests_total{route="lead",status="404"} 1.0
+leadview_api_requests_total{route="readyz",status="503"} 9.0
 """
 
 

@@ -1,0 +1,127 @@
+"""What Leadview does right now: a small table refreshed in place on a terminal, a line every few seconds elsewhere."""
+
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Protocol, TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+
+from devstack.asking import ask
+from devstack.figures import Figures, Rates, rates, read
+
+EVERY_SECONDS = 1.0
+_LINE_EVERY_SECONDS = 5.0
+_WINDOW_SECONDS = 5.0
+
+
+class View(Protocol):
+    """Shows figures; called about once a second."""
+
+    def show(self, figures: Figures, now: Rates) -> None: ...
+
+
+class Meter:
+    """Asks both metrics ports, and remembers enough to tell rates of the last seconds."""
+
+    def __init__(self, projector_port: int, api_port: int) -> None:
+        self._ports = (projector_port, api_port)
+        self._seen: deque[Figures] = deque()
+
+    def take(self) -> tuple[Figures, Rates] | None:
+        """None where one of them does not answer in time."""
+        replies = [ask("127.0.0.1", port, "/metrics") for port in self._ports]
+        if any(reply.status != 200 for reply in replies):
+            return None
+        figures = read(replies[0].body, replies[1].body, time.monotonic())
+        while self._seen and figures.at - self._seen[0].at > _WINDOW_SECONDS + EVERY_SECONDS / 2:
+            self._seen.popleft()
+        self._seen.append(figures)
+        return figures, rates(self._seen[0], figures)
+
+
+@contextmanager
+def live_view(base_url: str) -> Iterator[View]:
+    """The view that fits standard output."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        yield LineView(sys.stdout)
+        return
+    with Live(console=console, auto_refresh=False) as live:
+        yield TableView(live, base_url)
+
+
+class TableView:
+    """A table in place."""
+
+    def __init__(self, live: Live, base_url: str) -> None:
+        self._live = live
+        self._base_url = base_url
+        self._started = time.monotonic()
+
+    def show(self, figures: Figures, now: Rates) -> None:
+        running = timedelta(seconds=int(time.monotonic() - self._started))
+        panel = Panel(
+            table(figures, now),
+            title=f"Leadview at {self._base_url}",
+            subtitle=f"{running}, Ctrl-C ends it",
+            title_align="left",
+            subtitle_align="left",
+            expand=False,
+            padding=(0, 2),
+        )
+        self._live.update(panel, refresh=True)
+
+
+class LineView:
+    """A line now and then."""
+
+    def __init__(self, output: TextIO) -> None:
+        self._output = output
+        self._due = time.monotonic()
+
+    def show(self, figures: Figures, now: Rates) -> None:
+        if time.monotonic() < self._due:
+            return
+        self._due += _LINE_EVERY_SECONDS
+        print(f"{time.strftime('%H:%M:%S')}  {line(figures, now)}", file=self._output, flush=True)
+
+
+def table(figures: Figures, now: Rates) -> Table:
+    """Four rows: what, how many, and more about it."""
+    grid = Table.grid(padding=(0, 3))
+    grid.add_column(style="bold")
+    grid.add_column(justify="right", min_width=9)
+    grid.add_column(min_width=40)
+    bad = f", [red]{figures.dead_letters} dead letters[/red]" if figures.dead_letters else ""
+    grid.add_row("applied", f"{figures.applied:,}", f"{now.applied:.1f} records/s{bad}")
+    grid.add_row("lag", f"{figures.lag:,}", "records not applied yet")
+    grid.add_row("freshness", _freshness(now), "from an event to its visible document")
+    grid.add_row("requests", f"{figures.answered:,}", f"{now.answered:.1f}/s   {_answers(figures)}".rstrip())
+    return grid
+
+
+def line(figures: Figures, now: Rates) -> str:
+    """The same in one line."""
+    bad = f"  dead letters {figures.dead_letters}" if figures.dead_letters else ""
+    return (
+        f"applied {figures.applied} ({now.applied:.1f}/s)  lag {figures.lag}  freshness {_freshness(now)}  "
+        f"requests {figures.answered} ({now.answered:.1f}/s) {_answers(figures)}".rstrip()
+        + bad
+    )
+
+
+def _freshness(now: Rates) -> str:
+    if now.freshness is None:
+        return "-"
+    return f"{now.freshness * 1000:.0f} ms" if now.freshness < 1 else f"{now.freshness:.1f} s"
+
+
+def _answers(figures: Figures) -> str:
+    return "  ".join(f"{status}: {count:,}" for status, count in figures.answers.items())

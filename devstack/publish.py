@@ -1,0 +1,92 @@
+"""`python -m devstack.publish`: sample data that keeps changing, to the Kafka that the settings name.
+
+For stacks that others started (compose.yaml). Each run makes organizations, keys and records of its own, beside those
+of earlier runs; it deletes nothing of theirs.
+"""
+
+import argparse
+import os
+import secrets
+import sys
+import threading
+from pathlib import Path
+
+from devstack import arguments, interrupt
+from devstack.failure import StackFailed
+from devstack.greeting import greeting
+from devstack.interrupt import ended_by_signals
+from devstack.publisher import Publisher, create_missing_topics
+from devstack.sample import SampleCrm
+from schemas.settings import ProjectorSettings, SettingsError, load
+
+_CHECK_SECONDS = 1.0
+
+
+def main() -> int:
+    """Publish until a signal. The exit status: 0 then, 1 where Kafka refuses, 2 where it was called wrongly."""
+    options = _parser().parse_args()
+    try:
+        settings = load(ProjectorSettings, os.environ)
+    except SettingsError as error:
+        print(error, file=sys.stderr)
+        return 2
+    try:
+        with ended_by_signals():
+            _publish(options, settings)
+    except StackFailed as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _publish(options: argparse.Namespace, settings: ProjectorSettings) -> None:
+    create_missing_topics(settings)
+    crm = SampleCrm(options.seed, contacts=max(3, options.leads * 3 // 5), leads=options.leads)
+    publisher = Publisher(settings)
+    publisher.publish(crm.initial())
+    print(f"Sample data is on its way to {options.base_url}.\n", flush=True)
+    print(
+        greeting(options.base_url, crm.tenants, limits="100 requests in 10 s, unless settings say otherwise"),
+        flush=True,
+    )
+    stop = threading.Event()
+    thread = threading.Thread(target=publisher.keep_publishing, args=(crm, options.rate, stop), daemon=True)
+    thread.start()
+    try:
+        _watch(publisher, options.alive_file)
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _watch(publisher: Publisher, alive_file: Path | None) -> None:
+    """Touches `alive_file` each time Kafka has taken more, for a health check to look at."""
+    delivered, pause = 0, threading.Event()
+    while True:
+        interrupt.check()
+        publisher.check()
+        if alive_file and publisher.delivered > delivered:
+            alive_file.touch()
+            delivered = publisher.delivered
+        pause.wait(_CHECK_SECONDS)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m devstack.publish", description=__doc__)
+    parser.add_argument("--rate", type=arguments.rate, default=3.0, help="changes a second (default: 3)")
+    parser.add_argument("--leads", type=arguments.leads, default=200, help="sample leads, from 3 (default: 200)")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=secrets.randbits(64),
+        help="the same seed makes the same keys, for anyone who knows it (default: a secret one)",
+    )
+    parser.add_argument(
+        "--base-url", default="http://127.0.0.1:8000", help="of the API, for the lines that are printed"
+    )
+    parser.add_argument("--alive-file", type=Path, help="touched while Kafka takes what is sent")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""Sends sample messages to any Kafka."""
+
+import time
+from collections.abc import Iterable
+from threading import Event
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Message as Delivered
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from devstack.failure import StackFailed
+from devstack.sample import Message, SampleCrm
+from schemas.settings import ProjectorSettings
+
+TOPICS = ("leads", "contacts", "organizations", "api-keys")
+PARTITIONS = 6
+_REACH_SECONDS = 10.0
+_FLUSH_SECONDS = 30.0
+_QUEUE_FULL_SECONDS = 0.05
+
+
+def connection(settings: ProjectorSettings) -> dict[str, str | int | float | bool]:
+    """What librdkafka needs to connect, from the projector's settings."""
+    options: dict[str, str | None] = {
+        "bootstrap.servers": settings.kafka_bootstrap_servers,
+        "security.protocol": settings.kafka_security_protocol,
+        "log_level": "0",
+    }
+    if "SSL" in settings.kafka_security_protocol:
+        options |= {
+            "ssl.ca.location": settings.kafka_ssl_ca_file,
+            "ssl.certificate.location": settings.kafka_ssl_cert_file,
+            "ssl.key.location": settings.kafka_ssl_key_file,
+        }
+    if "SASL" in settings.kafka_security_protocol:
+        options |= {
+            "sasl.mechanism": settings.kafka_sasl_mechanism,
+            "sasl.username": settings.kafka_sasl_username,
+            "sasl.password": settings.kafka_sasl_password,
+        }
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def create_missing_topics(settings: ProjectorSettings) -> list[str]:
+    """Creates what is missing, compacted; what is there stays as it is. Returns what it created. Raises StackFailed."""
+    client = AdminClient(connection(settings))
+    try:
+        there = client.list_topics(timeout=_REACH_SECONDS).topics
+        wanted = [settings.topic_prefix + topic for topic in TOPICS if settings.topic_prefix + topic not in there]
+        new = [NewTopic(name, PARTITIONS, config={"cleanup.policy": "compact"}) for name in wanted]
+        for created in client.create_topics(new).values() if new else ():
+            created.result(_FLUSH_SECONDS)
+    except KafkaException as exception:
+        reason = exception.args[0]
+        if reason.code() == KafkaError.TOPIC_ALREADY_EXISTS:  # someone else was faster
+            return []
+        raise StackFailed(f"Kafka at {settings.kafka_bootstrap_servers} refuses: {reason.str()}") from exception
+    return wanted
+
+
+class Publisher:
+    """A producer of the topics with a prefix. Records of a key go to one partition: the one that kcat chooses, too."""
+
+    def __init__(self, settings: ProjectorSettings) -> None:
+        self._prefix = settings.topic_prefix
+        self._producer = Producer(connection(settings) | {"enable.idempotence": True, "linger.ms": 5})
+        self._failure: str | None = None
+        self.delivered = 0
+
+    def publish(self, messages: Iterable[Message]) -> None:
+        """Sends all and waits until Kafka has them. Raises StackFailed."""
+        for message in messages:
+            self._send(message)
+        if self._producer.flush(_FLUSH_SECONDS):
+            raise StackFailed(f"Kafka did not take the sample data within {_FLUSH_SECONDS:g} s")
+        self.check()
+
+    def keep_publishing(self, crm: SampleCrm, rate: float, stop: Event) -> None:
+        """Sends `rate` changes a second until `stop` is set. Trouble shows in `check`."""
+        if rate == 0:
+            return
+        changes = crm.changes()
+        due = time.monotonic() + 1 / rate
+        while not stop.wait(max(0.0, due - time.monotonic())):
+            self._send(next(changes))  # made only now: it carries the time
+            due += 1 / rate
+        self._producer.flush(1.0)
+
+    def check(self) -> None:
+        """Raises StackFailed where Kafka refused something."""
+        if self._failure:
+            raise StackFailed(f"Kafka refused a sample record: {self._failure}")
+
+    def _send(self, message: Message) -> None:
+        while True:
+            try:
+                self._producer.produce(
+                    self._prefix + message.topic, message.value, message.key, on_delivery=self._on_delivery
+                )
+            except BufferError:  # the queue is full
+                self._producer.poll(_QUEUE_FULL_SECONDS)
+            else:
+                break
+        self._producer.poll(0)
+
+    def _on_delivery(self, error: KafkaError | None, _message: Delivered) -> None:
+        if error is None:
+            self.delivered += 1
+        else:
+            self._failure = error.str()

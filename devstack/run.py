@@ -1,0 +1,115 @@
+"""The whole of Leadview on this machine, with sample data that keeps changing: what `make run` does."""
+
+import os
+import secrets
+import socket
+import sys
+import time
+
+from devstack import environment
+from devstack.arguments import Arguments, parse
+from devstack.failure import StackFailed
+from devstack.greeting import greeting
+from devstack.interrupt import uninterrupted
+from devstack.live_view import EVERY_SECONDS, Meter, live_view
+from devstack.ports import free_port
+from devstack.real_redis import reach_redis
+from devstack.sample import SampleCrm
+from devstack.scratch import Scratch
+from devstack.stack import Stack
+from schemas.settings import ApiSettings, ProjectorSettings, SettingsError, load
+
+_KNOWN_SEED = 1
+_CHECK_SECONDS = 0.2
+# Where real servers already hold much, the first generation is served once all of it has been read.
+_READY_SECONDS, _READY_SECONDS_ON_REAL_SERVERS = 60.0, 900.0
+
+
+def run(started: float) -> int:
+    """Until Interrupted is raised. The exit status: 1 where something broke, 2 where it was called wrongly.
+
+    `started` is when the process did, on the monotonic clock.
+    """
+    arguments = parse()
+    with uninterrupted():
+        scratch = Scratch()
+    with scratch:
+        try:
+            load(ProjectorSettings, os.environ)  # its faults as well are told before anything runs
+            settings = load(ApiSettings, os.environ)
+            _run(arguments, settings, scratch, started)
+        except SettingsError as error:
+            print(error, file=sys.stderr)
+            return 2
+        except StackFailed as error:
+            print(f"\n{error}", file=sys.stderr)
+            if any(scratch.path.rglob("*.log")):
+                scratch.keep()
+                print(f"\nAll logs: {scratch.path}", file=sys.stderr)
+            return 1
+        except BrokenPipeError:  # `make run | head`: nobody reads on
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _run(arguments: Arguments, settings: ApiSettings, scratch: Scratch, started: float) -> None:
+    addresses = {"redis_url": arguments.redis_url, "kafka": arguments.kafka}
+    for note in environment.unused(os.environ, **addresses):
+        print(note)
+    port = _port(arguments.port, settings)
+    variables = environment.of_stack(os.environ, **addresses, port=port, scratch=scratch.path)
+    if arguments.redis_url:
+        reach_redis(load(ApiSettings, variables).redis_url)
+    crm = _sample_crm(arguments, settings)
+    with Stack(variables, scratch.path, crm) as stack:
+        stack.start(arguments.rate, apache_kafka=arguments.apache_kafka)
+        etag = stack.wait_until_readable(
+            _READY_SECONDS_ON_REAL_SERVERS if arguments.on_real_servers else _READY_SECONDS
+        )
+        print(f"Leadview is ready, {time.monotonic() - started:.1f} s after the start.\n")
+        limits = f"{settings.key_rate_limit} a key, {settings.organization_rate_limit} an organization"
+        print(greeting(stack.base_url, stack.tenants, limits=limits, etag=etag), end="\n\n", flush=True)
+        _watch(stack, live=arguments.live)
+
+
+def _watch(stack: Stack, *, live: bool) -> None:
+    """Until a signal. Raises StackFailed as soon as something ends that should run."""
+    meter = Meter(stack.processes["projector"].metrics_port, stack.processes["api"].metrics_port)
+    with live_view(stack.base_url) as view:
+        due = 0.0
+        while True:
+            stack.check()
+            if live and time.monotonic() >= due:
+                due = time.monotonic() + EVERY_SECONDS
+                if taken := meter.take():
+                    view.show(*taken)
+            time.sleep(_CHECK_SECONDS)
+
+
+def _sample_crm(arguments: Arguments, settings: ApiSettings) -> SampleCrm:
+    """With the same keys each time where only this machine can use them, and nothing is left of an earlier run."""
+    private = settings.api_host in ("127.0.0.1", "::1", "localhost") and not arguments.on_real_servers
+    seed = _KNOWN_SEED if private else secrets.randbits(64)
+    return SampleCrm(seed, contacts=max(3, arguments.leads * 3 // 5), leads=arguments.leads)
+
+
+def _port(wanted: int | None, settings: ApiSettings) -> int:
+    """The one that was asked for; else that of the settings, or a free one where it is taken. Raises StackFailed."""
+    port = settings.api_port if wanted is None else wanted
+    if port == 0:
+        return free_port()
+    if _is_free(settings.api_host, port):
+        return port
+    if wanted is not None:
+        raise StackFailed(f"Port {port} of {settings.api_host} cannot be had. Choose another one, or --port 0.")
+    print(f"Port {port} is taken: the API gets another one.")
+    return free_port()
+
+
+def _is_free(host: str, port: int) -> bool:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        socket.create_server((host, port), family=family).close()
+    except OSError:
+        return False
+    return True

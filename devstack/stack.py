@@ -1,0 +1,191 @@
+"""Redis, Kafka, the projector and the API, started together and ended together."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Self
+
+from devstack import interrupt
+from devstack.apache_kafka import ApacheKafka
+from devstack.asking import Reply, ask
+from devstack.child import Child, ServerFailed
+from devstack.embedded_kafka import EmbeddedKafka
+from devstack.failure import StackFailed, with_logs
+from devstack.figures import read
+from devstack.kafka_jars import KafkaJarsMissing
+from devstack.ports import free_port
+from devstack.publisher import PARTITIONS, TOPICS, Publisher, create_missing_topics
+from devstack.redis_server import RedisServer, RedisServerMissing
+from devstack.sample import SampleCrm, Tenant
+from schemas.settings import ApiSettings, ProjectorSettings, load
+
+_ROOT = Path(__file__).parents[1]
+_EVERY_ADDRESS = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what to ask, not where to listen
+_STOP_SECONDS = 8.0
+_POLL_SECONDS = 0.05
+_ASK_AGAIN_SECONDS = 0.1
+
+
+class Process:
+    """The projector or the API, with a log and a metrics port of its own."""
+
+    def __init__(self, name: str, arguments: tuple[str, ...], variables: Mapping[str, str], scratch: Path) -> None:
+        self._name = name
+        self.log = scratch / f"{name}.log"
+        self.metrics_port = free_port()
+        self._child = Child(
+            [sys.executable, "-m", name, *arguments],
+            log=self.log,
+            directory=_ROOT,
+            environment={**variables, "LEADVIEW_METRICS_PORT": str(self.metrics_port)},
+        )
+
+    def check(self) -> None:
+        """Raises StackFailed where it has ended."""
+        if not self._child.running:
+            raise with_logs(f"`{self._name}` ended by itself, with status {self._child.wait(0)}.", [self.log])
+
+    def ask_to_stop(self) -> None:
+        """SIGTERM, without waiting."""
+        if self._child.running:
+            os.kill(self._child.pid, signal.SIGTERM)
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL where that does not help."""
+        self._child.stop(_STOP_SECONDS)
+        with suppress(ProcessLookupError, PermissionError):  # workers outlive a parent that was killed
+            os.killpg(self._child.pid, signal.SIGKILL)
+
+
+class Stack:
+    """Everything that runs. A context manager that ends it, quickly and in order."""
+
+    def __init__(self, variables: Mapping[str, str], scratch: Path, crm: SampleCrm) -> None:
+        """`variables` come from `devstack.environment`: a server that has no address there is embedded."""
+        self._variables = dict(variables)
+        self._scratch = scratch
+        self._crm = crm
+        self._exits = ExitStack()
+        self._checks: list[Callable[[], None]] = []
+        self._published = 0
+        self.processes: dict[str, Process] = {}
+
+    @property
+    def api(self) -> ApiSettings:
+        """What the API runs with."""
+        return load(ApiSettings, self._variables)
+
+    @property
+    def _projector(self) -> ProjectorSettings:
+        return load(ProjectorSettings, self._variables)
+
+    @property
+    def host(self) -> str:
+        """Where to ask the API."""
+        return _EVERY_ADDRESS.get(self.api.api_host, self.api.api_host)
+
+    @property
+    def base_url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.api.api_port}"
+
+    @property
+    def tenants(self) -> list[Tenant]:
+        return self._crm.tenants
+
+    def start(self, rate: float, *, apache_kafka: bool) -> None:
+        """Starts everything, sends the sample data, and goes on with `rate` changes a second. Raises StackFailed."""
+        try:
+            self._start_redis()
+            self._run("api")  # needs no Kafka: it starts while that does
+            self._start_kafka(apache_kafka)
+            self._run("projector", "run")
+            self._publish(rate)
+        except (ServerFailed, RedisServerMissing, KafkaJarsMissing, TimeoutError) as error:
+            raise StackFailed(str(error)) from error
+
+    def wait_until_readable(self, seconds: float) -> str:
+        """Until a tenant's lead and contact are answered over HTTP. The contact's ETag. Raises StackFailed."""
+        tenant = self.tenants[0]
+        deadline = time.monotonic() + seconds
+        self._wait_for_projector(deadline)
+        # Until the first generation is declared complete, an API that saw Redis empty may serve it half full.
+        self._wait_for("/readyz", None, deadline)
+        self._wait_for(f"/api/v1/ext/leads/{tenant.lead_id}", tenant.api_key, deadline)
+        return self._wait_for(f"/api/v1/ext/contacts/{tenant.contact_id}", tenant.api_key, deadline).etag
+
+    def check(self) -> None:
+        """Raises StackFailed where something has ended that should run, Interrupted where this was to end."""
+        interrupt.check()
+        try:
+            for check in self._checks:
+                check()
+        except ServerFailed as error:
+            raise StackFailed(str(error)) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        for process in self.processes.values():  # all at once, then wait for each
+            process.ask_to_stop()
+        self._exits.close()
+
+    def _start_redis(self) -> None:
+        if not self._variables["LEADVIEW_REDIS_URL"]:
+            redis = self._exits.enter_context(RedisServer.start(self._scratch / "redis"))
+            self._checks.append(redis.check_running)
+            self._variables["LEADVIEW_REDIS_URL"] = redis.url
+
+    def _start_kafka(self, apache: bool) -> None:
+        if self._variables["LEADVIEW_KAFKA_BOOTSTRAP_SERVERS"]:
+            create_missing_topics(self._projector)
+            return
+        directory = self._scratch / "kafka"
+        kafka = ApacheKafka.start(directory) if apache else EmbeddedKafka.start(directory)
+        self._exits.enter_context(kafka)
+        self._checks.append(kafka.check_running)
+        self._variables["LEADVIEW_KAFKA_BOOTSTRAP_SERVERS"] = kafka.bootstrap_servers
+        for topic in TOPICS:
+            kafka.create_topic(self._projector.topic_prefix + topic, PARTITIONS)
+
+    def _run(self, name: str, *arguments: str) -> None:
+        process = Process(name, arguments, self._variables, self._scratch)
+        self._exits.callback(process.stop)
+        self._checks.append(process.check)
+        self.processes[name] = process
+
+    def _publish(self, rate: float) -> None:
+        publisher = Publisher(self._projector)
+        publisher.publish(self._crm.initial())
+        self._published = publisher.delivered
+        stop = threading.Event()
+        thread = threading.Thread(target=publisher.keep_publishing, args=(self._crm, rate, stop), daemon=True)
+        thread.start()
+        self._exits.callback(thread.join)
+        self._exits.callback(stop.set)
+        self._checks.append(publisher.check)
+
+    def _wait_for_projector(self, deadline: float) -> None:
+        """Spares the API questions, and the live view answers, that come too early."""
+        port = self.processes["projector"].metrics_port
+        while time.monotonic() < deadline:
+            self.check()
+            reply = ask("127.0.0.1", port, "/metrics")
+            if reply.status == 200 and read(reply.body, "", 0.0).seen >= self._published:
+                return
+            time.sleep(_POLL_SECONDS)
+
+    def _wait_for(self, path: str, key: str | None, deadline: float) -> Reply:
+        while (reply := ask(self.host, self.api.api_port, path, key)).status != 200:
+            self.check()
+            if time.monotonic() > deadline:
+                logs = [process.log for process in self.processes.values()]
+                raise with_logs(f"{path} cannot be read yet; the last answer: {reply.status} {reply.body}", logs)
+            time.sleep(_ASK_AGAIN_SECONDS)
+        return reply

@@ -1,0 +1,195 @@
+"""`make run` as a person has it: start it, paste its lines, end it. Its processes are real."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+import pytest
+
+from devstack.redis_server import RedisServerMissing, redis_program
+from devstack.waiting import wait_until
+from tests.service.services import not_available
+from tests.service.test_servers import is_alive
+
+ROOT = Path(__file__).parents[2]
+READY_SECONDS = 20.0
+END_SECONDS = 5.0
+STATUSES = {
+    "a lead, with the summary of its contact": 200,
+    "the contact, with its custom fields": 200,
+    "304 Not Modified, for as long as the contact stays as it is": 304,
+    "a lead of another organization: 404, as if there were none": 404,
+    "the description of the API (OpenAPI 3.1), without a key": 200,
+}
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class Run:
+    """A running `python -m devstack`, its output as far as it got, and everything that it started."""
+
+    def __init__(self, process: subprocess.Popen[str], output: Path, scratch: Path) -> None:
+        self.process = process
+        self._output = output
+        self.scratch = scratch
+        self.started: set[int] = set()
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text()
+
+    @property
+    def lines_to_paste(self) -> dict[str, str]:
+        """Each curl line by the comment above it."""
+        return dict(re.findall(r"^# (.+)\n(curl .+)$", self.output, re.MULTILINE))
+
+    def wait_until_ready(self) -> None:
+        wait_until(lambda: self._is_over() or "/openapi.json" in self.output, "it is ready", READY_SECONDS)
+        assert self.process.poll() is None, self.output
+        self.started = {child.pid for child in psutil.Process(self.process.pid).children(recursive=True)}
+
+    def nothing_is_left(self) -> bool:
+        return not any(is_alive(pid) for pid in self.started) and not list(self.scratch.iterdir())
+
+    def _is_over(self) -> bool:
+        return self.process.poll() is not None
+
+
+@contextmanager
+def running(directory: Path, *arguments: str, **variables: str) -> Iterator[Run]:
+    """It is killed at the end, where it did not end by itself. Its temporary files are in `directory`."""
+    try:
+        redis_program()
+    except RedisServerMissing as error:
+        not_available(str(error))
+    scratch, output = directory / "tmp", directory / "output"
+    scratch.mkdir()
+    command = [sys.executable, "-m", "devstack", *arguments]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("LEADVIEW_")}
+    environment |= {"TMPDIR": str(scratch), **variables}
+    with (
+        output.open("w") as file,
+        subprocess.Popen(command, stdout=file, stderr=file, cwd=ROOT, env=environment, text=True) as process,
+    ):
+        try:
+            yield Run(process, output, scratch)
+        finally:
+            process.kill()
+
+
+def paste(line: str) -> Answer:
+    """Runs a curl line as it was printed."""
+    found = subprocess.run(shlex.split(line), capture_output=True, check=True, timeout=10)
+    head, _, body = found.stdout.partition(b"\r\n\r\n")
+    status, *headers = head.decode().splitlines()
+    fields = (header.split(": ", 1) for header in headers)
+    return Answer(int(status.split()[1]), {name.lower(): value for name, value in fields}, body)
+
+
+def test_lines_that_it_prints_work_and_documents_change_and_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+    with running(tmp_path, "--no-live", "--port", "0", "--leads", "9", "--rate", "30") as run:
+        run.wait_until_ready()
+        lines = run.lines_to_paste
+        assert {comment: status_of(line) for comment, line in lines.items()} == STATUSES
+        lead_line, contact_line, *_, openapi_line = lines.values()
+        lead = paste(lead_line)
+        assert lead.headers["ratelimit-policy"] == '"key";q=100;w=10, "organization";q=300;w=10'
+        document = json.loads(lead.body)
+        assert document["contact"]["id"] == document["contact_id"] == json.loads(paste(contact_line).body)["id"]
+        assert json.loads(paste(openapi_line).body)["openapi"].startswith("3.1")
+        wait_until(lambda: is_another_version(lead_line, lead.body), "the lead changes", 10)
+        run.process.send_signal(signal.SIGINT)
+        assert run.process.wait(END_SECONDS) == 0
+        assert run.nothing_is_left()
+        assert "Traceback" not in run.output
+
+
+def status_of(line: str) -> int:
+    """304 also where the condition names a version that was replaced since the line was printed."""
+    answer = paste(line)
+    outdated = "If-None-Match" in line and answer.status == 200 and answer.headers["etag"] not in line
+    return 304 if outdated else answer.status
+
+
+def is_another_version(line: str, body: bytes) -> bool:
+    """Asks now and then: the rate limit allows ten a second."""
+    time.sleep(0.2)
+    answer = paste(line)
+    assert answer.status == 200, answer
+    return answer.body != body
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL], ids=["TERM", "KILL"])
+def test_however_it_ends_nothing_is_left(tmp_path: Path, end: signal.Signals) -> None:
+    with running(tmp_path, "--no-live", "--port", "0", LEADVIEW_API_WORKERS="2") as run:
+        run.wait_until_ready()
+        assert len(run.started) >= len(("redis", "kafka", "projector", "api", "worker", "worker", "leash", "scratch"))
+        run.process.send_signal(end)
+        assert run.process.wait(END_SECONDS) == (-end if end is signal.SIGKILL else 0)
+        wait_until(run.nothing_is_left, "processes and files are gone", END_SECONDS)
+
+
+def test_ctrl_c_before_it_is_ready(tmp_path: Path) -> None:
+    with running(tmp_path, "--no-live", "--port", "0") as run:
+        wait_until(lambda: list(run.scratch.glob("*/api.log")), "the API starts", READY_SECONDS)
+        run.started = {child.pid for child in psutil.Process(run.process.pid).children(recursive=True)}
+        run.process.send_signal(signal.SIGINT)
+        assert run.process.wait(END_SECONDS) == 0
+        wait_until(run.nothing_is_left, "processes and files are gone", END_SECONDS)
+        assert "Traceback" not in run.output
+
+
+def test_a_process_that_dies_ends_it_with_its_log(tmp_path: Path) -> None:
+    with running(tmp_path, "--no-live", "--port", "0") as run:
+        run.wait_until_ready()
+        [projector] = [pid for pid in run.started if "projector" in psutil.Process(pid).cmdline()]
+        os.kill(projector, signal.SIGKILL)
+        assert run.process.wait(END_SECONDS) == 1
+        assert "`projector` ended by itself, with status -9." in run.output
+        assert "projector starts" in run.output
+        [logs] = re.findall(r"^All logs: (.+)$", run.output, re.MULTILINE)
+        assert (Path(logs) / "projector.log").is_file()
+        assert not any(is_alive(pid) for pid in run.started)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "status", "message"),
+    [
+        pytest.param((), {"LEADVIEW_NOTHING": "1"}, 2, "LEADVIEW_NOTHING is no setting", id="unknown setting"),
+        pytest.param((), {"LEADVIEW_BATCH_RECORDS": "0"}, 2, "LEADVIEW_BATCH_RECORDS='0'", id="bad setting"),
+        pytest.param(("--leads", "90000"), {}, 2, "--apache-kafka", id="more than the embedded Kafka holds"),
+        pytest.param(("--redis-url", "redis://127.0.0.1:1"), {}, 1, "Redis at 127.0.0.1:1 cannot", id="no Redis there"),
+        pytest.param(("--redis-url", "http://127.0.0.1"), {}, 2, "it begins with redis://", id="no URL of Redis"),
+    ],
+)
+def test_what_cannot_work_is_told_at_once(
+    tmp_path: Path, arguments: tuple[str, ...], variables: dict[str, str], status: int, message: str
+) -> None:
+    with running(tmp_path, "--no-live", "--port", "0", *arguments, **variables) as run:
+        assert run.process.wait(END_SECONDS) == status
+        assert message in run.output
+        assert "Traceback" not in run.output
+        assert run.nothing_is_left()
+
+
+def test_without_a_terminal_figures_are_lines(tmp_path: Path) -> None:
+    with running(tmp_path, "--port", "0") as run:
+        run.wait_until_ready()
+        wait_until(lambda: re.search(r"applied \d+ .*lag \d+ .*requests \d+", run.output), "a line of figures", 5)
+        assert "\x1b" not in run.output
+        run.process.send_signal(signal.SIGINT)
+        assert run.process.wait(END_SECONDS) == 0

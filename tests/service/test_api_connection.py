@@ -67,7 +67,7 @@ async def test_thousands_of_calls_each_get_their_own_reply(redis_server: RedisSe
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_cancelled_callers_never_shift_replies(redis_server: RedisService, seed: int) -> None:
-    chance = random.Random(seed)  # noqa: S311 - so that a failure can be run again
+    chance = random.Random(seed)
     connection = await to_redis(redis_server)
     calls = {}
     for number in range(2000):

@@ -1,6 +1,7 @@
 """Everything the API asks of Redis: one script call a request, whose keys all lie under the caller's hash tag."""
 
 import hashlib
+import struct
 from collections.abc import Callable
 from importlib import resources
 from typing import Any
@@ -18,6 +19,7 @@ DocumentName = Callable[[bytes, int, str], bytes]
 
 _SCRIPT = resources.files("api").joinpath("lua", "serve.lua").read_bytes()
 _SHA = hashlib.sha1(_SCRIPT, usedforsecurity=False).hexdigest().encode()
+_HEAD = struct.Struct("<HQIIIQIIIQQBB")
 
 
 class Reply(Struct, frozen=True, gc=False):
@@ -44,6 +46,13 @@ class Reply(Struct, frozen=True, gc=False):
     value: bytes = b""
 
 
+def read_reply(reply: int | bytes) -> Reply:
+    """A reply of `serve.lua`, as its header says."""
+    if isinstance(reply, int):
+        return Reply(reply)
+    return Reply(*_HEAD.unpack_from(reply), reply[_HEAD.size :])
+
+
 class Store:
     """Redis, for the resources. On a cluster, `_link` will choose by the organization's hash tag."""
 
@@ -68,15 +77,15 @@ class Store:
         if record_id is not None:
             keys.append(name(caller.organization, generation, record_id))
         arguments = (len(keys), *keys, caller.organization_tag, *self._limits, *tags)
-        return Reply(*await self._run(link, arguments))
+        return read_reply(await self._run(link, arguments))
 
     def _link(self, organization_tag: bytes) -> Link:  # noqa: ARG002 - one server holds every organization
         return self._single
 
-    async def _run(self, link: Link, arguments: tuple[Any, ...]) -> list[Any]:
+    async def _run(self, link: Link, arguments: tuple[Any, ...]) -> Any:
         try:
             reply = await link.call(b"EVALSHA", _SHA, *arguments)
         except ScriptMissing:  # it did not run, so nothing is charged twice
             await link.call(b"SCRIPT", b"LOAD", _SCRIPT)
             reply = await link.call(b"EVALSHA", _SHA, *arguments)
-        return reply  # type: ignore[no-any-return]  # as the script's header says
+        return reply

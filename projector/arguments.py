@@ -90,7 +90,10 @@ def _compared(command: argparse.ArgumentParser) -> None:
 
 
 def _uuid(text: str) -> str:
-    return str(UUID(text))
+    try:
+        return str(UUID(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no UUID") from None
 
 
 def _field(text: str) -> str:

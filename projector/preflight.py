@@ -45,13 +45,16 @@ async def check(store: Store, settings: ProjectorSettings) -> Preflight:
         retention = await reader.retention()
     positions = await Ledger(store).positions(list(ranges))
     records = sum(max(0, (positions[p] or 0) - first) for p, (first, _) in ranges.items())
+    share = 1.0
     if registry.next:
         begun = await load(store, settings, registry.next)
-        records = (await progress(store, begun, [partition.topic for partition in ranges])).left
+        done = await progress(store, begun, [partition.topic for partition in ranges])
+        records, share = done.left, done.left / max(1, done.total)
     behind = await lag(store, ranges)
     async with store.errors():
         memory = await store.redis.info("memory")
     needed, free, bound = _memory(memory, registry)
+    needed = int(needed * share)
     live = registry.descriptions.get(registry.live)
     resumed = bool(registry.next)
     problems = _missing(ranges) + _unread(ranges, positions) + _retention(retention or {})
@@ -117,7 +120,7 @@ def show(preflight: Preflight, console: Console) -> None:
     verb = "goes on" if preflight.resumed else "begins"
     console.print(
         f"[bold]rebuild[/] of generation [bold]{preflight.generation}[/] {verb}, mapping version {preflight.mapping} "
-        f"(live: {preflight.live_mapping or 'unknown'})"
+        f"(the live one: {preflight.live_mapping or 'unknown'})"
     )
     console.print(f"  records to replay   {preflight.records:,}, about {duration(preflight.seconds)} at {_RATE:,}/s")
     console.print(

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 
 from rich.console import Console
-from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from projector.errors import Unavailable
@@ -44,7 +44,7 @@ class RebuildView:
 
     async def _bar(self, reader: Reader, stop: Stop, console: Console) -> None:
         columns = (TextColumn("replay"), BarColumn(None), TaskProgressColumn(), TextColumn("{task.fields[figures]}"))
-        with Bar(*columns, TimeRemainingColumn(), console=console, transient=False) as bar:
+        with Bar(*columns, console=console, transient=False) as bar:
             task = bar.add_task("replay", total=None, figures="")
             async for done, total, figures in self._frames(reader, stop, _REFRESH_SECONDS):
                 bar.update(task, total=total, completed=done, figures=figures)
@@ -67,7 +67,7 @@ class RebuildView:
         now = time.monotonic()
         self._began = self._began or (now, found.done)
         rate = (found.done - self._began[1]) / max(now - self._began[0], 0.001)
-        left = duration((found.total - found.done) / rate) if rate > 1 else "?"
+        left = "done" if found.finished else f"{duration(found.left / rate) if rate > 1 else '?'} left"
         behind = await lag(self._store, await reader.range(list(self._rebuild.ranges)))
         slowed = f", waiting {self._throttle.pause * 1000:.0f} ms a slice for the API" if self._throttle.pause else ""
-        return found.done, found.total, f"{rate:,.0f}/s, {left} left, live lag {behind:,}{slowed}"
+        return found.done, found.total, f"{rate:,.0f}/s, {left}, live lag {behind:,}{slowed}"

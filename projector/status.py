@@ -64,13 +64,14 @@ class Status(msgspec.Struct, frozen=True):
 
 async def look(store: Store, settings: ProjectorSettings) -> Status:
     """Ask Redis and Kafka. Raises Unavailable."""
+    async with open_reader(settings, list(Kind)) as reader:
+        # Right before the positions: what is published in between would look like lag.
+        ranges = await reader.range(await reader.partitions())
     registry = await generations.read(store)
     async with store.errors():
         found = await store.redis.hgetall(names.POSITIONS)
         letters = int(await store.redis.hlen(names.DEAD_LETTERS))
         memory = await store.redis.info("memory")
-    async with open_reader(settings, list(Kind)) as reader:
-        ranges = await reader.range(await reader.partitions())
     stored = {cast(bytes, field).decode(): cast(bytes, value) for field, value in found.items()}
     partitions = _partitions(ranges, stored, time.time() * 1000)
     live = registry.descriptions.get(registry.live)

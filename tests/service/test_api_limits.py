@@ -113,3 +113,15 @@ def test_retry_after_is_true(api: ApiServer, records: Records) -> None:
     assert retry_after == math.ceil(2 / 3)
     time.sleep(retry_after)  # the promise itself: waiting so long is enough
     assert api.get(NO_RECORD, key=caller.key).status == 404
+
+
+def test_a_limit_that_was_changed_holds_at_once(api: ApiServer, records: Records) -> None:
+    """A bucket that an hour's limit filled must not keep the caller out for an hour under one of seconds."""
+    caller = records.caller(key_limit=(2, 3600))
+    statuses = [api.get(NO_RECORD, key=caller.key).status for _ in range(3)]
+    assert statuses == [404, 404, 429]
+    records.organization(caller.organization_id, key_limit=(2, 2))
+    answer = api.get(NO_RECORD, key=caller.key)
+    assert (answer.status, answer.headers["retry-after"]) == (429, "1")
+    time.sleep(1)
+    assert api.get(NO_RECORD, key=caller.key).status == 404

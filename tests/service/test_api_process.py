@@ -186,6 +186,6 @@ def test_workers_end_when_their_parent_was_killed(tmp_path: Path, redis_server: 
 def runs(process: psutil.Process) -> bool:
     """One that has ended may stay as a zombie where nobody asks for its status."""
     try:
-        return process.status() != psutil.STATUS_ZOMBIE
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False

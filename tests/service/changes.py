@@ -1,0 +1,145 @@
+"""Leads and contacts of one organization that keep changing, and readers who watch that nothing goes back."""
+
+import http.client
+import threading
+import time
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import msgspec
+
+from projector.record import Kind
+from schemas import api_keys
+from tests import crm
+from tests.crm import Message
+from tests.service.api_server import CONTACTS, LEADS
+from tests.service.leadview import Leadview
+
+UNLIMITED = {scope: {"quota": 10**6, "window_seconds": 1} for scope in ("key", "organization")}
+
+
+class Changes:
+    """All that happens in an organization, from one seed. A version shows in `referrer` and `first_name`.
+
+    The first `steady` leads and contacts are never deleted.
+    """
+
+    def __init__(self, leads: int, contacts: int, *, organization: str = crm.ORGANIZATION, seed: int = 1) -> None:
+        self.organization = organization
+        self.key = api_keys.mint(organization, "0" * 30)
+        self._random = Random(seed)
+        base = int(organization.replace("-", ""), 16) % 2**40 * 2**20
+        self.leads = [crm.uuid(base + number) for number in range(leads)]
+        self.contacts = [crm.uuid(base + 2**19 + number) for number in range(contacts)]
+        self.steady = min(leads, contacts) // 2
+        self._versions: dict[str, int] = {}
+
+    def initial(self) -> Iterator[Message]:
+        """The organization, its key, and every lead and contact; some contacts come after their leads."""
+        own = self.organization
+        yield crm.organization(id=own, organization_id=own, rate_limits=UNLIMITED)
+        yield crm.api_key(organization_id=own, hash=api_keys.key_hash(self.key))
+        early = len(self.contacts) // 2
+        yield from (self._contact(id_) for id_ in self.contacts[:early])
+        yield from (self._lead(id_) for id_ in self.leads)
+        yield from (self._contact(id_) for id_ in self.contacts[early:])
+
+    def more(self) -> Iterator[Message]:
+        """Changes without an end: mostly of leads and contacts, some moves, deletes and re-creations."""
+        while True:
+            kind = self._random.choice((Kind.LEAD, Kind.LEAD, Kind.CONTACT))
+            ids, make = (self.leads, self._lead) if kind is Kind.LEAD else (self.contacts, self._contact)
+            id_ = self._random.choice(ids)
+            if self._random.random() < 0.1 and id_ not in ids[: self.steady]:
+                yield crm.deleted(kind, self._next(id_), id_, self.organization)
+            else:
+                yield make(id_)
+
+    def _lead(self, id_: str) -> Message:
+        version = self._next(id_)
+        contact = self._random.choice(self.contacts) if version == 1 or self._random.random() < 0.2 else None
+        contact = contact or self.contacts[self.leads.index(id_) % len(self.contacts)]
+        return crm.lead(version, id=id_, organization_id=self.organization, contact_id=contact, referrer=f"v{version}")
+
+    def _contact(self, id_: str) -> Message:
+        version = self._next(id_)
+        return crm.contact(version, id=id_, organization_id=self.organization, first_name=f"v{version}")
+
+    def _next(self, id_: str) -> int:
+        self._versions[id_] = self._versions.get(id_, 0) + 1
+        return self._versions[id_]
+
+
+class Writer(threading.Thread):
+    """Publishes changes, about `rate` a second, until `stop`."""
+
+    def __init__(self, leadview: Leadview, changes: Changes, rate: int) -> None:
+        super().__init__(daemon=True)
+        self._leadview = leadview
+        self._changes = changes.more()
+        self._rate = rate
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        while not self._ended.wait(0.05):
+            self._leadview.publish(next(self._changes) for _ in range(max(1, self._rate // 20)))
+
+    def stop(self) -> None:
+        self._ended.set()
+        self.join()
+
+
+class Reader(threading.Thread):
+    """Reads the steady records over HTTP as fast as it can, until `stop`: every answer is 200, no version goes back."""
+
+    def __init__(self, port: int, changes: Changes, seed: int) -> None:
+        super().__init__(daemon=True)
+        self._port = port
+        self._changes = changes
+        self._random = Random(seed)
+        self._ended = threading.Event()
+        self._newest: dict[str, int] = {}
+        self.answers = 0
+        self.wrong: list[str] = []
+
+    def run(self) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
+        steady = self._changes.steady
+        paths = [LEADS + id_ for id_ in self._changes.leads[:steady]]
+        paths += [CONTACTS + id_ for id_ in self._changes.contacts[:steady]]
+        while not self._ended.is_set():
+            path = self._random.choice(paths)
+            connection.request("GET", path, headers={"Authorization": f"Bearer {self._changes.key}"})
+            answer = connection.getresponse()
+            body = answer.read()
+            self.answers += 1
+            if answer.status != 200:
+                self.wrong.append(f"{path}: {answer.status} {body!r}")
+                continue
+            self._check(path, msgspec.json.decode(body))
+        connection.close()
+
+    def stop(self) -> None:
+        """Also fails where anything was wrong."""
+        self._ended.set()
+        self.join()
+        assert not self.wrong, self.wrong[:10]
+        assert self.answers > 50
+
+    def _check(self, path: str, document: dict[str, Any]) -> None:
+        self._see(path, document.get("referrer") or document["first_name"])
+        contact = document.get("contact")
+        if contact and contact["id"] in self._changes.contacts[: self._changes.steady]:
+            # A lead's own view: the contact may be ahead in its own document for the moment of a fan-out.
+            self._see(f"{path} of {contact['id']}", contact["first_name"])
+
+    def _see(self, what: str, shown: str) -> None:
+        version = int(shown.removeprefix("v"))
+        if version < self._newest.get(what, 0):
+            self.wrong.append(f"{what}: version {version} after {self._newest[what]}")
+        self._newest[what] = version
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)

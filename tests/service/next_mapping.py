@@ -1,0 +1,33 @@
+"""`python -m tests.service.next_mapping`: the projector's program after a change of the mapping, which adds a field."""
+
+import sys
+
+from projector import mapping
+from schemas import documents, events
+
+_lead_document = mapping.lead_document
+
+
+class Lead(documents.Lead, frozen=True, kw_only=True):
+    """With one field more."""
+
+    referrer_length: int
+
+
+def lead_document(lead: events.Lead) -> documents.Lead:
+    document = _lead_document(lead)
+    fields = {name: getattr(document, name) for name in document.__struct_fields__}
+    return Lead(**fields, referrer_length=len(lead.referrer or ""))
+
+
+def install() -> None:
+    """Let this process map as the next version does. Before any other module of the projector is imported."""
+    mapping.VERSION = 2
+    mapping.lead_document = lead_document
+
+
+if __name__ == "__main__":
+    install()
+    from projector.__main__ import main
+
+    sys.exit(main())

@@ -1,0 +1,236 @@
+"""The contract by hand: kcat publishes its events, curl reads them back (real projector, API, Kafka and Redis)."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from devstack.waiting import wait_until
+from schemas import api_keys
+from tests.service.api_server import CONTACTS, LEADS
+from tests.service.leadview import Leadview
+from tests.service.services import Kafka, RedisService, not_available
+
+pytestmark = pytest.mark.apache
+
+ORGANIZATION = "6f1c8d3e-2b4a-4c5d-9e6f-7a8b9c0d1e2f"
+LEAD = "0a1b2c3d-4e5f-4678-9abc-def012345678"
+CONTACT = "9f8e7d6c-5b4a-4321-8fed-cba987654321"
+KEY_ID = "11111111-2222-4333-8444-555555555555"
+KEY = api_keys.mint(ORGANIZATION)
+LEAD_DATA = {
+    "id": LEAD,
+    "organization_id": ORGANIZATION,
+    "contact_id": CONTACT,
+    "stage": "QUOTE_SENT",
+    "created_at": "2026-03-01T10:00:00+02:00",
+    "updated_at": "2026-03-02T09:30:00.250-05:00",
+    "event_type_key": "wedding",
+    "attribution": {"utm_source": "fair", "clicks": [1, 2]},
+    "assigned_to": None,
+    "tags": ["HOT_LEAD"],
+    "events": [
+        {"id": CONTACT, "starts_at": "2026-09-12T15:30:00+02:00", "length_hours": 9.5, "guests": 120},
+        {"id": LEAD},
+    ],
+    "quote": {"total": "1234.50", "currency": "EUR"},
+    "counts": {"notes": 3},
+    "color": "an unknown field",
+}
+CONTACT_DATA = {
+    "id": CONTACT,
+    "organization_id": ORGANIZATION,
+    "first_name": "Zoë",
+    "last_name": "Nakamura",
+    "phone": "+44 20 7946 0123",
+    "custom_fields": {"budget": 18500, "vip": True, "diet": ["vegan"], "note": None},
+    "created_at": "2026-03-01T10:00:00Z",
+    "updated_at": "2026-03-01T10:00:00Z",
+}
+LEAD_DOCUMENT = (
+    f'{{"id":"{LEAD}","organization_id":"{ORGANIZATION}","contact_id":"{CONTACT}","stage":"QUOTE_SENT",'
+    '"event_type_key":"wedding","event_location":null,"referrer":null,'
+    '"source":{"utm_source":"fair","clicks":[1,2]},"assigned_to":null,"booking_id":null,"tags":["HOT_LEAD"],'
+    f'"events":[{{"id":"{CONTACT}","event_date":"2026-09-12T13:30:00Z","event_length_hours":9.5,"event_guests":120,'
+    '"event_timezone":null,"event_type_key":null,"event_location":null},'
+    f'{{"id":"{LEAD}","event_date":null,"event_length_hours":null,"event_guests":null,'
+    '"event_timezone":null,"event_type_key":null,"event_location":null}],'
+    '"contact":null,"quote_total":1234.50,"notes_count":3,"tasks_count":0,"quotes_count":0,"archived_at":null,'
+    '"created_at":"2026-03-01T08:00:00Z","updated_at":"2026-03-02T14:30:00.250000Z"}'
+)
+SUMMARY = (
+    f'{{"id":"{CONTACT}","first_name":"Zoë","last_name":"Nakamura","email":null,"phone_number":"+44 20 7946 0123"}}'
+)
+
+
+class Answer(NamedTuple):
+    """What curl shows."""
+
+    status: int
+    headers: dict[str, str]
+    body: str
+
+    @property
+    def error(self) -> str:
+        return str(json.loads(self.body)["error"])
+
+
+class Hands:
+    """kcat on one side, curl on the other."""
+
+    def __init__(self, leadview: Leadview, port: int) -> None:
+        self._leadview = leadview
+        self._port = port
+        self._versions: dict[str, int] = {}
+
+    def publish(self, topic: str, key: str, value: str | None, *headers: str) -> None:
+        """One record; None is a null value."""
+        words = ["kcat", "-P", "-q", "-b", self._leadview.kafka.bootstrap_servers, "-t", self._leadview.prefix + topic]
+        words += ["-K", "\t", *(word for header in headers for word in ("-H", header))]
+        words += ["-Z"] if value is None else []
+        subprocess.run(words, input=f"{key}\t{value or ''}\n", text=True, check=True, timeout=20)
+
+    def change(self, kind: str, data: dict[str, Any], *, binary: bool = False, verb: str = "changed") -> None:
+        """A `changed` (or `deleted`) event of the next version."""
+        version = self._versions[data["id"]] = self._versions.get(data["id"], 0) + 1
+        topic = {"lead": "leads", "contact": "contacts", "organization": "organizations", "api_key": "api-keys"}[kind]
+        key = ORGANIZATION if kind == "organization" else f"{ORGANIZATION}:{data['id']}"
+        attributes = {"specversion": "1.0", "id": "1", "source": "/crm", "type": f"crm.{kind}.{verb}"}
+        attributes["time"] = "2026-03-02T16:30:00+02:00"
+        body = json.dumps({**data, "version": version}, ensure_ascii=False)
+        if binary:
+            headers = [f"ce_{name}={value}" for name, value in attributes.items()]
+            self.publish(topic, key, body, *headers, "content-type=application/json")
+        else:
+            event = json.dumps(attributes)[:-1] + f', "traceparent": "00-ab", "data": {body}}}'
+            self.publish(topic, key, event)
+
+    def delete(self, kind: str, entity_id: str) -> None:
+        data = {"id": entity_id, "organization_id": ORGANIZATION}
+        self.change(kind, data, verb="deleted")
+
+    def organization(self, **fields: Any) -> None:
+        self.change("organization", {"id": ORGANIZATION, "organization_id": ORGANIZATION, "api_access": True} | fields)
+
+    def key(self, status: str = "active", **fields: Any) -> None:
+        data = {"id": KEY_ID, "organization_id": ORGANIZATION, "hash": api_keys.key_hash(KEY), "status": status}
+        self.change("api_key", data | {"created_at": "2026-03-01T10:00:00Z"} | fields)
+
+    def get(self, path: str, *words: str, key: str | None = KEY) -> Answer:
+        """What `curl -i` says."""
+        command = ["curl", "-s", "-i", f"http://127.0.0.1:{self._port}{path}", *words]
+        command += ["-H", f"Authorization: Bearer {key}"] if key else []
+        shown = subprocess.run(command, capture_output=True, check=True, timeout=20).stdout.decode()
+        head, _, body = shown.partition("\r\n\r\n")
+        status, *lines = head.split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+        return Answer(int(status.split()[1]), headers, body)
+
+    def until(self, path: str, status: int) -> Answer:
+        """Ask until this is the status: within seconds of the event."""
+        wait_until(lambda: self.get(path).status == status, f"{path} answers {status}", 10)
+        return self.get(path)
+
+
+@pytest.fixture
+def hands(kafka: Kafka, redis_server: RedisService, topic_prefix: str, tmp_path: Path) -> Iterator[Hands]:
+    for program in ("kcat", "curl"):
+        if shutil.which(program) is None:
+            not_available(f"there is no {program} here")
+    with ExitStack() as stack:
+        leadview = Leadview(kafka, redis_server, topic_prefix, tmp_path, stack)
+        leadview.start("run")
+        wait_until(lambda: leadview.generations().get("live") == "1", "the projector has begun", 20)
+        with leadview.api() as api:
+            yield Hands(leadview, api.port)
+
+
+def test_the_life_of_a_lead(hands: Hands) -> None:
+    """Every row of the tables that an event can bring about, in the order in which a life brings them."""
+    lead, contact = LEADS + LEAD, CONTACTS + CONTACT
+    assert hands.get(lead).error == "invalid_api_key"  # well formed, and nobody's
+
+    hands.key()
+    hands.until(lead, 403)
+    assert hands.get(lead).error == "api_access_disabled"  # of an organization never heard of
+    hands.organization(api_access=False)
+    hands.organization()
+    assert hands.until(lead, 404).error == "not_found"
+
+    hands.change("lead", LEAD_DATA)
+    found = hands.until(lead, 200)
+    assert found.body == LEAD_DOCUMENT
+    assert found.headers["cache-control"] == "private, no-cache"
+    hands.change("contact", CONTACT_DATA, binary=True)
+    assert json.loads(hands.until(contact, 200).body)["custom_fields"] == CONTACT_DATA["custom_fields"]
+    with_summary = LEAD_DOCUMENT.replace('"contact":null', f'"contact":{SUMMARY}')
+    assert hands.get(lead).body == with_summary
+    assert hands.get(LEADS + LEAD.upper()).body == with_summary
+
+    tag = hands.get(lead).headers["etag"]
+    assert tag != found.headers["etag"]
+    unchanged = hands.get(lead, "-H", f"If-None-Match: {tag}")
+    assert (unchanged.status, unchanged.body) == (304, "")
+    head = hands.get(lead, "-I")
+    assert (head.status, head.body, head.headers["etag"]) == (200, "", tag)
+
+    hands.publish("leads", f"{ORGANIZATION}:{LEAD}", '{"not": "a CloudEvent"}')
+    hands.change("lead", LEAD_DATA | {"stage": "STALE", "attribution": None})
+    wait_until(lambda: json.loads(hands.get(lead).body)["stage"] == "STALE", "what comes after a bad record", 10)
+    assert "source" not in json.loads(hands.get(lead).body)
+
+    hands.publish("contacts", f"{ORGANIZATION}:{CONTACT}", None)
+    assert hands.until(contact, 404).error == "not_found"
+    assert json.loads(hands.get(lead).body)["contact"] is None
+    hands.change("contact", CONTACT_DATA)
+    hands.until(contact, 200)
+    assert json.loads(hands.get(lead).body)["contact"]["first_name"] == "Zoë"
+    hands.delete("lead", LEAD)
+    hands.until(lead, 404)
+    hands.change("lead", LEAD_DATA, binary=True)
+    assert hands.until(lead, 200).body == with_summary
+
+
+def test_what_a_key_may_do(hands: Hands) -> None:
+    """Keys and access as the core product switches them, and the answers that need no record."""
+    lead = LEADS + LEAD
+    hands.organization(rate_limits={"key": {"quota": 5, "window_seconds": 3600}})
+    hands.key()
+    hands.change("lead", LEAD_DATA)
+    hands.until(lead, 200)
+
+    missing = hands.get(lead, key=None)
+    assert (missing.status, missing.error) == (401, "missing_api_key")
+    assert missing.headers["www-authenticate"] == 'Bearer realm="leadview"'
+    malformed = hands.get(lead, key=KEY[:-1])
+    assert (malformed.status, malformed.error) == (401, "invalid_api_key")
+    assert malformed.headers["www-authenticate"] == 'Bearer realm="leadview", error="invalid_token"'
+    assert hands.get(lead + "/", key=None).status == 404
+    refused = hands.get(lead, "-X", "DELETE", key=None)
+    assert (refused.status, refused.headers["allow"]) == (405, "GET, HEAD, OPTIONS")
+    assert hands.get(LEADS + "42").error == "invalid_id"
+
+    while hands.get(lead).status == 200:
+        pass
+    limited = hands.get(lead)
+    assert (limited.status, limited.error) == (429, "rate_limit_exceeded")
+    assert json.loads(limited.body)["violated_policies"] == ["key"]
+    assert json.loads(limited.body)["retry_after"] == int(limited.headers["retry-after"]) >= 1
+    assert limited.headers["ratelimit-policy"] == '"key";q=5;w=3600, "organization";q=300;w=10'
+
+    hands.organization()
+    hands.until(lead, 200)  # the organization's own limits are gone, and the others hold at once
+    hands.key("revoked")
+    assert hands.until(lead, 401).error == "invalid_api_key"
+    hands.key(expires_at="2026-03-01T10:00:00Z")
+    hands.organization(api_access=False)
+    assert hands.get(lead).status == 401  # expired, and the key is looked at first
+    hands.key(expires_at="2999-01-01T00:00:00+14:00")
+    assert hands.until(lead, 403).error == "api_access_disabled"
+    hands.delete("organization", ORGANIZATION)
+    assert hands.until(lead, 401).error == "invalid_api_key"

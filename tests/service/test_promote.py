@@ -1,0 +1,108 @@
+"""Promote, roll back and drop under readers and writers: no error, no step back, and nothing left behind."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from devstack.waiting import wait_until
+from schemas import names
+from tests import crm
+from tests.service.api_server import LEADS, ApiServer
+from tests.service.changes import Changes, Reader, Writer
+from tests.service.leadview import Leadview
+from tests.service.test_rebuild import assert_equal_and_right
+
+pytestmark = pytest.mark.apache
+
+GRACE_SECONDS = 1.0
+
+
+class Watcher(threading.Thread):
+    """Asks again and again, over new connections and so of every worker, which generation a lead is served from."""
+
+    def __init__(self, api: ApiServer, key: str) -> None:
+        super().__init__(daemon=True)
+        self._api = api
+        self._key = key
+        self._ended = threading.Event()
+        self.seen: list[tuple[float, str]] = []
+
+    def run(self) -> None:
+        while not self._ended.is_set():
+            asked_at = time.time()
+            answer = self._api.get(LEADS + crm.LEAD, key=self._key)
+            self.seen.append((asked_at, str(answer.json["referrer"]) if answer.status == 200 else answer.error))
+
+    def stop(self) -> None:
+        self._ended.set()
+        self.join()
+
+    def assert_followed(self, flipped_at: float, before: str, after: str) -> None:
+        """All answers say `before` until the flip, `after` from a second later on, and one of the two between."""
+        wait_until(lambda: self.seen[-1][0] > flipped_at + GRACE_SECONDS + 0.5, "the flip is long past", 10)
+        for asked_at, seen in list(self.seen):
+            if asked_at > flipped_at + GRACE_SECONDS:
+                assert seen == after
+        assert {seen for asked_at, seen in self.seen if asked_at > flipped_at} <= {before, after}
+
+
+@contextmanager
+def in_background(*threads: Writer | Reader | Watcher) -> Iterator[None]:
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for thread in threads:
+            thread.stop()
+
+
+def flipped_at(leadview: Leadview) -> float:
+    return int(leadview.generations()["flipped_at"]) / 1000
+
+
+def test_readers_see_no_error_and_no_step_back(leadview: Leadview) -> None:
+    changes = Changes(leads=300, contacts=120)
+    leadview.publish([*changes.initial(), crm.lead(referrer="generation 1")])
+    leadview.start("run")
+    leadview.start("run")
+    leadview.wait_until_served()
+    with leadview.api(workers=2) as api:
+        readers = [Reader(api.port, changes, seed) for seed in range(2)]
+        watcher = Watcher(api, changes.key)
+        with in_background(Writer(leadview, changes, rate=150), *readers, watcher):
+            done = leadview.run("rebuild")
+            assert done.status == 0, done.output
+            # Without a trace of its own one could not tell which generation is served.
+            mark = names.lead(names.organization(crm.ORGANIZATION), 2, crm.LEAD)
+            leadview.redis.set(mark, leadview.redis.get(mark).replace(b"generation 1", b"generation 2"))
+
+            done = leadview.run("promote")
+            assert done.status == 1
+            assert "Not promoted: 1 documents differ, and --threshold is 0" in done
+            assert leadview.generations()["live"] == "1"
+            done = leadview.run("promote", "--threshold", "1")
+            assert done.status == 0, done.output
+            watcher.assert_followed(flipped_at(leadview), "generation 1", "generation 2")
+            done = leadview.run("rollback")
+            assert "generation 1 is served again instead of 2" in done
+            watcher.assert_followed(flipped_at(leadview), "generation 2", "generation 1")
+            assert "`rollback` serves generation 2 again" in leadview.run("promote")
+            assert leadview.run("rollback").status == 0
+            watcher.assert_followed(flipped_at(leadview), "generation 1", "generation 2")
+
+            assert "Generation 2 is live" in leadview.run("drop", "2")
+            assert "There is no generation 3" in leadview.run("drop", "3")
+            done = leadview.run("drop")
+            assert done.status == 0, done.output
+            assert "generation 1 dropped" in done
+            leadview.wait_until_current()
+            assert list(leadview.redis.scan_iter(match=names.of_generation(1))) == [], "though projectors were writing"
+            assert "There is no former generation" in leadview.run("rollback")
+            assert "There is only generation 2" in leadview.run("drop")
+    leadview.wait_until_current()
+    assert leadview.run("rebuild", "--organization", crm.ORGANIZATION, "--lead", crm.LEAD).status == 0
+    assert_equal_and_right(leadview, 2)

@@ -1,0 +1,238 @@
+"""`verify` finds every planted difference and nothing else, also while live writes go on; and repair in place."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from devstack.waiting import wait_until
+from projector.record import Kind
+from schemas import names
+from tests import crm
+from tests.service.changes import Changes, Reader, Writer
+from tests.service.leadview import Leadview
+from tests.service.projection import intent_of
+
+pytestmark = pytest.mark.apache
+
+OTHER = crm.OTHER_ORGANIZATION
+OWNER = names.organization(OTHER)
+IDS = [crm.uuid(0x5000 + number) for number in range(10)]
+
+
+class Planter:
+    """Spoils documents of a generation, each in another way. Nothing else ever changes these."""
+
+    def __init__(self, leadview: Leadview, generation: int) -> None:
+        self._redis = leadview.redis
+        self._generation = generation
+
+    def lead(self, number: int) -> bytes:
+        return names.lead(OWNER, self._generation, IDS[number])
+
+    def contact(self, number: int) -> bytes:
+        return names.contact(OWNER, self._generation, IDS[number])
+
+    def changed_value(self) -> None:
+        """Another document, whole and consistent in itself, as another event would have made it."""
+        intent: Any = intent_of(crm.contact(1, id=IDS[0], organization_id=OTHER, first_name="Eve").record())
+        value = self._redis.get(self.contact(0))
+        self._redis.set(self.contact(0), value[:22] + intent.value[22:])
+
+    def changed_version(self) -> None:
+        self._redis.setrange(self.lead(1), 1, (9).to_bytes(7, "little"))
+
+    def missing(self) -> None:
+        self._redis.delete(self.lead(2))
+
+    def extra(self) -> None:
+        self._redis.copy(self.lead(3), names.lead(OWNER, self._generation, crm.uuid(0x5FFF)))
+
+    def corrupted_byte(self) -> None:
+        self._redis.setrange(self.lead(4), 60, b"\xff")
+
+    def evicted_contact(self) -> None:
+        self._redis.delete(self.contact(5))
+
+    def wrong_summary(self) -> None:
+        """The lead of contact 7 shows contact 6."""
+        one, other = self._redis.get(self.lead(6)), self._redis.get(self.lead(7))
+        at, length = (int.from_bytes(one[i : i + 3], "little") for i in (34, 37))
+        summary = one[40 + at : 40 + at + length]
+        at, length = (int.from_bytes(other[i : i + 3], "little") for i in (34, 37))
+        head = other[:28] + one[28:34] + other[34:37] + len(summary).to_bytes(3, "little")
+        self._redis.set(self.lead(7), head + other[40 : 40 + at] + summary + other[40 + at + length :])
+
+    def marker(self) -> None:
+        """As if it had been deleted."""
+        value = self._redis.get(self.contact(8))
+        self._redis.set(self.contact(8), b"D" + value[1:22])
+
+    def lost_from_index(self) -> None:
+        self._redis.zrem(names.contact_leads(OWNER, self._generation, IDS[9]), names.short_id(IDS[9]))
+
+
+PLANTED = {
+    ("contacts", IDS[0], ("first_name",)): Planter.changed_value,
+    ("leads", IDS[1], ("version",)): Planter.changed_version,
+    ("leads", IDS[2], ("missing",)): Planter.missing,
+    ("leads", crm.uuid(0x5FFF), ("extra",)): Planter.extra,
+    ("leads", IDS[4], ("unreadable",)): Planter.corrupted_byte,
+    ("contacts", IDS[5], ("missing",)): Planter.evicted_contact,
+    ("leads", IDS[7], ("contact",)): Planter.wrong_summary,
+    ("contacts", IDS[8], ("missing",)): Planter.marker,
+}
+INDEX = ("leads", IDS[9], ("index",))
+
+
+def plant(leadview: Leadview, generation: int) -> None:
+    for spoil in PLANTED.values():
+        spoil(Planter(leadview, generation))
+
+
+def victims() -> list[crm.Message]:
+    """An organization whose records are written once, and then spoiled."""
+    own: dict[str, Any] = {"organization_id": OTHER}
+    return [
+        crm.organization(id=OTHER, organization_id=OTHER),
+        *(crm.contact(id=id_, first_name=f"Ada {number}", **own) for number, id_ in enumerate(IDS)),
+        *(crm.lead(id=id_, contact_id=id_, quote={"total": "12.50", "currency": "EUR"}, **own) for id_ in IDS),
+    ]
+
+
+def differences(report: dict[str, Any]) -> set[tuple[str, str, tuple[str, ...]]]:
+    return {(found["kind"], found["id"], tuple(found["fields"])) for found in report["examples"]}
+
+
+def verify(leadview: Leadview, *words: str) -> tuple[int, dict[str, Any]]:
+    done = leadview.run("verify", "--json", *words)
+    return done.status, msgspec.json.decode(done.output)
+
+
+def test_verify_finds_what_was_planted_and_nothing_else(leadview: Leadview) -> None:
+    changes = Changes(leads=400, contacts=150)
+    leadview.publish([*changes.initial(), *victims()])
+    leadview.start("run")
+    leadview.wait_until_served()
+    writer = Writer(leadview, changes, rate=200)
+    writer.start()
+    try:
+        done = leadview.run("rebuild")
+        assert done.status == 0, done.output
+        for words in ((), ("--next",), ("--next",)):
+            status, report = verify(leadview, *words)
+            assert (status, report["differences"], report["examples"]) == (0, 0, []), "no false alarm"
+            assert report["checked"]["leads"] > 300
+        assert leadview.run("status", "--json").output.count('"verified_at": "20') == 1
+
+        plant(leadview, 2)
+        status, report = verify(leadview, "--next")
+        assert status == 1
+        assert differences(report) == PLANTED.keys()
+        assert (report["missing"], report["extra"], report["changed"], report["allowed"]) == (3, 1, 4, 0)
+        assert report["by_field"]["leads.version"] == 1
+
+        plant(leadview, 1)
+        Planter(leadview, 1).lost_from_index()
+        status, report = verify(leadview)
+        assert status == 1
+        assert differences(report) == {*PLANTED, INDEX}
+        _assert_bounds(leadview)
+        _assert_promotion_is_refused(leadview)
+    finally:
+        writer.stop()
+
+
+def _assert_bounds(leadview: Leadview) -> None:
+    status, report = verify(leadview, "--threshold", "8", "--allow", "leads.version")
+    assert (status, report["differences"], report["allowed"]) == (0, 8, 1)
+    status, report = verify(leadview, "--sample", "0.5", "--threshold", "9")
+    assert status == 0
+    assert differences(report) < {*PLANTED, INDEX}
+    assert 100 < report["checked"]["leads"] < 310
+    done = leadview.run("verify")
+    assert "a sample" not in done
+    assert "9 differ: 3 missing, 1 extra, 5 changed; allowed 0" in done
+    assert f"leads {OTHER} {IDS[7]}: contact" in done
+    assert leadview.run("verify", "--allow", "quote_total").status == 2
+    assert leadview.run("verify", "--sample", "2").status == 2
+
+
+def _assert_promotion_is_refused(leadview: Leadview) -> None:
+    leadview.redis.delete(names.lead(OWNER, 2, IDS[3]))
+    done = leadview.run("promote")
+    assert done.status == 1
+    assert "Not promoted" in done
+    assert leadview.generations()["live"] == "1"
+    done = leadview.run("promote", "--force")
+    assert done.status == 0, done.output
+    assert leadview.generations()["live"] == "2"
+
+
+def test_repaired_in_place(leadview: Leadview) -> None:
+    """What is missing or spoiled is written again from the topics, with no gap for readers; nothing else is written."""
+    changes = Changes(leads=200, contacts=80)
+    leadview.publish([*changes.initial(), *victims()])
+    leadview.start("run")
+    leadview.wait_until_served()
+    with leadview.api() as api:
+        reader = Reader(api.port, changes, 1)
+        reader.start()
+        wait_until(lambda: reader.answers > 0, "the reader reads", 10)
+        spoiled = Planter(leadview, 1)
+
+        spoiled.missing()
+        done = leadview.run("rebuild", "--organization", OTHER, "--lead", IDS[2])
+        assert "1 records replayed in place" in done
+        spoiled.changed_value()
+        done = leadview.run("rebuild", "--organization", OTHER, "--contact", IDS[0])
+        assert done.status == 0, done.output
+        assert verify(leadview)[1]["differences"] == 0, "the lead shows the contact again as well"
+
+        before = _organization(leadview, changes.organization)
+        for spoil in (Planter.missing, Planter.corrupted_byte, Planter.evicted_contact, Planter.wrong_summary):
+            spoil(spoiled)
+        spoiled.lost_from_index()
+        leadview.redis.set(spoiled.lead(3), b"rubbish")
+        leadview.redis.setrange(spoiled.lead(8), 40 + 116, b"\xff")  # inside the contact's id
+        assert verify(leadview)[1]["differences"] == 7
+        done = leadview.run("rebuild", "--organization", OTHER)
+        assert "20 records replayed in place" in done
+        assert verify(leadview)[1]["differences"] == 0
+        assert _organization(leadview, changes.organization) == before
+
+        done = leadview.run("rebuild", "--organization", OTHER, "--lead", crm.uuid(0x5FFF))
+        assert done.status == 1
+        assert "the topics hold no record of it" in done
+        assert leadview.run("rebuild", "--lead", IDS[2]).status == 2, "of which organization?"
+        reader.stop()
+    assert leadview.redis.hget(names.POSITIONS, "writing") is None
+    _assert_shown(leadview)
+
+
+def _organization(leadview: Leadview, organization: str) -> dict[bytes, Any]:
+    keys = sorted(leadview.redis.scan_iter(match=names.organization(organization) + b"1[lc]*"))
+    return {key: leadview.redis.get(key) for key in keys}
+
+
+def _assert_shown(leadview: Leadview) -> None:
+    """`show` tells the document, the events that made it and its dead letters."""
+    bad = crm.Message(Kind.LEAD, crm.message_key(Kind.LEAD, OTHER, IDS[2]), b"no JSON")
+    leadview.publish([bad])
+    leadview.wait_until_current()
+    done = leadview.run("show", "lead", OTHER, IDS[2])
+    assert done.status == 0, done.output
+    for part in (
+        "generation 1 (live)",
+        "version 1 at",
+        '"quote_total": 12.5',
+        'W/"',
+        "Ada 2",
+        "dead letter",
+        ":leads:",
+    ):
+        assert part.replace(":leads:", f"{leadview.prefix}leads:") in done, part
+    found = msgspec.json.decode(leadview.run("show", "contact", OTHER, IDS[2], "--json").output)
+    assert found["generations"][0]["document"]["first_name"] == "Ada 2"
+    assert found["generations"][0]["event"]["version"] == 1
+    assert "never heard of" in leadview.run("show", "contact", OTHER, crm.uuid(0x5FFE))

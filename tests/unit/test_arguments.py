@@ -1,0 +1,42 @@
+"""The command line of the projector."""
+
+import pytest
+
+from projector.arguments import parse
+from tests import crm
+
+ID = crm.LEAD
+
+
+def test_defaults() -> None:
+    arguments = parse(["rebuild"])
+    assert (arguments.sample, arguments.threshold, arguments.allow, arguments.max_latency) == (1.0, 0, [], 10.0)
+    assert not any((arguments.check, arguments.promote, arguments.force, arguments.organization))
+
+
+def test_ids_are_read_in_any_case() -> None:
+    assert parse(["rebuild", "--organization", crm.ORGANIZATION.upper()]).organization == crm.ORGANIZATION
+    assert parse(["show", "lead", crm.ORGANIZATION.upper(), ID.upper()]).id == ID
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param(["rebuild", "--lead", ID], "need their --organization", id="a lead of which organization"),
+        pytest.param(["rebuild", "--contact", ID], "need their --organization", id="a contact of which organization"),
+        pytest.param(
+            ["rebuild", "--organization", ID, "--lead", ID, "--contact", ID], "not allowed with", id="lead and contact"
+        ),
+        pytest.param(["rebuild", "--organization", "x"], "'x' is no UUID", id="no UUID"),
+        pytest.param(["verify", "--allow", "quote_total"], "write leads.FIELD", id="a field without its kind"),
+        pytest.param(["verify", "--sample", "0"], "a share lies above 0", id="no share"),
+        pytest.param(["verify", "--sample", "1.5"], "a share lies above 0", id="more than all"),
+        pytest.param(["verify", "--threshold", "few"], "invalid int value", id="no number"),
+        pytest.param(["drop", "two"], "invalid int value", id="no generation"),
+    ],
+)
+def test_wrong_calls(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(words)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err

@@ -1,7 +1,7 @@
-"""One connection to Redis that all requests of a worker share: commands go out in one write a turn of the
-event loop, and replies come back in the order of the commands.
+"""One connection to Redis that all requests of a worker share: commands go out together, in one write a turn of
+the event loop, and replies come back in the order of the commands.
 
-    call ──► unsent ──(one write a turn)──► Redis ──► reader ──► callers, first in first out
+    call ──► unsent ──(one write a turn, or 16 commands)──► Redis ──► reader ──► callers, first in first out
 
 The order is all that ties a reply to its caller. So a caller that gave up leaves its place in the row, and its reply
 is dropped when it comes: anything else would hand an organization another one's document (CVE-2023-28858). And a
@@ -22,6 +22,8 @@ Argument = bytes | str | int
 Command = tuple[Argument, ...]
 
 _CHECKS_PER_TIMEOUT = 10
+_MOST_UNSENT = 16
+"""In a turn with more, Redis begins while we are still at the rest: else the two would wait for each other in turns."""
 _INCOMPLETE = object()
 _pack: Callable[[Command], bytes] = hiredis.pack_command  # type: ignore[assignment]  # says a tuple of one
 
@@ -49,8 +51,8 @@ class Connection(asyncio.Protocol):
         return len(self._callers)
 
     def call(self, command: Command) -> Future[Any]:
-        """Send a command at the end of this turn. The future's result is the reply, bytes undecoded; its error is
-        ErrorReply or Unavailable. It may be cancelled at any time.
+        """Send a command, at the latest at the end of this turn. The future's result is the reply, bytes undecoded;
+        its error is ErrorReply or Unavailable. It may be cancelled at any time.
 
         Raises Unavailable at once where the connection is gone or too many wait already.
         """
@@ -63,6 +65,8 @@ class Connection(asyncio.Protocol):
         if not self._unsent:
             self._loop.call_soon(self._flush)
         self._unsent.append(_pack(command))
+        if len(self._unsent) == _MOST_UNSENT:
+            self._flush()
         return reply
 
     def close(self, reason: str) -> None:

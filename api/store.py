@@ -50,7 +50,8 @@ def read_reply(reply: int | bytes) -> Reply:
     """A reply of `serve.lua`, as its header says."""
     if isinstance(reply, int):
         return Reply(reply)
-    return Reply(*_HEAD.unpack_from(reply), reply[_HEAD.size :])
+    fields: list[Any] = [*_HEAD.unpack_from(reply), reply[_HEAD.size :]]
+    return Reply(*fields)
 
 
 class Store:

@@ -11,12 +11,13 @@
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
-local key, organization, key_full_at, full_at, value = unpack(redis.call('MGET', unpack(KEYS)))
 
+local key = redis.call('GET', KEYS[1])
 if not key or string.sub(key, 1, 22) ~= ARGV[1] then return 401 end
 local expiry = struct.unpack('<I6', key, 23)
 if expiry > 0 and expiry * 1000 <= now then return 401 end
 
+local organization = redis.call('GET', KEYS[2])
 if not organization or string.sub(organization, 1, 1) ~= 'L' or string.sub(organization, 24, 24) ~= '1' then
   return 403
 end
@@ -35,10 +36,10 @@ local function save(name, full_at)
 end
 
 -- `interval` is a whole number of microseconds, so that exactly `quota` requests fit and no rounding adds up.
-local function bucket(name, stored, quota, window)
+local function bucket(name, quota, window)
   local interval = math.ceil(window * 1000000 / quota)
   local burst = interval * quota
-  local full_at = math.max(tonumber(stored or 0), now)
+  local full_at = math.max(tonumber(redis.call('GET', name) or 0), now)
   if full_at > now + burst then -- the limit was lowered, or the clock set back: drain from here on
     full_at = now + burst
     save(name, full_at)
@@ -46,11 +47,10 @@ local function bucket(name, stored, quota, window)
   local room = burst - (full_at - now)
   return full_at, interval, math.floor(room / interval), math.max(0, interval - room)
 end
-local key_interval, key_remaining, key_wait, interval, remaining, wait
-key_full_at, key_interval, key_remaining, key_wait = bucket(KEYS[3], key_full_at, key_quota, key_window)
-full_at, interval, remaining, wait = bucket(KEYS[4], full_at, quota, window)
+local key_full_at, key_interval, key_remaining, key_wait = bucket(KEYS[3], key_quota, key_window)
+local full_at, interval, remaining, wait = bucket(KEYS[4], quota, window)
 
-local status = 200
+local status, value = 200, KEYS[5] and redis.call('GET', KEYS[5])
 if key_wait > 0 or wait > 0 then
   status = 429
 elseif not KEYS[5] then

@@ -33,6 +33,8 @@ _LOOK_SECONDS = 1.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 # Decoding shares the event loop with Kafka's heartbeat, and with the other line.
 _SLICE = 200
+# Slices on their way to Redis: with one, it and we would wait for each other in turns.
+_AT_ONCE = 3
 
 logger = logging.getLogger(__name__)
 
@@ -118,17 +120,20 @@ class Line:
             self._metrics.batch(applied, len(batch.dead_letters), seconds, batch.freshness())
 
     async def _write(self, batch: Batch) -> Applied:
-        """Write a slice while the next one is decoded."""
+        """Write slices while the next ones are decoded: a few at once, in any order: versions guard each write."""
         applied = Applied()
-        writing: asyncio.Task[Applied] | None = None
-        for intents in batch.slices(_SLICE):
-            if writing:
-                applied.add(await writing)
-            await self._pace()
-            writing = asyncio.create_task(self._applier.apply(intents, self._writing))
-            await asyncio.sleep(0)  # lets the slice out, and a heartbeat in
-        if writing:
-            applied.add(await writing)
+        writing: set[asyncio.Task[Applied]] = set()
+        try:
+            for intents in batch.slices(_SLICE):
+                await self._pace()
+                if len(writing) == _AT_ONCE:
+                    _add(applied, writing, await _first_of(writing))
+                writing.add(asyncio.create_task(self._applier.apply(intents, self._writing)))
+                await asyncio.sleep(0)  # lets the slice out, and a heartbeat in
+            while writing:
+                _add(applied, writing, await _first_of(writing))
+        finally:
+            await asyncio.gather(*writing, return_exceptions=True)  # none where all went well
         if batch.stopped:
             raise batch.stopped
         return applied
@@ -286,3 +291,16 @@ class Line:
 
     def _who(self) -> dict[str, object]:
         return {"line": self._name}
+
+
+async def _first_of(writing: set[asyncio.Task[Applied]]) -> set[asyncio.Task[Applied]]:
+    """Those that are finished, as soon as one is."""
+    done, _ = await asyncio.wait(writing, return_when=asyncio.FIRST_COMPLETED)
+    return done
+
+
+def _add(applied: Applied, writing: set[asyncio.Task[Applied]], done: set[asyncio.Task[Applied]]) -> None:
+    """Count what is finished. Raises what a task raised."""
+    writing -= done
+    for task in done:
+        applied.add(task.result())

@@ -1,0 +1,61 @@
+"""`python -m bench [names…] [--quick] [--into <directory>]`: run benchmarks, print tables, write results and charts."""
+
+import argparse
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rich.console import Console
+
+from bench import chart, results, rounds, table
+from bench.benchmark import Benchmark, MeasurementFailed
+from bench.catalogue import BENCHMARKS
+from bench.lab import Lab
+
+_HERE = Path(__file__).parent
+_QUICK = _HERE.parent / "build" / "bench"
+
+
+def main() -> int:
+    """The exit status: 1 where a benchmark could not be run. A missed bar is a result, not a failure."""
+    arguments = _arguments()
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    failed = False
+    for benchmark in arguments.benchmarks:
+        try:
+            _run(benchmark, arguments, console)
+        except (MeasurementFailed, TimeoutError) as error:
+            console.print(f"[red]{benchmark.name} failed[/red]: {error}", markup=True)
+            failed = True
+    return int(failed)
+
+
+def _run(benchmark: Benchmark, arguments: argparse.Namespace, console: Console) -> None:
+    with TemporaryDirectory(prefix="leadview-bench-") as directory, console.status("") as status:
+        lab = Lab(Path(directory), arguments.quick)
+        outcome = rounds.run(benchmark, lab, status.update)
+    table.show(outcome, console)
+    path = arguments.into / "results.json"
+    kept = results.read(path)
+    kept.benchmarks[outcome.name] = outcome
+    results.write(path, kept)
+    chart.write(arguments.into / "charts", outcome)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench", description="Measure Leadview beside its peers and limits.")
+    names = {benchmark.name: benchmark for benchmark in BENCHMARKS}
+    parser.add_argument("names", nargs="*", metavar="name", help=f"one of: {', '.join(names)}; all where none is named")
+    parser.add_argument("--quick", action="store_true", help="a few seconds each; figures mean little")
+    parser.add_argument("--into", type=Path, help="where results.json and charts go (bench, or build/bench if quick)")
+    arguments = parser.parse_args()
+    unknown = [name for name in arguments.names if name not in names]
+    if unknown:
+        parser.error(f"no such benchmark: {', '.join(unknown)} (there are: {', '.join(names)})")
+    arguments.benchmarks = [names[name] for name in arguments.names or names]
+    arguments.into = arguments.into or (_QUICK if arguments.quick else _HERE)
+    return arguments
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""The API: a full request, one worker, 64 connections."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+
+from bench import candidates, redis_benchmark
+from bench.benchmark import Bar, Measure, Metric, Subject, Values
+from bench.candidates import SUBJECTS, Stage
+from bench.lab import Lab
+from bench.server import Server
+
+RATE = Metric("throughput", "requests/s", more_is_better=True, chart=True)
+CPU = Metric("CPU a request", "µs", chart=True)
+REDIS_CPU = Metric("Redis CPU a request", "µs")
+P50 = Metric("p50", "ms")
+P99 = Metric("p99", "ms", chart=True)
+P999 = Metric("p99.9", "ms")
+METRICS = (RATE, CPU, REDIS_CPU, P50, P99, P999)
+_LIMIT = Subject("redis-benchmark", "limit", "the same script calls, 16 together: what this Redis could serve at most")
+_CASE = "64 connections"
+_SECONDS = 5.0
+
+
+class Api:
+    name = "api"
+    what = (
+        "A full request (key, access, both limits, ETag, a document of about 1 KB) to one worker over 64 connections "
+        "that ask again as soon as they have their answer."
+    )
+    metrics = METRICS
+    subjects = (*SUBJECTS, _LIMIT)
+    bars = (
+        Bar(RATE.name, _CASE, 1.0, at_least=True, against="starlette-constant"),
+        Bar(RATE.name, _CASE, 3.0, at_least=True, against="idiomatic"),
+        Bar(RATE.name, _CASE, 0.75, at_least=True, against="nginx-lua"),
+        Bar(P99.name, _CASE, 3 / 2.8, at_least=False, against="nginx-lua"),
+    )
+    rounds = 5
+    anew = True
+
+    def cases(self, lab: Lab) -> Sequence[str]:  # noqa: ARG002 - the shape of a benchmark
+        return (_CASE,)
+
+    def prepare(self, lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
+        stage = candidates.set_up(lab, stack)
+        found = measures(lab, stage)
+        calls = redis_benchmark.measure(lab, stage)
+        if calls is not None:
+            found[_LIMIT.name] = partial(_measure_limit, lab, stage, calls)
+        return found
+
+
+def measures(lab: Lab, stage: Stage) -> dict[str, Measure]:
+    """Measures of all servers of a stage; a case begins with the number of connections, `64 connections`."""
+    return {name: partial(_measure, lab, stage, server) for name, server in stage.servers.items()}
+
+
+def _measure(lab: Lab, stage: Stage, server: Server, case: str) -> Values:
+    before, redis_before = server.cpu_seconds(), stage.redis_cpu_seconds()
+    report = stage.load.closed(server.port, int(case.split(maxsplit=1)[0]), lab.seconds(_SECONDS))
+    return {
+        RATE.name: report.answered / report.seconds,
+        CPU.name: (server.cpu_seconds() - before) / report.answered * 1e6,
+        REDIS_CPU.name: (stage.redis_cpu_seconds() - redis_before) / report.answered * 1e6,
+        P50.name: report.p50 * 1e3,
+        P99.name: report.p99 * 1e3,
+        P999.name: report.p999 * 1e3,
+    }
+
+
+def _measure_limit(lab: Lab, stage: Stage, calls: redis_benchmark.Calls, _: str) -> Values:
+    before = stage.redis_cpu_seconds()
+    rate, count = calls(lab.seconds(_SECONDS))
+    return {RATE.name: rate, REDIS_CPU.name: (stage.redis_cpu_seconds() - before) / count * 1e6}

@@ -1,0 +1,50 @@
+"""The API's latency at fixed rates."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+
+from bench import candidates
+from bench.api import CPU, P50, P99, P999
+from bench.benchmark import Bar, Measure, Metric, Values
+from bench.candidates import Stage
+from bench.lab import Lab
+from bench.server import Server
+
+_REACHED = Metric("answered", "requests/s", more_is_better=True)
+_LATE = Metric("sender late, p99", "ms")
+_CONNECTIONS = 64
+_SECONDS = 5.0
+
+
+class ApiLatency:
+    name = "api-latency"
+    what = (
+        "Latency where requests come at a fixed rate whatever the server does (open loop, 64 connections), from when a "
+        "request was due. Who answers fewer than come is overloaded: then its latency grows as long as one measures."
+    )
+    metrics = (_REACHED, P50, P99, P999, CPU, _LATE)
+    subjects = candidates.SUBJECTS
+    bars: Sequence[Bar] = ()
+    rounds = 3
+    anew = True
+
+    def cases(self, lab: Lab) -> Sequence[str]:
+        return ("1000 requests/s",) if lab.quick else ("2000 requests/s", "10000 requests/s", "20000 requests/s")
+
+    def prepare(self, lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
+        stage = candidates.set_up(lab, stack)
+        return {name: partial(_measure, lab, stage, server) for name, server in stage.servers.items()}
+
+
+def _measure(lab: Lab, stage: Stage, server: Server, case: str) -> Values:
+    before = server.cpu_seconds()
+    report = stage.load.open(server.port, _CONNECTIONS, lab.seconds(_SECONDS), float(case.split(maxsplit=1)[0]))
+    return {
+        _REACHED.name: report.answered / report.seconds,
+        P50.name: report.p50 * 1e3,
+        P99.name: report.p99 * 1e3,
+        P999.name: report.p999 * 1e3,
+        CPU.name: (server.cpu_seconds() - before) / report.answered * 1e6,
+        _LATE.name: report.late * 1e3,
+    }

@@ -1,0 +1,58 @@
+"""Which process runs on which core. Every subject of a benchmark gets the same placement.
+
+    cores    one worker                     two workers
+    1        nothing is pinned              nothing is pinned
+    2        0 worker   1 Redis and load    nothing is pinned
+    3        0 worker   1 Redis   2 load    0, 1 workers   2 Redis and load
+    4        0 worker   1 Redis   2… load   0, 1 workers   2 Redis   3… load
+
+So the worker has a core for itself wherever that is possible, and it is the worker that is measured. On two cores,
+Redis and the load take turns: a worker that is faster than both together is measured too low, never too high.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from msgspec import Struct
+
+
+class Cores(Struct, frozen=True):
+    """Sets of core numbers; None is all of them."""
+
+    worker: set[int] | None = None
+    redis: set[int] | None = None
+    load: set[int] | None = None
+
+    def describe(self) -> dict[str, str]:
+        names = {"worker": self.worker, "redis": self.redis, "load": self.load}
+        return {name: "any" if cores is None else ",".join(map(str, sorted(cores))) for name, cores in names.items()}
+
+
+def available() -> list[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))  # not on Linux: then nothing is pinned
+
+
+def place(workers: int = 1) -> Cores:
+    """The placement for so many worker processes."""
+    cores = available()
+    if not hasattr(os, "sched_setaffinity") or len(cores) <= workers:
+        return Cores()
+    rest = cores[workers:]
+    return Cores(set(cores[:workers]), set(rest[:1]), set(rest[1:]) or set(rest))
+
+
+@contextmanager
+def pinned(cores: set[int] | None) -> Iterator[None]:
+    """Processes that are started in this block run on these cores: they inherit it."""
+    if cores is None:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

@@ -1,0 +1,36 @@
+"""Fills a Redis as the projector does: records are decoded, mapped and applied by its own code, without Kafka."""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from devstack.redis_server import RedisServer
+from projector import mapping
+from projector.applier import Applier
+from projector.change import read
+from projector.intent import Intent
+from projector.record import Record
+from projector.store import Store
+from schemas.settings import ProjectorSettings
+
+_BATCH = 500
+_FIRST_GENERATION = (1,)
+
+
+def fill(server: RedisServer, records: Iterable[Record]) -> None:
+    """Apply these records, in order."""
+    asyncio.run(_fill(server, _intents(records)))
+
+
+async def _fill(server: RedisServer, intents: Iterator[Intent]) -> None:
+    store = Store(ProjectorSettings(redis_url=server.url))
+    applier = Applier(store)
+    try:
+        while batch := list(islice(intents, _BATCH)):
+            await applier.apply(batch, _FIRST_GENERATION)
+    finally:
+        await store.close()
+
+
+def _intents(records: Iterable[Record]) -> Iterator[Intent]:
+    return (mapping.intent(read(record), record) for record in records)

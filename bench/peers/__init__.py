@@ -1,0 +1,1 @@
+"""What Leadview is measured beside: programs of their own, started by `bench.candidates`."""

@@ -1,0 +1,59 @@
+"""redis-benchmark calling the API's script: how many requests this Redis could serve if the API cost nothing."""
+
+import csv
+import hashlib
+import io
+import shutil
+import subprocess
+from collections.abc import Callable
+from functools import partial
+from importlib import resources
+
+from bench.benchmark import MeasurementFailed
+from bench.candidates import Stage
+from bench.cores import pinned
+from bench.lab import Lab
+from schemas import api_keys, names
+
+Calls = Callable[[float], tuple[float, int]]
+_A_TURN = 16
+"""Commands that are sent together: as many as the API sends."""
+_RATE_EXPECTED = 50_000
+
+
+def measure(lab: Lab, stage: Stage) -> Calls | None:
+    """What calls the script for so many seconds and answers calls a second, and calls. None, and left out, where there
+    is no redis-benchmark."""
+    program = shutil.which("redis-benchmark")
+    if program is None:
+        lab.leave_out("redis-benchmark", "not installed (Debian: redis-tools)")
+        return None
+    return partial(_run, program, stage)
+
+
+def _run(program: str, stage: Stage, seconds: float) -> tuple[float, int]:
+    count = max(1000, int(seconds * _RATE_EXPECTED))
+    command = [program, "-p", str(stage.redis.port), "-c", "1", "-P", str(_A_TURN), "-n", str(count), "--csv"]
+    # On the core that is the worker's otherwise: Redis has its own for itself.
+    with pinned(stage.cores.worker):
+        ended = subprocess.run([*command, *_call(stage)], capture_output=True, text=True, check=False)
+    rows = list(csv.DictReader(io.StringIO(ended.stdout)))
+    if ended.returncode or not rows:
+        raise MeasurementFailed(f"redis-benchmark: {ended.stderr or ended.stdout}")
+    return float(rows[-1]["rps"]), count
+
+
+def _call(stage: Stage) -> list[str]:
+    tenant = stage.tenants[0]
+    script = resources.files("api").joinpath("lua", "serve.lua").read_bytes()
+    owner, hashed = names.organization(tenant.organization_id), api_keys.key_hash(tenant.key)
+    keys = [
+        names.api_key(owner, hashed),
+        owner,
+        names.key_limit(owner, hashed),
+        names.organization_limit(owner),
+        names.lead(owner, 1, tenant.leads[0]),
+    ]
+    sha = hashlib.sha1(script, usedforsecurity=False).hexdigest()
+    arguments = [api_keys.organization_tag(tenant.organization_id), "100", "10", "300", "10"]
+    return ["EVALSHA", sha, str(len(keys)), *(key.decode() for key in keys), *arguments]

@@ -1,0 +1,26 @@
+"""Requests for the API, as whole HTTP requests."""
+
+from collections.abc import Sequence
+from random import Random
+
+from bench.crm import Tenant
+
+_COUNT = 1000
+
+
+def for_leads(tenants: Sequence[Tenant], count: int = _COUNT) -> list[bytes]:
+    """For leads of all these tenants, in no order."""
+    random = Random(len(tenants))  # noqa: S311 - it must repeat
+    chosen = random.choices(tenants, k=count)
+    return [for_lead(tenant, random.choice(tenant.leads)) for tenant in chosen]
+
+
+def for_lead(tenant: Tenant, lead_id: str) -> bytes:
+    return (
+        f"GET /api/v1/ext/leads/{lead_id} HTTP/1.1\r\n"
+        "Host: api.example.com\r\n"
+        f"Authorization: Bearer {tenant.key}\r\n"
+        "Accept: application/json\r\n"
+        "User-Agent: bench\r\n"
+        "\r\n"
+    ).encode()

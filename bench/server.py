@@ -1,0 +1,70 @@
+"""A server that is measured: a child process, its port, and what it costs."""
+
+import http.client
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import psutil
+from msgspec import Struct
+
+from bench.cores import pinned
+from devstack.child import Child
+from devstack.waiting import wait_until
+
+ROOT = Path(__file__).parents[1]
+_READY_SECONDS = 20.0
+
+
+class Server(Struct, frozen=True):
+    """A running server on loopback, with the processes that it started."""
+
+    port: int
+    pid: int
+
+    def cpu_seconds(self) -> float:
+        """User and system time of all its processes so far."""
+        return sum(sum(process.cpu_times()[:2]) for process in self._processes())
+
+    def memory_bytes(self) -> int:
+        """Resident memory of all its processes."""
+        return sum(int(process.memory_info().rss) for process in self._processes())
+
+    def wait_until_ready(self, request: bytes) -> None:
+        """Until it answers this request with 200. Raises TimeoutError."""
+        wait_until(lambda: self._answers(request), f"the server on port {self.port} answers", _READY_SECONDS)
+
+    def _processes(self) -> list[psutil.Process]:
+        parent = psutil.Process(self.pid)
+        return [parent, *parent.children(recursive=True)]
+
+    def _answers(self, request: bytes) -> bool:
+        method, path, *_ = request.split(b" ", 2)
+        headers = [line.decode().split(": ", 1) for line in request.split(b"\r\n")[1:] if line]
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=2)
+        try:
+            connection.request(method.decode(), path.decode(), headers=dict(headers))
+            return connection.getresponse().status == 200
+        except OSError:
+            time.sleep(0.02)
+            return False
+        finally:
+            connection.close()
+
+
+def start(
+    stack: ExitStack,
+    command: Sequence[str],
+    port: int,
+    *,
+    cores: set[int] | None,
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+) -> Server:
+    """Starts a server on these cores; it is not ready yet. `stack` ends it."""
+    with pinned(cores):
+        child = Child(command, log=log, directory=ROOT, environment={**os.environ, **(environment or {})})
+    stack.callback(child.stop)
+    return Server(port, child.pid)

@@ -1,0 +1,58 @@
+"""`python -m bench`: the quick run of the API's benchmark, from end to end."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench import results
+from bench.benchmark import OURS
+from bench.outcome import Rounds
+from devstack.redis_server import RedisServerMissing, redis_program
+from tests.service.services import not_available
+
+ROOT = Path(__file__).parents[2]
+ALWAYS_THERE = {OURS, "asgi-constant", "starlette-constant", "idiomatic"}
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "bench", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_quick_benchmark_of_the_api(tmp_path: Path) -> None:
+    try:
+        redis_program()
+    except RedisServerMissing as error:
+        not_available(str(error))
+    ended = bench("api", "--quick", "--into", str(tmp_path))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+    outcome = results.read(tmp_path / "results.json").benchmarks["api"]
+    assert outcome.quick
+    assert {"processor", "cores", "memory", "python"} <= outcome.machine.keys()
+    assert {"redis-server", "uvicorn"} <= outcome.versions.keys()
+    measured = {subject.name for subject in outcome.subjects}
+    assert measured >= ALWAYS_THERE
+    assert measured | outcome.left_out.keys() >= {"nginx-lua", "redis-benchmark"}
+
+    rounds = Rounds(outcome.rounds)
+    for subject in ALWAYS_THERE:
+        for metric in ("throughput", "p50", "p99", "p99.9"):
+            found = rounds.spread("64 connections", subject, metric)
+            assert found, f"{metric} of {subject} was not measured"
+            assert 0 < found.least <= found.median <= found.most
+    assert {verdict.bar.against for verdict in outcome.bars} >= {"starlette-constant", "idiomatic"}
+    assert all(subject in ended.stdout for subject in measured)
+    assert "<svg" in (tmp_path / "charts" / "api-throughput.svg").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [pytest.param(["nothing"], "no such benchmark: nothing", id="an unknown name")],
+)
+def test_bad_arguments(arguments: list[str], message: str) -> None:
+    ended = bench(*arguments)
+    assert ended.returncode == 2
+    assert message in ended.stderr

@@ -82,7 +82,8 @@ async def read(request: Request) -> Response:
 
 @asynccontextmanager
 async def lifespan(_: Starlette) -> AsyncIterator[dict[str, Redis]]:
-    async with Redis(port=int(sys.argv[2])) as redis:
+    # More than redis-py opens by itself (100): a request that finds none free would fail.
+    async with Redis(port=int(sys.argv[2]), max_connections=1024) as redis:
         yield {"redis": redis}
 
 

@@ -7,7 +7,7 @@ everything else             404, also with a slash at the end
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ class Api(Starlette):
 
     def __init__(
         self,
-        resources: Mapping[bytes, ASGIApp],
+        resources: Mapping[bytes, Endpoint],
         routes: list[BaseRoute],
         nothing: ASGIApp,
         lifespan: Lifespan[Any],
@@ -67,14 +67,13 @@ class Api(Starlette):
         self.router.redirect_slashes = False
         self.router.default = nothing
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
         if scope["type"] == "http":
             prefix, _, segment = scope["raw_path"].rpartition(b"/")
             resource = self._resources.get(prefix)
             if resource is not None and segment:
-                await resource(scope, receive, send)
-                return
-        await super().__call__(scope, receive, send)
+                return resource(scope, receive, send)
+        return super().__call__(scope, receive, send)
 
 
 def _lifespan(settings: ApiSettings, counters: Counters, snapshots: Path | None) -> Lifespan[Starlette]:

@@ -35,20 +35,14 @@ class Cycle(RequestResponseCycle):
         self._write(answer.status, all_headers(answer, new_id, cors=False), answer.body)
 
     def _write(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-        pieces = [STATUS_LINE[status]]
-        for name, value in self.default_headers:
-            pieces += (name, b": ", value, b"\r\n")
-        for name, value in headers:
-            pieces += (name, b": ", value, b"\r\n")
-        pieces.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
-        if self.scope["method"] != "HEAD":
-            pieces.append(body)
-        self.transport.write(b"".join(pieces))
+        lines = [b": ".join(header) for header in (*self.default_headers, *headers)]
+        lines.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
+        head = STATUS_LINE[status] + b"\r\n".join(lines)
+        self.transport.write(head if self.scope["method"] == "HEAD" else head + body)
         self._complete()
 
     def _complete(self) -> None:
         self.response_started = self.response_complete = True
-        self.message_event.set()
         if not self.keep_alive:
             self.transport.close()
         self.on_response()

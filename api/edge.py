@@ -150,6 +150,9 @@ class Edge(HttpToolsProtocol):
             "extensions": {},
         }
 
+    def on_message_complete(self) -> None:
+        """Nobody waits for the end of a body: none is read."""
+
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self._refusal is not None and self._is_idle():

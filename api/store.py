@@ -59,7 +59,8 @@ class Store:
 
     def __init__(self, settings: ApiSettings, link: Link, generation: LiveGeneration) -> None:
         by_key, by_organization = limit(settings.key_rate_limit), limit(settings.organization_rate_limit)
-        self._limits = (by_key.quota, by_key.window, by_organization.quota, by_organization.window)
+        limits = (by_key.quota, by_key.window, by_organization.quota, by_organization.window)
+        self._limits = [b"%d" % number for number in limits]
         self._single = link
         self._generation = generation
 
@@ -78,15 +79,12 @@ class Store:
         if record_id is not None:
             keys.append(name(caller.organization, generation, record_id))
         arguments = (len(keys), *keys, caller.organization_tag, *self._limits, *tags)
-        return read_reply(await self._run(link, arguments))
-
-    def _link(self, organization_tag: bytes) -> Link:  # noqa: ARG002 - one server holds every organization
-        return self._single
-
-    async def _run(self, link: Link, arguments: tuple[Any, ...]) -> Any:
         try:
             reply = await link.call(b"EVALSHA", _SHA, *arguments)
         except ScriptMissing:  # it did not run, so nothing is charged twice
             await link.call(b"SCRIPT", b"LOAD", _SCRIPT)
             reply = await link.call(b"EVALSHA", _SHA, *arguments)
-        return reply
+        return read_reply(reply)
+
+    def _link(self, organization_tag: bytes) -> Link:  # noqa: ARG002 - one server holds every organization
+        return self._single

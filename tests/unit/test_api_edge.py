@@ -51,6 +51,7 @@ CYCLE_ATTRIBUTES = {
         pytest.param("on_message_begin", ["self"]),
         pytest.param("on_header", ["self", "name", "value"]),
         pytest.param("on_headers_complete", ["self"]),
+        pytest.param("on_message_complete", ["self"]),
         pytest.param("on_response_complete", ["self"]),
     ],
 )

@@ -6,9 +6,13 @@ from bench.api_latency import ApiLatency
 from bench.api_memory import ApiMemory
 from bench.api_workers import ApiWorkers
 from bench.benchmark import Benchmark
+from bench.fan_out import FanOut
+from bench.freshness import Freshness
 from bench.growth import GrowthDocuments, GrowthOrganizations
+from bench.long_run import LongRun
 from bench.memory import Memory
 from bench.projector import Projector
+from bench.rebuild import Rebuild
 
 BENCHMARKS: tuple[Benchmark, ...] = (
     Api(),
@@ -18,6 +22,10 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     ApiMemory(),
     Memory(),
     Projector(),
+    Freshness(),
+    Rebuild(),
+    FanOut(),
+    LongRun(),
     GrowthDocuments(),
     GrowthOrganizations(),
 )

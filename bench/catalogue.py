@@ -12,6 +12,7 @@ from bench.growth import GrowthDocuments, GrowthOrganizations
 from bench.long_run import LongRun
 from bench.memory import Memory
 from bench.projector import Projector
+from bench.projector_processes import ProjectorProcesses
 from bench.rebuild import Rebuild
 
 BENCHMARKS: tuple[Benchmark, ...] = (
@@ -22,6 +23,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     ApiMemory(),
     Memory(),
     Projector(),
+    ProjectorProcesses(),
     Freshness(),
     Rebuild(),
     FanOut(),

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from bench import pipeline, requests, traffic
 from bench.benchmark import OURS, Bar, Measure, MeasurementFailed, Metric, Subject, Values
 from bench.changes import FIRST_VERSION, changed
+from bench.cores import beside
 from bench.crm import Crm
 from bench.lab import Lab
 from devstack.waiting import wait_until
@@ -33,9 +34,9 @@ _REST_SECONDS = 2.0
 class FanOut:
     name = "fan-out"
     what = (
-        "A contact with 50,000 leads changes: from its event's production until all of its leads show it, and the worst "
-        "answer that readers of these leads, and of another organization's, get meanwhile (250 requests a second each, "
-        "open loop)."
+        "A contact with 50,000 leads changes: from its event's production until all of its leads show it, and the "
+        "worst answer that readers of these leads, and of another organization's, get meanwhile (250 requests a second "
+        "each, open loop)."
     )
     metrics = (_TIME, _THESE, _OTHERS, _THESE_P99, _OTHERS_P99, _LATE)
     subjects = (Subject(OURS, "leadview", "one projector, one API worker"),)
@@ -66,7 +67,7 @@ class _Contact:
         records += [self._record, first]
         records += [traffic.of_contact(self._record, *crm.lead_and_contact(self._tenant)) for _ in range(count - 1)]
         records += [record for _ in range(_OTHER_LEADS) for record in crm.lead_and_contact(others)]
-        self._service = pipeline.start(lab, stack, crm.tenants, [records])
+        self._service = pipeline.start(lab, stack, beside(), crm.tenants, [records])
         self._loads = [self._service.load(requests.for_leads([tenant])) for tenant in crm.tenants]
         self._version = FIRST_VERSION
 
@@ -91,7 +92,7 @@ class _Contact:
         """Seconds until no lead shows the former contact any more."""
         redis, owner = self._service.redis, names.organization(self._tenant.organization_id)
         leads = names.contact_leads(owner, _GENERATION, self._tenant.contacts[0])
-        [(_, shown)] = redis.zrange(leads, 0, 0, withscores=True)
+        shown: float = redis.zrange(leads, 0, 0, withscores=True)[0][1]  # type: ignore[assignment]
         self._version += 1
         event = replace(self._record, value=changed(self._record, self._version, self._mark()))
         started = time.monotonic()

@@ -8,6 +8,7 @@ from bench import pipeline, probing
 from bench.api import P50, P99, P999
 from bench.benchmark import OURS, Bar, Measure, MeasurementFailed, Metric, Subject, Values
 from bench.changes import Changes
+from bench.cores import Cores
 from bench.lab import Lab
 from bench.pipeline import Pipeline
 from bench.prober import Event, Report
@@ -20,6 +21,7 @@ _LATE = Metric("producer late, p99", "ms")
 _RATE = 1000.0
 _PROBE_EVERY = 20
 _SECONDS = 20.0
+_WARM_UP_SECONDS = 10.0
 _RECORDS, _QUICK_RECORDS = 400_000, 5_000
 _CHANGED = 40_000
 ALONE, REBUILDING, QUIET = "1,000 events/s", "1,000 events/s, during a rebuild", "10 events/s"
@@ -29,8 +31,8 @@ _QUIET_RATE = 10.0
 class Freshness:
     name = "freshness"
     what = (
-        "From the producer's call (acks=all, 1 ms linger) to the first answer over HTTP that shows the event. Leads and "
-        "contacts change at a fixed rate (open loop); one of 20 is asked for every millisecond until it shows. One "
+        "From the producer's call (acks=all, 1 ms linger) to the first answer over HTTP that shows the event. Leads "
+        "and contacts change at a fixed rate (open loop); one of 20 is asked for every millisecond until it shows. One "
         "projector, one API worker, 400,000 records in Kafka."
     )
     metrics = (P50, _FRESH_P99, P999, _WORST, _PROBED, _LATE)
@@ -50,9 +52,10 @@ class Freshness:
             return {}
         traffic = Traffic()
         records = traffic.documents(_QUICK_RECORDS if lab.quick else _RECORDS)
-        service = pipeline.start(lab, stack, traffic.tenants, [traffic.access, records])
+        service = pipeline.start(lab, stack, Cores(), traffic.tenants, [traffic.access, records])
         changes = Changes(traffic.tenants, records[:_CHANGED])
-        probing.probe(service, changes.take(500, _PROBE_EVERY), _RATE)  # warms up
+        # A cold JVM takes a hundred times as long.
+        probing.probe(service, changes.take(int(lab.seconds(_WARM_UP_SECONDS) * _RATE), _PROBE_EVERY), _RATE)
         return {OURS: partial(_measure, service, changes)}
 
 

@@ -59,14 +59,16 @@ class Load:
         with pinned(self._cores):
             sending = subprocess.Popen(_SENDER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
         with sending, _ended(sending):
-            assert sending.stdin and sending.stdout  # noqa: S101 - both are pipes
-            sending.stdin.write(msgspec.msgpack.encode(order))
-            sending.stdin.close()
-            sending.stdout.readline()
+            given, found = sending.stdin, sending.stdout
+            if given is None or found is None:
+                raise MeasurementFailed("the sender has no pipes")
+            given.write(msgspec.msgpack.encode(order))
+            given.close()
+            found.readline()
 
             def report() -> Report:
                 sending.terminate()
-                return _checked(msgspec.json.decode(sending.stdout.read(), type=Report))
+                return _checked(msgspec.json.decode(found.read(), type=Report))
 
             yield report
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 from redis import Redis
 
 from bench import candidates, projectors, requests, traffic
-from bench.cores import Cores, beside, pinned
+from bench.cores import Cores, pinned
 from bench.crm import Tenant
 from bench.lab import Lab, client
 from bench.load import Load
@@ -57,7 +57,8 @@ class Pipeline(Struct):
         before = self._writing()
         child = self._command("rebuild")
         try:
-            wait_until(lambda: child.check_running() or self._writing() - before, "a rebuild begins", _BEGUN_SECONDS)
+            wait_until(lambda: self._writing() - before or not child.running, "a rebuild begins", _BEGUN_SECONDS)
+            child.check_running()
             yield Rebuilding(child, *(self._writing() - before))
         finally:
             child.stop()
@@ -86,9 +87,8 @@ def missing(lab: Lab, name: str) -> bool:
     return reason is not None
 
 
-def start(lab: Lab, stack: ExitStack, tenants: list[Tenant], batches: Iterable[list[Record]]) -> Pipeline:
+def start(lab: Lab, stack: ExitStack, cores: Cores, tenants: list[Tenant], batches: Iterable[list[Record]]) -> Pipeline:
     """Start everything, and wait until all of these records are served. Tenants and their first lead are among them."""
-    cores = beside()
     with pinned(cores.load):
         kafka = stack.enter_context(ApacheKafka.start(lab.directory / "kafka"))
     redis = lab.redis(stack, "redis", cores)

@@ -1,9 +1,9 @@
 """A process that sends events to Kafka at a fixed rate, and takes the time until they are served over HTTP:
 `python -m bench.prober`, told what to do by its standard input.
 
-A probed event is asked for as soon as it was produced, and a millisecond after each answer that does not show it yet. Its
-time is from the call of the producer, linger and acknowledgement included, to the whole answer that shows it. Events
-are due at fixed times whatever happens to others.
+A probed event is asked for as soon as it was produced, and a millisecond after each answer that does not show it yet.
+Its time is from the call of the producer, linger and acknowledgement included, to the whole answer that shows it.
+Events are due at fixed times whatever happens to others.
 """
 
 import select

@@ -9,6 +9,7 @@ from itertools import chain
 from bench import pipeline, requests
 from bench.api import P50, P99, P999
 from bench.benchmark import OURS, Bar, Measure, Metric, Subject, Values
+from bench.cores import beside
 from bench.lab import Lab
 from bench.load import Load
 from bench.pipeline import Pipeline
@@ -50,7 +51,7 @@ class Rebuild:
         count = _QUICK_RECORDS if lab.quick else _RECORDS
         traffic = Traffic()
         documents = (traffic.documents(min(_BATCH, count)) for _ in range(0, count, _BATCH))
-        service = pipeline.start(lab, stack, traffic.tenants, chain([traffic.access], documents))
+        service = pipeline.start(lab, stack, beside(), traffic.tenants, chain([traffic.access], documents))
         load = service.load(requests.for_leads(traffic.tenants))
         load.open(service.api.port, _CONNECTIONS, lab.seconds(5.0), _REQUESTS_A_SECOND)  # warms up
         return {OURS: partial(_measure, lab, service, load, count)}

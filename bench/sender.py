@@ -168,7 +168,9 @@ class Sender:
         ordered = sorted(self._latencies)
         p50, p99, p999 = (percentile(ordered, share) for share in (0.5, 0.99, 0.999))
         worst = ordered[-1] if ordered else 0.0
-        return Report(len(ordered) if answered is None else answered, self._failed, seconds, p50, p99, p999, late, worst)
+        return Report(
+            len(ordered) if answered is None else answered, self._failed, seconds, p50, p99, p999, late, worst
+        )
 
 
 def percentile(ordered: list[float], share: float) -> float:

@@ -37,7 +37,7 @@ class Traffic:
         return found[:count]
 
     def _contacts_with_leads(self) -> Iterator[list[Record]]:
-        for tenant, fan_out in zip(cycle(self.tenants), cycle(_LEADS_OF_A_CONTACT)):  # noqa: B905 - both are endless
+        for tenant, fan_out in zip(cycle(self.tenants), cycle(_LEADS_OF_A_CONTACT)):
             contact, lead = self._crm.lead_and_contact(tenant)
             others = (self._crm.lead_and_contact(tenant) for _ in range(fan_out - 1))
             yield [contact, lead, *(of_contact(contact, *other) for other in others)]

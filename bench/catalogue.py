@@ -10,7 +10,7 @@ from bench.fan_out import FanOut
 from bench.freshness import Freshness
 from bench.growth import GrowthDocuments, GrowthOrganizations
 from bench.long_run import LongRun
-from bench.memory import Memory
+from bench.memory import Memory, MemoryOrganizations
 from bench.projector import Projector
 from bench.projector_processes import ProjectorProcesses
 from bench.rebuild import Rebuild
@@ -22,6 +22,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     ApiLatency(),
     ApiMemory(),
     Memory(),
+    MemoryOrganizations(),
     Projector(),
     ProjectorProcesses(),
     Freshness(),

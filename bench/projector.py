@@ -10,15 +10,17 @@ import psutil
 from redis import Redis
 
 from bench import consuming_peers, pipeline, projectors
-from bench.benchmark import OURS, Bar, Measure, MeasurementFailed, Subject, Values
+from bench.benchmark import OURS, Bar, Measure, MeasurementFailed, Metric, Subject, Values
 from bench.consuming_peers import CPU, QUIX, QUIX_PYTHON, RATE, Topics
 from bench.cores import pinned, place
 from bench.lab import Lab, client
 from bench.traffic import Traffic, publish
 from devstack.apache_kafka import ApacheKafka
 from devstack.child import Child
+from devstack.redis_server import RedisServer
 from schemas import names
 
+_REDIS_CPU = Metric("Redis CPU a record", "µs")
 NEW, APPLIED = "new records", "already applied"
 PARTITIONS = 4
 _RECORDS, _QUICK_RECORDS = 150_000, 3_000
@@ -32,7 +34,7 @@ class Projector:
         "Records of about 900 bytes, 70 % leads and 30 % contacts with 1 to 5 leads each, in any order, from Apache "
         "Kafka into Redis by one process; and the same records once more, when all of them have been applied."
     )
-    metrics = (RATE, CPU)
+    metrics = (RATE, CPU, _REDIS_CPU)
     subjects = (
         Subject(OURS, "leadview", "`python -m projector run`"),
         *consuming_peers.SUBJECTS,
@@ -70,7 +72,7 @@ class Projector:
             measures[QUIX.name] = partial(consuming_peers.measure_quix, topics, redis.url, cores.worker)
         else:
             lab.leave_out(QUIX.name, "not installed (make bench-quix)")
-        return {OURS: partial(_projector, lab, topics, redis.url, connection)} | {
+        return {OURS: partial(_projector, lab, topics, redis, connection)} | {
             name: partial(_new_only, connection, measure) for name, measure in measures.items()
         }
 
@@ -83,31 +85,39 @@ def _new_only(redis: Redis, measure: Callable[[], Values], case: str) -> Values:
     return measure()
 
 
-def _projector(lab: Lab, topics: Topics, url: str, redis: Redis, case: str) -> Values:
+def _projector(lab: Lab, topics: Topics, server: RedisServer, redis: Redis, case: str) -> Values:
     """From the first checkpoint to the last: starting and joining the group are left out."""
     if case == NEW:
         redis.flushall()
     else:
         redis.delete(names.POSITIONS)
-    child = projectors.start(lab, topics.kafka, url, cores=place().worker, group=uuid4().hex)
+    child = projectors.start(lab, topics.kafka, server.url, cores=place().worker, group=uuid4().hex)
     try:
-        return _time(child, redis, topics.count)
+        return _time(child, server, redis, topics.count)
     finally:
         child.stop()
 
 
-def _time(child: Child, redis: Redis, count: int) -> Values:
-    process = psutil.Process(child.pid)
+def _time(child: Child, server: RedisServer, redis: Redis, count: int) -> Values:
     deadline = time.monotonic() + _TIMEOUT_SECONDS
-    began: tuple[float, float, int] | None = None
+    began: tuple[float, float, float, int] | None = None
     while (done := projectors.covered(redis, PARTITIONS)) < count:
         if done and began is None:
-            began = (time.monotonic(), sum(process.cpu_times()[:2]), done)
+            began = (time.monotonic(), _cpu(child.pid), _cpu(server.pid), done)
         if time.monotonic() > deadline:
             raise MeasurementFailed(f"the projector did not apply {count} records in {_TIMEOUT_SECONDS:g} s")
         time.sleep(0.005)
     if began is None:
         return {}
-    records = done - began[2]
-    seconds = time.monotonic() - began[0]
-    return {RATE.name: records / seconds, CPU.name: (sum(process.cpu_times()[:2]) - began[1]) / records * 1e6}
+    at, cpu, redis_cpu, before = began
+    records = done - before
+    return {
+        RATE.name: records / (time.monotonic() - at),
+        CPU.name: (_cpu(child.pid) - cpu) / records * 1e6,
+        _REDIS_CPU.name: (_cpu(server.pid) - redis_cpu) / records * 1e6,
+    }
+
+
+def _cpu(pid: int) -> float:
+    """User and system time so far, in seconds."""
+    return float(sum(psutil.Process(pid).cpu_times()[:2]))

@@ -27,7 +27,7 @@ _HEADLINES = (
     ("The same, p99", "freshness", "1,000 events/s", "p99"),
     ("The same while a rebuild runs, p99", "freshness", "1,000 events/s, during a rebuild", "p99"),
     ("Rebuild of 1,000,000 records", "rebuild", "during the rebuild", "rate"),
-    ("A contact with 50,000 leads changes: all are right after", "fan-out", "the contact changes", "until all are right"),
+    ("A contact with 50,000 leads: all are right after", "fan-out", "the contact changes", "until all are right"),
     ("Redis's memory for each byte that is served", "memory", "100,000 documents", "Redis bytes a document byte"),
 )  # fmt: skip
 
@@ -38,11 +38,9 @@ def readme(results: Results) -> str:
     for what, name, case, metric in _HEADLINES:
         if outcome := results.benchmarks.get(name):
             lines.append(_headline(what, outcome, case, metric))
-    missed = [
-        f"`{name}`: {sentence(bar)}" for name, each in results.benchmarks.items() for bar in each.bars if not bar.kept
-    ]
-    if missed:
-        lines += ["", "Bars that were missed in that run:", "", *(f"- {each}" for each in missed)]
+    bars = [(name, bar) for name, outcome in results.benchmarks.items() for bar in outcome.bars]
+    if missed := [f"- `{name}`: {sentence(bar)}" for name, bar in bars if not bar.kept]:
+        lines += ["", f"{len(missed)} of {len(bars)} bars were missed in that run:", "", *missed]
     return "\n".join(lines)
 
 

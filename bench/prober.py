@@ -21,6 +21,7 @@ from bench.sender import Connection, finely_timed, percentile
 
 _AGAIN_SECONDS = 0.001
 _PATIENCE_SECONDS = 20.0
+_FLUSH_SECONDS = 5.0
 _PRODUCER = {"partitioner": "murmur2_random", "acks": "all", "linger.ms": 1}
 
 
@@ -100,7 +101,9 @@ class Prober:
             if at == len(events) and not self._waiting and not self._asked:
                 break
             self._receive(due if at < len(events) else now + 1.0)
-        return self._report(perf_counter() - started if at < len(events) else ended - started)
+        seconds = perf_counter() - started
+        self._producer.flush(_FLUSH_SECONDS)
+        return self._report(seconds)
 
     def _produce(self, event: Event) -> None:
         produced = perf_counter()

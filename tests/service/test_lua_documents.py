@@ -45,6 +45,11 @@ def contact_gone(offset: int) -> Record:
     return crm.tombstone(Kind.CONTACT).record(offset)
 
 
+def resplices(*lead_ids: bytes) -> list[command.Command]:
+    fan = command.Fan(crm.ORGANIZATION, crm.CONTACT, list(lead_ids))
+    return list(command.resplices([fan], (1,), clustered=True))
+
+
 def shown(projection: Projection, generation: int = 1) -> tuple[str, str | None] | None:
     """The stage of the lead and the first name of the contact that it shows; None where there is no lead."""
     body = projection.documents(generation).get(LEAD)
@@ -252,7 +257,7 @@ async def test_a_fan_out_that_broke_off_goes_on_with_the_same_event(projection: 
 
 async def test_resplice_may_be_repeated(projection: Projection) -> None:
     await projection.apply(contact(1, 0), lead(1, 0))
-    resplice = command.resplice(crm.ORGANIZATION, crm.CONTACT, [stored.short(crm.LEAD)], (1,))
+    [resplice] = resplices(stored.short(crm.LEAD))
     before = _dump(projection)
     assert await projection.store.run([resplice, resplice]) == [0, 0]
     assert _dump(projection) == before
@@ -306,7 +311,7 @@ async def test_pending_leads_are_those_that_show_another_summary(projection: Pro
     await projection.call(contact(1, 0))
     [pending] = await projection.store.run([ask])
     assert len(set(pending)) == len(pending) == 100
-    await projection.store.run([command.resplice(crm.ORGANIZATION, crm.CONTACT, pending, (1,))])
+    await projection.store.run(resplices(*pending))
     [rest] = await projection.store.run([ask])
     assert not set(rest) & set(pending)
 

@@ -96,5 +96,7 @@ def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 def _checked(report: Report) -> Report:
     if report.failed or not report.answered:
-        raise MeasurementFailed(f"{report.failed} of {report.answered} requests were not answered 200")
+        raise MeasurementFailed(
+            f"{report.failed} of {report.answered} requests were not answered 200: {report.failure}"
+        )
     return report

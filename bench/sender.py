@@ -51,6 +51,8 @@ class Report(Struct):
     p999: float
     late: float = 0.0
     worst: float = 0.0
+    failure: str = ""
+    """The first line of the first answer that was not 200."""
 
 
 class Connection:
@@ -97,6 +99,7 @@ class Sender:
             self._epoll.register(number, select.EPOLLIN)
         self._latencies: list[float] = []
         self._failed = 0
+        self._failure = ""
         self._end = inf
 
     def closed(self) -> Report:
@@ -162,15 +165,14 @@ class Sender:
         self._latencies.append(perf_counter() - connection.due)
         if answer[9:12] != b"200":
             self._failed += 1
+            self._failure = self._failure or answer.split(b"\r\n", 1)[0].decode(errors="replace")
         return True
 
     def _report(self, seconds: float, answered: int | None = None, late: float = 0.0) -> Report:
         ordered = sorted(self._latencies)
-        p50, p99, p999 = (percentile(ordered, share) for share in (0.5, 0.99, 0.999))
-        worst = ordered[-1] if ordered else 0.0
-        return Report(
-            len(ordered) if answered is None else answered, self._failed, seconds, p50, p99, p999, late, worst
-        )
+        p50, p99, p999, worst = (percentile(ordered, share) for share in (0.5, 0.99, 0.999, 1.0))
+        count = len(ordered) if answered is None else answered
+        return Report(count, self._failed, seconds, p50, p99, p999, late, worst, self._failure)
 
 
 def percentile(ordered: list[float], share: float) -> float:

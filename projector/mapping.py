@@ -23,7 +23,7 @@ from projector.intent import (
 from projector.record import EntityKey, Kind, Record
 from schemas import documents, events
 from schemas.api_keys import organization_tag
-from schemas.layouts import content_hash, milliseconds
+from schemas.layouts import content_hash, milliseconds, write_head
 
 VERSION = 1
 
@@ -182,6 +182,4 @@ def _access(organization: events.Organization) -> bytes:
 
 def _head(state: bytes, change: Change, record: Record) -> bytes:
     version = change.entity.version if change.entity else 0
-    # One number of 21 bytes: half the time of four.
-    number = version | record.offset << 56 | record.partition << 104 | max(0, change.time) << 120
-    return state + number.to_bytes(21, "little")
+    return write_head(state, version, record.offset, record.partition, change.time)

@@ -239,6 +239,18 @@ def test_served_where_only_the_charge_cannot_be_written(records: Records) -> Non
     assert not records.client.exists(*bucket_names(caller))
 
 
+def test_a_lowered_limit_that_cannot_be_written_keeps_nobody_out(records: Records) -> None:
+    """The bucket could not drain, and would be full for an hour, whatever `wait` says."""
+    caller = records.caller(key_limit=(2, 2))
+    fill(records, bucket_names(caller)[0], 3600 * SECOND)
+    records.client.config_set("maxmemory", "1")
+    try:
+        reply = run(records, caller, None)
+    finally:
+        records.client.config_set("maxmemory", "0")
+    assert (reply.status, reply.limited) == (400, 0)
+
+
 def test_time_brings_room_back(records: Records) -> None:
     caller = records.caller(key_limit=(10, 100))
     fill(records, bucket_names(caller)[0], 50 * SECOND)

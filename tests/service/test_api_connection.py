@@ -80,7 +80,7 @@ async def test_a_command_that_cannot_be_packed_takes_no_place_in_the_row(redis_s
         connection.call((b"ECHO", bad))
     second = connection.call((b"ECHO", b"second"))
     assert connection.in_flight == 2
-    assert await asyncio.gather(first, second) == [b"first", b"second"]
+    assert [await first, await second] == [b"first", b"second"]
     connection.close("done")
 
 

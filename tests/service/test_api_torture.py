@@ -76,9 +76,9 @@ def test_no_answer_ever_reaches_another_request(api: ApiServer, proxy: FaultyPro
     seen = asyncio.run(_torture(api, proxy, population))
     assert seen.wrong == []
     assert seen.statuses.keys() == {200, 404, 503}
-    assert seen.statuses[200] > 500
-    assert seen.statuses[503] > 100
-    assert seen.broken_off > 50
+    assert seen.statuses[200] > 50
+    assert seen.statuses.total() > 1000
+    assert seen.broken_off > 20
     assert seen.slowest < 1
 
 

@@ -111,6 +111,12 @@ def lead_with_contact(owner: bytes, generation: int, lead_id: bytes, contact_id:
     return [start + b"l" + lead_id, start + b"c" + contact_id, start + b"i" + contact_id]
 
 
+def contact_with_leads(owner: bytes, generation: int, contact_id: bytes) -> list[bytes]:
+    """A contact and the contact's leads, from a short id."""
+    start = b"%b%d" % (owner, generation)
+    return [start + b"c" + contact_id, start + b"i" + contact_id]
+
+
 def contact(owner: bytes, generation: int, contact_id: str) -> bytes:
     return b"%b%dc%b" % (owner, generation, short_id(contact_id))
 

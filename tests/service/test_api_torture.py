@@ -176,7 +176,7 @@ def test_no_more_wait_than_are_allowed_to(api: ApiServer, proxy: FaultyProxy, po
     """Redis stalls: the first ones wait for the timeout, the rest is told at once."""
     proxy.faults = Faults(stalled=True)
     waited = asyncio.run(_ask_at_once(api, population, 300))
-    at_once = [seconds for seconds in waited if seconds < 0.3]
+    at_once = [seconds for seconds in waited if seconds < 0.45]  # the timeout is 0.5
     assert len(waited) - len(at_once) <= MOST_IN_FLIGHT
     assert max(waited) < 1
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.service.api_server import LEADS, read_all, responses
@@ -201,6 +201,7 @@ def test_any_stream_of_bytes(api: Target, caller: Caller, lead: str) -> None:
     @settings(max_examples=250, suppress_health_check=[HealthCheck.too_slow])
     @given(streams())
     def fuzz(pieces: list[bytes]) -> None:
+        assume(b"HEAD" not in b"".join(pieces))  # its answers cannot be told apart without knowing the question
         with api.connect() as connection:
             try:
                 for piece in pieces:

@@ -37,7 +37,7 @@ _CLOSE = (b"connection", b"close")
 
 
 class _BodyFollows(Exception):
-    """Stops the parser behind the head."""
+    """Stops the parser."""
 
 
 class Edge(HttpToolsProtocol):
@@ -137,8 +137,7 @@ class Edge(HttpToolsProtocol):
             raise self._refusal  # stops the parser: what follows is not read as another request
         version = self.parser.get_http_version()
         if version not in ("1.1", "1.0"):
-            self._refusal = BadRequest()
-            raise self._refusal
+            raise BadRequest
         self._begin(version)
         if self._has_body:
             self._last = True

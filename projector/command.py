@@ -147,7 +147,7 @@ def leave_contact(lead: PutLead | DeleteLead, contact_id: str, generations: Gene
     owner = names.organization(lead.organization_id)
     keys = []
     for generation in generations:
-        keys += [names.lead(owner, generation, lead.id), names.contact_leads(owner, generation, contact_id)]
+        keys += [names.lead(owner, generation, lead.id), *contact_keys(owner, contact_id, (generation,))]
     return Command("leave_contact", keys, [contact_id.encode(), names.short_id(lead.id)])
 
 

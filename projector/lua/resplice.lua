@@ -6,10 +6,10 @@
 
 local written = 0
 
-local function resplice(name, id, contact, leads, summary, mark)
+local function resplice(name, id, contact, index, summary, mark)
   local value = redis.call('GET', name) or ''
   if contact_of(value) ~= contact then
-    redis.call('ZREM', leads, id) -- deleted, or moved to another contact
+    index_remove(index, id) -- deleted, or moved to another contact
     return
   end
   local at, length = struct.unpack('<I3I3', value, 35)
@@ -18,16 +18,18 @@ local function resplice(name, id, contact, leads, summary, mark)
       .. string.sub(value, 41, 40 + at) .. summary .. string.sub(value, 41 + at + length))
     written = written + 1
   end
-  redis.call('ZADD', leads, score(mark), id)
+  index_put(index, id, mark)
 end
 
 local k, a = 1, 2
 while a <= #ARGV do
   local contact, count = ARGV[a], tonumber(ARGV[a + 1])
   for _ = 1, tonumber(ARGV[1]) do
-    local summary, mark = summary_of(KEYS[k])
+    local value = redis.call('GET', KEYS[k]) or ''
+    local summary, mark = summary_of(value)
+    local index = index_of(KEYS[k], KEYS[k + 1], value)
     for n = 1, count do
-      resplice(KEYS[k + 1 + n], ARGV[a + 1 + n], contact, KEYS[k + 1], summary, mark)
+      resplice(KEYS[k + 1 + n], ARGV[a + 1 + n], contact, index, summary, mark)
     end
     k = k + 2 + count
   end

@@ -13,7 +13,7 @@ from api.store import _SCRIPT, Reply, read_reply
 from schemas import api_keys, names
 from schemas.layouts import CONTACT_BODY, LEAD_BODY
 from tests.service.records import Caller, Records
-from tests.service.services import RedisService
+from tests.service.services import RedisService, empty_redis
 
 SECOND = 1_000_000
 # Time goes by between writing a bucket and reading it.
@@ -25,6 +25,7 @@ def records(request: pytest.FixtureRequest) -> Iterator[Records]:
     service: RedisService = request.getfixturevalue(request.param)
     with service.client() as client:
         yield Records(client)
+    empty_redis(service)  # it was asked for by name, so nobody else knows
 
 
 def bucket_names(caller: Caller) -> tuple[bytes, bytes]:

@@ -21,10 +21,12 @@ local function put(value, name, leads, stored)
     return value
   end
   if not has_first then
-    local popped = redis.call('ZPOPMIN', leads)
-    first = popped[1] and struct.pack('<I6', tonumber(popped[2])) .. popped[1] or NO_LEAD
+    local lowest = redis.call('ZRANGE', leads, 0, 0, 'WITHSCORES')
+    first = lowest[1] and struct.pack('<I6', tonumber(lowest[2])) .. lowest[1] or NO_LEAD
   end
   redis.call('SET', name, string.sub(value, 1, 37) .. first .. string.sub(value, 38))
+  -- After the SET, which Redis refuses when its memory is full: a script that has written anything may go on then.
+  if not has_first and first ~= NO_LEAD then redis.call('ZREM', leads, string.sub(first, 7)) end
   return string.sub(value, 1, 37) .. first
 end
 

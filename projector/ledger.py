@@ -4,8 +4,8 @@
     writing               the generations, "1" or "1,2"; their numbers are never used twice. Every checkpoint compares
                           it with what the batch was written to: one that missed a generation is not covered
 
-The line that follows the topics has `lv:{ledger}:positions`; each rebuild has a hash of its own. On a cluster each shard
-has a copy of the positions (`projector/shards.py`).
+The line that follows the topics has `lv:{ledger}:positions`; each rebuild has a hash of its own. On a cluster
+each shard has a copy of the positions (`projector/shards.py`).
 """
 
 from collections.abc import Mapping, Sequence

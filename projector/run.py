@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 async def run(settings: ProjectorSettings) -> None:
-    """Project until SIGTERM or SIGINT. Raises Refused where Redis may evict documents, or is another kind than its URL says."""
+    """Project until SIGTERM or SIGINT. Raises Refused where Redis may evict documents, or is not what its URL says."""
     logger.info("projector starts", extra={"mapping": VERSION, "settings": effective(settings)})
     stop = Stop.on_signals()
     store = Store(settings)

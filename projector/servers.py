@@ -374,7 +374,8 @@ class Cluster:
                 return
             before = self._ownership()
             failed = self._failed and f"{self._failed[0]}:{self._failed[1]}"
-            await self._map.initialize(self._hosts, last_failed_node_name=failed)
+            await self.client.initialize(self._hosts, failed)  # redis-py's own first use, or after an error
+            await self._map.initialize(self._hosts, failed)
             self._read_at, self._stale, self._failed = time.monotonic(), False, None
             self.map_version += before != self._ownership()
             await self._forget_others()
@@ -391,7 +392,7 @@ class Cluster:
 
 def pack(*words: Any) -> bytes:
     """A command as it is sent."""
-    return cast(bytes, hiredis.pack_command(words))  # type: ignore[arg-type]  # its stub takes one word only
+    return cast(bytes, hiredis.pack_command(words))
 
 
 _ASKING = pack(b"ASKING")

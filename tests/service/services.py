@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import pytest
 import redis
@@ -14,6 +14,7 @@ from devstack.apache_kafka import ApacheKafka
 from devstack.embedded_kafka import EmbeddedKafka
 from devstack.kafka_jars import why_unavailable
 from devstack.redis_server import RedisServer
+from schemas.redis_url import redis_url
 from tests.service import containers
 
 OUR_PREFIX = "lv:"
@@ -37,9 +38,17 @@ class RedisService(NamedTuple):
     kind: RedisKind
     url: str
 
-    def client(self) -> redis.Redis:
-        """A new synchronous client that answers bytes; the caller closes it."""
-        return redis.Redis.from_url(self.url)
+    def client(self) -> Any:
+        """A new synchronous client that answers bytes; the caller closes it. On a cluster it asks all primaries."""
+        return client_of(self.url)
+
+
+def client_of(url: str) -> Any:
+    """A synchronous client that answers bytes, which redis-py's types cannot say."""
+    parsed = redis_url(url)
+    if parsed.kind == "cluster":
+        return redis.RedisCluster.from_url(parsed.server)
+    return redis.Redis.from_url(url)
 
 
 def services_required() -> bool:

@@ -1,7 +1,7 @@
 """A Redis Cluster of real redis-servers on loopback: its slots can be moved, and a primary's replica can take over."""
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -67,10 +67,14 @@ class RedisCluster:
         wait_until(lambda: _slots(replica), "the replica serves the slots", _TIMEOUT_SECONDS)
         return replica
 
-    def cut_off(self, number: int) -> None:
-        """From now on a primary's replica gets nothing more: what the primary acknowledges, it will lose."""
-        primary, replica = self.primaries[number], self.replicas[number]
-        cut_off(primary, replica)
+    @contextmanager
+    def losing(self, number: int) -> Iterator[None]:
+        """Inside, a primary's replica gets nothing more: what the primary acknowledges, `fail_over` will lose."""
+        cut_off(self.primaries[number], self.replicas[number])
+        try:
+            yield
+        finally:
+            self.replicas[number].resume()
 
     def announce(self, slot: int, owner: RedisServer) -> None:
         """Tell every node whose slot it is now."""

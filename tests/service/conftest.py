@@ -42,14 +42,19 @@ def redis_cluster_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
 
 
 @pytest.fixture(scope="session")
-def redis_shards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisService]:
-    """A cluster of three primaries."""
+def three_primaries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    """A cluster. Who moves its slots moves them back."""
     try:
         cluster = RedisCluster(tmp_path_factory.mktemp("redis-shards"))
     except RedisServerMissing as error:
         not_available(str(error))
     with cluster:
-        yield RedisService("binary", cluster.url)
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def redis_shards(three_primaries: RedisCluster) -> RedisService:
+    return RedisService("binary", three_primaries.url)
 
 
 @pytest.fixture(scope="session")

@@ -43,12 +43,25 @@ class RedisService(NamedTuple):
         return client_of(self.url)
 
 
+class _Cluster(redis.RedisCluster):
+    """redis-py leaves its connection to the node that was asked for the others open."""
+
+    def close(self) -> None:
+        for node in self.nodes_manager.startup_nodes.values():
+            if node.redis_connection:
+                node.redis_connection.close()
+        super().close()
+
+
 def client_of(url: str) -> Any:
     """A synchronous client that answers bytes, which redis-py's types cannot say."""
     parsed = redis_url(url)
     if parsed.kind == "cluster":
-        return redis.RedisCluster.from_url(parsed.server)
-    return redis.Redis.from_url(url)
+        return _Cluster.from_url(parsed.server, socket_timeout=5, dynamic_startup_nodes=False)
+    if parsed.kind == "sentinel":
+        sentinel: Any = redis.Sentinel(parsed.hosts, socket_timeout=5)  # type: ignore[no-untyped-call]
+        return sentinel.master_for(parsed.master)
+    return redis.Redis.from_url(url, socket_timeout=5)
 
 
 def services_required() -> bool:

@@ -1,6 +1,7 @@
 """A Redis master with a replica and a Sentinel that watches them, on loopback."""
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -45,9 +46,14 @@ class RedisSentinel:
         """Names a Sentinel first that is not there: the others are to be asked."""
         return f"redis+sentinel://127.0.0.1:1,127.0.0.1:{self.port}/{MASTER}"
 
-    def cut_off(self) -> None:
-        """From now on the replica gets nothing more: what the master acknowledges, it will lose."""
+    @contextmanager
+    def losing(self) -> Iterator[None]:
+        """Inside, the replica gets nothing more: what the master acknowledges, `fail_over` will lose."""
         cut_off(self.master, self.replica)
+        try:
+            yield
+        finally:
+            self.replica.resume()
 
     def fail_over(self) -> None:
         """Kill the master, and wait until the Sentinel has made the replica the master, with what it has."""

@@ -8,6 +8,8 @@ from typing import Any, Literal, NamedTuple, NoReturn
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from devstack import topics
 from devstack.apache_kafka import ApacheKafka
@@ -46,10 +48,13 @@ class RedisService(NamedTuple):
 class _Cluster(redis.RedisCluster):
     """redis-py leaves its connection to the node that was asked for the others open."""
 
+    def __init__(self, host: str, port: int) -> None:
+        self._seed = redis.cluster.ClusterNode(host, port)
+        super().__init__(startup_nodes=[self._seed], socket_timeout=5)
+
     def close(self) -> None:
-        for node in self.nodes_manager.startup_nodes.values():
-            if node.redis_connection:
-                node.redis_connection.close()
+        if self._seed.redis_connection:
+            self._seed.redis_connection.close()
         super().close()
 
 
@@ -57,10 +62,10 @@ def client_of(url: str) -> Any:
     """A synchronous client that answers bytes, which redis-py's types cannot say."""
     parsed = redis_url(url)
     if parsed.kind == "cluster":
-        return _Cluster.from_url(parsed.server, socket_timeout=5, dynamic_startup_nodes=False)
+        return _Cluster(*parsed.hosts[0])
     if parsed.kind == "sentinel":
         sentinel: Any = redis.Sentinel(parsed.hosts, socket_timeout=5)  # type: ignore[no-untyped-call]
-        return sentinel.master_for(parsed.master)
+        return sentinel.master_for(parsed.master, retry=Retry(NoBackoff(), 3))
     return redis.Redis.from_url(url, socket_timeout=5)
 
 

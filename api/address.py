@@ -64,7 +64,8 @@ class Sentinels:
         try:
             host, port = await self._sentinel.discover_master(self._master)
         except (OSError, RedisError) as error:
-            raise Unavailable(str(error)) from error
+            # redis-py shows the Sentinels' connections behind it.
+            raise Unavailable(str(error).partition(" : <")[0]) from error
         return replace(self._server, host=host, port=port)
 
     async def close(self) -> None:

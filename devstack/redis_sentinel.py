@@ -56,7 +56,7 @@ class RedisSentinel:
             self.replica.resume()
 
     def fail_over(self) -> None:
-        """Kill the master, and wait until the Sentinel has made the replica the master, with what it has."""
+        """Kill the master, and wait until the Sentinel names the replica as the master, with what it has."""
         self.master.kill()
         self.replica.resume()
         wait_until(self._is_promoted, "the replica is promoted", _TIMEOUT_SECONDS)
@@ -83,5 +83,5 @@ class RedisSentinel:
             return 0
 
     def _is_promoted(self) -> bool:
-        with self.replica.client() as client:
-            return bool(client.info("replication")["role"] == "master")
+        with Redis(port=self.port, socket_timeout=5.0) as client:
+            return bool(client.sentinel_get_master_addr_by_name(MASTER)[1] == self.replica.port)

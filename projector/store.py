@@ -143,4 +143,5 @@ def _good(replies: list[Any]) -> list[Any]:
 
 
 def _unavailable(error: Exception) -> Unavailable:
-    return Unavailable(f"Redis: {str(error) or type(error).__name__}")
+    text = str(error).partition(" : <")[0]  # redis-py shows the Sentinels' connections behind it
+    return Unavailable(f"Redis: {text or type(error).__name__}")

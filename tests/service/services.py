@@ -49,7 +49,7 @@ class _Cluster(redis.RedisCluster):
     """redis-py leaves its connection to the node that was asked for the others open."""
 
     def __init__(self, host: str, port: int) -> None:
-        self._seed = redis.cluster.ClusterNode(host, port)
+        self._seed = redis.cluster.ClusterNode(host, port)  # type: ignore[no-untyped-call]
         super().__init__(startup_nodes=[self._seed], socket_timeout=5)
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --req
 LOCK = .lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-emit-index-url --no-emit-find-links --no-annotate pyproject.toml
 
-.PHONY: run test check bench coverage lock clean
+.PHONY: run test check bench bench-quix coverage lock clean
 
 run: .venv/run.stamp
 	@$(BIN)/python -m devstack $(ARGS)
@@ -25,6 +25,11 @@ check: .venv/dev.stamp
 
 bench: .venv/dev.stamp
 	$(BIN)/python -m bench $(ARGS)
+
+# For `make bench`: a peer that is no dependency of ours, in an environment of its own.
+bench-quix:
+	"$(PYTHON)" -m venv build/quix
+	build/quix/bin/python -m pip install --quiet --disable-pip-version-check "quixstreams[redis]==3.28.1"
 
 # Not a part of `test`: tracing doubles the time of the property tests.
 coverage: .venv/dev.stamp

@@ -6,13 +6,13 @@ both records, and a deleted or re-created organization becomes a task. Everythin
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, assert_never, cast
 
 import msgspec
 
 from projector import command
-from projector.command import Command, Generations
+from projector.command import LEADS, Command, Fan, Generations
 from projector.intent import (
     DeleteApiKey,
     DeleteContact,
@@ -27,7 +27,6 @@ from projector.store import Store
 from schemas.fields import UUID_PATTERN
 
 STALE, WRITTEN, ORGANIZATION_DELETED, ERASE_DUE, REPLAY_DUE = 0, 1, 2, 8, 16
-_SLICE = 100
 _CONTACT_ID = re.compile(UUID_PATTERN.encode())
 
 
@@ -40,19 +39,18 @@ class Applied(msgspec.Struct):
     respliced: int = 0
     """Leads that got another summary of their contact."""
 
+    def count(self, codes: bytes) -> None:
+        """Count what scripts answered: a digit an intent."""
+        written, stale = codes.count(b"%d" % WRITTEN), codes.count(b"%d" % STALE)
+        self.written += written
+        self.stale += stale
+        self.dropped += len(codes) - written - stale
+
     def add(self, other: "Applied") -> None:
         self.written += other.written
         self.stale += other.stale
         self.dropped += other.dropped
         self.respliced += other.respliced
-
-
-class _Fan(msgspec.Struct):
-    """A contact whose leads are to be brought up to date, and the next of them."""
-
-    organization_id: str
-    contact_id: str
-    lead_ids: list[bytes]
 
 
 class Applier:
@@ -62,34 +60,34 @@ class Applier:
         self._store = store
 
     async def apply(self, intents: Sequence[Intent], generations: Generations, *, again: bool = False) -> Applied:
-        """Write the intents in order, in all these generations, with all that follows from them.
+        """Write the intents, in any order, in all these generations, with all that follows from them.
 
         With `again`, documents are written once more where the stored ones show the very same events.
         """
         if not intents:
             return Applied()
-        replies = await self._store.run([command.command(intent, generations, again=again) for intent in intents])
+        clustered = await self._store.clustered()
+        calls = list(command.calls(intents, generations, again=again, clustered=clustered))
+        replies = await self._store.run([call.command for call in calls])
         applied = Applied()
         moves: list[Command] = []
-        fans: list[_Fan] = []
+        fans: list[Fan] = []
         tasks: list[str] = []
-        for intent, reply in zip(intents, replies, strict=True):
-            match intent:
-                case PutLead() | DeleteLead() if isinstance(reply, list):
-                    former = [contact for contact in reply if _CONTACT_ID.fullmatch(contact)]  # else it was corrupted
-                    moves += [command.leave_contact(intent, contact.decode(), generations) for contact in former]
-                    code = WRITTEN
-                case PutContact() | DeleteContact() if isinstance(reply, list):
-                    fans.append(_Fan(intent.organization_id, intent.id, reply[1:]))
-                    code = reply[0]
-                case PutApiKey() | DeleteApiKey():
-                    code = await self._finish_api_key(intent, reply)
-                case PutOrganization():
-                    tasks += _tasks(intent, reply)
-                    code = reply & (WRITTEN | ORGANIZATION_DELETED)
-                case _:
-                    code = reply
-            _count(applied, code)
+        for call, reply in zip(calls, replies, strict=True):
+            match call.intents[0]:
+                case PutLead() | DeleteLead():
+                    moves += _moves(cast(Sequence[PutLead | DeleteLead], call.intents), reply, generations)
+                    applied.count(reply[0])
+                case PutContact() | DeleteContact():
+                    fans += _fans(cast(Sequence[PutContact | DeleteContact], call.intents), reply)
+                    applied.count(reply[0])
+                case PutApiKey() | DeleteApiKey() as key:
+                    applied.count(b"%d" % await self._finish_api_key(key, reply))
+                case PutOrganization() as organization:
+                    tasks += _tasks(organization, reply)
+                    applied.count(b"%d" % (reply & (WRITTEN | ORGANIZATION_DELETED)))
+                case unknown:
+                    assert_never(unknown)
         if tasks:
             await self._store.add_tasks(tasks)
         if moves:
@@ -97,18 +95,14 @@ class Applier:
         applied.respliced = await self._fan_out(fans, generations)
         return applied
 
-    async def _fan_out(self, fans: list[_Fan], generations: Generations) -> int:
+    async def _fan_out(self, fans: list[Fan], generations: Generations) -> int:
         """Bring the leads of contacts up to date: all contacts side by side, a slice of leads each."""
         written = 0
+        clustered = await self._store.clustered()
         while fans:
-            splices = [
-                command.resplice(fan.organization_id, fan.contact_id, lead_ids, generations)
-                for fan in fans
-                for lead_ids in _slices(fan.lead_ids)
-            ]
-            written += sum(await self._store.run(splices))
+            written += sum(await self._store.run(list(command.resplices(fans, generations, clustered=clustered))))
             # Fewer than a slice means that there are no others.
-            fans = [fan for fan in fans if len(fan.lead_ids) >= _SLICE]
+            fans = [fan for fan in fans if len(fan.lead_ids) >= LEADS]
             if fans:
                 asks = [command.pending_leads(fan.organization_id, fan.contact_id, generations) for fan in fans]
                 for fan, ids in zip(fans, await self._store.run(asks), strict=True):
@@ -123,9 +117,24 @@ class Applier:
         return cast(int, reply)
 
 
-def _slices(lead_ids: list[bytes]) -> Iterator[list[bytes]]:
-    for start in range(0, len(lead_ids), _SLICE):
-        yield lead_ids[start : start + _SLICE]
+def _moves(leads: Sequence[PutLead | DeleteLead], reply: list[Any], generations: Generations) -> Iterator[Command]:
+    for number, contact_id in _pairs(reply):
+        if _CONTACT_ID.fullmatch(contact_id):  # else the lead was corrupted
+            yield command.leave_contact(leads[number], contact_id.decode(), generations)
+
+
+def _fans(contacts: Sequence[PutContact | DeleteContact], reply: list[Any]) -> Iterable[Fan]:
+    fans: dict[int, Fan] = {}
+    for number, lead_id in _pairs(reply):
+        contact = contacts[number]
+        fan = fans.setdefault(number, Fan(contact.organization_id, contact.id, []))
+        fan.lead_ids.append(lead_id)
+    return fans.values()
+
+
+def _pairs(reply: list[Any]) -> Iterator[tuple[int, bytes]]:
+    """What follows the digits in the reply of a script for documents."""
+    return zip(reply[1::2], reply[2::2], strict=True)
 
 
 def _tasks(intent: PutOrganization, reply: int) -> list[str]:
@@ -134,12 +143,3 @@ def _tasks(intent: PutOrganization, reply: int) -> list[str]:
     if reply & REPLAY_DUE:
         return [f"replay {intent.organization_id}"]
     return []
-
-
-def _count(applied: Applied, code: int) -> None:
-    if code == WRITTEN:
-        applied.written += 1
-    elif code == STALE:
-        applied.stale += 1
-    else:
-        applied.dropped += 1

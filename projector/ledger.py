@@ -52,7 +52,7 @@ class Ledger:
         """All that is stored of each partition; on a cluster by the shard that is furthest behind."""
         if not partitions:
             return {}
-        if self._store.clustered:
+        if self._store.sharded:
             self._copies = await shards.find(self._store, self._key, self._copies.fields)
             positions = [self._copies.position(partition) for partition in partitions]
         else:
@@ -72,7 +72,7 @@ class Ledger:
         for one that was covered. Raises Unavailable as well where Redis restarted or failed over since the positions
         were read: writes may be missing that no position tells of.
         """
-        if self._store.clustered and not await self._is_gone():
+        if self._store.sharded and not await self._is_gone():
             await self._complete()
             copies = [names.copy(self._key, tag) for tag in self._copies.fields if tag != names.HOME]
             commands = [checkpoint.command_of_copy(copy, steps) for copy in copies]
@@ -86,7 +86,7 @@ class Ledger:
 
     async def drop(self) -> None:
         """Delete it."""
-        copies = (await shards.find(self._store, self._key)).fields if self._store.clustered else ()
+        copies = (await shards.find(self._store, self._key)).fields if self._store.sharded else ()
         # The home of `writing` first: without it nobody makes the others again.
         keys = [self._key, *(names.copy(self._key, tag) for tag in copies)]
         for key in keys:

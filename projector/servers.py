@@ -76,7 +76,8 @@ class Histories:
 class Servers(Protocol):
     """What the store needs. Raises `ERRORS`."""
 
-    clustered: bool
+    sharded: bool
+    """Several servers, each with a part of the keys."""
     client: Any
     """redis-py's client, for single commands: Redis or RedisCluster."""
     histories: Histories
@@ -203,7 +204,7 @@ class Node:
 class OneServer:
     """A single server, or the master that Sentinels name."""
 
-    clustered = False
+    sharded = False
     map_version = 0
 
     def __init__(self, pool: ConnectionPool, *, must_be_master: bool = False) -> None:
@@ -253,7 +254,7 @@ class _Route(NamedTuple):
 class Cluster:
     """The primaries of a cluster. redis-py keeps the map of slots."""
 
-    clustered = True
+    sharded = True
 
     def __init__(self, hosts: Sequence[Host], options: dict[str, Any]) -> None:
         self.histories = Histories()

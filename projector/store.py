@@ -41,8 +41,9 @@ class Store:
         self._servers = servers(settings)
         self.redis = self._servers.client
         """redis-py's client, for single commands."""
-        self.clustered = self._servers.clustered
-        """Then all keys of a command must lie in one slot."""
+        self.sharded = self._servers.sharded
+        """Are there several servers, each with a part of the keys?"""
+        self._clustered: bool | None = True if self.sharded else None
 
     @property
     def history(self) -> int:
@@ -56,6 +57,13 @@ class Store:
 
     async def close(self) -> None:
         await self._servers.close()
+
+    async def clustered(self) -> bool:
+        """Whether all keys of a call must lie in one slot: asked once. Raises Unavailable."""
+        if self._clustered is None:
+            async with self.errors():
+                self._clustered = bool((await self.redis.info("cluster"))["cluster_enabled"])
+        return self._clustered
 
     async def run(self, commands: Sequence[Command], *, history: int | None = None) -> list[Any]:
         """Call the scripts in this order, in one round trip; on a cluster the order holds within a slot.

@@ -64,7 +64,7 @@ async def _erase(store: Store, organization_id: str) -> bool:
     total = 0
     while dropped := await _erase_once(store, owner):
         total += dropped
-        if not store.clustered:
+        if not store.sharded:
             break  # on a cluster keys may move to a shard that was looked at already
     logger.info("deleted organization erased", extra={"organization": organization_id, "keys": total})
     return await _finish(store, owner, head)

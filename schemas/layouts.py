@@ -14,7 +14,8 @@ A live document goes on with:
     22  6  tag: hash of the document without the contact summary inside
     28  6  mark: hash of the contact summary (a lead's: of the one it shows); zeros where there is none
     lead:     34  3  where the contact's value begins in the body    37  3  its length    40  body
-    contact:  34  3  where the summary's fields end in the body      37  body
+    contact:  34  3  where the summary's fields end in the body
+              37  28 first lead: mark of the summary that it shows, and its short id; zeros for none    65  body
 
 Tag and mark together are the ETag: they come from the content alone, so that a rebuild answers the same. The
 mark is also the score in the index of a contact's leads: those with another score are still to be brought up to date.
@@ -33,14 +34,15 @@ while the key is active, and is no entity:
 """
 
 from datetime import UTC, datetime, timedelta
-from hashlib import blake2b
 
 import msgspec
+from xxhash import xxh3_64_digest
 
 STATE_LIVE = 76  # ord("L"): indexing bytes gives a number
 TAGS = slice(22, 34)
 LEAD_BODY = 40
-CONTACT_BODY = 37
+CONTACT_BODY = 65
+FIRST_LEAD = slice(37, 65)
 HEAD = 22
 HASH_BYTES = 6
 NO_CONTACT = bytes(HASH_BYTES)
@@ -78,7 +80,7 @@ def read_head(value: bytes) -> Head:
 
 def content_hash(content: bytes) -> bytes:
     """Six bytes that change whenever the content does; never all zeros, which stand for "no contact"."""
-    digest = blake2b(content, digest_size=HASH_BYTES).digest()
+    digest = xxh3_64_digest(content)[:HASH_BYTES]
     return digest if digest != NO_CONTACT else b"\1" + NO_CONTACT[1:]
 
 

@@ -1,22 +1,19 @@
 """What most teams write: one record after the other, each written before the next is looked at.
 
 Like Leadview it maps the event to a document; unlike it, it guards no version and puts no contact into leads.
-`python -m bench.peers.one_at_a_time <kafka> <redis> <records>`.
 """
 
 import asyncio
 import json
-import sys
 
 from redis.asyncio import Redis
 
-from bench.peers.consuming import Clock, consumer
+from bench.peers.consuming import Share, consumer, share
 
 
-async def main(bootstrap_servers: str, redis_url: str, count: int) -> None:
-    source = await consumer(bootstrap_servers)
-    redis = Redis.from_url(redis_url)
-    clock = Clock(count)
+async def main(mine: Share) -> None:
+    source, clock = await consumer(mine)
+    redis = Redis.from_url(mine.redis)
     async for message in source:
         event = json.loads(message.value)
         data = event["data"]
@@ -30,4 +27,4 @@ async def main(bootstrap_servers: str, redis_url: str, count: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    asyncio.run(main(share()))

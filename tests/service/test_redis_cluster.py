@@ -246,3 +246,10 @@ async def test_a_node_of_a_cluster_is_no_server(cluster: RedisCluster) -> None:
             await store.check()
     finally:
         await store.close()
+
+
+async def test_the_api_says_so_as_well(cluster: RedisCluster, caplog: pytest.LogCaptureFixture) -> None:
+    other = other_than(cluster, cluster.owner(GENERATIONS))
+    with running_api(ApiSettings(redis_url=other.url), ready=False) as api:
+        await wait_until(lambda: "write redis+cluster://" in caplog.text, "the log says what to do")
+        assert lead(api).status == 503

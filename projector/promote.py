@@ -130,7 +130,4 @@ async def _sweep_once(store: Store, generation: int) -> int:
 
 async def _unlink(store: Store, keys: list[bytes]) -> int:
     """One command a key: they belong to many organizations, and so to many slots of a cluster."""
-    pipeline = store.redis.pipeline(transaction=False)
-    for key in keys:
-        pipeline.execute_command("UNLINK", key)
-    return sum(await pipeline.execute())
+    return sum(await store.ask([(b"UNLINK", key) for key in keys]))

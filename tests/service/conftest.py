@@ -116,8 +116,8 @@ def leadview(kafka: Kafka, redis_server: RedisService, topic_prefix: str, tmp_pa
 
 @pytest.fixture
 def leadview_on_cluster(
-    kafka: Kafka, redis_cluster_server: RedisService, topic_prefix: str, tmp_path: Path
+    kafka: Kafka, redis_shards: RedisService, topic_prefix: str, tmp_path: Path
 ) -> Iterator[Leadview]:
-    """The same with Redis in cluster mode."""
+    """The same on a cluster of three primaries."""
     with ExitStack() as stack:
-        yield Leadview(kafka, redis_cluster_server, topic_prefix, tmp_path, stack)
+        yield Leadview(kafka, redis_shards, topic_prefix, tmp_path, stack)

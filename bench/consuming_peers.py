@@ -19,7 +19,8 @@ RATE = Metric("rate", "records/s", more_is_better=True, chart=True)
 CPU = Metric("CPU a record", "µs")
 SUBJECTS = (
     Subject("plain-set", "limit", "getmany, decode, pipelined SET of the same bytes"),
-    Subject("one-at-a-time", "peer", "`async for`, decode, await each SET"),
+    Subject("one-at-a-time", "peer", "`async for`, await each write, until the same documents stand there"),
+    Subject("one-set-at-a-time", "peer", "`async for`, await one SET a record: no contact in leads"),
 )
 QUIX = Subject("quix-streams", "peer", "Quix Streams with its Redis sink")
 QUIX_PYTHON = ROOT / "build" / "quix" / "bin" / "python"

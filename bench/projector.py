@@ -67,6 +67,7 @@ class Projector:
         measures = {
             "plain-set": partial(peer, "plain_set"),
             "one-at-a-time": partial(peer, "one_at_a_time", most=min(topics.count, ONE_AT_A_TIME)),
+            "one-set-at-a-time": partial(peer, "one_set_at_a_time", most=min(topics.count, ONE_AT_A_TIME)),
         }
         if QUIX_PYTHON.exists():
             measures[QUIX.name] = partial(consuming_peers.measure_quix, topics, redis.url, cores.worker)

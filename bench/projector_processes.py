@@ -36,7 +36,7 @@ class ProjectorProcesses:
         "processes no core is kept for anybody: two cores are shared by them, Redis and Kafka."
     )
     metrics = (RATE, CPU)
-    subjects = (Subject(OURS, "leadview", "`python -m projector run`"), *SUBJECTS)
+    subjects = (Subject(OURS, "leadview", "`python -m projector run`"), *SUBJECTS[:2])
     bars = (Bar(RATE.name, _PEERS_AT, 0.5, at_least=True, against="plain-set"),)
     rounds = 3
     anew = False

@@ -17,13 +17,15 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
 from api import latency, orphan, pages, snapshot
-from api.address import address
+from api.address import ClusterMap, address, place
 from api.bound import Bound
 from api.counters import Counters
 from api.endpoint import Endpoint
 from api.generation import LiveGeneration
 from api.link import Link
 from api.resource import Resource
+from api.servers import OneServer, Servers
+from api.shards import Shards
 from api.state import State
 from api.store import Store
 from schemas import layouts, names
@@ -79,26 +81,34 @@ class Api(Starlette):
 
 
 def _lifespan(settings: ApiSettings, counters: Counters, snapshots: Path | None) -> Lifespan[Starlette]:
-    where = address(settings)
+    address(settings)  # what is wrong with it is said at once
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[Mapping[str, Any]]:
-        link = Link(where, timeout=settings.api_redis_timeout, max_in_flight=settings.api_max_in_flight)
-        generation = LiveGeneration(link)
-        store = Store(settings, link, generation)
+        servers = _servers(settings)
+        generation = LiveGeneration(servers)
+        store = Store(settings, servers, generation)
         async with asyncio.TaskGroup() as tasks:
             kept = [
-                tasks.create_task(link.keep()),
+                tasks.create_task(servers.keep()),
                 tasks.create_task(generation.keep()),
-                tasks.create_task(latency.report(link, counters)),
+                tasks.create_task(latency.report(servers, counters)),
                 tasks.create_task(orphan.watch()),
             ]
             if snapshots is not None:
-                kept.append(tasks.create_task(snapshot.keep(snapshots, counters, link, generation)))
-            await link.first_attempt()  # a new worker does not begin with a 503
-            state: State = {"store": store, "link": link, "generation": generation, "counters": counters}
+                kept.append(tasks.create_task(snapshot.keep(snapshots, counters, servers, generation)))
+            await servers.first_attempt()  # a new worker does not begin with a 503
+            state: State = {"store": store, "servers": servers, "generation": generation, "counters": counters}
             yield {**state}
             for task in kept:
                 task.cancel()
 
     return lifespan
+
+
+def _servers(settings: ApiSettings) -> Servers:
+    timeout, most = settings.api_redis_timeout, settings.api_max_in_flight
+    where = place(settings)
+    if isinstance(where, ClusterMap):
+        return Shards(where, timeout=timeout, max_in_flight=most)
+    return OneServer(Link(where, timeout=timeout, max_in_flight=most), timeout)

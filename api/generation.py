@@ -5,6 +5,7 @@ from contextlib import suppress
 
 from api.errors import Rebuilding, Unavailable
 from api.link import Link
+from api.servers import Servers
 from schemas import names
 
 FIRST = 1
@@ -14,14 +15,14 @@ TRUSTED_SECONDS = 2.0
 
 
 class LiveGeneration:
-    """The generation to serve, as last read over the link's present connection."""
+    """The generation to serve, as last read over the present connection to where it is kept."""
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
         self._loop = asyncio.get_running_loop()
         self._number: int | None = None
         self._trusted_until = 0.0
-        self._connection = 0
+        self._connection: tuple[Link, int] | None = None
         self._seen = False
         self._began_empty = False
 
@@ -32,14 +33,14 @@ class LiveGeneration:
 
     def current(self) -> int | None:
         """The number, or None where it must be read first: too old, or from before a break."""
-        if self._loop.time() > self._trusted_until or self._connection != self._link.times_connected:
+        if self._loop.time() > self._trusted_until or self._connection != self._present():
             return None
         return self._number
 
     async def refresh(self) -> int:
         """Read the number from Redis. Raises Unavailable, and Rebuilding where Redis was emptied."""
-        connection, asked_at = self._link.times_connected, self._loop.time()
-        number = self._read(await self._link.call(b"HGET", names.GENERATIONS, b"live"))
+        connection, asked_at = self._present(), self._loop.time()
+        number = self._read(await self._servers.call(names.GENERATIONS, b"HGET", names.GENERATIONS, b"live"))
         if not self._seen and not await self._may_begin():
             number = None
         self._number, self._connection = number, connection
@@ -54,7 +55,7 @@ class LiveGeneration:
         Then nobody can miss anything. Else a projector has begun, and what it fills is not complete yet.
         """
         if not self._began_empty:
-            self._began_empty = not await self._link.call(b"EXISTS", names.POSITIONS)
+            self._began_empty = not await self._servers.call(names.HOME, b"EXISTS", names.POSITIONS)
         return self._began_empty
 
     async def keep(self) -> None:
@@ -63,6 +64,13 @@ class LiveGeneration:
             with suppress(Unavailable):  # nobody trusts an old answer for long
                 await self.refresh()
             await asyncio.sleep(POLL_SECONDS)
+
+    def _present(self) -> tuple[Link, int] | None:
+        try:
+            link = self._servers.link(names.GENERATIONS)
+        except Unavailable:
+            return None
+        return link, link.times_connected
 
     def _read(self, reply: bytes | None) -> int | None:
         if reply is None:

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from api.counters import BUCKETS_SECONDS, Counters
 from api.errors import Unavailable
-from api.link import Link
+from api.servers import Servers
 from schemas import names
 
 _EVERY_SECONDS = 0.5
@@ -21,7 +21,7 @@ _ROUTES = ("lead", "contact")
 _SLOWER_SECONDS = 2 * BUCKETS_SECONDS[-1]
 
 
-async def report(link: Link, counters: Counters) -> None:
+async def report(servers: Servers, counters: Counters) -> None:
     """Write it twice a second until cancelled. One that is not written is missed by nobody."""
     worker = f"{socket.gethostname()}:{os.getpid()}".encode()
     before = _buckets(counters)
@@ -31,8 +31,10 @@ async def report(link: Link, counters: Counters) -> None:
         slow = p99(later - earlier for later, earlier in zip(now, before, strict=True))
         before = now
         with suppress(Unavailable):
-            await link.call(b"HSET", names.LATENCY, worker, b"%d %d" % (slow * 1e6, time.time() * 1000))
-            await link.call(b"EXPIRE", names.LATENCY, _EXPIRY_SECONDS)
+            await servers.call(
+                names.LATENCY, b"HSET", names.LATENCY, worker, b"%d %d" % (slow * 1e6, time.time() * 1000)
+            )
+            await servers.call(names.LATENCY, b"EXPIRE", names.LATENCY, _EXPIRY_SECONDS)
 
 
 def p99(buckets: Iterable[int]) -> float:

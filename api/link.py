@@ -6,7 +6,7 @@ import random
 from asyncio import Future
 from typing import Any
 
-from api.address import Address
+from api.address import Address, Sentinels
 from api.connection import Command, Connection
 from api.errors import ErrorReply, Unavailable
 
@@ -20,9 +20,11 @@ logger = logging.getLogger(__name__)
 class Link:
     """Keeps one connection to one server. `keep` makes it and makes it again; until then calls fail at once."""
 
-    def __init__(self, address: Address, *, timeout: float, max_in_flight: int) -> None:
+    def __init__(self, where: Address | Sentinels, *, timeout: float, max_in_flight: int) -> None:
         """`timeout`, in seconds, holds for each reply and for each attempt to connect."""
-        self._address = address
+        self._where = where
+        self.host = ""
+        """As it was connected to last."""
         self._timeout = timeout
         self._max_in_flight = max_in_flight
         self._connection: Connection | None = None
@@ -44,6 +46,11 @@ class Link:
             raise Unavailable("there is no connection to Redis")
         return self._connection.call(command)
 
+    def drop(self, reason: str) -> None:
+        """Leave this server; `keep` looks where Redis is now."""
+        if self._connection is not None:
+            self._connection.close(reason)
+
     async def first_attempt(self) -> None:
         """Returns when the first attempt to connect is over, well or not: within the timeout."""
         await self._tried.wait()
@@ -51,53 +58,60 @@ class Link:
     async def keep(self) -> None:
         """Runs until it is cancelled, then closes the connection."""
         failures = 0
-        while True:
-            try:
-                connection = await self._connect()
-            except (OSError, TimeoutError, Unavailable) as error:
-                self._report(failures, error)
-                self._tried.set()
-                failures += 1
-            else:
-                failures = 0
-                await self._use(connection)
-            await asyncio.sleep(_pause(failures))
+        try:
+            while True:
+                try:
+                    connection = await self._connect(await self._where.find())
+                except (OSError, TimeoutError, Unavailable) as error:
+                    self._report(failures, error)
+                    self._tried.set()
+                    failures += 1
+                else:
+                    failures = 0
+                    await self._use(connection)
+                await asyncio.sleep(_pause(failures))
+        finally:
+            self._tried.set()  # there will be no other
+            await self._where.close()
 
     async def _use(self, connection: Connection) -> None:
         self._connection = connection
         self.times_connected += 1
         self._tried.set()
-        logger.info("connected to Redis", extra={"redis": repr(self._address)})
+        logger.info("connected to Redis", extra={"redis": repr(self._where)})
         try:
             reason = await connection.lost
-            logger.warning("lost Redis", extra={"redis": repr(self._address), "reason": reason})
+            logger.warning("lost Redis", extra={"redis": repr(self._where), "reason": reason})
         finally:
             self._connection = None
             connection.close("the API is shutting down")
 
-    async def _connect(self) -> Connection:
+    async def _connect(self, address: Address) -> Connection:
         """A connection that is ready for commands. Raises OSError, TimeoutError, Unavailable."""
+        self.host = address.host
         async with asyncio.timeout(self._timeout):
-            connection = await self._open()
+            connection = await self._open(address)
             try:
-                await self._set_up(connection)
+                await self._set_up(connection, address)
             except BaseException:
                 connection.close("it could not be set up")
                 raise
             return connection
 
-    async def _open(self) -> Connection:
+    async def _open(self, address: Address) -> Connection:
         _, connection = await asyncio.get_running_loop().create_connection(
             lambda: Connection(self._timeout, self._max_in_flight),
-            self._address.host,
-            self._address.port,
-            ssl=self._address.tls,
+            address.host,
+            address.port,
+            ssl=address.tls,
         )
         return connection
 
-    async def _set_up(self, connection: Connection) -> None:
-        for command in _set_up_commands(self._address):
+    async def _set_up(self, connection: Connection, address: Address) -> None:
+        for command in _set_up_commands(address):
             await connection.call(command)
+        if address.must_be_master and (await connection.call((b"ROLE",)))[0] != b"master":
+            raise Unavailable("the Sentinels name a server that is a replica")
         try:
             await connection.call((b"CLIENT", b"SETNAME", b"leadview-api"))
         except ErrorReply as error:  # a user with few rights may not name itself, and need not
@@ -106,7 +120,7 @@ class Link:
     def _report(self, failures: int, error: Exception) -> None:
         if failures == 0:  # once an outage, not once an attempt
             reason = str(error) or type(error).__name__
-            logger.warning("cannot reach Redis", extra={"redis": repr(self._address), "reason": reason})
+            logger.warning("cannot reach Redis", extra={"redis": repr(self._where), "reason": reason})
 
 
 def _set_up_commands(address: Address) -> list[Command]:

@@ -10,7 +10,7 @@ import msgspec
 
 from api.counters import Counters
 from api.generation import LiveGeneration
-from api.link import Link
+from api.servers import Servers
 
 EVERY_SECONDS = 1.0
 GONE_SECONDS = 5.0
@@ -18,11 +18,11 @@ GONE_SECONDS = 5.0
 logger = logging.getLogger(__name__)
 
 
-async def keep(directory: Path, counters: Counters, link: Link, generation: LiveGeneration) -> None:
+async def keep(directory: Path, counters: Counters, servers: Servers, generation: LiveGeneration) -> None:
     """Writes them once a second, and a last time when it is cancelled: what was counted stays counted."""
     try:
         while True:
-            counters.in_flight = link.in_flight
+            counters.in_flight = servers.in_flight
             counters.generation = generation.last_known
             counters.ready = generation.current() is not None
             write(directory, counters)

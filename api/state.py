@@ -4,12 +4,12 @@ from typing import TypedDict
 
 from api.counters import Counters
 from api.generation import LiveGeneration
-from api.link import Link
+from api.servers import Servers
 from api.store import Store
 
 
 class State(TypedDict):
     store: Store
-    link: Link
+    servers: Servers
     generation: LiveGeneration
     counters: Counters

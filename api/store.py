@@ -9,9 +9,9 @@ from typing import Any
 from msgspec import Struct
 
 from api.credentials import Credentials
-from api.errors import ScriptMissing
+from api.errors import ErrorReply
 from api.generation import LiveGeneration
-from api.link import Link
+from api.servers import Servers
 from schemas.settings import ApiSettings, limit
 
 DocumentName = Callable[[bytes, int, str], bytes]
@@ -55,13 +55,13 @@ def read_reply(reply: int | bytes) -> Reply:
 
 
 class Store:
-    """Redis, for the resources. On a cluster, `_link` will choose by the organization's hash tag."""
+    """Redis, for the resources. On a cluster the organization's hash tag says which primary is asked."""
 
-    def __init__(self, settings: ApiSettings, link: Link, generation: LiveGeneration) -> None:
+    def __init__(self, settings: ApiSettings, servers: Servers, generation: LiveGeneration) -> None:
         by_key, by_organization = limit(settings.key_rate_limit), limit(settings.organization_rate_limit)
         limits = (by_key.quota, by_key.window, by_organization.quota, by_organization.window)
         self._limits = [b"%d" % number for number in limits]
-        self._single = link
+        self._servers = servers
         self._generation = generation
 
     async def serve(
@@ -74,17 +74,13 @@ class Store:
         generation = self._generation.current()
         if generation is None:
             generation = await self._generation.refresh()
-        link = self._link(caller.organization_tag)
+        link = self._servers.link(caller.organization_tag)
         keys = [caller.active_key, caller.organization, caller.key_limit, caller.organization_limit]
         if record_id is not None:
             keys.append(name(caller.organization, generation, record_id))
-        arguments = (len(keys), *keys, caller.organization_tag, *self._limits, *tags)
+        command = (b"EVALSHA", _SHA, len(keys), *keys, caller.organization_tag, *self._limits, *tags)
         try:
-            reply = await link.call(b"EVALSHA", _SHA, *arguments)
-        except ScriptMissing:  # it did not run, so nothing is charged twice
-            await link.call(b"SCRIPT", b"LOAD", _SCRIPT)
-            reply = await link.call(b"EVALSHA", _SHA, *arguments)
+            reply = await link.call(*command)
+        except ErrorReply as error:
+            reply = await self._servers.again(error, link, caller.organization_tag, command, _SCRIPT)
         return read_reply(reply)
-
-    def _link(self, organization_tag: bytes) -> Link:  # noqa: ARG002 - one server holds every organization
-        return self._single

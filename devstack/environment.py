@@ -6,7 +6,7 @@ from pathlib import Path
 from schemas.settings import PREFIX
 
 # How to talk to a server of the user's: the embedded ones have no passwords and no TLS.
-_REDIS_ACCESS = ("REDIS_USERNAME", "REDIS_PASSWORD", "REDIS_TLS_")
+_REDIS_ACCESS = ("REDIS_USERNAME", "REDIS_PASSWORD", "REDIS_SENTINEL_", "REDIS_TLS_")
 _KAFKA_ACCESS = ("KAFKA_SECURITY_", "KAFKA_SSL_", "KAFKA_SASL_")
 
 

@@ -165,8 +165,9 @@ class RedisServer:
 
     def _take(self, slots: range) -> None:
         # CLUSTER ADDSLOTSRANGE came with Redis 7.
-        with self.client() as client:
-            client.execute_command("CLUSTER ADDSLOTS", *slots)
+        if slots:
+            with self.client() as client:
+                client.execute_command("CLUSTER ADDSLOTS", *slots)
         if len(slots) == SLOTS:
             self.wait_until_cluster_ok()
 
@@ -187,28 +188,3 @@ _CLUSTER_OPTIONS = (
     *("--cluster-announce-ip", "127.0.0.1"),
     *("--cluster-node-timeout", "2000"),
 )
-
-
-def start_cluster(directory: Path, primaries: int = 3) -> list[RedisServer]:
-    """A Redis Cluster of `primaries` nodes without replicas, slots shared evenly. The caller stops each."""
-    width = -(-SLOTS // primaries)
-    nodes = [
-        RedisServer.start(
-            directory / str(number),
-            cluster=True,
-            slots=range(number * width, min((number + 1) * width, SLOTS)),
-        )
-        for number in range(primaries)
-    ]
-    _introduce(nodes)
-    return nodes
-
-
-def _introduce(nodes: Sequence[RedisServer]) -> None:
-    for epoch, node in enumerate(nodes, start=1):
-        with node.client() as client:
-            # Without epochs of their own the nodes would first have to settle a collision.
-            client.execute_command("CLUSTER SET-CONFIG-EPOCH", epoch)
-            client.execute_command("CLUSTER MEET", "127.0.0.1", nodes[0].port)
-    for node in nodes:
-        node.wait_until_cluster_ok(len(nodes))

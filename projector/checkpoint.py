@@ -57,6 +57,18 @@ class Step(msgspec.Struct, frozen=True):
 
 def command(key: bytes, writing: bytes, steps: Mapping[Partition, Step], letters: Sequence[DeadLetter]) -> Command:
     """The call that stores these steps in a ledger, and the dead letters that they pass."""
+    arguments = _arguments(writing, steps)
+    for letter in letters:
+        arguments += [letter.field.encode(), msgspec.json.encode(letter)]
+    return Command("checkpoint", [key, names.DEAD_LETTERS], arguments)
+
+
+def command_of_copy(key: bytes, steps: Mapping[Partition, Step]) -> Command:
+    """The call that stores these steps in another shard's copy of a ledger."""
+    return Command("checkpoint", [key], _arguments(b"", steps))
+
+
+def _arguments(writing: bytes, steps: Mapping[Partition, Step]) -> list[bytes]:
     arguments = [writing, b"%d" % len(steps)]
     for partition, step in steps.items():
         at = step.position
@@ -65,9 +77,7 @@ def command(key: bytes, writing: bytes, steps: Mapping[Partition, Step], letters
             b"%d" % step.expected,
             b"%d %d %d" % (at.offset, at.event_time, at.stored_at),
         ]
-    for letter in letters:
-        arguments += [letter.field.encode(), msgspec.json.encode(letter)]
-    return Command("checkpoint", [key, names.DEAD_LETTERS], arguments)
+    return arguments
 
 
 class Stored(msgspec.Struct, frozen=True):

@@ -81,11 +81,7 @@ async def _look_again(store: Store, pairs: list[Pair]) -> list[Difference]:
 
 
 async def _values(store: Store, pairs: list[Pair]) -> list[list[bytes | None]]:
-    async with store.errors():
-        pipeline = store.redis.pipeline(transaction=False)
-        for pair in pairs:
-            pipeline.mget(*pair)
-        return list(await pipeline.execute())
+    return await store.ask([(b"MGET", *pair) for pair in pairs])
 
 
 async def _pairs(store: Store, live: int, other: int, sample: float) -> AsyncIterator[tuple[list[int], list[Pair]]]:

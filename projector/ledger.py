@@ -4,15 +4,17 @@
     writing               the generations, "1" or "1,2"; their numbers are never used twice. Every checkpoint compares
                           it with what the batch was written to: one that missed a generation is not covered
 
-The line that follows the topics has `lv:{ledger}:positions`; each rebuild has a hash of its own.
+The line that follows the topics has `lv:{ledger}:positions`; each rebuild has a hash of its own. On a cluster
+each shard has a copy of the positions (`projector/shards.py`).
 """
 
 from collections.abc import Mapping, Sequence
 
-from projector import checkpoint
-from projector.checkpoint import DeadLetter, Outcome, Position, Step
+from projector import checkpoint, shards
+from projector.checkpoint import DeadLetter, Outcome, Position, Step, Stored
 from projector.command import Generations
 from projector.record import Partition
+from projector.shards import Copies
 from projector.store import Store
 from schemas import names
 
@@ -32,33 +34,76 @@ class Ledger:
         self._key = key
         self._first = first
         self._parks = parks
+        self._history: int | None = None
+        self._copies = Copies({}, ())
+        self._map_version = -1
 
     async def writing(self) -> Generations:
         """The generations to write; `first` where nothing is stored."""
-        async with self._store.errors():
-            found = await self._store.redis.hget(self._key, "writing")
+        [found] = await self._store.ask([(b"HGET", self._key, b"writing")])
         return parse_generations(found) if found else self._first
 
     async def positions(self, partitions: Sequence[Partition]) -> dict[Partition, int | None]:
         """The next offset of each partition; None where nothing is stored."""
+        found = await self.stored(partitions)
+        return {partition: position.offset if position else None for partition, position in found.items()}
+
+    async def stored(self, partitions: Sequence[Partition]) -> dict[Partition, Position | None]:
+        """All that is stored of each partition; on a cluster by the shard that is furthest behind."""
         if not partitions:
             return {}
-        fields = [names.position(*partition) for partition in partitions]
-        async with self._store.errors():
-            values = await self._store.redis.hmget(self._key, fields)
-        return {
-            partition: Position.parse(value).offset if value else None
-            for partition, value in zip(partitions, values, strict=True)
-        }
+        if self._store.sharded:
+            self._copies = await shards.find(self._store, self._key, self._copies.fields)
+            positions = [self._copies.position(partition) for partition in partitions]
+        else:
+            fields = [names.position(*partition) for partition in partitions]
+            [values] = await self._store.ask([(b"HMGET", self._key, *fields)])
+            positions = [Position.parse(value) if value else None for value in values]
+        # What is written from now on is compared with what was read just now.
+        self._history = self._store.history
+        return dict(zip(partitions, positions, strict=True))
 
     async def cover(
         self, writing: Generations, steps: Mapping[Partition, Step], letters: Sequence[DeadLetter]
     ) -> Outcome:
-        """Store these steps and dead letters, after the writes to these generations that they cover."""
+        """Store these steps and dead letters, after the writes to these generations that they cover.
+
+        On a cluster in every shard; last of all where `writing` is compared, so that no position anywhere is taken
+        for one that was covered. Raises Unavailable as well where Redis restarted or failed over since the positions
+        were read: writes may be missing that no position tells of.
+        """
+        if self._store.sharded and not await self._is_gone():
+            await self._complete()
+            copies = [names.copy(self._key, tag) for tag in self._copies.fields if tag != names.HOME]
+            commands = [checkpoint.command_of_copy(copy, steps) for copy in copies]
+            for reply in await self._store.run(commands, history=self._history):
+                if not isinstance(outcome := checkpoint.outcome(reply), Stored):
+                    return outcome
         parked = letters if self._parks else []
         command = checkpoint.command(self._key, format_generations(writing), steps, parked)
-        [reply] = await self._store.run([command])
+        [reply] = await self._store.run([command], history=self._history)
         return checkpoint.outcome(reply)
+
+    async def drop(self) -> None:
+        """Delete it."""
+        copies = (await shards.find(self._store, self._key)).fields if self._store.sharded else ()
+        # The home of `writing` first: without it nobody makes the others again.
+        keys = [self._key, *(names.copy(self._key, tag) for tag in copies)]
+        for key in keys:
+            await self._store.ask([(b"DEL", key)])
+
+    async def _complete(self) -> None:
+        """See to it that each shard has a copy; looked at anew whenever slots have moved."""
+        version = self._store.map_version
+        if version != self._map_version or not self._copies.is_whole:
+            copies = await shards.find(self._store, self._key, self._copies.fields)
+            if not copies.is_whole:
+                copies = await shards.complete(self._store, self._key, copies)
+            self._copies, self._map_version = copies, version
+
+    async def _is_gone(self) -> bool:
+        """A rebuild's ledger that was dropped is not to be made again."""
+        return not self._first and not await self.writing()
 
 
 def parse_generations(text: bytes | str) -> Generations:

@@ -1,6 +1,6 @@
 """What a rebuild will cost, and whether it can be done at all: asked before anything is begun."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from rich.console import Console
@@ -51,9 +51,7 @@ async def check(store: Store, settings: ProjectorSettings) -> Preflight:
         done = await progress(store, begun, [partition.topic for partition in ranges])
         records, share = done.left, done.left / max(1, done.total)
     behind = await lag(store, ranges)
-    async with store.errors():
-        memory = await store.redis.info("memory")
-    needed, free, bound = _memory(memory, registry)
+    needed, free, bound = _memory(_together(await store.memories()), registry)
     needed = int(needed * share)
     live = registry.descriptions.get(registry.live)
     resumed = bool(registry.next)
@@ -78,6 +76,12 @@ async def check(store: Store, settings: ProjectorSettings) -> Preflight:
         problems=problems,
         notes=notes,
     )
+
+
+def _together(memories: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """The sum of all shards."""
+    names = ("used_memory", "used_memory_startup", "used_memory_rss", "maxmemory", "total_system_memory")
+    return {name: sum(int(memory.get(name) or 0) for memory in memories) for name in names}
 
 
 def _memory(memory: dict[str, int], registry: Registry) -> tuple[int, int, str]:

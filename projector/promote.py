@@ -7,6 +7,7 @@ from projector import generations
 from projector.command import Command
 from projector.errors import Refused
 from projector.generations import Registry
+from projector.ledger import Ledger
 from projector.rebuild import change_writing
 from projector.store import Store
 from schemas import names
@@ -69,8 +70,7 @@ async def drop(store: Store, generation: int | None = None) -> tuple[int, int]:
     await _stop_writing(store, chosen)
     await asyncio.sleep(_SETTLE_SECONDS)
     dropped = await _sweep(store, chosen)
-    async with store.errors():
-        await store.redis.delete(names.rebuild(chosen))
+    await Ledger(store, names.rebuild(chosen)).drop()
     await generations.forget(store, chosen)
     return chosen, dropped
 
@@ -130,7 +130,4 @@ async def _sweep_once(store: Store, generation: int) -> int:
 
 async def _unlink(store: Store, keys: list[bytes]) -> int:
     """One command a key: they belong to many organizations, and so to many slots of a cluster."""
-    pipeline = store.redis.pipeline(transaction=False)
-    for key in keys:
-        pipeline.unlink(key)
-    return sum(await pipeline.execute())
+    return sum(await store.ask([(b"UNLINK", key) for key in keys]))

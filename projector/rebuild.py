@@ -82,8 +82,7 @@ async def _add_generation(store: Store, registry: Registry) -> None:
         await store.redis.hset(names.rebuild(generation), "writing", str(generation))
     if not await change_writing(store, registry.writing, (*registry.writing, generation)):
         await generations.forget(store, generation)
-        async with store.errors():
-            await store.redis.delete(names.rebuild(generation))
+        await Ledger(store, names.rebuild(generation)).drop()
 
 
 async def change_writing(store: Store, before: Generations, after: Generations) -> bool:

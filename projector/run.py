@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 async def run(settings: ProjectorSettings) -> None:
-    """Project until SIGTERM or SIGINT. Raises Refused where Redis may evict documents."""
+    """Project until SIGTERM or SIGINT. Raises Refused where Redis may evict documents, or is not what its URL says."""
     logger.info("projector starts", extra={"mapping": VERSION, "settings": effective(settings)})
     stop = Stop.on_signals()
     store = Store(settings)
@@ -55,7 +55,7 @@ def _metrics(settings: ProjectorSettings, lines: list[Line]) -> MetricsServer | 
 async def _wait_for_redis(store: Store, stop: Stop) -> None:
     while not stop.is_set():
         try:
-            await store.check_policy()
+            await store.check()
         except Unavailable as error:
             logger.warning("waiting for Redis", extra={"error": str(error)})
             await stop.sleep(1.0)

@@ -65,7 +65,7 @@ async def _contact_head(store: Store, owner: bytes, generation: int, body: bytes
 
 async def _get(store: Store, name: bytes) -> bytes | None:
     async with store.errors():
-        found: bytes | None = await store.redis.get(name)  # type: ignore[assignment]
+        found: bytes | None = await store.redis.get(name)
     return found
 
 

@@ -5,7 +5,6 @@ Everything comes from Redis and Kafka, nothing from a projector: it says the tru
 
 import time
 from collections.abc import Mapping
-from typing import cast
 
 import msgspec
 from rich.console import Console
@@ -15,6 +14,7 @@ from projector import generations
 from projector.checkpoint import Position
 from projector.generations import Registry
 from projector.kafka import open_reader
+from projector.ledger import Ledger
 from projector.mapping import VERSION
 from projector.record import Kind, Partition
 from projector.store import Store
@@ -68,11 +68,9 @@ async def look(store: Store, settings: ProjectorSettings) -> Status:
         # Right before the positions: what is published in between would look like lag.
         ranges = await reader.range(await reader.partitions())
     registry = await generations.read(store)
-    async with store.errors():
-        found = await store.redis.hgetall(names.POSITIONS)
-        letters = int(await store.redis.hlen(names.DEAD_LETTERS))
-        memory = await store.redis.info("memory")
-    stored = {cast(bytes, field).decode(): cast(bytes, value) for field, value in found.items()}
+    stored = await Ledger(store).stored(list(ranges))
+    memories = await store.memories()
+    [letters] = await store.ask([(b"HLEN", names.DEAD_LETTERS)])
     partitions = _partitions(ranges, stored, time.time() * 1000)
     live = registry.descriptions.get(registry.live)
     return Status(
@@ -84,8 +82,8 @@ async def look(store: Store, settings: ProjectorSettings) -> Status:
         lag=sum(partition.lag for partition in partitions),
         freshness=max([_staleness(partition) for partition in partitions], default=0.0),
         dead_letters=letters,
-        redis_used_memory=int(memory["used_memory"]),
-        redis_max_memory=int(memory.get("maxmemory") or 0),
+        redis_used_memory=sum(int(memory["used_memory"]) for memory in memories),
+        redis_max_memory=sum(int(memory.get("maxmemory") or 0) for memory in memories),
         generations=_generations(registry),
         partitions=partitions,
     )
@@ -121,12 +119,11 @@ def _state(registry: Registry, number: int) -> str:
 
 
 def _partitions(
-    ranges: Mapping[Partition, tuple[int, int]], stored: Mapping[str, bytes], now: float
+    ranges: Mapping[Partition, tuple[int, int]], stored: Mapping[Partition, Position | None], now: float
 ) -> list[PartitionStatus]:
     found = []
     for partition, (first, last) in sorted(ranges.items()):
-        value = stored.get(names.position(*partition))
-        position = Position.parse(value) if value else None
+        position = stored.get(partition)
         at = max(position.offset if position else first, first)
         found.append(
             PartitionStatus(

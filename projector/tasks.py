@@ -61,6 +61,16 @@ async def _erase(store: Store, organization_id: str) -> bool:
     head = await _head(store, owner)
     if head.startswith(b"L"):
         return True  # created again meanwhile: it is replayed, which is a task of its own
+    total = 0
+    while dropped := await _erase_once(store, owner):
+        total += dropped
+        if not store.sharded:
+            break  # on a cluster keys may move to a shard that was looked at already
+    logger.info("deleted organization erased", extra={"organization": organization_id, "keys": total})
+    return await _finish(store, owner, head)
+
+
+async def _erase_once(store: Store, owner: bytes) -> int:
     dropped = 0
     async with store.errors():
         slice_: list[bytes] = []
@@ -69,9 +79,7 @@ async def _erase(store: Store, organization_id: str) -> bool:
             if len(slice_) == _SLICE:
                 dropped += await _drop(store, owner, slice_)
                 slice_ = []
-    dropped += await _drop(store, owner, slice_)
-    logger.info("deleted organization erased", extra={"organization": organization_id, "keys": dropped})
-    return await _finish(store, owner, head)
+    return dropped + await _drop(store, owner, slice_)
 
 
 async def _drop(store: Store, owner: bytes, keys: list[bytes]) -> int:

@@ -23,20 +23,28 @@ Short names are worth it: 52 bytes or fewer fit jemalloc's class of 56. The rest
     lv:tasks                       set: work that outlives a crash (`erase <organization>`, `replay <organization>`)
     lv:task:<task>                 who does it right now (expires)
 
-A checkpoint writes positions and dead letters in one script, so they share a hash tag as well.
+A checkpoint writes positions and dead letters in one script, so they share a hash tag as well. On a cluster each shard
+has a copy of the positions, `lv:{<number>}:positions` (and `…:rebuild:<number>`): the number is that of `slot_tag`.
 """
 
 import re
-from binascii import a2b_base64, b2a_base64
-from functools import lru_cache
+from binascii import a2b_base64, b2a_base64, crc_hqx
+from functools import cache, lru_cache
+from itertools import count
 from uuid import UUID
 
 from schemas import base62
 from schemas.api_keys import organization_tag
 
+SLOTS = 16_384
+HOME = b"ledger"
+"""The hash tag of what there is one of, whatever the number of shards."""
+
 PREFIX = b"lv:"
 GENERATIONS = b"lv:generations"
 POSITIONS = b"lv:{ledger}:positions"
+COPIES = "copies"
+"""The field of a ledger's copy that names all of them: their hash tags, with spaces between."""
 LATENCY = b"lv:latency"
 DEAD_LETTERS = b"lv:{ledger}:dead-letters"
 TASKS = b"lv:tasks"
@@ -136,6 +144,32 @@ def dead_letter(topic: str, partition: int, offset: int) -> str:
 
 def rebuild(generation: int) -> bytes:
     return b"lv:{ledger}:rebuild:%d" % generation
+
+
+def copy(ledger: bytes, tag: bytes) -> bytes:
+    """The copy of a ledger (`POSITIONS`, `rebuild`) under another hash tag."""
+    return ledger.replace(b"{%b}" % HOME, b"{%b}" % tag)
+
+
+def tag_slot(tag: bytes) -> int:
+    """The slot of a cluster that keys with this hash tag lie in."""
+    return crc_hqx(tag, 0) % SLOTS
+
+
+def slot_tag(slot: int) -> bytes:
+    """A hash tag whose keys lie in this slot: the smallest number."""
+    return _slot_tags()[slot]
+
+
+@cache
+def _slot_tags() -> list[bytes]:
+    found: dict[int, bytes] = {}
+    for number in count():
+        tag = b"%d" % number
+        found.setdefault(tag_slot(tag), tag)
+        if len(found) == SLOTS:
+            return [found[slot] for slot in range(SLOTS)]
+    raise AssertionError
 
 
 def target(topic: str, partition: int) -> str:

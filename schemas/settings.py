@@ -8,10 +8,11 @@ import difflib
 import re
 from collections.abc import Mapping
 from typing import Annotated, Literal, TypeVar, get_type_hints
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta, Struct
+
+from schemas.redis_url import redis_url
 
 PREFIX = "LEADVIEW_"
 IGNORED = "LEADVIEW_TEST_"
@@ -36,11 +37,13 @@ class Limit(Struct, frozen=True):
 class RedisSettings(Struct, frozen=True, kw_only=True):
     """What every process needs to reach Redis."""
 
-    redis_url: Annotated[str, Meta(description="Redis: `redis://` or, with TLS, `rediss://`")] = (
-        "redis://127.0.0.1:6379/0"
-    )
+    redis_url: Annotated[
+        str, Meta(description="Redis: `redis://`, `redis+sentinel://`, `redis+cluster://`; with TLS `rediss…`")
+    ] = "redis://127.0.0.1:6379/0"
     redis_username: Annotated[str | None, Meta(description="Redis ACL user; wins over the URL's")] = None
     redis_password: Annotated[str | None, Meta(description="Password of the Redis user")] = None
+    redis_sentinel_username: Annotated[str | None, Meta(description="ACL user of the Sentinels themselves")] = None
+    redis_sentinel_password: Annotated[str | None, Meta(description="Password of the Sentinels themselves")] = None
     redis_tls_ca_file: Annotated[str | None, Meta(description="CA that signed Redis's certificate (PEM)")] = None
     redis_tls_cert_file: Annotated[str | None, Meta(description="Client certificate for Redis (PEM)")] = None
     redis_tls_key_file: Annotated[str | None, Meta(description="Key of the client certificate (PEM)")] = None
@@ -111,7 +114,7 @@ class ProjectorSettings(RedisSettings, frozen=True, kw_only=True):
 
 
 PROCESSES: tuple[type[RedisSettings], ...] = (ApiSettings, ProjectorSettings)
-_SECRETS = {"redis_password", "kafka_sasl_password"}
+_SECRETS = {"redis_password", "redis_sentinel_password", "kafka_sasl_password"}
 
 S = TypeVar("S", bound=RedisSettings)
 
@@ -169,17 +172,7 @@ def _check(field: str, text: str) -> None:
     if field.endswith("_rate_limit"):
         limit(text)
     if field == "redis_url":
-        _check_url(text)
-
-
-def _check_url(text: str) -> None:
-    try:
-        parts = urlsplit(text)
-        port = parts.port
-    except ValueError:  # its own message may show a part of the password
-        raise ValueError("it is no valid URL; in a password, write special characters as %2F and the like") from None
-    if parts.scheme not in ("redis", "rediss") or port == 0:
-        raise ValueError("it begins with redis:// or rediss://, and its port is 1 to 65535")
+        redis_url(text)
 
 
 def _shown(field: str, value: object) -> object:
@@ -193,4 +186,4 @@ def _shown(field: str, value: object) -> object:
 def _without_password(url: str) -> str:
     """By pattern, not by parsing: a URL too broken to be parsed is shown in a message as well."""
     url = re.sub(r"^([^:@/?#]*://)?([^:@/?#]*):(?!//).*@", r"\1\2:***@", url)
-    return re.sub(r"([?&]password=)[^&#]*", r"\1***", url)
+    return re.sub(r"([?&][a-z_]*password=)[^&#]*", r"\1***", url)

@@ -11,12 +11,13 @@ from uuid import uuid4
 import pytest
 
 from devstack.kafka_jars import KafkaJarsMissing, kafka_jars
+from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer, RedisServerMissing
 from tests.service.leadview import Leadview
 from tests.service.projection import Projection, open_projection
 from tests.service.services import Kafka, RedisService, empty_redis, not_available, start_kafka, start_redis
 
-_REDIS_FIXTURES = ("redis_server", "redis_cluster_server")
+_REDIS_FIXTURES = ("redis_server", "redis_cluster_server", "redis_shards")
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +39,22 @@ def redis_cluster_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
         not_available(str(error))
     with server:
         yield RedisService("binary", server.url)
+
+
+@pytest.fixture(scope="session")
+def three_primaries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    """A cluster. Who moves its slots moves them back."""
+    try:
+        cluster = RedisCluster(tmp_path_factory.mktemp("redis-shards"))
+    except RedisServerMissing as error:
+        not_available(str(error))
+    with cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def redis_shards(three_primaries: RedisCluster) -> RedisService:
+    return RedisService("binary", three_primaries.url)
 
 
 @pytest.fixture(scope="session")
@@ -75,13 +92,19 @@ def _only_our_keys(request: pytest.FixtureRequest) -> Iterator[None]:
         empty_redis(service)
 
 
-@pytest.fixture(params=["single", "cluster"])
-async def projection(
-    request: pytest.FixtureRequest, redis_server: RedisService, redis_cluster_server: RedisService
-) -> AsyncIterator[Projection]:
-    """The projector's way into Redis, on a single server and on one in cluster mode."""
-    async with open_projection(redis_server if request.param == "single" else redis_cluster_server) as projection:
+@pytest.fixture(
+    params=[
+        pytest.param("redis_server", id="single"),
+        pytest.param("redis_cluster_server", id="cluster"),
+        pytest.param("redis_shards", id="shards"),
+    ]
+)
+async def projection(request: pytest.FixtureRequest) -> AsyncIterator[Projection]:
+    """The projector's way into Redis: on a single server, on one in cluster mode, and on a cluster of three."""
+    service = request.getfixturevalue(request.param)
+    async with open_projection(service) as projection:
         yield projection
+    empty_redis(service)
 
 
 @pytest.fixture
@@ -93,8 +116,8 @@ def leadview(kafka: Kafka, redis_server: RedisService, topic_prefix: str, tmp_pa
 
 @pytest.fixture
 def leadview_on_cluster(
-    kafka: Kafka, redis_cluster_server: RedisService, topic_prefix: str, tmp_path: Path
+    kafka: Kafka, redis_shards: RedisService, topic_prefix: str, tmp_path: Path
 ) -> Iterator[Leadview]:
-    """The same with Redis in cluster mode."""
+    """The same on a cluster of three primaries."""
     with ExitStack() as stack:
-        yield Leadview(kafka, redis_cluster_server, topic_prefix, tmp_path, stack)
+        yield Leadview(kafka, redis_shards, topic_prefix, tmp_path, stack)

@@ -18,8 +18,11 @@ import redis
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka import Message as Delivered
 from confluent_kafka.cimpl import NewPartitions
+from redis.exceptions import RedisClusterException
 
 from devstack.child import Child
+from devstack.redis_cluster import RedisCluster
+from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer
 from devstack.topics import admin
 from projector.record import Kind, Record
@@ -27,7 +30,7 @@ from projector.reference import Reference
 from schemas import names
 from tests.crm import Message, at_ms
 from tests.service import stored
-from tests.service.services import Kafka
+from tests.service.services import Kafka, client_of
 from tests.waiting import wait_until
 
 SETTLE_SECONDS = 40.0
@@ -36,7 +39,9 @@ SETTLE_SECONDS = 40.0
 class Flow:
     """One test's world. Everything that it starts ends with `close`."""
 
-    def __init__(self, kafka: Kafka, prefix: str, server: RedisServer, directory: Path) -> None:
+    def __init__(
+        self, kafka: Kafka, prefix: str, server: RedisServer | RedisCluster | RedisSentinel, directory: Path
+    ) -> None:
         self.kafka = kafka
         self.prefix = prefix
         self.server = server
@@ -46,8 +51,7 @@ class Flow:
         self._directory = directory
         self._children: list[Child] = []
         self._producer = self._new_producer()
-        self.client: Any = redis.Redis(port=server.port, socket_timeout=5)
-        """Answers bytes, which redis-py's types cannot say."""
+        self.client = client_of(server.url)
 
     def create_topics(self, partitions: int = 3) -> None:
         for kind in Kind:
@@ -153,7 +157,7 @@ class Flow:
             if not self.caught_up() or self.client.exists(names.TASKS):
                 return False
             return stored.documents(self.client) == self.reference.documents()
-        except (redis.ConnectionError, redis.TimeoutError):
+        except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.ClusterError, RedisClusterException):
             return False
 
     def _delivered(self, message: Message, error: KafkaError | None, delivered: Delivered) -> None:

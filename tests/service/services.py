@@ -4,16 +4,19 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from devstack import topics
 from devstack.apache_kafka import ApacheKafka
 from devstack.embedded_kafka import EmbeddedKafka
 from devstack.kafka_jars import why_unavailable
 from devstack.redis_server import RedisServer
+from schemas.redis_url import redis_url
 from tests.service import containers
 
 OUR_PREFIX = "lv:"
@@ -37,9 +40,33 @@ class RedisService(NamedTuple):
     kind: RedisKind
     url: str
 
-    def client(self) -> redis.Redis:
-        """A new synchronous client that answers bytes; the caller closes it."""
-        return redis.Redis.from_url(self.url)
+    def client(self) -> Any:
+        """A new synchronous client that answers bytes; the caller closes it. On a cluster it asks all primaries."""
+        return client_of(self.url)
+
+
+class _Cluster(redis.RedisCluster):
+    """redis-py leaves its connection to the node that was asked for the others open."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._seed = redis.cluster.ClusterNode(host, port)  # type: ignore[no-untyped-call]
+        super().__init__(startup_nodes=[self._seed], socket_timeout=5)
+
+    def close(self) -> None:
+        if self._seed.redis_connection:
+            self._seed.redis_connection.close()
+        super().close()
+
+
+def client_of(url: str) -> Any:
+    """A synchronous client that answers bytes, which redis-py's types cannot say."""
+    parsed = redis_url(url)
+    if parsed.kind == "cluster":
+        return _Cluster(*parsed.hosts[0])
+    if parsed.kind == "sentinel":
+        sentinel: Any = redis.Sentinel(parsed.hosts, socket_timeout=5)  # type: ignore[no-untyped-call]
+        return sentinel.master_for(parsed.master, retry=Retry(NoBackoff(), 3))
+    return redis.Redis.from_url(url, socket_timeout=5)
 
 
 def services_required() -> bool:

@@ -123,7 +123,7 @@ async def test_a_ledger_of_its_own_parks_nothing(projection: Projection) -> None
     "forget",
     [
         pytest.param(lambda client: client.script_flush(), id="SCRIPT FLUSH"),
-        pytest.param(lambda client: client.execute_command("SCRIPT FLUSH ASYNC"), id="SCRIPT FLUSH ASYNC"),
+        pytest.param(lambda client: client.script_flush("ASYNC"), id="SCRIPT FLUSH ASYNC"),
     ],
 )
 async def test_scripts_are_loaded_again_where_redis_has_forgotten_them(projection: Projection, forget: Any) -> None:

@@ -13,7 +13,8 @@ from redis.exceptions import ResponseError
 from devstack.apache_kafka import ApacheKafka
 from devstack.child import ServerFailed
 from devstack.embedded_kafka import EmbeddedKafka
-from devstack.redis_server import RedisServer, RedisServerMissing, start_cluster
+from devstack.redis_cluster import RedisCluster
+from devstack.redis_server import RedisServer, RedisServerMissing
 from devstack.waiting import wait_until
 from tests.service.services import Kafka, RedisService
 
@@ -98,11 +99,10 @@ def test_cluster_mode_refuses_keys_of_several_slots(redis_cluster_server: RedisS
 
 
 def test_three_primaries_share_the_slots(tmp_path: Path) -> None:
-    nodes = start_cluster(tmp_path)
-    with nodes[0].client() as client:
-        slots = sorted(client.execute_command("CLUSTER SLOTS"))
-    for node in nodes:
-        node.stop()
+    with RedisCluster(tmp_path) as cluster:
+        nodes = cluster.primaries
+        with nodes[0].client() as client:
+            slots = sorted(client.execute_command("CLUSTER SLOTS"))
     assert [(first, last) for first, last, *_ in slots] == [(0, 5461), (5462, 10923), (10924, 16383)]
     assert {owner[1] for _, _, owner, *_ in slots} == {node.port for node in nodes}
 

@@ -50,7 +50,7 @@ def test_a_package_imports_only_what_it_may(package: str, allowed: set[str]) -> 
     ("package", "library", "module"),
     [
         pytest.param("projector", "aiokafka", "kafka.py", id="aiokafka in the projector"),
-        pytest.param("projector", "redis", "store.py", id="Redis in the projector"),
+        pytest.param("projector", "redis", "servers.py", id="Redis in the projector"),
         pytest.param("api", "redis", "address.py", id="Redis in the API"),
         pytest.param("api", "hiredis", "connection.py", id="the protocol of Redis in the API"),
         pytest.param("api", "aiokafka", None, id="no Kafka in the API"),

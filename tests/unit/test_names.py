@@ -133,3 +133,32 @@ def test_the_tag_inside_a_key_names_the_organization(uuid: UUID) -> None:
 
 def test_documents_fit_the_size_class_they_are_made_for() -> None:
     assert len(names.lead(OWNER, 99, ID)) <= 52
+
+
+@pytest.mark.parametrize(
+    ("tag", "slot"),
+    [
+        pytest.param(b"123456789", 12739, id="the example of Redis's specification"),
+        pytest.param(names.HOME, 2466, id="ledger"),
+    ],
+)
+def test_slot_of_a_tag(tag: bytes, slot: int) -> None:
+    assert names.tag_slot(tag) == slot
+
+
+def test_every_slot_has_a_short_tag() -> None:
+    tags = [names.slot_tag(slot) for slot in range(names.SLOTS)]
+    assert [names.tag_slot(tag) for tag in tags] == list(range(names.SLOTS))
+    assert max(map(len, tags)) <= 6
+
+
+@pytest.mark.parametrize(
+    ("ledger", "expected"),
+    [
+        pytest.param(names.POSITIONS, b"lv:{17}:positions", id="positions"),
+        pytest.param(names.rebuild(3), b"lv:{17}:rebuild:3", id="a rebuild's"),
+    ],
+)
+def test_the_copy_of_a_ledger(ledger: bytes, expected: bytes) -> None:
+    assert names.copy(ledger, b"17") == expected
+    assert names.copy(ledger, names.HOME) == ledger

@@ -1,0 +1,173 @@
+"""A Redis Cluster of real redis-servers on loopback: its slots can be moved, and a primary's replica can take over."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from redis.exceptions import ResponseError
+
+from devstack.redis_server import SLOTS, RedisServer
+from devstack.waiting import wait_until
+
+_KEYS = 100
+_TIMEOUT_SECONDS = 20.0
+
+
+class RedisCluster:
+    """`primaries` share the slots evenly; `replicas`, where there are any, are one for each, in the same order.
+
+    A context manager that stops them all.
+    """
+
+    def __init__(
+        self, directory: Path, primaries: int = 3, *, replicas: bool = False, program: Path | None = None
+    ) -> None:
+        """Raises RedisServerMissing, ServerFailed, TimeoutError."""
+        self._stack = ExitStack()
+        with self._stack:
+            width = -(-SLOTS // primaries)
+            slots = [range(first, min(first + width, SLOTS)) for first in range(0, SLOTS, width)]
+            nodes = [
+                self._stack.enter_context(
+                    RedisServer.start(directory / str(number), cluster=True, slots=share, program=program)
+                )
+                for number, share in enumerate([*slots, *([range(0)] * primaries if replicas else [])])
+            ]
+            self.primaries, self.replicas = nodes[:primaries], nodes[primaries:]
+            _introduce(nodes)
+            for primary, replica in zip(self.primaries, self.replicas, strict=False):
+                _follow(replica, primary)
+            self._stack = self._stack.pop_all()
+
+    @property
+    def url(self) -> str:
+        """Names the first primary only: the others are found."""
+        return f"redis+cluster://127.0.0.1:{self.primaries[0].port}"
+
+    def owner(self, slot: int) -> RedisServer:
+        """The node that serves a slot."""
+        return next(node for node in self._running() if slot in _slots(node))
+
+    def move_slot(self, slot: int, target: RedisServer) -> None:
+        """Move a slot as redis-cli does, key by key, while it is in use."""
+        with self.moving(slot, target) as move:
+            move()
+
+    def moving(self, slot: int, target: RedisServer) -> "SlotMove":
+        """A context manager: inside, the slot is on its way; its keys go where they belong when it is called."""
+        return SlotMove(self, slot, self.owner(slot), target)
+
+    def fail_over(self, number: int) -> RedisServer:
+        """Kill a primary, and let its replica take over with what it has; that replica."""
+        self.primaries[number].kill()
+        replica = self.replicas[number]
+        replica.resume()
+        _wait_for(replica, "CLUSTER FAILOVER", "TAKEOVER")
+        wait_until(lambda: _slots(replica), "the replica serves the slots", _TIMEOUT_SECONDS)
+        return replica
+
+    @contextmanager
+    def losing(self, number: int) -> Iterator[None]:
+        """Inside, a primary's replica gets nothing more: what the primary acknowledges, `fail_over` will lose."""
+        cut_off(self.primaries[number], self.replicas[number])
+        try:
+            yield
+        finally:
+            self.replicas[number].resume()
+
+    def announce(self, slot: int, owner: RedisServer) -> None:
+        """Tell every node whose slot it is now."""
+        name = _ask(owner, "CLUSTER MYID")
+        for node in [owner, *(node for node in self._running() if node is not owner and _slots(node))]:
+            _ask(node, "CLUSTER SETSLOT", slot, "NODE", name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._stack.close()
+
+    def _running(self) -> list[RedisServer]:
+        return [node for node in [*self.primaries, *self.replicas] if node.running]
+
+
+class SlotMove:
+    """One slot on its way."""
+
+    def __init__(self, cluster: RedisCluster, slot: int, source: RedisServer, target: RedisServer) -> None:
+        self._cluster, self._slot, self._source, self._target = cluster, slot, source, target
+
+    def __enter__(self) -> Self:
+        _ask(self._target, "CLUSTER SETSLOT", self._slot, "IMPORTING", _ask(self._source, "CLUSTER MYID"))
+        _ask(self._source, "CLUSTER SETSLOT", self._slot, "MIGRATING", _ask(self._target, "CLUSTER MYID"))
+        return self
+
+    def __call__(self, most: int = 10**9) -> None:
+        """Send the slot's keys over, `most` of them."""
+        while most > 0 and (keys := _ask(self._source, "CLUSTER GETKEYSINSLOT", self._slot, min(most, _KEYS))):
+            _ask(self._source, "MIGRATE", "127.0.0.1", self._target.port, "", 0, 5000, "KEYS", *keys)
+            most -= len(keys)
+
+    def __exit__(self, error: object, *_: object) -> None:
+        self()
+        self._cluster.announce(self._slot, self._target)
+
+
+def cut_off(primary: RedisServer, replica: RedisServer) -> None:
+    """Freeze a replica, and close its connection: what is in the sockets would else arrive when it wakes up."""
+    wait_until(lambda: _lag(primary) == 0, "the replica has all", _TIMEOUT_SECONDS)
+    replica.pause()
+    _ask(primary, "CLIENT KILL", "TYPE", "replica")
+
+
+def _lag(primary: RedisServer) -> int:
+    with primary.client() as client:
+        found: Any = client.info("replication")
+    return int(found["master_repl_offset"]) - int(found["slave0"]["offset"]) if "slave0" in found else -1
+
+
+def _introduce(nodes: Sequence[RedisServer]) -> None:
+    for epoch, node in enumerate(nodes, start=1):
+        # Without epochs of their own the nodes would first have to settle a collision.
+        _ask(node, "CLUSTER SET-CONFIG-EPOCH", epoch)
+        _ask(node, "CLUSTER MEET", "127.0.0.1", nodes[0].port)
+    for node in nodes:
+        node.wait_until_cluster_ok(len(nodes))
+
+
+def _follow(replica: RedisServer, primary: RedisServer) -> None:
+    _wait_for(replica, "CLUSTER REPLICATE", _ask(primary, "CLUSTER MYID"))
+    wait_until(lambda: _lag(primary) == 0, "the replica follows", _TIMEOUT_SECONDS)
+
+
+def _wait_for(node: RedisServer, *words: Any) -> None:
+    """Ask until it can be done."""
+
+    def done() -> bool:
+        try:
+            _ask(node, *words)
+        except ResponseError:
+            return False
+        return True
+
+    wait_until(done, f"{words[0]} is accepted", _TIMEOUT_SECONDS)
+
+
+def _slots(node: RedisServer) -> set[int]:
+    """Those that a node says it serves itself."""
+    found: set[int] = set()
+    for line in str(_ask(node, "CLUSTER NODES", raw=True)).splitlines():
+        words = line.split()
+        if "myself" in words[2]:
+            for part in (word for word in words[8:] if not word.startswith("[")):
+                first, _, last = part.partition("-")
+                found |= set(range(int(first), int(last or first) + 1))
+    return found
+
+
+def _ask(node: RedisServer, *words: Any, raw: bool = False) -> Any:
+    with node.client() as client:
+        if raw:
+            client.response_callbacks.clear()
+        return client.execute_command(*words)

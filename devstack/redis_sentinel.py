@@ -1,0 +1,87 @@
+"""A Redis master with a replica and a Sentinel that watches them, on loopback."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Self
+
+from redis import Redis, exceptions
+
+from devstack.child import Child
+from devstack.ports import free_port
+from devstack.redis_cluster import cut_off
+from devstack.redis_server import RedisServer, redis_program
+from devstack.waiting import wait_until
+
+MASTER = "leadview"
+_TIMEOUT_SECONDS = 30.0
+_CONFIGURATION = """\
+port {port}
+bind 127.0.0.1
+dir {directory}
+sentinel monitor {master} 127.0.0.1 {master_port} 1
+sentinel down-after-milliseconds {master} 500
+sentinel failover-timeout {master} 2000
+"""
+
+
+class RedisSentinel:
+    """`master` and `replica` as they begin. A context manager that stops everything."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises RedisServerMissing, ServerFailed, TimeoutError."""
+        self.port = free_port()
+        self._stack = ExitStack()
+        with self._stack:
+            self.master = self._stack.enter_context(RedisServer.start(directory / "master"))
+            options = ["--replicaof", "127.0.0.1", str(self.master.port)]
+            self.replica = self._stack.enter_context(RedisServer.start(directory / "replica", options=options))
+            sentinel = self._launch(directory / "sentinel")
+            self._stack.callback(sentinel.stop)
+            wait_until(lambda: self._replicas() == 1, "the Sentinel knows the replica", _TIMEOUT_SECONDS)
+            self._stack = self._stack.pop_all()
+
+    @property
+    def url(self) -> str:
+        """Names a Sentinel first that is not there: the others are to be asked."""
+        return f"redis+sentinel://127.0.0.1:1,127.0.0.1:{self.port}/{MASTER}"
+
+    @contextmanager
+    def losing(self) -> Iterator[None]:
+        """Inside, the replica gets nothing more: what the master acknowledges, `fail_over` will lose."""
+        cut_off(self.master, self.replica)
+        try:
+            yield
+        finally:
+            self.replica.resume()
+
+    def fail_over(self) -> None:
+        """Kill the master, and wait until the Sentinel names the replica as the master, with what it has."""
+        self.master.kill()
+        self.replica.resume()
+        wait_until(self._is_promoted, "the replica is promoted", _TIMEOUT_SECONDS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._stack.close()
+
+    def _launch(self, directory: Path) -> Child:
+        directory.mkdir(parents=True)
+        configuration = directory / "sentinel.conf"
+        configuration.write_text(
+            _CONFIGURATION.format(port=self.port, directory=directory, master=MASTER, master_port=self.master.port)
+        )
+        return Child([str(redis_program()), str(configuration), "--sentinel"], log=directory / "sentinel.log")
+
+    def _replicas(self) -> int:
+        try:
+            with Redis(port=self.port, socket_timeout=5.0) as client:
+                return len(client.sentinel_slaves(MASTER))
+        except exceptions.ConnectionError:
+            return 0
+
+    def _is_promoted(self) -> bool:
+        with Redis(port=self.port, socket_timeout=5.0) as client:
+            return bool(client.sentinel_get_master_addr_by_name(MASTER)[1] == self.replica.port)

@@ -1,0 +1,81 @@
+"""`LEADVIEW_REDIS_URL`: one server, a master that Sentinels name, or a cluster.
+
+    redis://[user:password@]host[:port][/database]
+    redis+sentinel://[user:password@]host[:port][,host[:port]…]/master name[/database]
+    redis+cluster://[user:password@]host[:port][,host[:port]…]
+
+`rediss` in place of `redis` asks for TLS. User and password are those of the Redis servers, never of the Sentinels.
+"""
+
+import re
+from typing import Literal
+from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
+
+Kind = Literal["server", "sentinel", "cluster"]
+Host = tuple[str, int]
+
+_PORTS: dict[Kind, int] = {"server": 6379, "sentinel": 26379, "cluster": 6379}
+_FORM = re.compile(
+    r"(?P<scheme>rediss?)(\+(?P<kind>sentinel|cluster))?://((?P<user>[^/?#]*)@)?"
+    r"(?P<hosts>[^@/?#]*)(?P<path>/[^?#]*)?(?P<query>\?[^#]*)?"
+)
+
+
+class RedisUrl(Struct, frozen=True):
+    """What a URL says. `server` is a plain URL of the first host, with what a connection to any server needs."""
+
+    kind: Kind
+    server: str
+    hosts: tuple[Host, ...]
+    master: str = ""
+    """The name that the Sentinels know it by."""
+
+
+def redis_url(text: str) -> RedisUrl:
+    """Read it. Raises ValueError, whose message shows nothing of the text: there may be a password in it."""
+    match = _FORM.fullmatch(text)
+    if not match:
+        raise ValueError(
+            "it begins with redis://, redis+sentinel:// or redis+cluster:// (rediss… with TLS); "
+            "in a password, write special characters as %2F and the like"
+        )
+    kind: Kind = match["kind"] or "server"  # type: ignore[assignment]  # the pattern has no others
+    _host(f"{match['user'] or ''}@h", kind)  # redis-py reads it once more, and would show it in its error
+    hosts = tuple(_host(part, kind) for part in match["hosts"].split(","))
+    path = match["path"] or ""
+    if kind == "server":
+        if len(hosts) > 1:
+            raise ValueError("it has several hosts: write redis+cluster:// or redis+sentinel://")
+        return RedisUrl(kind, text, hosts)
+    master, database = _master(path) if kind == "sentinel" else ("", _no_path(path))
+    user = f"{match['user']}@" if match["user"] else ""
+    server = f"{match['scheme']}://{user}{match['hosts'].split(',')[0]}{database}{match['query'] or ''}"
+    return RedisUrl(kind, server, hosts, master)
+
+
+def _host(text: str, kind: Kind) -> Host:
+    try:
+        parts = urlsplit(f"//{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise ValueError("a host or port in it is not valid, so it is no valid URL") from None
+    if port == 0:
+        raise ValueError("its port is 1 to 65535")
+    if not host and kind != "server":
+        raise ValueError("it lacks a host")
+    return host or "127.0.0.1", _PORTS[kind] if port is None else port
+
+
+def _master(path: str) -> tuple[str, str]:
+    name, slash, database = path.removeprefix("/").partition("/")
+    if not name:
+        raise ValueError("it lacks the master's name: redis+sentinel://host,host/name")
+    return unquote(name), slash + database
+
+
+def _no_path(path: str) -> str:
+    if path.strip("/") not in ("", "0"):
+        raise ValueError("a cluster has database 0 only")
+    return ""

@@ -1,0 +1,255 @@
+"""A Redis Cluster of three primaries with replicas: slots move while it is used, and a primary fails."""
+
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devstack.redis_cluster import RedisCluster
+from devstack.redis_server import RedisServer, RedisServerMissing
+from projector.checkpoint import NONE, Position, Step, Stored, WentBack
+from projector.errors import Refused
+from projector.ledger import Ledger
+from projector.record import Partition
+from projector.store import Store
+from schemas import names
+from schemas.api_keys import key_hash, mint, organization_tag
+from schemas.settings import ApiSettings, ProjectorSettings
+from tests import crm
+from tests.histories import traffic
+from tests.service.api_server import LEADS, ApiServer, Response, running_api
+from tests.service.flow import Flow
+from tests.service.records import Records
+from tests.service.services import Kafka, client_of, not_available
+from tests.waiting import wait_until
+
+HOME = names.tag_slot(names.HOME)
+ORGANIZATION = names.tag_slot(organization_tag(crm.ORGANIZATION).encode())
+GENERATIONS = names.tag_slot(names.GENERATIONS)
+AT = Partition("crm.leads", 0)
+KEY = mint(crm.ORGANIZATION)
+ACCESS = (crm.organization(1), crm.api_key(1, hash=key_hash(KEY)))
+
+
+@pytest.fixture
+def cluster(three_primaries: RedisCluster) -> Iterator[RedisCluster]:
+    """Three primaries. Afterwards it is empty, with all slots where they were."""
+    owners = {slot: three_primaries.owner(slot) for slot in (HOME, ORGANIZATION, GENERATIONS)}
+    yield three_primaries
+    with client_of(three_primaries.url) as client:
+        client.flushdb()
+    for slot, owner in owners.items():
+        if three_primaries.owner(slot) is not owner:
+            three_primaries.move_slot(slot, owner)
+
+
+@pytest.fixture
+def replicated(tmp_path: Path) -> Iterator[RedisCluster]:
+    """A cluster of its own, with replicas."""
+    try:
+        cluster = RedisCluster(tmp_path / "cluster", replicas=True)
+    except RedisServerMissing as error:
+        not_available(str(error))
+    with cluster:
+        yield cluster
+
+
+@pytest.fixture
+def flow(kafka: Kafka, topic_prefix: str, cluster: RedisCluster, tmp_path: Path) -> Iterator[Flow]:
+    flow = Flow(kafka, topic_prefix, cluster, tmp_path)
+    try:
+        yield flow
+    finally:
+        flow.close()
+
+
+def other_than(cluster: RedisCluster, node: RedisServer) -> RedisServer:
+    return next(primary for primary in cluster.primaries if primary is not node)
+
+
+def step(expected: int, offset: int) -> dict[Partition, Step]:
+    return {AT: Step(expected, Position(offset, 1, 1))}
+
+
+class Reader:
+    """Asks the API for a lead, again and again, in a thread of its own."""
+
+    def __init__(self, api: ApiServer) -> None:
+        self.statuses: list[int] = []
+        self._stop = threading.Event()
+        self._api = api
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self.statuses.append(lead(self._api).status)
+
+    async def goes_on(self) -> None:
+        seen = len(self.statuses)
+        await wait_until(lambda: len(self.statuses) > seen + 3, "requests go on")
+
+    @contextmanager
+    def running(self) -> Iterator["Reader"]:
+        self._thread.start()
+        try:
+            yield self
+        finally:
+            self._stop.set()
+            self._thread.join()
+
+
+def lead(api: ApiServer) -> Response:
+    return api.get(LEADS + crm.LEAD, key=KEY)
+
+
+def api_settings(cluster: RedisCluster) -> ApiSettings:
+    return ApiSettings(
+        redis_url=cluster.url, key_rate_limit="1000000/1s", organization_rate_limit="1000000/1s", api_redis_timeout=1.0
+    )
+
+
+@pytest.mark.apache
+async def test_slots_move_while_it_is_used(flow: Flow, cluster: RedisCluster) -> None:
+    flow.create_topics()
+    flow.publish(*ACCESS, crm.contact(1), crm.lead(1))
+    flow.publish_all(traffic(1, 500))
+    flow.start(batch_records=200)
+    await flow.settled()
+    await wait_until(lambda: flow.client.hget(names.GENERATIONS, "live") == b"1", "it is served")
+    with running_api(api_settings(cluster)) as api, Reader(api).running() as reader:
+        for seed, slot in enumerate((ORGANIZATION, HOME, GENERATIONS), start=2):
+            source = cluster.owner(slot)
+            with cluster.moving(slot, other_than(cluster, source)) as move:
+                move(50)  # half-way: ASK for what has gone, TRYAGAIN where a call needs both sides
+                flow.publish_all(traffic(seed, 200))
+                await reader.goes_on()
+            await wait_until(lambda: reader.statuses[-1] == 200, "it is served from where it is now")
+            assert cluster.owner(slot) is not source
+        await flow.settled()
+    assert set(reader.statuses) <= {200, 503}
+    assert reader.statuses.count(200) > 20
+    assert "Redis is behind" not in flow.log().read_text()
+
+
+@pytest.mark.apache
+async def test_a_primary_fails_and_its_replica_had_lost_the_tail(
+    kafka: Kafka, topic_prefix: str, replicated: RedisCluster, tmp_path: Path
+) -> None:
+    flow = Flow(kafka, topic_prefix, replicated, tmp_path)
+    flow.create_topics()
+    flow.publish(*ACCESS, crm.contact(1), crm.lead(1))
+    flow.publish_all(traffic(1, 300))
+    number = replicated.primaries.index(replicated.owner(ORGANIZATION))
+    try:
+        flow.start(batch_records=200)
+        await flow.settled()
+        await wait_until(lambda: flow.client.hget(names.GENERATIONS, "live") == b"1", "it is served")
+        with running_api(api_settings(replicated)) as api, replicated.losing(number):
+            flow.publish(crm.lead(2, stage="STALE"))
+            flow.publish_all(traffic(2, 300))
+            await flow.settled()  # acknowledged, and covered
+            assert lead(api).json["stage"] == "STALE"
+            replicated.fail_over(number)
+            await wait_until(lambda: lead(api).status == 200, "the API is back", 1.5)
+            await flow.settled()
+            assert lead(api).json["stage"] == "STALE"
+    finally:
+        flow.close()
+
+
+async def test_one_trip_a_request(cluster: RedisCluster) -> None:
+    with client_of(cluster.url) as client, running_api(api_settings(cluster)) as api:
+        callers = [Records(client).caller() for _ in range(20)]
+        before = commands(cluster)
+        statuses = [api.get(LEADS + crm.LEAD, key=caller.key).status for caller in callers * 3]
+        after = commands(cluster)
+    spent = {name: after[name] - before.get(name, 0) for name in after}
+    assert statuses == [404] * 60
+    assert spent.pop("evalsha") - spent.pop("script", 0) == 60
+    # What the API polls, what this test asks over connections of its own, and what is called inside the script.
+    others = {"hget", "exists", "hset", "expire", "client", "hello", "info", "get", "set", "time"}
+    assert {name for name, count in spent.items() if count} <= others
+
+
+def commands(cluster: RedisCluster) -> dict[str, int]:
+    """How often each was called, on all primaries."""
+    found: dict[str, int] = {}
+    for primary in cluster.primaries:
+        with primary.client() as client:
+            for name, stat in client.info("commandstats").items():
+                command = name.removeprefix("cmdstat_").partition("|")[0]
+                found[command] = found.get(command, 0) + stat["calls"]
+    return found
+
+
+@pytest.fixture
+async def store(cluster: RedisCluster) -> AsyncIterator[Store]:
+    store = Store(ProjectorSettings(redis_url=cluster.url))
+    yield store
+    await store.close()
+
+
+async def test_every_shard_has_a_copy_of_the_positions(store: Store, cluster: RedisCluster) -> None:
+    assert await Ledger(store).cover((1,), step(NONE, 7), []) == Stored(0)
+    for primary in cluster.primaries:
+        with primary.client() as client:
+            [ledger] = client.scan_iter("lv:{*}:positions")
+            assert client.hget(ledger, "crm.leads:0") == "7 1 1"
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("lose", "left"),
+    [
+        pytest.param(lambda client, _: client.flushall(), None, id="emptied"),
+        pytest.param(lambda client, key: client.hset(key, "crm.leads:0", "5 1 1"), 5, id="went back"),
+    ],
+)
+async def test_what_one_shard_has_lost_is_read_again(
+    store: Store, cluster: RedisCluster, number: int, lose: Any, left: int | None
+) -> None:
+    """By the projector that runs, and by one that starts."""
+    ledger = Ledger(store)
+    await ledger.cover((1,), step(NONE, 7), [])
+    with cluster.primaries[number].client() as client:
+        lose(client, next(client.scan_iter("lv:{*}:positions")))
+    assert await Ledger(store).positions([AT]) == {AT: left}
+    assert await ledger.cover((1,), step(7, 9), []) == WentBack(["crm.leads:0"])
+    assert await ledger.positions([AT]) == {AT: left}
+    assert await ledger.cover((1,), step(left or NONE, 9), []) == Stored(0)
+    assert await Ledger(store).positions([AT]) == {AT: 9}
+
+
+async def test_a_shard_whose_copy_was_moved_away_gets_another(store: Store, cluster: RedisCluster) -> None:
+    """And speaks for itself from then on."""
+    ledger = Ledger(store)
+    await ledger.cover((1,), step(NONE, 7), [])
+    source = cluster.owner(HOME)
+    cluster.move_slot(HOME, other_than(cluster, source))
+    assert await Ledger(store).positions([AT]) == {AT: 7}
+    assert await ledger.cover((1,), step(7, 9), []) == Stored(0)
+    assert await ledger.cover((1,), step(9, 11), []) == Stored(0)
+    with source.client() as client:
+        [own] = client.scan_iter("lv:{*}:positions")
+        assert client.hget(own, "crm.leads:0") == "11 1 1"
+        client.flushall()
+    assert await Ledger(store).positions([AT]) == {AT: None}
+
+
+async def test_a_node_of_a_cluster_is_no_server(cluster: RedisCluster) -> None:
+    store = Store(ProjectorSettings(redis_url=cluster.primaries[0].url))
+    try:
+        with pytest.raises(Refused, match=r"write redis\+cluster://"):
+            await store.check()
+    finally:
+        await store.close()
+
+
+async def test_the_api_says_so_as_well(cluster: RedisCluster, caplog: pytest.LogCaptureFixture) -> None:
+    other = other_than(cluster, cluster.owner(GENERATIONS))
+    with running_api(ApiSettings(redis_url=other.url), ready=False) as api:
+        await wait_until(lambda: "write redis+cluster://" in caplog.text, "the log says what to do")
+        assert lead(api).status == 503

@@ -1,0 +1,79 @@
+"""A master that a Sentinel watches: it fails, and its replica, promoted, lacks what was acknowledged last."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from devstack.redis_sentinel import RedisSentinel
+from devstack.redis_server import RedisServer, RedisServerMissing
+from projector.checkpoint import NONE, Position, Step, Stored
+from projector.errors import Unavailable
+from projector.ledger import Ledger
+from projector.record import Partition
+from projector.store import Store
+from schemas import names
+from schemas.api_keys import key_hash, mint
+from schemas.settings import ApiSettings, ProjectorSettings
+from tests import crm
+from tests.histories import traffic
+from tests.service.api_server import LEADS, running_api
+from tests.service.flow import Flow
+from tests.service.services import Kafka, not_available
+from tests.waiting import wait_until
+
+AT = Partition("crm.leads", 0)
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[RedisSentinel]:
+    try:
+        sentinel = RedisSentinel(tmp_path / "redis")
+    except RedisServerMissing as error:
+        not_available(str(error))
+    with sentinel:
+        yield sentinel
+
+
+@pytest.mark.apache
+async def test_a_failover_that_loses_acknowledged_writes(
+    kafka: Kafka, topic_prefix: str, redis: RedisSentinel, tmp_path: Path
+) -> None:
+    """The projector notices by the positions, and repairs; the API follows within a second of the promotion."""
+    key = mint(crm.ORGANIZATION)
+    flow = Flow(kafka, topic_prefix, redis, tmp_path)
+    flow.create_topics()
+    flow.publish(crm.organization(1), crm.api_key(1, hash=key_hash(key)), crm.contact(1), crm.lead(1))
+    flow.publish_all(traffic(1, 300))
+    try:
+        flow.start(batch_records=200)
+        await flow.settled()
+        await wait_until(lambda: flow.client.hget(names.GENERATIONS, "live") == b"1", "it is served")
+        with running_api(ApiSettings(redis_url=redis.url)) as api, redis.losing():
+            flow.publish(crm.lead(2, stage="STALE"))
+            flow.publish_all(traffic(2, 300))
+            await flow.settled()  # acknowledged, and covered
+            assert api.get(LEADS + crm.LEAD, key=key).json["stage"] == "STALE"
+            redis.fail_over()
+            await wait_until(lambda: api.get(LEADS + crm.LEAD, key=key).status == 200, "the API is back", 1.5)
+            await flow.settled()
+            assert api.get(LEADS + crm.LEAD, key=key).json["stage"] == "STALE"
+    finally:
+        flow.close()
+
+
+async def test_a_batch_is_not_covered_where_redis_has_restarted_meanwhile(tmp_path: Path) -> None:
+    """The position before it may be there, and what was acknowledged since may not."""
+    with RedisServer.start(tmp_path, appendonly=True, options=["--appendfsync", "always"]) as server:
+        store = Store(ProjectorSettings(redis_url=server.url))
+        ledger = Ledger(store)
+        assert await ledger.positions([AT]) == {AT: None}
+        assert await ledger.cover((1,), {AT: Step(NONE, Position(5, 1, 1))}, []) == Stored(0)
+        server.restart()
+        with pytest.raises(Unavailable):  # the connection may have to break first
+            await ledger.cover((1,), {AT: Step(5, Position(9, 1, 1))}, [])
+        with pytest.raises(Unavailable, match="restarted or failed over"):
+            await ledger.cover((1,), {AT: Step(5, Position(9, 1, 1))}, [])
+        assert await ledger.positions([AT]) == {AT: 5}
+        assert await ledger.cover((1,), {AT: Step(5, Position(9, 1, 1))}, []) == Stored(0)
+        await store.close()

@@ -1,0 +1,106 @@
+"""The users of deploy/redis-users.conf.example: enough for both processes, and not more."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from redis.exceptions import NoPermissionError, ResponseError
+
+from devstack.redis_server import RedisServer
+from schemas import names
+from schemas.api_keys import key_hash, mint
+from schemas.settings import ApiSettings, load, variable
+from tests import crm
+from tests.service.api_server import LEADS, running_api
+from tests.service.flow import Flow
+from tests.service.services import Kafka, not_available
+from tests.waiting import wait_until
+
+EXAMPLE = Path(__file__).parents[2] / "deploy" / "redis-users.conf.example"
+OWNER = names.organization(crm.ORGANIZATION)
+LEAD = names.lead(OWNER, 1, crm.LEAD)
+
+
+def password(user: str) -> str:
+    found = re.search(rf"^user {user} on >(\S+)", EXAMPLE.read_text(), re.MULTILINE)
+    assert found
+    return found[1]
+
+
+def access(user: str) -> dict[str, str]:
+    return {"redis_username": user, "redis_password": password(user)}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    program = shutil.which("redis-server")
+    if (
+        not program
+        or " v=6" in subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    ):
+        not_available("selectors in ACLs need a redis-server of version 7 or later on PATH")
+    with RedisServer.start(tmp_path / "redis", program=program, options=["--include", str(EXAMPLE)]) as server:
+        yield server
+
+
+@pytest.mark.apache
+async def test_the_example_is_enough(kafka: Kafka, topic_prefix: str, server: RedisServer, tmp_path: Path) -> None:
+    key = mint(crm.ORGANIZATION)
+    flow = Flow(kafka, topic_prefix, server, tmp_path)
+    flow.create_topics(partitions=1)
+    flow.publish(crm.organization(1), crm.api_key(1, hash=key_hash(key)), crm.contact(1), crm.lead(1))
+    projector = access("leadview-projector")
+    try:
+        flow.start(**projector)
+        await flow.settled()
+        flow.publish(crm.contact(2, first_name="Grace"), crm.organization(1, id=crm.OTHER_ORGANIZATION))
+        await flow.settled()
+        await wait_until(lambda: flow.client.hget(names.GENERATIONS, "live") == b"1", "it is served")
+        assert flow.command("status", **projector).returncode == 0
+        assert flow.command("verify", **projector).returncode == 0
+        user = {variable(name): value for name, value in access("leadview-api").items()}
+        with running_api(load(ApiSettings, user | {"LEADVIEW_REDIS_URL": server.url})) as api:
+            answer = api.get(LEADS + crm.LEAD, key=key)
+            assert (answer.status, answer.headers["x-ratelimit-remaining"]) == (200, "99")
+            assert api.get(LEADS + crm.LEAD, key=key).headers["x-ratelimit-remaining"] == "98"
+            await wait_until(lambda: flow.client.exists(names.LATENCY), "the API reports its latency")
+        refused = {entry["object"] for entry in flow.client.acl_log()}
+        assert refused <= {"client|setinfo"}  # redis-py names itself from Redis 7.2 on, and need not
+    finally:
+        flow.close()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(("SET", LEAD, "x"), id="overwrite a document"),
+        pytest.param(("DEL", LEAD), id="delete a document"),
+        pytest.param(("SET", OWNER, "x"), id="give access"),
+        pytest.param(("HSET", names.GENERATIONS, "live", "2"), id="serve another generation"),
+        pytest.param(("SET", "another", "x"), id="write elsewhere"),
+        pytest.param(("GET", "another"), id="read elsewhere"),
+        pytest.param(("KEYS", "*"), id="look for keys"),
+        pytest.param(("FLUSHALL",), id="delete everything"),
+        pytest.param(("CONFIG", "GET", "requirepass"), id="read the configuration"),
+        pytest.param(("EVAL", "return 1", 0), id="run a text"),
+    ],
+)
+def test_what_the_api_may_not_do(server: RedisServer, command: tuple[Any, ...]) -> None:
+    with redis.Redis(port=server.port, username="leadview-api", password=password("leadview-api")) as client:
+        with pytest.raises(NoPermissionError):
+            client.execute_command(*command)
+        assert client.set(names.organization_limit(OWNER), "1", px=1000)
+
+
+def test_a_script_gives_the_api_no_more_rights(server: RedisServer) -> None:
+    with redis.Redis(port=server.port, username="leadview-api", password=password("leadview-api")) as client:
+        sha = client.script_load("return redis.call('SET', KEYS[1], 'x')")
+        with pytest.raises(ResponseError, match="can't access"):
+            client.evalsha(sha, 1, LEAD)
+        assert client.evalsha(sha, 1, names.organization_limit(OWNER)) == b"OK"
+        assert client.get(LEAD) is None

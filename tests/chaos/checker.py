@@ -117,8 +117,7 @@ class Checker:
         elif answer.status not in (200, 401, 403, 404):
             self._wrong("status", f"{answer.status} is never right here", answer)
         elif emptied := self._loss_during(answer):
-            noticed = emptied.began_at + NOTICED_SECONDS < answer.asked_at
-            if emptied.all_503 and noticed and answer.answered_at < emptied.ended_at:
+            if emptied.began_at + NOTICED_SECONDS < answer.asked_at and answer.answered_at < emptied.dark_until:
                 self._wrong("emptied", f"{answer.status} while Redis was being filled again", answer)
         elif not self._is_loose(answer):
             self._check_registers(answer, floors)

@@ -76,13 +76,13 @@ class Window(Struct):
 class Loss(Struct):
     """Redis lost acknowledged writes in this time: what it holds after is what it held at `back_to` (-inf: nothing).
 
-    `all_503`: in between nothing but 503 may be answered, but for a moment until it is noticed.
+    `dark_until`: so long nothing but 503 may be answered, but for a moment at the beginning, until it is noticed.
     """
 
     began_at: float
     ended_at: float
     back_to: float
-    all_503: bool = False
+    dark_until: float = -inf
 
 
 class CaughtUp(Struct):
@@ -108,9 +108,7 @@ class History(Struct):
     def allows(self, status: int, answer: Answer) -> bool:
         """Was a fault at work while this was asked under which such a status is right?"""
         return any(
-            status in window.allows
-            and window.began_at <= answer.answered_at
-            and answer.asked_at <= window.recovered_at
+            status in window.allows and window.began_at <= answer.answered_at and answer.asked_at <= window.recovered_at
             for window in self.windows
         )
 
@@ -133,4 +131,3 @@ class Floors:
         """Redis is again what it was at that time."""
         for row in self._rows.values():
             del row[bisect_left(row, (at, -1)) :]
-

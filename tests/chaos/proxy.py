@@ -118,9 +118,10 @@ class FaultProxy:
         self._writers.add(up_writer)
         self._upward.add(up_writer)
         try:
-            pumps = [asyncio.ensure_future(self._pump(reader, up_writer)), asyncio.ensure_future(
-                self._pump(up_reader, writer)
-            )]
+            pumps = [
+                asyncio.ensure_future(self._pump(reader, up_writer)),
+                asyncio.ensure_future(self._pump(up_reader, writer)),
+            ]
             try:
                 await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
             finally:

@@ -82,10 +82,10 @@ class Flow:
         client.create_partitions([NewPartitions(topic, number)])[topic].result(20)
         self._producer = self._new_producer()  # the former one does not know of them yet
 
-    def start(self, name: str = "projector", **settings: object) -> Child:
+    def start(self, name: str = "projector", command: str = "run", **settings: object) -> Child:
         """A projector process. Its log is `<name>.log`."""
-        command = [sys.executable, "-m", "projector", "run"]
-        child = Child(command, log=self.log(name), environment=self.environment(**settings))
+        command_line = [sys.executable, "-m", "projector", command]
+        child = Child(command_line, log=self.log(name), environment=self.environment(**settings))
         self._children.append(child)
         return child
 

@@ -68,8 +68,8 @@ def caught_up(up_to: float, at: float) -> Plant:
     return lambda found: found.caught_up.append(CaughtUp(up_to, at))
 
 
-def loss(began: float, ended: float, back_to: float, *, all_503: bool = False) -> Plant:
-    return lambda found: found.losses.append(Loss(began, ended, back_to, all_503))
+def loss(began: float, ended: float, back_to: float, dark_until: float = -inf) -> Plant:
+    return lambda found: found.losses.append(Loss(began, ended, back_to, dark_until))
 
 
 def window(began: float, recovered: float, *allows: int) -> Plant:
@@ -102,9 +102,7 @@ RIGHT = [
         id="an organization created again is replayed",
     ),
     pytest.param(
-        together(
-            loss(5, 8, -inf, all_503=True), window(5, 9, 503), with_answers(answer(401, 5.4), answer(503, 7))
-        ),
+        together(loss(5, 8, -inf, 8), window(5, 9, 503), with_answers(answer(401, 5.4), answer(503, 7))),
         id="Redis was emptied",
     ),
 ]
@@ -115,9 +113,7 @@ WRONG = [
         with_answers(answer(200, 2.5, "v2"), answer(404, 3), answer(200, 3.5, "v2")), "resurrected", id="resurrected"
     ),
     pytest.param(with_answers(answer(200, 4, "v4"), answer(404, 5)), "lost", id="lost after it was seen"),
-    pytest.param(
-        together(caught_up(5, 6), with_answers(answer(404, 7))), "lost", id="lost after it was applied"
-    ),
+    pytest.param(together(caught_up(5, 6), with_answers(answer(404, 7))), "lost", id="lost after it was applied"),
     pytest.param(
         together(caught_up(5, 6), with_answers(answer(200, 7, "v2"))), "went back", id="behind what was applied"
     ),
@@ -137,9 +133,7 @@ WRONG = [
         "access",
         id="served after it was revoked",
     ),
-    pytest.param(
-        together(access((5, "revoked")), with_answers(answer(200, 6.2, "v4"))), "late", id="revoked too late"
-    ),
+    pytest.param(together(access((5, "revoked")), with_answers(answer(200, 6.2, "v4"))), "late", id="revoked too late"),
     pytest.param(
         together(access((5, "off"), of=OWNER), with_answers(answer(200, 6.2, "v4"))), "late", id="off too late"
     ),
@@ -150,9 +144,7 @@ WRONG = [
         "went back",
         id="a contact is older than what its lead has shown",
     ),
-    pytest.param(
-        together(loss(5, 8, -inf, all_503=True), with_answers(answer(404, 6))), "emptied", id="404 of an emptied Redis"
-    ),
+    pytest.param(together(loss(5, 8, -inf, 8), with_answers(answer(404, 6))), "emptied", id="404 of an emptied Redis"),
     pytest.param(
         together(with_answers(answer(200, 2.5, "v2"), answer(200, 6, "v1")), loss(5, 5.5, 3)),
         "went back",

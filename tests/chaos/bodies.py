@@ -28,9 +28,10 @@ class Bodies:
     def __call__(self, register: Entity, shown: str, contact_shown: str | None) -> bytes | None:
         """The body of a version; of a lead, with this version of its contact. None where there is no such version."""
         document = self._documents.get((register, shown))
-        if isinstance(document, documents.Lead) and contact_shown is not None:
-            contact = self._documents.get(((Kind.CONTACT, register[1], document.contact_id), contact_shown))
-            if not isinstance(contact, documents.Contact):
+        if isinstance(document, documents.Lead):
+            contact = self._documents.get(((Kind.CONTACT, register[1], document.contact_id), contact_shown or ""))
+            if contact_shown is not None and contact is None:
                 return None
-            document = msgspec.structs.replace(document, contact=mapping.contact_summary(contact))
+            summary = mapping.contact_summary(contact) if isinstance(contact, documents.Contact) else None
+            document = msgspec.structs.replace(document, contact=summary)
         return msgspec.json.encode(document) if document else None

@@ -28,6 +28,15 @@ class Anomaly(Struct, frozen=True):
     kind: str
     what: str
     answer: Answer
+    near: str = ""
+    """The faults that were at work then."""
+
+    def __str__(self) -> str:
+        answer = self.answer
+        kind, organization, id_ = answer.wanted
+        shown = f" {answer.shown} with contact {answer.contact_shown}" if answer.status == 200 else ""
+        asked = f"{kind} {organization[-2:]} {id_[-4:]} with key {answer.key[2][-2:]}"
+        return f"{self.kind}: {asked} at {answer.asked_at:.3f}: {answer.status}{shown}: {self.what} [{self.near}]"
 
 
 class Verdict(Struct):
@@ -189,7 +198,12 @@ class Checker:
                 self._wrong("late", f"access was changed {delay:.2f} s before", answer)
 
     def _wrong(self, kind: str, what: str, answer: Answer) -> None:
-        self._verdict.anomalies.append(Anomaly(kind, what, answer))
+        near = ", ".join(
+            f"{window.fault} {window.began_at:.3f} {window.healed_at:.3f} {window.recovered_at:.3f}"
+            for window in self._history.windows
+            if window.began_at <= answer.answered_at and answer.asked_at <= window.recovered_at + 1
+        )
+        self._verdict.anomalies.append(Anomaly(kind, what, answer, near))
 
 
 def _kind(states: list[State], sent: list[int], floor: int, register: Entity) -> str:

@@ -69,9 +69,9 @@ class Core:
             return self._bad(organization)
         if chance < 0.03:
             return Change(self._random.choice(list(self._newest.values())), None)  # published twice
-        if chance < 0.06:
+        if chance < 0.045:
             return self._switch_key(organization)
-        if chance < 0.065:
+        if chance < 0.048:
             return self._switch_organization(organization)
         if chance < 0.40:
             return self._any(Kind.CONTACT, organization, self.contacts)

@@ -175,16 +175,16 @@ def _in_mood(proxy: FaultProxy, mood: Mood) -> Iterator[None]:
 
 @contextmanager
 def _latency(world: World, random: Random) -> Iterator[None]:
-    with _in_mood(world.to_api, Mood(latency=random.uniform(0.01, 0.1))):
-        with _in_mood(world.to_projector, Mood(latency=random.uniform(0.01, 0.3))):
-            yield
+    late, later = Mood(latency=random.uniform(0.01, 0.1)), Mood(latency=random.uniform(0.01, 0.3))
+    with _in_mood(world.to_api, late), _in_mood(world.to_projector, later):
+        yield
 
 
 @contextmanager
 def _sliced(world: World, random: Random) -> Iterator[None]:
-    with _in_mood(world.to_api, Mood(slice=random.randint(1, 7))):
-        with _in_mood(world.to_projector, Mood(slice=random.randint(50, 400))):
-            yield
+    small, larger = Mood(slice=random.randint(1, 7)), Mood(slice=random.randint(50, 400))
+    with _in_mood(world.to_api, small), _in_mood(world.to_projector, larger):
+        yield
 
 
 @contextmanager

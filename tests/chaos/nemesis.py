@@ -31,14 +31,14 @@ class Fault(Struct, frozen=True):
 class Nemesis:
     """Works through `faults` in an order by chance, again and again; each once before any comes twice."""
 
-    def __init__(self, world: World, faults: Sequence[Fault], seed: int, quiet_seconds: float = 1.5) -> None:
+    def __init__(self, world: World, faults: Sequence[Fault], seed: int, quiet_seconds: float = 1.0) -> None:
         self._world = world
         self._faults = faults
         self._random = Random(seed)
         self._quiet = quiet_seconds
 
     def run(self, until: float) -> None:
-        """Until that time; the fault that is at work then is mended. Raises TimeoutError where all does not get well."""
+        """Until that time; the fault that is at work then is mended. Raises TimeoutError where it stays broken."""
         for fault in chain.from_iterable(self._rounds()):
             if now() >= until:
                 return

@@ -136,7 +136,7 @@ class FaultProxy:
     async def _pump(self, reader: StreamReader, writer: StreamWriter) -> None:
         with suppress(*_BROKEN):
             while piece := await reader.read(_CHUNK):
-                while self.mood.stalled:
+                while self.mood.stalled:  # noqa: ASYNC110 - the mood is set in another thread
                     await asyncio.sleep(_STALL_POLL_SECONDS)
                 if self.mood.latency:
                     await asyncio.sleep(self.mood.latency)

@@ -31,6 +31,9 @@ class Rates(Struct, frozen=True):
     questions: float = 40
 
 
+_MODEST = Rates()
+
+
 class Report(Struct):
     """What was done, and what was found. `final` says what is wrong with what Redis holds in the end."""
 
@@ -51,19 +54,19 @@ class Report(Struct):
 
     def __str__(self) -> str:
         checked = ", ".join(
-            f"{count} × {status or 'no answer'}" for status, count in sorted(self.verdict.checked.items())
+            f"{count} x {status or 'no answer'}" for status, count in sorted(self.verdict.checked.items())
         )
         lines = [
             f"seed {self.seed}, {self.seconds:.0f} s, {self.published} changes published; answers checked: {checked}"
         ]
         lines += [
-            f"  {name:<20} × {count:<3} well again within {self.slowest[name]:.1f} s"
+            f"  {name:<20} x {count:<3} well again within {self.slowest[name]:.1f} s"
             for name, count in sorted(self.faults.items())
         ]
-        lines += [f"  operator: {', '.join(f'{name} × {count}' for name, count in sorted(self.operations.items()))}"]
+        lines += [f"  operator: {', '.join(f'{name} x {count}' for name, count in sorted(self.operations.items()))}"]
         lines += [f"  a change of access was seen within {self.verdict.latest:.2f} s while all was well"]
         lines += [f"  in the end {self.documents} documents, dead letters and access compared with the reference"]
-        lines += [f"WRONG {anomaly.kind}: {anomaly.what} {anomaly.answer}" for anomaly in self.verdict.anomalies[:20]]
+        lines += [f"WRONG {anomaly}" for anomaly in self.verdict.anomalies[:20]]
         lines += [f"WRONG in the end: {what}" for what in self.final]
         return "\n".join([*lines, "all is right" if self.is_right else f"{len(self.verdict.anomalies)} anomalies"])
 
@@ -74,7 +77,7 @@ def run(
     seconds: float,
     faults: Sequence[Fault],
     *,
-    rates: Rates = Rates(),
+    rates: Rates = _MODEST,
     access_seconds: float = 1.0,
 ) -> Report:
     """Start everything, let the nemesis work for so long, then compare all. Raises TimeoutError where it hangs."""
@@ -85,7 +88,7 @@ def run(
     world.catch_up()
     readers = [Reader(world.api_port, core, seed + number, rates.questions) for number in range(rates.readers)]
     operator = Operator(world, seed)
-    threads = [writer, operator, *readers]
+    threads: list[Writer | Operator | Reader] = [writer, operator, *readers]
     for thread in threads:
         thread.start()
     try:

@@ -76,7 +76,7 @@ class World:
         self.start_api()
 
     def start_projector(self, name: str) -> None:
-        self.projectors[name] = self.flow.start(name, **self.projector_settings())
+        self.projectors[name] = self.flow.start(name, "run", **self.projector_settings())
 
     def projector_settings(self) -> dict[str, object]:
         """Small batches, so that much can happen between them."""

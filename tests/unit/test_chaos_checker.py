@@ -6,6 +6,7 @@ from math import inf
 import pytest
 
 from projector.record import Kind
+from projector.reference import Entity
 from tests.chaos.checker import Checker
 from tests.chaos.core import ORGANIZATIONS
 from tests.chaos.history import Answer, CaughtUp, History, Loss, Window
@@ -23,12 +24,13 @@ Plant = Callable[[History], None]
 def history() -> History:
     """An organization with a key; a lead v1, v2, deleted, v4, and a contact v1, v2, a second apart from 1 on."""
     found = History()
-    for register, *values in [
-        (OWNER, "on"),
-        (KEY, "active"),
-        (LEAD, "v1", "v2", None, "v4"),
-        (CONTACT, "v1", "v2"),
-    ]:
+    rows: dict[Entity, list[str | None]] = {
+        OWNER: ["on"],
+        KEY: ["active"],
+        LEAD: ["v1", "v2", None, "v4"],
+        CONTACT: ["v1", "v2"],
+    }
+    for register, values in rows.items():
         for second, value in enumerate(values, start=1):
             found.published.add(register, value, float(second), second + 0.1)
     return found

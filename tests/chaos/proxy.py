@@ -84,10 +84,10 @@ class FaultProxy:
 
     async def _close(self) -> None:
         self._server.close()
+        self.mood = CALM
         await self._reset()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=5)
 
     async def _reset(self) -> None:
         for writer in self._writers:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from projector import checkpoint
 from projector.checkpoint import DeadLetter, Outcome, Position, Step
-from projector.command import Generations
+from projector.command import Command, Generations
 from projector.record import Partition
 from projector.store import Store
 from schemas import names
@@ -59,6 +59,13 @@ class Ledger:
         command = checkpoint.command(self._key, format_generations(writing), steps, parked)
         [reply] = await self._store.run([command])
         return checkpoint.outcome(reply)
+
+    async def forget(self, offsets: Mapping[Partition, int]) -> None:
+        """Start these partitions from the beginning, unless their positions have moved on from these."""
+        arguments = []
+        for partition, offset in offsets.items():
+            arguments += [names.position(*partition).encode(), b"%d" % offset]
+        await self._store.run([Command("forget", [self._key], arguments)])
 
 
 def parse_generations(text: bytes | str) -> Generations:

@@ -62,6 +62,17 @@ class Core:
         while True:
             yield self._next()
 
+    def again(self, kind: Kind) -> Iterator[Message]:
+        """All of a kind as it is now, once more, as after its topic was made anew: deletes as events."""
+        for entity, version in list(self._versions.items()):
+            if entity[0] is not kind:
+                continue
+            if entity in self._newest:
+                yield self._newest[entity]
+            else:
+                self._versions[entity] = version + 1  # a tombstone's marker may be there
+                yield crm.deleted(kind, version + 1, entity[2], entity[1], self._seconds())
+
     def _next(self) -> Change:
         organization = self._random.choice(ORGANIZATIONS)
         chance = self._random.random()

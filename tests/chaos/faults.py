@@ -9,6 +9,8 @@ from random import Random
 from devstack.redis_server import RedisServer
 from devstack.waiting import wait_until
 from projector.record import Kind
+from schemas import names
+from tests.chaos import brokers
 from tests.chaos.history import CaughtUp, now
 from tests.chaos.nemesis import Fault
 from tests.chaos.proxy import CALM, FaultProxy, Mood
@@ -235,6 +237,65 @@ def _partitions_raised(world: World, random: Random) -> Iterator[None]:
     yield
 
 
+@contextmanager
+def _topic_made_again(world: World, random: Random) -> Iterator[None]:
+    """Offsets start over. The core product publishes all of it once more, and the operator rebuilds."""
+    kind = random.choice(list(Kind))
+    with world.operating:
+        _drop_all(world)
+        with world.publishing:
+            world.catch_up()
+            began_at = now()
+            world.make_topic_again(kind)
+            if kind is Kind.LEAD:  # letters that speak of offsets of the former one
+                world.client.delete(names.DEAD_LETTERS)
+                world.bad_keys.clear()
+            ends = {place: end for place, end in world.flow.ends.items() if place[0] == world.flow.topic(kind)}
+            world.wait_until(lambda: ends.items() <= world.flow.positions().items(), "it is read from the beginning")
+        for words in (["rebuild"], ["promote", "--force"], ["drop"]):
+            done = world.command(*words)
+            assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+        world.lost(began_at, float("-inf"))
+    yield
+
+
+def _drop_all(world: World) -> None:
+    """Every generation but the live one."""
+    while world.command("drop").returncode == 0:
+        pass
+
+
+@contextmanager
+def _leader_killed(world: World, random: Random) -> Iterator[None]:
+    topic = world.flow.topic(random.choice(list(Kind)))
+    with _broker_killed(world, brokers.leader(world.flow.kafka.bootstrap_servers, topic)):
+        yield
+
+
+@contextmanager
+def _coordinator_killed(world: World, random: Random) -> Iterator[None]:
+    group = world.flow.group + random.choice(["", ".access"])
+    with _broker_killed(world, brokers.coordinator(world.flow.kafka.bootstrap_servers, group)):
+        yield
+
+
+@contextmanager
+def _broker_killed(world: World, node: int) -> Iterator[None]:
+    assert world.brokers is not None
+    world.brokers.kill(node - 1)
+    yield
+    world.brokers.restart(node - 1)
+
+
+@contextmanager
+def _broker_paused(world: World, random: Random) -> Iterator[None]:
+    assert world.brokers is not None
+    node = random.randrange(3)
+    world.brokers.pause(node)
+    yield
+    world.brokers.resume(node)
+
+
 FAULTS = {
     fault.name: fault
     for fault in (
@@ -261,5 +322,9 @@ FAULTS = {
         Fault("reset", _reset, UNAVAILABLE),
         Fault("half-closed", _half_closed, UNAVAILABLE),
         Fault("partitions-raised", _partitions_raised),
+        Fault("topic-made-again", _topic_made_again, seconds=(0.0, 0.1)),
+        Fault("leader-killed", _leader_killed, seconds=(1.0, 5.0), needs_brokers=True),
+        Fault("coordinator-killed", _coordinator_killed, seconds=(1.0, 5.0), needs_brokers=True),
+        Fault("broker-paused", _broker_paused, seconds=(1.0, 6.0), needs_brokers=True),
     )
 }

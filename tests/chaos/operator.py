@@ -28,8 +28,10 @@ class Operator(threading.Thread):
                 if self._ended.wait(self._random.uniform(0.0, 1.0)):
                     return
                 if command == "rebuild" and self._random.random() < 0.3:
-                    self._kill_a_rebuild()
-                self._run(command)
+                    with self._world.operating:
+                        self._kill_a_rebuild()
+                with self._world.operating:
+                    self._run(command)
 
     def stop(self) -> None:
         self._ended.set()
@@ -38,7 +40,7 @@ class Operator(threading.Thread):
     def _run(self, command: str) -> None:
         began_at = now()
         try:
-            done = self._world.flow.command(command, redis_url=self._world.to_projector.url, kafka_session_timeout=2)
+            done = self._world.command(command)
         except subprocess.TimeoutExpired:
             return  # a fault was in its way: every command can be run again
         if done.returncode == 0:

@@ -82,6 +82,7 @@ def run(
 ) -> Report:
     """Start everything, let the nemesis work for so long, then compare all. Raises TimeoutError where it hangs."""
     core, bodies, began_at = Core(seed), Bodies(), now()
+    world.again = core.again
     world.start()
     writer = Writer(world, core.more(), rates.changes)
     writer.publish(core.first())
@@ -98,7 +99,7 @@ def run(
             thread.stop()
     world.catch_up()
     report = Report(seed, now() - began_at, writer.number, operations=operator.done)
-    report.final = [*operator.wrong, *_final(world, writer)]
+    report.final = [*operator.wrong, *_final(world)]
     report.documents = len(world.flow.reference.documents())
     for reader in readers:
         world.history.answers += reader.answers
@@ -120,9 +121,9 @@ def _published(seed: int, number: int) -> list[Change]:
     return [*first, *islice(core.more(), number - len(first))]
 
 
-def _final(world: World, writer: Writer) -> list[str]:
+def _final(world: World) -> list[str]:
     """What differs from what is right, now that all is applied."""
-    return [*_wrong_documents(world), *_wrong_letters(world, writer), *_wrong_access(world)]
+    return [*_wrong_documents(world), *_wrong_letters(world), *_wrong_access(world)]
 
 
 def _wrong_documents(world: World) -> list[str]:
@@ -151,10 +152,10 @@ def _complete(world: World) -> list[int]:
     ]
 
 
-def _wrong_letters(world: World, writer: Writer) -> list[str]:
+def _wrong_letters(world: World) -> list[str]:
     letters = [msgspec.json.decode(letter) for letter in world.client.hvals(names.DEAD_LETTERS)]
     keys = sorted(letter["key"] for letter in letters)
-    return [] if keys == sorted(writer.bad_keys) else [f"{len(keys)} dead letters, {len(writer.bad_keys)} bad records"]
+    return [] if keys == sorted(world.bad_keys) else [f"{len(keys)} dead letters, {len(world.bad_keys)} bad records"]
 
 
 def _wrong_access(world: World) -> list[str]:

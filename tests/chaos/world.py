@@ -1,9 +1,10 @@
 """All that runs in a chaos run: Kafka, Redis behind two fault proxies, projectors, the API."""
 
 import shutil
+import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -17,8 +18,10 @@ from devstack.redis_server import RedisServer
 from devstack.waiting import wait_until
 from projector.record import Kind
 from schemas import names
+from tests.chaos import brokers as kafka_brokers
 from tests.chaos.history import CaughtUp, History, Loss, now
 from tests.chaos.proxy import FaultProxy
+from tests.crm import Message
 from tests.service.api_server import ApiServer
 from tests.service.flow import Flow
 from tests.service.services import Kafka
@@ -48,6 +51,12 @@ class World:
         self.partitions = dict.fromkeys(Kind, 0)
         self.publishing = threading.Lock()
         """Held while something is being published."""
+        self.operating = threading.Lock()
+        """Held while an operator's command runs."""
+        self.bad_keys: set[str] = set()
+        """Message keys of all bad records that the topics hold."""
+        self.again: Callable[[Kind], Iterable[Message]] = lambda _: ()
+        """What the core product publishes where it publishes all of a kind once more."""
         self.api_port = free_port()
         self._api: Child | None = None
 
@@ -69,8 +78,10 @@ class World:
 
     def start(self, partitions: int = 2) -> None:
         """Topics, projectors, the API."""
-        self.flow.create_topics(partitions)
-        self.partitions = dict.fromkeys(Kind, partitions)
+        if self.brokers:
+            kafka_brokers.compact_often(self.flow.kafka.bootstrap_servers)
+        for kind in Kind:
+            self._create_topic(kind, partitions)
         for name in PROJECTORS:
             self.start_projector(name)
         self.start_api()
@@ -100,6 +111,23 @@ class World:
         with suppress(OSError):
             return ApiServer(self.api_port).get("/readyz").status == 200
         return False
+
+    def _create_topic(self, kind: Kind, partitions: int) -> None:
+        self.flow.kafka.create_topic(self.flow.topic(kind), partitions)
+        kafka_brokers.compact_soon(self.flow.kafka.bootstrap_servers, self.flow.topic(kind))
+        self.partitions[kind] = partitions
+
+    def make_topic_again(self, kind: Kind, partitions: int = 2) -> None:
+        """Delete the topic of a kind, create it anew, and publish into it what the core product holds."""
+        topic = self.flow.topic(kind)
+        kafka_brokers.delete_topic(self.flow.kafka.bootstrap_servers, topic)
+        self._create_topic(kind, partitions)
+        self.flow.topic_is_new(kind)
+        self.flow.publish_all(self.again(kind))
+
+    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """An operator's command, to its end. Raises subprocess.TimeoutExpired."""
+        return self.flow.command(*words, redis_url=self.to_projector.url, kafka_session_timeout=2)
 
     def add_partition(self, kind: Kind) -> None:
         """One more for the topic of this kind."""

@@ -22,7 +22,6 @@ class Writer(threading.Thread):
         self._ended = threading.Event()
         self._failure: BaseException | None = None
         self.number = 0
-        self.bad_keys: set[str] = set()
 
     def run(self) -> None:
         try:
@@ -41,8 +40,8 @@ class Writer(threading.Thread):
             self._world.flow.publish_all(change.message for change in sent)
             for state in states:
                 state.acked_at = now()
-        self.number += len(sent)
-        self.bad_keys |= {change.message.key.decode() for change in sent if change.bad}
+            self.number += len(sent)
+            self._world.bad_keys |= {change.message.key.decode() for change in sent if change.bad}
 
     def stop(self) -> None:
         """Also fails where the writer did."""

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
+from tests.chaos.bodies import Bodies
 from tests.chaos.core import Change
 from tests.chaos.history import now
 from tests.chaos.world import World
@@ -21,6 +22,7 @@ class Writer(threading.Thread):
         self._each = max(1, round(rate * _TICK_SECONDS))
         self._ended = threading.Event()
         self._failure: BaseException | None = None
+        self.bodies = Bodies()
         self.number = 0
 
     def run(self) -> None:
@@ -40,6 +42,9 @@ class Writer(threading.Thread):
             self._world.flow.publish_all(change.message for change in sent)
             for state in states:
                 state.acked_at = now()
+            for change in sent:
+                if change.register:
+                    self.bodies.add(change.register, change.value, change.message)
             self.number += len(sent)
             self._world.bad_keys |= {change.message.key.decode() for change in sent if change.bad}
 

@@ -46,6 +46,9 @@ class Reply(Struct, frozen=True, gc=False):
     value: bytes = b""
 
 
+_NOT_THERE = (401, 403, 404)
+
+
 def read_reply(reply: int | bytes) -> Reply:
     """A reply of `serve.lua`, as its header says."""
     if isinstance(reply, int):
@@ -69,7 +72,8 @@ class Store:
     ) -> Reply:
         """Check the key, charge the limits and read a document, in one atomic step.
 
-        `record_id` is None where the path holds no UUID: the call is charged and answers 400. Raises Unavailable.
+        `record_id` is None where the path holds no UUID: the call is charged and answers 400. Raises Unavailable, also
+        where nothing is there because Redis was emptied.
         """
         generation = self._generation.current()
         if generation is None:
@@ -84,7 +88,10 @@ class Store:
         except ScriptMissing:  # it did not run, so nothing is charged twice
             await link.call(b"SCRIPT", b"LOAD", _SCRIPT)
             reply = await link.call(b"EVALSHA", _SHA, *arguments)
-        return read_reply(reply)
+        found = read_reply(reply)
+        if found.status in _NOT_THERE:
+            await self._generation.refresh()  # a Redis that was emptied a moment ago says the same
+        return found
 
     def _link(self, organization_tag: bytes) -> Link:  # noqa: ARG002 - one server holds every organization
         return self._single

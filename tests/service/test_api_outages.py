@@ -172,6 +172,40 @@ def test_an_emptied_redis_is_told_from_missing_records(
     assert_back_within_a_second(api, caller)
 
 
+@pytest.mark.parametrize(
+    "emptied",
+    [
+        pytest.param(lambda client, _: client.flushall(), id="of everything"),
+        pytest.param(
+            lambda client, caller: (client.flushall(), Records(client).key(caller.key, caller.organization_id)),
+            id="with its key back",
+        ),
+        pytest.param(
+            lambda client, caller: (
+                client.flushall(),
+                Records(client).key(caller.key, caller.organization_id),
+                Records(client).organization(caller.organization_id),
+            ),
+            id="with its access back",
+        ),
+    ],
+)
+def test_the_very_first_answer_of_an_emptied_redis_is_503(
+    api: ApiServer, caller: Caller, client: redis.Redis, emptied: Callable[[redis.Redis, Caller], object]
+) -> None:
+    """Not 401, 403 or 404 until the next poll of the generation: what is not there is asked for once more."""
+    client.hset(names.GENERATIONS, "live", 1)
+    time.sleep(0.6)  # the next poll sees it
+    for _ in range(5):
+        assert ask(api, caller).status == 404
+        emptied(client, caller)
+        assert_unavailable(ask(api, caller))
+        client.hset(names.GENERATIONS, "live", 1)
+        Records(client).key(caller.key, caller.organization_id)
+        Records(client).organization(caller.organization_id)
+        assert_back_within_a_second(api, caller)
+
+
 def test_a_generation_that_is_no_number(api: ApiServer, caller: Caller, client: redis.Redis) -> None:
     client.hset(names.GENERATIONS, "live", "x")
     assert_unavailable(api.get("/readyz"))

@@ -22,7 +22,9 @@ def compact_soon(bootstrap_servers: str, topic: str) -> None:
 
 def compact_often(bootstrap_servers: str) -> None:
     """Let the cleaners of all brokers look twice a second."""
-    _alter(admin(bootstrap_servers), ConfigResource.Type.BROKER, "", {"log.cleaner.backoff.ms": "500"})
+    client = admin(bootstrap_servers)
+    for node in client.list_topics(timeout=_SECONDS).brokers:
+        _alter(client, ConfigResource.Type.BROKER, str(node), {"log.cleaner.backoff.ms": "500"})
 
 
 def delete_topic(bootstrap_servers: str, topic: str) -> None:

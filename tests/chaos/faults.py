@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from math import inf
 from random import Random
 
 from devstack.redis_server import RedisServer
@@ -109,12 +110,12 @@ def _redis_emptied(world: World, random: Random) -> Iterator[None]:
     yield
     began_at = now()
     world.client.flushall()
-    dark_until = began_at
+    dark_from = dark_until = now()
     while not world.live():
         dark_until = now()
         assert dark_until < began_at + 60, "generation 1 is never served again"
         time.sleep(0.005)
-    world.lost(began_at, float("-inf"), dark_until)
+    world.lost(began_at, -inf, (dark_from, dark_until))
     # A generation is served when it holds all that the topics held.
     world.history.caught_up.append(CaughtUp(began_at, now()))
 
@@ -255,7 +256,7 @@ def _topic_made_again(world: World, random: Random) -> Iterator[None]:
         for words in (["rebuild"], ["promote", "--force"], ["drop"]):
             done = world.command(*words)
             assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
-        world.lost(began_at, float("-inf"))
+        world.lost(began_at, -inf)
     yield
 
 

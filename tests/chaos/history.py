@@ -76,13 +76,13 @@ class Window(Struct):
 class Loss(Struct):
     """Redis lost acknowledged writes in this time: what it holds after is what it held at `back_to` (-inf: nothing).
 
-    `dark_until`: so long nothing but 503 may be answered, but for a moment at the beginning, until it is noticed.
+    `dark`: from when to when nothing may be answered but 503.
     """
 
     began_at: float
     ended_at: float
     back_to: float
-    dark_until: float = -inf
+    dark: tuple[float, float] = (inf, -inf)
 
 
 class CaughtUp(Struct):

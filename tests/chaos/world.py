@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
+from math import inf
 from pathlib import Path
 from typing import Any, Self
 
@@ -187,9 +188,9 @@ class World:
         wait_until(self.is_ready, "the API is ready again", seconds)
         self.history.caught_up.append(CaughtUp(up_to, now()))
 
-    def lost(self, began_at: float, back_to: float, dark_until: float = float("-inf")) -> None:
+    def lost(self, began_at: float, back_to: float, dark: tuple[float, float] = (inf, -inf)) -> None:
         """Note that Redis has just lost what it had acknowledged since."""
-        self.history.losses.append(Loss(began_at, now(), back_to, dark_until))
+        self.history.losses.append(Loss(began_at, now(), back_to, dark))
 
     def wait_until(self, predicate: Callable[[], object], description: str) -> None:
         wait_until(predicate, description, RECOVER_SECONDS)

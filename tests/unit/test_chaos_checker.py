@@ -70,8 +70,8 @@ def caught_up(up_to: float, at: float) -> Plant:
     return lambda found: found.caught_up.append(CaughtUp(up_to, at))
 
 
-def loss(began: float, ended: float, back_to: float, dark_until: float = -inf) -> Plant:
-    return lambda found: found.losses.append(Loss(began, ended, back_to, dark_until))
+def loss(began: float, ended: float, back_to: float, dark: tuple[float, float] = (inf, -inf)) -> Plant:
+    return lambda found: found.losses.append(Loss(began, ended, back_to, dark))
 
 
 def window(began: float, recovered: float, *allows: int) -> Plant:
@@ -104,7 +104,7 @@ RIGHT = [
         id="an organization created again is replayed",
     ),
     pytest.param(
-        together(loss(5, 8, -inf, 8), window(5, 9, 503), with_answers(answer(401, 5.4), answer(503, 7))),
+        together(loss(5, 8, -inf, (5, 8)), window(5, 9, 503), with_answers(answer(200, 5.4, "v1"), answer(503, 7))),
         id="Redis was emptied",
     ),
 ]
@@ -146,7 +146,9 @@ WRONG = [
         "went back",
         id="a contact is older than what its lead has shown",
     ),
-    pytest.param(together(loss(5, 8, -inf, 8), with_answers(answer(404, 6))), "emptied", id="404 of an emptied Redis"),
+    pytest.param(
+        together(loss(5, 8, -inf, (5, 8)), with_answers(answer(404, 5.1))), "emptied", id="404 of an emptied Redis"
+    ),
     pytest.param(
         together(with_answers(answer(200, 2.5, "v2"), answer(200, 6, "v1")), loss(5, 5.5, 3)),
         "went back",

@@ -11,6 +11,8 @@ from msgspec import Struct
 from tests.chaos.history import Window, now
 from tests.chaos.world import World
 
+_QUIET_SECONDS = 1.0
+
 Strike = Callable[[World, Random], AbstractContextManager[None]]
 
 
@@ -31,26 +33,28 @@ class Fault(Struct, frozen=True):
 class Nemesis:
     """Works through `faults` in an order by chance, again and again; each once before any comes twice."""
 
-    def __init__(self, world: World, faults: Sequence[Fault], seed: int, quiet_seconds: float = 1.0) -> None:
+    def __init__(self, world: World, faults: Sequence[Fault], seed: int, *, pace: float = 1.0) -> None:
+        """`pace` makes everything last so much longer, or shorter."""
         self._world = world
         self._faults = faults
         self._random = Random(seed)
-        self._quiet = quiet_seconds
+        self._pace = pace
 
-    def run(self, until: float) -> None:
-        """Until that time; the fault that is at work then is mended. Raises TimeoutError where it stays broken."""
-        for fault in chain.from_iterable(self._rounds()):
-            if now() >= until:
+    def run(self, seconds: float) -> None:
+        """For so long, and each fault once at least. Raises TimeoutError where something stays broken."""
+        until = now() + seconds
+        for count, fault in enumerate(chain.from_iterable(self._rounds())):
+            if count >= len(self._faults) and now() >= until:
                 return
             self.strike(fault)
-            time.sleep(self._quiet)
+            time.sleep(_QUIET_SECONDS * self._pace)
 
     def strike(self, fault: Fault) -> None:
         world = self._world
         window = Window(fault.name, fault.allows, now())
         world.history.windows.append(window)
         with fault.strike(world, self._random):
-            time.sleep(self._random.uniform(*fault.seconds))
+            time.sleep(self._random.uniform(*fault.seconds) * self._pace)
         window.healed_at = now()
         world.catch_up()
         window.recovered_at = now()

@@ -76,6 +76,7 @@ def run(
     faults: Sequence[Fault],
     *,
     rates: Rates = _MODEST,
+    pace: float = 1.0,
     access_seconds: float = 1.0,
 ) -> Report:
     """Start everything, let the nemesis work for so long, then compare all. Raises TimeoutError where it hangs."""
@@ -91,7 +92,7 @@ def run(
     for thread in threads:
         thread.start()
     try:
-        Nemesis(world, faults, seed).run(now() + seconds)
+        Nemesis(world, faults, seed, pace=pace).run(seconds)
     finally:
         for thread in threads:
             thread.stop()

@@ -15,6 +15,7 @@ from schemas import names
 from schemas.settings import ProjectorSettings
 from tests import crm
 from tests.service.leadview import _HEAD, Leadview
+from tests.service.projection import Projection
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.apache
@@ -92,17 +93,17 @@ async def test_an_organization_that_is_still_replayed_is_not_served_half_full(wo
     assert world.served()
 
 
-async def test_a_lock_whose_holder_is_gone_holds_nobody_up_for_long(world: World) -> None:
+async def test_a_lock_whose_holder_is_gone_holds_nobody_up_for_long(projection: Projection) -> None:
     """It died, or the lock came back with an old Redis after it had been given up."""
-    assert await tasks._lock(world.store, TASK)
-    assert 0 < world.redis.ttl(LOCK) <= 10
+    assert await tasks._lock(projection.store, TASK)
+    assert 0 < projection.client.ttl(LOCK) <= 10
 
 
-async def test_a_lock_is_held_for_as_long_as_the_work_takes(world: World) -> None:
-    assert await tasks._lock(world.store, TASK)
-    renewing = asyncio.create_task(tasks._renew(world.store, TASK))
-    world.redis.expire(LOCK, 3)
-    await wait_until(lambda: world.redis.ttl(LOCK) > 3, "it is renewed", 3)
+async def test_a_lock_is_held_for_as_long_as_the_work_takes(projection: Projection) -> None:
+    assert await tasks._lock(projection.store, TASK)
+    renewing = asyncio.create_task(tasks._renew(projection.store, TASK))
+    projection.client.expire(LOCK, 3)
+    await wait_until(lambda: projection.client.ttl(LOCK) > 3, "it is renewed", 3)
     renewing.cancel()
     with suppress(asyncio.CancelledError):
         await renewing

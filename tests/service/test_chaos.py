@@ -19,7 +19,7 @@ pytestmark = pytest.mark.apache
 
 SEED = int(os.environ.get("LEADVIEW_TEST_CHAOS_SEED", "1"))
 SLOW = ("topic-made-again",)
-PACE = 0.4
+PACE = 0.25
 # Other tests may keep the machine busy: `make chaos` is strict about the second.
 ACCESS_SECONDS = 2.5
 

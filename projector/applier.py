@@ -6,8 +6,8 @@ both records, and a deleted or re-created organization becomes a task. Everythin
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, assert_never, cast
 
 import msgspec
 
@@ -40,6 +40,13 @@ class Applied(msgspec.Struct):
     respliced: int = 0
     """Leads that got another summary of their contact."""
 
+    def count(self, codes: bytes) -> None:
+        """Count what scripts answered: a digit an intent."""
+        written, stale = codes.count(b"%d" % WRITTEN), codes.count(b"%d" % STALE)
+        self.written += written
+        self.stale += stale
+        self.dropped += len(codes) - written - stale
+
     def add(self, other: "Applied") -> None:
         self.written += other.written
         self.stale += other.stale
@@ -62,34 +69,34 @@ class Applier:
         self._store = store
 
     async def apply(self, intents: Sequence[Intent], generations: Generations, *, again: bool = False) -> Applied:
-        """Write the intents in order, in all these generations, with all that follows from them.
+        """Write the intents, in any order, in all these generations, with all that follows from them.
 
         With `again`, documents are written once more where the stored ones show the very same events.
         """
         if not intents:
             return Applied()
-        replies = await self._store.run([command.command(intent, generations, again=again) for intent in intents])
+        clustered = await self._store.clustered()
+        calls = list(command.calls(intents, generations, again=again, clustered=clustered))
+        replies = await self._store.run([call.command for call in calls])
         applied = Applied()
         moves: list[Command] = []
         fans: list[_Fan] = []
         tasks: list[str] = []
-        for intent, reply in zip(intents, replies, strict=True):
-            match intent:
-                case PutLead() | DeleteLead() if isinstance(reply, list):
-                    former = [contact for contact in reply if _CONTACT_ID.fullmatch(contact)]  # else it was corrupted
-                    moves += [command.leave_contact(intent, contact.decode(), generations) for contact in former]
-                    code = WRITTEN
-                case PutContact() | DeleteContact() if isinstance(reply, list):
-                    fans.append(_Fan(intent.organization_id, intent.id, reply[1:]))
-                    code = reply[0]
-                case PutApiKey() | DeleteApiKey():
-                    code = await self._finish_api_key(intent, reply)
-                case PutOrganization():
-                    tasks += _tasks(intent, reply)
-                    code = reply & (WRITTEN | ORGANIZATION_DELETED)
-                case _:
-                    code = reply
-            _count(applied, code)
+        for call, reply in zip(calls, replies, strict=True):
+            match call.intents[0]:
+                case PutLead() | DeleteLead():
+                    moves += _moves(cast(Sequence[PutLead | DeleteLead], call.intents), reply, generations)
+                    applied.count(reply[0])
+                case PutContact() | DeleteContact():
+                    fans += _fans(cast(Sequence[PutContact | DeleteContact], call.intents), reply)
+                    applied.count(reply[0])
+                case PutApiKey() | DeleteApiKey() as key:
+                    applied.count(b"%d" % await self._finish_api_key(key, reply))
+                case PutOrganization() as organization:
+                    tasks += _tasks(organization, reply)
+                    applied.count(b"%d" % (reply & (WRITTEN | ORGANIZATION_DELETED)))
+                case unknown:
+                    assert_never(unknown)
         if tasks:
             await self._store.add_tasks(tasks)
         if moves:
@@ -123,6 +130,26 @@ class Applier:
         return cast(int, reply)
 
 
+def _moves(leads: Sequence[PutLead | DeleteLead], reply: list[Any], generations: Generations) -> Iterator[Command]:
+    for number, contact_id in _pairs(reply):
+        if _CONTACT_ID.fullmatch(contact_id):  # else the lead was corrupted
+            yield command.leave_contact(leads[number], contact_id.decode(), generations)
+
+
+def _fans(contacts: Sequence[PutContact | DeleteContact], reply: list[Any]) -> Iterable[_Fan]:
+    fans: dict[int, _Fan] = {}
+    for number, lead_id in _pairs(reply):
+        contact = contacts[number]
+        fan = fans.setdefault(number, _Fan(contact.organization_id, contact.id, []))
+        fan.lead_ids.append(lead_id)
+    return fans.values()
+
+
+def _pairs(reply: list[Any]) -> Iterator[tuple[int, bytes]]:
+    """What follows the digits in the reply of a script for documents."""
+    return zip(reply[1::2], reply[2::2], strict=True)
+
+
 def _slices(lead_ids: list[bytes]) -> Iterator[list[bytes]]:
     for start in range(0, len(lead_ids), _SLICE):
         yield lead_ids[start : start + _SLICE]
@@ -134,12 +161,3 @@ def _tasks(intent: PutOrganization, reply: int) -> list[str]:
     if reply & REPLAY_DUE:
         return [f"replay {intent.organization_id}"]
     return []
-
-
-def _count(applied: Applied, code: int) -> None:
-    if code == WRITTEN:
-        applied.written += 1
-    elif code == STALE:
-        applied.stale += 1
-    else:
-        applied.dropped += 1

@@ -1,8 +1,8 @@
 """A batch of records on its way into Redis: decoded slice by slice, then covered by one checkpoint."""
 
 import time
-from collections.abc import Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
 
 from projector import mapping
 from projector.change import read
@@ -19,28 +19,36 @@ class Batch:
     Where there are too many of them, `slices` ends early and `stopped` says why: then nothing is to be covered.
     """
 
-    def __init__(self, polled: Mapping[Partition, list[Record]], guard: BadRecordGuard) -> None:
+    def __init__(
+        self,
+        polled: Mapping[Partition, list[Record]],
+        guard: BadRecordGuard,
+        shown: Mapping[Partition, Sequence[int | None]] | None = None,
+    ) -> None:
+        """`shown` says of each record the time of its event, where documents show that very event: it is left out."""
         self._polled = polled
         self._guard = guard
+        self._shown = shown or {}
         self._event_times: dict[Partition, int] = {}
         self._oldest: int | None = None
+        self.size = sum(len(records) for records in polled.values())
+        self.left_out = 0
         self.dead_letters: list[DeadLetter] = []
         self.stopped: LineStopped | None = None
 
     def slices(self, size: int) -> Iterator[list[Intent]]:
         """What is to be written, so many records at a time."""
         intents: list[Intent] = []
-        for record in chain.from_iterable(self._polled.values()):
-            try:
-                found = self._intent(record)
-            except LineStopped as error:
-                self.stopped = error
-                return
-            if found:
-                intents.append(found)
-            if len(intents) == size:
-                yield intents
-                intents = []
+        try:
+            for partition, records in self._polled.items():
+                for intent in self._intents(partition, records):
+                    intents.append(intent)
+                    if len(intents) == size:
+                        yield intents
+                        intents = []
+        except LineStopped as error:
+            self.stopped = error
+            return
         yield intents
 
     def steps(self, positions: Mapping[Partition, int]) -> dict[Partition, Step]:
@@ -59,18 +67,28 @@ class Batch:
         """Seconds since the oldest event of the batch; None where it had bad records only."""
         return None if self._oldest is None else max(0.0, time.time() - self._oldest / 1000)
 
-    def _intent(self, record: Record) -> Intent | None:
-        """What a record asks for; None where it is bad. Raises LineStopped where too many are."""
-        try:
-            change = read(record)
-            intent = mapping.intent(change, record)
-        except BadRecord as error:
-            letter = DeadLetter.of(record, error.reason)
-            self.dead_letters.append(letter)
-            self._guard.note(f"{letter.field}: {letter.reason}")
-            return None
-        self._guard.note(None)
-        self._event_times[Partition(record.topic, record.partition)] = change.time
-        if self._oldest is None or change.time < self._oldest:
-            self._oldest = change.time
-        return intent
+    def _intents(self, partition: Partition, records: list[Record]) -> Iterator[Intent]:
+        """What the records of a partition ask for; nothing of bad ones. Raises LineStopped where too many are."""
+        note, oldest = self._guard.note, self._oldest
+        for record, shown_time in zip(records, self._shown.get(partition) or repeat(None), strict=False):
+            intent, time = None, shown_time
+            if time is None:
+                try:
+                    change = read(record)
+                    intent, time = mapping.intent(change, record), change.time
+                except BadRecord as error:
+                    self._park(record, error)
+                    continue
+            note(None)
+            self._event_times[partition] = time
+            if oldest is None or time < oldest:
+                self._oldest = oldest = time
+            if intent:
+                yield intent
+            else:
+                self.left_out += 1
+
+    def _park(self, record: Record, error: BadRecord) -> None:
+        letter = DeadLetter.of(record, error.reason)
+        self.dead_letters.append(letter)
+        self._guard.note(f"{letter.field}: {letter.reason}")

@@ -12,7 +12,7 @@ import msgspec
 from projector.errors import BadRecord
 from projector.record import EntityKey, Kind, Record, entity_key
 from schemas import events
-from schemas.fields import Timestamp
+from schemas.fields import Timestamp, are_uuids
 from schemas.layouts import milliseconds
 
 
@@ -107,8 +107,22 @@ def _check_json(content_type: str) -> None:
 
 
 def _check_ids(key: EntityKey, entity: events.Data) -> None:
+    """The key's ids are UUIDs already, so that those of the data are when they are the same."""
     if entity.id.lower() != key.id or entity.organization_id.lower() != key.organization_id:
         raise BadRecord("id and organization_id of the data are not those of the message key")
+    if isinstance(entity, events.Lead):
+        _check_other_ids(entity)
+
+
+def _check_other_ids(lead: events.Lead) -> None:
+    ids = [event.id for event in lead.events] if lead.events else []
+    ids.append(lead.contact_id)
+    if lead.assigned_to is not None:
+        ids.append(lead.assigned_to)
+    if not are_uuids(ids):
+        named = {"contact_id": lead.contact_id, "assigned_to": lead.assigned_to}
+        bad = [name for name, id_ in named.items() if id_ is not None and not are_uuids([id_])]
+        raise BadRecord(f"{bad[0] if bad else 'the id of an event'} is no UUID")
 
 
 def _without_values(error: Exception) -> str:

@@ -1,10 +1,10 @@
-"""From an intent to the script call that carries it out, in every generation that is being written.
+"""From intents to the script calls that carry them out, in every generation that is being written.
 
-Pure. All keys of a call belong to one organization, so that it is legal on a Redis Cluster.
+Pure. On a Redis Cluster all keys of a call belong to one organization, and so to one slot.
 """
 
-from collections.abc import Sequence
-from typing import assert_never
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar, assert_never
 
 import msgspec
 
@@ -21,6 +21,9 @@ from projector.intent import (
 from schemas import names
 
 Generations = tuple[int, ...]
+TOGETHER = 20
+"""Documents in one call of a script, at most. Fewer cost more each; more would keep a reader waiting."""
+T = TypeVar("T")
 
 
 class Command(msgspec.Struct, frozen=True, gc=False):
@@ -31,31 +34,88 @@ class Command(msgspec.Struct, frozen=True, gc=False):
     arguments: Sequence[bytes]
 
 
-def command(intent: Intent, generations: Generations, *, again: bool = False) -> Command:
-    """The call for an intent; its script's header says what it answers.
+class Call(msgspec.Struct, frozen=True, gc=False):
+    """A command, and the intents that it carries out: its script's header says what it answers for each."""
 
-    With `again` a document is written once more where the stored one shows the very same event.
+    command: Command
+    intents: Sequence[Intent]
+
+
+def calls(
+    intents: Iterable[Intent], generations: Generations, *, again: bool = False, clustered: bool = False
+) -> Iterator[Call]:
+    """The calls for these intents: many documents in each, on a cluster those of one organization.
+
+    Those of one entity keep their order. With `again` a document is written once more where the stored one shows the
+    very same event.
     """
-    owner = names.organization(intent.organization_id)
-    once_more = [b"1"] if again else []
-    match intent:
-        case PutLead():
-            return _put_lead(owner, intent, generations, once_more)
-        case DeleteLead():
-            keys = [owner, *(names.lead(owner, generation, intent.id) for generation in generations)]
-            return Command("delete_lead", keys, [intent.head, *once_more])
-        case PutContact():
-            keys = [owner, *_contact_keys(owner, intent.id, generations)]
-            return Command("put_contact", keys, [intent.value, *once_more])
-        case DeleteContact():
-            keys = [owner, *_contact_keys(owner, intent.id, generations)]
-            return Command("delete_contact", keys, [intent.head, *once_more])
-        case PutOrganization():
-            return Command("put_organization", [owner], [intent.head, intent.access])
-        case PutApiKey() | DeleteApiKey():
-            return api_key(intent, "")
-        case _:
-            assert_never(intent)
+    leads: list[PutLead | DeleteLead] = []
+    contacts: list[PutContact | DeleteContact] = []
+    for intent in intents:
+        match intent:
+            case PutLead() | DeleteLead():
+                leads.append(intent)
+            case PutContact() | DeleteContact():
+                contacts.append(intent)
+            case PutOrganization():
+                owner = names.organization(intent.organization_id)
+                yield Call(Command("put_organization", [owner], [intent.head, intent.access]), [intent])
+            case PutApiKey() | DeleteApiKey():
+                yield Call(api_key(intent, ""), [intent])
+            case _:
+                assert_never(intent)
+    # Contacts first: a lead that comes after its contact needs no second write.
+    for some_contacts in groups(contacts, _organization, clustered=clustered):
+        yield Call(put_contacts(some_contacts, generations, again=again), some_contacts)
+    for some_leads in groups(leads, _organization, clustered=clustered):
+        yield Call(put_leads(some_leads, generations, again=again), some_leads)
+
+
+def groups(
+    items: list[T], organization: Callable[[T], str], *, clustered: bool, most: int = TOGETHER
+) -> Iterator[list[T]]:
+    """What may go into one call: on a cluster of one organization, and never too many."""
+    if clustered:
+        by_organization: dict[str, list[T]] = {}
+        for item in items:
+            by_organization.setdefault(organization(item), []).append(item)
+    else:
+        by_organization = {"": items}
+    for those in by_organization.values():
+        for start in range(0, len(those), most):
+            yield those[start : start + most]
+
+
+def put_leads(leads: Sequence[PutLead | DeleteLead], generations: Generations, *, again: bool = False) -> Command:
+    """Write leads, or leave markers in place of deleted ones."""
+    keys: list[bytes] = []
+    arguments = [b"%d" % len(generations), b"1" if again else b""]
+    for lead in leads:
+        owner = names.organization(lead.organization_id)
+        keys.append(owner)
+        if isinstance(lead, DeleteLead):
+            for generation in generations:
+                keys += (names.lead(owner, generation, lead.id), owner, owner)
+            arguments += (lead.head, b"", b"", b"", b"")
+            continue
+        lead_id, contact_id = names.short_id(lead.id), names.short_id(lead.contact_id)
+        for generation in generations:
+            keys += names.lead_with_contact(owner, generation, lead_id, contact_id)
+        arguments += (lead.head + lead.tag, lead.before, lead.after, lead_id, lead.contact_id.encode())
+    return Command("put_leads", keys, arguments)
+
+
+def put_contacts(
+    contacts: Sequence[PutContact | DeleteContact], generations: Generations, *, again: bool = False
+) -> Command:
+    """Write contacts, or leave markers in place of deleted ones."""
+    keys: list[bytes] = []
+    for contact in contacts:
+        owner = names.organization(contact.organization_id)
+        keys.append(owner)
+        keys += contact_keys(owner, contact.id, generations)
+    values = [contact.value for contact in contacts]
+    return Command("put_contacts", keys, [b"%d" % len(generations), b"1" if again else b"", *values])
 
 
 def api_key(intent: PutApiKey | DeleteApiKey, stored_hash: str) -> Command:
@@ -84,7 +144,7 @@ def leave_contact(lead: PutLead | DeleteLead, contact_id: str, generations: Gene
 def pending_leads(organization_id: str, contact_id: str, generations: Generations) -> Command:
     """Which leads of a contact are still to be brought up to date."""
     owner = names.organization(organization_id)
-    return Command("pending_leads", _contact_keys(owner, contact_id, generations), [])
+    return Command("pending_leads", contact_keys(owner, contact_id, generations), [])
 
 
 def resplice(organization_id: str, contact_id: str, lead_ids: Sequence[bytes], generations: Generations) -> Command:
@@ -92,28 +152,13 @@ def resplice(organization_id: str, contact_id: str, lead_ids: Sequence[bytes], g
     owner = names.organization(organization_id)
     keys = []
     for generation in generations:
-        keys += _contact_keys(owner, contact_id, (generation,))
+        keys += contact_keys(owner, contact_id, (generation,))
         keys += [names.lead_by_short_id(owner, generation, lead_id) for lead_id in lead_ids]
     return Command("resplice", keys, [contact_id.encode(), *lead_ids])
 
 
-def _put_lead(owner: bytes, intent: PutLead, generations: Generations, once_more: list[bytes]) -> Command:
-    lead_id, contact_id = names.short_id(intent.id), names.short_id(intent.contact_id)
-    keys = [owner]
-    for generation in generations:
-        keys += names.lead_with_contact(owner, generation, lead_id, contact_id)
-    arguments = [
-        intent.head + intent.tag,
-        intent.before,
-        intent.after,
-        lead_id,
-        intent.contact_id.encode(),
-        *once_more,
-    ]
-    return Command("put_lead", keys, arguments)
-
-
-def _contact_keys(owner: bytes, contact_id: str, generations: Generations) -> list[bytes]:
+def contact_keys(owner: bytes, contact_id: str, generations: Generations) -> list[bytes]:
+    """A contact and the index of its leads, in each generation."""
     keys = []
     for generation in generations:
         keys += [
@@ -121,3 +166,7 @@ def _contact_keys(owner: bytes, contact_id: str, generations: Generations) -> li
             names.contact_leads(owner, generation, contact_id),
         ]
     return keys
+
+
+def _organization(intent: Intent) -> str:
+    return intent.organization_id

@@ -14,28 +14,29 @@ class BadRecordGuard:
     def __init__(self, share: float, row: int) -> None:
         self._most = share * WINDOW
         self._longest = row
-        self._window: deque[bool] = deque(maxlen=WINDOW)
-        self._bad = 0
+        self._seen = 0
+        self._bad: deque[int] = deque()
+        """The bad ones among the last records, by their number."""
         self._row = 0
 
     def trial(self) -> "BadRecordGuard":
         """One that goes on from here. It takes this one's place once the batch that it counts is covered: a batch that
         is not is read again, and its records count once."""
         trial = copy(self)
-        trial._window = self._window.copy()  # noqa: SLF001  # of its own class
+        trial._bad = self._bad.copy()  # noqa: SLF001  # of its own class
         return trial
 
     def note(self, reason: str | None) -> None:
         """Count a record: `reason` says what is wrong with it, None that nothing is. Raises LineStopped."""
-        if len(self._window) == WINDOW:
-            self._bad -= self._window[0]
-        self._window.append(reason is not None)
+        self._seen += 1
         if reason is None:
             self._row = 0
             return
-        self._bad += 1
         self._row += 1
+        self._bad.append(self._seen)
+        while self._bad[0] <= self._seen - WINDOW:
+            self._bad.popleft()
         if self._row >= self._longest:
             raise LineStopped(f"{self._row} bad records in a row; the last: {reason}")
-        if self._bad > self._most:
-            raise LineStopped(f"{self._bad} of the last {WINDOW} records are bad; the last: {reason}")
+        if len(self._bad) > self._most:
+            raise LineStopped(f"{len(self._bad)} of the last {WINDOW} records are bad; the last: {reason}")

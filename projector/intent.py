@@ -34,9 +34,11 @@ class PutContact(msgspec.Struct, frozen=True, gc=False):
 
 
 class DeleteContact(msgspec.Struct, frozen=True, gc=False):
+    """`value` is the marker: its head."""
+
     organization_id: str
     id: str
-    head: bytes
+    value: bytes
 
 
 class PutOrganization(msgspec.Struct, frozen=True, gc=False):

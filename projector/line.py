@@ -23,6 +23,7 @@ from projector.kafka import Source
 from projector.ledger import FIRST, Ledger
 from projector.metrics import DEAD_LETTERS, LineMetrics
 from projector.record import Kind, Partition, Record
+from projector.shown import shown_times
 from projector.stop import Stop
 from projector.store import Store
 from schemas import names
@@ -61,6 +62,8 @@ class Line:
         self._writing = FIRST
         self._positions: dict[Partition, int] = {}
         self._uncommitted: dict[Partition, int] = {}
+        # Most of the last batch was there already: then it pays to ask before records are decoded.
+        self._reading_again = False
         self._looked_at = 0.0
         self._covering = asyncio.Lock()
         self._metrics = LineMetrics(name)
@@ -112,8 +115,10 @@ class Line:
     async def _project(self, polled: dict[Partition, list[Record]]) -> None:
         started = time.monotonic()
         guard = self._guard.trial()
-        batch = Batch(polled, guard)
+        shown = await shown_times(self._store, polled, self._writing) if self._reading_again else None
+        batch = Batch(polled, guard, shown)
         applied = await self._write(batch)
+        self._reading_again = 2 * applied.stale > batch.size
         covered = await self._cover(batch.steps(self._positions), batch)
         if covered:
             self._guard = guard
@@ -138,6 +143,7 @@ class Line:
             await asyncio.gather(*writing, return_exceptions=True)  # none where all went well
         if batch.stopped:
             raise batch.stopped
+        applied.stale += batch.left_out
         return applied
 
     async def _cover(self, steps: dict[Partition, Step], batch: Batch | None = None) -> bool:

@@ -84,9 +84,9 @@ def lead_document(lead: events.Lead) -> documents.Lead:
         notes_count=counts.notes or 0,
         tasks_count=counts.tasks or 0,
         quotes_count=counts.quotes or 0,
-        archived_at=_utc(lead.archived_at),
-        created_at=lead.created_at.astimezone(UTC),
-        updated_at=lead.updated_at.astimezone(UTC),
+        archived_at=_utc(lead.archived_at) if lead.archived_at else None,
+        created_at=_utc(lead.created_at),
+        updated_at=_utc(lead.updated_at),
     )
 
 
@@ -100,8 +100,8 @@ def contact_document(contact: events.Contact) -> documents.Contact:
         email=contact.email,
         phone_number=contact.phone,
         custom_fields=contact.custom_fields or {},
-        created_at=contact.created_at.astimezone(UTC),
-        updated_at=contact.updated_at.astimezone(UTC),
+        created_at=_utc(contact.created_at),
+        updated_at=_utc(contact.updated_at),
     )
 
 
@@ -119,7 +119,7 @@ def contact_summary(contact: documents.Contact) -> documents.ContactSummary:
 def _event(event: events.RequestedEvent) -> documents.Event:
     return documents.Event(
         id=event.id.lower(),
-        event_date=_utc(event.starts_at),
+        event_date=_utc(event.starts_at) if event.starts_at else None,
         event_length_hours=event.length_hours,
         event_guests=event.guests,
         event_timezone=event.timezone,
@@ -128,8 +128,8 @@ def _event(event: events.RequestedEvent) -> documents.Event:
     )
 
 
-def _utc(time: datetime | None) -> datetime | None:
-    return time.astimezone(UTC) if time else None
+def _utc(time: datetime) -> datetime:
+    return time if time.tzinfo is UTC else time.astimezone(UTC)
 
 
 def _put_lead(key: EntityKey, head: bytes, document: documents.Lead) -> PutLead:
@@ -140,9 +140,10 @@ def _put_lead(key: EntityKey, head: bytes, document: documents.Lead) -> PutLead:
 
 def _put_contact(key: EntityKey, head: bytes, document: documents.Contact) -> PutContact:
     body = _encode(document)
-    summary = _encode(contact_summary(document))
-    # The summary's fields follow the two ids: 44 bytes of `{"id":…`, then 57 of `,"organization_id":…`.
-    fields_end = len(summary) - 1 + 57
+    # What `contact_summary` shows: `{"id":…` in 44 bytes, and the fields behind `,"organization_id":…` in 57. No text
+    # of a user holds this name of a field: a quote inside a text is always escaped.
+    fields_end = body.index(b',"custom_fields":')
+    summary = b"%b%b}" % (body[:44], body[101:fields_end])
     rest = content_hash(body) + content_hash(summary) + fields_end.to_bytes(3, "little")
     return PutContact(key.organization_id, key.id, head + rest + body)
 
@@ -181,10 +182,6 @@ def _access(organization: events.Organization) -> bytes:
 
 def _head(state: bytes, change: Change, record: Record) -> bytes:
     version = change.entity.version if change.entity else 0
-    return (
-        state
-        + version.to_bytes(7, "little")
-        + record.offset.to_bytes(6, "little")
-        + record.partition.to_bytes(2, "little")
-        + max(0, change.time).to_bytes(6, "little")
-    )
+    # One number of 21 bytes: half the time of four.
+    number = version | record.offset << 56 | record.partition << 104 | max(0, change.time) << 120
+    return state + number.to_bytes(21, "little")

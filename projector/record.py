@@ -1,13 +1,11 @@
 """A record of Kafka, as the projector sees it."""
 
-import re
 from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
 
 from projector.errors import BadRecord
-from schemas.fields import UUID_PATTERN
 
 
 class Kind(StrEnum):
@@ -50,16 +48,18 @@ class EntityKey(msgspec.Struct, frozen=True, gc=False):
     id: str
 
 
-_UUID = UUID_PATTERN.strip("^$").replace("A-F", "")
-_ENTITY_KEY = re.compile(f"({_UUID}):({_UUID})".encode())
-_ORGANIZATION_KEY = re.compile(f"({_UUID})".encode())
+# Compared with the key when its hex digits are made 0: a third of a regular expression's time.
+_HEX_AS_0 = bytes(ord("0") if chr(code) in "0123456789abcdef" else code for code in range(256))
+_ORGANIZATION_KEY = b"00000000-0000-0000-0000-000000000000"
+_ENTITY_KEY = _ORGANIZATION_KEY + b":" + _ORGANIZATION_KEY
 
 
 def entity_key(record: Record) -> EntityKey:
     """Read a record's message key. Raises BadRecord: upper case would have gone to another partition, unordered."""
-    pattern = _ORGANIZATION_KEY if record.kind is Kind.ORGANIZATION else _ENTITY_KEY
-    match = pattern.fullmatch(record.key or b"")
-    if not match:
-        shape = "<organization_id>" if record.kind is Kind.ORGANIZATION else "<organization_id>:<entity_id>"
+    key = record.key or b""
+    is_organization = record.kind is Kind.ORGANIZATION
+    if key.translate(_HEX_AS_0) != (_ORGANIZATION_KEY if is_organization else _ENTITY_KEY):
+        shape = "<organization_id>" if is_organization else "<organization_id>:<entity_id>"
         raise BadRecord(f"the message key is not {shape} with ids in lower case")
-    return EntityKey(match[1].decode(), match[match.lastindex or 1].decode())
+    text = key.decode()
+    return EntityKey(text[:36], text[-36:])

@@ -59,10 +59,18 @@ class Store:
             **_overrides(settings),
         )
         self.redis = Redis(connection_pool=self._pool)
+        self._clustered: bool | None = None
 
     async def close(self) -> None:
         await self.redis.aclose()
         await self._pool.disconnect()
+
+    async def clustered(self) -> bool:
+        """Whether all keys of a call must lie in one slot: asked once. Raises Unavailable."""
+        if self._clustered is None:
+            async with self.errors():
+                self._clustered = bool((await self.redis.info("cluster"))["cluster_enabled"])
+        return self._clustered
 
     async def run(self, commands: Sequence[Command]) -> list[Any]:
         """Call the scripts in this order, in one round trip. Raises Unavailable where any of them failed."""

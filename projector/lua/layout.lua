@@ -3,12 +3,13 @@
 local STALE, WRITTEN, ORGANIZATION_DELETED, ERASE_DUE, REPLAY_DUE = 0, 1, 2, 8, 16
 local HEAD = 22
 local NO_CONTACT = '\0\0\0\0\0\0'
+local NOT_SHOWN = string.rep('\0', HEAD)
 
 local function is_live(value) return string.byte(value, 1) == 76 end -- 'L'
 
 -- May the event of `head` replace what is stored? Versions decide. A tombstone has none (0): there the offset
 -- decides, or the time where the two came from different partitions (their number was raised in between).
--- With `again`, the very event that is stored counts as newer: that rebuilds a document in place.
+-- With `again` ('1'), the very event that is stored counts as newer: that rebuilds a document in place.
 local function is_newer(stored, head, again)
   if #stored < HEAD then return true end -- nothing there, or nothing of ours
   local state, version, offset, partition, time = struct.unpack('<c1I7I6I2I6', stored)
@@ -18,7 +19,7 @@ local function is_newer(stored, head, again)
     if new_partition == partition then after = new_offset > offset else after = new_time > time end
     if not after or new_version == 0 then return after end
   end
-  return new_version > version or (again ~= nil and new_version == version)
+  return new_version > version or (again == '1' and new_version == version)
 end
 
 -- What stays of a deleted entity. A tombstone keeps the version before it.
@@ -67,4 +68,12 @@ end
 local function collect_former(stored_lead, contact, former)
   local before = contact_of(stored_lead)
   if before ~= '' and before ~= contact and before ~= former[1] then former[#former + 1] = before end
+end
+
+-- Add to a script's reply what it found for one of its records: number and id, each.
+local function add_all(reply, number, ids)
+  for _, id in ipairs(ids) do
+    reply[#reply + 1] = number
+    reply[#reply + 1] = id
+  end
 end

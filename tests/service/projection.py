@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from projector import mapping
+from projector import command, mapping
 from projector.applier import Applied, Applier
 from projector.change import read
 from projector.intent import Intent
@@ -30,6 +30,12 @@ class Projection:
     async def apply(self, *records: Record, generations: tuple[int, ...] = (1,)) -> Applied:
         """Write these records as one batch."""
         return await self.applier.apply([intent_of(record) for record in records], generations)
+
+    async def call(self, record: Record) -> Any:
+        """What the script of a record answers, with nothing that would follow from it."""
+        [call] = command.calls([intent_of(record)], (1,))
+        [reply] = await self.store.run([call.command])
+        return reply
 
     def documents(self, generation: int = 1) -> dict[Entity, bytes]:
         return stored.documents(self.client, generation)

@@ -14,6 +14,7 @@ from tests.chaos.core import KEY_IDS, ORGANIZATIONS, Core, key_text
 from tests.chaos.history import now
 from tests.chaos.nemesis import Fault, Nemesis
 from tests.chaos.operator import Operator
+from tests.chaos.pulse import Pulse
 from tests.chaos.reader import Reader
 from tests.chaos.world import World
 from tests.chaos.writer import Writer
@@ -45,6 +46,8 @@ class Report(Struct):
     verdict: Verdict = field(default_factory=Verdict)
     final: list[str] = field(default_factory=list)
     documents: int = 0
+    busy: float = 0.0
+    """Seconds in which the machine was too busy to judge whether the API was there."""
 
     @property
     def is_right(self) -> bool:
@@ -63,6 +66,7 @@ class Report(Struct):
         ]
         lines += [f"  operator: {', '.join(f'{name} x {count}' for name, count in sorted(self.operations.items()))}"]
         lines += [f"  a change of access was seen within {self.verdict.latest:.2f} s while all was well"]
+        lines += [f"  the machine was too busy to be judged for {self.busy:.1f} s"] * (self.busy > 0)
         lines += [f"  in the end {self.documents} documents, dead letters and access compared with the reference"]
         lines += [f"WRONG {anomaly}" for anomaly in self.verdict.anomalies[:20]]
         lines += [f"WRONG in the end: {what}" for what in self.final]
@@ -87,8 +91,8 @@ def run(
     writer.publish(core.first())
     world.catch_up()
     readers = [Reader(world.api_port, core, seed + number, rates.questions) for number in range(rates.readers)]
-    operator = Operator(world, seed)
-    threads: list[Writer | Operator | Reader] = [writer, operator, *readers]
+    operator, pulse = Operator(world, seed), Pulse()
+    threads: list[Writer | Operator | Pulse | Reader] = [pulse, writer, operator, *readers]
     for thread in threads:
         thread.start()
     try:
@@ -106,6 +110,8 @@ def run(
         report.faults[window.fault] += 1
         took = window.recovered_at - window.healed_at
         report.slowest[window.fault] = max(report.slowest.get(window.fault, 0.0), took)
+    world.history.windows += pulse.windows
+    report.busy = sum(window.healed_at - window.began_at for window in pulse.windows)
     report.verdict = Checker(world.history, writer.bodies, access_seconds).check()
     return report
 

@@ -37,8 +37,11 @@ _REDIS_OPTIONS = ("--appendfsync", "no", "--auto-aof-rewrite-percentage", "0")
 class World:
     """Starts with `start`, ends with the block. `brokers` are there where they may be harmed, too."""
 
-    def __init__(self, kafka: Kafka, prefix: str, directory: Path, brokers: ApacheKafka | None = None) -> None:
+    def __init__(
+        self, kafka: Kafka, prefix: str, directory: Path, brokers: ApacheKafka | None = None, **api_settings: object
+    ) -> None:
         self.brokers = brokers
+        self._api_redis_timeout = api_redis_timeout
         self.history = History()
         self.directory = directory
         self._stack = ExitStack()
@@ -96,7 +99,9 @@ class World:
 
     def start_api(self) -> None:
         """The API on its port; returns when it answers."""
-        environment = self.flow.environment(redis_url=self.to_api.url, api_port=self.api_port)
+        environment = self.flow.environment(
+            redis_url=self.to_api.url, api_port=self.api_port, api_redis_timeout=self._api_redis_timeout
+        )
         self._api = Child([sys.executable, "-m", "api"], log=self.directory / "api.log", environment=environment)
         self._stack.callback(self._api.kill)
         wait_until(self.answers, "the API answers", 20)

@@ -38,7 +38,13 @@ class World:
     """Starts with `start`, ends with the block. `brokers` are there where they may be harmed, too."""
 
     def __init__(
-        self, kafka: Kafka, prefix: str, directory: Path, brokers: ApacheKafka | None = None, **api_settings: object
+        self,
+        kafka: Kafka,
+        prefix: str,
+        directory: Path,
+        brokers: ApacheKafka | None = None,
+        *,
+        api_redis_timeout: float = 0.5,
     ) -> None:
         self.brokers = brokers
         self._api_redis_timeout = api_redis_timeout

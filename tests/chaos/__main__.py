@@ -24,7 +24,9 @@ def main() -> int:
         brokers = stack.enter_context(ApacheKafka.start(directory / "kafka", chosen.kafka_nodes))
         kafka = Kafka("apache", brokers.bootstrap_servers, brokers.create_topic)
         world = stack.enter_context(World(kafka, "crm.", directory, brokers if chosen.kafka_nodes > 1 else None))
-        report = run(world, chosen.seed, chosen.seconds, faults, rates=Rates(chosen.rate, chosen.readers))
+        report = run(
+            world, chosen.seed, chosen.seconds, faults, rates=Rates(chosen.rate, chosen.readers), pairs=chosen.pairs
+        )
     print(report)
     return 0 if report.is_right else 1
 
@@ -43,6 +45,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--kafka-nodes", type=int, default=1, choices=[1, 3], help="3: brokers are killed, too")
     parser.add_argument("--rate", type=float, default=150.0, help="changes a second")
     parser.add_argument("--readers", type=int, default=3)
+    parser.add_argument("--pairs", type=float, default=0.3, help="share of faults with another one inside of them")
     return parser.parse_args()
 
 

@@ -81,6 +81,7 @@ def run(
     *,
     rates: Rates = _MODEST,
     pace: float = 1.0,
+    pairs: float = 0.0,
     access_seconds: float = 1.0,
 ) -> Report:
     """Start everything, let the nemesis work for so long, then compare all. Raises TimeoutError where it hangs."""
@@ -96,7 +97,7 @@ def run(
     for thread in threads:
         thread.start()
     try:
-        Nemesis(world, faults, seed, pace=pace).run(seconds)
+        Nemesis(world, faults, seed, pace=pace, pairs=pairs).run(seconds)
     finally:
         for thread in threads:
             thread.stop()

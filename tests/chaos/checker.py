@@ -18,6 +18,7 @@ from projector.record import Kind
 from projector.reference import Entity
 from tests.chaos.history import Answer, CaughtUp, Floors, History, Loss, State
 
+SHOWN = (200, 304)
 NOTICED_SECONDS = 0.7
 """The API asks twice a second which generation is served, and before it says that something is not there: only a
 document that is filled in again within this time may still be served, maybe an older version of it."""
@@ -35,7 +36,7 @@ class Anomaly(Struct, frozen=True):
     def __str__(self) -> str:
         answer = self.answer
         kind, organization, id_ = answer.wanted
-        shown = f" {answer.shown} with contact {answer.contact_shown}" if answer.status == 200 else ""
+        shown = f" {answer.shown} with contact {answer.contact_shown}" if answer.status in SHOWN else ""
         asked = f"{kind} {organization[-2:]} {id_[-4:]} with key {answer.key[2][-2:]}"
         return f"{self.kind}: {asked} at {answer.asked_at:.3f}: {answer.status}{shown}: {self.what} [{self.near}]"
 
@@ -119,15 +120,15 @@ class Checker:
 
     def _check(self, answer: Answer, floors: dict[object, int]) -> None:
         self._verdict.checked[answer.status] += 1
-        if answer.status == 200:
+        if answer.status in SHOWN:
             self._check_content(answer)
         if answer.status in (0, 503):
             if not self._history.allows(answer.status, answer):
                 self._wrong("unavailable", "no fault explains it", answer)
-        elif answer.status not in (200, 401, 403, 404):
+        elif answer.status not in (*SHOWN, 401, 403, 404):
             self._wrong("status", f"{answer.status} is never right here", answer)
         elif lost := self._loss_during(answer):
-            noticed = NOTICED_SECONDS if answer.status == 200 else 0.0
+            noticed = NOTICED_SECONDS if answer.status in SHOWN else 0.0
             if lost.dark[0] + noticed < answer.asked_at and answer.answered_at < lost.dark[1]:
                 self._wrong("emptied", f"{answer.status} while Redis was being filled again", answer)
         elif not self._is_loose(answer):
@@ -157,9 +158,9 @@ class Checker:
             self._place(answer, organization, organization, lambda value: value != "on", floors)
             return
         self._place(answer, organization, organization, lambda value: value == "on", floors)
-        shown = answer.shown if answer.status == 200 else None
+        shown = answer.shown if answer.status in SHOWN else None
         self._place(answer, answer.wanted, answer.wanted, lambda value: value == shown, floors)
-        if answer.contact_id and answer.status == 200:
+        if answer.contact_id:
             name, contact = _summary(answer)
             found = self._place(answer, name, contact, lambda value: value == answer.contact_shown, floors)
             if found is not None and answer.contact_shown is not None:  # its own document was written before

@@ -86,6 +86,7 @@ RIGHT = [
     pytest.param(
         together(with_answers(answer(200, 2.5, "v2"), answer(200, 6, "v1")), loss(5, 5.5, 2)), id="Redis went back"
     ),
+    pytest.param(with_answers(answer(200, 2, "v1"), answer(304, 2.5, "v1")), id="304 of what it is still"),
     pytest.param(together(with_answers(answer(503, 5)), window(4, 6, 503)), id="503 in a fault"),
     pytest.param(with_answers(summary(3, "v1"), summary(4, "v2"), summary(5, "v2")), id="a contact in a lead"),
     pytest.param(
@@ -119,6 +120,7 @@ WRONG = [
     pytest.param(
         together(caught_up(5, 6), with_answers(answer(200, 7, "v2"))), "went back", id="behind what was applied"
     ),
+    pytest.param(with_answers(answer(200, 2.5, "v2"), answer(304, 3, "v1")), "went back", id="304 of an older one"),
     pytest.param(with_answers(answer(200, 1.5, "v2")), "invented", id="before it was published"),
     pytest.param(with_answers(answer(200, 5, "v9")), "invented", id="never published"),
     pytest.param(

@@ -46,7 +46,7 @@ class Published(Struct):
 
 
 class Answer(Struct, gc=False):
-    """An answer of the API to a reader. `status` 0: there was none. `shown` and the rest only where it is 200 or 304."""
+    """An answer of the API to a reader. `status` 0: there was none. What it shows is there for 200 and 304 only."""
 
     asked_at: float
     answered_at: float

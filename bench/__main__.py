@@ -1,4 +1,5 @@
-"""`python -m bench [names…] [--quick] [--into <directory>]`: run benchmarks, print tables, write results and charts."""
+"""`python -m bench [names…] [--quick] [--into <directory>]`: run benchmarks, print tables, write results, charts and
+the figures of the README and of `docs/capacity.md`."""
 
 import argparse
 import sys
@@ -7,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
-from bench import chart, results, rounds, table
+from bench import chart, pages, results, rounds, table
 from bench.benchmark import Benchmark, MeasurementFailed
 from bench.catalogue import BENCHMARKS
 from bench.lab import Lab
@@ -40,6 +41,8 @@ def _run(benchmark: Benchmark, arguments: argparse.Namespace, console: Console) 
     kept.benchmarks[outcome.name] = outcome
     results.write(path, kept)
     chart.write(arguments.into / "charts", outcome)
+    if arguments.into == _HERE:
+        pages.write(kept)
 
 
 def _arguments() -> argparse.Namespace:

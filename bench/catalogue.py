@@ -6,9 +6,14 @@ from bench.api_latency import ApiLatency
 from bench.api_memory import ApiMemory
 from bench.api_workers import ApiWorkers
 from bench.benchmark import Benchmark
+from bench.fan_out import FanOut
+from bench.freshness import Freshness
 from bench.growth import GrowthDocuments, GrowthOrganizations
-from bench.memory import Memory
+from bench.long_run import LongRun
+from bench.memory import Memory, MemoryOrganizations
 from bench.projector import Projector
+from bench.projector_processes import ProjectorProcesses
+from bench.rebuild import Rebuild
 
 BENCHMARKS: tuple[Benchmark, ...] = (
     Api(),
@@ -17,7 +22,13 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     ApiLatency(),
     ApiMemory(),
     Memory(),
+    MemoryOrganizations(),
     Projector(),
+    ProjectorProcesses(),
+    Freshness(),
+    Rebuild(),
+    FanOut(),
+    LongRun(),
     GrowthDocuments(),
     GrowthOrganizations(),
 )

@@ -8,6 +8,13 @@
 
 So the worker has a core for itself wherever that is possible, and it is the worker that is measured. On two cores,
 Redis and the load take turns: a worker that is faster than both together is measured too low, never too high.
+
+Where the whole service runs (`beside`), who serves and who feeds are kept apart, as on machines of their own:
+
+    cores    serving                        feeding
+    1        nothing is pinned              nothing is pinned
+    2        0 API, Redis and requests      1 Kafka, projector, rebuild, producer
+    3        0 API and requests   1 Redis   2… Kafka, projector, rebuild, producer
 """
 
 import os
@@ -42,6 +49,15 @@ def place(workers: int = 1) -> Cores:
         return Cores()
     rest = cores[workers:]
     return Cores(set(cores[:workers]), set(rest[:1]), set(rest[1:]) or set(rest))
+
+
+def beside() -> Cores:
+    """The placement for the whole service: `worker` is the API, `load` is Kafka, projectors and who produces."""
+    cores = available()
+    if not hasattr(os, "sched_setaffinity") or len(cores) < 2:
+        return Cores()
+    serving = cores[: min(2, len(cores) - 1)]
+    return Cores({serving[0]}, {serving[-1]}, set(cores[len(serving) :]))
 
 
 @contextmanager

@@ -5,7 +5,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 
 import msgspec
@@ -16,6 +18,7 @@ from bench.lab import Lab
 from bench.sender import Order, Report
 from bench.server import ROOT
 
+_SENDER = (sys.executable, "-m", "bench.sender")
 _WRK_SCRIPT = Path(__file__).with_name("wrk.lua")
 
 
@@ -49,10 +52,30 @@ class Load:
         """So many requests a second, whatever the server does. Raises MeasurementFailed."""
         return self._send(Order(port, connections, seconds, self._requests, rate))
 
+    @contextmanager
+    def meanwhile(self, port: int, connections: int, rate: float) -> Iterator[Callable[[], Report]]:
+        """So many requests a second while the block runs; what is given ends them and answers what happened."""
+        order = Order(port, connections, inf, self._requests, rate, announce=True)
+        with pinned(self._cores):
+            sending = subprocess.Popen(_SENDER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
+        with sending, _ended(sending):
+            given, found = sending.stdin, sending.stdout
+            if given is None or found is None:
+                raise MeasurementFailed("the sender has no pipes")
+            given.write(msgspec.msgpack.encode(order))
+            given.close()
+            found.readline()
+
+            def report() -> Report:
+                sending.terminate()
+                return _checked(msgspec.json.decode(found.read(), type=Report))
+
+            yield report
+
     def _send(self, order: Order) -> Report:
         with pinned(self._cores):
             ended = subprocess.run(
-                [sys.executable, "-m", "bench.sender"],
+                _SENDER,
                 input=msgspec.msgpack.encode(order),
                 cwd=ROOT,
                 capture_output=True,
@@ -63,7 +86,17 @@ class Load:
         return _checked(msgspec.json.decode(ended.stdout, type=Report))
 
 
+@contextmanager
+def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        process.kill()
+
+
 def _checked(report: Report) -> Report:
     if report.failed or not report.answered:
-        raise MeasurementFailed(f"{report.failed} of {report.answered} requests were not answered 200")
+        raise MeasurementFailed(
+            f"{report.failed} of {report.answered} requests were not answered 200: {report.failure}"
+        )
     return report

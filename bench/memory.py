@@ -18,6 +18,7 @@ _RATIO = Metric("Redis bytes a document byte", "times", chart=True)
 _REDIS_BYTES = Metric("Redis, lead and contact", "bytes")
 _LEAD_BYTES = Metric("lead", "bytes")
 _CONTACT_BYTES = Metric("contact", "bytes")
+_ORGANIZATION_BYTES = Metric("Redis, organization and key", "bytes")
 _LEAD_SIZE = 700
 _ORGANIZATIONS = 10
 _BATCH = 1000
@@ -58,14 +59,41 @@ class Memory:
         return {OURS: partial(measure, ours), _PLAIN: partial(measure, plain)}
 
 
-def _values(server: RedisServer, ours: RedisServer, crm: Crm) -> Values:
+class MemoryOrganizations:
+    name = "memory-organizations"
+    what = "Memory of Redis for an organization with one API key, without documents."
+    metrics = (_ORGANIZATION_BYTES,)
+    subjects = (Subject(OURS, "leadview", "the organization's record, and its key by id and by hash"),)
+    bars: Sequence[Bar] = ()
+    rounds = 1
+    anew = False
+
+    def cases(self, lab: Lab) -> Sequence[str]:
+        return ("1,000 organizations",) if lab.quick else ("100,000 organizations",)
+
+    def prepare(self, lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
+        server = lab.redis(stack, "redis", Cores())
+
+        def measure(case: str) -> Values:
+            count = int(case.split(maxsplit=1)[0].replace(",", ""))
+            fill(server, Crm().records(count, 0))
+            return {_ORGANIZATION_BYTES.name: _used(server) / count}
+
+        return {OURS: measure}
+
+
+def _used(server: RedisServer) -> float:
     """Redis counts what its allocator gave out: rounding up to its sizes, and its own tables, are in it."""
+    with client(server) as connection:
+        memory = connection.info("memory")
+    return float(memory["used_memory"] - memory["used_memory_startup"])
+
+
+def _values(server: RedisServer, ours: RedisServer, crm: Crm) -> Values:
     pairs = sum(len(tenant.leads) for tenant in crm.tenants)
     leads = sum(len(body) for _, body in _bodies(ours, crm, "leads"))
     contacts = sum(len(body) for _, body in _bodies(ours, crm, "contacts"))
-    with client(server) as connection:
-        memory = connection.info("memory")
-    used = memory["used_memory"] - memory["used_memory_startup"]
+    used = _used(server)
     return {
         _RATIO.name: used / (leads + contacts),
         _REDIS_BYTES.name: used / pairs,

@@ -1,34 +1,30 @@
 """The projector on Apache Kafka: real records of about 900 bytes, one process."""
 
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from uuid import uuid4
 
-import msgspec
 import psutil
 from redis import Redis
 
-from bench import traffic
+from bench import consuming_peers, pipeline, projectors
 from bench.benchmark import OURS, Bar, Measure, MeasurementFailed, Metric, Subject, Values
+from bench.consuming_peers import CPU, QUIX, QUIX_PYTHON, RATE, Topics
 from bench.cores import pinned, place
 from bench.lab import Lab, client
-from bench.peers.consuming import PARTITIONS, TOPICS
-from bench.server import ROOT
+from bench.traffic import Traffic, publish
 from devstack.apache_kafka import ApacheKafka
 from devstack.child import Child
-from devstack.kafka_jars import why_unavailable
+from devstack.redis_server import RedisServer
 from schemas import names
 
-RATE = Metric("rate", "records/s", more_is_better=True, chart=True)
-CPU = Metric("CPU a record", "µs")
+_REDIS_CPU = Metric("Redis CPU a record", "µs")
 NEW, APPLIED = "new records", "already applied"
+PARTITIONS = 4
 _RECORDS, _QUICK_RECORDS = 150_000, 3_000
-_ONE_AT_A_TIME = 10_000
+ONE_AT_A_TIME = 10_000
 _TIMEOUT_SECONDS = 120.0
 
 
@@ -38,11 +34,11 @@ class Projector:
         "Records of about 900 bytes, 70 % leads and 30 % contacts with 1 to 5 leads each, in any order, from Apache "
         "Kafka into Redis by one process; and the same records once more, when all of them have been applied."
     )
-    metrics = (RATE, CPU)
+    metrics = (RATE, CPU, _REDIS_CPU)
     subjects = (
         Subject(OURS, "leadview", "`python -m projector run`"),
-        Subject("plain-set", "limit", "getmany, decode, pipelined SET of the same bytes"),
-        Subject("one-at-a-time", "peer", "`async for`, decode, await each SET"),
+        *consuming_peers.SUBJECTS,
+        QUIX,
     )
     bars = (
         Bar(RATE.name, NEW, 0.5, at_least=True, against="plain-set"),
@@ -57,77 +53,72 @@ class Projector:
         return (NEW, APPLIED)
 
     def prepare(self, lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
-        if reason := why_unavailable():
-            lab.leave_out("projector", reason)
+        if pipeline.missing(lab, self.name):
             return {}
         cores = place()
-        count = _QUICK_RECORDS if lab.quick else _RECORDS
         with pinned(cores.redis):
             kafka = stack.enter_context(ApacheKafka.start(lab.directory / "kafka"))
         redis = lab.redis(stack, "redis", cores)
-        for topic in (*TOPICS, "crm.organizations", "crm.api-keys"):
-            kafka.create_topic(topic, PARTITIONS)
-        traffic.publish(kafka.bootstrap_servers, traffic.records(count))
-        lab.leave_out("quix-streams", "not a dependency of ours, and not measured yet")
-        with_servers = (kafka.bootstrap_servers, redis.url, stack.enter_context(client(redis)))
-        return {
-            OURS: partial(_projector, lab, count, *with_servers),
-            "plain-set": partial(_peer, "plain_set", count, *with_servers),
-            "one-at-a-time": partial(_peer, "one_at_a_time", min(count, _ONE_AT_A_TIME), *with_servers),
+        topics = Topics(kafka.bootstrap_servers, PARTITIONS, _QUICK_RECORDS if lab.quick else _RECORDS)
+        projectors.create_topics(kafka, PARTITIONS)
+        publish(topics.kafka, Traffic().documents(topics.count))
+        connection = stack.enter_context(client(redis))
+        peer = partial(consuming_peers.measure, topics=topics, redis_url=redis.url, parts=1, cores=cores.worker)
+        measures = {
+            "plain-set": partial(peer, "plain_set"),
+            "one-at-a-time": partial(peer, "one_at_a_time", most=min(topics.count, ONE_AT_A_TIME)),
+            "one-set-at-a-time": partial(peer, "one_set_at_a_time", most=min(topics.count, ONE_AT_A_TIME)),
+        }
+        if QUIX_PYTHON.exists():
+            measures[QUIX.name] = partial(consuming_peers.measure_quix, topics, redis.url, cores.worker)
+        else:
+            lab.leave_out(QUIX.name, "not installed (make bench-quix)")
+        return {OURS: partial(_projector, lab, topics, redis, connection)} | {
+            name: partial(_new_only, connection, measure) for name, measure in measures.items()
         }
 
 
-def _projector(lab: Lab, count: int, kafka: str, url: str, redis: Redis, case: str) -> Values:
+def _new_only(redis: Redis, measure: Callable[[], Values], case: str) -> Values:
+    """Peers have no other case: they write whatever comes."""
+    if case != NEW:
+        return {}
+    redis.flushall()
+    return measure()
+
+
+def _projector(lab: Lab, topics: Topics, server: RedisServer, redis: Redis, case: str) -> Values:
     """From the first checkpoint to the last: starting and joining the group are left out."""
     if case == NEW:
         redis.flushall()
     else:
         redis.delete(names.POSITIONS)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("LEADVIEW_")}
-    environment |= {"LEADVIEW_REDIS_URL": url, "LEADVIEW_KAFKA_BOOTSTRAP_SERVERS": kafka}
-    environment |= {"LEADVIEW_GROUP_ID": uuid4().hex, "PYTHONPATH": str(ROOT)}
-    with pinned(place().worker):
-        child = Child(
-            [sys.executable, "-m", "projector", "run"], log=lab.directory / "projector.log", environment=environment
-        )
+    child = projectors.start(lab, topics.kafka, server.url, cores=place().worker, group=uuid4().hex)
     try:
-        return _time(psutil.Process(child.pid), redis, count)
+        return _time(child, server, redis, topics.count)
     finally:
         child.stop()
 
 
-def _time(process: psutil.Process, redis: Redis, count: int) -> Values:
+def _time(child: Child, server: RedisServer, redis: Redis, count: int) -> Values:
     deadline = time.monotonic() + _TIMEOUT_SECONDS
-    began: tuple[float, float, int] | None = None
-    while (done := _done(redis)) < count:
+    began: tuple[float, float, float, int] | None = None
+    while (done := projectors.covered(redis, PARTITIONS)) < count:
         if done and began is None:
-            began = (time.monotonic(), sum(process.cpu_times()[:2]), done)
+            began = (time.monotonic(), _cpu(child.pid), _cpu(server.pid), done)
         if time.monotonic() > deadline:
             raise MeasurementFailed(f"the projector did not apply {count} records in {_TIMEOUT_SECONDS:g} s")
         time.sleep(0.005)
     if began is None:
         return {}
-    records = done - began[2]
-    seconds = time.monotonic() - began[0]
-    return {RATE.name: records / seconds, CPU.name: (sum(process.cpu_times()[:2]) - began[1]) / records * 1e6}
-
-
-def _done(redis: Redis) -> int:
-    """Records of the documents' topics that are covered by a checkpoint."""
-    fields = [names.position(topic, partition) for topic in TOPICS for partition in range(PARTITIONS)]
-    values: list[bytes | None] = redis.hmget(names.POSITIONS, fields)  # type: ignore[assignment]
-    return sum(int(value.split()[0]) for value in values if value)
-
-
-def _peer(module: str, count: int, kafka: str, url: str, redis: Redis, case: str) -> Values:
-    if case != NEW:
-        return {}
-    redis.flushall()
-    command = [sys.executable, "-m", f"bench.peers.{module}", kafka, url, str(count)]
-    with pinned(place().worker):
-        done = subprocess.run(command, capture_output=True, check=True, timeout=_TIMEOUT_SECONDS, cwd=ROOT)
-    figures = msgspec.json.decode(done.stdout)
+    at, cpu, redis_cpu, before = began
+    records = done - before
     return {
-        RATE.name: figures["records"] / figures["seconds"],
-        CPU.name: figures["cpu_seconds"] / figures["records"] * 1e6,
+        RATE.name: records / (time.monotonic() - at),
+        CPU.name: (_cpu(child.pid) - cpu) / records * 1e6,
+        _REDIS_CPU.name: (_cpu(server.pid) - redis_cpu) / records * 1e6,
     }
+
+
+def _cpu(pid: int) -> float:
+    """User and system time so far, in seconds."""
+    return float(sum(psutil.Process(pid).cpu_times()[:2]))

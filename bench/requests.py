@@ -16,10 +16,15 @@ def for_leads(tenants: Sequence[Tenant], count: int = _COUNT) -> list[bytes]:
 
 
 def for_lead(tenant: Tenant, lead_id: str) -> bytes:
+    return get("leads", lead_id, tenant.key)
+
+
+def get(kind: str, record_id: str, key: str) -> bytes:
+    """`kind` is `leads` or `contacts`."""
     return (
-        f"GET /api/v1/ext/leads/{lead_id} HTTP/1.1\r\n"
+        f"GET /api/v1/ext/{kind}/{record_id} HTTP/1.1\r\n"
         "Host: api.example.com\r\n"
-        f"Authorization: Bearer {tenant.key}\r\n"
+        f"Authorization: Bearer {key}\r\n"
         "Accept: application/json\r\n"
         "User-Agent: bench\r\n"
         "\r\n"

@@ -12,9 +12,11 @@ measured.
 
 import re
 import select
+import signal
 import socket
 import sys
 from collections import deque
+from math import inf
 from pathlib import Path
 from time import perf_counter
 
@@ -27,13 +29,15 @@ _PATIENCE_SECONDS = 1.0
 
 
 class Order(Struct):
-    """What to do. `requests` are whole HTTP requests that are sent in turn. `rate` is in requests a second."""
+    """What to do. `requests` are whole HTTP requests that are sent in turn. `rate` is in requests a second. With
+    `announce`, an empty line says that it begins; from then on SIGTERM ends it (open loop)."""
 
     port: int
     connections: int
     seconds: float
     requests: list[bytes]
     rate: float | None = None
+    announce: bool = False
 
 
 class Report(Struct):
@@ -46,6 +50,9 @@ class Report(Struct):
     p99: float
     p999: float
     late: float = 0.0
+    worst: float = 0.0
+    failure: str = ""
+    """The first line of the first answer that was not 200."""
 
 
 class Connection:
@@ -92,6 +99,8 @@ class Sender:
             self._epoll.register(number, select.EPOLLIN)
         self._latencies: list[float] = []
         self._failed = 0
+        self._failure = ""
+        self._end = inf
 
     def closed(self) -> Report:
         started = now = perf_counter()
@@ -108,22 +117,22 @@ class Sender:
         return self._report(now - started)
 
     def open(self, rate: float) -> Report:
-        idle = list(self._connections.values())
+        idle = deque(self._connections.values())  # in turn: a server closes those that rest for long
         waiting: deque[float] = deque()
         late: list[float] = []
         started = due = perf_counter()
-        end = started + self._order.seconds
-        while (now := perf_counter()) < end + _PATIENCE_SECONDS:
-            while due <= now and due < end:
+        self._end = min(self._end, started + self._order.seconds)
+        while (now := perf_counter()) < self._end + _PATIENCE_SECONDS:
+            while due <= now and due < self._end:
                 waiting.append(due)
                 late.append(now - due)
                 due += 1 / rate
             while waiting and idle:
-                idle.pop().send(self._request(), waiting.popleft())
-            if due >= end and not waiting and len(idle) == len(self._connections):
+                idle.popleft().send(self._request(), waiting.popleft())
+            if due >= self._end and not waiting and len(idle) == len(self._connections):
                 break
             # epoll alone counts in milliseconds; select on it in microseconds.
-            select.select([self._epoll], [], [], max(0.0, due - perf_counter()) if due < end else _PATIENCE_SECONDS)
+            select.select([self._epoll], [], [], self._pause(due))
             for number, _ in self._epoll.poll(0):
                 connection = self._connections[number]
                 if self._took(connection):
@@ -131,7 +140,14 @@ class Sender:
         answered = len(self._latencies)
         busy = [each.due for each in self._connections.values() if each not in idle]
         self._latencies += [now - each for each in (*waiting, *busy)]
-        return self._report(now - started, answered, _percentile(sorted(late), 0.99))
+        return self._report(now - started, answered, percentile(sorted(late), 0.99))
+
+    def end(self) -> None:
+        """No request is due any more (open loop)."""
+        self._end = perf_counter()
+
+    def _pause(self, due: float) -> float:
+        return max(0.0, due - perf_counter()) if due < self._end else _PATIENCE_SECONDS
 
     def _open(self) -> list[Connection]:
         return [Connection(self._order.port) for _ in range(self._order.connections)]
@@ -149,23 +165,35 @@ class Sender:
         self._latencies.append(perf_counter() - connection.due)
         if answer[9:12] != b"200":
             self._failed += 1
+            self._failure = self._failure or answer.split(b"\r\n", 1)[0].decode(errors="replace")
         return True
 
     def _report(self, seconds: float, answered: int | None = None, late: float = 0.0) -> Report:
         ordered = sorted(self._latencies)
-        p50, p99, p999 = (_percentile(ordered, share) for share in (0.5, 0.99, 0.999))
-        return Report(len(ordered) if answered is None else answered, self._failed, seconds, p50, p99, p999, late)
+        p50, p99, p999, worst = (percentile(ordered, share) for share in (0.5, 0.99, 0.999, 1.0))
+        count = len(ordered) if answered is None else answered
+        return Report(count, self._failed, seconds, p50, p99, p999, late, worst, self._failure)
 
 
-def _percentile(ordered: list[float], share: float) -> float:
+def percentile(ordered: list[float], share: float) -> float:
+    """Of numbers in order; 0 where there are none."""
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
 
 
-def main() -> None:
+def finely_timed() -> None:
+    """Let this process wake up when it wants to: else the kernel wakes it up to 50 µs late."""
     if _TIMER_SLACK.exists():
-        _TIMER_SLACK.write_text("1")  # else the kernel wakes us up to 50 µs late
+        _TIMER_SLACK.write_text("1")
+
+
+def main() -> None:
+    finely_timed()
     order = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Order)
     sender = Sender(order)
+    signal.signal(signal.SIGTERM, lambda *_: sender.end())
+    if order.announce:
+        sys.stdout.buffer.write(b"\n")
+        sys.stdout.buffer.flush()
     report = sender.closed() if order.rate is None else sender.open(order.rate)
     sys.stdout.buffer.write(msgspec.json.encode(report))
 

@@ -12,7 +12,7 @@ from typing import Any, assert_never, cast
 import msgspec
 
 from projector import command
-from projector.command import Command, Generations
+from projector.command import LEADS, Command, Fan, Generations
 from projector.intent import (
     DeleteApiKey,
     DeleteContact,
@@ -27,7 +27,6 @@ from projector.store import Store
 from schemas.fields import UUID_PATTERN
 
 STALE, WRITTEN, ORGANIZATION_DELETED, ERASE_DUE, REPLAY_DUE = 0, 1, 2, 8, 16
-_SLICE = 100
 _CONTACT_ID = re.compile(UUID_PATTERN.encode())
 
 
@@ -54,14 +53,6 @@ class Applied(msgspec.Struct):
         self.respliced += other.respliced
 
 
-class _Fan(msgspec.Struct):
-    """A contact whose leads are to be brought up to date, and the next of them."""
-
-    organization_id: str
-    contact_id: str
-    lead_ids: list[bytes]
-
-
 class Applier:
     """Writes intents into Redis. Every method raises Unavailable, and is safe to call again then."""
 
@@ -80,7 +71,7 @@ class Applier:
         replies = await self._store.run([call.command for call in calls])
         applied = Applied()
         moves: list[Command] = []
-        fans: list[_Fan] = []
+        fans: list[Fan] = []
         tasks: list[str] = []
         for call, reply in zip(calls, replies, strict=True):
             match call.intents[0]:
@@ -104,18 +95,14 @@ class Applier:
         applied.respliced = await self._fan_out(fans, generations)
         return applied
 
-    async def _fan_out(self, fans: list[_Fan], generations: Generations) -> int:
+    async def _fan_out(self, fans: list[Fan], generations: Generations) -> int:
         """Bring the leads of contacts up to date: all contacts side by side, a slice of leads each."""
         written = 0
+        clustered = await self._store.clustered()
         while fans:
-            splices = [
-                command.resplice(fan.organization_id, fan.contact_id, lead_ids, generations)
-                for fan in fans
-                for lead_ids in _slices(fan.lead_ids)
-            ]
-            written += sum(await self._store.run(splices))
+            written += sum(await self._store.run(list(command.resplices(fans, generations, clustered=clustered))))
             # Fewer than a slice means that there are no others.
-            fans = [fan for fan in fans if len(fan.lead_ids) >= _SLICE]
+            fans = [fan for fan in fans if len(fan.lead_ids) >= LEADS]
             if fans:
                 asks = [command.pending_leads(fan.organization_id, fan.contact_id, generations) for fan in fans]
                 for fan, ids in zip(fans, await self._store.run(asks), strict=True):
@@ -136,11 +123,11 @@ def _moves(leads: Sequence[PutLead | DeleteLead], reply: list[Any], generations:
             yield command.leave_contact(leads[number], contact_id.decode(), generations)
 
 
-def _fans(contacts: Sequence[PutContact | DeleteContact], reply: list[Any]) -> Iterable[_Fan]:
-    fans: dict[int, _Fan] = {}
+def _fans(contacts: Sequence[PutContact | DeleteContact], reply: list[Any]) -> Iterable[Fan]:
+    fans: dict[int, Fan] = {}
     for number, lead_id in _pairs(reply):
         contact = contacts[number]
-        fan = fans.setdefault(number, _Fan(contact.organization_id, contact.id, []))
+        fan = fans.setdefault(number, Fan(contact.organization_id, contact.id, []))
         fan.lead_ids.append(lead_id)
     return fans.values()
 
@@ -148,11 +135,6 @@ def _fans(contacts: Sequence[PutContact | DeleteContact], reply: list[Any]) -> I
 def _pairs(reply: list[Any]) -> Iterator[tuple[int, bytes]]:
     """What follows the digits in the reply of a script for documents."""
     return zip(reply[1::2], reply[2::2], strict=True)
-
-
-def _slices(lead_ids: list[bytes]) -> Iterator[list[bytes]]:
-    for start in range(0, len(lead_ids), _SLICE):
-        yield lead_ids[start : start + _SLICE]
 
 
 def _tasks(intent: PutOrganization, reply: int) -> list[str]:

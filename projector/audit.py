@@ -10,15 +10,17 @@ from collections.abc import AsyncIterator
 
 from projector.compare import document, document_names, in_sample
 from projector.errors import BadRecord
+from projector.index import shown_mark
 from projector.kafka import Reader, open_reader
 from projector.lag import lag
 from projector.record import Kind, Record, entity_key
 from projector.reference import Entity, Reference
 from projector.report import Difference, Report
 from projector.store import Store
-from projector.suspects import Ranges, look_again, read_covered, score
+from projector.suspects import Ranges, look_again, read_covered
 from projector.tags import expected_tags, hashes, stored_tags
 from schemas import names
+from schemas.layouts import CONTACT_BODY
 from schemas.settings import ProjectorSettings
 
 _KINDS = {b"l": Kind.LEAD, b"c": Kind.CONTACT}
@@ -87,12 +89,12 @@ async def _suspects(store: Store, generation: int, expected: Reference, report: 
     seen: set[Entity] = set()
     async for entities in _entities(store, generation, report.sample):
         stored = await _read_stored(store, generation, entities, expected)
-        for entity, (value, found_score) in zip(entities, stored, strict=True):
+        for entity, (value, shown) in zip(entities, stored, strict=True):
             if entity in seen:
                 continue
             seen.add(entity)
             report.checked[entity[0]] += expected_tags(expected, entity) is not None
-            if not _is_right(entity, value, found_score, expected):
+            if not _is_right(entity, value, shown, expected):
                 suspects.append(entity)
     for entity in expected.newest.keys() - seen:
         kind, _, id_ = entity
@@ -102,13 +104,13 @@ async def _suspects(store: Store, generation: int, expected: Reference, report: 
     return suspects
 
 
-def _is_right(entity: Entity, value: bytes | None, found_score: float | None, expected: Reference) -> bool:
+def _is_right(entity: Entity, value: bytes | None, shown: bytes | None, expected: Reference) -> bool:
     kind = entity[0]
     tags = expected_tags(expected, entity)
     found = document(kind, value)
     if value is None or found.body is None or tags is None:
         return found.body is None and tags is None
-    in_index = kind is Kind.CONTACT or found_score == score(tags[6:])
+    in_index = kind is Kind.CONTACT or shown == tags[6:]
     return in_index and stored_tags(kind, value) == tags and found.version == expected.newest[entity].version
 
 
@@ -126,8 +128,8 @@ async def _entities(store: Store, generation: int, sample: float) -> AsyncIterat
 
 async def _read_stored(
     store: Store, generation: int, entities: list[Entity], expected: Reference
-) -> list[tuple[bytes | None, float | None]]:
-    """The value of each entity, and of a lead its place in the index of its contact."""
+) -> list[tuple[bytes | None, bytes | None]]:
+    """The value of each entity, and of a lead the mark that the index of its contact has for it."""
     async with store.errors():
         pipeline = store.redis.pipeline(transaction=False)
         for entity in entities:
@@ -136,6 +138,10 @@ async def _read_stored(
             newest = expected.newest.get(entity)
             contact_id = newest.document.contact_id if kind is Kind.LEAD and newest and newest.live else id_
             pipeline.get((names.lead if kind is Kind.LEAD else names.contact)(owner, generation, id_))
+            pipeline.getrange(names.contact(owner, generation, contact_id), 0, CONTACT_BODY - 1)
             pipeline.zscore(names.contact_leads(owner, generation, contact_id), names.short_id(id_))
         replies = await pipeline.execute()
-    return list(zip(replies[::2], replies[1::2], strict=True))
+    return [
+        (value, shown_mark(contact, score, names.short_id(id_)))
+        for (_, _, id_), value, contact, score in zip(entities, replies[::3], replies[1::3], replies[2::3], strict=True)
+    ]

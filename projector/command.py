@@ -23,6 +23,8 @@ from schemas import names
 Generations = tuple[int, ...]
 TOGETHER = 20
 """Documents in one call of a script, at most. Fewer cost more each; more would keep a reader waiting."""
+LEADS = 100
+"""Leads that one call brings up to date, at most."""
 T = TypeVar("T")
 
 
@@ -32,6 +34,14 @@ class Command(msgspec.Struct, frozen=True, gc=False):
     script: str
     keys: list[bytes]
     arguments: Sequence[bytes]
+
+
+class Fan(msgspec.Struct, gc=False):
+    """A contact, and leads of it that are to be brought up to date; ids are short ones, as in the index."""
+
+    organization_id: str
+    contact_id: str
+    lead_ids: list[bytes]
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
@@ -137,7 +147,7 @@ def leave_contact(lead: PutLead | DeleteLead, contact_id: str, generations: Gene
     owner = names.organization(lead.organization_id)
     keys = []
     for generation in generations:
-        keys += [names.lead(owner, generation, lead.id), names.contact_leads(owner, generation, contact_id)]
+        keys += [names.lead(owner, generation, lead.id), *contact_keys(owner, contact_id, (generation,))]
     return Command("leave_contact", keys, [contact_id.encode(), names.short_id(lead.id)])
 
 
@@ -147,24 +157,43 @@ def pending_leads(organization_id: str, contact_id: str, generations: Generation
     return Command("pending_leads", contact_keys(owner, contact_id, generations), [])
 
 
-def resplice(organization_id: str, contact_id: str, lead_ids: Sequence[bytes], generations: Generations) -> Command:
-    """Bring these leads of a contact up to date; ids are short ones, as in the index."""
-    owner = names.organization(organization_id)
-    keys = []
-    for generation in generations:
-        keys += contact_keys(owner, contact_id, (generation,))
-        keys += [names.lead_by_short_id(owner, generation, lead_id) for lead_id in lead_ids]
-    return Command("resplice", keys, [contact_id.encode(), *lead_ids])
+def resplices(fans: Iterable[Fan], generations: Generations, *, clustered: bool) -> Iterator[Command]:
+    """Bring all these leads up to date: many contacts in a call, and no call with more leads than `LEADS`."""
+    together: list[Fan] = []
+    for fan in _sliced(fans):
+        full = sum(len(other.lead_ids) for other in together) + len(fan.lead_ids) > LEADS
+        if together and (full or (clustered and fan.organization_id != together[0].organization_id)):
+            yield _resplice(together, generations)
+            together = []
+        together.append(fan)
+    if together:
+        yield _resplice(together, generations)
+
+
+def _sliced(fans: Iterable[Fan]) -> Iterator[Fan]:
+    for fan in fans:
+        for start in range(0, len(fan.lead_ids), LEADS):
+            yield Fan(fan.organization_id, fan.contact_id, fan.lead_ids[start : start + LEADS])
+
+
+def _resplice(fans: Sequence[Fan], generations: Generations) -> Command:
+    keys: list[bytes] = []
+    arguments = [b"%d" % len(generations)]
+    for fan in fans:
+        owner = names.organization(fan.organization_id)
+        for generation in generations:
+            keys += contact_keys(owner, fan.contact_id, (generation,))
+            keys += [names.lead_by_short_id(owner, generation, lead_id) for lead_id in fan.lead_ids]
+        arguments += (fan.contact_id.encode(), b"%d" % len(fan.lead_ids), *fan.lead_ids)
+    return Command("resplice", keys, arguments)
 
 
 def contact_keys(owner: bytes, contact_id: str, generations: Generations) -> list[bytes]:
     """A contact and the index of its leads, in each generation."""
-    keys = []
+    keys: list[bytes] = []
+    short_id = names.short_id(contact_id)
     for generation in generations:
-        keys += [
-            names.contact(owner, generation, contact_id),
-            names.contact_leads(owner, generation, contact_id),
-        ]
+        keys += names.contact_with_leads(owner, generation, short_id)
     return keys
 
 

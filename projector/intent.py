@@ -26,7 +26,7 @@ class DeleteLead(msgspec.Struct, frozen=True, gc=False):
 
 
 class PutContact(msgspec.Struct, frozen=True, gc=False):
-    """`value` is all that is stored: head, tag, mark and body."""
+    """`value` is all that is stored but for the first lead: head, tag, mark, where the summary ends, and body."""
 
     organization_id: str
     id: str

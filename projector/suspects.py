@@ -11,6 +11,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from projector.compare import Document, differing_fields, document
+from projector.index import shown_mark
 from projector.kafka import Reader, topic
 from projector.ledger import Ledger
 from projector.record import Kind, Partition
@@ -18,7 +19,7 @@ from projector.reference import Entity, Reference
 from projector.store import Store
 from projector.tags import expected_tags, hashes, stored_tags
 from schemas import names
-from schemas.layouts import HEAD, NO_CONTACT, read_head
+from schemas.layouts import CONTACT_BODY, HEAD, read_head
 from schemas.settings import ProjectorSettings
 
 _ROUNDS = 5
@@ -39,12 +40,12 @@ class Verdict(NamedTuple):
 
 class _Stored(NamedTuple):
     """What stands in Redis of an entity: `organization` is the record's head and work due, `contact` a lead's one's
-    head, `score` its place in the index of that contact."""
+    head, `shown` the mark that the index of that contact has for it."""
 
     organization: bytes
     value: bytes | None
     contact: bytes
-    score: float | None
+    shown: bytes | None
 
 
 class _Exact(NamedTuple):
@@ -128,10 +129,12 @@ async def _read_stored(store: Store, generation: int, entities: list[Entity], ex
                 name = names.lead if kind is Kind.LEAD else names.contact
                 pipeline.getrange(owner, 0, HEAD)
                 pipeline.get(name(owner, generation, id_))
-                pipeline.getrange(names.contact(owner, generation, contact_id), 0, HEAD - 1)
+                pipeline.getrange(names.contact(owner, generation, contact_id), 0, CONTACT_BODY - 1)
                 pipeline.zscore(names.contact_leads(owner, generation, contact_id), names.short_id(id_))
             replies = await pipeline.execute()
-        found += [_Stored(*replies[i : i + 4]) for i in range(0, len(replies), 4)]
+        for number, (_, _, id_) in enumerate(entities[start : start + _SLICE]):
+            organization, value, contact, score = replies[4 * number : 4 * number + 4]
+            found.append(_Stored(organization, value, contact, shown_mark(contact, score, names.short_id(id_))))
     return found
 
 
@@ -162,11 +165,6 @@ def _fields(entity: Entity, found: _Stored, exact: _Exact) -> tuple[str, ...]:
         return tuple(fields)
     if not stored_tags(kind, found.value):
         return ("head",)
-    if kind is Kind.LEAD and found.score != score(found.value[28:34]):
+    if kind is Kind.LEAD and found.shown != found.value[28:34]:
         return ("index",)
     return ()
-
-
-def score(mark: bytes) -> float:
-    """The place of a lead in the index of its contact."""
-    return float(int.from_bytes(mark or NO_CONTACT, "little"))

@@ -14,7 +14,8 @@ A live document goes on with:
     22  6  tag: hash of the document without the contact summary inside
     28  6  mark: hash of the contact summary (a lead's: of the one it shows); zeros where there is none
     lead:     34  3  where the contact's value begins in the body    37  3  its length    40  body
-    contact:  34  3  where the summary's fields end in the body      37  body
+    contact:  34  3  where the summary's fields end in the body
+              37  28 first lead: mark of the summary that it shows, and its short id; zeros for none    65  body
 
 Tag and mark together are the ETag: they come from the content alone, so that a rebuild answers the same. The
 mark is also the score in the index of a contact's leads: those with another score are still to be brought up to date.
@@ -40,7 +41,8 @@ from xxhash import xxh3_64_digest
 STATE_LIVE = 76  # ord("L"): indexing bytes gives a number
 TAGS = slice(22, 34)
 LEAD_BODY = 40
-CONTACT_BODY = 37
+CONTACT_BODY = 65
+FIRST_LEAD = slice(37, 65)
 HEAD = 22
 HASH_BYTES = 6
 NO_CONTACT = bytes(HASH_BYTES)

@@ -9,7 +9,8 @@ All names of an organization share its hash tag, so that every script is legal o
     lv:{<organization>}q<hash>             rate limit of a key (expires)
     lv:{<organization>}<generation>l<id>   lead document, or the marker of a deleted one
     lv:{<organization>}<generation>c<id>   contact document, or marker
-    lv:{<organization>}<generation>i<id>   leads of a contact: sorted set, lead id by mark of the summary shown
+    lv:{<organization>}<generation>i<id>   leads of a contact but for the first, which stands in the contact's value:
+                                           sorted set, lead id by mark of the summary shown
 
 `<organization>` is the UUID in 22 base62 characters, as in API keys; `<id>` is a UUID in 22 base64 characters.
 Short names are worth it: 52 bytes or fewer fit jemalloc's class of 56. The rest belongs to no organization:
@@ -109,6 +110,12 @@ def lead_with_contact(owner: bytes, generation: int, lead_id: bytes, contact_id:
     """A lead, its contact and the contact's leads, from short ids: the hot path makes each id once."""
     start = b"%b%d" % (owner, generation)
     return [start + b"l" + lead_id, start + b"c" + contact_id, start + b"i" + contact_id]
+
+
+def contact_with_leads(owner: bytes, generation: int, contact_id: bytes) -> list[bytes]:
+    """A contact and the contact's leads, from a short id."""
+    start = b"%b%d" % (owner, generation)
+    return [start + b"c" + contact_id, start + b"i" + contact_id]
 
 
 def contact(owner: bytes, generation: int, contact_id: str) -> bytes:

@@ -1,27 +1,26 @@
-"""What most teams write: one record after the other, each written before the next is looked at.
+"""What most teams write: one record after the other, each write awaited, until the same documents stand in Redis.
 
-Like Leadview it maps the event to a document; unlike it, it guards no version and puts no contact into leads.
-`python -m bench.peers.one_at_a_time <kafka> <redis> <records>`.
+A lead shows its contact, and follows it when the contact changes or comes later. Unlike Leadview it guards no version
+and stores no position, so that a crash or a late record leaves wrong documents.
 """
 
 import asyncio
 import json
-import sys
+from typing import Any
 
 from redis.asyncio import Redis
 
-from bench.peers.consuming import Clock, consumer
+from bench.peers.consuming import Share, consumer, share
+
+_SUMMARY = ("id", "first_name", "last_name", "email", "phone")
 
 
-async def main(bootstrap_servers: str, redis_url: str, count: int) -> None:
-    source = await consumer(bootstrap_servers)
-    redis = Redis.from_url(redis_url)
-    clock = Clock(count)
+async def main(mine: Share) -> None:
+    source, clock = await consumer(mine)
+    redis = Redis.from_url(mine.redis, decode_responses=True)
     async for message in source:
-        event = json.loads(message.value)
-        data = event["data"]
-        document = {name: value for name, value in data.items() if name != "version"}
-        await redis.set(f"{message.topic}:{data['organization_id']}:{data['id']}", json.dumps(document))
+        data = json.loads(message.value)["data"]
+        await (_lead if message.topic.endswith("leads") else _contact)(redis, data)
         if clock.add(1):
             break
     clock.print()
@@ -29,5 +28,30 @@ async def main(bootstrap_servers: str, redis_url: str, count: int) -> None:
     await redis.aclose()
 
 
+async def _lead(redis: Redis, data: dict[str, Any]) -> None:
+    organization = data["organization_id"]
+    contact = await redis.get(f"contact:{organization}:{data['contact_id']}")
+    document = _document(data) | {"contact": _summary(json.loads(contact)) if contact else None}
+    await redis.set(f"lead:{organization}:{data['id']}", json.dumps(document))
+    await redis.sadd(f"leads-of:{organization}:{data['contact_id']}", data["id"])
+
+
+async def _contact(redis: Redis, data: dict[str, Any]) -> None:
+    organization = data["organization_id"]
+    await redis.set(f"contact:{organization}:{data['id']}", json.dumps(_document(data)))
+    for lead_id in await redis.smembers(f"leads-of:{organization}:{data['id']}"):
+        name = f"lead:{organization}:{lead_id!s}"
+        lead = json.loads(await redis.get(name) or "{}")
+        await redis.set(name, json.dumps(lead | {"contact": _summary(data)}))
+
+
+def _document(data: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in data.items() if name != "version"}
+
+
+def _summary(contact: dict[str, Any]) -> dict[str, Any]:
+    return {name: contact[name] for name in _SUMMARY}
+
+
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    asyncio.run(main(share()))

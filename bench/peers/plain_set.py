@@ -1,9 +1,8 @@
 """The limit: batches from Kafka, decoded, and a plain SET of as many bytes for each record, in one pipeline a batch.
 
-It maps nothing, compares no versions, keeps no position. `python -m bench.peers.plain_set <kafka> <redis> <records>`.
+It maps nothing, compares no versions, keeps no position.
 """
 
-import sys
 from collections.abc import Callable
 from math import inf
 from typing import Any
@@ -13,23 +12,23 @@ import msgspec
 import uvloop
 from redis.asyncio import Redis
 
-from bench.peers.consuming import Clock, consumer
+from bench.peers.consuming import Share, consumer, share
 from schemas import events
 
 _decoders: dict[str, msgspec.json.Decoder[Any]] = {
-    "crm.leads": msgspec.json.Decoder(events.LeadChanged),
-    "crm.contacts": msgspec.json.Decoder(events.ContactChanged),
+    "leads": msgspec.json.Decoder(events.LeadChanged),
+    "contacts": msgspec.json.Decoder(events.ContactChanged),
 }
 
 
 _pack: Callable[[tuple[bytes, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]  # says a tuple of one
 
 
-async def main(bootstrap_servers: str, redis_url: str, count: int) -> None:
-    source = await consumer(bootstrap_servers)
-    redis = Redis.from_url(redis_url, protocol=2)
+async def main(mine: Share) -> None:
+    source, clock = await consumer(mine)
+    decoders = {mine.prefix + kind: decoder for kind, decoder in _decoders.items()}
+    redis = Redis.from_url(mine.redis, protocol=2)
     connection = await redis.connection_pool.get_connection()  # type: ignore[no-untyped-call]
-    clock = Clock(count)
     finished = False
     while not finished:
         polled = await source.getmany(timeout_ms=500, max_records=2000)
@@ -37,7 +36,7 @@ async def main(bootstrap_servers: str, redis_url: str, count: int) -> None:
         for start in range(0, len(messages), 200):
             packed = []
             for message in messages[start : start + 200]:
-                _decoders[message.topic].decode(message.value)
+                decoders[message.topic].decode(message.value)
                 packed.append(_pack((b"SET", message.key, message.value)))
             await connection.send_packed_command(b"".join(packed), check_health=False)
             for _ in packed:
@@ -50,4 +49,4 @@ async def main(bootstrap_servers: str, redis_url: str, count: int) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    uvloop.run(main(share()))

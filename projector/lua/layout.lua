@@ -2,7 +2,9 @@
 
 local STALE, WRITTEN, ORGANIZATION_DELETED, ERASE_DUE, REPLAY_DUE = 0, 1, 2, 8, 16
 local HEAD = 22
-local NO_CONTACT = '\0\0\0\0\0\0'
+local CONTACT_BODY = 65
+local NO_CONTACT = string.rep('\0', 6)
+local NO_LEAD = string.rep('\0', 28)
 local NOT_SHOWN = string.rep('\0', HEAD)
 
 local function is_live(value) return string.byte(value, 1) == 76 end -- 'L'
@@ -33,28 +35,70 @@ local function organization_is_deleted(name)
   return state == 'D' or state == 'T'
 end
 
--- The summary of a contact and its mark, taken from the contact's document: both ids stand first, in fixed length.
-local function summary_of(name)
-  local value = redis.call('GET', name)
-  if not value or #value < 37 or not is_live(value) then return 'null', NO_CONTACT end
-  local mark, fields_end = struct.unpack('<c6I3', value, 29)
-  return string.sub(value, 38, 81) .. string.sub(value, 139, 37 + fields_end) .. '}', mark
+-- The summary of a contact and its mark, from the contact's value: both ids stand first in it, in fixed length.
+local function summary_of(contact)
+  if #contact < CONTACT_BODY or not is_live(contact) then return 'null', NO_CONTACT end
+  local mark, fields_end = struct.unpack('<c6I3', contact, 29)
+  local body = CONTACT_BODY
+  return string.sub(contact, body + 1, body + 44) .. string.sub(contact, body + 102, body + fields_end) .. '}', mark
 end
 
 local function score(mark) return (struct.unpack('<I6', mark)) end
 
+-- The index of a contact's leads: each with the mark of the summary that it shows. The first stands in the contact's
+-- own value (28 bytes: mark and id), since most contacts have one lead only; the others, and all of them while the
+-- contact is not there, stand in a sorted set. No lead is in both.
+local function index_of(name, leads, contact)
+  local first = ''
+  if #contact >= CONTACT_BODY and is_live(contact) then first = string.sub(contact, 38, CONTACT_BODY) end
+  return { name = name, leads = leads, first = first }
+end
+
+local function set_first(index, first)
+  if index.first ~= first then
+    redis.call('SETRANGE', index.name, 37, first)
+    index.first = first
+  end
+end
+
+local function index_put(index, id, mark)
+  local first_id = string.sub(index.first, 7)
+  if first_id == id then
+    set_first(index, mark .. id)
+  elseif index.first == NO_LEAD then
+    set_first(index, mark .. id)
+    redis.call('ZREM', index.leads, id)
+  else
+    redis.call('ZADD', index.leads, score(mark), id)
+  end
+end
+
+local function index_remove(index, id)
+  if string.sub(index.first, 7) == id then
+    set_first(index, NO_LEAD)
+  else
+    redis.call('ZREM', index.leads, id)
+  end
+end
+
 -- Collect (in `pending`, each once) up to 100 leads of a contact that show another summary than its present one.
-local function collect_pending(stored_contact, leads, pending)
+-- `contact` is its value, or the beginning of it.
+local function collect_pending(contact, leads, pending)
   local mark = NO_CONTACT
-  if #stored_contact >= 34 and is_live(stored_contact) then mark = string.sub(stored_contact, 29, 34) end
+  local function add(id)
+    if not pending[id] then
+      pending[id] = true
+      pending[#pending + 1] = id
+    end
+  end
+  if #contact >= CONTACT_BODY and is_live(contact) then
+    mark = string.sub(contact, 29, 34)
+    local first_mark, first_id = string.sub(contact, 38, 43), string.sub(contact, 44, CONTACT_BODY)
+    if first_mark ~= mark and first_mark .. first_id ~= NO_LEAD then add(first_id) end
+  end
   local current = string.format('(%.0f', score(mark))
   for _, range in ipairs({ { '-inf', current }, { current, '+inf' } }) do
-    for _, id in ipairs(redis.call('ZRANGEBYSCORE', leads, range[1], range[2], 'LIMIT', 0, 100)) do
-      if not pending[id] then
-        pending[id] = true
-        pending[#pending + 1] = id
-      end
-    end
+    for _, id in ipairs(redis.call('ZRANGEBYSCORE', leads, range[1], range[2], 'LIMIT', 0, 100)) do add(id) end
   end
 end
 

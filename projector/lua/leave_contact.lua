@@ -1,11 +1,12 @@
 -- Take a lead out of the index of a contact that it belongs to no more.
--- KEYS  for each generation: lead, the contact's leads
+-- KEYS  for each generation: lead, the contact, the contact's leads
 -- ARGV  1 contact's UUID  2 lead's id in the index
 -- Returns 1. Safe at any time: a lead that has come back in between stays
 
-for i = 1, #KEYS, 2 do
+for i = 1, #KEYS, 3 do
   if contact_of(redis.call('GETRANGE', KEYS[i], 0, 191)) ~= ARGV[1] then
-    redis.call('ZREM', KEYS[i + 1], ARGV[2])
+    local contact = redis.call('GETRANGE', KEYS[i + 1], 0, CONTACT_BODY - 1)
+    index_remove(index_of(KEYS[i + 1], KEYS[i + 2], contact), ARGV[2])
   end
 end
 return WRITTEN

@@ -4,6 +4,6 @@
 
 local pending = {}
 for i = 1, #KEYS, 2 do
-  collect_pending(redis.call('GETRANGE', KEYS[i], 0, 33), KEYS[i + 1], pending)
+  collect_pending(redis.call('GETRANGE', KEYS[i], 0, CONTACT_BODY - 1), KEYS[i + 1], pending)
 end
 return { unpack(pending) }

@@ -2,12 +2,32 @@
 -- follow in slices (`resplice`). The index of a deleted one stays: it says only which leads name it, should it be
 -- created again.
 -- KEYS  for each contact: organization; then for each generation: contact, the contact's leads
--- ARGV  1 number of generations  2 '1' for again, else ''; then for each contact: the whole value, or a marker's head
+-- ARGV  1 number of generations  2 '1' for again, else ''; then for each contact: the value without its first lead, or
+--       a marker's head
 -- Returns a list: a digit for each contact (STALE, WRITTEN or ORGANIZATION_DELETED); then, for each of up to 100 leads
 --         that show another summary, the contact's number (from 0) and the lead's id in the index: also when stale, so
 --         that a fan-out that broke off goes on
 
 local generations, again = tonumber(ARGV[1]), ARGV[2]
+
+-- Write a newer value, with the first lead of the index in its place. Returns the beginning of what is stored then.
+local function put(value, name, leads, stored)
+  local first = index_of(name, leads, stored).first
+  local has_first = first ~= '' and first ~= NO_LEAD
+  if not is_live(value) then
+    if has_first then redis.call('ZADD', leads, score(first), string.sub(first, 7)) end
+    value = marker(stored, value)
+    redis.call('SET', name, value)
+    return value
+  end
+  if not has_first then
+    local popped = redis.call('ZPOPMIN', leads)
+    first = popped[1] and struct.pack('<I6', tonumber(popped[2])) .. popped[1] or NO_LEAD
+  end
+  redis.call('SET', name, string.sub(value, 1, 37) .. first .. string.sub(value, 38))
+  return string.sub(value, 1, 37) .. first
+end
+
 local codes, reply = {}, { '' }
 local k = 1
 for a = 3, #ARGV do
@@ -16,10 +36,9 @@ for a = 3, #ARGV do
     result = ORGANIZATION_DELETED
   else
     for i = k + 1, k + 2 * generations, 2 do
-      local stored = redis.call('GETRANGE', KEYS[i], 0, 33)
+      local stored = redis.call('GETRANGE', KEYS[i], 0, CONTACT_BODY - 1)
       if is_newer(stored, ARGV[a], again) then
-        stored = is_live(ARGV[a]) and ARGV[a] or marker(stored, ARGV[a])
-        redis.call('SET', KEYS[i], stored)
+        stored = put(ARGV[a], KEYS[i], KEYS[i + 1], stored)
         result = WRITTEN
       end
       collect_pending(stored, KEYS[i + 1], pending)

@@ -14,10 +14,11 @@ local function put(a, stored, lead, contact, leads)
     redis.call('SET', lead, marker(stored, ARGV[a]))
     return
   end
-  local summary, mark = summary_of(contact)
+  local value = redis.call('GET', contact) or ''
+  local summary, mark = summary_of(value)
   local place = struct.pack('<I3I3', #ARGV[a + 1], #summary)
   redis.call('SET', lead, ARGV[a] .. mark .. place .. ARGV[a + 1] .. summary .. ARGV[a + 2])
-  redis.call('ZADD', leads, score(mark), ARGV[a + 3])
+  index_put(index_of(contact, leads, value), ARGV[a + 3], mark)
 end
 
 local codes, reply = {}, { '' }

@@ -9,7 +9,7 @@ local heads = {}
 for first = 1, #KEYS, width * tonumber(ARGV[1]) do
   local head
   for i = first, first + width * tonumber(ARGV[1]) - 1, width do
-    local stored = redis.call('GETRANGE', KEYS[i], 0, 33)
+    local stored = redis.call('GETRANGE', KEYS[i], 0, CONTACT_BODY - 1)
     local found = string.sub(stored, 1, HEAD)
     if #found < HEAD or (head and head ~= found) then head = NOT_SHOWN else head = found end
     if width == 2 and head ~= NOT_SHOWN then

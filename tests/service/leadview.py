@@ -56,7 +56,7 @@ class Leadview:
         self.admin = topics.admin(kafka.bootstrap_servers)
         for kind in Kind:
             kafka.create_topic(f"{prefix}{kind}", PARTITIONS)
-        wait_until(self._has_leaders, "every partition has a leader", 15)
+        wait_until(self._has_leaders, "every partition has a leader", 40)
 
     def environment(self, **settings: object) -> dict[str, str]:
         """All variables of a process of ours."""

@@ -95,7 +95,7 @@ class Records:
         """A contact with `body` as its JSON; answers its id."""
         record_id = _new_id()
         encoded = msgspec.json.encode(body)
-        value = head(state) + content_hash(encoded) + content_hash(b"summary") + bytes(3) + encoded
+        value = head(state) + content_hash(encoded) + content_hash(b"summary") + bytes(3 + 28) + encoded
         self.client.set(names.contact(names.organization(organization_id), generation, record_id), value)
         return record_id
 

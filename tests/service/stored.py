@@ -11,7 +11,7 @@ from projector.reference import Entity
 from schemas import names
 
 _KINDS = {b"l": Kind.LEAD, b"c": Kind.CONTACT}
-_BODY = {Kind.LEAD: 40, Kind.CONTACT: 37}
+_BODY = {Kind.LEAD: 40, Kind.CONTACT: 65}
 NO_MARK = bytes(6)
 
 
@@ -33,8 +33,15 @@ def values(client: redis.Redis, generation: int = 1) -> dict[Entity, bytes]:
 
 def index(client: redis.Redis, contact_id: str, organization_id: str, generation: int = 1) -> dict[str, bytes]:
     """The leads of a contact, each with the mark of the summary that it shows."""
-    name = names.contact_leads(names.organization(organization_id), generation, contact_id)
-    return {names.long_id(lead): int(score).to_bytes(6, "little") for lead, score in client.zscan_iter(name)}
+    owner = names.organization(organization_id)
+    contact: bytes = client.get(names.contact(owner, generation, contact_id)) or b""  # type: ignore[assignment]
+    first = _first_lead(contact)
+    others = {
+        names.long_id(lead): int(score).to_bytes(6, "little")
+        for lead, score in client.zscan_iter(names.contact_leads(owner, generation, contact_id))
+    }
+    assert not first.keys() & others.keys(), "a lead stands in the index twice"
+    return first | others
 
 
 def assert_consistent(client: redis.Redis, generation: int = 1, *, after_crash: bool = False) -> None:
@@ -51,16 +58,21 @@ def assert_consistent(client: redis.Redis, generation: int = 1, *, after_crash: 
         mark = contact[28:34] if _live(contact) else NO_MARK
         assert value[28:34] == mark, f"lead {lead_id} shows another summary than its contact has"
         expected.setdefault((organization_id, contact_id), {})[lead_id] = mark
-    for name in client.scan_iter(b"lv:{*}%di*" % generation, count=5000):
-        match = names.DOCUMENT.fullmatch(name)
-        assert match, name
-        place = (names.organization_id(match[1]), names.long_id(match[4]))
+    sets = [names.DOCUMENT.fullmatch(name) for name in client.scan_iter(b"lv:{*}%di*" % generation, count=5000)]
+    places = {(names.organization_id(match[1]), names.long_id(match[4])) for match in sets if match}
+    places |= {(organization_id, id_) for (kind, organization_id, id_) in found if kind is Kind.CONTACT}
+    for place in places:
         leads_there = index(client, place[1], place[0], generation)
         own = expected.pop(place, {})
         if after_crash:
             leads_there = {lead_id: mark for lead_id, mark in leads_there.items() if lead_id in own}
         assert leads_there == own, f"the index of contact {place[1]} is wrong"
     assert not expected, f"contacts without an index: {list(expected)}"
+
+
+def _first_lead(contact: bytes) -> dict[str, bytes]:
+    """The lead of the index that stands in its contact's own value."""
+    return {names.long_id(contact[43:65]): contact[37:43]} if _live(contact) and any(contact[37:65]) else {}
 
 
 def short(uuid: str) -> bytes:

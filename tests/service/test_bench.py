@@ -1,4 +1,4 @@
-"""`python -m bench`: the quick run of the API's benchmark, from end to end."""
+"""`python -m bench`: quick runs of the API's benchmark and of those of the whole service, from end to end."""
 
 import subprocess
 import sys
@@ -9,6 +9,7 @@ import pytest
 from bench import results
 from bench.benchmark import OURS
 from bench.outcome import Rounds
+from devstack.kafka_jars import why_unavailable
 from devstack.redis_server import RedisServerMissing, redis_program
 from tests.service.services import not_available
 
@@ -16,9 +17,19 @@ ROOT = Path(__file__).parents[2]
 ALWAYS_THERE = {OURS, "asgi-constant", "starlette-constant", "idiomatic"}
 
 
+PIPELINE = {
+    "freshness": {"p50", "p99", "worst"},
+    "rebuild": {"rate", "time", "p99"},
+    "fan-out": {"until all are right", "worst read, these leads", "worst read, others"},
+    "long-run": {"projector", "API worker"},
+    "projector-processes": {"rate", "CPU a record"},
+}
+"""What each prints of Leadview in its last case."""
+
+
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "bench", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False)
 
 
 def test_the_quick_benchmark_of_the_api(tmp_path: Path) -> None:
@@ -46,6 +57,19 @@ def test_the_quick_benchmark_of_the_api(tmp_path: Path) -> None:
     assert {verdict.bar.against for verdict in outcome.bars} >= {"starlette-constant", "idiomatic"}
     assert all(subject in ended.stdout for subject in measured)
     assert "<svg" in (tmp_path / "charts" / "api-throughput.svg").read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", PIPELINE)
+def test_the_quick_benchmarks_of_the_whole_service(name: str, tmp_path: Path) -> None:
+    if reason := why_unavailable():
+        not_available(reason)
+    ended = bench(name, "--quick", "--into", str(tmp_path))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    outcome = results.read(tmp_path / "results.json").benchmarks[name]
+    rounds = Rounds(outcome.rounds)
+    found = {metric: rounds.spread(outcome.cases[-1], OURS, metric) for metric in PIPELINE[name]}
+    assert all(spread and spread.least > 0 for spread in found.values()), found
+    assert outcome.bars, "each has a bar that can be judged"
 
 
 @pytest.mark.parametrize(

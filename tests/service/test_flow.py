@@ -353,3 +353,19 @@ def _without_log(server: RedisServer) -> None:
 
 def _bare(value: bytes) -> crm.Message:
     return crm.Message(Kind.LEAD, crm.lead(1).key, value)
+
+
+async def test_a_topic_that_is_read_again_is_passed_over(flow: Flow) -> None:
+    """What is shown is not decoded again; what was damaged meanwhile, or left undone, is still mended."""
+    flow.create_topics(partitions=2)
+    flow.publish(crm.organization(1), crm.contact(1))
+    flow.publish_all(crm.lead(1, id=crm.uuid(5000 + n)) for n in range(3000))
+    flow.publish_all(crm.Message(Kind.LEAD, b"no key", b"{}") for _ in range(5))
+    flow.start()
+    await flow.settled()
+    lost = names.lead(OWNER, 1, crm.uuid(5100))
+    flow.client.delete(lost)
+    flow.client.hdel(names.POSITIONS, *(names.position(flow.topic(Kind.LEAD), number) for number in range(2)))
+    await wait_until(lambda: flow.client.exists(lost) and flow.caught_up(), "it is read again")
+    await flow.settled()
+    assert flow.client.hlen(names.DEAD_LETTERS) == 5

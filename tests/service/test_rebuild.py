@@ -12,6 +12,7 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 
 from devstack.waiting import wait_until
 from projector.record import Kind
+from projector.reference import Entity
 from schemas import names
 from tests import crm
 from tests.service import stored
@@ -32,12 +33,16 @@ def assert_equal_and_right(leadview: Leadview, *generations: int) -> None:
     for generation in generations:
         assert leadview.documents(generation) == expected
         stored.assert_consistent(leadview.redis, generation)
-    live = {
-        entity: value for entity, value in stored.values(leadview.redis, generations[0]).items() if value[:1] == b"L"
-    }
+    live = {entity: value for entity, value in _values(leadview, generations[0]).items() if value[:1] == b"L"}
     for generation in generations[1:]:
-        values = stored.values(leadview.redis, generation)
+        values = _values(leadview, generation)
         assert {entity: values.get(entity) for entity in live} == live
+
+
+def _values(leadview: Leadview, generation: int) -> dict[Entity, bytes]:
+    """Values without the first lead of a contact's index: which of several it is depends on the order of writing."""
+    found = stored.values(leadview.redis, generation)
+    return {entity: value[:37] + value[65:] if entity[0] is Kind.CONTACT else value for entity, value in found.items()}
 
 
 def _has_replayed(leadview: Leadview, records: int) -> bool:

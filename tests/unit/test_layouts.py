@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas import examples, layouts
+from schemas import examples, layouts, names
 from schemas.layouts import Head, content_hash, milliseconds, read_head
 
 
@@ -52,7 +52,10 @@ def test_a_head_has_the_length_of_its_format() -> None:
 def test_sections_follow_each_other() -> None:
     assert slice(layouts.HEAD, layouts.HEAD + 2 * layouts.HASH_BYTES) == layouts.TAGS
     assert layouts.TAGS.stop + 3 + 3 == layouts.LEAD_BODY
-    assert layouts.TAGS.stop + 3 == layouts.CONTACT_BODY
+    assert slice(layouts.TAGS.stop + 3, layouts.CONTACT_BODY) == layouts.FIRST_LEAD
+    assert layouts.CONTACT_BODY - layouts.FIRST_LEAD.start == layouts.HASH_BYTES + len(
+        names.short_id(examples.CONTACT_ID)
+    )
 
 
 def test_the_contact_id_of_a_lead_lies_where_lua_looks() -> None:

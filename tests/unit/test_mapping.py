@@ -11,7 +11,7 @@ from projector.errors import BadRecord
 from projector.intent import DeleteApiKey, DeleteContact, DeleteLead, PutApiKey, PutContact, PutLead, PutOrganization
 from projector.record import Kind
 from schemas import documents
-from schemas.layouts import CONTACT_BODY, LEAD_CONTACT_ID, NO_CONTACT, read_head
+from schemas.layouts import FIRST_LEAD, LEAD_CONTACT_ID, NO_CONTACT, read_head
 from tests import crm
 from tests.crm import Json, Message
 
@@ -33,7 +33,7 @@ def lead_body(**fields: Any) -> bytes:
 def contact_body(**fields: Any) -> bytes:
     put = intent_of(crm.contact(**fields))
     assert isinstance(put, PutContact)
-    return put.value[CONTACT_BODY:]
+    return put.value[FIRST_LEAD.start :]
 
 
 LEAD_FIELDS = [

@@ -1,0 +1,81 @@
+"""Freshness: from an event's production to the first answer over HTTP that shows it."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+
+from bench import pipeline, probing
+from bench.api import P50, P99, P999
+from bench.benchmark import OURS, Bar, Measure, MeasurementFailed, Metric, Subject, Values
+from bench.changes import Changes
+from bench.cores import Cores
+from bench.lab import Lab
+from bench.pipeline import Pipeline
+from bench.prober import Event, Report
+from bench.traffic import Traffic
+
+_FRESH_P99 = Metric(P99.name, P99.unit, chart=True)
+_WORST = Metric("worst", "ms")
+_PROBED = Metric("probed", "events")
+_LATE = Metric("producer late, p99", "ms")
+_RATE = 1000.0
+_PROBE_EVERY = 20
+_SECONDS = 20.0
+_WARM_UP_SECONDS = 10.0
+_RECORDS, _QUICK_RECORDS = 400_000, 5_000
+_CHANGED = 40_000
+ALONE, REBUILDING, QUIET = "1,000 events/s", "1,000 events/s, during a rebuild", "10 events/s"
+_QUIET_RATE = 10.0
+
+
+class Freshness:
+    name = "freshness"
+    what = (
+        "From the producer's call (acks=all, 1 ms linger) to the first answer over HTTP that shows the event. Leads "
+        "and contacts change at a fixed rate (open loop); one of 20 is asked for every millisecond until it shows. One "
+        "projector, one API worker, 400,000 records in Kafka."
+    )
+    metrics = (P50, _FRESH_P99, P999, _WORST, _PROBED, _LATE)
+    subjects = (Subject(OURS, "leadview", "one projector, one API worker"),)
+    bars = (
+        Bar(P99.name, ALONE, 25.0, at_least=False),
+        Bar(P99.name, REBUILDING, 25.0, at_least=False),
+    )
+    rounds = 3
+    anew = False
+
+    def cases(self, lab: Lab) -> Sequence[str]:
+        return (ALONE,) if lab.quick else (ALONE, REBUILDING, QUIET)
+
+    def prepare(self, lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
+        if pipeline.missing(lab, self.name):
+            return {}
+        traffic = Traffic()
+        records = traffic.documents(_QUICK_RECORDS if lab.quick else _RECORDS)
+        service = pipeline.start(lab, stack, Cores(), traffic.tenants, [traffic.access, records])
+        changes = Changes(traffic.tenants, records[:_CHANGED])
+        # A cold JVM takes a hundred times as long.
+        probing.probe(service, changes.take(int(lab.seconds(_WARM_UP_SECONDS) * _RATE), _PROBE_EVERY), _RATE)
+        return {OURS: partial(_measure, service, changes)}
+
+
+def _measure(service: Pipeline, changes: Changes, case: str) -> Values:
+    rate, every = (_QUIET_RATE, 1) if case == QUIET else (_RATE, _PROBE_EVERY)
+    events = changes.take(int(service.lab.seconds(_SECONDS) * rate), every)
+    report = (_during_rebuild if case == REBUILDING else probing.probe)(service, events, rate)
+    return {
+        P50.name: report.p50 * 1e3,
+        P99.name: report.p99 * 1e3,
+        P999.name: report.p999 * 1e3,
+        _WORST.name: report.worst * 1e3,
+        _PROBED.name: report.probes,
+        _LATE.name: report.late * 1e3,
+    }
+
+
+def _during_rebuild(service: Pipeline, events: Sequence[Event], rate: float) -> Report:
+    with service.rebuilding() as rebuilding:
+        report = probing.probe(service, events, rate)
+        if service.is_complete(rebuilding.generation):
+            raise MeasurementFailed("the rebuild ended before the measurement did: it needs more records")
+    return report

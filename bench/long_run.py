@@ -1,0 +1,78 @@
+"""A long run: the memory of all processes under a steady load."""
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from statistics import linear_regression, median
+
+from bench import pipeline, probing, requests
+from bench.benchmark import OURS, Bar, Measure, Metric, Subject, Values
+from bench.changes import Changes
+from bench.cores import beside
+from bench.lab import Lab
+from bench.pipeline import Pipeline
+from bench.traffic import Traffic
+
+_PROJECTOR = Metric("projector", "MB")
+_API = Metric("API worker", "MB")
+_PROJECTOR_SLOPE = Metric("projector grows", "MB/h")
+_API_SLOPE = Metric("API worker grows", "MB/h")
+_THIRDS = ("first third", "second third", "last third")
+_SECONDS = 60.0
+_LOOK_SECONDS = 0.5
+_RATE = 1000.0
+_REQUESTS_A_SECOND = 1000.0
+_CONNECTIONS = 64
+_RECORDS, _QUICK_RECORDS = 40_000, 5_000
+_BYTES = 1e6
+_SPARE_SECONDS = 60.0
+"""Events are made for so much longer than is measured."""
+
+
+class LongRun:
+    name = "long-run"
+    what = (
+        "Resident memory of a projector that gets 1,000 changes a second, and of an API worker that gets 1,000 "
+        "requests a second, over three minutes: the median of each minute. It must stay flat."
+    )
+    metrics = (_PROJECTOR, _API, _PROJECTOR_SLOPE, _API_SLOPE)
+    subjects = (Subject(OURS, "leadview", "one projector, one API worker"),)
+    bars = (
+        Bar(_PROJECTOR.name, _THIRDS[2], 1.02, at_least=False, case_against=_THIRDS[1]),
+        Bar(_API.name, _THIRDS[2], 1.02, at_least=False, case_against=_THIRDS[1]),
+    )
+    rounds = 1
+    anew = False
+
+    def cases(self, lab: Lab) -> Sequence[str]:  # noqa: ARG002 - the shape of a benchmark
+        return _THIRDS
+
+    def prepare(self, lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
+        if pipeline.missing(lab, self.name):
+            return {}
+        traffic = Traffic()
+        records = traffic.documents(_QUICK_RECORDS if lab.quick else _RECORDS)
+        service = pipeline.start(lab, stack, beside(), traffic.tenants, [traffic.access, records])
+        changes = Changes(traffic.tenants, records)
+        seconds = len(_THIRDS) * lab.seconds(_SECONDS) + _SPARE_SECONDS
+        load = service.load(requests.for_leads(traffic.tenants))
+        stack.enter_context(probing.sending(service, changes.take(int(seconds * _RATE), 20), _RATE))
+        stack.enter_context(load.meanwhile(service.api.port, _CONNECTIONS, _REQUESTS_A_SECOND))
+        return {OURS: partial(_measure, service)}
+
+
+def _measure(service: Pipeline, _: str) -> Values:
+    times, projector, api = [], [], []
+    end = time.monotonic() + service.lab.seconds(_SECONDS)
+    while (now := time.monotonic()) < end:
+        times.append(now)
+        projector.append(service.projector.memory_bytes() / _BYTES)
+        api.append(service.api.memory_bytes() / _BYTES)
+        time.sleep(min(_LOOK_SECONDS, service.lab.seconds(_LOOK_SECONDS) / 2))
+    return {
+        _PROJECTOR.name: median(projector),
+        _API.name: median(api),
+        _PROJECTOR_SLOPE.name: linear_regression(times, projector).slope * 3600,
+        _API_SLOPE.name: linear_regression(times, api).slope * 3600,
+    }

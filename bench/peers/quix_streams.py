@@ -1,0 +1,67 @@
+"""Quix Streams with its Redis sink, as its documentation shows it: a StreamingDataFrame a topic, JSON in and out.
+
+Run by a Python that has `quixstreams[redis]`, no dependency of ours (`make bench-quix`); it imports nothing else.
+`python quix_streams.py <kafka> <redis host> <redis port> <topic prefix> <records> <group>`. Like Leadview it maps the
+event to a document; unlike it, it guards no version and puts no contact into leads. It writes at each checkpoint, every
+five seconds by default: so nothing is visible sooner.
+"""
+
+import json
+import logging
+import sys
+import time
+from typing import Any
+
+from quixstreams import Application
+from quixstreams.sinks.base import SinkBatch
+from quixstreams.sinks.community.redis import RedisSink
+
+
+class TimedSink(RedisSink):  # type: ignore[misc]  # not installed here
+    """Notes when the last batch was written, and how many records."""
+
+    records = 0
+    ended = 0.0
+
+    def write(self, batch: SinkBatch) -> None:
+        super().write(batch)
+        self.records += batch.size
+        self.ended = time.monotonic()
+
+
+def main(kafka: str, host: str, port: int, prefix: str, count: int, group: str) -> None:
+    began: list[float] = []
+
+    def note(*_: object) -> None:
+        if not began:
+            began.extend((time.monotonic(), time.process_time()))
+
+    application = Application(
+        broker_address=kafka,
+        consumer_group=group,
+        auto_offset_reset="earliest",
+        auto_create_topics=False,
+        on_message_processed=note,
+        loglevel=logging.WARNING,
+    )
+    sink = TimedSink(host=host, port=port, db=0, key_serializer=lambda _, document: document["id"])
+    for kind in ("leads", "contacts"):
+        topic = application.topic(prefix + kind, value_deserializer="json")
+        application.dataframe(topic).apply(document_of).sink(sink)
+    application.run(count=count, collect=False)
+    figures = {
+        "records": sink.records,
+        "began": began[0],
+        "ended": sink.ended,
+        "cpu_seconds": time.process_time() - began[1],
+    }
+    sys.stdout.write(json.dumps(figures) + "\n")
+
+
+def document_of(event: dict[str, Any]) -> dict[str, Any]:
+    """The entity's state, without its version."""
+    return {name: value for name, value in event["data"].items() if name != "version"}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], int(sys.argv[5]), sys.argv[6])

@@ -1,0 +1,114 @@
+"""The whole of Leadview: Kafka, a projector, Redis and the API, with records that are projected and served."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import msgspec
+from msgspec import Struct
+from redis import Redis
+
+from bench import candidates, projectors, requests, traffic
+from bench.cores import Cores, pinned
+from bench.crm import Tenant
+from bench.lab import Lab, client
+from bench.load import Load
+from bench.server import Server
+from devstack.apache_kafka import ApacheKafka
+from devstack.child import Child
+from devstack.kafka_jars import why_unavailable
+from devstack.redis_server import RedisServer
+from devstack.waiting import wait_until
+from projector.generations import Description
+from projector.ledger import FIRST, parse_generations
+from projector.record import Record
+from schemas import names
+
+PARTITIONS = 4
+_PROJECTED_SECONDS = 300.0
+_BEGUN_SECONDS = 30.0
+_DROPPED_SECONDS = 120.0
+
+
+class Rebuilding(Struct, frozen=True):
+    """A rebuild that runs, and the generation that it fills."""
+
+    process: Child
+    generation: int
+
+
+class Pipeline(Struct):
+    """`redis` is a client of `server`."""
+
+    lab: Lab
+    kafka: str
+    server: RedisServer
+    redis: Redis
+    projector: Server
+    api: Server
+    cores: Cores
+
+    def load(self, asked: Iterable[bytes]) -> Load:
+        """Load on the API, from the core that it has: the other one is the projector's."""
+        return Load(self.lab, list(asked), self.cores.worker)
+
+    @contextmanager
+    def rebuilding(self) -> Iterator[Rebuilding]:
+        """A rebuild has begun; in the end what it filled is dropped. Raises ServerFailed."""
+        before = self._writing()
+        child = self._command("rebuild")
+        try:
+            wait_until(lambda: self._writing() - before or not child.running, "a rebuild begins", _BEGUN_SECONDS)
+            child.check_running()
+            yield Rebuilding(child, *(self._writing() - before))
+        finally:
+            child.stop()
+            for generation in self._writing() - before:
+                dropping = self._command("drop", str(generation))
+                if dropping.wait(_DROPPED_SECONDS):
+                    raise dropping.failure("failed")
+
+    def is_complete(self, generation: int) -> bool:
+        """Has everything been replayed into it?"""
+        found = self.redis.hget(names.GENERATIONS, str(generation))
+        return isinstance(found, bytes) and msgspec.json.decode(found, type=Description).complete
+
+    def _writing(self) -> set[int]:
+        found = self.redis.hget(names.POSITIONS, "writing")
+        return set(parse_generations(found)) if isinstance(found, bytes) else set(FIRST)
+
+    def _command(self, *words: str) -> Child:
+        return projectors.start(self.lab, self.kafka, self.server.url, words, cores=self.cores.load)
+
+
+def missing(lab: Lab, name: str) -> bool:
+    """Is there no Kafka here? Then this benchmark is left out."""
+    if reason := why_unavailable():
+        lab.leave_out(name, reason)
+    return reason is not None
+
+
+def start(lab: Lab, stack: ExitStack, cores: Cores, tenants: list[Tenant], batches: Iterable[list[Record]]) -> Pipeline:
+    """Start everything, and wait until all of these records are served. Tenants and their first lead are among them."""
+    with pinned(cores.load):
+        kafka = stack.enter_context(ApacheKafka.start(lab.directory / "kafka"))
+    redis = lab.redis(stack, "redis", cores)
+    projectors.create_topics(kafka, PARTITIONS)
+    projector = projectors.start(lab, kafka.bootstrap_servers, redis.url, cores=cores.load)
+    stack.callback(projector.stop)
+    connection = stack.enter_context(client(redis))
+    count = 0
+    for batch in batches:
+        traffic.publish(kafka.bootstrap_servers, batch)
+        count += sum(record.topic.endswith(projectors.DOCUMENT_TOPICS) for record in batch)
+    _wait_until_served(projector, connection, count)
+    api = candidates.leadview(lab, stack, redis, cores)
+    api.wait_until_ready(requests.for_lead(tenants[0], tenants[0].leads[0]))
+    return Pipeline(lab, kafka.bootstrap_servers, redis, connection, Server(0, projector.pid), api, cores)
+
+
+def _wait_until_served(projector: Child, redis: Redis, count: int) -> None:
+    def served() -> bool:
+        projector.check_running()
+        return projectors.covered(redis, PARTITIONS) >= count and bool(redis.hexists(names.GENERATIONS, "live"))
+
+    wait_until(served, f"{count} records are projected and served", _PROJECTED_SECONDS)

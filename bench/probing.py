@@ -1,0 +1,53 @@
+"""Runs `bench/prober.py` on a pipeline."""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
+
+from bench.benchmark import MeasurementFailed
+from bench.cores import pinned
+from bench.pipeline import Pipeline
+from bench.prober import Event, Order, Report
+from bench.server import ROOT
+
+_COMMAND = (sys.executable, "-m", "bench.prober")
+_CONNECTIONS = 32
+
+
+def probe(pipeline: Pipeline, events: Sequence[Event], rate: float) -> Report:
+    """Send these events, so many a second, and look for those that are to be probed. Raises MeasurementFailed."""
+    with _started(pipeline, events, rate) as prober:
+        found, _ = prober.communicate()
+    if prober.returncode:
+        raise MeasurementFailed("the prober failed")
+    report = msgspec.json.decode(found, type=Report)
+    if report.missing or not report.probes:
+        raise MeasurementFailed(f"{report.missing} of {report.probes} events were never served")
+    return report
+
+
+@contextmanager
+def sending(pipeline: Pipeline, events: Sequence[Event], rate: float) -> Iterator[None]:
+    """Send these events while the block runs; who ends early leaves the rest out."""
+    with _started(pipeline, events, rate) as prober:
+        yield
+        prober.kill()
+
+
+@contextmanager
+def _started(pipeline: Pipeline, events: Sequence[Event], rate: float) -> Iterator[subprocess.Popen[bytes]]:
+    order = msgspec.msgpack.encode(Order(pipeline.kafka, pipeline.api.port, rate, _CONNECTIONS, events))
+    with pinned(pipeline.cores.load):
+        prober = subprocess.Popen(_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
+    with prober:
+        try:
+            assert prober.stdin  # noqa: S101 - it is a pipe
+            prober.stdin.write(order)
+            prober.stdin.close()
+            prober.stdin = None  # `communicate` must not close it again
+            yield prober
+        finally:
+            prober.kill()

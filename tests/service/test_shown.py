@@ -1,0 +1,55 @@
+"""Records that documents show already, asked of a real Redis, alone and in cluster mode."""
+
+import pytest
+
+from projector import command
+from projector.record import Kind, Partition, Record
+from projector.shown import shown_times
+from tests import crm
+from tests.service.projection import Projection
+
+LEADS, CONTACTS, KEYS = Partition("crm.leads", 0), Partition("crm.contacts", 0), Partition("crm.api-keys", 0)
+GRACE = crm.contact(2, first_name="Grace", seconds=3).record(1)
+
+
+async def times(
+    projection: Projection, polled: dict[Partition, list[Record]], generations: command.Generations = (1,)
+) -> dict[Partition, list[int | None]]:
+    return await shown_times(projection.store, polled, generations)
+
+
+async def test_what_documents_show_is_found(projection: Projection) -> None:
+    leads = [
+        *(crm.lead(1, id=crm.uuid(1000 + n), seconds=n).record(n) for n in range(230)),
+        crm.deleted(Kind.LEAD, 2, seconds=8).record(230),
+        crm.tombstone(Kind.LEAD, seconds=9).record(231),
+        crm.lead(3, id=crm.uuid(1000), seconds=7).record(232),
+    ]
+    contacts = [crm.contact(1).record(0), GRACE]
+    keys = [crm.api_key(1).record(0)]
+    await projection.apply(*contacts, *leads, *keys)
+    bad = Record("crm.leads", 0, 233, 0, b"no key", b"{}", (), Kind.LEAD)
+    found = await times(projection, {LEADS: [*leads, bad], CONTACTS: contacts, KEYS: keys})
+    assert found[LEADS] == [None, *(crm.at_ms(n) for n in range(1, 230)), None, crm.at_ms(9), crm.at_ms(7), None]
+    assert found[CONTACTS] == [None, crm.at_ms(3)]
+    assert found[KEYS] == [None]
+
+
+async def test_every_generation_must_show_it(projection: Projection) -> None:
+    lead = crm.lead(1, seconds=5).record(0)
+    await projection.apply(lead)
+    assert await times(projection, {LEADS: [lead]}, (1, 2)) == {LEADS: [None]}
+    await projection.apply(lead, generations=(2,))
+    assert await times(projection, {LEADS: [lead]}, (1, 2)) == {LEADS: [crm.at_ms(5)]}
+
+
+@pytest.mark.parametrize(
+    "record", [pytest.param(GRACE, id="changed"), pytest.param(crm.deleted(Kind.CONTACT, 2).record(1), id="deleted")]
+)
+async def test_a_contact_whose_leads_are_not_right_yet_is_not_shown(projection: Projection, record: Record) -> None:
+    """Else a fan-out that broke off would not go on."""
+    await projection.apply(crm.contact(1).record(0), crm.lead(1).record(0))
+    await projection.call(record)
+    assert await times(projection, {CONTACTS: [record]}) == {CONTACTS: [None]}
+    await projection.apply(record)
+    assert (await times(projection, {CONTACTS: [record]}))[CONTACTS] != [None]

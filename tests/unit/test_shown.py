@@ -1,0 +1,55 @@
+"""When a document shows a record already, so that the record need not be decoded again."""
+
+import pytest
+from msgspec.structs import replace
+
+from projector import mapping
+from projector.change import read
+from projector.intent import DeleteLead, PutLead
+from projector.record import Kind, Record
+from projector.shown import event_time
+from tests import crm
+
+LEAD = crm.lead(7, seconds=5).record(3, partition=2)
+DELETED = crm.deleted(Kind.LEAD, 7, seconds=5).record(3, partition=2)
+GONE = crm.tombstone(Kind.LEAD, seconds=5).record(3, partition=2)
+
+
+def head_of(record: Record) -> bytes:
+    intent = mapping.intent(read(record), record)
+    assert isinstance(intent, PutLead | DeleteLead)
+    return intent.head
+
+
+@pytest.mark.parametrize(
+    ("record", "stored"),
+    [
+        pytest.param(LEAD, LEAD, id="a lead"),
+        pytest.param(crm.binary(crm.lead(7, seconds=5)).record(3, partition=2), LEAD, id="a lead, in binary mode"),
+        pytest.param(DELETED, DELETED, id="a deleted lead"),
+        pytest.param(GONE, GONE, id="a tombstone"),
+    ],
+)
+def test_a_record_is_shown(record: Record, stored: Record) -> None:
+    assert event_time(record, head_of(stored)) == crm.at_ms(5)
+
+
+@pytest.mark.parametrize(
+    ("record", "stored"),
+    [
+        pytest.param(LEAD, replace(LEAD, offset=4), id="a later offset"),
+        pytest.param(LEAD, replace(LEAD, partition=1), id="another partition"),
+        pytest.param(LEAD, crm.lead(8).record(3, partition=2), id="the topic was made again: another version"),
+        pytest.param(crm.lead(70).record(3, 2), crm.lead(7).record(3, 2), id="a version that begins alike"),
+        pytest.param(GONE, LEAD, id="the topic was made again: now a tombstone"),
+        pytest.param(LEAD, GONE, id="the topic was made again: a tombstone then"),
+        pytest.param(replace(LEAD, value=b'{"version": 7}'), LEAD, id="written in another way: read once more"),
+        pytest.param(replace(LEAD, value=b"\xff"), LEAD, id="the topic was made again: bad now"),
+    ],
+)
+def test_a_record_is_not_shown(record: Record, stored: Record) -> None:
+    assert event_time(record, head_of(stored)) is None
+
+
+def test_nothing_is_shown_where_nothing_is_stored() -> None:
+    assert event_time(replace(LEAD, offset=0, partition=0), bytes(22)) is None

@@ -68,7 +68,10 @@ class Nemesis:
                 stack.enter_context(fault.strike(world, self._random))
                 time.sleep(self._random.uniform(*fault.seconds) * self._pace)
         healed_at = now()
-        world.catch_up()
+        try:
+            world.catch_up()
+        except TimeoutError as error:
+            raise TimeoutError(f"after {' with '.join(fault.name for fault in faults)}: {error}") from error
         for window in windows:
             window.healed_at, window.recovered_at = healed_at, now()
 

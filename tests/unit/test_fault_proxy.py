@@ -102,9 +102,9 @@ def test_reset(proxy: FaultProxy, connection: socket.socket) -> None:
 
 def test_refused(proxy: FaultProxy) -> None:
     proxy.mood = Mood(refusing=True)
-    with closing(socket.create_connection(("127.0.0.1", proxy.port), timeout=5)) as refused:
-        with suppress(ConnectionResetError):
-            assert refused.recv(10) == b""
+    refused = socket.create_connection(("127.0.0.1", proxy.port), timeout=5)
+    with closing(refused), suppress(ConnectionResetError):
+        assert refused.recv(10) == b""
 
 
 def test_half_closed_the_server_still_speaks(proxy: FaultProxy, connection: socket.socket) -> None:

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
 from api import latency, orphan, pages, snapshot
 from api.address import address
+from api.bound import Bound
 from api.counters import Counters
 from api.endpoint import Endpoint
 from api.generation import LiveGeneration
@@ -37,8 +38,9 @@ def create_app(settings: ApiSettings, snapshots: Path | None = None) -> Starlett
     Raises AddressError.
     """
     counters = Counters()
-    lead = Resource(names.lead, layouts.LEAD_BODY, counters)
-    contact = Resource(names.contact, layouts.CONTACT_BODY, counters)
+    bound = Bound()
+    lead = Resource(names.lead, layouts.LEAD_BODY, counters, bound)
+    contact = Resource(names.contact, layouts.CONTACT_BODY, counters, bound)
     resources = {
         f"{_BASE}/leads".encode(): Endpoint("lead", lead.read, counters),
         f"{_BASE}/contacts".encode(): Endpoint("contact", contact.read, counters),

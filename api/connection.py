@@ -60,11 +60,12 @@ class Connection(asyncio.Protocol):
             raise Unavailable("the connection to Redis is closed")
         if len(self._callers) >= self._max_in_flight:
             raise Unavailable(f"{self._max_in_flight} requests wait for Redis already")
+        packed = _pack(command)  # before it stands in the row: what cannot be packed is never sent, and gets no reply
         reply: Future[Any] = self._loop.create_future()
         self._callers.append((reply, self._loop.time()))
         if not self._unsent:
             self._loop.call_soon(self._flush)
-        self._unsent.append(_pack(command))
+        self._unsent.append(packed)
         if len(self._unsent) == _MOST_UNSENT:
             self._flush()
         return reply

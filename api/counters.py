@@ -31,7 +31,9 @@ class Counters(Struct):
     routes: dict[str, RouteCounters] = field(default_factory=dict)
     redis_errors: int = 0
     limiter_failures: int = 0
-    """Requests that were served although their charge could not be written."""
+    """Requests whose charge could not be written: they are served, as far as the worker's own bound allows."""
+    limiter_refusals: int = 0
+    """Those of them that this bound refused."""
     in_flight: int = 0
     generation: int = 0
     ready: bool = False

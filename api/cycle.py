@@ -24,7 +24,10 @@ class Cycle(RequestResponseCycle):
             return
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
-        if not self.disconnected:
+        # Of pipelined requests uvicorn tells only the newest that the client is gone.
+        if self.disconnected or self.transport.is_closing():
+            self.disconnected = True
+        else:
             self._write(self._head["status"], self._head["headers"], message["body"])
 
     async def send_500_response(self) -> None:

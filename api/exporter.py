@@ -37,8 +37,13 @@ class WorkersCollector(Collector):
         )
         yield CounterMetricFamily(
             f"{_PREFIX}_limiter_failures",
-            "Requests served although their charge could not be written",
+            "Requests whose charge could not be written: served, as far as each worker's own bound allows",
             sum(worker.limiter_failures for worker in workers),
+        )
+        yield CounterMetricFamily(
+            f"{_PREFIX}_limiter_refusals",
+            "Requests refused by a worker's own bound, as their charge could not be written",
+            sum(worker.limiter_refusals for worker in workers),
         )
         yield from _gauges(workers)
 

@@ -4,8 +4,9 @@ import re
 
 from api import limits
 from api.answer import JSON, Answer
+from api.bound import Bound
 from api.counters import Counters
-from api.credentials import credentials
+from api.credentials import Credentials, credentials
 from api.errors import (
     AccessDisabled,
     Headers,
@@ -35,12 +36,16 @@ _uuid = re.compile(UUID_PATTERN).fullmatch
 
 
 class Resource:
-    """One kind of record. `name` makes its name in Redis; its body begins at `body` in the value there."""
+    """One kind of record. `name` makes its name in Redis; its body begins at `body` in the value there.
 
-    def __init__(self, name: DocumentName, body: int, counters: Counters) -> None:
+    `counters` and `bound` are the worker's, the same for all kinds.
+    """
+
+    def __init__(self, name: DocumentName, body: int, counters: Counters, bound: Bound) -> None:
         self._name = name
         self._body = body
         self._counters = counters
+        self._bound = bound
 
     async def read(self, request: Request) -> Answer:
         """Answer GET, HEAD and OPTIONS. Raises ApiError for whatever else there is to say."""
@@ -55,20 +60,26 @@ class Resource:
         except Unavailable:
             self._counters.redis_errors += 1
             raise
-        return self._answer(reply)
+        return self._answer(reply if reply.limited else self._uncharged(caller, reply))
 
     def _other_method(self, method: str) -> Answer:
         if method == "OPTIONS":
             return _OPTIONS
         raise MethodNotAllowed(headers=(_ALLOW,))
 
+    def _uncharged(self, caller: Credentials, reply: Reply) -> Reply:
+        """Only the limiter cannot write: served all the same, as far as the worker's own bound allows."""
+        self._counters.limiter_failures += 1
+        bounded = self._bound.charge(caller, reply)
+        if bounded.status == 429:
+            self._counters.limiter_refusals += 1
+        return bounded
+
     def _answer(self, reply: Reply) -> Answer:
         if reply.status == 401:
             raise InvalidApiKey("unknown, revoked or expired")
         if reply.status == 403:
             raise AccessDisabled
-        if not reply.limited:
-            self._counters.limiter_failures += 1
         if reply.status == 429:
             raise limits.exceeded(reply)
         return self._record(reply, limits.headers(reply))

@@ -4,6 +4,7 @@
 """
 
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any, assert_never, cast
 
 import msgspec
@@ -23,10 +24,15 @@ from projector.intent import (
 from projector.record import EntityKey, Kind, Record
 from schemas import documents, events
 from schemas.api_keys import organization_tag
-from schemas.layouts import content_hash, milliseconds
+from schemas.layouts import content_hash, milliseconds, write_head
 
 VERSION = 1
 
+MOST_LEVELS = 100
+"""Of objects and arrays inside each other in `attribution`. A limit of ours: else what can be read would depend on the
+stack, here and in the readers of the document."""
+
+_CONTAINERS = frozenset((dict, list))
 _encode = msgspec.json.Encoder().encode
 # Stands for the contact while a lead is encoded: this byte never occurs in JSON, where it is always escaped.
 _CONTACT = cast(Any, msgspec.Raw(b"\0"))
@@ -73,7 +79,7 @@ def lead_document(lead: events.Lead) -> documents.Lead:
         event_type_key=lead.event_type_key,
         event_location=lead.event_location,
         referrer=lead.referrer,
-        source=lead.attribution or msgspec.UNSET,
+        source=_source(lead.attribution),
         assigned_to=lead.assigned_to.lower() if lead.assigned_to else None,
         booking_id=lead.booking_id,
         tags=lead.tags or [],
@@ -88,6 +94,26 @@ def lead_document(lead: events.Lead) -> documents.Lead:
         created_at=_utc(lead.created_at),
         updated_at=_utc(lead.updated_at),
     )
+
+
+def _source(attribution: dict[str, Any] | None) -> dict[str, Any] | msgspec.UnsetType:
+    """Left out where there is none. Raises BadRecord where it is nested too deep; most is flat, and costs one look."""
+    if not attribution:
+        return msgspec.UNSET
+    if not _CONTAINERS.isdisjoint(map(type, attribution.values())) and _is_deeper(attribution, MOST_LEVELS):
+        raise BadRecord(f"attribution is nested deeper than {MOST_LEVELS} levels")
+    return attribution
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    """Level by level, as the stack must not matter."""
+    level = [value]
+    for _ in range(levels):
+        inner = chain.from_iterable(each.values() if type(each) is dict else each for each in level)
+        level = [each for each in inner if type(each) in _CONTAINERS]
+        if not level:
+            return False
+    return True
 
 
 def contact_document(contact: events.Contact) -> documents.Contact:
@@ -182,6 +208,4 @@ def _access(organization: events.Organization) -> bytes:
 
 def _head(state: bytes, change: Change, record: Record) -> bytes:
     version = change.entity.version if change.entity else 0
-    # One number of 21 bytes: half the time of four.
-    number = version | record.offset << 56 | record.partition << 104 | max(0, change.time) << 120
-    return state + number.to_bytes(21, "little")
+    return write_head(state, version, record.offset, record.partition, change.time)

@@ -12,9 +12,9 @@ Uuid = Annotated[str, Meta(min_length=36, max_length=36, extra_json_schema={"for
 Version = Annotated[int, Meta(ge=1, le=2**53 - 1, description="Grows with each change of the entity")]
 Timestamp = Annotated[datetime, Meta(tz=True)]
 Sha256Hex = Annotated[str, Meta(pattern="^[0-9a-fA-F]{64}$", min_length=64, max_length=64)]
-# JSON's own grammar of a number, so that the text can stand in a document exactly as it was sent. Here, too, `$`
-# alone would let a trailing line feed pass.
-DecimalText = Annotated[str, Meta(pattern=r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$(?!\n)", max_length=64)]
+# JSON's own grammar of a number, so that the text can stand in a document exactly as it was sent; with an exponent that
+# readers can take: many refuse what is beyond an IEEE double. Here, too, `$` alone would let a trailing line feed pass.
+DecimalText = Annotated[str, Meta(pattern=r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,2})?$(?!\n)", max_length=64)]
 _HEX_AS_0 = bytes(ord("0") if chr(code) in "0123456789abcdefABCDEF" else code for code in range(256))
 _UUID_AS_0 = b"00000000-0000-0000-0000-000000000000"
 CustomFieldValue = str | int | float | bool | list[str] | None

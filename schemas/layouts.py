@@ -33,7 +33,8 @@ while the key is active, and is no entity:
     22  6  expiry, milliseconds since 1970; 0 for never
 """
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from struct import Struct
 
 import msgspec
 from xxhash import xxh3_64_digest
@@ -44,10 +45,10 @@ LEAD_BODY = 40
 CONTACT_BODY = 65
 FIRST_LEAD = slice(37, 65)
 HEAD = 22
+_HEAD = Struct("<QQQ").pack
 HASH_BYTES = 6
 NO_CONTACT = bytes(HASH_BYTES)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
 
 # Both ids stand first in every body and have a fixed length, so Lua finds them by position.
 LEAD_CONTACT_ID = slice(116, 152)
@@ -78,6 +79,12 @@ def read_head(value: bytes) -> Head:
     )
 
 
+def write_head(state: bytes, version: int, offset: int, partition: int, time: int) -> bytes:
+    """The bytes that `read_head` reads; `state` is `L`, `D` or `T`."""
+    # Three numbers of 8 bytes: a third of the time that five odd lengths take.
+    return _HEAD(state[0] | version << 8, offset | partition << 48, max(0, time))[:HEAD]
+
+
 def content_hash(content: bytes) -> bytes:
     """Six bytes that change whenever the content does; never all zeros, which stand for "no contact"."""
     digest = xxh3_64_digest(content)[:HASH_BYTES]
@@ -86,4 +93,5 @@ def content_hash(content: bytes) -> bytes:
 
 def milliseconds(time: datetime) -> int:
     """Milliseconds since 1970, in the 48 bits that a head has for them."""
-    return max(0, (time - _EPOCH) // _MILLISECOND)
+    since = time - _EPOCH
+    return max(0, since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000)

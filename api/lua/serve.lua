@@ -6,8 +6,9 @@
 -- Returns 401, 403, or a string: status, now, key quota, window, remaining, full in, organization quota, window,
 --         remaining, full in, wait, violated, limited (`<I2I8I4I4I4I8I4I4I4I8I8BB`), then the value: whole with 200,
 --         its first 34 bytes with 304, else nothing. Times are in microseconds, windows in seconds; violated 1 key,
---         2 organization, 3 both; limited 0 where the charge could not be written. 400 stands for "no document was
---         asked for". It is one string because Redis 6 takes longer to send a list of 14 than for all the rest.
+--         2 organization, 3 both; limited 0 where the charge could not be written: then the caller applies a bound of
+--         its own. 400 stands for "no document was asked for". It is one string because Redis 6 takes longer to send
+--         a list of 14 than for all the rest.
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
@@ -25,14 +26,13 @@ local key_quota, key_window, quota, window = struct.unpack('<I4I4I4I4', organiza
 if key_quota == 0 then key_quota, key_window = tonumber(ARGV[2]), tonumber(ARGV[3]) end
 if quota == 0 then quota, window = tonumber(ARGV[4]), tonumber(ARGV[5]) end
 
-local limited = 1
 local function save(name, full_at)
   local expires = string.format('%d', math.ceil((full_at - now) / 1000))
   local failure = redis.pcall('SET', name, string.format('%d', full_at), 'PX', expires).err
   -- A replica, or a primary that was demoted, may hold what is long out of date: nothing of it is served.
   if failure and string.find(failure, 'READONLY', 1, true) then error(failure) end
   -- Where only the limiter cannot write (memory is full, say), the document is still served.
-  if failure then limited = 0 end
+  return not failure
 end
 
 -- `interval` is a whole number of microseconds, so that exactly `quota` requests fit and no rounding adds up.
@@ -42,7 +42,8 @@ local function bucket(name, quota, window)
   local full_at = math.max(tonumber(redis.call('GET', name) or 0), now)
   if full_at > now + burst then -- the limit was lowered, or the clock set back: drain from here on
     full_at = now + burst
-    save(name, full_at)
+    -- One that cannot be written would not drain, and `wait` would be wrong each time: no bucket, then.
+    if not save(name, full_at) then full_at = now end
   end
   local room = burst - (full_at - now)
   return full_at, interval, math.floor(room / interval), math.max(0, interval - room)
@@ -64,11 +65,11 @@ else
   end
 end
 
+local limited = 1
 if status ~= 429 and status ~= 304 then
   key_full_at, key_remaining = key_full_at + key_interval, key_remaining - 1
   full_at, remaining = full_at + interval, remaining - 1
-  save(KEYS[3], key_full_at)
-  save(KEYS[4], full_at)
+  if not (save(KEYS[3], key_full_at) and save(KEYS[4], full_at)) then limited = 0 end
 end
 
 if status == 304 then value = string.sub(value, 1, 34) elseif status ~= 200 then value = '' end

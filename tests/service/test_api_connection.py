@@ -2,8 +2,11 @@
 
 import asyncio
 import random
+import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import pytest
 
@@ -13,6 +16,7 @@ from api.errors import ErrorReply, ScriptMissing, Unavailable
 from api.link import Link
 from devstack.ports import free_port
 from schemas.settings import ApiSettings
+from tests.faulty_proxy import Faults, faulty_proxy
 from tests.service.services import RedisService
 from tests.waiting import wait_until
 
@@ -65,6 +69,57 @@ async def test_thousands_of_calls_each_get_their_own_reply(redis_server: RedisSe
     assert replies == [b"%d" % number for number in range(5000)]
 
 
+@pytest.mark.parametrize(
+    "bad", [pytest.param(None, id="None"), pytest.param("\ud800", id="a surrogate"), pytest.param([], id="a list")]
+)
+async def test_a_command_that_cannot_be_packed_takes_no_place_in_the_row(redis_server: RedisService, bad: Any) -> None:
+    """Its place would get the next one's reply, and everyone after it another's."""
+    connection = await to_redis(redis_server)
+    first = connection.call((b"ECHO", b"first"))
+    with pytest.raises((TypeError, UnicodeEncodeError)):
+        connection.call((b"ECHO", bad))
+    second = connection.call((b"ECHO", b"second"))
+    assert connection.in_flight == 2
+    assert [await first, await second] == [b"first", b"second"]
+    connection.close("done")
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_cancels_timeouts_and_resets_in_any_order(redis_server: RedisService, seed: int) -> None:
+    """One connection after another, over a network that slices, delays, stalls and resets."""
+    chance = random.Random(seed)
+    served = 0
+    with faulty_proxy(address(ApiSettings(redis_url=redis_server.url)).port) as proxy:
+        for _ in range(12):
+            proxy.faults = Faults(
+                slice_bytes=chance.choice([1, 7, 100, 65536]),
+                end_after=chance.choice([None, chance.randrange(1, 3000)]),
+                end=chance.choice(["reset", "close", "stall"]),
+            )
+            connection = await open_connection(proxy.port, timeout=0.1, max_in_flight=50)
+            served += await _use_up(connection, chance)
+    assert served > 200
+
+
+async def _use_up(connection: Connection, chance: random.Random) -> int:
+    """Calls of many callers, some of whom give up; how many got their reply."""
+    calls: dict[int, asyncio.Future[Any]] = {}
+    for number in range(300):
+        with suppress(Unavailable):
+            calls[number] = connection.call((b"ECHO", b"%d" % number + b"-" * chance.randrange(50)))
+        assert connection.in_flight <= 50
+        if calls and chance.random() < 0.3:
+            chance.choice(list(calls.values())).cancel()
+        if chance.random() < 0.1:
+            await asyncio.sleep(0.001)
+    if calls:
+        await asyncio.wait(calls.values())
+    connection.close("done")
+    got = {number: call.result() for number, call in calls.items() if not call.cancelled() and not call.exception()}
+    assert all(int(reply.rstrip(b"-")) == number for number, reply in got.items())
+    return len(got)
+
+
 @pytest.mark.parametrize("seed", range(5))
 async def test_cancelled_callers_never_shift_replies(redis_server: RedisService, seed: int) -> None:
     chance = random.Random(seed)
@@ -98,7 +153,7 @@ async def test_commands_of_one_turn_go_out_in_one_write(redis_server: RedisServi
     assert pieces == [b"*1\r\n$4\r\nPING\r\n" * 3]
 
 
-@pytest.mark.parametrize("end", ["close", "stall"])
+@pytest.mark.parametrize("end", ["close", "reset", "stall"])
 async def test_a_break_at_every_byte_of_the_replies(end: str) -> None:
     """The first of two callers gets its reply where all of it came; nobody ever gets another's, or a part."""
     replies = b"*2\r\n:200\r\n$3\r\none\r\n" + b"*2\r\n:200\r\n$3\r\ntwo\r\n"
@@ -109,6 +164,9 @@ async def test_a_break_at_every_byte_of_the_replies(end: str) -> None:
             await reader.read(65536)
             writer.write(replies[:size])
             await writer.drain()
+            if end == "reset":
+                no_linger = struct.pack("ii", 1, 0)
+                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, no_linger)
             if end == "stall":
                 await silent(reader, writer)
 
@@ -117,11 +175,14 @@ async def test_a_break_at_every_byte_of_the_replies(end: str) -> None:
             first, second = connection.call((b"GET", b"1")), connection.call((b"GET", b"2"))
             await asyncio.wait({first, second})
             await connection.lost
+            assert connection.in_flight == 0
             with pytest.raises(Unavailable):
                 connection.call((b"PING",))
             assert isinstance(second.exception(), Unavailable)
-            if size >= whole:
+            if size >= whole and end != "reset":
                 assert first.result() == [200, b"one"]
+            elif first.exception() is None:  # a reset may come before what was sent, or after it
+                assert (end, size >= whole, first.result()) == ("reset", True, [200, b"one"])
             else:
                 assert isinstance(first.exception(), Unavailable)
 

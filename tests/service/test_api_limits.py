@@ -1,6 +1,7 @@
 """Rate limits as callers see them."""
 
 import math
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -39,6 +40,31 @@ def test_exactly_n_of_n_and_one_concurrent_callers_pass(api: ApiServer, records:
     assert Counter(answer.status for answer in answers) == {404: quota, 429: 1}
     remaining = sorted(int(it.headers["x-ratelimit-remaining"]) for it in answers if it.status == 404)
     assert remaining == list(range(quota))
+
+
+def test_exactly_n_pass_whatever_key_and_process_they_come_by(
+    api: ApiServer, records: Records, redis_server: RedisService
+) -> None:
+    """The organization's limit is one for all its keys and all processes of the API."""
+    caller = records.caller(key_limit=(9, 3600), organization_limit=(20, 3600))
+    keys = [caller.key, *(api_keys.mint(caller.organization_id) for _ in range(2))]
+    for key in keys:
+        records.key(key, caller.organization_id)
+    with running_api(ApiSettings(redis_url=redis_server.url)) as other, ThreadPoolExecutor(8) as pool:
+        asked = [(process, key) for process in (api, other) for key in keys] * 10
+        answers = list(pool.map(lambda it: it[0].get(NO_RECORD, key=it[1]), asked))
+    assert Counter(answer.status for answer in answers) == {404: 20, 429: 40}
+    remaining = [re.findall(r"r=(\d+)", it.headers["ratelimit"])[1] for it in answers if it.status == 404]
+    assert sorted(map(int, remaining)) == list(range(20))
+
+
+def test_only_the_clock_of_redis_counts(api: ApiServer, records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
+    caller = records.caller(key_limit=(2, 3600))
+    assert api.get(NO_RECORD, key=caller.key).status == 404
+    monkeypatch.setattr(time, "time", lambda: 4_000_000_000.0)  # for the API as well: it runs in a thread
+    answers = [api.get(NO_RECORD, key=caller.key) for _ in range(2)]
+    assert [answer.status for answer in answers] == [404, 429]
+    assert abs(int(answers[1].headers["x-ratelimit-reset"]) - records.client.time()[0] - 3600) <= 1
 
 
 def test_settings_are_the_default(api: ApiServer, records: Records) -> None:

@@ -15,6 +15,7 @@ from uuid import uuid4
 import msgspec
 import psutil
 import pytest
+import redis
 
 from devstack.child import Child
 from devstack.ports import free_port
@@ -153,6 +154,9 @@ def test_metrics(tmp_path: Path, redis_server: RedisService, workers: int) -> No
         wait_until(lambda: values()["leadview_api_ready_workers"] == workers, "all workers are ready", 5)
         found = values()
         assert metrics.get("/healthz").json == {"status": "ok"}
+        refused = _refused_while_redis_is_full(client, api, requests=50)
+        wait_until(lambda: values()["leadview_api_limiter_failures_total"] == 50, "uncharged requests are counted", 5)
+        assert values()["leadview_api_limiter_refusals_total"] == refused > 0
     assert found['leadview_api_requests_total{route="edge",status="400"}'] == 1
     assert found['leadview_api_request_seconds_count{route="lead"}'] == 10
     assert found['leadview_api_request_seconds_bucket{le="+Inf",route="lead"}'] == 10
@@ -160,6 +164,17 @@ def test_metrics(tmp_path: Path, redis_server: RedisService, workers: int) -> No
     assert found["leadview_api_redis_errors_total"] == 0
     assert found["leadview_api_limiter_failures_total"] == 0
     assert "leadview_api_redis_in_flight" in found
+
+
+def _refused_while_redis_is_full(client: redis.Redis, api: ApiServer, requests: int) -> int:
+    caller = Records(client).caller(key_limit=(20, 3600))
+    client.config_set("maxmemory", "1")
+    try:
+        statuses = [api.get(LEADS + str(uuid4()), key=caller.key).status for _ in range(requests)]
+    finally:
+        client.config_set("maxmemory", "0")
+    assert set(statuses) == {404, 429}
+    return statuses.count(429)
 
 
 def test_workers_end_when_their_parent_was_killed(tmp_path: Path, redis_server: RedisService) -> None:

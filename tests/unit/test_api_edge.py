@@ -53,6 +53,9 @@ CYCLE_ATTRIBUTES = {
         pytest.param("on_headers_complete", ["self"]),
         pytest.param("on_message_complete", ["self"]),
         pytest.param("on_response_complete", ["self"]),
+        pytest.param("pause_writing", ["self"]),
+        pytest.param("resume_writing", ["self"]),
+        pytest.param("timeout_keep_alive_handler", ["self"]),
     ],
 )
 def test_what_the_edge_overrides(overridden: str, parameters: list[str]) -> None:

@@ -145,6 +145,7 @@ BAD_DATA += [
         ("a total as a number", {"quote": {"total": 12.5}}, "`$.data.quote.total`"),
         ("a total with a comma", {"quote": {"total": "12,50"}}, "`$.data.quote.total`"),
         ("a total with a plus", {"quote": {"total": "+1"}}, "`$.data.quote.total`"),
+        ("a total that is no double", {"quote": {"total": "1e400"}}, "`$.data.quote.total`"),
         ("a total with a line feed", {"quote": {"total": "1\n"}}, "`$.data.quote.total`"),
         ("a total that is no number", {"quote": {"total": "NaN"}}, "`$.data.quote.total`"),
         ("a total of 65 digits", {"quote": {"total": "1" * 65}}, "`$.data.quote.total`"),

@@ -1,0 +1,71 @@
+"""The rate limits where Redis cannot write them down: each worker counts for itself, in memory, on its own clock.
+
+The same buckets, quotas and windows as in `lua/serve.lua`; but what a worker granted, no other one knows of. So with
+`n` workers, up to `n` times the limits pass. Used only for a request whose charge Redis refused.
+"""
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from api.credentials import Credentials
+from api.store import Reply
+
+MOST_BUCKETS = 8192
+"""Two for each key in use, or fewer. With more, the one that was not charged for the longest time is forgotten."""
+_SECOND = 1_000_000
+
+
+class _Bucket(NamedTuple):
+    """How a bucket stands. Times are in microseconds."""
+
+    interval: int
+    remaining: int
+    full_in: int
+    wait: int
+
+
+class Bound:
+    """Buckets of one worker, by their names in Redis. Each is the time at which it is full again."""
+
+    def __init__(self, most: int = MOST_BUCKETS, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        """`clock` counts nanoseconds and is never set back."""
+        self._most = most
+        self._clock = clock
+        self._full_at: dict[bytes, int] = {}  # the one charged last stands last
+
+    def charge(self, caller: Credentials, reply: Reply) -> Reply:
+        """The reply with this worker's limits in place of Redis's: charged to both, or 429 and charged to neither."""
+        now = self._clock() // 1000
+        key = self._look(caller.key_limit, reply.key_quota, reply.key_window, now)
+        organization = self._look(caller.organization_limit, reply.organization_quota, reply.organization_window, now)
+        violated = (key.wait > 0) + 2 * (organization.wait > 0)
+        if violated:
+            reply = replace(reply, status=429, value=b"", violated=violated, wait=max(key.wait, organization.wait))
+        else:
+            key = self._charge(caller.key_limit, key, now)
+            organization = self._charge(caller.organization_limit, organization, now)
+        return replace(
+            reply,
+            key_remaining=key.remaining,
+            key_full_in=key.full_in,
+            organization_remaining=organization.remaining,
+            organization_full_in=organization.full_in,
+        )
+
+    def _look(self, name: bytes, quota: int, window: int, now: int) -> _Bucket:
+        interval = -(-window * _SECOND // quota)  # rounded up
+        burst = interval * quota
+        full_in = min(max(self._full_at.get(name, 0) - now, 0), burst)  # the limit may have been lowered
+        room = burst - full_in
+        return _Bucket(interval, room // interval, full_in, max(0, interval - room))
+
+    def _charge(self, name: bytes, bucket: _Bucket, now: int) -> _Bucket:
+        full_in = bucket.full_in + bucket.interval
+        self._full_at.pop(name, None)
+        self._full_at[name] = now + full_in
+        if len(self._full_at) > self._most:
+            del self._full_at[next(iter(self._full_at))]
+        return bucket._replace(remaining=bucket.remaining - 1, full_in=full_in)

@@ -1,0 +1,142 @@
+"""A TCP proxy that misbehaves as it is told: what a network, a load balancer or a dying server does to a connection.
+
+Faults hold for what goes from the server to the client; a stall holds for both ways. They may be changed at any time,
+from any thread, and hold from the next bytes on.
+"""
+
+import asyncio
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Literal
+
+from msgspec import Struct
+
+_AT_ONCE = 65536
+_NO_LINGER = struct.pack("ii", 1, 0)
+
+
+class Faults(Struct, frozen=True):
+    """What to do to each connection; by default nothing."""
+
+    slice_bytes: int = _AT_ONCE
+    """So many bytes a write."""
+    delay_seconds: float = 0.0
+    """Before each write."""
+    end_after: int | None = None
+    """End a connection when so many bytes went to its client."""
+    end: Literal["reset", "close", "stall"] = "reset"
+    stalled: bool = False
+    """Nothing goes through, and nothing is closed. New connections are accepted."""
+
+
+class FaultyProxy:
+    """Passes on what comes to `port`. Made by `faulty_proxy`."""
+
+    def __init__(self, server_port: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.server_port = server_port
+        """New connections go there."""
+        self.faults = Faults()
+        self.accepted = 0
+        self.port = 0
+        self._loop = loop
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    def reset_all(self) -> None:
+        """Reset every connection there is, on the client's side and on the server's."""
+        asyncio.run_coroutine_threadsafe(self._reset_all(), self._loop).result(5)
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One client's connection."""
+        self.accepted += 1
+        try:
+            up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self.server_port)
+        except OSError:
+            _reset(writer)
+            return
+        self._writers |= {writer, up_writer}
+        requests = asyncio.create_task(self._pass_requests(reader, up_writer))
+        try:
+            with suppress(OSError):
+                await self._pass_replies(up_reader, writer)
+        finally:
+            requests.cancel()
+            self._writers -= {writer, up_writer}
+            up_writer.transport.abort()
+            writer.transport.abort()
+
+    async def end(self) -> None:
+        """Reset every connection, and wait until all is over."""
+        self.faults = Faults()
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await self._reset_all()
+            await asyncio.wait(others, timeout=0.02)
+
+    async def _pass_requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while piece := await reader.read(_AT_ONCE):
+                await self._while_stalled()
+                writer.write(piece)
+                await writer.drain()
+        writer.transport.abort()  # the client is gone, so the server's side ends as well
+
+    async def _pass_replies(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        sent = 0
+        while piece := await reader.read(_AT_ONCE):
+            while piece:
+                await self._while_stalled()
+                faults = self.faults
+                await asyncio.sleep(faults.delay_seconds)
+                size = faults.slice_bytes
+                if faults.end_after is not None:
+                    size = min(size, faults.end_after - sent)
+                if size <= 0:
+                    await self._end(faults, writer)
+                    return
+                writer.write(piece[:size])
+                await writer.drain()
+                sent, piece = sent + len(piece[:size]), piece[size:]
+
+    async def _end(self, faults: Faults, writer: asyncio.StreamWriter) -> None:
+        if faults.end == "reset":
+            _reset(writer)
+        elif faults.end == "stall":
+            while not writer.is_closing() and self.faults.end == "stall":  # noqa: ASYNC110 - set from other threads
+                await asyncio.sleep(0.005)
+
+    async def _while_stalled(self) -> None:
+        while self.faults.stalled:  # noqa: ASYNC110 - set from other threads
+            await asyncio.sleep(0.005)
+
+    async def _reset_all(self) -> None:
+        for writer in self._writers:
+            _reset(writer)
+
+
+@contextmanager
+def faulty_proxy(server_port: int) -> Iterator[FaultyProxy]:
+    """A proxy to that port of 127.0.0.1, in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    proxy = FaultyProxy(server_port, loop)
+    thread = threading.Thread(target=loop.run_forever, name="faulty-proxy")
+    thread.start()
+    listening = asyncio.run_coroutine_threadsafe(asyncio.start_server(proxy.handle, "127.0.0.1", 0), loop)
+    server = listening.result(5)
+    proxy.port = server.sockets[0].getsockname()[1]
+    try:
+        yield proxy
+    finally:
+        loop.call_soon_threadsafe(server.close)
+        asyncio.run_coroutine_threadsafe(proxy.end(), loop).result(5)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    sock = writer.get_extra_info("socket")
+    with suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+    writer.transport.abort()

@@ -1,0 +1,121 @@
+"""What must hold of every record, whatever it holds; and valid events with things in them that programs choke on."""
+
+import json
+import re
+from functools import cache
+from typing import Any
+
+import jsonschema_rs
+import msgspec
+
+from projector import mapping
+from projector.change import read
+from projector.errors import BadRecord
+from projector.record import Kind, Record
+from projector.reference import documents_of
+from schemas import openapi
+from schemas.json_schema import event_schemas
+from tests import crm
+from tests.crm import Message
+
+SECRET = "Zaphodia"
+"""Stands for all that is personal: no reason of a bad record may quote it."""
+
+VALID = [
+    crm.lead(
+        attribution={"a": [1, {"b": SECRET}], "n": 1.5},
+        events=[{"id": crm.uuid(1), "starts_at": crm.at(5), "length_hours": 2.5, "guests": 3, "location": SECRET}],
+        quote={"total": "1.50", "currency": "EUR"},
+        counts={"notes": 1, "tasks": 0},
+        tags=["x", SECRET],
+        referrer=SECRET,
+        assigned_to=crm.uuid(7),
+        archived_at=crm.at(9),
+    ),
+    crm.contact(
+        first_name=SECRET, custom_fields={"a": 1, "b": [SECRET], "c": None, "d": 0.5}, email="a@b.c", phone="1"
+    ),
+    crm.organization(rate_limits={"key": {"quota": 1, "window_seconds": 1}}),
+    crm.api_key(expires_at=crm.at(1), name=SECRET),
+    crm.deleted(Kind.LEAD, 2),
+]
+VALID += [crm.binary(message) for message in VALID]
+
+MORSELS: list[bytes] = [
+    *b"null true false -0 -0.0 1.0 1e2 1e400 -1e400 1e-400 NaN Infinity -Infinity 007 +1 .5 1. 0x10".split(),
+    *b'{} [] [[]] {"a":{}} [null] "" {"":""} {"a":1,"a":2} {,} [1,] //'.split(),
+    *(str(2**power + 1).encode() for power in (31, 53, 63, 64, 1000)),
+    *(b"9" * 4299, b"9" * 4400, b"0." + b"9" * 400, b'"' + b"9" * 65 + b'"'),
+    *(
+        b'"\\ud800"',
+        b'"\\udc00\\ud800"',
+        b'"\\ud83d\\ude00"',
+        b'"\\u0000"',
+        b'"\\u2028"',
+        b'"\\x41"',
+        b'"\x00"',
+        b'"\n"',
+    ),
+    *(b'"\xff"', b'"\xc0\xaf"', b'"\xed\xa0\x80"', b'"\xf4\x90\x80\x80"', b"\xef\xbb\xbf", b'"\xef\xbb\xbf"'),
+    *('"\N{LATIN CAPITAL LETTER I WITH DOT ABOVE}"'.encode(), '"e\u0301\u202e"'.encode(), b'"\'); DROP"', b'"${x}"'),
+    *(b'"%s"' % SECRET.encode(), b'{"%s":"%s"}' % ((SECRET.encode(),) * 2), b'["%s",1]' % SECRET.encode()),
+    *(b'"2026-01-01T00:00:00Z"', b'"0001-01-01T00:00:00+14:00"', b'"9999-12-31T23:59:59.999999-14:00"', b'"1e400"'),
+    *(b"[" * depth + b"]" * depth for depth in (99, 101, 300, 5000)),
+    *(b'{"a":' * depth + b"1" + b"}" * depth for depth in (99, 100, 101, 300, 5000)),
+]
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|-?[0-9.]+|true|false|null|[\[{]')
+
+
+def tokens(value: bytes) -> list[tuple[int, int]]:
+    """Where each JSON token begins and ends."""
+    return [match.span() for match in _TOKEN.finditer(value)]
+
+
+def check(message: Message) -> str:
+    """What becomes of a record: "good" or "bad". Raises where it is neither, or where either is not as it must be."""
+    record = message.record()
+    documents = documents_of([record])
+    reason = _reason(record)
+    if reason is not None:
+        assert not documents
+        assert SECRET not in reason
+        return "bad"
+    for (kind, *_), body in documents.items():
+        document = json.loads(body.decode(), parse_constant=_no_number)
+        assert msgspec.json.decode(body) == document
+        _of_documents(kind).validate(document)
+    if message.value is not None and "ce_specversion" not in dict(message.headers):
+        event = _leniently(message.value)
+        _of_events(event["type"]).validate(event)
+    return "good"
+
+
+def _reason(record: Record) -> str | None:
+    """Why it is bad; None where it is not."""
+    try:
+        mapping.intent(read(record), record)
+    except BadRecord as error:
+        return str(error)
+    return None
+
+
+def _leniently(value: bytes) -> Any:
+    """In fields that nobody knows, and that are left out, text and numbers may be whatever they like."""
+    text = value.decode(errors="replace")
+    return json.loads(text, strict=False, parse_int=lambda digits: int(digits[:4300]))
+
+
+def _no_number(text: str) -> Any:
+    raise AssertionError(f"{text} is no JSON")
+
+
+@cache
+def _of_documents(kind: Kind) -> jsonschema_rs.Validator:
+    name = {Kind.LEAD: "Lead", Kind.CONTACT: "Contact"}[kind]
+    components = openapi.document()["components"]
+    return jsonschema_rs.validator_for({"$ref": f"#/components/schemas/{name}", "components": components})
+
+
+@cache
+def _of_events(event_type: str) -> jsonschema_rs.Validator:
+    return jsonschema_rs.validator_for(event_schemas()[event_type])

@@ -1,0 +1,76 @@
+"""An API to be attacked, and its log."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from api.edge import Edge
+from schemas.settings import ApiSettings
+from tests.service.api_server import ApiServer, Response, running_api
+from tests.service.records import Caller
+from tests.service.services import RedisService
+
+SECRET = "Zaphodia Beeblebrox"
+"""Stands in the documents of these tests."""
+CODES = {200, 204, 304, 400, 401, 404, 405, 408, 431}
+MANY = "1000000/1s"
+
+
+class Impatient(Edge):
+    head_seconds = 0.3
+    stalled_seconds = 0.3
+
+
+class Log(logging.Handler):
+    """Everything that is logged, as it would be written."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.lines: list[str] = []
+        self.severe: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = f"{self.format(record)} {vars(record)}"
+        self.lines.append(line)
+        if record.levelno >= logging.ERROR:
+            self.severe.append(line)
+
+
+class Target(ApiServer, frozen=True):
+    """An API with high limits and short patience. `log` has everything that this process logs meanwhile."""
+
+    log: Log
+
+    def assert_quiet(self, caller: Caller) -> None:
+        """No error was logged, no key, and nothing of a document."""
+        text = "\n".join(self.log.lines)
+        assert self.log.severe == []
+        assert "Bearer" not in text
+        assert caller.key[8:40] not in text
+        assert SECRET not in text
+
+
+@contextmanager
+def target(redis_server: RedisService) -> Iterator[Target]:
+    """Logs at the level `debug` until the block ends."""
+    settings = ApiSettings(redis_url=redis_server.url, key_rate_limit=MANY, organization_rate_limit=MANY)
+    root = logging.getLogger()
+    log, level = Log(), root.level
+    root.addHandler(log)
+    try:
+        with running_api(settings, edge=Impatient) as api:
+            root.setLevel(logging.DEBUG)
+            yield Target(api.port, log)
+    finally:
+        root.removeHandler(log)
+        root.setLevel(level)
+
+
+def assert_sound(answer: Response) -> None:
+    assert answer.status in CODES
+    assert answer.headers["x-request-id"]
+    if answer.status not in (204, 304):
+        assert answer.headers["content-type"] == "application/json"
+        assert answer.json
+    if answer.status >= 400:
+        assert answer.json["request_id"] == answer.headers["x-request-id"]

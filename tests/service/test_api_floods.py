@@ -1,0 +1,115 @@
+"""Clients that send without end, or never read: neither memory nor other people's time is theirs."""
+
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+import psutil
+import pytest
+
+from devstack.waiting import wait_until
+from tests.service.api_server import LEADS
+from tests.service.hostile import SECRET, Target, target
+from tests.service.records import Caller, Records
+from tests.service.services import RedisService
+
+
+@pytest.fixture(scope="module")
+def api(redis_server: RedisService) -> Iterator[Target]:
+    with target(redis_server) as api:
+        yield api
+
+
+@pytest.fixture
+def records(redis_server: RedisService) -> Iterator[Records]:
+    with redis_server.client() as client:
+        yield Records(client)
+
+
+@pytest.fixture
+def caller(records: Records, api: Target) -> Iterator[Caller]:
+    caller = records.caller()
+    yield caller
+    api.assert_quiet(caller)
+
+
+@pytest.fixture
+def lead(records: Records, caller: Caller) -> str:
+    return records.lead(caller.organization_id, {"name": SECRET})
+
+
+def flood(api: Target, head: bytes, piece: bytes, seconds: float, *, read: bool) -> float:
+    """Sends as much as is taken; answers how long a request of somebody else took at worst meanwhile, in seconds."""
+    slowest, until = 0.0, time.monotonic() + seconds
+    with api.connect() as connection:
+        connection.sendall(head)
+        connection.setblocking(False)
+        while time.monotonic() < until:
+            try:
+                with suppress(BlockingIOError):
+                    connection.send(piece)
+                with suppress(BlockingIOError):
+                    connection.recv((1 << 20) if read else 0)
+            except ConnectionError:
+                return slowest
+            started = time.monotonic()
+            assert api.get("/healthz").status == 200
+            slowest = max(slowest, time.monotonic() - started)
+    return slowest
+
+
+@pytest.mark.parametrize(
+    ("head", "piece", "read"),
+    [
+        pytest.param(b"", b"GET / HTTP/1.1\r\n\r\n" * 20_000, True, id="pipelined requests"),
+        pytest.param(b"", b"GET / HTTP/1.1\r\n\r\n" * 20_000, False, id="whose answers are not read"),
+        pytest.param(
+            b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", b"A: b\r\n" * 50_000, True, id="trailers"
+        ),
+        pytest.param(
+            b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: ", b"b" * 300_000, True, id="a long trailer"
+        ),
+        pytest.param(b"POST / HTTP/1.1\r\nContent-Length: 9999999999\r\n\r\n", b"b" * 300_000, True, id="a long body"),
+    ],
+)
+def test_a_flood_takes_neither_memory_nor_other_peoples_time(
+    api: Target, caller: Caller, head: bytes, piece: bytes, *, read: bool
+) -> None:
+    before = psutil.Process().memory_info().rss
+    slowest = flood(api, head, piece, 0.6, read=read)
+    assert psutil.Process().memory_info().rss - before < 30_000_000
+    assert slowest < 1
+
+
+def open_connections(api: Target) -> int:
+    return sum(
+        each.laddr.port == api.port and each.status == psutil.CONN_ESTABLISHED
+        for each in psutil.Process().net_connections("tcp")
+        if each.laddr and each.raddr and each.raddr.port != api.port
+    )
+
+
+def test_who_reads_no_answers_is_put_out(api: Target, caller: Caller) -> None:
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", api.port))
+        connection.setblocking(False)
+        sent = 0
+        openapi = b"GET /api/v1/ext/openapi.json HTTP/1.1\r\n\r\n" * 1000
+        while sent < 3_000_000:
+            try:
+                sent += connection.send(openapi)
+            except BlockingIOError:
+                break
+        wait_until(lambda: open_connections(api) == 0, "the server has closed it", 5)
+
+
+def test_pipelined_requests_of_a_client_that_is_gone(api: Target, caller: Caller, lead: str) -> None:
+    request = f"GET {LEADS}{lead} HTTP/1.1\r\nAuthorization: {caller.authorization}\r\n\r\n".encode()
+    for _ in range(50):
+        with api.connect() as connection:
+            connection.sendall(request * 200)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert api.get(LEADS + lead, key=caller.key).status == 200  # and `caller` finds no error in the log

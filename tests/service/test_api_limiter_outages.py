@@ -1,0 +1,147 @@
+"""The limiter where Redis cannot write, and where it lost what was written."""
+
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+import redis
+
+from devstack.redis_server import RedisServer
+from devstack.waiting import wait_until
+from schemas.settings import ApiSettings
+from tests.faulty_proxy import Faults, faulty_proxy
+from tests.service.api_server import LEADS, ApiServer, Response, running_api
+from tests.service.records import Caller, Records
+
+Change = Callable[[redis.Redis], object]
+NO_RECORD = LEADS + str(uuid4())
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    with RedisServer.start(tmp_path / "redis") as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: RedisServer) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(server.url) as client:
+        yield client
+
+
+@pytest.fixture
+def api(server: RedisServer) -> Iterator[ApiServer]:
+    with running_api(ApiSettings(redis_url=server.url)) as api:
+        yield api
+
+
+def fail_to_save(client: redis.Redis) -> None:
+    """Its directory is gone."""
+    shutil.rmtree(str(client.config_get("dir")["dir"]))
+    client.config_set("save", "3600 1")  # only who saves at all is held up by it
+    client.bgsave()
+    wait_until(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err", "saving fails", 5)
+
+
+def save_again(client: redis.Redis) -> None:
+    client.config_set("save", "")
+
+
+def want_replicas(client: redis.Redis) -> None:
+    client.config_set("min-replicas-to-write", "1")
+
+
+@pytest.mark.parametrize(
+    ("broken", "mended"),
+    [
+        pytest.param(
+            lambda client: client.config_set("maxmemory", "1"),
+            lambda client: client.config_set("maxmemory", "0"),
+            id="OOM",
+        ),
+        pytest.param(
+            lambda client: client.acl_setuser("default", enabled=True, commands=["-set"]),
+            lambda client: client.acl_setuser("default", enabled=True, commands=["+set"]),
+            id="NOPERM",
+        ),
+        pytest.param(fail_to_save, save_again, id="MISCONF"),
+        pytest.param(
+            want_replicas,
+            lambda client: client.config_set("min-replicas-to-write", "0"),
+            id="NOREPLICAS",
+        ),
+    ],
+)
+def test_a_bound_holds_where_charges_cannot_be_written(
+    api: ApiServer, client: redis.Redis, broken: Change, mended: Change
+) -> None:
+    caller = Records(client).caller(key_limit=(3, 3), organization_limit=(100, 3))
+    broken(client)
+    answers = [api.get(NO_RECORD, key=caller.key) for _ in range(4)]
+    assert [answer.status for answer in answers] == [404, 404, 404, 429]
+    assert [answer.headers["x-ratelimit-remaining"] for answer in answers] == ["2", "1", "0", "0"]
+    assert_true(answers[-1])
+    if broken is not want_replicas or int(client.info("server")["redis_version"].split(".")[0]) >= 7:
+        assert not client.keys("lv:{*}q*")  # Redis 6 lets scripts write without replicas
+    time.sleep(1)  # as it says: waiting so long is enough
+    assert api.get(NO_RECORD, key=caller.key).status == 404
+    mended(client)
+    charged = [api.get(NO_RECORD, key=caller.key).headers["x-ratelimit-remaining"] for _ in range(2)]
+    assert charged[-1] in "01"  # by Redis again
+
+
+def assert_true(answer: Response) -> None:
+    assert (answer.error, answer.json["violated_policies"]) == ("rate_limit_exceeded", ["key"])
+    assert answer.json["retry_after"] == int(answer.headers["retry-after"]) == 1
+    assert answer.headers["ratelimit-policy"] == '"key";q=3;w=3, "organization";q=100;w=3'
+    assert answer.headers["ratelimit"].startswith('"key";r=0;t=3, "organization";r=97;t=')
+
+
+def test_both_limits_hold_at_once_under_concurrent_callers(api: ApiServer, client: redis.Redis) -> None:
+    caller = Records(client).caller(key_limit=(30, 3600), organization_limit=(20, 3600))
+    client.config_set("maxmemory", "1")
+    assert burst(api, caller, 60) == {404: 20, 429: 40}
+
+
+@pytest.mark.parametrize(
+    ("lost", "granted_again"),
+    [pytest.param(False, 0, id="an up-to-date replica"), pytest.param(True, 10, id="a replica that lost the tail")],
+)
+def test_a_failover_grants_at_most_one_window_again(tmp_path: Path, lost: bool, granted_again: int) -> None:
+    with ExitStack() as stack:
+        primary, replica = (
+            stack.enter_context(RedisServer.start(tmp_path / name, options=("--repl-diskless-sync-delay", "0")))
+            for name in ("first", "second")
+        )
+        replication = stack.enter_context(faulty_proxy(primary.port))
+        way_in = stack.enter_context(faulty_proxy(primary.port))
+        client, follower = (stack.enter_context(redis.Redis.from_url(each.url)) for each in (primary, replica))
+        follower.replicaof("127.0.0.1", str(replication.port))
+        caller = Records(client).caller(key_limit=(10, 3600), organization_limit=(1000, 3600))
+        wait_until(lambda: follower.exists(caller.name), "the replica follows", 10)
+        api = stack.enter_context(running_api(ApiSettings(redis_url=f"redis://127.0.0.1:{way_in.port}/0")))
+
+        replication.faults = Faults(stalled=lost)
+        assert burst(api, caller, 20) == {404: 10, 429: 10}
+        if not lost:
+            wait_until(lambda: follower.keys("*q*"), "the charges are on the replica", 5)
+            client.wait(1, 1000)
+        primary.kill()
+        replication.reset_all()
+        follower.replicaof("NO", "ONE")
+        way_in.server_port = replica.port
+        wait_until(lambda: api.get("/readyz").status == 200, "the API is back", 5)
+        assert burst(api, caller, 20) == Counter({404: granted_again, 429: 20 - granted_again})
+        assert burst(api, caller, 20) == {429: 20}
+
+
+def burst(api: ApiServer, caller: Caller, requests: int) -> Counter[int]:
+    """Statuses of so many requests, eight at a time."""
+    with ThreadPoolExecutor(8) as pool:
+        return Counter(pool.map(lambda _: api.get(NO_RECORD, key=caller.key).status, range(requests)))

@@ -1,0 +1,91 @@
+"""Ids that try to leave their organization, and keys that are nearly right."""
+
+from collections.abc import Iterator
+from urllib.parse import quote_from_bytes
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.service.api_server import LEADS, responses
+from tests.service.hostile import SECRET, Target, target
+from tests.service.records import Caller, Records
+from tests.service.services import RedisService
+
+
+@pytest.fixture(scope="module")
+def api(redis_server: RedisService) -> Iterator[Target]:
+    with target(redis_server) as api:
+        yield api
+
+
+@pytest.fixture
+def records(redis_server: RedisService) -> Iterator[Records]:
+    with redis_server.client() as client:
+        yield Records(client)
+
+
+@pytest.fixture
+def caller(records: Records, api: Target) -> Iterator[Caller]:
+    caller = records.caller()
+    yield caller
+    api.assert_quiet(caller)
+
+
+@pytest.fixture
+def lead(records: Records, caller: Caller) -> str:
+    return records.lead(caller.organization_id, {"name": SECRET})
+
+
+CLOSING = b"GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n"
+
+ids = st.text(max_size=40) | st.sampled_from(["}", "{", "*", "..", "x}lv:{y", "\x00", "lv:generations", "}" + "a" * 35])
+
+
+def test_ids_never_leave_the_hash_tag(api: Target, caller: Caller, records: Records, lead: str) -> None:
+    """Redis itself says which keys it was asked for."""
+    evalshas: list[str] = []
+
+    @settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+    @given(ids | st.tuples(ids, st.just(lead)).map("".join) | st.tuples(st.just(lead), ids).map("".join))
+    def fuzz(text: str) -> None:
+        segment = quote_from_bytes(text.encode("utf-8", "surrogatepass"), safe="}{*:~")
+        answer = api.get(LEADS + segment, key=caller.key)
+        assert answer.status in ((200,) if text == lead else (400, 404))
+
+    with records.client.monitor() as monitor:  # type: ignore[no-untyped-call]
+        fuzz()
+        records.client.ping()
+        for command in monitor.listen():
+            if "EVALSHA" in command["command"]:
+                evalshas.append(command["command"])
+            if command["command"] == "PING":
+                break
+    assert len(evalshas) > 100
+    own = caller.name.decode()
+    for call in evalshas:
+        _, _, number, *arguments = call.split(" ")
+        assert all(key.startswith(own) for key in arguments[: int(number)]), call
+
+
+def test_no_near_miss_of_a_key_reaches_redis(api: Target, caller: Caller, records: Records, lead: str) -> None:
+    key = caller.key
+    misses = {key[:place] + other + key[place + 1 :] for place in range(len(key)) for other in "0Az_"}
+    misses |= {key[:place] + key[place + 1 :] for place in range(len(key))}
+    misses |= {key[:place] + "0" + key[place:] for place in range(len(key) + 1)}
+    misses |= {key[:place] + key[place : place + 2][::-1] + key[place + 2 :] for place in range(len(key) - 1)}
+    misses |= {key.swapcase(), key * 2, f'"{key}"', f"{key},", f"{key};{key}", quote_from_bytes(key.encode(), safe="l")}
+    misses -= {key}
+    before = calls(records)
+    sent = b"".join(
+        f"GET {LEADS}{lead} HTTP/1.1\r\nAuthorization: Bearer {miss}\r\n\r\n".encode() for miss in sorted(misses)
+    )
+    answers = responses(api.exchange(sent + CLOSING))
+    assert {answer.status for answer in answers[:-1]} == {401}
+    assert {answer.error for answer in answers[:-1]} == {"invalid_api_key"}
+    assert len(answers) == len(misses) + 1 > 400
+    assert calls(records) == before
+
+
+def calls(records: Records) -> int:
+    return int(records.client.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"])

@@ -1,0 +1,199 @@
+"""Many organizations at once over a connection to Redis that breaks in every way: an answer is the caller's own, or
+503 within a second, and service is back within a second."""
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import msgspec
+import pytest
+from msgspec import Struct, field
+
+from devstack.waiting import wait_until
+from schemas.settings import ApiSettings
+from tests.faulty_proxy import Faults, FaultyProxy, faulty_proxy
+from tests.service.api_server import LEADS, ApiServer, running_api
+from tests.service.records import Caller, Records
+from tests.service.services import RedisService
+
+ORGANIZATIONS = 60
+CALLERS = 40
+MOST_IN_FLIGHT = 25
+EVERY = "1000000/1s"
+
+
+class Seen(Struct):
+    """What the callers met."""
+
+    statuses: Counter[int] = field(default_factory=Counter)
+    broken_off: int = 0
+    slowest: float = 0.0
+    wrong: list[str] = field(default_factory=list)
+    last_served: float = 0.0
+
+
+class Population(Struct):
+    """Organizations, each with one lead of its own whose body says whose it is."""
+
+    callers: list[Caller]
+    leads: list[str]
+
+
+@pytest.fixture
+def population(redis_server: RedisService) -> Iterator[Population]:
+    with redis_server.client() as client:
+        records = Records(client)
+        callers = [records.caller() for _ in range(ORGANIZATIONS)]
+        leads = [
+            records.lead(each.organization_id, {"owner": each.organization_id, "pad": "p" * random.randrange(3000)})
+            for each in callers
+        ]
+        yield Population(callers, leads)
+
+
+@pytest.fixture
+def proxy(redis_server: RedisService) -> Iterator[FaultyProxy]:
+    with faulty_proxy(urlsplit(redis_server.url).port or 6379) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def api(proxy: FaultyProxy) -> Iterator[ApiServer]:
+    settings = ApiSettings(
+        redis_url=f"redis://127.0.0.1:{proxy.port}/0",
+        api_max_in_flight=MOST_IN_FLIGHT,
+        key_rate_limit=EVERY,
+        organization_rate_limit=EVERY,
+    )
+    with running_api(settings) as api:
+        yield api
+
+
+def test_no_answer_ever_reaches_another_request(api: ApiServer, proxy: FaultyProxy, population: Population) -> None:
+    seen = asyncio.run(_torture(api, proxy, population))
+    assert seen.wrong == []
+    assert seen.statuses.keys() == {200, 404, 503}
+    assert seen.statuses[200] > 50
+    assert seen.statuses.total() > 1000
+    assert seen.broken_off > 20
+    assert seen.slowest < 1
+
+
+def faults_of(chance: random.Random) -> Iterator[tuple[float, Faults]]:
+    """For how long, and what."""
+    yield 0.3, Faults()
+    for _ in range(6):
+        yield 0.15, Faults(slice_bytes=chance.randrange(1, 200))
+        yield 0.2, Faults(end_after=chance.randrange(0, 20_000), end=chance.choice(["reset", "close"]))
+        yield 0.1, Faults(delay_seconds=0.01, slice_bytes=1000)
+    yield 0.8, Faults(stalled=True)
+    yield 0.8, Faults(end_after=chance.randrange(500, 20_000), end="stall")
+    yield 0.1, Faults()
+
+
+async def _torture(api: ApiServer, proxy: FaultyProxy, population: Population) -> Seen:
+    seen, chance, over = Seen(), random.Random(1), asyncio.Event()
+    calling = [asyncio.create_task(_caller(api, population, seen, over, seed)) for seed in range(CALLERS)]
+    for seconds, faults in faults_of(chance):
+        proxy.faults = faults
+        await asyncio.sleep(seconds)
+        if chance.random() < 0.3:
+            proxy.reset_all()
+    over.set()
+    await asyncio.gather(*calling)
+    return seen
+
+
+async def _caller(api: ApiServer, population: Population, seen: Seen, over: asyncio.Event, seed: int) -> None:
+    """Asks for its own leads and for others', and breaks off now and then, over one connection after another."""
+    chance = random.Random(seed)
+    while not over.is_set():
+        reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
+        while not over.is_set():
+            caller, owner = chance.randrange(ORGANIZATIONS), chance.randrange(ORGANIZATIONS)
+            owner = caller if chance.random() < 0.8 else owner
+            request_id = f"{seed}-{chance.randrange(10**9)}"
+            lead, key = population.leads[owner], population.callers[caller]
+            writer.write(
+                f"GET {LEADS}{lead} HTTP/1.1\r\nAuthorization: {key.authorization}\r\n"
+                f"X-Request-Id: {request_id}\r\n\r\n".encode()
+            )
+            if chance.random() < 0.05:
+                seen.broken_off += 1
+                break
+            started = time.monotonic()
+            status, echoed, body = await _response(reader)
+            seen.slowest = max(seen.slowest, time.monotonic() - started)
+            seen.statuses[status] += 1
+            right = {200} if owner == caller else {404}
+            if echoed != request_id or status not in right | {503} or (status == 200 and key.organization_id != body):
+                seen.wrong.append(f"{status} {echoed} {request_id} {body}")
+        writer.transport.abort()
+
+
+async def _response(reader: asyncio.StreamReader) -> tuple[int, str, str]:
+    """Status, request id, and whose document it is."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    fields = dict(line.split(": ", 1) for line in head.split("\r\n")[1:-2])
+    body = msgspec.json.decode(await reader.readexactly(int(fields["content-length"])))
+    return int(head[9:12]), fields["x-request-id"], body.get("owner", "")
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        pytest.param(Faults(stalled=True), id="a stall"),
+        pytest.param(Faults(end_after=0, end="reset"), id="reset at once"),
+        pytest.param(Faults(end_after=0, end="close"), id="closed at once"),
+        pytest.param(Faults(end_after=0, end="stall"), id="nothing comes back"),
+        pytest.param(Faults(end_after=60, end="stall"), id="a stall after some replies"),
+        pytest.param(Faults(slice_bytes=1, delay_seconds=0.05), id="a byte at a time"),
+    ],
+)
+def test_service_is_back_within_a_second(
+    api: ApiServer, proxy: FaultyProxy, population: Population, faults: Faults
+) -> None:
+    caller, lead = population.callers[0], population.leads[0]
+
+    def status() -> int:
+        return api.get(LEADS + lead, key=caller.key).status
+
+    assert status() == 200
+    proxy.faults = faults
+    proxy.reset_all()
+    for _ in range(3):
+        started = time.monotonic()
+        assert status() == 503
+        assert time.monotonic() - started < 1
+    proxy.faults = Faults()
+    wait_until(lambda: status() == 200, "service is back", 1)
+
+
+def test_no_more_wait_than_are_allowed_to(api: ApiServer, proxy: FaultyProxy, population: Population) -> None:
+    """Redis stalls: the first ones wait for the timeout, the rest is told at once."""
+    proxy.faults = Faults(stalled=True)
+    waited = asyncio.run(_ask_at_once(api, population, 300))
+    at_once = [seconds for seconds in waited if seconds < 0.45]  # the timeout is 0.5
+    assert len(waited) - len(at_once) <= MOST_IN_FLIGHT
+    assert max(waited) < 1
+
+
+async def _ask_at_once(api: ApiServer, population: Population, number: int) -> list[float]:
+    """How long each of so many requests took to be answered 503. All of them are sent in one turn."""
+    connections = [await asyncio.open_connection("127.0.0.1", api.port) for _ in range(number)]
+    for place, (_, writer) in enumerate(connections):
+        key = population.callers[place % ORGANIZATIONS].authorization
+        writer.write(f"GET {LEADS}{population.leads[0]} HTTP/1.1\r\nAuthorization: {key}\r\n\r\n".encode())
+    started = time.monotonic()
+
+    async def answered(reader: asyncio.StreamReader) -> float:
+        assert (await _response(reader))[0] == 503
+        return time.monotonic() - started
+
+    waited = await asyncio.gather(*(answered(reader) for reader, _ in connections))
+    for _, writer in connections:
+        writer.transport.abort()
+    return waited

@@ -1,6 +1,7 @@
 """`python -m tests.chaos`: a run as long as one likes, on a Kafka and a Redis of its own."""
 
 import argparse
+import shutil
 import sys
 import time
 from contextlib import ExitStack
@@ -28,6 +29,8 @@ def main() -> int:
             world, chosen.seed, chosen.seconds, faults, rates=Rates(chosen.rate, chosen.readers), pairs=chosen.pairs
         )
     print(report)
+    if report.is_right:
+        shutil.rmtree(directory)
     return 0 if report.is_right else 1
 
 

@@ -73,9 +73,10 @@ def _broker_killed(world: World, node: int) -> Iterator[None]:
 
 
 @contextmanager
-def broker_paused(world: World, random: Random) -> Iterator[None]:
+def coordinator_paused(world: World, random: Random) -> Iterator[None]:
     assert world.brokers is not None
-    node = random.randrange(3)
+    group = world.flow.group + random.choice(["", ".access"])
+    node = brokers.coordinator(world.flow.kafka.bootstrap_servers, group) - 1
     world.brokers.pause(node)
     yield
     world.brokers.resume(node)

@@ -42,6 +42,8 @@ FAULTS = {
         Fault(
             "coordinator-killed", break_kafka.coordinator_killed, seconds=(1.0, 5.0), needs_brokers=True, beside=True
         ),
-        Fault("broker-paused", break_kafka.broker_paused, seconds=(1.0, 6.0), needs_brokers=True, beside=True),
+        Fault(
+            "coordinator-paused", break_kafka.coordinator_paused, seconds=(1.0, 6.0), needs_brokers=True, beside=True
+        ),
     )
 }

@@ -34,7 +34,7 @@ def test_everything_breaks_once(kafka: Kafka, topic_prefix: str, tmp_path: Path)
 
 
 def test_brokers_die(apache_jars: Path, tmp_path: Path) -> None:
-    """Of three, the leader of a partition is killed, and the coordinator of a group stands still; compaction is quick."""
+    """Of three, a leader is killed, and the coordinator of a group stands still; compaction is quick."""
     faults = [fault for fault in FAULTS.values() if fault.needs_brokers and fault.name not in SLOW]
     with ExitStack() as stack:
         brokers = stack.enter_context(ApacheKafka.start(tmp_path / "kafka", nodes=3))

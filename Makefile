@@ -10,7 +10,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --req
 LOCK = .lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-emit-index-url --no-emit-find-links --no-annotate pyproject.toml
 
-.PHONY: run test check bench bench-quix coverage lock clean
+.PHONY: run test check bench bench-quix chaos coverage lock clean
 
 run: .venv/run.stamp
 	@$(BIN)/python -m devstack $(ARGS)
@@ -25,6 +25,10 @@ check: .venv/dev.stamp
 
 bench: .venv/dev.stamp
 	$(BIN)/python -m bench $(ARGS)
+
+# A short run is part of `test`; this one lasts as long as one likes: ARGS="--seconds 3600 --kafka-nodes 3".
+chaos: .venv/dev.stamp
+	$(BIN)/python -m tests.chaos $(ARGS)
 
 # For `make bench`: a peer that is no dependency of ours, in an environment of its own.
 bench-quix:

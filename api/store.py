@@ -46,6 +46,9 @@ class Reply(Struct, frozen=True, gc=False):
     value: bytes = b""
 
 
+_NOT_THERE = (401, 403, 404)
+
+
 def read_reply(reply: int | bytes) -> Reply:
     """A reply of `serve.lua`, as its header says."""
     if isinstance(reply, int):
@@ -69,7 +72,8 @@ class Store:
     ) -> Reply:
         """Check the key, charge the limits and read a document, in one atomic step.
 
-        `record_id` is None where the path holds no UUID: the call is charged and answers 400. Raises Unavailable.
+        `record_id` is None where the path holds no UUID: the call is charged and answers 400. Raises Unavailable, also
+        where nothing is there because Redis was emptied.
         """
         generation = self._generation.current()
         if generation is None:
@@ -83,4 +87,7 @@ class Store:
             reply = await link.call(*command)
         except ErrorReply as error:
             reply = await self._servers.again(error, link, caller.organization_tag, command, _SCRIPT)
-        return read_reply(reply)
+        found = read_reply(reply)
+        if found.status in _NOT_THERE:
+            await self._generation.refresh()  # a Redis that was emptied a moment ago says the same
+        return found

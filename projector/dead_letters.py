@@ -3,7 +3,7 @@
 A letter holds coordinates, key and reason, never the payload: redrive reads the record from Kafka again.
 """
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from enum import StrEnum
 
 import msgspec
@@ -18,6 +18,9 @@ from projector.record import Kind, Partition, Record
 from projector.store import Store
 from schemas import names
 from schemas.settings import ProjectorSettings
+
+_GAP = 5000
+_MOST_TOGETHER = 1000
 
 
 class Redriven(StrEnum):
@@ -64,27 +67,44 @@ async def redrive(
     Letters that are done with are forgotten; one that is still bad stays, with its new reason.
     """
     async with open_reader(settings, list(Kind)) as reader:
-        for letter in letters:
-            record = await find(reader, Partition(letter.topic, letter.partition), letter.offset)
-            result, reason = await _again(store, record)
-            if result is Redriven.STILL_BAD:
-                await _keep(store, msgspec.structs.replace(letter, reason=reason))
-            else:
-                await drop(store, [letter])
-            yield letter, result, reason
+        for neighbours in _neighbours(letters):
+            records = await _records(reader, neighbours)
+            for letter in neighbours:
+                result, reason = await _again(store, records.get(letter.offset))
+                if result is Redriven.STILL_BAD:
+                    await _keep(store, msgspec.structs.replace(letter, reason=reason))
+                else:
+                    await drop(store, [letter])
+                yield letter, result, reason
 
 
-async def find(reader: Reader, partition: Partition, offset: int) -> Record | None:
-    """The record at an offset; None where it is there no more. Raises Unavailable."""
-    ranges = await reader.range([partition])
-    first, last = ranges[partition]
-    if not first <= offset < last:
-        return None
-    async for records in reader.read({partition: (offset, offset + 1)}):
-        for record in records:
-            if record.offset == offset:
-                return record
-    return None
+def _neighbours(letters: Iterable[DeadLetter]) -> Iterator[list[DeadLetter]]:
+    """Letters of one partition with not much between them: one read finds them all, where a read each takes long."""
+    together: list[DeadLetter] = []
+    for letter in letters:
+        if together and not _is_near(together, letter):
+            yield together
+            together = []
+        together.append(letter)
+    if together:
+        yield together
+
+
+def _is_near(together: list[DeadLetter], letter: DeadLetter) -> bool:
+    last = together[-1]
+    same = (last.topic, last.partition) == (letter.topic, letter.partition)
+    return same and letter.offset - last.offset <= _GAP and len(together) < _MOST_TOGETHER
+
+
+async def _records(reader: Reader, letters: list[DeadLetter]) -> dict[int, Record]:
+    """The records of these letters of one partition, by offset, where they are still there."""
+    partition = Partition(letters[0].topic, letters[0].partition)
+    [(first, last)] = (await reader.range([partition])).values()
+    wanted = {letter.offset for letter in letters}
+    found: dict[int, Record] = {}
+    async for records in reader.read({partition: (max(first, min(wanted)), min(last, max(wanted) + 1))}):
+        found |= {record.offset: record for record in records if record.offset in wanted}
+    return found
 
 
 async def _again(store: Store, record: Record | None) -> tuple[Redriven, str]:

@@ -12,6 +12,7 @@ from projector.metrics import REBUILD_DUE, REDIS_MEMORY
 from projector.record import Kind, Partition
 from projector.stop import Stop
 from projector.store import Store
+from schemas import names
 from schemas.settings import ProjectorSettings
 
 _PAUSE_SECONDS = 1.0
@@ -41,24 +42,33 @@ class Keeper:
 
     async def _turn(self) -> None:
         registry = await generations.read(self._store)
-        if not registry.live:
-            await self._serve_when_complete()
         await tasks.work(self._store, self._settings)
+        if registry.live:
+            self._heads = None  # another projector was first; if Redis is emptied, they are to be read anew
+        else:
+            await self._serve_when_complete()
         await self._warn(registry)
 
     async def _serve_when_complete(self) -> None:
         """A generation that is still being filled would answer 404 for leads that exist: serve it when it is whole.
 
-        Whole means: every partition has been read up to where it ended when this was first asked.
+        Whole means: every partition has been read up to where it ended when this was first asked, and no organization
+        that was created again is still being replayed.
         """
         await generations.begin_first(self._store)
         if self._heads is None:
             self._heads = await self._read_heads()
         positions = await Ledger(self._store).positions(list(self._heads))
-        if all((positions[partition] or 0) >= head for partition, head in self._heads.items()):
+        applied = all((positions[partition] or 0) >= head for partition, head in self._heads.items())
+        if applied and not await self._tasks_left():
             await generations.serve_first(self._store)
             self._heads = None
             logger.info("the first generation is complete, and served from now on")
+
+    async def _tasks_left(self) -> bool:
+        """A task is noted before the position behind its record is stored: asked after it, this misses none."""
+        async with self._store.errors():
+            return bool(await self._store.redis.exists(names.TASKS))
 
     async def _read_heads(self) -> dict[Partition, int]:
         async with open_reader(self._settings, list(Kind)) as reader:

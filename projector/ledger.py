@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from projector import checkpoint, shards
 from projector.checkpoint import DeadLetter, Outcome, Position, Step, Stored
-from projector.command import Generations
+from projector.command import Command, Generations
 from projector.record import Partition
 from projector.shards import Copies
 from projector.store import Store
@@ -83,6 +83,14 @@ class Ledger:
         command = checkpoint.command(self._key, format_generations(writing), steps, parked)
         [reply] = await self._store.run([command], history=self._history)
         return checkpoint.outcome(reply)
+
+    async def forget(self, offsets: Mapping[Partition, int]) -> None:
+        """Start these partitions from the beginning, unless their positions have moved on from these."""
+        arguments = []
+        for partition, offset in offsets.items():
+            arguments += [names.position(*partition).encode(), b"%d" % offset]
+        copies = [names.copy(self._key, tag) for tag in self._copies.fields if tag != names.HOME]
+        await self._store.run([Command("forget", [key], arguments) for key in (*copies, self._key)])
 
     async def drop(self) -> None:
         """Delete it."""

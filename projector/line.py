@@ -104,6 +104,8 @@ class Line:
         """One turn. Raises Unavailable or LineStopped, and then has moved no position."""
         await self._place()
         polled = await self._source.poll(self._most, _WAIT_SECONDS)
+        if await self._were_made_again(polled):
+            return
         async with self._covering:  # a revoke waits for the batch to be covered
             if polled:
                 await self._project(polled)
@@ -171,9 +173,32 @@ class Line:
         await generations.check_mapping(self._store, self._writing)
         stored = await self._ledger.positions(unplaced)
         placed = await self._source.place(stored)
-        self._positions |= {partition: NONE if offset is None else offset for partition, offset in stored.items()}
+        known = {partition: NONE if offset is None else offset for partition, offset in stored.items()}
+        self._positions |= known | await self._forget(
+            {p: known[p] for p, offset in placed.items() if offset < known[p]}
+        )
         offsets = {names.position(*partition): offset for partition, offset in placed.items()}
         logger.info("reading on", extra=self._who() | {"offsets": offsets})
+
+    async def _were_made_again(self, polled: dict[Partition, list[Record]]) -> bool:
+        """Records before our position come from a topic that was deleted and made again under us: start it over."""
+        at = {partition: self._positions.get(partition, NONE) for partition in polled}
+        lower = {partition: at[partition] for partition, records in polled.items() if records[0].offset < at[partition]}
+        if lower:
+            await self._forget(lower)
+            self._start_over()
+        return bool(lower)
+
+    async def _forget(self, offsets: dict[Partition, int]) -> dict[Partition, int]:
+        """Give up positions that mean nothing any more: they never go back by themselves, and what is read again from
+        the beginning would count as read until it reached them. Where these partitions stand now."""
+        if offsets:
+            logger.warning(
+                "topics were made again: reading them from the beginning",
+                extra=self._who() | {"positions": {names.position(*p): offset for p, offset in offsets.items()}},
+            )
+            await self._ledger.forget(offsets)
+        return dict.fromkeys(offsets, NONE)
 
     async def _look_around(self) -> None:
         """Every second: how far Redis is, and the head of each partition; tell Kafka how far we are."""

@@ -93,11 +93,23 @@ def _choose(registry: Registry, generation: int | None) -> int:
     return registry.previous if registry.previous in others else others[0]
 
 
+async def _still_dropping(store: Store, generation: int) -> Registry:
+    """The generations, of which this one is still being dropped. Raises Refused where that is forgotten: Redis was
+    emptied or went back in time, the number may be that of what is filled and served now."""
+    registry = await generations.read(store)
+    if generation not in registry.dropping or registry.live == generation or registry.writing == (generation,):
+        raise Refused(
+            f"Redis was emptied or went back in time: generation {generation} is not being dropped any more. "
+            "Look at `status`, and begin again."
+        )
+    return registry
+
+
 async def _stop_writing(store: Store, generation: int) -> None:
     """Let neither the projectors write a generation any longer, nor those who are filling it."""
     async with store.errors():
         await store.redis.hdel(names.rebuild(generation), "writing")
-    while generation in (writing := (await generations.read(store)).writing):
+    while generation in (writing := (await _still_dropping(store, generation)).writing):
         await change_writing(store, writing, tuple(number for number in writing if number != generation))
 
 
@@ -123,11 +135,13 @@ async def _sweep_once(store: Store, generation: int) -> int:
         async for name in store.redis.scan_iter(match=names.of_generation(generation), count=1000):
             slice_.append(name)
             if len(slice_) == _SLICE:
-                found += await _unlink(store, slice_)
+                found += await _unlink(store, generation, slice_)
                 slice_ = []
-        return found + await _unlink(store, slice_)
+        return found + await _unlink(store, generation, slice_)
 
 
-async def _unlink(store: Store, keys: list[bytes]) -> int:
+async def _unlink(store: Store, generation: int, keys: list[bytes]) -> int:
     """One command a key: they belong to many organizations, and so to many slots of a cluster."""
+    if generation in (await _still_dropping(store, generation)).writing:
+        raise Refused(f"Generation {generation} is written again: look at `status`.")
     return sum(await store.ask([(b"UNLINK", key) for key in keys]))

@@ -6,20 +6,24 @@
 Any projector may do it; doing it twice does no harm.
 """
 
+import asyncio
 import logging
+from contextlib import suppress
 from os import getpid
 from socket import gethostname
 from typing import cast
 
 from projector import replay
 from projector.command import Command
+from projector.errors import Unavailable
 from projector.kafka import open_reader
 from projector.record import Kind
 from projector.store import Store
 from schemas import names
 from schemas.settings import ProjectorSettings
 
-_LOCK_SECONDS = 60
+# Short, and renewed: a projector that died, and a lock that came back with an old Redis, hold nobody up for long.
+_LOCK_SECONDS = 6
 _SLICE = 500
 _REPLAYED = (Kind.API_KEY, Kind.CONTACT, Kind.LEAD)
 
@@ -33,6 +37,7 @@ async def work(store: Store, settings: ProjectorSettings) -> None:
     for task in noted:
         if not await _lock(store, task):
             continue
+        renewing = asyncio.create_task(_renew(store, task))
         try:
             verb, _, organization_id = task.partition(" ")
             if verb == "erase":
@@ -42,6 +47,7 @@ async def work(store: Store, settings: ProjectorSettings) -> None:
             if finished:
                 await _forget(store, task)
         finally:
+            renewing.cancel()
             await _unlock(store, task)
 
 
@@ -120,6 +126,15 @@ async def _lock(store: Store, task: str) -> bool:
     async with store.errors():
         holder = f"{gethostname()}:{getpid()}"
         return bool(await store.redis.set(names.task_lock(task), holder, nx=True, ex=_LOCK_SECONDS))
+
+
+async def _renew(store: Store, task: str) -> None:
+    """Hold the lock until this is cancelled. Where it was lost all the same, two do the work, and do no harm."""
+    while True:
+        await asyncio.sleep(_LOCK_SECONDS / 3)
+        with suppress(Unavailable):
+            async with store.errors():
+                await store.redis.expire(names.task_lock(task), _LOCK_SECONDS)
 
 
 async def _unlock(store: Store, task: str) -> None:

@@ -46,7 +46,7 @@ class Flow:
         self.prefix = prefix
         self.server = server
         self.group = f"{prefix}group"
-        self.reference = Reference()
+        self.reference = _Reference()
         self.ends: dict[tuple[str, int], int] = {}
         self._directory = directory
         self._children: list[Child] = []
@@ -86,10 +86,16 @@ class Flow:
         client.create_partitions([NewPartitions(topic, number)])[topic].result(20)
         self._producer = self._new_producer()  # the former one does not know of them yet
 
-    def start(self, name: str = "projector", **settings: object) -> Child:
+    def topic_is_new(self, kind: Kind) -> None:
+        """The topic was deleted and made again: what was published to it is forgotten."""
+        self.ends = {place: end for place, end in self.ends.items() if place[0] != self.topic(kind)}
+        self.reference.forget(kind)
+        self._producer = self._new_producer()
+
+    def start(self, name: str = "projector", command: str = "run", **settings: object) -> Child:
         """A projector process. Its log is `<name>.log`."""
-        command = [sys.executable, "-m", "projector", "run"]
-        child = Child(command, log=self.log(name), environment=self.environment(**settings))
+        command_line = [sys.executable, "-m", "projector", command]
+        child = Child(command_line, log=self.log(name), environment=self.environment(**settings))
         self._children.append(child)
         return child
 
@@ -182,6 +188,12 @@ class Flow:
                 "log_level": 0,
             }
         )
+
+
+class _Reference(Reference):
+    def forget(self, kind: Kind) -> None:
+        """As if no record of this kind had ever been there."""
+        self._newest = {entity: newest for entity, newest in self._newest.items() if entity[0] is not kind}
 
 
 def ask(port: int, path: str) -> tuple[int, Any]:

@@ -144,7 +144,7 @@ class Leadview:
         """The documents that Redis has."""
         return stored.documents(self.redis, generation)
 
-    def wait_until_current(self) -> None:
+    def wait_until_current(self, seconds: float = _CURRENT_SECONDS) -> None:
         """Until the projectors have applied all that the topics hold now."""
         heads = {names.position(*at).encode(): head for at, head in self._offsets(_HEAD).items()}
 
@@ -152,7 +152,7 @@ class Leadview:
             positions = self.redis.hgetall(names.POSITIONS)
             return all(int(positions.get(field, b"0").split()[0]) >= head for field, head in heads.items())
 
-        wait_until(is_current, "the projectors are current", _CURRENT_SECONDS)
+        wait_until(is_current, "the projectors are current", seconds)
 
     def wait_until_served(self) -> None:
         """Until the first generation is complete."""

@@ -172,6 +172,34 @@ def test_an_emptied_redis_is_told_from_missing_records(
     assert_back_within_a_second(api, caller)
 
 
+@pytest.mark.parametrize(
+    ("key_back", "access_back"),
+    [
+        pytest.param(False, False, id="nothing is back"),
+        pytest.param(True, False, id="the key is back"),
+        pytest.param(True, True, id="access is back"),
+    ],
+)
+def test_the_very_first_answer_of_an_emptied_redis_is_503(
+    api: ApiServer, caller: Caller, client: redis.Redis, records: Records, key_back: bool, access_back: bool
+) -> None:
+    """Not 401, 403 or 404 until the next poll of the generation: what is not there is asked for once more."""
+    client.hset(names.GENERATIONS, "live", 1)
+    time.sleep(0.6)  # the next poll sees it
+    for _ in range(5):
+        assert ask(api, caller).status == 404
+        client.flushall()
+        if key_back:
+            records.key(caller.key, caller.organization_id)
+        if access_back:
+            records.organization(caller.organization_id)
+        assert_unavailable(ask(api, caller))
+        records.key(caller.key, caller.organization_id)
+        records.organization(caller.organization_id)
+        client.hset(names.GENERATIONS, "live", 1)
+        assert_back_within_a_second(api, caller)
+
+
 def test_a_generation_that_is_no_number(api: ApiServer, caller: Caller, client: redis.Redis) -> None:
     client.hset(names.GENERATIONS, "live", "x")
     assert_unavailable(api.get("/readyz"))

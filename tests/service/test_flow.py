@@ -14,6 +14,7 @@ from projector.checkpoint import DeadLetter
 from projector.record import Kind
 from schemas import names
 from tests import crm
+from tests.chaos.brokers import delete_topic
 from tests.histories import traffic
 from tests.service import stored
 from tests.service.flow import Flow, ask
@@ -146,6 +147,28 @@ async def test_a_redis_that_goes_back_while_nobody_writes_is_noticed(flow: Flow)
         pipeline.execute()
     await flow.settled()
     assert "Redis is behind what this projector wrote" in flow.log().read_text()
+
+
+async def test_a_topic_made_again_is_read_from_its_beginning_for_good(flow: Flow) -> None:
+    """The position of the former topic must not come back: what lies before it in the new one would be skipped."""
+    leads = [crm.uuid(0x700 + number) for number in range(100)]
+    flow.create_topics(partitions=1)
+    flow.publish_all(crm.lead(version, id=lead) for version in (1, 2, 3) for lead in leads)
+    projector = flow.start()
+    await flow.settled()
+
+    topic = flow.topic(Kind.LEAD)
+    delete_topic(flow.kafka.bootstrap_servers, topic)
+    flow.kafka.create_topic(topic, 1)
+    flow.topic_is_new(Kind.LEAD)
+    flow.publish_all(crm.lead(3, id=lead) for lead in leads)
+    await wait_until(lambda: flow.positions().get((topic, 0)) == 100, "the position is one of the new topic", 20)
+    projector.kill()
+    flow.publish_all(crm.lead(version, id=lead) for version in (4, 5) for lead in leads)
+    flow.publish_all(crm.lead(1, id=crm.uuid(0x800 + number)) for number in range(50))
+    flow.group += "-again"
+    flow.start("again")
+    await flow.settled()
 
 
 async def test_many_leads_on_one_contact_never_lose_it(flow: Flow) -> None:

@@ -1,0 +1,56 @@
+"""`python -m tests.chaos`: a run as long as one likes, on a Kafka and a Redis of its own."""
+
+import argparse
+import shutil
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import mkdtemp
+
+from devstack.apache_kafka import ApacheKafka
+from tests.chaos.faults import FAULTS
+from tests.chaos.run import Rates, run
+from tests.chaos.world import World
+from tests.service.services import Kafka
+
+
+def main() -> int:
+    """1 where anything was wrong. Logs stay in the directory that is printed then."""
+    chosen = _arguments()
+    faults = [fault for fault in FAULTS.values() if _is_wanted(fault.name, chosen)]
+    directory = Path(mkdtemp(prefix="leadview-chaos-"))
+    print(f"seed {chosen.seed}, logs in {directory}, faults: {', '.join(fault.name for fault in faults)}", flush=True)
+    with ExitStack() as stack:
+        brokers = stack.enter_context(ApacheKafka.start(directory / "kafka", chosen.kafka_nodes))
+        kafka = Kafka("apache", brokers.bootstrap_servers, brokers.create_topic)
+        world = stack.enter_context(World(kafka, "crm.", directory, brokers if chosen.kafka_nodes > 1 else None))
+        report = run(
+            world, chosen.seed, chosen.seconds, faults, rates=Rates(chosen.rate, chosen.readers), pairs=chosen.pairs
+        )
+    print(report)
+    if report.is_right:
+        shutil.rmtree(directory)
+    return 0 if report.is_right else 1
+
+
+def _is_wanted(name: str, chosen: argparse.Namespace) -> bool:
+    if chosen.faults:
+        return name in chosen.faults.split(",")
+    return chosen.kafka_nodes > 1 or not FAULTS[name].needs_brokers
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 10**6, help="the same one makes the same changes")
+    parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--faults", help=f"some of these, with commas between: {', '.join(FAULTS)}")
+    parser.add_argument("--kafka-nodes", type=int, default=1, choices=[1, 3], help="3: brokers are killed, too")
+    parser.add_argument("--rate", type=float, default=150.0, help="changes a second")
+    parser.add_argument("--readers", type=int, default=3)
+    parser.add_argument("--pairs", type=float, default=0.3, help="share of faults with another one inside of them")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

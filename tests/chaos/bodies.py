@@ -1,0 +1,44 @@
+"""What each version of a document looks like, byte for byte, from what was published."""
+
+from functools import lru_cache
+
+import msgspec
+
+from projector import mapping
+from projector.change import read
+from projector.record import Kind
+from projector.reference import Document, Entity
+from schemas import documents, events
+from tests.crm import Message
+
+
+class Bodies:
+    """Every document that was ever published, by register and version."""
+
+    def __init__(self) -> None:
+        self._messages: dict[tuple[Entity, str], Message] = {}
+        self._document = lru_cache(maxsize=10_000)(self._read)
+
+    def add(self, register: Entity, shown: str | None, message: Message) -> None:
+        if shown is not None:
+            self._messages[register, shown] = message
+
+    def __call__(self, register: Entity, shown: str, contact_shown: str | None) -> bytes | None:
+        """The body of a version; of a lead, with this version of its contact. None where there is no such version."""
+        document = self._document(register, shown)
+        if isinstance(document, documents.Lead):
+            contact = self._document((Kind.CONTACT, register[1], document.contact_id), contact_shown or "")
+            if contact_shown is not None and contact is None:
+                return None
+            summary = mapping.contact_summary(contact) if isinstance(contact, documents.Contact) else None
+            document = msgspec.structs.replace(document, contact=summary)
+        return msgspec.json.encode(document) if document else None
+
+    def _read(self, register: Entity, shown: str) -> Document:
+        message = self._messages.get((register, shown))
+        match read(message.record()).entity if message else None:
+            case events.Lead() as lead:
+                return mapping.lead_document(lead)
+            case events.Contact() as contact:
+                return mapping.contact_document(contact)
+        return None

@@ -1,0 +1,101 @@
+"""Breaks Redis. Each breaks on entry and mends on exit."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from math import inf
+from random import Random
+
+from devstack.redis_server import RedisServer
+from devstack.waiting import wait_until
+from tests.chaos.history import CaughtUp, now
+from tests.chaos.proxy import FaultProxy, Mood
+from tests.chaos.world import World
+
+
+@contextmanager
+def redis_killed(world: World, _: Random) -> Iterator[None]:
+    world.redis.kill()
+    yield
+    world.redis.restart()
+
+
+@contextmanager
+def redis_paused(world: World, _: Random) -> Iterator[None]:
+    world.redis.pause()
+    yield
+    world.redis.resume()
+
+
+@contextmanager
+def redis_went_back(world: World, _: Random) -> Iterator[None]:
+    """It is restarted with an old copy of its data."""
+    back_to = now()
+    copy = world.copy_redis()
+    yield
+    began_at = now()
+    world.redis.kill()
+    world.restore_redis(copy)
+    world.lost(began_at, back_to)
+
+
+@contextmanager
+def redis_emptied(world: World, random: Random) -> Iterator[None]:
+    yield
+    began_at = now()
+    world.client.flushall()
+    dark_from = dark_until = now()
+    while not world.live():
+        dark_until = now()
+        assert dark_until < began_at + 60, "generation 1 is never served again"
+        time.sleep(0.005)
+    world.lost(began_at, -inf, (dark_from, dark_until))
+    # A generation is served when it holds all that the topics held.
+    world.history.caught_up.append(CaughtUp(began_at, now()))
+
+
+@contextmanager
+def scripts_flushed(world: World, random: Random) -> Iterator[None]:
+    for _ in range(random.randint(1, 5)):
+        world.client.script_flush()
+        time.sleep(0.05)
+    yield
+
+
+@contextmanager
+def redis_full(world: World, _: Random) -> Iterator[None]:
+    """Nothing can be written; what there is can be read."""
+    world.client.config_set("maxmemory", world.client.info("memory")["used_memory"] // 2)
+    yield
+    world.client.config_set("maxmemory", 0)
+
+
+@contextmanager
+def redis_demoted(world: World, _: Random) -> Iterator[None]:
+    """It is a replica, and refuses writes; then it is the primary again."""
+    world.client.replicaof("127.0.0.1", "1")
+    yield
+    world.client.replicaof("NO", "ONE")
+
+
+@contextmanager
+def failover(world: World, _: Random) -> Iterator[None]:
+    """A replica that had fallen behind is promoted: what the primary acknowledged meanwhile is lost."""
+    replica = world.new_redis()
+    with FaultProxy(world.redis.port) as link, replica.client() as client:
+        client.replicaof("127.0.0.1", str(link.port))
+        wait_until(partial(_is_in_step, replica), "the replica is in step", 20)
+        back_to = now()
+        link.mood = Mood(stalled=True)
+        yield
+        began_at = now()
+        world.redis.kill()
+        client.replicaof("NO", "ONE")
+    world.promote(replica)
+    world.lost(began_at, back_to)
+
+
+def _is_in_step(replica: RedisServer) -> bool:
+    with replica.client() as client:
+        return bool(client.info("replication").get("master_link_status") == "up")

@@ -1,0 +1,235 @@
+"""Checks a run: was every answer right at its time?
+
+An answer that ended before another began was not newer, whoever asked: so all readers together are one history. Each
+register has a *floor*, a state that an answer may no longer fall behind. It rises with every answer, and with every
+moment at which all that was published had been applied; it sinks where Redis lost acknowledged writes.
+
+An answer is placed at the earliest state that it fits: so nothing is called wrong that could be right.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from math import inf
+
+from msgspec import Struct, field
+
+from projector.record import Kind
+from projector.reference import Entity
+from tests.chaos.history import Answer, CaughtUp, Floors, History, Loss, State
+
+SHOWN = (200, 304)
+NOTICED_SECONDS = 0.7
+"""The API asks twice a second which generation is served, and before it says that something is not there: only a
+document that is filled in again within this time may still be served, maybe an older version of it."""
+
+
+class Anomaly(Struct, frozen=True):
+    """What is wrong, and with which answer. `kind` is a word for each law."""
+
+    kind: str
+    what: str
+    answer: Answer
+    near: str = ""
+    """The faults that were at work then."""
+
+    def __str__(self) -> str:
+        answer = self.answer
+        kind, organization, id_ = answer.wanted
+        shown = f" {answer.shown} with contact {answer.contact_shown}" if answer.status in SHOWN else ""
+        asked = f"{kind} {organization[-2:]} {id_[-4:]} with key {answer.key[2][-2:]}"
+        return f"{self.kind}: {asked} at {answer.asked_at:.3f}: {answer.status}{shown}: {self.what} [{self.near}]"
+
+
+class Verdict(Struct):
+    """`checked` counts answers by status; `latest` is the longest that a change of access took, in seconds."""
+
+    anomalies: list[Anomaly] = field(default_factory=list)
+    checked: Counter[int] = field(default_factory=Counter)
+    latest: float = 0.0
+
+
+class _Order(IntEnum):
+    """What comes first where times are equal: an answer that is over counts before the next question."""
+
+    ANSWERED, CAUGHT_UP, LOST, ASKED = range(4)
+
+
+class Checker:
+    """`body` says what a document looks like: of its register, its version, and its contact's version."""
+
+    def __init__(
+        self,
+        history: History,
+        body: Callable[[Entity, str, str | None], bytes | None] | None = None,
+        access_seconds: float = 1.0,
+    ) -> None:
+        self._history = history
+        self._published = history.published
+        self._body = body
+        self._access_seconds = access_seconds
+        self._seen = Floors()
+        self._applied = Floors()
+        self._asked: dict[int, dict[object, int]] = {}
+        self._loose: dict[str, list[tuple[float, float]]] = {}
+        self._verdict = Verdict()
+
+    def check(self) -> Verdict:
+        """All anomalies, in the order of time."""
+        self._loose = {org: list(self._re_creations(org)) for kind, org, _ in self._registers(Kind.ORGANIZATION)}
+        for _, order, thing in sorted(self._timeline(), key=lambda entry: entry[:2]):
+            match thing:
+                case Loss():
+                    self._seen.back_to(thing.back_to)
+                    self._applied.back_to(thing.back_to)
+                case CaughtUp():
+                    self._catch_up(thing)
+                case Answer() if order is _Order.ASKED:
+                    self._asked[id(thing)] = {name: self._floor(name, of) for name, of in _tells(thing)}
+                case Answer():
+                    self._check(thing, self._asked.pop(id(thing)))
+        return self._verdict
+
+    def _timeline(self) -> Iterator[tuple[float, _Order, Answer | CaughtUp | Loss]]:
+        for answer in self._history.answers:
+            yield answer.asked_at, _Order.ASKED, answer
+            yield answer.answered_at, _Order.ANSWERED, answer
+        for caught_up in self._history.caught_up:
+            yield caught_up.at, _Order.CAUGHT_UP, caught_up
+        for loss in self._history.losses:
+            yield loss.began_at, _Order.LOST, loss
+
+    def _registers(self, kind: Kind) -> list[Entity]:
+        return [register for register in self._published.states if register[0] is kind]
+
+    def _re_creations(self, organization: str) -> Iterator[tuple[float, float]]:
+        """From each delete of an organization until everything of it had been replayed: it is not judged then."""
+        states = self._published.of((Kind.ORGANIZATION, organization, organization))
+        for index, state in enumerate(states):
+            if index and state.value is None:
+                back = states[index + 1].acked_at if index + 1 < len(states) else inf
+                ends = (caught_up.at for caught_up in self._history.caught_up if caught_up.up_to >= back)
+                yield state.sent_at, min(ends, default=inf)
+
+    def _catch_up(self, caught_up: CaughtUp) -> None:
+        for register in self._published.states:
+            self._applied.raise_to(register, self._published.acked(register, caught_up.up_to), caught_up.at)
+
+    def _floor(self, name: object, register: Entity) -> int:
+        return max(self._seen.of(name), self._applied.of(register))
+
+    def _check(self, answer: Answer, floors: dict[object, int]) -> None:
+        self._verdict.checked[answer.status] += 1
+        if answer.status in SHOWN:
+            self._check_content(answer)
+        if answer.status in (0, 503):
+            if not self._history.allows(answer.status, answer):
+                self._wrong("unavailable", "no fault explains it", answer)
+        elif answer.status not in (*SHOWN, 401, 403, 404):
+            self._wrong("status", f"{answer.status} is never right here", answer)
+        elif lost := self._loss_during(answer):
+            noticed = NOTICED_SECONDS if answer.status in SHOWN else 0.0
+            if lost.dark[0] + noticed < answer.asked_at and answer.answered_at < lost.dark[1]:
+                self._wrong("emptied", f"{answer.status} while Redis was being filled again", answer)
+        elif not self._is_loose(answer):
+            self._check_registers(answer, floors)
+
+    def _loss_during(self, answer: Answer) -> Loss | None:
+        losses = (loss for loss in self._history.losses if loss.began_at <= answer.answered_at)
+        return next((loss for loss in losses if answer.asked_at <= loss.ended_at), None)
+
+    def _is_loose(self, answer: Answer) -> bool:
+        windows = self._loose.get(answer.key[1], [])
+        return any(began <= answer.answered_at and answer.asked_at <= ended for began, ended in windows)
+
+    def _check_content(self, answer: Answer) -> None:
+        if answer.organization_id != answer.key[1]:
+            self._wrong("isolation", f"a document of {answer.organization_id}", answer)
+        elif self._body and answer.body != self._body(answer.wanted, answer.shown, answer.contact_shown):
+            self._wrong("content", "no such document was ever published", answer)
+
+    def _check_registers(self, answer: Answer, floors: dict[object, int]) -> None:
+        organization = (Kind.ORGANIZATION, answer.key[1], answer.key[1])
+        if answer.status == 401:
+            self._place(answer, answer.key, answer.key, lambda value: value != "active", floors)
+            return
+        self._place(answer, answer.key, answer.key, lambda value: value == "active", floors)
+        if answer.status == 403:
+            self._place(answer, organization, organization, lambda value: value != "on", floors)
+            return
+        self._place(answer, organization, organization, lambda value: value == "on", floors)
+        shown = answer.shown if answer.status in SHOWN else None
+        self._place(answer, answer.wanted, answer.wanted, lambda value: value == shown, floors)
+        if answer.contact_id:
+            name, contact = _summary(answer)
+            found = self._place(answer, name, contact, lambda value: value == answer.contact_shown, floors)
+            if found is not None and answer.contact_shown is not None:  # its own document was written before
+                self._seen.raise_to(contact, found, answer.answered_at)
+
+    def _place(
+        self,
+        answer: Answer,
+        name: object,
+        register: Entity,
+        fits: Callable[[str | None], bool],
+        floors: dict[object, int],
+    ) -> int | None:
+        """The earliest state that this answer may have shown, which is the floor from now on."""
+        states = self._published.of(register)
+        floor = floors[name]
+        fitting = [index for index, state in enumerate(states) if fits(state.value)]
+        sent = [index for index in fitting if states[index].sent_at <= answer.answered_at]
+        found = next((index for index in sent if index >= floor), None)
+        if found is None:
+            kind = _kind(states, sent, floor, register)
+            self._wrong(kind, f"{register}: floor {floor} {states[floor].value!r}, fitting {sent[-3:]}", answer)
+            return None
+        self._seen.raise_to(name, found, answer.answered_at)
+        if register[0] in (Kind.API_KEY, Kind.ORGANIZATION):
+            self._check_delay(answer, states, sent[-1])
+        return found
+
+    def _check_delay(self, answer: Answer, states: list[State], shown: int) -> None:
+        """Access that was changed: for how long was the former one still served?"""
+        if shown + 1 == len(states):
+            return
+        changed_at = states[shown + 1].acked_at
+        if changed_at < answer.asked_at and self._history.healthy(changed_at, answer.asked_at):
+            delay = answer.asked_at - changed_at
+            self._verdict.latest = max(self._verdict.latest, delay)
+            if delay > self._access_seconds:
+                self._wrong("late", f"access was changed {delay:.2f} s before", answer)
+
+    def _wrong(self, kind: str, what: str, answer: Answer) -> None:
+        near = ", ".join(
+            f"{window.fault} {window.began_at:.3f} {window.healed_at:.3f} {window.recovered_at:.3f}"
+            for window in self._history.windows
+            if window.began_at <= answer.answered_at and answer.asked_at <= window.recovered_at + 1
+        )
+        self._verdict.anomalies.append(Anomaly(kind, what, answer, near))
+
+
+def _kind(states: list[State], sent: list[int], floor: int, register: Entity) -> str:
+    """A word for what is wrong with an answer that fits none of the states that are possible still."""
+    if not sent:
+        return "invented"
+    if register[0] in (Kind.API_KEY, Kind.ORGANIZATION):
+        return "access"
+    if states[sent[-1]].value is None:
+        return "lost"
+    return "resurrected" if states[floor].value is None else "went back"
+
+
+def _summary(answer: Answer) -> tuple[object, Entity]:
+    """A contact as this lead shows it: it may be behind the contact's own document, but never goes back either."""
+    contact = (Kind.CONTACT, answer.wanted[1], answer.contact_id)
+    return (answer.wanted, contact), contact
+
+
+def _tells(answer: Answer) -> Iterator[tuple[object, Entity]]:
+    """The names and registers that an answer tells something of."""
+    organization = (Kind.ORGANIZATION, answer.key[1], answer.key[1])
+    for register in (answer.key, organization, answer.wanted):
+        yield register, register
+    if answer.contact_id:
+        yield _summary(answer)

@@ -1,0 +1,49 @@
+"""What the nemesis can do."""
+
+from tests.chaos import break_kafka, break_network, break_processes, break_redis
+from tests.chaos.nemesis import Fault
+
+NO_ANSWER, UNAVAILABLE = frozenset({0}), frozenset({503})
+_SESSION_SECONDS = 2.0
+
+FAULTS = {
+    fault.name: fault
+    for fault in (
+        Fault("projector-killed", break_processes.projector_killed, beside=True),
+        Fault("projectors-killed", break_processes.projectors_killed),
+        Fault("projector-stopped", break_processes.projector_stopped),
+        Fault("projector-paused", break_processes.projector_paused, seconds=(0.2, 1.0), beside=True),
+        Fault(
+            "projector-zombie",
+            break_processes.projector_paused,
+            seconds=(2 * _SESSION_SECONDS, 3 * _SESSION_SECONDS),
+            beside=True,
+        ),
+        Fault("api-killed", break_processes.api_killed, NO_ANSWER, inside=True),
+        Fault("api-paused", break_processes.api_paused, NO_ANSWER | UNAVAILABLE),
+        Fault("redis-killed", break_redis.redis_killed, UNAVAILABLE, inside=True),
+        Fault("redis-paused", break_redis.redis_paused, UNAVAILABLE, inside=True),
+        Fault("redis-went-back", break_redis.redis_went_back, UNAVAILABLE, seconds=(0.5, 4.0), inside=True),
+        Fault("redis-emptied", break_redis.redis_emptied, UNAVAILABLE, inside=True),
+        Fault("redis-full", break_redis.redis_full, seconds=(1.0, 3.0), inside=True),
+        Fault("redis-demoted", break_redis.redis_demoted, UNAVAILABLE),
+        Fault("redis-failover", break_redis.failover, UNAVAILABLE, seconds=(0.5, 3.0), inside=True),
+        Fault("scripts-flushed", break_redis.scripts_flushed),
+        Fault("latency", break_network.latency, seconds=(1.0, 3.0), inside=True),
+        Fault("sliced", break_network.sliced, seconds=(1.0, 3.0), inside=True),
+        Fault("api-stalled", break_network.api_stalled, UNAVAILABLE),
+        Fault("projector-stalled", break_network.projector_stalled, seconds=(0.5, 4.0)),
+        Fault("refused", break_network.refused, UNAVAILABLE, inside=True),
+        Fault("reset", break_network.reset, UNAVAILABLE, inside=True),
+        Fault("half-closed", break_network.half_closed, UNAVAILABLE, inside=True),
+        Fault("partitions-raised", break_kafka.partitions_raised, beside=True),
+        Fault("topic-made-again", break_kafka.topic_made_again, seconds=(0.0, 0.1)),
+        Fault("leader-killed", break_kafka.leader_killed, seconds=(1.0, 5.0), needs_brokers=True, beside=True),
+        Fault(
+            "coordinator-killed", break_kafka.coordinator_killed, seconds=(1.0, 5.0), needs_brokers=True, beside=True
+        ),
+        Fault(
+            "coordinator-paused", break_kafka.coordinator_paused, seconds=(1.0, 6.0), needs_brokers=True, beside=True
+        ),
+    )
+}

@@ -1,0 +1,133 @@
+"""What happened in a run: what was published, what was answered, and what the nemesis did. Times are `time.monotonic`.
+
+A *register* is a thing of which a reader can tell the state: a lead, a contact, an API key, the access of an
+organization. Its history is a row of states; the first one, before anything was published, is None.
+"""
+
+import time
+from bisect import bisect_left
+from collections.abc import Callable
+from math import inf
+
+from msgspec import Struct, field
+
+from projector.reference import Entity
+
+now: Callable[[], float] = time.monotonic
+
+
+class State(Struct):
+    """A state of a register: what it shows (None where it is gone), and when that was published."""
+
+    value: str | None
+    sent_at: float
+    acked_at: float = inf
+
+
+class Published(Struct):
+    """All that the core product has published, by register."""
+
+    states: dict[Entity, list[State]] = field(default_factory=dict)
+
+    def of(self, register: Entity) -> list[State]:
+        """Its states, oldest first. The first one is None: nothing published yet."""
+        return self.states.setdefault(register, [State(None, -inf, -inf)])
+
+    def add(self, register: Entity, value: str | None, at: float | None = None, acked_at: float = inf) -> State:
+        """A change goes out. `acked_at` is set when Kafka has it."""
+        state = State(value, now() if at is None else at, acked_at)
+        self.of(register).append(state)
+        return state
+
+    def acked(self, register: Entity, by: float) -> int:
+        """The last state that Kafka had at that time."""
+        states = self.of(register)
+        return max((index for index, state in enumerate(states) if state.acked_at <= by), default=0)
+
+
+class Answer(Struct, gc=False):
+    """An answer of the API to a reader. `status` 0: there was none. What it shows is there for 200 and 304 only."""
+
+    asked_at: float
+    answered_at: float
+    key: Entity
+    """The API key that was sent; its organization is the caller's."""
+    wanted: Entity
+    status: int
+    organization_id: str = ""
+    shown: str = ""
+    """The version of the document, as its text has it."""
+    contact_id: str = ""
+    contact_shown: str | None = None
+    """The version of the contact inside a lead; None where the lead shows none."""
+    body: bytes = b""
+
+
+class Window(Struct):
+    """A fault, from its beginning to the end of it, to when everything was applied and served again."""
+
+    fault: str
+    allows: frozenset[int]
+    began_at: float
+    healed_at: float = inf
+    recovered_at: float = inf
+
+
+class Loss(Struct):
+    """Redis lost acknowledged writes in this time: what it holds after is what it held at `back_to` (-inf: nothing).
+
+    `dark`: from when to when nothing may be answered but 503.
+    """
+
+    began_at: float
+    ended_at: float
+    back_to: float
+    dark: tuple[float, float] = (inf, -inf)
+
+
+class CaughtUp(Struct):
+    """At this time all that Kafka had by `up_to` had been applied."""
+
+    up_to: float
+    at: float
+
+
+class History(Struct):
+    """A run."""
+
+    published: Published = field(default_factory=Published)
+    answers: list[Answer] = field(default_factory=list)
+    windows: list[Window] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
+    caught_up: list[CaughtUp] = field(default_factory=list)
+
+    def healthy(self, begin: float, end: float) -> bool:
+        """Was no fault at work, nor anything still to be caught up with, at any time between these?"""
+        return not any(window.began_at <= end and begin <= window.recovered_at for window in self.windows)
+
+    def allows(self, status: int, answer: Answer) -> bool:
+        """Was a fault at work while this was asked under which such a status is right?"""
+        return any(
+            status in window.allows and window.began_at <= answer.answered_at and answer.asked_at <= window.recovered_at
+            for window in self.windows
+        )
+
+
+class Floors:
+    """How far each register is known to have come: what is shown later is not older. It can be asked for the past."""
+
+    def __init__(self) -> None:
+        self._rows: dict[object, list[tuple[float, int]]] = {}
+
+    def of(self, register: object) -> int:
+        row = self._rows.get(register)
+        return row[-1][1] if row else 0
+
+    def raise_to(self, register: object, index: int, at: float) -> None:
+        if index > self.of(register):
+            self._rows.setdefault(register, []).append((at, index))
+
+    def back_to(self, at: float) -> None:
+        """Redis is again what it was at that time."""
+        for row in self._rows.values():
+            del row[bisect_left(row, (at, -1)) :]

@@ -1,0 +1,56 @@
+"""The operator: rebuilds, promotes, rolls back and drops, again and again, while the nemesis is at work."""
+
+import subprocess
+import threading
+from collections import Counter
+from random import Random
+
+from tests.chaos.history import now
+from tests.chaos.world import World
+
+_COMMANDS = ("rebuild", "promote", "rollback", "rollback", "drop")
+
+
+class Operator(threading.Thread):
+    """Until `stop`. `done` counts what succeeded; `wrong` says what was refused for no fault."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        super().__init__(daemon=True)
+        self._world = world
+        self._random = Random(seed)
+        self._ended = threading.Event()
+        self.done: Counter[str] = Counter()
+        self.wrong: list[str] = []
+
+    def run(self) -> None:
+        while not self._ended.is_set():
+            for command in _COMMANDS:
+                if self._ended.wait(self._random.uniform(0.0, 1.0)):
+                    return
+                if command == "rebuild" and self._random.random() < 0.3:
+                    with self._world.operating:
+                        self._kill_a_rebuild()
+                with self._world.operating:
+                    self._run(command)
+
+    def stop(self) -> None:
+        self._ended.set()
+        self.join()
+
+    def _run(self, command: str) -> None:
+        began_at = now()
+        try:
+            done = self._world.command(command)
+        except subprocess.TimeoutExpired:
+            return  # a fault was in its way: every command can be run again
+        if done.returncode == 0:
+            self.done[command] += 1
+        elif " differ" in done.stdout and self._world.history.healthy(began_at, now()):
+            self.wrong.append(f"{command}: {done.stdout}{done.stderr[-1000:]}")
+
+    def _kill_a_rebuild(self) -> None:
+        settings = self._world.projector_settings()
+        rebuild = self._world.flow.start("rebuild", "rebuild", **settings)
+        self._ended.wait(self._random.uniform(0.5, 3.0))
+        rebuild.kill()
+        self.done["rebuild killed"] += 1

@@ -1,0 +1,87 @@
+"""Readers: external tools that ask the API all the time, and note every answer."""
+
+import http.client
+import threading
+from random import Random
+from typing import Any
+
+import msgspec
+
+from projector.record import Kind
+from projector.reference import Entity
+from tests.chaos.core import KEY_IDS, ORGANIZATIONS, Core, key_text
+from tests.chaos.history import Answer, now
+from tests.service.api_server import CONTACTS, LEADS
+
+_PATHS = {Kind.LEAD: LEADS, Kind.CONTACT: CONTACTS}
+_TIMEOUT_SECONDS = 5.0
+
+
+class Reader(threading.Thread):
+    """Asks about `rate` times a second over one connection, until `stop`."""
+
+    def __init__(self, port: int, core: Core, seed: int, rate: float) -> None:
+        super().__init__(daemon=True)
+        self._core = core
+        self._random = Random(seed)
+        self._pause = 1 / rate
+        self._ended = threading.Event()
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_SECONDS)
+        self._known: dict[Entity, tuple[str, bytes]] = {}
+        """ETag and body that each record had when it was last read."""
+        self.answers: list[Answer] = []
+
+    def run(self) -> None:
+        while not self._ended.wait(self._pause):
+            self.answers.append(self._ask())
+        self._connection.close()
+
+    def stop(self) -> None:
+        self._ended.set()
+        self.join()
+
+    def _ask(self) -> Answer:
+        key = (Kind.API_KEY, self._random.choice(ORGANIZATIONS), self._random.choices(KEY_IDS, [3, 1])[0])
+        wanted = self._wanted(key[1])
+        asked_at = now()
+        try:
+            status, body = self._request(key_text(key), wanted)
+        except (OSError, http.client.HTTPException):
+            self._connection.close()
+            status, body = 0, b""
+        return read(Answer(asked_at, now(), key, wanted, status), body)
+
+    def _request(self, key: str, wanted: Entity) -> tuple[int, bytes]:
+        """Status and body. Every other time what is known already is not to be sent again: then it is that."""
+        headers = {"Authorization": f"Bearer {key}"}
+        tag, known = self._known.get(wanted, ("", b""))
+        if tag and self._random.random() < 0.5:
+            headers["If-None-Match"] = tag
+        self._connection.request("GET", _PATHS[wanted[0]] + wanted[2], headers=headers)
+        reply = self._connection.getresponse()
+        body = reply.read()
+        if reply.status == 200:
+            self._known[wanted] = (reply.headers["ETag"], body)
+        return reply.status, known if reply.status == 304 else body
+
+    def _wanted(self, organization: str) -> Entity:
+        chance = self._random.random()
+        if chance < 0.02:
+            return Kind.LEAD, organization, self._core.unknown
+        if chance < 0.3:
+            return Kind.CONTACT, organization, self._random.choice(self._core.contacts)
+        return Kind.LEAD, organization, self._random.choice(self._core.leads)
+
+
+def read(answer: Answer, body: bytes) -> Answer:
+    """Fill in what the body of a 200 shows, or that of a 304 which the reader has."""
+    if answer.status in (200, 304):
+        document: dict[str, Any] = msgspec.json.decode(body)
+        answer.body = body
+        answer.organization_id = document["organization_id"]
+        if answer.wanted[0] is Kind.CONTACT:
+            answer.shown = document["first_name"]
+        else:
+            answer.shown, answer.contact_id = document["referrer"], document["contact_id"]
+            answer.contact_shown = document["contact"]["first_name"] if document["contact"] else None
+    return answer

@@ -1,0 +1,171 @@
+"""A chaos run from its beginning to its verdict."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct, field
+
+from projector import generations
+from projector.record import Kind
+from schemas import names
+from tests.chaos.checker import Checker, Verdict
+from tests.chaos.core import KEY_IDS, ORGANIZATIONS, Core, key_text
+from tests.chaos.history import now
+from tests.chaos.nemesis import Fault, Nemesis
+from tests.chaos.operator import Operator
+from tests.chaos.pulse import Pulse
+from tests.chaos.reader import Reader
+from tests.chaos.world import World
+from tests.chaos.writer import Writer
+from tests.service import stored
+from tests.service.api_server import LEADS, ApiServer
+
+
+class Rates(Struct, frozen=True):
+    """Changes a second, readers, and questions a second of each of these."""
+
+    changes: float = 150
+    readers: int = 3
+    questions: float = 40
+
+
+_MODEST = Rates()
+
+
+class Report(Struct):
+    """What was done, and what was found. `final` says what is wrong with what Redis holds in the end."""
+
+    seed: int
+    seconds: float
+    published: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    slowest: dict[str, float] = field(default_factory=dict)
+    """For each fault, the longest that it took until all was well again, after it was mended."""
+    operations: Counter[str] = field(default_factory=Counter)
+    verdict: Verdict = field(default_factory=Verdict)
+    final: list[str] = field(default_factory=list)
+    documents: int = 0
+    busy: float = 0.0
+    """Seconds in which the machine was too busy to judge whether the API was there."""
+
+    @property
+    def is_right(self) -> bool:
+        return not self.verdict.anomalies and not self.final
+
+    def __str__(self) -> str:
+        checked = ", ".join(
+            f"{count} x {status or 'no answer'}" for status, count in sorted(self.verdict.checked.items())
+        )
+        lines = [
+            f"seed {self.seed}, {self.seconds:.0f} s, {self.published} changes published; answers checked: {checked}"
+        ]
+        lines += [
+            f"  {name:<20} x {count:<3} well again within {self.slowest[name]:.1f} s"
+            for name, count in sorted(self.faults.items())
+        ]
+        lines += [f"  operator: {', '.join(f'{name} x {count}' for name, count in sorted(self.operations.items()))}"]
+        lines += [f"  a change of access was seen within {self.verdict.latest:.2f} s while all was well"]
+        lines += [f"  the machine was too busy to be judged for {self.busy:.1f} s"] * (self.busy > 0)
+        lines += [f"  in the end {self.documents} documents, dead letters and access compared with the reference"]
+        lines += [f"WRONG {anomaly}" for anomaly in self.verdict.anomalies[:20]]
+        lines += [f"WRONG in the end: {what}" for what in self.final]
+        return "\n".join([*lines, "all is right" if self.is_right else f"{len(self.verdict.anomalies)} anomalies"])
+
+
+def run(
+    world: World,
+    seed: int,
+    seconds: float,
+    faults: Sequence[Fault],
+    *,
+    rates: Rates = _MODEST,
+    pace: float = 1.0,
+    pairs: float = 0.0,
+    access_seconds: float = 1.0,
+) -> Report:
+    """Start everything, let the nemesis work for so long, then compare all. Raises TimeoutError where it hangs."""
+    core, began_at = Core(seed), now()
+    world.again = core.again
+    world.start()
+    writer = Writer(world, core.more(), rates.changes)
+    writer.publish(core.first())
+    world.catch_up()
+    readers = [Reader(world.api_port, core, seed + number, rates.questions) for number in range(rates.readers)]
+    operator, pulse = Operator(world, seed), Pulse()
+    threads: list[Writer | Operator | Pulse | Reader] = [pulse, writer, operator, *readers]
+    for thread in threads:
+        thread.start()
+    try:
+        Nemesis(world, faults, seed, pace=pace, pairs=pairs).run(seconds)
+    finally:
+        for thread in threads:
+            thread.stop()
+    world.catch_up()
+    report = Report(seed, now() - began_at, writer.number, operations=operator.done)
+    report.final = [*operator.wrong, *_final(world)]
+    report.documents = len(world.flow.reference.documents())
+    for reader in readers:
+        world.history.answers += reader.answers
+    for window in world.history.windows:
+        report.faults[window.fault] += 1
+        took = window.recovered_at - window.healed_at
+        report.slowest[window.fault] = max(report.slowest.get(window.fault, 0.0), took)
+    world.history.windows += pulse.windows
+    report.busy = sum(window.healed_at - window.began_at for window in pulse.windows)
+    report.verdict = Checker(world.history, writer.bodies, access_seconds).check()
+    return report
+
+
+def _final(world: World) -> list[str]:
+    """What differs from what is right, now that all is applied."""
+    return [*_wrong_documents(world), *_wrong_letters(world), *_wrong_access(world)]
+
+
+def _wrong_documents(world: World) -> list[str]:
+    """Of each generation that is served or was: what is written is compared byte for byte."""
+    expected = world.flow.reference.documents()
+    wrong = []
+    for generation in _complete(world):
+        found = stored.documents(world.client, generation)
+        differing = [entity for entity in {*expected, *found} if expected.get(entity) != found.get(entity)]
+        if differing:
+            wrong.append(f"generation {generation}: {len(differing)} documents differ: {differing[:5]}")
+        try:
+            stored.assert_consistent(world.client, generation, after_crash=True)
+        except AssertionError as error:
+            wrong.append(f"generation {generation}: {error}")
+    return wrong
+
+
+def _complete(world: World) -> list[int]:
+    fields = {name.decode(): value for name, value in world.client.hgetall(names.GENERATIONS).items()}
+    writing = (world.client.hget(names.POSITIONS, "writing") or b"1").decode().split(",")
+    return [
+        int(number)
+        for number in writing
+        if number in fields and msgspec.json.decode(fields[number], type=generations.Description).complete
+    ]
+
+
+def _wrong_letters(world: World) -> list[str]:
+    letters = [msgspec.json.decode(letter) for letter in world.client.hvals(names.DEAD_LETTERS)]
+    keys = sorted(letter["key"] for letter in letters)
+    return [] if keys == sorted(world.bad_keys) else [f"{len(keys)} dead letters, {len(world.bad_keys)} bad records"]
+
+
+def _wrong_access(world: World) -> list[str]:
+    """Every key answers what its last event says."""
+    api, published = ApiServer(world.api_port), world.history.published
+    wrong = []
+    for organization in ORGANIZATIONS:
+        access = published.of((Kind.ORGANIZATION, organization, organization))[-1].value
+        for key_id in KEY_IDS:
+            key = (Kind.API_KEY, organization, key_id)
+            status = published.of(key)[-1].value
+            expected = 401 if access is None or status != "active" else 403 if access == "off" else 200
+            # The first lead of an organization is never deleted.
+            answer = api.get(LEADS + Core(0).leads[0], key=key_text(key))
+            if answer.status != expected:
+                wrong.append(f"{key}: {answer.status}, and not {expected}")
+    return wrong

@@ -1,0 +1,56 @@
+"""The writer: publishes what the core product does, and notes when."""
+
+import threading
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from tests.chaos.bodies import Bodies
+from tests.chaos.core import Change
+from tests.chaos.history import now
+from tests.chaos.world import World
+
+_TICK_SECONDS = 0.05
+
+
+class Writer(threading.Thread):
+    """Publishes about `rate` changes a second until `stop`."""
+
+    def __init__(self, world: World, changes: Iterator[Change], rate: float) -> None:
+        super().__init__(daemon=True)
+        self._world = world
+        self._changes = changes
+        self._each = max(1, round(rate * _TICK_SECONDS))
+        self._ended = threading.Event()
+        self._failure: BaseException | None = None
+        self.bodies = Bodies()
+        self.number = 0
+
+    def run(self) -> None:
+        try:
+            while not self._ended.wait(_TICK_SECONDS):
+                self.publish(islice(self._changes, self._each))
+        except BaseException as error:  # raised again by `stop`
+            self._failure = error
+            raise
+
+    def publish(self, changes: Iterable[Change]) -> None:
+        """Send these, and return when Kafka has them."""
+        published = self._world.history.published
+        with self._world.publishing:
+            sent = list(changes)
+            states = [published.add(change.register, change.value) for change in sent if change.register]
+            self._world.flow.publish_all(change.message for change in sent)
+            for state in states:
+                state.acked_at = now()
+            for change in sent:
+                if change.register:
+                    self.bodies.add(change.register, change.value, change.message)
+            self.number += len(sent)
+            self._world.bad_keys |= {change.message.key.decode() for change in sent if change.bad}
+
+    def stop(self) -> None:
+        """Also fails where the writer did."""
+        self._ended.set()
+        self.join()
+        if self._failure:
+            raise self._failure

@@ -1,0 +1,25 @@
+"""`python -m tests.service.bad_deploy`: the projector's program after a bad deploy: half of all leads fail."""
+
+import sys
+
+from projector import mapping
+from projector.change import Change
+from projector.errors import BadRecord
+from projector.intent import Intent
+from projector.record import Kind, Record
+
+_intent = mapping.intent
+REASON = "the mapping has lost its mind"
+
+
+def intent(change: Change, record: Record) -> Intent:
+    if record.kind is Kind.LEAD and int(change.key.id[-1], 16) % 2:
+        raise BadRecord(REASON)
+    return _intent(change, record)
+
+
+if __name__ == "__main__":
+    mapping.intent = intent
+    from projector.__main__ import main
+
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""Short chaos runs: each fault once. `make chaos` runs as long as one likes; the seed of a failure is in its report.
+
+What `make chaos` has on top takes its time: topics made again (`test_flow.py` has that one by itself), and one more
+broker killed.
+"""
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from devstack.apache_kafka import ApacheKafka
+from tests.chaos.faults import FAULTS
+from tests.chaos.run import run
+from tests.chaos.world import World
+from tests.service.services import Kafka
+
+pytestmark = pytest.mark.apache
+
+SEED = int(os.environ.get("LEADVIEW_TEST_CHAOS_SEED", "1"))
+SLOW = ("topic-made-again", "coordinator-killed")
+PACE = 0.15
+# Other tests may keep the machine busy: `make chaos` is strict about the half second, and about the second.
+REDIS_TIMEOUT = 1.5
+ACCESS_SECONDS = 2.5
+
+
+def test_everything_breaks_once(kafka: Kafka, topic_prefix: str, tmp_path: Path) -> None:
+    faults = [fault for fault in FAULTS.values() if not fault.needs_brokers and fault.name not in SLOW]
+    with World(kafka, topic_prefix, tmp_path, api_redis_timeout=REDIS_TIMEOUT) as world:
+        report = run(world, SEED, 0, faults, pace=PACE, access_seconds=ACCESS_SECONDS)
+    assert report.is_right, str(report)
+
+
+def test_brokers_die(apache_jars: Path, tmp_path: Path) -> None:
+    """Of three, a leader is killed, and the coordinator of a group stands still; compaction is quick."""
+    faults = [fault for fault in FAULTS.values() if fault.needs_brokers and fault.name not in SLOW]
+    with ExitStack() as stack:
+        brokers = stack.enter_context(ApacheKafka.start(tmp_path / "kafka", nodes=3))
+        kafka = Kafka("apache", brokers.bootstrap_servers, brokers.create_topic)
+        world = stack.enter_context(World(kafka, "crm.", tmp_path, brokers, api_redis_timeout=REDIS_TIMEOUT))
+        report = run(world, SEED, 0, faults, pace=PACE, access_seconds=ACCESS_SECONDS)
+    assert report.is_right, str(report)

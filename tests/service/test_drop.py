@@ -1,0 +1,61 @@
+"""A drop that Redis forgets while it runs: it must not go on with a number that means something else by then."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from projector import promote
+from projector.errors import Refused
+from projector.generations import Description
+from projector.rebuild import change_writing
+from schemas import names
+from tests import crm
+from tests.service.projection import Projection, open_projection
+from tests.service.services import RedisService
+from tests.waiting import wait_until
+
+LEAD = names.lead(names.organization(crm.ORGANIZATION), 1, crm.LEAD)
+
+
+def generations(projection: Projection, live: int, *written: int) -> None:
+    """What Redis says of them; the lead is in generation 1."""
+    projection.client.hset(names.GENERATIONS, "live", live)
+    for number in written:
+        description = Description(1, "2026-01-01T00:00:00Z", complete=True)
+        projection.client.hset(names.GENERATIONS, str(number), msgspec.json.encode(description))
+    projection.client.hset(names.POSITIONS, "writing", ",".join(map(str, written)))
+
+
+@pytest.mark.parametrize(
+    ("reached", "back"),
+    [
+        pytest.param(lambda client: client.hexists(names.GENERATIONS, "dropping:1"), True, id="went back at once"),
+        pytest.param(
+            lambda client: client.hget(names.POSITIONS, "writing") == b"2", False, id="emptied before it is swept"
+        ),
+    ],
+)
+async def test_redis_forgets_a_drop(redis_server: RedisService, reached: Callable[[Any], bool], back: bool) -> None:
+    """Projectors would write no generation at all, and never cover a batch again; or what is served would be swept."""
+    async with open_projection(redis_server) as projection:
+        client = projection.client
+        generations(projection, 2, 1, 2)
+        await projection.apply(crm.lead().record(), generations=(1, 2))
+        dropping = asyncio.create_task(promote.drop(projection.store, 1))
+        await wait_until(lambda: reached(client), "it is being dropped")
+        client.flushall()
+        if back:
+            generations(projection, 1, 1)
+        await projection.apply(crm.lead().record())
+        with pytest.raises(Refused, match="emptied or went back in time"):
+            await dropping
+        assert client.hget(names.POSITIONS, "writing") in (b"1", None)
+        assert client.exists(LEAD)
+
+
+async def test_one_generation_is_always_written(projection: Projection) -> None:
+    assert not await change_writing(projection.store, (1,), ())
+    assert projection.client.hget(names.POSITIONS, "writing") is None

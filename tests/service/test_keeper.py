@@ -1,0 +1,109 @@
+"""What a projector does besides its lines: when the first generation is served, and who does the tasks."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from projector import tasks
+from projector.keeper import Keeper
+from projector.record import Kind
+from projector.store import Store
+from schemas import names
+from schemas.settings import ProjectorSettings
+from tests import crm
+from tests.service.leadview import _HEAD, Leadview
+from tests.service.projection import Projection
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.apache
+
+TASK = f"replay {crm.ORGANIZATION}"
+LOCK = names.task_lock(TASK)
+
+
+class World:
+    """A keeper, turned by hand, on a Leadview whose lines are the test."""
+
+    def __init__(self, leadview: Leadview, store: Store, settings: ProjectorSettings) -> None:
+        self.leadview = leadview
+        self.store = store
+        self.redis: Any = leadview.redis
+        self.keeper = Keeper(settings, store)
+
+    async def turn(self) -> None:
+        await self.keeper._turn()
+
+    def apply_all(self) -> None:
+        """As lines do that have read all that there is."""
+        for partition, head in self.leadview._offsets(_HEAD).items():
+            self.redis.hset(names.POSITIONS, names.position(*partition), f"{head} 0 0")
+
+    def served(self) -> bool:
+        return bool(self.redis.hexists(names.GENERATIONS, "live"))
+
+
+@pytest.fixture
+async def world(leadview: Leadview) -> AsyncIterator[World]:
+    settings = ProjectorSettings(
+        redis_url=leadview.environment()["LEADVIEW_REDIS_URL"],
+        kafka_bootstrap_servers=leadview.kafka.bootstrap_servers,
+        topic_prefix=leadview.prefix,
+    )
+    store = Store(settings)
+    try:
+        yield World(leadview, store, settings)
+    finally:
+        await store.close()
+
+
+async def test_the_first_generation_is_served_when_all_is_applied(world: World) -> None:
+    world.leadview.publish([crm.lead(1)])
+    await world.turn()
+    assert not world.served()
+    world.apply_all()
+    await world.turn()
+    assert world.served()
+
+
+async def test_where_another_projector_was_first_the_ends_are_read_anew(world: World) -> None:
+    """Redis is emptied, and filled again as far as the topics went when this keeper first asked."""
+    world.leadview.publish([crm.lead(1)])
+    await world.turn()
+    world.redis.hset(names.GENERATIONS, "live", "1")
+    await world.turn()
+    world.redis.flushall()
+    world.apply_all()
+    world.leadview.publish([crm.lead(1, id=crm.OTHER_LEAD), crm.contact(1)])
+    await world.turn()
+    assert not world.served(), "a lead that exists would be answered 404"
+
+
+async def test_an_organization_that_is_still_replayed_is_not_served_half_full(world: World) -> None:
+    world.leadview.publish([crm.deleted(Kind.ORGANIZATION, 1), crm.lead(1), crm.organization(2)])
+    world.redis.sadd(names.TASKS, TASK)
+    world.redis.set(LOCK, "another projector", ex=60)
+    world.apply_all()
+    await world.turn()
+    assert not world.served()
+    world.redis.delete(LOCK)
+    await world.turn()
+    assert world.served()
+
+
+async def test_a_lock_whose_holder_is_gone_holds_nobody_up_for_long(projection: Projection) -> None:
+    """It died, or the lock came back with an old Redis after it had been given up."""
+    assert await tasks._lock(projection.store, TASK)
+    assert 0 < projection.client.ttl(LOCK) <= 10
+
+
+async def test_a_lock_is_held_for_as_long_as_the_work_takes(projection: Projection) -> None:
+    assert await tasks._lock(projection.store, TASK)
+    renewing = asyncio.create_task(tasks._renew(projection.store, TASK))
+    projection.client.expire(LOCK, 3)
+    await wait_until(lambda: projection.client.ttl(LOCK) > 3, "it is renewed", 3)
+    renewing.cancel()
+    with suppress(asyncio.CancelledError):
+        await renewing

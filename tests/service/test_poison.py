@@ -1,0 +1,123 @@
+"""Bad records at scale: the good ones are all there, the dead letters are exact; and a bad deploy, mended.
+
+`LEADVIEW_TEST_POISON_RECORDS=100000` makes it large; `make chaos` takes it as it is.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from devstack.ports import free_port
+from devstack.waiting import wait_until
+from projector.record import Kind
+from schemas import names
+from tests import crm
+from tests.crm import Message
+from tests.service.bad_deploy import REASON
+from tests.service.flow import ask
+from tests.service.leadview import Leadview
+
+pytestmark = pytest.mark.apache
+
+RECORDS = int(os.environ.get("LEADVIEW_TEST_POISON_RECORDS", "5000"))
+SECONDS = 30 + RECORDS / 500
+BAD_DEPLOY = (sys.executable, "-m", "tests.service.bad_deploy")
+
+POISON: list[Callable[[Message], Message]] = [
+    lambda message: msgspec.structs.replace(message, value=b"{"),
+    lambda message: msgspec.structs.replace(message, value=b"\xff\x00"),
+    lambda message: msgspec.structs.replace(message, value=(message.value or b"").replace(b'"NEW"', b'"OLD"')),
+    lambda message: msgspec.structs.replace(message, value=(message.value or b"").replace(b'"version"', b'"revision"')),
+    lambda message: msgspec.structs.replace(message, key=message.key.upper() + b"X"),
+    lambda message: msgspec.structs.replace(message, value=b"[" * 100_000),
+]
+
+
+def test_one_in_a_hundred(leadview: Leadview) -> None:
+    random = Random(1)
+    bad_keys: set[bytes] = set()
+
+    def messages() -> Iterator[Message]:
+        for number in range(RECORDS):
+            message = crm.lead(1 + number // 1000, id=crm.uuid(0x100000 + number % 1000), referrer=f"record {number}")
+            if random.random() < 0.01:
+                own = crm.lead(1, id=crm.uuid(0xBAD00000 + number))  # a key that nothing good has
+                message = random.choice(POISON)(own)
+                bad_keys.add(message.key)
+            yield message
+
+    leadview.publish(messages())
+    leadview.start("run")
+    wait_until(lambda: _is_current(leadview), "all records are read", SECONDS)
+    assert leadview.documents() == leadview.expected()
+    bad = {names.dead_letter(r.topic, r.partition, r.offset) for r in leadview.records() if r.key in bad_keys}
+    assert len(bad) == len(bad_keys) > RECORDS // 200
+    assert {field.decode() for field in _letters(leadview)} == bad
+
+
+def test_a_bad_deploy(leadview: Leadview) -> None:
+    """It stops at the limit and says why; the one after goes on from there, and what was parked is driven again."""
+    leads = [crm.uuid(0x100000 + number) for number in range(100)]
+    leadview.publish(crm.lead(version, id=lead) for version in range(1, 4) for lead in leads)
+    good = leadview.start("run")
+    leadview.wait_until_served()
+    good.stop()
+
+    port = free_port()
+    bad = leadview.start("run", command=BAD_DEPLOY, metrics_port=port, batch_records=50)
+    rounds = max(10, RECORDS // 500)
+    leadview.publish(
+        crm.lead(version, id=lead, referrer=f"v{version}") for version in range(4, 4 + rounds) for lead in leads
+    )
+    wait_until(lambda: ask(port, "/healthz")[0] == 503, "the line stands still", 30)
+    problem = ask(port, "/healthz")[1]["problems"][0]
+    assert REASON in problem
+    assert "of the last 1000 records are bad" in problem
+    bad.stop()
+    letters = [msgspec.json.decode(letter) for letter in _letters(leadview).values()]
+    assert 0 < len(letters) <= 100
+    assert all(letter["reason"] == REASON for letter in letters)
+    assert not _is_current(leadview), "nothing was drained into the dead letters"
+
+    leadview.start("run")
+    wait_until(lambda: _is_current(leadview), "it goes on from there", SECONDS)
+    done = leadview.run("dead-letters", "redrive")
+    assert f"{len(letters)} driven again, 0 still bad" in done
+    driven = [line.split()[0].rsplit(":", 2) for line in done.output.splitlines()[:-1]]
+    places = [(topic, int(partition), int(offset)) for topic, partition, offset in driven]
+    assert places == sorted(places)
+    assert len(places) == len(letters)
+    assert leadview.documents() == leadview.expected()
+    assert not _letters(leadview)
+
+
+def test_parked_events_of_one_lead_are_driven_again_in_their_order(leadview: Leadview) -> None:
+    """Nothing newer came meanwhile: what counts in the end is the last of them."""
+    leads = [crm.uuid(0x100001 + 2 * number) for number in range(5)]
+    leadview.publish(crm.lead(version, id=lead, referrer=f"v{version}") for version in range(1, 5) for lead in leads)
+    leadview.publish([crm.deleted(Kind.LEAD, 5, leads[0]), crm.tombstone(Kind.LEAD, leads[1])])
+    leadview.start("run", command=BAD_DEPLOY)
+    wait_until(lambda: len(_letters(leadview)) == 22, "all are parked", 20)
+    assert leadview.documents() == {}
+    done = leadview.run("dead-letters", "redrive")
+    assert "22 driven again, 0 still bad" in done
+    assert leadview.documents() == leadview.expected()
+    assert len(leadview.documents()) == 3
+
+
+def _letters(leadview: Leadview) -> dict[bytes, Any]:
+    letters: dict[bytes, Any] = leadview.redis.hgetall(names.DEAD_LETTERS)
+    return letters
+
+
+def _is_current(leadview: Leadview) -> bool:
+    try:
+        leadview.wait_until_current(0)
+    except TimeoutError:
+        return False
+    return True

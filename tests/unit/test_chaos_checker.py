@@ -1,0 +1,176 @@
+"""The checker of chaos runs finds what is planted: each kind of anomaly, and nothing in what is right."""
+
+from collections.abc import Callable
+from math import inf
+
+import pytest
+
+from projector.record import Kind
+from projector.reference import Entity
+from tests.chaos.checker import Checker
+from tests.chaos.core import ORGANIZATIONS
+from tests.chaos.history import Answer, CaughtUp, History, Loss, Window
+from tests.crm import uuid
+
+ORGANIZATION = ORGANIZATIONS[0]
+OWNER = (Kind.ORGANIZATION, ORGANIZATION, ORGANIZATION)
+KEY = (Kind.API_KEY, ORGANIZATION, uuid(1))
+LEAD = (Kind.LEAD, ORGANIZATION, uuid(2))
+CONTACT = (Kind.CONTACT, ORGANIZATION, uuid(3))
+
+Plant = Callable[[History], None]
+
+
+def history() -> History:
+    """An organization with a key; a lead v1, v2, deleted, v4, and a contact v1, v2, a second apart from 1 on."""
+    found = History()
+    rows: dict[Entity, list[str | None]] = {
+        OWNER: ["on"],
+        KEY: ["active"],
+        LEAD: ["v1", "v2", None, "v4"],
+        CONTACT: ["v1", "v2"],
+    }
+    for register, values in rows.items():
+        for second, value in enumerate(values, start=1):
+            found.published.add(register, value, float(second), second + 0.1)
+    return found
+
+
+def answer(status: int, at: float, shown: str = "", **fields: object) -> Answer:
+    """One that took a tenth of a second."""
+    given = {"key": KEY, "wanted": LEAD, "organization_id": ORGANIZATION, "body": b"x"} | fields
+    return Answer(at, at + 0.1, status=status, shown=shown, **given)  # type: ignore[arg-type]
+
+
+def with_answers(*answers: Answer) -> Plant:
+    return lambda found: found.answers.extend(answers)
+
+
+def summary(at: float, shown: str | None, lead: str = "v1") -> Answer:
+    return answer(200, at, lead, contact_id=CONTACT[2], contact_shown=shown)
+
+
+def access(*changes: tuple[float, str | None], of: tuple[Kind, str, str] = KEY) -> Plant:
+    def plant(found: History) -> None:
+        for at, value in changes:
+            found.published.add(of, value, at, at + 0.1)
+
+    return plant
+
+
+def together(*plants: Plant) -> Plant:
+    def plant(found: History) -> None:
+        for one in plants:
+            one(found)
+
+    return plant
+
+
+def caught_up(up_to: float, at: float) -> Plant:
+    return lambda found: found.caught_up.append(CaughtUp(up_to, at))
+
+
+def loss(began: float, ended: float, back_to: float, dark: tuple[float, float] = (inf, -inf)) -> Plant:
+    return lambda found: found.losses.append(Loss(began, ended, back_to, dark))
+
+
+def window(began: float, recovered: float, *allows: int) -> Plant:
+    return lambda found: found.windows.append(Window("a fault", frozenset(allows), began, recovered, recovered))
+
+
+RIGHT = [
+    pytest.param(with_answers(answer(200, 1, "v1"), answer(200, 2, "v2"), answer(404, 3)), id="as published"),
+    pytest.param(with_answers(answer(200, 2.5, "v1"), answer(200, 9, "v1")), id="behind, and not back"),
+    pytest.param(with_answers(answer(200, 2.5, "v2"), answer(404, 3), answer(200, 4, "v4")), id="created again"),
+    pytest.param(with_answers(answer(200, 2.5, "v2"), answer(200, 2.45, "v1")), id="at the same time, any order"),
+    pytest.param(
+        together(with_answers(answer(200, 2.5, "v2"), answer(200, 6, "v1")), loss(5, 5.5, 2)), id="Redis went back"
+    ),
+    pytest.param(with_answers(answer(200, 2, "v1"), answer(304, 2.5, "v1")), id="304 of what it is still"),
+    pytest.param(together(with_answers(answer(503, 5)), window(4, 6, 503)), id="503 in a fault"),
+    pytest.param(with_answers(summary(3, "v1"), summary(4, "v2"), summary(5, "v2")), id="a contact in a lead"),
+    pytest.param(
+        together(access((5, "revoked")), with_answers(answer(200, 5.5, "v4"), answer(401, 5.6))), id="revoked"
+    ),
+    pytest.param(
+        together(access((5, "revoked")), with_answers(answer(200, 8, "v4")), window(4, 9)), id="revoked in a fault"
+    ),
+    pytest.param(together(access((5, "off"), of=OWNER), with_answers(answer(403, 5.5))), id="access off"),
+    pytest.param(
+        together(
+            access((5, None), (6, "on"), of=OWNER),
+            caught_up(7, 7.5),
+            with_answers(answer(200, 4.5, "v4"), answer(401, 5.5), answer(404, 7), answer(200, 7.2, "v1")),
+        ),
+        id="an organization created again is replayed",
+    ),
+    pytest.param(
+        together(loss(5, 8, -inf, (5, 8)), window(5, 9, 503), with_answers(answer(200, 5.4, "v1"), answer(503, 7))),
+        id="Redis was emptied",
+    ),
+]
+
+WRONG = [
+    pytest.param(with_answers(answer(200, 2.5, "v2"), answer(200, 3, "v1")), "went back", id="went back"),
+    pytest.param(
+        with_answers(answer(200, 2.5, "v2"), answer(404, 3), answer(200, 3.5, "v2")), "resurrected", id="resurrected"
+    ),
+    pytest.param(with_answers(answer(200, 4, "v4"), answer(404, 5)), "lost", id="lost after it was seen"),
+    pytest.param(together(caught_up(5, 6), with_answers(answer(404, 7))), "lost", id="lost after it was applied"),
+    pytest.param(
+        together(caught_up(5, 6), with_answers(answer(200, 7, "v2"))), "went back", id="behind what was applied"
+    ),
+    pytest.param(with_answers(answer(200, 2.5, "v2"), answer(304, 3, "v1")), "went back", id="304 of an older one"),
+    pytest.param(with_answers(answer(200, 1.5, "v2")), "invented", id="before it was published"),
+    pytest.param(with_answers(answer(200, 5, "v9")), "invented", id="never published"),
+    pytest.param(
+        with_answers(answer(200, 2, "v1", organization_id=ORGANIZATIONS[1])), "isolation", id="another organization's"
+    ),
+    pytest.param(with_answers(answer(200, 2, "v1", body=b"y")), "content", id="torn"),
+    pytest.param(with_answers(answer(503, 5)), "unavailable", id="503 without a fault"),
+    pytest.param(together(with_answers(answer(0, 5)), window(4, 6, 503)), "unavailable", id="no answer, wrong fault"),
+    pytest.param(with_answers(answer(429, 5)), "status", id="429 without a limit"),
+    pytest.param(together(caught_up(4, 4.5), with_answers(answer(401, 5))), "access", id="401 with an active key"),
+    pytest.param(together(caught_up(4, 4.5), with_answers(answer(403, 5))), "access", id="403 with access"),
+    pytest.param(
+        together(caught_up(4, 4.5), access((5, "revoked")), with_answers(answer(401, 5.3), answer(200, 5.5, "v4"))),
+        "access",
+        id="served after it was revoked",
+    ),
+    pytest.param(together(access((5, "revoked")), with_answers(answer(200, 6.2, "v4"))), "late", id="revoked too late"),
+    pytest.param(
+        together(access((5, "off"), of=OWNER), with_answers(answer(200, 6.2, "v4"))), "late", id="off too late"
+    ),
+    pytest.param(with_answers(summary(4, "v2"), summary(5, "v1")), "went back", id="a contact in a lead went back"),
+    pytest.param(with_answers(summary(4, "v2"), summary(5, None)), "lost", id="a contact in a lead was lost"),
+    pytest.param(
+        with_answers(summary(4, "v2"), answer(200, 5, "v1", wanted=CONTACT)),
+        "went back",
+        id="a contact is older than what its lead has shown",
+    ),
+    pytest.param(
+        together(loss(5, 8, -inf, (5, 8)), with_answers(answer(404, 5.1))), "emptied", id="404 of an emptied Redis"
+    ),
+    pytest.param(
+        together(with_answers(answer(200, 2.5, "v2"), answer(200, 6, "v1")), loss(5, 5.5, 3)),
+        "went back",
+        id="further back than Redis went",
+    ),
+]
+
+
+@pytest.mark.parametrize("plant", RIGHT)
+def test_nothing_is_found_in_what_is_right(plant: Plant) -> None:
+    assert anomalies(plant) == []
+
+
+@pytest.mark.parametrize(("plant", "kind"), WRONG)
+def test_what_is_wrong_is_found(plant: Plant, kind: str) -> None:
+    assert anomalies(plant) == [kind]
+
+
+def anomalies(plant: Plant) -> list[str]:
+    found = history()
+    plant(found)
+    verdict = Checker(found, lambda *_: b"x").check()
+    return [anomaly.kind for anomaly in verdict.anomalies]

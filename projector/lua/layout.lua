@@ -31,8 +31,8 @@ local function marker(stored, head)
 end
 
 local function organization_is_deleted(name)
-  local state = redis.call('GETRANGE', name, 0, 0)
-  return state == 'D' or state == 'T'
+  local value = redis.call('GET', name) -- faster than a part of it: the value is short
+  return value and not is_live(value)
 end
 
 -- The summary of a contact and its mark, from the contact's value: both ids stand first in it, in fixed length.
@@ -47,54 +47,52 @@ local function score(mark) return (struct.unpack('<I6', mark)) end
 
 -- The index of a contact's leads: each with the mark of the summary that it shows. The first stands in the contact's
 -- own value (28 bytes: mark and id), since most contacts have one lead only; the others, and all of them while the
--- contact is not there, stand in a sorted set. No lead is in both.
-local function index_of(name, leads, contact)
-  local first = ''
-  if #contact >= CONTACT_BODY and is_live(contact) then first = string.sub(contact, 38, CONTACT_BODY) end
-  return { name = name, leads = leads, first = first }
+-- contact is not there, stand in a sorted set. No lead is in both, and without a first there are no others.
+local function first_of(contact)
+  if #contact < CONTACT_BODY or not is_live(contact) then return nil end
+  return string.sub(contact, 38, CONTACT_BODY)
 end
 
-local function set_first(index, first)
-  if index.first ~= first then
-    redis.call('SETRANGE', index.name, 37, first)
-    index.first = first
-  end
+-- The lead of the set that becomes the first one: to be written as such, and then taken out of the set.
+local function next_first(leads)
+  local lowest = redis.call('ZRANGE', leads, 0, 0, 'WITHSCORES')
+  if not lowest[1] then return NO_LEAD end
+  return struct.pack('<I6', tonumber(lowest[2])) .. lowest[1]
 end
 
-local function index_put(index, id, mark)
-  local first_id = string.sub(index.first, 7)
-  if first_id == id then
-    set_first(index, mark .. id)
-  elseif index.first == NO_LEAD then
-    set_first(index, mark .. id)
-    redis.call('ZREM', index.leads, id)
-  else
-    redis.call('ZADD', index.leads, score(mark), id)
+local function index_put(name, leads, first, id, mark)
+  if first and (first == NO_LEAD or string.sub(first, 7) == id) then
+    redis.call('SETRANGE', name, 37, mark .. id)
+    return mark .. id
   end
+  redis.call('ZADD', leads, score(mark), id)
+  return first
 end
 
-local function index_remove(index, id)
-  if string.sub(index.first, 7) == id then
-    set_first(index, NO_LEAD)
-  else
-    redis.call('ZREM', index.leads, id)
+local function index_remove(name, leads, first, id)
+  if first and string.sub(first, 7) == id then
+    first = next_first(leads)
+    redis.call('SETRANGE', name, 37, first)
+    id = string.sub(first, 7)
   end
+  redis.call('ZREM', leads, id)
+  return first
 end
 
 -- Collect (in `pending`, each once) up to 100 leads of a contact that show another summary than its present one.
 -- `contact` is its value, or the beginning of it.
 local function collect_pending(contact, leads, pending)
-  local mark = NO_CONTACT
   local function add(id)
     if not pending[id] then
       pending[id] = true
       pending[#pending + 1] = id
     end
   end
-  if #contact >= CONTACT_BODY and is_live(contact) then
+  local mark, first = NO_CONTACT, first_of(contact)
+  if first == NO_LEAD then return end
+  if first then
     mark = string.sub(contact, 29, 34)
-    local first_mark, first_id = string.sub(contact, 38, 43), string.sub(contact, 44, CONTACT_BODY)
-    if first_mark ~= mark and first_mark .. first_id ~= NO_LEAD then add(first_id) end
+    if string.sub(first, 1, 6) ~= mark then add(string.sub(first, 7)) end
   end
   local current = string.format('(%.0f', score(mark))
   for _, range in ipairs({ { '-inf', current }, { current, '+inf' } }) do

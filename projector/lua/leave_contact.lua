@@ -6,7 +6,7 @@
 for i = 1, #KEYS, 3 do
   if contact_of(redis.call('GETRANGE', KEYS[i], 0, 191)) ~= ARGV[1] then
     local contact = redis.call('GETRANGE', KEYS[i + 1], 0, CONTACT_BODY - 1)
-    index_remove(index_of(KEYS[i + 1], KEYS[i + 2], contact), ARGV[2])
+    index_remove(KEYS[i + 1], KEYS[i + 2], first_of(contact), ARGV[2])
   end
 end
 return WRITTEN

@@ -12,22 +12,18 @@ local generations, again = tonumber(ARGV[1]), ARGV[2]
 
 -- Write a newer value, with the first lead of the index in its place. Returns the beginning of what is stored then.
 local function put(value, name, leads, stored)
-  local first = index_of(name, leads, stored).first
-  local has_first = first ~= '' and first ~= NO_LEAD
+  local first = first_of(stored)
   if not is_live(value) then
-    if has_first then redis.call('ZADD', leads, score(first), string.sub(first, 7)) end
+    if first and first ~= NO_LEAD then redis.call('ZADD', leads, score(first), string.sub(first, 7)) end
     value = marker(stored, value)
     redis.call('SET', name, value)
     return value
   end
-  if not has_first then
-    local lowest = redis.call('ZRANGE', leads, 0, 0, 'WITHSCORES')
-    first = lowest[1] and struct.pack('<I6', tonumber(lowest[2])) .. lowest[1] or NO_LEAD
-  end
-  redis.call('SET', name, string.sub(value, 1, 37) .. first .. string.sub(value, 38))
+  local new_first = first or next_first(leads)
+  redis.call('SET', name, string.sub(value, 1, 37) .. new_first .. string.sub(value, 38))
   -- After the SET, which Redis refuses when its memory is full: a script that has written anything may go on then.
-  if not has_first and first ~= NO_LEAD then redis.call('ZREM', leads, string.sub(first, 7)) end
-  return string.sub(value, 1, 37) .. first
+  if new_first ~= first and new_first ~= NO_LEAD then redis.call('ZREM', leads, string.sub(new_first, 7)) end
+  return string.sub(value, 1, 37) .. new_first
 end
 
 local codes, reply = {}, { '' }

@@ -18,7 +18,7 @@ local function put(a, stored, lead, contact, leads)
   local summary, mark = summary_of(value)
   local place = struct.pack('<I3I3', #ARGV[a + 1], #summary)
   redis.call('SET', lead, ARGV[a] .. mark .. place .. ARGV[a + 1] .. summary .. ARGV[a + 2])
-  index_put(index_of(contact, leads, value), ARGV[a + 3], mark)
+  index_put(contact, leads, first_of(value), ARGV[a + 3], mark)
 end
 
 local codes, reply = {}, { '' }

@@ -6,19 +6,17 @@
 
 local written = 0
 
-local function resplice(name, id, contact, index, summary, mark)
-  local value = redis.call('GET', name) or ''
-  if contact_of(value) ~= contact then
-    index_remove(index, id) -- deleted, or moved to another contact
-    return
-  end
+-- Returns the first lead of the index from then on.
+local function resplice(name, id, contact, leads, lead, first, summary, mark)
+  local value = redis.call('GET', lead) or ''
+  if contact_of(value) ~= contact then return index_remove(name, leads, first, id) end -- deleted, or moved elsewhere
   local at, length = struct.unpack('<I3I3', value, 35)
   if string.sub(value, 29, 34) ~= mark then
-    redis.call('SET', name, string.sub(value, 1, 28) .. mark .. struct.pack('<I3I3', at, #summary)
+    redis.call('SET', lead, string.sub(value, 1, 28) .. mark .. struct.pack('<I3I3', at, #summary)
       .. string.sub(value, 41, 40 + at) .. summary .. string.sub(value, 41 + at + length))
     written = written + 1
   end
-  index_put(index, id, mark)
+  return index_put(name, leads, first, id, mark)
 end
 
 local k, a = 1, 2
@@ -27,9 +25,9 @@ while a <= #ARGV do
   for _ = 1, tonumber(ARGV[1]) do
     local value = redis.call('GET', KEYS[k]) or ''
     local summary, mark = summary_of(value)
-    local index = index_of(KEYS[k], KEYS[k + 1], value)
+    local first = first_of(value)
     for n = 1, count do
-      resplice(KEYS[k + 1 + n], ARGV[a + 1 + n], contact, index, summary, mark)
+      first = resplice(KEYS[k], ARGV[a + 1 + n], contact, KEYS[k + 1], KEYS[k + 1 + n], first, summary, mark)
     end
     k = k + 2 + count
   end

@@ -41,6 +41,7 @@ def index(client: redis.Redis, contact_id: str, organization_id: str, generation
         for lead, score in client.zscan_iter(names.contact_leads(owner, generation, contact_id))
     }
     assert not first.keys() & others.keys(), "a lead stands in the index twice"
+    assert first or not others or not _live(contact), "the index of a live contact has a first lead"
     return first | others
 
 

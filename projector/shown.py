@@ -48,6 +48,8 @@ async def shown_times(
 
 def event_time(record: Record, head: bytes) -> int | None:
     """When the event of this record happened, where a document that begins so shows it; else None."""
+    if not head[0]:
+        return None  # NOT_SHOWN: zeros, which are the coordinates of the very first record
     if head[8:16] != (record.offset | record.partition << 48).to_bytes(8, "little"):
         return None
     if record.value is None:

@@ -51,5 +51,15 @@ def test_a_record_is_not_shown(record: Record, stored: Record) -> None:
     assert event_time(record, head_of(stored)) is None
 
 
-def test_nothing_is_shown_where_nothing_is_stored() -> None:
-    assert event_time(replace(LEAD, offset=0, partition=0), bytes(22)) is None
+@pytest.mark.parametrize(
+    "record",
+    [
+        pytest.param(LEAD, id="a lead"),
+        pytest.param(GONE, id="a tombstone"),
+        pytest.param(crm.lead(7, schema={"version": 0}).record(0), id="a version 0 of something else"),
+        pytest.param(crm.lead(0).record(0), id="a bad record"),
+    ],
+)
+def test_nothing_is_shown_where_nothing_is_stored(record: Record) -> None:
+    """The answer is zeros then: also the offset and partition of a topic's first record."""
+    assert event_time(replace(record, offset=0, partition=0), bytes(22)) is None

@@ -62,7 +62,7 @@ class Applier:
     async def apply(self, intents: Sequence[Intent], generations: Generations, *, again: bool = False) -> Applied:
         """Write the intents, in any order, in all these generations, with all that follows from them.
 
-        With `again`, documents are written once more where the stored ones show the very same events.
+        With `again`, documents and API keys are written once more where the stored ones show the very same events.
         """
         if not intents:
             return Applied()
@@ -82,7 +82,7 @@ class Applier:
                     fans += _fans(cast(Sequence[PutContact | DeleteContact], call.intents), reply)
                     applied.count(reply[0])
                 case PutApiKey() | DeleteApiKey() as key:
-                    applied.count(b"%d" % await self._finish_api_key(key, reply))
+                    applied.count(b"%d" % await self._finish_api_key(key, reply, again=again))
                 case PutOrganization() as organization:
                     tasks += _tasks(organization, reply)
                     applied.count(b"%d" % (reply & (WRITTEN | ORGANIZATION_DELETED)))
@@ -110,10 +110,10 @@ class Applier:
                 fans = [fan for fan in fans if fan.lead_ids]
         return written
 
-    async def _finish_api_key(self, intent: PutApiKey | DeleteApiKey, reply: Any) -> int:
+    async def _finish_api_key(self, intent: PutApiKey | DeleteApiKey, reply: Any, *, again: bool) -> int:
         """Where another hash is stored, call again with its record among the keys, until nothing came between."""
         while isinstance(reply, bytes):
-            [reply] = await self._store.run([command.api_key(intent, reply.decode())])
+            [reply] = await self._store.run([command.api_key(intent, reply.decode(), again=again)])
         return cast(int, reply)
 
 

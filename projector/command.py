@@ -56,8 +56,8 @@ def calls(
 ) -> Iterator[Call]:
     """The calls for these intents: many documents in each, on a cluster those of one organization.
 
-    Those of one entity keep their order. With `again` a document is written once more where the stored one shows the
-    very same event.
+    Those of one entity keep their order. With `again` a document or API key is written once more where the stored one shows
+    the very same event.
     """
     leads: list[PutLead | DeleteLead] = []
     contacts: list[PutContact | DeleteContact] = []
@@ -71,7 +71,7 @@ def calls(
                 owner = names.organization(intent.organization_id)
                 yield Call(Command("put_organization", [owner], [intent.head, intent.access]), [intent])
             case PutApiKey() | DeleteApiKey():
-                yield Call(api_key(intent, ""), [intent])
+                yield Call(api_key(intent, "", again=again), [intent])
             case _:
                 assert_never(intent)
     # Contacts first: a lead that comes after its contact needs no second write.
@@ -128,7 +128,7 @@ def put_contacts(
     return Command("put_contacts", keys, [b"%d" % len(generations), b"1" if again else b"", *values])
 
 
-def api_key(intent: PutApiKey | DeleteApiKey, stored_hash: str) -> Command:
+def api_key(intent: PutApiKey | DeleteApiKey, stored_hash: str, *, again: bool = False) -> Command:
     """The call for a key, whose stored hash is known from the call before (empty at first)."""
     owner = names.organization(intent.organization_id)
     keys = [owner, names.api_key_entity(owner, intent.id)]
@@ -139,7 +139,7 @@ def api_key(intent: PutApiKey | DeleteApiKey, stored_hash: str) -> Command:
     if isinstance(intent, DeleteApiKey):
         return Command("delete_api_key", keys, [intent.head, stored_hash.encode()])
     entity = intent.head + intent.hash.encode()
-    return Command("put_api_key", keys, [entity, intent.record, stored_hash.encode()])
+    return Command("put_api_key", keys, [entity, intent.record, stored_hash.encode(), b"1" if again else b""])
 
 
 def leave_contact(lead: PutLead | DeleteLead, contact_id: str, generations: Generations) -> Command:

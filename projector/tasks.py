@@ -96,7 +96,11 @@ async def _drop(store: Store, owner: bytes, keys: list[bytes]) -> int:
 
 
 async def _replay(store: Store, settings: ProjectorSettings, organization_id: str) -> bool:
-    """Read the records of an organization again, from the beginning of the topics to their present end."""
+    """Read the records of an organization again, from the beginning of the topics to their present end.
+
+    All are written again: an erasure that was overtaken may have dropped a contact, and with it the index of a lead
+    that is still there, or what an API key is looked up by.
+    """
     owner = names.organization(organization_id)
     head = await _head(store, owner)
     if not head.startswith(b"L"):
@@ -104,7 +108,7 @@ async def _replay(store: Store, settings: ProjectorSettings, organization_id: st
     async with open_reader(settings, _REPLAYED) as reader:
         ranges = await reader.range(await reader.partitions())
         wanted = replay.of_organization(organization_id)
-        count = await replay.replay(store, reader, ranges, wanted)
+        count = await replay.replay(store, reader, ranges, wanted, again=True)
     logger.info("organization replayed", extra={"organization": organization_id, "records": count})
     return await _finish(store, owner, head)
 

@@ -1,11 +1,12 @@
 -- Write an API key where its event is newer than what is stored. Only an active key has a record to look up.
 -- KEYS  1 organization  2 entity  3 record of the new hash  [4 record of the hash stored before]
 -- ARGV  1 head and hash  2 the record, empty when the key is revoked  3 the hash stored before, '' when unknown
+--       4 '1' for again, else ''
 -- Returns STALE, WRITTEN or ORGANIZATION_DELETED; or, nothing written, the stored hash: call again with its record
 
 if organization_is_deleted(KEYS[1]) then return ORGANIZATION_DELETED end
 local stored = redis.call('GETRANGE', KEYS[2], 0, -1)
-if not is_newer(stored, ARGV[1]) then return STALE end
+if not is_newer(stored, ARGV[1], ARGV[4]) then return STALE end
 local hash = string.sub(stored, HEAD + 1)
 if hash ~= '' and hash ~= string.sub(ARGV[1], HEAD + 1) and hash ~= ARGV[3] then return hash end
 

@@ -8,19 +8,22 @@ from typing import Any
 import pytest
 
 from projector import tasks
+from projector.applier import Applier
 from projector.keeper import Keeper
 from projector.record import Kind
 from projector.store import Store
 from schemas import names
 from schemas.settings import ProjectorSettings
 from tests import crm
+from tests.service import stored
 from tests.service.leadview import _HEAD, Leadview
-from tests.service.projection import Projection
+from tests.service.projection import Projection, intent_of
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.apache
 
 TASK = f"replay {crm.ORGANIZATION}"
+OWNER = names.organization(crm.ORGANIZATION)
 LOCK = names.task_lock(TASK)
 
 
@@ -30,6 +33,7 @@ class World:
     def __init__(self, leadview: Leadview, store: Store, settings: ProjectorSettings) -> None:
         self.leadview = leadview
         self.store = store
+        self.settings = settings
         self.redis: Any = leadview.redis
         self.keeper = Keeper(settings, store)
 
@@ -91,6 +95,36 @@ async def test_an_organization_that_is_still_replayed_is_not_served_half_full(wo
     world.redis.delete(LOCK)
     await world.turn()
     assert world.served()
+
+
+@pytest.mark.parametrize(
+    "dropped",
+    [
+        pytest.param(names.contact(OWNER, 1, crm.CONTACT), id="a contact, and with it the index of its first lead"),
+        pytest.param(names.contact_leads(OWNER, 1, crm.CONTACT), id="the index of its other leads"),
+        pytest.param(names.lead(OWNER, 1, crm.LEAD), id="a lead"),
+        pytest.param(names.api_key(OWNER, crm.key_hash(1)), id="what an API key is looked up by"),
+        pytest.param(names.api_key_entity(OWNER, crm.API_KEY), id="an API key"),
+    ],
+)
+async def test_an_erasure_that_was_overtaken_leaves_nothing_wrong(world: World, dropped: bytes) -> None:
+    """The organization is created again when the first slice of its keys is gone: what is left is of the same events as
+    what is read again."""
+    messages = [crm.contact(1), crm.lead(1), crm.lead(1, id=crm.OTHER_LEAD), crm.api_key(1)]
+    apply = Applier(world.store).apply
+    world.leadview.publish(messages)
+    intents = [intent_of(message.record(offset)) for offset, message in enumerate(messages)]
+    await apply([intent_of(crm.organization(1).record(0)), *intents], (1,))
+    before = stored.values(world.redis)
+    await apply([intent_of(crm.deleted(Kind.ORGANIZATION, 2).record(1))], (1,))
+    assert await tasks._drop(world.store, OWNER, [dropped]) == 1
+    await apply([intent_of(crm.organization(3).record(2))], (1,))
+    await tasks.work(world.store, world.settings)
+    stored.assert_consistent(world.redis)
+    assert stored.documents(world.redis).keys() == before.keys()
+    assert world.redis.exists(names.api_key(OWNER, crm.key_hash(1)))
+    await apply([intent_of(crm.contact(2, first_name="Grace").record(9))], (1,))
+    stored.assert_consistent(world.redis)
 
 
 async def test_a_lock_whose_holder_is_gone_holds_nobody_up_for_long(projection: Projection) -> None:

@@ -107,7 +107,9 @@ async def _keep(
     while noted := sorted(projection.tasks()):
         for task in noted:
             verb, _, organization_id = task.partition(" ")
-            if verb == "erase":
+            if verb == "erase" and not until_done and random.random() < 0.5:
+                finished = await _erase_some(projection, organization_id, random)
+            elif verb == "erase":
                 finished = await tasks._erase(projection.store, organization_id)
             else:
                 finished = await _replay(projection, history, random, organization_id, generations)
@@ -115,6 +117,14 @@ async def _keep(
                 await tasks._forget(projection.store, task)
         if not until_done:
             return
+
+
+async def _erase_some(projection: Projection, organization_id: str, random: Random) -> bool:
+    """The slices of an erasure that were dropped before a crash, or before the organization was created again."""
+    owner = names.organization(organization_id)
+    keys = sorted(projection.client.scan_iter(names.of_organization(owner)))
+    await tasks._drop(projection.store, owner, random.sample(keys, random.randint(0, len(keys))))
+    return False
 
 
 async def _replay(
@@ -125,7 +135,7 @@ async def _replay(
     head = await tasks._head(projection.store, owner)
     wanted = replay.of_organization(organization_id)
     for batch in histories.merged(history, random):
-        await replay.write(projection.store, [record for record in batch if wanted(record)], generations)
+        await replay.write(projection.store, [record for record in batch if wanted(record)], generations, again=True)
     return await tasks._finish(projection.store, owner, head)
 
 

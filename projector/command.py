@@ -56,8 +56,8 @@ def calls(
 ) -> Iterator[Call]:
     """The calls for these intents: many documents in each, on a cluster those of one organization.
 
-    Those of one entity keep their order. With `again` a document or API key is written once more where the stored one shows
-    the very same event.
+    Those of one entity keep their order. With `again` a document or API key is written once more where the stored
+    one shows the very same event.
     """
     leads: list[PutLead | DeleteLead] = []
     contacts: list[PutContact | DeleteContact] = []

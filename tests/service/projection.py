@@ -37,6 +37,11 @@ class Projection:
         [reply] = await self.store.run([call.command])
         return reply
 
+    async def crash(self, *records: Record, generations: tuple[int, ...] = (1,)) -> None:
+        """Write these records, and die before anything that would follow from the answers."""
+        calls = command.calls([intent_of(record) for record in records], generations, clustered=True)
+        await self.store.run([call.command for call in calls])
+
     def documents(self, generation: int = 1) -> dict[Entity, bytes]:
         return stored.documents(self.client, generation)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from projector import replay, tasks
 from projector.record import DOCUMENT_KINDS, Kind, Record
-from projector.reference import Reference
+from projector.reference import Reference, documents_of
 from schemas import names
 from tests import crm, histories
 from tests.histories import History
@@ -79,6 +79,26 @@ async def test_the_next_generation_equals_the_live_one(projection: Projection, h
     assert projection.documents(2) == projection.documents(1)
     stored.assert_consistent(projection.client, 2)
     _assert_right(projection, history)
+
+
+@law
+@given(history=histories.histories(again=False), seed=seeds)
+async def test_a_crash_before_what_follows_a_script(projection: Projection, history: History, seed: int) -> None:
+    """No fan-out, no lead that leaves an index, in one generation or both; then everything comes once more."""
+    projection.client.flushdb()
+    random = Random(seed)
+    documents = history.of(DOCUMENT_KINDS)
+    for batch in histories.merged(documents, random):
+        generations = random.choice([(1,), (2,), (1, 2)])
+        if random.random() < 0.5:
+            await projection.crash(*batch, generations=generations)
+        else:
+            await projection.apply(*batch, generations=generations)
+    for batch in histories.merged(documents, random):
+        await projection.apply(*batch, generations=(1, 2))
+    for generation in (1, 2):
+        assert projection.documents(generation) == documents_of(documents.records())
+        stored.assert_consistent(projection.client, generation, after_crash=True)
 
 
 async def _live(projection: Projection, history: History, random: Random) -> None:

@@ -10,7 +10,7 @@ from projector.applier import Applied
 from projector.record import Kind, Record
 from projector.reference import documents_of
 from schemas import names
-from schemas.layouts import read_head
+from schemas.layouts import FIRST_LEAD, read_head
 from tests import crm
 from tests.crm import Message
 from tests.service import stored
@@ -261,6 +261,29 @@ async def test_resplice_may_be_repeated(projection: Projection) -> None:
     before = _dump(projection)
     assert await projection.store.run([resplice, resplice]) == [0, 0]
     assert _dump(projection) == before
+
+
+@pytest.mark.parametrize("gone", [0, 1, 2], ids=["the first", "the second", "the last"])
+async def test_a_lead_that_is_gone_leaves_the_others_in_the_index(projection: Projection, gone: int) -> None:
+    leads = [crm.lead(1, id=crm.uuid(1000 + n)) for n in range(3)]
+    deleted = crm.deleted(Kind.LEAD, 2, crm.uuid(1000 + gone))
+    records = [contact(1, 0), *(message.record(n) for n, message in enumerate([*leads, deleted]))]
+    for record in records:
+        await projection.apply(record)
+    stored.assert_consistent(projection.client)
+    applied = await projection.apply(contact(2, 1, "Grace"))
+    assert applied.respliced == 2
+    assert projection.documents() == documents_of([*records, contact(2, 1, "Grace")])
+    stored.assert_consistent(projection.client)
+
+
+async def test_resplice_puts_leads_back_that_the_index_has_lost(projection: Projection) -> None:
+    leads = [lead(1, n, id=crm.uuid(1000 + n)) for n in range(3)]
+    await projection.apply(contact(1, 0), *leads)
+    projection.client.setrange(names.contact(OWNER, 1, crm.CONTACT), FIRST_LEAD.start, bytes(28))
+    projection.client.delete(names.contact_leads(OWNER, 1, crm.CONTACT))
+    await projection.store.run(resplices(*(stored.short(crm.uuid(1000 + n)) for n in range(3))))
+    stored.assert_consistent(projection.client)
 
 
 async def test_a_lead_leaves_the_contact_of_each_generation(projection: Projection) -> None:

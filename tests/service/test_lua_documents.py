@@ -318,6 +318,30 @@ async def test_resplice_drops_leads_that_are_not_the_contacts_any_more(projectio
     stored.assert_consistent(projection.client)
 
 
+async def test_resplice_drops_the_first_lead_and_goes_on_with_the_others(projection: Projection) -> None:
+    """Another lead becomes the first one, and may be the next in the same slice."""
+    others = [lead(1, n, id=crm.uuid(1000 + n)) for n in range(3)]
+    await projection.apply(lead(1, 9), *others, contact(1, 0))
+    moved = lead(2, 10, contact_id=crm.OTHER_CONTACT)
+    await projection.crash(moved)
+    assert (await projection.apply(contact(2, 1, "Grace"))).respliced == 3
+    assert projection.documents() == documents_of([moved, *others, contact(2, 1, "Grace")])
+    stored.assert_consistent(projection.client)
+
+
+async def test_contacts_with_different_numbers_of_leads_change_together(projection: Projection) -> None:
+    other = crm.contact(1, id=crm.OTHER_CONTACT)
+    leads = [crm.lead(1, id=crm.uuid(1000 + n), contact_id=crm.OTHER_CONTACT) for n in range(3)]
+    before = [lead(1, 9), contact(1, 0), other.record(1), *(message.record(n) for n, message in enumerate(leads))]
+    await projection.apply(*before, generations=(1, 2))
+    after = [contact(2, 2, "Grace"), crm.contact(2, id=crm.OTHER_CONTACT, first_name="Alan").record(3)]
+    for records in (after, [contact_deleted(3, 4), crm.contact(3, id=crm.OTHER_CONTACT).record(5)]):
+        assert (await projection.apply(*records, generations=(1, 2))).respliced == 8
+        for generation in (1, 2):
+            assert projection.documents(generation) == documents_of([*before, *records])
+            stored.assert_consistent(projection.client, generation)
+
+
 async def test_leaving_a_contact_too_late_does_no_harm(projection: Projection) -> None:
     """The lead is back by the time that it would be taken out."""
     await projection.apply(contact(1, 0), lead(1, 0))
@@ -364,6 +388,7 @@ async def test_a_generation_that_is_behind_is_brought_forward_alone(projection: 
     await projection.apply(contact(1, 0), lead(5, 5), lead(6, 6, contact_id=crm.OTHER_CONTACT))
     await projection.apply(lead(5, 5), generations=(2,))
     assert shown(projection, 2) == ("NEW", None)
+    assert (await projection.apply(contact(1, 0), generations=(1, 2))).written == 1
     applied = await projection.apply(
         contact(2, 1, "Grace"), lead(6, 6, contact_id=crm.OTHER_CONTACT), generations=(1, 2)
     )

@@ -7,6 +7,7 @@ import pytest
 
 from projector import command
 from projector.applier import Applied
+from projector.errors import Unavailable
 from projector.record import Kind, Record
 from projector.reference import documents_of
 from schemas import names
@@ -396,6 +397,51 @@ async def test_a_generation_that_is_behind_is_brought_forward_alone(projection: 
     assert projection.documents(1) == projection.documents(2)
     for generation in (1, 2):
         stored.assert_consistent(projection.client, generation)
+
+
+MANY = [lead(1, n, id=crm.uuid(1000 + n)) for n in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("before", "record"),
+    [
+        pytest.param([contact(1, 0), *MANY], contact(2, 1, "Grace"), id="a contact"),
+        pytest.param([contact(1, 0), *MANY], contact_deleted(2, 1), id="a contact is deleted"),
+        pytest.param(MANY, contact(1, 0), id="a contact that takes its first lead out of the set"),
+        pytest.param([contact(1, 0), *MANY], lead(1, 9), id="a lead"),
+        pytest.param([contact(1, 0), *MANY, lead(1, 9)], lead_deleted(2, 10), id="a lead is deleted"),
+    ],
+)
+async def test_a_full_redis_refuses_the_whole_of_a_script(
+    projection: Projection, before: list[Record], record: Record
+) -> None:
+    """It refuses a script's first write only: what has written anything may go on."""
+    await projection.apply(*before)
+    stands = _dump(projection)
+    projection.client.config_set("maxmemory", "1")
+    try:
+        with pytest.raises(Unavailable):
+            await projection.call(record)
+        assert _dump(projection) == stands
+    finally:
+        projection.client.config_set("maxmemory", "0")
+    await projection.apply(record)
+    stored.assert_consistent(projection.client)
+
+
+@pytest.mark.parametrize("record", [pytest.param(lead(1, 1), id="a lead"), pytest.param(contact(1, 0), id="a contact")])
+async def test_the_same_event_mends_a_spoiled_document_where_it_is_written_again(
+    projection: Projection, record: Record
+) -> None:
+    await projection.apply(contact(1, 0), lead(1, 1))
+    stands = _dump(projection)
+    intent = intent_of(record)
+    name = (names.lead if record.kind is Kind.LEAD else names.contact)(OWNER, 1, intent.id)
+    projection.client.setrange(name, 70, "spoiled")
+    assert (await projection.apply(record)).stale == 1
+    assert _dump(projection) != stands
+    assert (await projection.applier.apply([intent], (1,), again=True)).written == 1
+    assert _dump(projection) == stands
 
 
 async def test_numbers_and_empty_arrays_survive_a_splice(projection: Projection) -> None:

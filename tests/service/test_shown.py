@@ -43,6 +43,21 @@ async def test_every_generation_must_show_it(projection: Projection) -> None:
     assert await times(projection, {LEADS: [lead]}, (1, 2)) == {LEADS: [crm.at_ms(5)]}
 
 
+async def test_what_is_not_there_moves_no_other_answer(projection: Projection) -> None:
+    leads = [crm.lead(1, id=crm.uuid(1000 + n), seconds=n).record(n) for n in range(3)]
+    await projection.apply(leads[0], leads[2], generations=(1, 2))
+    for generations in ((1,), (1, 2)):
+        assert await times(projection, {LEADS: leads}, generations) == {LEADS: [crm.at_ms(0), None, crm.at_ms(2)]}
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+async def test_in_every_generation_a_contact_s_leads_must_be_right(projection: Projection, generation: int) -> None:
+    await projection.apply(crm.contact(1).record(0), crm.lead(1).record(0), generations=(1, 2))
+    await projection.crash(GRACE, generations=(generation,))
+    await projection.apply(GRACE, generations=(3 - generation,))
+    assert await times(projection, {CONTACTS: [GRACE]}, (1, 2)) == {CONTACTS: [None]}
+
+
 @pytest.mark.parametrize(
     "record", [pytest.param(GRACE, id="changed"), pytest.param(crm.deleted(Kind.CONTACT, 2).record(1), id="deleted")]
 )

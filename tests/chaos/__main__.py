@@ -21,10 +21,12 @@ def main() -> int:
     faults = [fault for fault in FAULTS.values() if _is_wanted(fault.name, chosen)]
     directory = Path(mkdtemp(prefix="leadview-chaos-"))
     print(f"seed {chosen.seed}, logs in {directory}, faults: {', '.join(fault.name for fault in faults)}", flush=True)
+    watched = chosen.redis == "sentinel"
     with ExitStack() as stack:
         brokers = stack.enter_context(ApacheKafka.start(directory / "kafka", chosen.kafka_nodes))
         kafka = Kafka("apache", brokers.bootstrap_servers, brokers.create_topic)
-        world = stack.enter_context(World(kafka, "crm.", directory, brokers if chosen.kafka_nodes > 1 else None))
+        harmed = brokers if chosen.kafka_nodes > 1 else None
+        world = stack.enter_context(World(kafka, "crm.", directory, harmed, sentinel=watched))
         report = run(
             world, chosen.seed, chosen.seconds, faults, rates=Rates(chosen.rate, chosen.readers), pairs=chosen.pairs
         )
@@ -35,6 +37,8 @@ def main() -> int:
 
 
 def _is_wanted(name: str, chosen: argparse.Namespace) -> bool:
+    if FAULTS[name].needs_address and chosen.redis == "sentinel":
+        return False
     if chosen.faults:
         return name in chosen.faults.split(",")
     return chosen.kafka_nodes > 1 or not FAULTS[name].needs_brokers
@@ -46,6 +50,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--faults", help=f"some of these, with commas between: {', '.join(FAULTS)}")
     parser.add_argument("--kafka-nodes", type=int, default=1, choices=[1, 3], help="3: brokers are killed, too")
+    parser.add_argument("--redis", default="alone", choices=["alone", "sentinel"], help="who says where Redis is")
     parser.add_argument("--rate", type=float, default=150.0, help="changes a second")
     parser.add_argument("--readers", type=int, default=3)
     parser.add_argument("--pairs", type=float, default=0.3, help="share of faults with another one inside of them")

@@ -21,6 +21,7 @@ class Fault(Struct, frozen=True):
 
     `allows`: the statuses that readers may get meanwhile, besides those that the history explains (0: no answer).
     `seconds`: how long it is at work, from and to. `needs_brokers`: only where brokers may be harmed.
+    `needs_address`: only where Redis has an address of its own, with a proxy before it, and no Sentinel decides.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Fault(Struct, frozen=True):
     allows: frozenset[int] = frozenset()
     seconds: tuple[float, float] = (0.3, 1.5)
     needs_brokers: bool = False
+    needs_address: bool = False
     beside: bool = False
     """Another fault may be at work inside of it."""
     inside: bool = False

@@ -119,10 +119,15 @@ def cut_off(primary: RedisServer, replica: RedisServer) -> None:
 
     All that the primary acknowledged before this call the replica has; writes may go on meanwhile.
     """
-    sent = _offsets(primary)[0]
-    wait_until(lambda: _offsets(primary)[1] >= sent, "the replica has all until now", _TIMEOUT_SECONDS)
+    keep_up(primary)
     replica.pause()
     _ask(primary, "CLIENT KILL", "TYPE", "replica")
+
+
+def keep_up(primary: RedisServer) -> None:
+    """Returns when the replica has all that the primary acknowledged before this call."""
+    sent = _offsets(primary)[0]
+    wait_until(lambda: _offsets(primary)[1] >= sent, "the replica has all until now", _TIMEOUT_SECONDS)
 
 
 def _offsets(primary: RedisServer) -> tuple[int, int]:

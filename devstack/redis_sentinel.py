@@ -9,7 +9,7 @@ from redis import Redis, exceptions
 
 from devstack.child import Child
 from devstack.ports import free_port
-from devstack.redis_cluster import cut_off
+from devstack.redis_cluster import cut_off, keep_up
 from devstack.redis_server import RedisServer, redis_program
 from devstack.waiting import wait_until
 
@@ -73,6 +73,18 @@ class RedisSentinel:
         with self._sentinel() as sentinel:
             sentinel.sentinel_reset(MASTER)  # or it would look for the killed one for ever, and wait between failovers
         wait_until(self._knows_replica, "the Sentinel knows the new replica", _TIMEOUT_SECONDS)
+
+    def split(self) -> None:
+        """Pause the master until the replica is promoted, and wake it up: it believes that it is the master still."""
+        keep_up(self.master)
+        self.master.pause()
+        wait_until(self._is_promoted, "the replica is promoted", _TIMEOUT_SECONDS)
+        self.master.resume()
+
+    def heal(self) -> None:
+        """After `split`: until the Sentinel has made the former master the replica of the new one."""
+        self.master, self.replica = self.replica, self.master
+        wait_until(self._is_in_step, "the former master is a replica", _TIMEOUT_SECONDS)
 
     def __enter__(self) -> Self:
         return self

@@ -100,6 +100,17 @@ def _sentinel_failover(world: World, sentinel: RedisSentinel) -> Iterator[None]:
 
 
 @contextmanager
+def two_masters(world: World, _: Random) -> Iterator[None]:
+    """A master that stood still wakes up after another was promoted, and acknowledges until the Sentinel demotes it."""
+    assert world.sentinel is not None
+    began_at = now()
+    world.sentinel.split()
+    yield
+    world.sentinel.heal()
+    world.lost(began_at, began_at)
+
+
+@contextmanager
 def _address_moves(world: World) -> Iterator[None]:
     """Without a Sentinel: the address of the primary is that of the replica from then on."""
     replica = world.new_redis()

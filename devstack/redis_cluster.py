@@ -115,16 +115,26 @@ class SlotMove:
 
 
 def cut_off(primary: RedisServer, replica: RedisServer) -> None:
-    """Freeze a replica, and close its connection: what is in the sockets would else arrive when it wakes up."""
-    wait_until(lambda: _lag(primary) == 0, "the replica has all", _TIMEOUT_SECONDS)
+    """Freeze a replica, and close its connection: what is in the sockets would else arrive when it wakes up.
+
+    All that the primary acknowledged before this call the replica has; writes may go on meanwhile.
+    """
+    keep_up(primary)
     replica.pause()
     _ask(primary, "CLIENT KILL", "TYPE", "replica")
 
 
-def _lag(primary: RedisServer) -> int:
+def keep_up(primary: RedisServer) -> None:
+    """Returns when the replica has all that the primary acknowledged before this call."""
+    sent = _offsets(primary)[0]
+    wait_until(lambda: _offsets(primary)[1] >= sent, "the replica has all until now", _TIMEOUT_SECONDS)
+
+
+def _offsets(primary: RedisServer) -> tuple[int, int]:
+    """How far the primary has come, and its replica as it last said; -1 where there is none."""
     with primary.client() as client:
         found: Any = client.info("replication")
-    return int(found["master_repl_offset"]) - int(found["slave0"]["offset"]) if "slave0" in found else -1
+    return int(found["master_repl_offset"]), int(found["slave0"]["offset"]) if "slave0" in found else -1
 
 
 def _introduce(nodes: Sequence[RedisServer]) -> None:
@@ -138,7 +148,7 @@ def _introduce(nodes: Sequence[RedisServer]) -> None:
 
 def _follow(replica: RedisServer, primary: RedisServer) -> None:
     _wait_for(replica, "CLUSTER REPLICATE", _ask(primary, "CLUSTER MYID"))
-    wait_until(lambda: _lag(primary) == 0, "the replica follows", _TIMEOUT_SECONDS)
+    wait_until(lambda: len(set(_offsets(primary))) == 1, "the replica follows", _TIMEOUT_SECONDS)
 
 
 def _wait_for(node: RedisServer, *words: Any) -> None:

@@ -9,12 +9,14 @@ from redis import Redis, exceptions
 
 from devstack.child import Child
 from devstack.ports import free_port
-from devstack.redis_cluster import cut_off
+from devstack.redis_cluster import cut_off, keep_up
 from devstack.redis_server import RedisServer, redis_program
 from devstack.waiting import wait_until
 
 MASTER = "leadview"
 _TIMEOUT_SECONDS = 30.0
+# Redis 7 would wait five seconds for more replicas.
+_AT_ONCE = ("--repl-diskless-sync-delay", "0")
 _CONFIGURATION = """\
 port {port}
 bind 127.0.0.1
@@ -26,19 +28,20 @@ sentinel failover-timeout {master} 2000
 
 
 class RedisSentinel:
-    """`master` and `replica` as they begin. A context manager that stops everything."""
+    """`master` and `replica` as they begin, until `join`. A context manager that stops everything."""
 
     def __init__(self, directory: Path) -> None:
         """Raises RedisServerMissing, ServerFailed, TimeoutError."""
         self.port = free_port()
+        self._directory = directory
+        self._servers = 0
         self._stack = ExitStack()
         with self._stack:
-            self.master = self._stack.enter_context(RedisServer.start(directory / "master"))
-            options = ["--replicaof", "127.0.0.1", str(self.master.port)]
-            self.replica = self._stack.enter_context(RedisServer.start(directory / "replica", options=options))
+            self.master = self._new_server()
+            self.replica = self._new_server("--replicaof", "127.0.0.1", str(self.master.port))
             sentinel = self._launch(directory / "sentinel")
             self._stack.callback(sentinel.stop)
-            wait_until(lambda: self._replicas() == 1, "the Sentinel knows the replica", _TIMEOUT_SECONDS)
+            wait_until(self._knows_replica, "the Sentinel knows the replica", _TIMEOUT_SECONDS)
             self._stack = self._stack.pop_all()
 
     @property
@@ -61,11 +64,41 @@ class RedisSentinel:
         self.replica.resume()
         wait_until(self._is_promoted, "the replica is promoted", _TIMEOUT_SECONDS)
 
+    def join(self) -> None:
+        """After `fail_over`: the promoted server is `master`, and has a new `replica`, so that it can fail, too."""
+        self.master = self.replica
+        wait_until(self._is_over, "the failover is over", _TIMEOUT_SECONDS)
+        self.replica = self._new_server("--replicaof", "127.0.0.1", str(self.master.port))
+        wait_until(self._is_in_step, "the new replica is in step", _TIMEOUT_SECONDS)
+        with self._sentinel() as sentinel:
+            sentinel.sentinel_reset(MASTER)  # or it would look for the killed one for ever, and wait between failovers
+        wait_until(self._knows_replica, "the Sentinel knows the new replica", _TIMEOUT_SECONDS)
+
+    def split(self) -> None:
+        """Pause the master until the replica is promoted, and wake it up: it believes that it is the master still."""
+        keep_up(self.master)
+        self.master.pause()
+        wait_until(self._is_promoted, "the replica is promoted", _TIMEOUT_SECONDS)
+        self.master.resume()
+
+    def heal(self) -> None:
+        """After `split`: until the Sentinel has made the former master the replica of the new one."""
+        self.master, self.replica = self.replica, self.master
+        wait_until(self._is_in_step, "the former master is a replica", _TIMEOUT_SECONDS)
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exception: object) -> None:
         self._stack.close()
+
+    def _new_server(self, *options: str) -> RedisServer:
+        self._servers += 1
+        directory = self._directory / f"server-{self._servers}"
+        return self._stack.enter_context(RedisServer.start(directory, options=[*_AT_ONCE, *options]))
+
+    def _sentinel(self) -> Redis:
+        return Redis(port=self.port, socket_timeout=5.0)
 
     def _launch(self, directory: Path) -> Child:
         directory.mkdir(parents=True)
@@ -75,13 +108,22 @@ class RedisSentinel:
         )
         return Child([str(redis_program()), str(configuration), "--sentinel"], log=directory / "sentinel.log")
 
-    def _replicas(self) -> int:
+    def _knows_replica(self) -> bool:
         try:
-            with Redis(port=self.port, socket_timeout=5.0) as client:
-                return len(client.sentinel_slaves(MASTER))
+            with self._sentinel() as sentinel:
+                found = sentinel.sentinel_slaves(MASTER)
         except exceptions.ConnectionError:
-            return 0
+            return False
+        return [replica["port"] for replica in found if replica["master-link-status"] == "ok"] == [self.replica.port]
 
     def _is_promoted(self) -> bool:
-        with Redis(port=self.port, socket_timeout=5.0) as client:
-            return bool(client.sentinel_get_master_addr_by_name(MASTER)[1] == self.replica.port)
+        with self._sentinel() as sentinel:
+            return bool(sentinel.sentinel_get_master_addr_by_name(MASTER)[1] == self.replica.port)
+
+    def _is_over(self) -> bool:
+        with self._sentinel() as sentinel:
+            return bool(sentinel.sentinel_master(MASTER)["port"] == self.master.port)
+
+    def _is_in_step(self) -> bool:
+        with self.replica.client() as client:
+            return bool(client.info("replication").get("master_link_status") == "up")

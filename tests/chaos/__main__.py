@@ -19,12 +19,16 @@ def main() -> int:
     """1 where anything was wrong. Logs stay in the directory that is printed then."""
     chosen = _arguments()
     faults = [fault for fault in FAULTS.values() if _is_wanted(fault.name, chosen)]
+    if not faults:
+        sys.exit("none of these faults is possible here")
     directory = Path(mkdtemp(prefix="leadview-chaos-"))
     print(f"seed {chosen.seed}, logs in {directory}, faults: {', '.join(fault.name for fault in faults)}", flush=True)
+    watched = chosen.redis == "sentinel"
     with ExitStack() as stack:
         brokers = stack.enter_context(ApacheKafka.start(directory / "kafka", chosen.kafka_nodes))
         kafka = Kafka("apache", brokers.bootstrap_servers, brokers.create_topic)
-        world = stack.enter_context(World(kafka, "crm.", directory, brokers if chosen.kafka_nodes > 1 else None))
+        harmed = brokers if chosen.kafka_nodes > 1 else None
+        world = stack.enter_context(World(kafka, "crm.", directory, harmed, sentinel=watched))
         report = run(
             world, chosen.seed, chosen.seconds, faults, rates=Rates(chosen.rate, chosen.readers), pairs=chosen.pairs
         )
@@ -35,9 +39,8 @@ def main() -> int:
 
 
 def _is_wanted(name: str, chosen: argparse.Namespace) -> bool:
-    if chosen.faults:
-        return name in chosen.faults.split(",")
-    return chosen.kafka_nodes > 1 or not FAULTS[name].needs_brokers
+    possible = {"", chosen.redis, "brokers" if chosen.kafka_nodes > 1 else ""}
+    return FAULTS[name].needs in possible and (not chosen.faults or name in chosen.faults.split(","))
 
 
 def _arguments() -> argparse.Namespace:
@@ -46,6 +49,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--faults", help=f"some of these, with commas between: {', '.join(FAULTS)}")
     parser.add_argument("--kafka-nodes", type=int, default=1, choices=[1, 3], help="3: brokers are killed, too")
+    parser.add_argument("--redis", default="address", choices=["address", "sentinel"], help="who says where Redis is")
     parser.add_argument("--rate", type=float, default=150.0, help="changes a second")
     parser.add_argument("--readers", type=int, default=3)
     parser.add_argument("--pairs", type=float, default=0.3, help="share of faults with another one inside of them")

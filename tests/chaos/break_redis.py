@@ -7,6 +7,7 @@ from functools import partial
 from math import inf
 from random import Random
 
+from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer
 from devstack.waiting import wait_until
 from tests.chaos.history import CaughtUp, now
@@ -82,6 +83,36 @@ def redis_demoted(world: World, _: Random) -> Iterator[None]:
 @contextmanager
 def failover(world: World, _: Random) -> Iterator[None]:
     """A replica that had fallen behind is promoted: what the primary acknowledged meanwhile is lost."""
+    with _sentinel_failover(world, world.sentinel) if world.sentinel else _address_moves(world):
+        yield
+
+
+@contextmanager
+def _sentinel_failover(world: World, sentinel: RedisSentinel) -> Iterator[None]:
+    """The Sentinel finds out that the primary was killed, and promotes; then a new replica joins."""
+    back_to = now()
+    with sentinel.losing():
+        yield
+        began_at = now()
+        sentinel.fail_over()
+    world.lost(began_at, back_to)
+    sentinel.join()
+
+
+@contextmanager
+def two_masters(world: World, _: Random) -> Iterator[None]:
+    """A master that stood still wakes up after another was promoted, and acknowledges until the Sentinel demotes it."""
+    assert world.sentinel is not None
+    began_at = now()
+    world.sentinel.split()
+    yield
+    world.sentinel.heal()
+    world.lost(began_at, began_at)
+
+
+@contextmanager
+def _address_moves(world: World) -> Iterator[None]:
+    """Without a Sentinel: the address of the primary is that of the replica from then on."""
     replica = world.new_redis()
     with FaultProxy(world.redis.port) as link, replica.client() as client:
         client.replicaof("127.0.0.1", str(link.port))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from itertools import chain
 from random import Random
+from typing import Literal
 
 from msgspec import Struct
 
@@ -13,6 +14,7 @@ from tests.chaos.world import World
 
 _QUIET_SECONDS = 1.0
 
+Needs = Literal["", "brokers", "address", "sentinel"]
 Strike = Callable[[World, Random], AbstractContextManager[None]]
 
 
@@ -20,14 +22,15 @@ class Fault(Struct, frozen=True):
     """Something that breaks. `strike` breaks it on entry and mends it on exit.
 
     `allows`: the statuses that readers may get meanwhile, besides those that the history explains (0: no answer).
-    `seconds`: how long it is at work, from and to. `needs_brokers`: only where brokers may be harmed.
+    `seconds`: how long it is at work, from and to. `needs`: only where brokers may be harmed; where
+    Redis has an address of its own, with a proxy before it; where a Sentinel says which server it is.
     """
 
     name: str
     strike: Strike
     allows: frozenset[int] = frozenset()
     seconds: tuple[float, float] = (0.3, 1.5)
-    needs_brokers: bool = False
+    needs: Needs = ""
     beside: bool = False
     """Another fault may be at work inside of it."""
     inside: bool = False

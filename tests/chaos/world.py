@@ -1,4 +1,4 @@
-"""All that runs in a chaos run: Kafka, Redis behind two fault proxies, projectors, the API."""
+"""All that runs in a chaos run: Kafka, Redis behind two fault proxies or watched by a Sentinel, projectors, the API."""
 
 import shutil
 import subprocess
@@ -15,6 +15,7 @@ import redis
 from devstack.apache_kafka import ApacheKafka
 from devstack.child import Child
 from devstack.ports import free_port
+from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer
 from devstack.waiting import wait_until
 from projector.record import Kind
@@ -35,7 +36,10 @@ _REDIS_OPTIONS = ("--appendfsync", "no", "--auto-aof-rewrite-percentage", "0")
 
 
 class World:
-    """Starts with `start`, ends with the block. `brokers` are there where they may be harmed, too."""
+    """Starts with `start`, ends with the block. `brokers` are there where they may be harmed, too.
+
+    `sentinel`: Redis is what a Sentinel names, and the proxies lead nobody anywhere.
+    """
 
     def __init__(
         self,
@@ -45,6 +49,7 @@ class World:
         brokers: ApacheKafka | None = None,
         *,
         api_redis_timeout: float = 0.5,
+        sentinel: bool = False,
     ) -> None:
         self.brokers = brokers
         self._api_redis_timeout = api_redis_timeout
@@ -52,10 +57,11 @@ class World:
         self.directory = directory
         self._stack = ExitStack()
         self._servers = 0
-        self.redis = self.new_redis()
+        self.sentinel = self._stack.enter_context(RedisSentinel(directory / "redis")) if sentinel else None
+        self.redis = self.sentinel.master if self.sentinel else self.new_redis()
         self.to_projector = self._stack.enter_context(FaultProxy(self.redis.port))
         self.to_api = self._stack.enter_context(FaultProxy(self.redis.port))
-        self.flow = Flow(kafka, prefix, self.redis, directory)
+        self.flow = Flow(kafka, prefix, self.sentinel or self.redis, directory)
         self._stack.callback(self.flow.close)
         self.projectors: dict[str, Child] = {}
         self.partitions = dict.fromkeys(Kind, 0)
@@ -101,16 +107,19 @@ class World:
 
     def projector_settings(self) -> dict[str, object]:
         """Small batches, so that much can happen between them."""
-        return {"redis_url": self.to_projector.url, "batch_records": 200, "kafka_session_timeout": 2}
+        return {"redis_url": self._url(self.to_projector), "batch_records": 200, "kafka_session_timeout": 2}
 
     def start_api(self) -> None:
         """The API on its port; returns when it answers."""
         environment = self.flow.environment(
-            redis_url=self.to_api.url, api_port=self.api_port, api_redis_timeout=self._api_redis_timeout
+            redis_url=self._url(self.to_api), api_port=self.api_port, api_redis_timeout=self._api_redis_timeout
         )
         self._api = Child([sys.executable, "-m", "api"], log=self.directory / "api.log", environment=environment)
         self._stack.callback(self._api.kill)
         wait_until(self.answers, "the API answers", 20)
+
+    def _url(self, proxy: FaultProxy) -> str:
+        return self.sentinel.url if self.sentinel else proxy.url
 
     def answers(self) -> bool:
         """Does the API answer at all?"""
@@ -139,7 +148,7 @@ class World:
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
         """An operator's command, to its end. Raises subprocess.TimeoutExpired."""
-        return self.flow.command(*words, redis_url=self.to_projector.url, kafka_session_timeout=2)
+        return self.flow.command(*words, redis_url=self._url(self.to_projector), kafka_session_timeout=2)
 
     def add_partition(self, kind: Kind) -> None:
         """One more for the topic of this kind."""

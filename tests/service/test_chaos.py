@@ -27,7 +27,7 @@ ACCESS_SECONDS = 2.5
 
 
 def test_everything_breaks_once(kafka: Kafka, topic_prefix: str, tmp_path: Path) -> None:
-    faults = [fault for fault in FAULTS.values() if not fault.needs_brokers and fault.name not in SLOW]
+    faults = [fault for fault in FAULTS.values() if fault.needs in ("", "address") and fault.name not in SLOW]
     with World(kafka, topic_prefix, tmp_path, api_redis_timeout=REDIS_TIMEOUT) as world:
         report = run(world, SEED, 0, faults, pace=PACE, access_seconds=ACCESS_SECONDS)
     assert report.is_right, str(report)
@@ -35,7 +35,7 @@ def test_everything_breaks_once(kafka: Kafka, topic_prefix: str, tmp_path: Path)
 
 def test_brokers_die(apache_jars: Path, tmp_path: Path) -> None:
     """Of three, a leader is killed, and the coordinator of a group stands still; compaction is quick."""
-    faults = [fault for fault in FAULTS.values() if fault.needs_brokers and fault.name not in SLOW]
+    faults = [fault for fault in FAULTS.values() if fault.needs == "brokers" and fault.name not in SLOW]
     with ExitStack() as stack:
         brokers = stack.enter_context(ApacheKafka.start(tmp_path / "kafka", nodes=3))
         kafka = Kafka("apache", brokers.bootstrap_servers, brokers.create_topic)

@@ -14,7 +14,7 @@ from tests.service.api_server import CONTACTS, LEADS, ApiServer, running_api
 from tests.service.records import Caller, Records, head
 from tests.service.services import RedisService
 
-BODY_PLACE = {LEADS: bytes(6), CONTACTS: bytes(3)}
+BODY_PLACE = {LEADS: bytes(6), CONTACTS: bytes(3 + 28)}
 
 
 @pytest.fixture

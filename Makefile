@@ -15,8 +15,9 @@ LOCK = .lock/bin/uv pip compile --quiet --universal --python-version 3.11 --gene
 run: .venv/run.stamp
 	@$(BIN)/python -m devstack $(ARGS)
 
+# Two at a time: much of the time goes into waiting for servers that start, fail and come back.
 test: check
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 check: .venv/dev.stamp
 	$(BIN)/ruff check .

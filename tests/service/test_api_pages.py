@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from uuid import uuid4
 
 import pytest
 
@@ -20,7 +19,7 @@ EXPOSED = {
     "x-ratelimit-reset",
     "x-request-id",
 }
-UNKNOWN = str(uuid4())
+UNKNOWN = "7734d9ad-624d-4093-aa96-4d1cb89f253f"
 
 
 @pytest.fixture(scope="module")

@@ -90,7 +90,9 @@ def _projector(lab: Lab, topics: Topics, server: RedisServer, redis: Redis, case
     """From the first checkpoint to the last: starting and joining the group are left out."""
     if case == NEW:
         redis.flushall()
-    else:
+    elif projectors.covered(redis, PARTITIONS) < topics.count:  # a peer has emptied it since
+        _projector(lab, topics, server, redis, NEW)
+    if case == APPLIED:
         redis.delete(names.POSITIONS)
     child = projectors.start(lab, topics.kafka, server.url, cores=place().worker, group=uuid4().hex)
     try:

@@ -103,7 +103,7 @@ class ProjectorSettings(RedisSettings, frozen=True, kw_only=True):
     ] = 6.0
     batch_records: Annotated[
         int, Meta(ge=1, le=100_000, description="Records read from Kafka before a checkpoint, at most")
-    ] = 2000
+    ] = 5000
     dead_letter_share: Annotated[
         float,
         Meta(gt=0, le=1, description="Share of bad records among the last 1000 that stops the line"),

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import os
 import time
 
 import msgspec
@@ -23,6 +24,8 @@ from schemas.settings import ProjectorSettings
 _CATCH_UP_SECONDS = 60.0
 # Every projector looks once a second at what it has to write: from then on both generations move as one.
 _SETTLE_SECONDS = 2.0
+# Where they share a machine, the API and the projectors come first.
+_NICENESS = 10
 
 
 async def run_rebuild(
@@ -37,6 +40,7 @@ async def run_rebuild(
         raise Refused("Not begun. Mend what is said above, or go on all the same with --force.")
     if arguments.check:
         return 0
+    os.nice(_NICENESS)
     stop = Stop.on_signals()
     try:
         await _replay(arguments, settings, store, console, stop)

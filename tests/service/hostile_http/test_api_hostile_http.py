@@ -3,7 +3,6 @@ else, and leaves no key and nothing of a document in the log."""
 
 import re
 import socket
-from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
@@ -11,35 +10,10 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.service.api_server import LEADS, read_all, responses
-from tests.service.hostile import SECRET, Target, assert_sound, target
-from tests.service.records import Caller, Records
-from tests.service.services import RedisService
+from tests.service.hostile import Target, assert_sound
+from tests.service.records import Caller
 
 REQUEST = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-
-
-@pytest.fixture(scope="module")
-def api(redis_server: RedisService) -> Iterator[Target]:
-    with target(redis_server) as api:
-        yield api
-
-
-@pytest.fixture
-def records(redis_server: RedisService) -> Iterator[Records]:
-    with redis_server.client() as client:
-        yield Records(client)
-
-
-@pytest.fixture
-def caller(records: Records, api: Target) -> Iterator[Caller]:
-    caller = records.caller()
-    yield caller
-    api.assert_quiet(caller)
-
-
-@pytest.fixture
-def lead(records: Records, caller: Caller) -> str:
-    return records.lead(caller.organization_id, {"name": SECRET})
 
 
 BODIES = [

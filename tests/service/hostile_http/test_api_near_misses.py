@@ -1,41 +1,13 @@
 """Ids that try to leave their organization, and keys that are nearly right."""
 
-from collections.abc import Iterator
 from urllib.parse import quote_from_bytes
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.service.api_server import LEADS, responses
-from tests.service.hostile import SECRET, Target, target
+from tests.service.hostile import Target
 from tests.service.records import Caller, Records
-from tests.service.services import RedisService
-
-
-@pytest.fixture(scope="module")
-def api(redis_server: RedisService) -> Iterator[Target]:
-    with target(redis_server) as api:
-        yield api
-
-
-@pytest.fixture
-def records(redis_server: RedisService) -> Iterator[Records]:
-    with redis_server.client() as client:
-        yield Records(client)
-
-
-@pytest.fixture
-def caller(records: Records, api: Target) -> Iterator[Caller]:
-    caller = records.caller()
-    yield caller
-    api.assert_quiet(caller)
-
-
-@pytest.fixture
-def lead(records: Records, caller: Caller) -> str:
-    return records.lead(caller.organization_id, {"name": SECRET})
-
 
 CLOSING = b"GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n"
 

@@ -3,7 +3,6 @@
 import socket
 import struct
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 
 import psutil
@@ -11,33 +10,8 @@ import pytest
 
 from devstack.waiting import wait_until
 from tests.service.api_server import LEADS
-from tests.service.hostile import SECRET, Target, target
-from tests.service.records import Caller, Records
-from tests.service.services import RedisService
-
-
-@pytest.fixture(scope="module")
-def api(redis_server: RedisService) -> Iterator[Target]:
-    with target(redis_server) as api:
-        yield api
-
-
-@pytest.fixture
-def records(redis_server: RedisService) -> Iterator[Records]:
-    with redis_server.client() as client:
-        yield Records(client)
-
-
-@pytest.fixture
-def caller(records: Records, api: Target) -> Iterator[Caller]:
-    caller = records.caller()
-    yield caller
-    api.assert_quiet(caller)
-
-
-@pytest.fixture
-def lead(records: Records, caller: Caller) -> str:
-    return records.lead(caller.organization_id, {"name": SECRET})
+from tests.service.hostile import Target
+from tests.service.records import Caller
 
 
 def flood(api: Target, head: bytes, piece: bytes, seconds: float, *, read: bool) -> float:

@@ -1,0 +1,33 @@
+"""An API whose log is read, and an organization with a lead whose content must never stand there."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.service.hostile import SECRET, Target, target
+from tests.service.records import Caller, Records
+from tests.service.services import RedisService
+
+
+@pytest.fixture(scope="module")
+def api(redis_server: RedisService) -> Iterator[Target]:
+    with target(redis_server) as api:
+        yield api
+
+
+@pytest.fixture
+def records(redis_server: RedisService) -> Iterator[Records]:
+    with redis_server.client() as client:
+        yield Records(client)
+
+
+@pytest.fixture
+def caller(records: Records, api: Target) -> Iterator[Caller]:
+    caller = records.caller()
+    yield caller
+    api.assert_quiet(caller)
+
+
+@pytest.fixture
+def lead(records: Records, caller: Caller) -> str:
+    return records.lead(caller.organization_id, {"name": SECRET})

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import msgspec
 
 from projector.errors import BadRecord
+from schemas.fields import UUID_AS_0, digits_as_0
 
 
 class Kind(StrEnum):
@@ -48,17 +49,15 @@ class EntityKey(msgspec.Struct, frozen=True, gc=False):
     id: str
 
 
-# Compared with the key when its hex digits are made 0: a third of a regular expression's time.
-_HEX_AS_0 = bytes(ord("0") if chr(code) in "0123456789abcdef" else code for code in range(256))
-_ORGANIZATION_KEY = b"00000000-0000-0000-0000-000000000000"
-_ENTITY_KEY = _ORGANIZATION_KEY + b":" + _ORGANIZATION_KEY
+_LOWER_CASE = digits_as_0("0123456789abcdef")
+_ENTITY_KEY = UUID_AS_0 + b":" + UUID_AS_0
 
 
 def entity_key(record: Record) -> EntityKey:
     """Read a record's message key. Raises BadRecord: upper case would have gone to another partition, unordered."""
     key = record.key or b""
     is_organization = record.kind is Kind.ORGANIZATION
-    if key.translate(_HEX_AS_0) != (_ORGANIZATION_KEY if is_organization else _ENTITY_KEY):
+    if key.translate(_LOWER_CASE) != (UUID_AS_0 if is_organization else _ENTITY_KEY):
         shape = "<organization_id>" if is_organization else "<organization_id>:<entity_id>"
         raise BadRecord(f"the message key is not {shape} with ids in lower case")
     text = key.decode()

@@ -15,11 +15,19 @@ Sha256Hex = Annotated[str, Meta(pattern="^[0-9a-fA-F]{64}$", min_length=64, max_
 # JSON's own grammar of a number, so that the text can stand in a document exactly as it was sent; with an exponent that
 # readers can take: many refuse what is beyond an IEEE double. Here, too, `$` alone would let a trailing line feed pass.
 DecimalText = Annotated[str, Meta(pattern=r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,2})?$(?!\n)", max_length=64)]
-_HEX_AS_0 = bytes(ord("0") if chr(code) in "0123456789abcdefABCDEF" else code for code in range(256))
-_UUID_AS_0 = b"00000000-0000-0000-0000-000000000000"
+UUID_AS_0 = b"00000000-0000-0000-0000-000000000000"
+"""A canonical UUID whose digits were made 0: comparing with it takes a third of a regular expression's time."""
 CustomFieldValue = str | int | float | bool | list[str] | None
+
+
+def digits_as_0(digits: str) -> bytes:
+    """The table for `bytes.translate` that makes each of these digits 0."""
+    return bytes(ord("0") if chr(code) in digits else code for code in range(256))
+
+
+_ANY_CASE = digits_as_0("0123456789abcdefABCDEF")
 
 
 def are_uuids(texts: list[str]) -> bool:
     """Whether each of these, of 36 characters, is a canonical UUID in any case."""
-    return "".join(texts).encode().translate(_HEX_AS_0) == _UUID_AS_0 * len(texts)
+    return "".join(texts).encode().translate(_ANY_CASE) == UUID_AS_0 * len(texts)

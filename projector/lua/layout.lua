@@ -112,10 +112,29 @@ local function collect_former(stored_lead, contact, former)
   if before ~= '' and before ~= contact and before ~= former[1] then former[#former + 1] = before end
 end
 
--- Add to a script's reply what it found for one of its records: number and id, each.
-local function add_all(reply, number, ids)
-  for _, id in ipairs(ids) do
-    reply[#reply + 1] = number
-    reply[#reply + 1] = id
+-- Write the records of a call, in all generations. ARGV begins with the number of generations and `again`; then each
+-- record has `arguments` of ARGV, and of KEYS its organization and `keys` for each generation.
+-- `write(a, k, found)` gets a record's places in both; it answers whether it was newer, and adds ids to `found`.
+-- Returns the reply: a digit for each record; then, for each id that was found, the record's number (from 0) and the id.
+local function write_each(arguments, keys, write)
+  local generations, k = tonumber(ARGV[1]), 1
+  local codes, reply = {}, { '' }
+  for a = 3, #ARGV, arguments do
+    local result, found = STALE, {}
+    if organization_is_deleted(KEYS[k]) then
+      result = ORGANIZATION_DELETED
+    else
+      for i = k + 1, k + keys * generations, keys do
+        if write(a, i, found) then result = WRITTEN end
+      end
+    end
+    for _, id in ipairs(found) do
+      reply[#reply + 1] = #codes
+      reply[#reply + 1] = id
+    end
+    codes[#codes + 1] = result
+    k = k + 1 + keys * generations
   end
+  reply[1] = table.concat(codes)
+  return reply
 end

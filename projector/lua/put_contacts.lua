@@ -8,8 +8,6 @@
 --         that show another summary, the contact's number (from 0) and the lead's id in the index: also when stale, so
 --         that a fan-out that broke off goes on
 
-local generations, again = tonumber(ARGV[1]), ARGV[2]
-
 -- Write a newer value, with the first lead of the index in its place. Returns the beginning of what is stored then.
 local function put(value, name, leads, stored)
   local first = first_of(stored)
@@ -26,25 +24,10 @@ local function put(value, name, leads, stored)
   return string.sub(value, 1, 37) .. new_first
 end
 
-local codes, reply = {}, { '' }
-local k = 1
-for a = 3, #ARGV do
-  local result, pending = STALE, {}
-  if organization_is_deleted(KEYS[k]) then
-    result = ORGANIZATION_DELETED
-  else
-    for i = k + 1, k + 2 * generations, 2 do
-      local stored = redis.call('GETRANGE', KEYS[i], 0, CONTACT_BODY - 1)
-      if is_newer(stored, ARGV[a], again) then
-        stored = put(ARGV[a], KEYS[i], KEYS[i + 1], stored)
-        result = WRITTEN
-      end
-      collect_pending(stored, KEYS[i + 1], pending)
-    end
-  end
-  codes[#codes + 1] = result
-  add_all(reply, #codes - 1, pending)
-  k = k + 1 + 2 * generations
-end
-reply[1] = table.concat(codes)
-return reply
+return write_each(1, 2, function(a, k, pending)
+  local stored = redis.call('GETRANGE', KEYS[k], 0, CONTACT_BODY - 1)
+  local newer = is_newer(stored, ARGV[a], ARGV[2])
+  if newer then stored = put(ARGV[a], KEYS[k], KEYS[k + 1], stored) end
+  collect_pending(stored, KEYS[k + 1], pending)
+  return newer
+end)

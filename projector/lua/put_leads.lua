@@ -7,8 +7,6 @@
 -- Returns a list: a digit for each lead (STALE, WRITTEN or ORGANIZATION_DELETED); then, for each other contact that a
 --         written lead belonged to, the lead's number (from 0) and that contact's UUID (generations may differ)
 
-local generations, again = tonumber(ARGV[1]), ARGV[2]
-
 local function put(a, stored, lead, contact, leads)
   if not is_live(ARGV[a]) then
     redis.call('SET', lead, marker(stored, ARGV[a]))
@@ -21,25 +19,10 @@ local function put(a, stored, lead, contact, leads)
   index_put(contact, leads, first_of(value), ARGV[a + 3], mark)
 end
 
-local codes, reply = {}, { '' }
-local k = 1
-for a = 3, #ARGV, 5 do
-  local result, former = STALE, {}
-  if organization_is_deleted(KEYS[k]) then
-    result = ORGANIZATION_DELETED
-  else
-    for i = k + 1, k + 3 * generations, 3 do
-      local stored = redis.call('GETRANGE', KEYS[i], 0, 191)
-      if is_newer(stored, ARGV[a], again) then
-        put(a, stored, KEYS[i], KEYS[i + 1], KEYS[i + 2])
-        result = WRITTEN
-        collect_former(stored, ARGV[a + 4], former)
-      end
-    end
-  end
-  codes[#codes + 1] = result
-  add_all(reply, #codes - 1, former)
-  k = k + 1 + 3 * generations
-end
-reply[1] = table.concat(codes)
-return reply
+return write_each(5, 3, function(a, k, former)
+  local stored = redis.call('GETRANGE', KEYS[k], 0, 191)
+  if not is_newer(stored, ARGV[a], ARGV[2]) then return false end
+  put(a, stored, KEYS[k], KEYS[k + 1], KEYS[k + 2])
+  collect_former(stored, ARGV[a + 4], former)
+  return true
+end)

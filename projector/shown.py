@@ -1,8 +1,9 @@
 """Which records of a batch are shown by documents already: those need not be decoded, mapped and sent once more.
 
-A topic that is read again (after a rewind, or by a rebuild that goes on) is passed over four times as fast so. A record
-counts as shown only where its very coordinates stand in the document, in every generation, and its value holds the
-version that stands there too: a topic that was deleted and made again uses its offsets for other events.
+A topic that is read again (after a rewind, or by a rebuild that goes on) is passed over at twice the rate so (the
+benchmark `projector` prints it). A record counts as shown only where its very coordinates stand in the document, in
+every generation, and its value holds the version that stands there too: a topic that was deleted and made again uses
+its offsets for other events.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

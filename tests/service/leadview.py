@@ -183,6 +183,8 @@ class Leadview:
         try:
             return bool(self._offsets(_HEAD))
         except KafkaException:  # brokers hear of a new topic one after the other
+            # Sometimes librdkafka keeps "unknown topic" for as long as one asks: a new client has heard nothing yet.
+            self.admin = topics.admin(self.kafka.bootstrap_servers)
             return False
 
     def _offsets(self, which: OffsetSpec) -> dict[Partition, int]:

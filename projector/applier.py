@@ -59,15 +59,24 @@ class Applier:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def apply(self, intents: Sequence[Intent], generations: Generations, *, again: bool = False) -> Applied:
+    async def apply(
+        self,
+        intents: Sequence[Intent],
+        generations: Generations,
+        *,
+        again: bool = False,
+        together: int = command.TOGETHER,
+    ) -> Applied:
         """Write the intents, in any order, in all these generations, with all that follows from them.
+
+        No script call holds more than `together` documents.
 
         With `again`, documents and API keys are written once more where the stored ones show the very same events.
         """
         if not intents:
             return Applied()
         clustered = await self._store.clustered()
-        calls = list(command.calls(intents, generations, again=again, clustered=clustered))
+        calls = list(command.calls(intents, generations, again=again, clustered=clustered, together=together))
         replies = await self._store.run([call.command for call in calls])
         applied = Applied()
         moves: list[Command] = []

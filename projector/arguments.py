@@ -58,7 +58,7 @@ def _rebuild(command: argparse.ArgumentParser) -> None:
     command.add_argument("--check", action="store_true", help="only look what it would cost")
     command.add_argument("--promote", action="store_true", help="verify and serve it when it is complete")
     command.add_argument("--max-latency", type=float, default=10.0, metavar="MS",
-                         help="yield while the API waits longer than this for Redis (p99); 0 never yields")  # fmt: skip
+                         help="wait while the API waits longer than this for Redis (p99); 0 never yields")  # fmt: skip
     command.add_argument("--organization", type=_uuid, help="write one organization's documents again, in place")
     one = command.add_mutually_exclusive_group()
     one.add_argument("--lead", type=_uuid, help="only this lead of the organization")

@@ -22,7 +22,7 @@ from schemas import names
 
 Generations = tuple[int, ...]
 TOGETHER = 20
-"""Documents in one call of a script, at most. Fewer cost more each; more would keep a reader waiting."""
+"""Documents in one call of a script, where nobody says less. Fewer cost more each; more would keep a reader waiting."""
 LEADS = 100
 """Leads that one call brings up to date, at most."""
 T = TypeVar("T")
@@ -52,9 +52,14 @@ class Call(msgspec.Struct, frozen=True, gc=False):
 
 
 def calls(
-    intents: Iterable[Intent], generations: Generations, *, again: bool = False, clustered: bool = False
+    intents: Iterable[Intent],
+    generations: Generations,
+    *,
+    again: bool = False,
+    clustered: bool = False,
+    together: int = TOGETHER,
 ) -> Iterator[Call]:
-    """The calls for these intents: many documents in each, on a cluster those of one organization.
+    """The calls for these intents: up to `together` documents in each, on a cluster those of one organization.
 
     Those of one entity keep their order. With `again` a document or API key is written once more where the stored
     one shows the very same event.
@@ -75,9 +80,9 @@ def calls(
             case _:
                 assert_never(intent)
     # Contacts first: a lead that comes after its contact needs no second write.
-    for some_contacts in groups(contacts, _organization, clustered=clustered):
+    for some_contacts in groups(contacts, _organization, clustered=clustered, most=together):
         yield Call(put_contacts(some_contacts, generations, again=again), some_contacts)
-    for some_leads in groups(leads, _organization, clustered=clustered):
+    for some_leads in groups(leads, _organization, clustered=clustered, most=together):
         yield Call(put_leads(some_leads, generations, again=again), some_leads)
 
 

@@ -101,11 +101,10 @@ async def _pairs(store: Store, live: int, other: int, sample: float) -> AsyncIte
 
 async def document_names(store: Store, sample: float) -> AsyncIterator[tuple[bytes, int, bytes, bytes]]:
     """Owner, generation, kind and short id of every document, or of a share that is the same in all generations."""
-    async with store.errors():
-        async for name in store.redis.scan_iter(match=b"lv:{*}*", count=2000):
-            match = names.DOCUMENT.fullmatch(name)
-            if match and match[3] in _KINDS and in_sample(match[4], sample):
-                yield match[1], int(match[2]), match[3], match[4]
+    async for name in store.scan(b"lv:{*}*"):
+        match = names.DOCUMENT.fullmatch(name)
+        if match and match[3] in _KINDS and in_sample(match[4], sample):
+            yield match[1], int(match[2]), match[3], match[4]
 
 
 def in_sample(short_id: bytes, sample: float) -> bool:

@@ -15,6 +15,7 @@ from typing import assert_never
 from projector import generations
 from projector.applier import Applied, Applier
 from projector.batch import Batch
+from projector.burst import WIDE, Burst
 from projector.checkpoint import NONE, GenerationsChanged, Position, Step, Stored, WentBack
 from projector.errors import LineStopped, Superseded, Unavailable
 from projector.guard import BadRecordGuard
@@ -32,10 +33,6 @@ from schemas.settings import ProjectorSettings
 _WAIT_SECONDS = 0.5
 _LOOK_SECONDS = 1.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
-# Decoding shares the event loop with Kafka's heartbeat, and with the other line.
-_SLICE = 200
-# Slices on their way to Redis: with one, it and we would wait for each other in turns.
-_AT_ONCE = 3
 
 logger = logging.getLogger(__name__)
 
@@ -129,13 +126,15 @@ class Line:
     async def _write(self, batch: Batch) -> Applied:
         """Write slices while the next ones are decoded: a few at once, in any order: versions guard each write."""
         applied = Applied()
+        burst = await self._burst()
         writing: set[asyncio.Task[Applied]] = set()
         try:
-            for intents in batch.slices(_SLICE):
+            for intents in batch.slices(burst.slice):
                 await self._pace()
-                if len(writing) == _AT_ONCE:
+                if len(writing) == burst.slices:
                     _add(applied, writing, await _first_of(writing))
-                writing.add(asyncio.create_task(self._applier.apply(intents, self._writing)))
+                applying = self._applier.apply(intents, self._writing, together=burst.documents)
+                writing.add(asyncio.create_task(applying))
                 await asyncio.sleep(0)  # lets the slice out, and a heartbeat in
             while writing:
                 _add(applied, writing, await _first_of(writing))
@@ -261,6 +260,10 @@ class Line:
             await self._commit()
             self._positions.clear()
             self._uncommitted.clear()
+
+    async def _burst(self) -> Burst:
+        """Called before each batch: a line that must yield to others writes less at once."""
+        return WIDE
 
     async def _pace(self) -> None:
         """Called before each slice: a line that must yield to others does it here."""

@@ -130,14 +130,13 @@ async def _sweep(store: Store, generation: int) -> int:
 
 async def _sweep_once(store: Store, generation: int) -> int:
     found = 0
-    async with store.errors():
-        slice_: list[bytes] = []
-        async for name in store.redis.scan_iter(match=names.of_generation(generation), count=1000):
-            slice_.append(name)
-            if len(slice_) == _SLICE:
-                found += await _unlink(store, generation, slice_)
-                slice_ = []
-        return found + await _unlink(store, generation, slice_)
+    slice_: list[bytes] = []
+    async for name in store.scan(names.of_generation(generation)):
+        slice_.append(name)
+        if len(slice_) == _SLICE:
+            found += await _unlink(store, generation, slice_)
+            slice_ = []
+    return found + await _unlink(store, generation, slice_)
 
 
 async def _unlink(store: Store, generation: int, keys: list[bytes]) -> int:

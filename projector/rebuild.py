@@ -16,6 +16,7 @@ from contextlib import suppress
 import msgspec
 
 from projector import generations
+from projector.burst import Burst
 from projector.command import Command, Generations
 from projector.errors import LineStopped, Refused, Unavailable
 from projector.generations import Description, Registry
@@ -172,6 +173,9 @@ class ReplayLine(Line):
         super().__init__("rebuild", settings, [kind], group_id, store, ledger)
         self._throttle = throttle
         self._generation = rebuild.generation
+
+    async def _burst(self) -> Burst:
+        return await self._throttle.burst()
 
     async def _pace(self) -> None:
         await self._throttle.wait()

@@ -69,5 +69,9 @@ class RebuildView:
         rate = (found.done - self._began[1]) / max(now - self._began[0], 0.001)
         left = "done" if found.finished else f"{duration(found.left / rate) if rate > 1 else '?'} left"
         behind = await lag(self._store, await reader.range(list(self._rebuild.ranges)))
-        slowed = f", waiting {self._throttle.pause * 1000:.0f} ms a slice for the API" if self._throttle.pause else ""
-        return found.done, found.total, f"{rate:,.0f}/s, {left}, live lag {behind:,}{slowed}"
+        return found.done, found.total, f"{rate:,.0f}/s, {left}, live lag {behind:,}{self._yielding()}"
+
+    def _yielding(self) -> str:
+        if self._throttle.pause:
+            return f", waiting {self._throttle.pause * 1000:.0f} ms a slice for the API"
+        return ", in small slices for the API" if self._throttle.yields else ""

@@ -78,13 +78,12 @@ async def _erase(store: Store, organization_id: str) -> bool:
 
 async def _erase_once(store: Store, owner: bytes) -> int:
     dropped = 0
-    async with store.errors():
-        slice_: list[bytes] = []
-        async for name in store.redis.scan_iter(match=names.of_organization(owner), count=1000):
-            slice_.append(name)
-            if len(slice_) == _SLICE:
-                dropped += await _drop(store, owner, slice_)
-                slice_ = []
+    slice_: list[bytes] = []
+    async for name in store.scan(names.of_organization(owner)):
+        slice_.append(name)
+        if len(slice_) == _SLICE:
+            dropped += await _drop(store, owner, slice_)
+            slice_ = []
     return dropped + await _drop(store, owner, slice_)
 
 

@@ -1,4 +1,4 @@
-"""Makes a replay yield while the live API's answers from Redis get slow.
+"""Makes a replay yield: it writes little at once while the API answers requests, and waits while its answers are slow.
 
 Each API worker writes into the hash `lv:latency`, every half second, "<p99 of its calls in microseconds> <time in ms>".
 """
@@ -6,6 +6,7 @@ Each API worker writes into the hash `lv:latency`, every half second, "<p99 of i
 import asyncio
 import time
 
+from projector.burst import NARROW, WIDE, Burst
 from projector.errors import Unavailable
 from projector.store import Store
 from schemas import names
@@ -16,12 +17,13 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
 
 
 class Throttle:
-    """`limit` is the latency, in seconds, above which the replay slows down; 0 never does."""
+    """`limit` is the latency, in seconds, above which the replay waits; with 0 it yields to nobody."""
 
     def __init__(self, store: Store, limit: float) -> None:
         self._store = store
         self._limit = limit
         self._pause = 0.0
+        self._burst = WIDE
         self._looked_at = 0.0
 
     @property
@@ -29,23 +31,37 @@ class Throttle:
         """Seconds that each slice waits now."""
         return self._pause
 
+    @property
+    def yields(self) -> bool:
+        """Whether it writes little at once now."""
+        return self._burst is NARROW
+
+    async def burst(self) -> Burst:
+        """How much to write at once."""
+        await self._look()
+        return self._burst
+
     async def wait(self) -> None:
         """Wait as long as is needed before the next slice."""
-        if self._limit and time.monotonic() - self._looked_at > _LOOK_SECONDS:
-            self._looked_at = time.monotonic()
-            self._adapt(await self._slowest())
+        await self._look()
         if self._pause:
             await asyncio.sleep(self._pause)
 
+    async def _look(self) -> None:
+        if self._limit and time.monotonic() - self._looked_at > _LOOK_SECONDS:
+            self._looked_at = time.monotonic()
+            self._adapt(await self._slowest())
+
     def _adapt(self, slowest: float) -> None:
         """Twice the pause while it is too slow, a fifth less while it is not."""
+        self._burst = NARROW if slowest else WIDE
         if slowest > self._limit:
             self._pause = min(max(2 * self._pause, _FIRST_PAUSE), _LONGEST_PAUSE)
         else:
             self._pause = 0.8 * self._pause if self._pause > _FIRST_PAUSE / 2 else 0.0
 
     async def _slowest(self) -> float:
-        """The slowest worker's latency in seconds; 0 where no API is running."""
+        """The slowest worker's latency in seconds; 0 where no API answers anything."""
         try:
             async with self._store.errors():
                 found = await self._store.redis.hvals(names.LATENCY)

@@ -12,6 +12,7 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from redis import RedisCluster
 
 from devstack.waiting import wait_until
+from projector.burst import NARROW
 from projector.record import Kind
 from projector.reference import Entity
 from schemas import names
@@ -23,9 +24,9 @@ from tests.service.leadview import Leadview
 pytestmark = pytest.mark.apache
 
 
-def slow_api(leadview: Leadview) -> None:
-    """An API worker that says from now on that it waits a second for Redis: every rebuild yields to it."""
-    leadview.redis.hset(names.LATENCY, "test", f"1000000 {now_ms() + 3_600_000}")
+def slow_api(leadview: Leadview, microseconds: int = 1_000_000) -> None:
+    """An API worker that says from now on that it waits so long for Redis: every rebuild yields to it."""
+    leadview.redis.hset(names.LATENCY, "test", f"{microseconds} {now_ms() + 3_600_000}")
 
 
 def assert_equal_and_right(leadview: Leadview, *generations: int) -> None:
@@ -120,6 +121,21 @@ def test_the_whole_cycle_on_a_cluster(leadview_on_cluster: Leadview) -> None:
     assert_equal_and_right(leadview, 2)
     done = leadview.run("verify")
     assert done.status == 0, done.output
+
+
+@pytest.mark.parametrize(("options", "yields"), [((), True), (("--max-latency", "0"), False)])
+def test_little_at_once_while_the_api_answers(leadview: Leadview, options: tuple[str, ...], yields: bool) -> None:
+    leadview.publish(Changes(leads=800, contacts=300).initial())
+    leadview.start("run")
+    leadview.wait_until_served()
+    slow_api(leadview, 500)
+    leadview.redis.config_resetstat()
+    done = leadview.run("rebuild", *options)
+    assert done.status == 0, done.output
+    calls = leadview.redis.info("commandstats")["cmdstat_evalsha"]["calls"]
+    assert (calls > 1100 / NARROW.documents) is yields, calls
+    assert ("in small slices for the API" in done) is yields
+    assert_equal_and_right(leadview, 1, 2)
 
 
 def test_interrupted_given_up_and_begun_again(leadview: Leadview) -> None:

@@ -78,3 +78,12 @@ def test_throttle_adapts() -> None:
     for _ in range(30):
         throttle._adapt(0.001)
     assert throttle.pause == 0
+
+
+def test_little_at_once_while_the_api_answers() -> None:
+    throttle = Throttle(None, 0.010)  # type: ignore[arg-type]  # asks nobody here
+    yields = [throttle.yields]
+    for slowest in (0.0005, 0.011, 0.0):
+        throttle._adapt(slowest)
+        yields.append(throttle.yields)
+    assert yields == [False, True, True, False]

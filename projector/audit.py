@@ -16,7 +16,7 @@ from projector.lag import lag
 from projector.record import Kind, Record, entity_key
 from projector.reference import Entity, Reference
 from projector.report import Difference, Report
-from projector.store import Store
+from projector.store import SLICE, Store
 from projector.suspects import Ranges, look_again, read_covered
 from projector.tags import expected_tags, hashes, stored_tags
 from schemas import names
@@ -25,7 +25,6 @@ from schemas.settings import ProjectorSettings
 
 _KINDS = {b"l": Kind.LEAD, b"c": Kind.CONTACT}
 _READ = (Kind.ORGANIZATION, Kind.CONTACT, Kind.LEAD)
-_SLICE = 500
 
 
 async def audit(
@@ -120,7 +119,7 @@ async def _entities(store: Store, generation: int, sample: float) -> AsyncIterat
     async for owner, number, letter, short in document_names(store, sample):
         if number == generation:
             entities.append((_KINDS[letter], names.organization_id(owner), names.long_id(short)))
-            if len(entities) == _SLICE:
+            if len(entities) == SLICE:
                 yield entities
                 entities = []
     yield entities

@@ -12,11 +12,10 @@ from zlib import crc32
 import msgspec
 
 from projector.report import Difference, Report
-from projector.store import Store
+from projector.store import SLICE, Store
 from schemas import names
 from schemas.layouts import CONTACT_BODY, LEAD_BODY, TAGS, read_head
 
-_SLICE = 500
 _ROUNDS = 3
 _PAUSE_SECONDS = 0.5
 # More than these are not read again: so many do not differ for a moment only.
@@ -70,8 +69,8 @@ async def _look_again(store: Store, pairs: list[Pair]) -> list[Difference]:
         await asyncio.sleep(_PAUSE_SECONDS)
         still: list[Pair] = []
         differences = []
-        for start in range(0, len(pairs), _SLICE):
-            slice_ = pairs[start : start + _SLICE]
+        for start in range(0, len(pairs), SLICE):
+            slice_ = pairs[start : start + SLICE]
             for pair, (before, after) in zip(slice_, await _values(store, slice_), strict=True):
                 if difference := _difference(pair, before, after):
                     still.append(pair)
@@ -93,7 +92,7 @@ async def _pairs(store: Store, live: int, other: int, sample: float) -> AsyncIte
             continue
         found_in.append(generation)
         pairs.append(Pair(b"%b%d%b%b" % (owner, live, kind, short), b"%b%d%b%b" % (owner, other, kind, short)))
-        if len(pairs) == _SLICE:
+        if len(pairs) == SLICE:
             yield found_in, pairs
             found_in, pairs = [], []
     yield found_in, pairs

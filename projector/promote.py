@@ -9,14 +9,13 @@ from projector.errors import Refused
 from projector.generations import Registry
 from projector.ledger import Ledger
 from projector.rebuild import change_writing
-from projector.store import Store
+from projector.store import SLICE, Store
 from schemas import names
 
 # API processes follow the pointer within a second, and serve nothing on one older than two.
 _GRACE_SECONDS = 5.0
 # Every projector looks once a second at what it has to write; a batch may be on its way even then.
 _SETTLE_SECONDS = 3.0
-_SLICE = 500
 
 
 async def promote(store: Store, generation: int) -> tuple[int, int]:
@@ -133,7 +132,7 @@ async def _sweep_once(store: Store, generation: int) -> int:
     slice_: list[bytes] = []
     async for name in store.scan(names.of_generation(generation)):
         slice_.append(name)
-        if len(slice_) == _SLICE:
+        if len(slice_) == SLICE:
             found += await _unlink(store, generation, slice_)
             slice_ = []
     return found + await _unlink(store, generation, slice_)

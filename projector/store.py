@@ -17,8 +17,9 @@ from schemas import names
 from schemas.settings import RedisSettings
 
 _LUA = files("projector") / "lua"
-# A reader waits for as long as one SCAN takes: with 1000, that was up to 2.5 ms.
-_SCAN_COUNT = 100
+SLICE = 100
+"""Keys that operators' commands scan, read or drop at once: what a reader asks for waits behind them. (A SCAN of 1000
+took up to 2.5 ms.)"""
 
 
 class Script:
@@ -134,7 +135,7 @@ class Store:
     async def scan(self, pattern: bytes) -> AsyncIterator[bytes]:
         """The names of keys like this, one perhaps more than once. Raises Unavailable."""
         async with self.errors():
-            async for name in self.redis.scan_iter(match=pattern, count=_SCAN_COUNT):
+            async for name in self.redis.scan_iter(match=pattern, count=SLICE):
                 yield name
 
     async def _send(self, requests: Sequence[Request], history: int | None = None) -> list[Any]:

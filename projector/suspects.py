@@ -16,7 +16,7 @@ from projector.kafka import Reader, topic
 from projector.ledger import Ledger
 from projector.record import Kind, Partition
 from projector.reference import Entity, Reference
-from projector.store import Store
+from projector.store import SLICE, Store
 from projector.tags import expected_tags, hashes, stored_tags
 from schemas import names
 from schemas.layouts import CONTACT_BODY, HEAD, read_head
@@ -24,7 +24,6 @@ from schemas.settings import ProjectorSettings
 
 _ROUNDS = 5
 _PAUSE_SECONDS = 0.3
-_SLICE = 500
 # Whole documents are kept of so many at most.
 _MOST = 50_000
 
@@ -118,10 +117,10 @@ def _key(organization_id: str, id_: str) -> bytes:
 
 async def _read_stored(store: Store, generation: int, entities: list[Entity], exact: _Exact) -> list[_Stored]:
     found: list[_Stored] = []
-    for start in range(0, len(entities), _SLICE):
+    for start in range(0, len(entities), SLICE):
         async with store.errors():
             pipeline = store.redis.pipeline(transaction=False)
-            for kind, organization_id, id_ in entities[start : start + _SLICE]:
+            for kind, organization_id, id_ in entities[start : start + SLICE]:
                 owner = names.organization(organization_id)
                 newest = exact.hashed.newest.get((kind, organization_id, id_))
                 # A name that nothing has, where no contact is to be looked at.
@@ -132,7 +131,7 @@ async def _read_stored(store: Store, generation: int, entities: list[Entity], ex
                 pipeline.getrange(names.contact(owner, generation, contact_id), 0, CONTACT_BODY - 1)
                 pipeline.zscore(names.contact_leads(owner, generation, contact_id), names.short_id(id_))
             replies = await pipeline.execute()
-        for number, (_, _, id_) in enumerate(entities[start : start + _SLICE]):
+        for number, (_, _, id_) in enumerate(entities[start : start + SLICE]):
             organization, value, contact, score = replies[4 * number : 4 * number + 4]
             found.append(_Stored(organization, value, contact, shown_mark(contact, score, names.short_id(id_))))
     return found

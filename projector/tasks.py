@@ -18,13 +18,12 @@ from projector.command import Command
 from projector.errors import Unavailable
 from projector.kafka import open_reader
 from projector.record import Kind
-from projector.store import Store
+from projector.store import SLICE, Store
 from schemas import names
 from schemas.settings import ProjectorSettings
 
 # Short, and renewed: a projector that died, and a lock that came back with an old Redis, hold nobody up for long.
 _LOCK_SECONDS = 6
-_SLICE = 500
 _REPLAYED = (Kind.API_KEY, Kind.CONTACT, Kind.LEAD)
 
 logger = logging.getLogger(__name__)
@@ -81,7 +80,7 @@ async def _erase_once(store: Store, owner: bytes) -> int:
     slice_: list[bytes] = []
     async for name in store.scan(names.of_organization(owner)):
         slice_.append(name)
-        if len(slice_) == _SLICE:
+        if len(slice_) == SLICE:
             dropped += await _drop(store, owner, slice_)
             slice_ = []
     return dropped + await _drop(store, owner, slice_)

@@ -13,6 +13,8 @@ from schemas import names
 
 _LOOK_SECONDS = 0.5
 _FRESH_MS = 3000
+# Without an answer for so long, nobody is there to yield to; a caller may come back before we hear of it.
+_ALONE_SECONDS = 5.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
 
 
@@ -23,7 +25,7 @@ class Throttle:
         self._store = store
         self._limit = limit
         self._pause = 0.0
-        self._burst = WIDE
+        self._answered_at = time.monotonic()
         self._looked_at = 0.0
 
     @property
@@ -34,12 +36,12 @@ class Throttle:
     @property
     def yields(self) -> bool:
         """Whether it writes little at once now."""
-        return self._burst is NARROW
+        return self._limit > 0 and time.monotonic() - self._answered_at < _ALONE_SECONDS
 
     async def burst(self) -> Burst:
         """How much to write at once."""
         await self._look()
-        return self._burst
+        return NARROW if self.yields else WIDE
 
     async def wait(self) -> None:
         """Wait as long as is needed before the next slice."""
@@ -54,7 +56,8 @@ class Throttle:
 
     def _adapt(self, slowest: float) -> None:
         """Twice the pause while it is too slow, a fifth less while it is not."""
-        self._burst = NARROW if slowest else WIDE
+        if slowest:
+            self._answered_at = time.monotonic()
         if slowest > self._limit:
             self._pause = min(max(2 * self._pause, _FIRST_PAUSE), _LONGEST_PAUSE)
         else:

@@ -81,9 +81,14 @@ def test_throttle_adapts() -> None:
 
 
 def test_little_at_once_while_the_api_answers() -> None:
-    throttle = Throttle(None, 0.010)  # type: ignore[arg-type]  # asks nobody here
-    yields = [throttle.yields]
-    for slowest in (0.0005, 0.011, 0.0):
+    throttle, never = Throttle(None, 0.010), Throttle(None, 0)  # type: ignore[arg-type]  # they ask nobody here
+    assert (throttle.yields, never.yields) == (True, False), "nobody knows yet whether an API answers"
+    yields = []
+    for slowest in (0.0, 0.0005, 0.0):
+        throttle._answered_at -= 4.0
         throttle._adapt(slowest)
         yields.append(throttle.yields)
-    assert yields == [False, True, True, False]
+    assert yields == [True, True, True]
+    throttle._answered_at -= 4.0
+    throttle._adapt(0.0)
+    assert not throttle.yields

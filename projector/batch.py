@@ -69,7 +69,7 @@ class Batch:
 
     def _intents(self, partition: Partition, records: list[Record]) -> Iterator[Intent]:
         """What the records of a partition ask for; nothing of bad ones. Raises LineStopped where too many are."""
-        note, oldest = self._guard.note, self._oldest
+        good, newest, oldest = 0, None, self._oldest
         for record, shown_time in zip(records, self._shown.get(partition) or repeat(None), strict=False):
             intent, time = None, shown_time
             if time is None:
@@ -77,16 +77,21 @@ class Batch:
                     change = read(record)
                     intent, time = mapping.intent(change, record), change.time
                 except BadRecord as error:
+                    self._guard.passed(good)
+                    good = 0
                     self._park(record, error)
                     continue
-            note(None)
-            self._event_times[partition] = time
+            good, newest = good + 1, time
             if oldest is None or time < oldest:
-                self._oldest = oldest = time
+                oldest = time
             if intent:
                 yield intent
             else:
                 self.left_out += 1
+        self._guard.passed(good)
+        self._oldest = oldest
+        if newest is not None:
+            self._event_times[partition] = newest
 
     def _park(self, record: Record, error: BadRecord) -> None:
         letter = DeadLetter.of(record, error.reason)

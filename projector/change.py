@@ -70,8 +70,7 @@ def read(record: Record) -> Change:
 
 
 def _read_event(record: Record, value: bytes) -> tuple[events.Data, int | None]:
-    headers = dict(record.headers)
-    if "ce_specversion" in headers:
+    if record.headers and "ce_specversion" in (headers := dict(record.headers)):
         return _read_binary(record.kind, headers, value)
     event = _STRUCTURED[record.kind].decode(value)
     if event.datacontenttype is not None:
@@ -108,7 +107,10 @@ def _check_json(content_type: str) -> None:
 
 def _check_ids(key: EntityKey, entity: events.Data) -> None:
     """The key's ids are UUIDs already, so that those of the data are when they are the same."""
-    if entity.id.lower() != key.id or entity.organization_id.lower() != key.organization_id:
+    if not (
+        (entity.id == key.id or entity.id.lower() == key.id)
+        and (entity.organization_id == key.organization_id or entity.organization_id.lower() == key.organization_id)
+    ):
         raise BadRecord("id and organization_id of the data are not those of the message key")
     if isinstance(entity, events.Lead):
         _check_other_ids(entity)

@@ -111,12 +111,12 @@ def put_leads(leads: Sequence[PutLead | DeleteLead], generations: Generations, *
         if isinstance(lead, DeleteLead):
             for generation in generations:
                 keys += (names.lead(owner, generation, lead.id), owner, owner)
-            arguments += (lead.head, b"", b"", b"", b"")
+            arguments += (lead.head, b"", b"")
             continue
         lead_id, contact_id = names.short_id(lead.id), names.short_id(lead.contact_id)
         for generation in generations:
             keys += names.lead_with_contact(owner, generation, lead_id, contact_id)
-        arguments += (lead.head + lead.tag, lead.before, lead.after, lead_id, lead.contact_id.encode())
+        arguments += (lead.head + lead.tag, lead.before, lead.after)
     return Command("put_leads", keys, arguments)
 
 

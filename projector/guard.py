@@ -26,12 +26,15 @@ class BadRecordGuard:
         trial._bad = self._bad.copy()  # noqa: SLF001  # of its own class
         return trial
 
-    def note(self, reason: str | None) -> None:
-        """Count a record: `reason` says what is wrong with it, None that nothing is. Raises LineStopped."""
-        self._seen += 1
-        if reason is None:
+    def passed(self, count: int) -> None:
+        """Count so many good records."""
+        self._seen += count
+        if count:
             self._row = 0
-            return
+
+    def note(self, reason: str) -> None:
+        """Count a bad record: `reason` says what is wrong with it. Raises LineStopped."""
+        self._seen += 1
         self._row += 1
         self._bad.append(self._seen)
         while self._bad[0] <= self._seen - WINDOW:

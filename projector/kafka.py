@@ -101,7 +101,7 @@ class Source:
             polled = await self._consumer.getmany(timeout_ms=int(wait * 1000), max_records=most)
         # What was fetched before it was placed, or meanwhile, is not from where the caller wants it.
         return {
-            Partition(*partition): [self._record(message) for message in messages]
+            Partition(*partition): records(messages, self._kinds[partition.topic])
             for partition, messages in polled.items()
             if messages and Partition(*partition) in placed & self._placed
         }
@@ -131,9 +131,6 @@ class Source:
         if wanted:
             async with _errors():
                 await self._consumer.commit(wanted)
-
-    def _record(self, message: Any) -> Record:
-        return record(message, self._kinds[message.topic])
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
@@ -238,7 +235,7 @@ class Reader:
             for at, messages in polled.items():
                 partition = Partition(*at)
                 last = open_ranges[partition]
-                found = [record(m, self._kinds[m.topic]) for m in messages if m.offset < last]
+                found = records([message for message in messages if message.offset < last], self._kinds[at.topic])
                 if found:
                     yield found
             await self._close_finished(open_ranges)
@@ -274,18 +271,21 @@ async def open_reader(settings: ProjectorSettings, kinds: Sequence[Kind]) -> Asy
         await reader.stop()
 
 
-def record(message: Any, kind: Kind) -> Record:
-    """One of aiokafka's records as ours."""
-    return Record(
-        message.topic,
-        message.partition,
-        message.offset,
-        message.timestamp,
-        message.key,
-        message.value,
-        message.headers,
-        kind,
-    )
+def records(messages: Iterable[Any], kind: Kind) -> list[Record]:
+    """aiokafka's records of one topic as ours."""
+    return [
+        Record(
+            message.topic,
+            message.partition,
+            message.offset,
+            message.timestamp,
+            message.key,
+            message.value,
+            message.headers,
+            kind,
+        )
+        for message in messages
+    ]
 
 
 @asynccontextmanager

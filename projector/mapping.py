@@ -71,28 +71,29 @@ def lead_document(lead: events.Lead) -> documents.Lead:
     """The document of a lead (specification, "Lead"), its contact still to be put in."""
     counts = lead.counts or events.Counts()
     quote = lead.quote
+    # By position: for more than 15 keywords CPython makes a dictionary, which took a third of the whole mapping.
     return documents.Lead(
-        id=lead.id.lower(),
-        organization_id=lead.organization_id.lower(),
-        contact_id=lead.contact_id.lower(),
-        stage=lead.stage,
-        event_type_key=lead.event_type_key,
-        event_location=lead.event_location,
-        referrer=lead.referrer,
-        source=_source(lead.attribution),
-        assigned_to=lead.assigned_to.lower() if lead.assigned_to else None,
-        booking_id=lead.booking_id,
-        tags=lead.tags or [],
-        events=[_event(event) for event in lead.events or ()],
-        contact=_CONTACT,
-        # The digits as they were sent: a float would lose some.
-        quote_total=cast(Any, msgspec.Raw(quote.total.encode())) if quote and quote.total else None,
-        notes_count=counts.notes or 0,
-        tasks_count=counts.tasks or 0,
-        quotes_count=counts.quotes or 0,
-        archived_at=_utc(lead.archived_at) if lead.archived_at else None,
-        created_at=_utc(lead.created_at),
-        updated_at=_utc(lead.updated_at),
+        lead.id.lower(),
+        lead.organization_id.lower(),
+        lead.contact_id.lower(),
+        lead.stage,
+        lead.event_type_key,
+        lead.event_location,
+        lead.referrer,
+        _source(lead.attribution),
+        lead.assigned_to.lower() if lead.assigned_to else None,
+        lead.booking_id,
+        lead.tags or [],
+        [_event(event) for event in lead.events] if lead.events else [],
+        _CONTACT,
+        # The total's digits as they were sent: a float would lose some.
+        cast(Any, msgspec.Raw(quote.total.encode())) if quote and quote.total else None,
+        counts.notes or 0,
+        counts.tasks or 0,
+        counts.quotes or 0,
+        _utc(lead.archived_at) if lead.archived_at else None,
+        _utc(lead.created_at),
+        _utc(lead.updated_at),
     )
 
 
@@ -160,7 +161,7 @@ def _utc(time: datetime) -> datetime:
 
 def _put_lead(key: EntityKey, head: bytes, document: documents.Lead) -> PutLead:
     body = _encode(document)
-    before, after = body.split(b"\0")
+    before, _, after = body.partition(b"\0")
     return PutLead(key.organization_id, key.id, document.contact_id, head, content_hash(body), before, after)
 
 

@@ -12,6 +12,8 @@ from schemas.fields import UUID_AS_0, digits_as_0
 class Kind(StrEnum):
     """The kinds of entity, by the name of their topic."""
 
+    __hash__ = str.__hash__  # Enum's own is a Python function, and each record is looked up by its kind
+
     LEAD = "leads"
     CONTACT = "contacts"
     ORGANIZATION = "organizations"

@@ -5,7 +5,7 @@ Their shape is kept apart from the events': an internal change of the core produ
 
 from typing import Annotated, Any
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import Meta, Struct, UnsetType
 
 from schemas.events import Stage
 from schemas.fields import CustomFieldValue, Timestamp, Uuid
@@ -38,7 +38,7 @@ class ContactSummary(Struct, frozen=True, kw_only=True):
     phone_number: Annotated[str | None, Meta(description="Phone number")]
 
 
-class Lead(Struct, frozen=True, kw_only=True):
+class Lead(Struct, frozen=True):  # by position: the projector makes very many
     """One lead with its contact summary and its events."""
 
     id: Annotated[Uuid, Meta(description="Lead identifier")]
@@ -48,9 +48,7 @@ class Lead(Struct, frozen=True, kw_only=True):
     event_type_key: Annotated[str | None, Meta(description="Event type chosen by the customer")]
     event_location: Annotated[str | None, Meta(description="Location recorded on the lead itself")]
     referrer: Annotated[str | None, Meta(description="Where the customer came from, when known")]
-    source: Annotated[
-        dict[str, Any] | UnsetType, Meta(description="Raw attribution data. Absent when there is none")
-    ] = UNSET
+    source: Annotated[dict[str, Any] | UnsetType, Meta(description="Raw attribution data. Absent when there is none")]
     assigned_to: Annotated[Uuid | None, Meta(description="Assigned staff member")]
     booking_id: Annotated[str | None, Meta(description="Set once the lead is converted to a booking")]
     tags: Annotated[list[str], Meta(description="Tags on the lead")]

@@ -133,6 +133,7 @@ def _open(operation: str, summary: str, schema: Json, more: Json | None = None) 
 
 def _components() -> Json:
     _, schemas = msgspec.json.schema_components(_COMPONENTS, ref_template="#/components/schemas/{name}")
+    schemas["Lead"]["required"].remove("source")  # it can be UNSET
     names = {_response_name(status): status for status in _ERRORS}
     return {
         "schemas": schemas,

@@ -106,10 +106,10 @@ local function contact_of(stored_lead)
   return string.sub(stored_lead, 157, 192)
 end
 
--- Collect (in `former`, each once) the contact that a stored lead belongs to, where it is another one.
-local function collect_former(stored_lead, contact, former)
+-- Collect (in `former`, each once) the contact that a stored lead belongs to, where its new body names another one.
+local function collect_former(stored_lead, body, former)
   local before = contact_of(stored_lead)
-  if before ~= '' and before ~= contact and before ~= former[1] then former[#former + 1] = before end
+  if before ~= '' and before ~= string.sub(body, 77, 112) and before ~= former[1] then former[#former + 1] = before end
 end
 
 -- Write the records of a call, in all generations. ARGV begins with the number of generations and `again`; then each

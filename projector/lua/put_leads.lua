@@ -3,7 +3,7 @@
 -- KEYS  for each lead: organization; then for each generation: lead, its contact, the contact's leads (a marker has no
 --       contact: there both are the organization)
 -- ARGV  1 number of generations  2 '1' for again, else ''; then for each lead: head and tag, body before the contact,
---       body after it, lead's id in the index, contact's UUID (a marker: its head, and four times '')
+--       body after it (a marker: its head, and two times '')
 -- Returns a list: a digit for each lead (STALE, WRITTEN or ORGANIZATION_DELETED); then, for each other contact that a
 --         written lead belonged to, the lead's number (from 0) and that contact's UUID (generations may differ)
 
@@ -16,13 +16,13 @@ local function put(a, stored, lead, contact, leads)
   local summary, mark = summary_of(value)
   local place = struct.pack('<I3I3', #ARGV[a + 1], #summary)
   redis.call('SET', lead, ARGV[a] .. mark .. place .. ARGV[a + 1] .. summary .. ARGV[a + 2])
-  index_put(contact, leads, first_of(value), ARGV[a + 3], mark)
+  index_put(contact, leads, first_of(value), string.sub(lead, -22), mark)
 end
 
-return write_each(5, 3, function(a, k, former)
+return write_each(3, 3, function(a, k, former)
   local stored = redis.call('GETRANGE', KEYS[k], 0, 191)
   if not is_newer(stored, ARGV[a], ARGV[2]) then return false end
   put(a, stored, KEYS[k], KEYS[k + 1], KEYS[k + 2])
-  collect_former(stored, ARGV[a + 4], former)
+  collect_former(stored, ARGV[a + 1], former)
   return true
 end)

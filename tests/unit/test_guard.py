@@ -10,8 +10,11 @@ def stopped_after(pattern: str, share: float, row: int) -> int | None:
     """How many records of `pattern` (`x` bad, `.` good) were counted when the line stopped."""
     guard = BadRecordGuard(share, row)
     for count, record in enumerate(pattern, start=1):
+        if record != "x":
+            guard.passed(1)
+            continue
         try:
-            guard.note("it is bad" if record == "x" else None)
+            guard.note("it is bad")
         except LineStopped:
             return count
     return None

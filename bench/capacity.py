@@ -40,7 +40,7 @@ INPUTS = (
     Input("q", "Redis's CPU for a request", "µs", "api", "64 connections", "Redis CPU a request"),
     Input("p", "projector's CPU for an event", "µs", "projector", "new records", "CPU a record"),
     Input("w", "Redis's CPU for an event", "µs", "projector", "new records", "Redis CPU a record"),
-    Input("r", "rebuild by one process", "records/s", "rebuild", "during the rebuild", "rate"),
+    Input("r", "rebuild by one process while the API answers", "records/s", "rebuild", "during the rebuild", "rate"),
 )  # fmt: skip
 
 

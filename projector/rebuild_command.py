@@ -24,7 +24,6 @@ from schemas.settings import ProjectorSettings
 _CATCH_UP_SECONDS = 60.0
 # Every projector looks once a second at what it has to write: from then on both generations move as one.
 _SETTLE_SECONDS = 2.0
-# Where they share a machine, the API and the projectors come first.
 _NICENESS = 10
 
 
@@ -40,7 +39,8 @@ async def run_rebuild(
         raise Refused("Not begun. Mend what is said above, or go on all the same with --force.")
     if arguments.check:
         return 0
-    os.nice(_NICENESS)
+    if arguments.max_latency:
+        _come_last()
     stop = Stop.on_signals()
     try:
         await _replay(arguments, settings, store, console, stop)
@@ -56,6 +56,15 @@ async def run_rebuild(
         "complete. Next: `verify --next` to look at it, `promote` to verify and serve it, `drop` to give it up"
     )
     return 0
+
+
+def _come_last() -> None:
+    """Where they share a machine, the API and the projectors come first."""
+    try:
+        # Unlike a nice process, an idle one makes way at once when another wakes up.
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    except (AttributeError, OSError):  # not Linux, or not allowed here
+        os.nice(_NICENESS)
 
 
 async def _replay(

@@ -61,8 +61,7 @@ class World:
         self.redis = self.sentinel.master if self.sentinel else self.new_redis()
         self.to_projector = self._stack.enter_context(FaultProxy(self.redis.port))
         self.to_api = self._stack.enter_context(FaultProxy(self.redis.port))
-        self.flow = Flow(kafka, prefix, self.sentinel or self.redis, directory)
-        self._stack.callback(self.flow.close)
+        self.flow = self._stack.enter_context(Flow(kafka, prefix, self.sentinel or self.redis, directory))
         self.projectors: dict[str, Child] = {}
         self.partitions = dict.fromkeys(Kind, 0)
         self.publishing = threading.Lock()

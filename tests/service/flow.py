@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import redis
@@ -37,7 +37,7 @@ SETTLE_SECONDS = 40.0
 
 
 class Flow:
-    """One test's world. Everything that it starts ends with `close`."""
+    """One test's world: a context manager that ends everything that it has started."""
 
     def __init__(
         self, kafka: Kafka, prefix: str, server: RedisServer | RedisCluster | RedisSentinel, directory: Path
@@ -153,7 +153,10 @@ class Flow:
             consumer.close()
         return {(at.topic, at.partition): at.offset for at in found if at.offset >= 0}
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
         for child in self._children:
             child.kill()
         self.client.close()

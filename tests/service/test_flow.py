@@ -40,11 +40,8 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 
 @pytest.fixture
 def flow(kafka: Kafka, topic_prefix: str, server: RedisServer, tmp_path: Path) -> Iterator[Flow]:
-    flow = Flow(kafka, topic_prefix, server, tmp_path)
-    try:
+    with Flow(kafka, topic_prefix, server, tmp_path) as flow:
         yield flow
-    finally:
-        flow.close()
 
 
 @pytest.mark.parametrize("projectors", [pytest.param(1, id="one projector"), pytest.param(3, id="three projectors")])

@@ -59,11 +59,8 @@ def replicated(tmp_path: Path) -> Iterator[RedisCluster]:
 
 @pytest.fixture
 def flow(kafka: Kafka, topic_prefix: str, cluster: RedisCluster, tmp_path: Path) -> Iterator[Flow]:
-    flow = Flow(kafka, topic_prefix, cluster, tmp_path)
-    try:
+    with Flow(kafka, topic_prefix, cluster, tmp_path) as flow:
         yield flow
-    finally:
-        flow.close()
 
 
 def other_than(cluster: RedisCluster, node: RedisServer) -> RedisServer:
@@ -138,12 +135,11 @@ async def test_slots_move_while_it_is_used(flow: Flow, cluster: RedisCluster) ->
 async def test_a_primary_fails_and_its_replica_had_lost_the_tail(
     kafka: Kafka, topic_prefix: str, replicated: RedisCluster, tmp_path: Path
 ) -> None:
-    flow = Flow(kafka, topic_prefix, replicated, tmp_path)
-    flow.create_topics()
-    flow.publish(*ACCESS, crm.contact(1), crm.lead(1))
-    flow.publish_all(traffic(1, 300))
-    number = replicated.primaries.index(replicated.owner(ORGANIZATION))
-    try:
+    with Flow(kafka, topic_prefix, replicated, tmp_path) as flow:
+        flow.create_topics()
+        flow.publish(*ACCESS, crm.contact(1), crm.lead(1))
+        flow.publish_all(traffic(1, 300))
+        number = replicated.primaries.index(replicated.owner(ORGANIZATION))
         flow.start(batch_records=200)
         await flow.settled()
         await wait_until(lambda: flow.client.hget(names.GENERATIONS, "live") == b"1", "it is served")
@@ -156,8 +152,6 @@ async def test_a_primary_fails_and_its_replica_had_lost_the_tail(
             await wait_until(lambda: lead(api).status == 200, "the API is back", 1.5)
             await flow.settled()
             assert lead(api).json["stage"] == "STALE"
-    finally:
-        flow.close()
 
 
 async def test_one_trip_a_request(cluster: RedisCluster) -> None:

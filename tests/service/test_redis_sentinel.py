@@ -41,11 +41,10 @@ async def test_a_failover_that_loses_acknowledged_writes(
 ) -> None:
     """The projector notices by the positions, and repairs; the API follows within a second of the promotion."""
     key = mint(crm.ORGANIZATION)
-    flow = Flow(kafka, topic_prefix, redis, tmp_path)
-    flow.create_topics()
-    flow.publish(crm.organization(1), crm.api_key(1, hash=key_hash(key)), crm.contact(1), crm.lead(1))
-    flow.publish_all(traffic(1, 300))
-    try:
+    with Flow(kafka, topic_prefix, redis, tmp_path) as flow:
+        flow.create_topics()
+        flow.publish(crm.organization(1), crm.api_key(1, hash=key_hash(key)), crm.contact(1), crm.lead(1))
+        flow.publish_all(traffic(1, 300))
         flow.start(batch_records=200)
         await flow.settled()
         await wait_until(lambda: flow.client.hget(names.GENERATIONS, "live") == b"1", "it is served")
@@ -58,8 +57,6 @@ async def test_a_failover_that_loses_acknowledged_writes(
             await wait_until(lambda: api.get(LEADS + crm.LEAD, key=key).status == 200, "the API is back", 1.5)
             await flow.settled()
             assert api.get(LEADS + crm.LEAD, key=key).json["stage"] == "STALE"
-    finally:
-        flow.close()
 
 
 async def test_a_batch_is_not_covered_where_redis_has_restarted_meanwhile(tmp_path: Path) -> None:

@@ -51,11 +51,10 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 @pytest.mark.apache
 async def test_the_example_is_enough(kafka: Kafka, topic_prefix: str, server: RedisServer, tmp_path: Path) -> None:
     key = mint(crm.ORGANIZATION)
-    flow = Flow(kafka, topic_prefix, server, tmp_path)
-    flow.create_topics(partitions=1)
-    flow.publish(crm.organization(1), crm.api_key(1, hash=key_hash(key)), crm.contact(1), crm.lead(1))
-    projector = access("leadview-projector")
-    try:
+    with Flow(kafka, topic_prefix, server, tmp_path) as flow:
+        flow.create_topics(partitions=1)
+        flow.publish(crm.organization(1), crm.api_key(1, hash=key_hash(key)), crm.contact(1), crm.lead(1))
+        projector = access("leadview-projector")
         flow.start(**projector)
         await flow.settled()
         flow.publish(crm.contact(2, first_name="Grace"), crm.organization(1, id=crm.OTHER_ORGANIZATION))
@@ -71,8 +70,6 @@ async def test_the_example_is_enough(kafka: Kafka, topic_prefix: str, server: Re
             await wait_until(lambda: flow.client.exists(names.LATENCY), "the API reports its latency")
         refused = {entry["object"] for entry in flow.client.acl_log()}
         assert refused <= {"client|setinfo"}  # redis-py names itself from Redis 7.2 on, and need not
-    finally:
-        flow.close()
 
 
 @pytest.mark.parametrize(

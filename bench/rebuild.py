@@ -32,9 +32,9 @@ _REBUILT_SECONDS = 600.0
 class Rebuild:
     name = "rebuild"
     what = (
-        "A rebuild of 1,000,000 records beside the live generation by one process, as it is delivered (it writes little "
-        "at once while the API answers); and the API's latency before and meanwhile, where 500 requests a second come "
-        "(open loop). A live projector runs beside it."
+        "A rebuild of 1,000,000 records beside the live generation by one process, as it is delivered (while the API "
+        "answers it writes little at once); and the API's latency before and meanwhile, where 500 requests a second "
+        "come (open loop). A live projector runs beside it."
     )
     metrics = (_RATE, _TIME, P50, _CALL_P99, P999, _LATE)
     subjects = (Subject(OURS, "leadview", "`python -m projector rebuild`, and one API worker"),)

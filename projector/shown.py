@@ -6,7 +6,9 @@ every generation, and its value holds the version that stands there too: a topic
 its offsets for other events.
 """
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from projector.command import Command, Generations, contact_keys, groups
@@ -18,6 +20,7 @@ from schemas.layouts import HEAD
 
 # A look at the head of a document is short work for Redis.
 _TOGETHER = 100
+_CALLS = 10
 
 
 class _Asked(NamedTuple):
@@ -27,6 +30,9 @@ class _Asked(NamedTuple):
     key: EntityKey
     times: list[int | None]
     place: int
+
+
+_Call = tuple[Command, list[_Asked]]
 
 
 async def shown_times(
@@ -39,12 +45,24 @@ async def shown_times(
     times: dict[Partition, list[int | None]] = {
         partition: [None] * len(records) for partition, records in polled.items()
     }
-    calls = list(_calls(polled, times, generations, clustered=await store.clustered()))
-    replies = await store.run([command for command, _ in calls])
-    for (_, asked), heads in zip(calls, replies, strict=True):
-        for number, one in enumerate(asked):
-            one.times[one.place] = event_time(one.record, heads[number * HEAD : number * HEAD + HEAD])
+    calls = _calls(polled, times, generations, clustered=await store.clustered())
+    asking: list[tuple[list[_Call], asyncio.Task[list[bytes]]]] = []
+    try:
+        while some := list(islice(calls, _CALLS)):
+            asking.append((some, asyncio.create_task(store.run([command for command, _ in some]))))
+            await asyncio.sleep(0)  # lets it out: Redis looks these up while the next are made
+        for some, task in asking:
+            for (_, asked), heads in zip(some, await task, strict=True):
+                _note(asked, heads)
+    finally:
+        await asyncio.gather(*(task for _, task in asking), return_exceptions=True)
     return times
+
+
+def _note(asked: list[_Asked], heads: bytes) -> None:
+    """What the script answered for these."""
+    for number, one in enumerate(asked):
+        one.times[one.place] = event_time(one.record, heads[number * HEAD : number * HEAD + HEAD])
 
 
 def event_time(record: Record, head: bytes) -> int | None:
@@ -68,7 +86,7 @@ def _calls(
     generations: Generations,
     *,
     clustered: bool,
-) -> Iterator[tuple[Command, list[_Asked]]]:
+) -> Iterator[_Call]:
     by_kind: dict[Kind, list[_Asked]] = {kind: [] for kind in DOCUMENT_KINDS}
     for partition, records in polled.items():
         if records[0].kind in by_kind:

@@ -9,7 +9,8 @@ its offsets for other events.
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple
+
+import msgspec
 
 from projector.command import Command, Generations, contact_keys, groups
 from projector.errors import BadRecord
@@ -23,7 +24,7 @@ _TOGETHER = 100
 _CALLS = 10
 
 
-class _Asked(NamedTuple):
+class _Asked(msgspec.Struct, frozen=True, gc=False):
     """A record that is asked for, and where its answer belongs."""
 
     record: Record

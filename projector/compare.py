@@ -100,10 +100,10 @@ async def _pairs(store: Store, live: int, other: int, sample: float) -> AsyncIte
 
 async def document_names(store: Store, sample: float) -> AsyncIterator[tuple[bytes, int, bytes, bytes]]:
     """Owner, generation, kind and short id of every document, or of a share that is the same in all generations."""
-    async for name in store.scan(b"lv:{*}*"):
-        match = names.DOCUMENT.fullmatch(name)
-        if match and match[3] in _KINDS and in_sample(match[4], sample):
-            yield match[1], int(match[2]), match[3], match[4]
+    async for keys in store.scan(b"lv:{*}*"):
+        for match in map(names.DOCUMENT.fullmatch, keys):
+            if match and match[3] in _KINDS and in_sample(match[4], sample):
+                yield match[1], int(match[2]), match[3], match[4]
 
 
 def in_sample(short_id: bytes, sample: float) -> bool:

@@ -9,7 +9,7 @@ from projector.errors import Refused
 from projector.generations import Registry
 from projector.ledger import Ledger
 from projector.rebuild import change_writing
-from projector.store import SLICE, Store
+from projector.store import Store
 from schemas import names
 
 # API processes follow the pointer within a second, and serve nothing on one older than two.
@@ -124,22 +124,23 @@ async def _sweep(store: Store, generation: int) -> int:
     total = 0
     while found := await _sweep_once(store, generation):
         total += found
+    await _check_unwritten(store, generation)  # that nothing is left may mean that Redis was emptied
     return total
 
 
 async def _sweep_once(store: Store, generation: int) -> int:
     found = 0
-    slice_: list[bytes] = []
-    async for name in store.scan(names.of_generation(generation)):
-        slice_.append(name)
-        if len(slice_) == SLICE:
-            found += await _unlink(store, generation, slice_)
-            slice_ = []
-    return found + await _unlink(store, generation, slice_)
+    async for keys in store.scan(names.of_generation(generation)):
+        found += await _unlink(store, generation, keys)
+    return found
+
+
+async def _check_unwritten(store: Store, generation: int) -> None:
+    if generation in (await _still_dropping(store, generation)).writing:
+        raise Refused(f"Generation {generation} is written again: look at `status`.")
 
 
 async def _unlink(store: Store, generation: int, keys: list[bytes]) -> int:
     """One command a key: they belong to many organizations, and so to many slots of a cluster."""
-    if generation in (await _still_dropping(store, generation)).writing:
-        raise Refused(f"Generation {generation} is written again: look at `status`.")
+    await _check_unwritten(store, generation)
     return sum(await store.ask([(b"UNLINK", key) for key in keys]))

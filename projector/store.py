@@ -132,11 +132,17 @@ class Store:
         except ERRORS as error:
             raise _unavailable(error) from error
 
-    async def scan(self, pattern: bytes) -> AsyncIterator[bytes]:
-        """The names of keys like this, one perhaps more than once. Raises Unavailable."""
+    async def scan(self, pattern: bytes) -> AsyncIterator[list[bytes]]:
+        """The names of keys like this, in slices; one perhaps more than once. Raises Unavailable."""
+        found: list[bytes] = []
         async with self.errors():
             async for name in self.redis.scan_iter(match=pattern, count=SLICE):
-                yield name
+                found.append(name)
+                if len(found) == SLICE:
+                    yield found
+                    found = []
+        if found:
+            yield found
 
     async def _send(self, requests: Sequence[Request], history: int | None = None) -> list[Any]:
         async with self.errors():

@@ -18,7 +18,7 @@ from projector.command import Command
 from projector.errors import Unavailable
 from projector.kafka import open_reader
 from projector.record import Kind
-from projector.store import SLICE, Store
+from projector.store import Store
 from schemas import names
 from schemas.settings import ProjectorSettings
 
@@ -77,18 +77,12 @@ async def _erase(store: Store, organization_id: str) -> bool:
 
 async def _erase_once(store: Store, owner: bytes) -> int:
     dropped = 0
-    slice_: list[bytes] = []
-    async for name in store.scan(names.of_organization(owner)):
-        slice_.append(name)
-        if len(slice_) == SLICE:
-            dropped += await _drop(store, owner, slice_)
-            slice_ = []
-    return dropped + await _drop(store, owner, slice_)
+    async for keys in store.scan(names.of_organization(owner)):
+        dropped += await _drop(store, owner, keys)
+    return dropped
 
 
 async def _drop(store: Store, owner: bytes, keys: list[bytes]) -> int:
-    if not keys:
-        return 0
     [dropped] = await store.run([Command("erase", [owner, *keys], [])])
     return max(0, int(dropped))
 

@@ -59,3 +59,10 @@ async def test_redis_forgets_a_drop(redis_server: RedisService, reached: Callabl
 async def test_one_generation_is_always_written(projection: Projection) -> None:
     assert not await change_writing(projection.store, (1,), ())
     assert projection.client.hget(names.POSITIONS, "writing") is None
+
+
+async def test_redis_is_emptied_in_the_last_pass(redis_server: RedisService) -> None:
+    """Nothing is left to sweep, but that does not mean that the drop is done."""
+    async with open_projection(redis_server) as projection:
+        with pytest.raises(Refused, match="emptied or went back"):
+            await promote._sweep(projection.store, 1)

@@ -107,10 +107,7 @@ def _check_json(content_type: str) -> None:
 
 def _check_ids(key: EntityKey, entity: events.Data) -> None:
     """The key's ids are UUIDs already, so that those of the data are when they are the same."""
-    if not (
-        (entity.id == key.id or entity.id.lower() == key.id)
-        and (entity.organization_id == key.organization_id or entity.organization_id.lower() == key.organization_id)
-    ):
+    if entity.id.lower() != key.id or entity.organization_id.lower() != key.organization_id:
         raise BadRecord("id and organization_id of the data are not those of the message key")
     if isinstance(entity, events.Lead):
         _check_other_ids(entity)

@@ -15,6 +15,7 @@ from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer, RedisServerMissing
 from tests.service.leadview import Leadview
 from tests.service.projection import Projection, open_projection
+from tests.service.records import Records
 from tests.service.services import Kafka, RedisService, empty_redis, not_available, start_kafka, start_redis
 
 _REDIS_FIXTURES = ("redis_server", "redis_cluster_server", "redis_shards")
@@ -28,6 +29,12 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
         except RedisServerMissing as error:
             not_available(str(error))
         yield service
+
+
+@pytest.fixture
+def records(redis_server: RedisService) -> Iterator[Records]:
+    with redis_server.client() as client:
+        yield Records(client)
 
 
 @pytest.fixture(scope="session")

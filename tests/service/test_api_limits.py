@@ -26,12 +26,6 @@ def api(redis_server: RedisService) -> Iterator[ApiServer]:
         yield api
 
 
-@pytest.fixture
-def records(redis_server: RedisService) -> Iterator[Records]:
-    with redis_server.client() as client:
-        yield Records(client)
-
-
 @pytest.mark.parametrize("quota", [1, 5, 24])
 def test_exactly_n_of_n_and_one_concurrent_callers_pass(api: ApiServer, records: Records, quota: int) -> None:
     caller = records.caller(key_limit=(quota, 60), organization_limit=(1000, 60))

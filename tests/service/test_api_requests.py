@@ -30,12 +30,6 @@ def api(redis_server: RedisService) -> Iterator[ApiServer]:
 
 
 @pytest.fixture
-def records(redis_server: RedisService) -> Iterator[Records]:
-    with redis_server.client() as client:
-        yield Records(client)
-
-
-@pytest.fixture
 def caller(records: Records) -> Caller:
     return records.caller()
 

@@ -16,12 +16,6 @@ def api(redis_server: RedisService) -> Iterator[Target]:
 
 
 @pytest.fixture
-def records(redis_server: RedisService) -> Iterator[Records]:
-    with redis_server.client() as client:
-        yield Records(client)
-
-
-@pytest.fixture
 def caller(records: Records, api: Target) -> Iterator[Caller]:
     caller = records.caller()
     yield caller

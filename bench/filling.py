@@ -6,11 +6,11 @@ from itertools import islice
 
 from devstack.redis_server import RedisServer
 from projector import mapping
-from projector.applier import Applier
 from projector.change import read
 from projector.intent import Intent
 from projector.record import Record
-from projector.store import Store
+from projector.redis.applier import Applier
+from projector.redis.store import Store
 from schemas.settings import ProjectorSettings
 
 _BATCH = 500

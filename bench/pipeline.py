@@ -18,8 +18,8 @@ from devstack.child import Child
 from devstack.kafka_jars import why_unavailable
 from devstack.redis_server import RedisServer
 from devstack.waiting import wait_until
-from projector.generations import Description
-from projector.ledger import FIRST, parse_generations
+from projector.ledger.generations import Description
+from projector.ledger.ledger import FIRST, parse_generations
 from projector.record import Record
 from schemas import names
 

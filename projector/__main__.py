@@ -9,12 +9,12 @@ import msgspec
 import uvloop
 from rich.console import Console
 
-from projector import rebuild_command, show, status
-from projector.arguments import parse
-from projector.dead_letters_command import run_dead_letters
+from projector.commands import rebuild, show, status
+from projector.commands.arguments import parse
+from projector.commands.dead_letters import run_dead_letters
 from projector.errors import ProjectorError
+from projector.redis.store import Store
 from projector.run import run
-from projector.store import Store
 from schemas.logs import configure
 from schemas.settings import ProjectorSettings, SettingsError, load
 
@@ -76,11 +76,11 @@ _COMMANDS: dict[str, Command] = {
     "status": _status,
     "show": _show,
     "dead-letters": run_dead_letters,
-    "rebuild": rebuild_command.run_rebuild,
-    "verify": rebuild_command.run_verify,
-    "promote": rebuild_command.run_promote,
-    "rollback": rebuild_command.run_rollback,
-    "drop": rebuild_command.run_drop,
+    "rebuild": rebuild.run_rebuild,
+    "verify": rebuild.run_verify,
+    "promote": rebuild.run_promote,
+    "rollback": rebuild.run_rollback,
+    "drop": rebuild.run_drop,
 }
 
 if __name__ == "__main__":

@@ -4,14 +4,14 @@ import asyncio
 import logging
 
 from projector.errors import Unavailable
-from projector.keeper import Keeper
-from projector.ledger import Ledger
-from projector.line import Line
+from projector.ledger.ledger import Ledger
+from projector.line.line import Line
+from projector.line.metrics import MetricsServer
 from projector.mapping import VERSION
-from projector.metrics import MetricsServer
 from projector.record import ACCESS_KINDS, DOCUMENT_KINDS
+from projector.redis.store import Store
 from projector.stop import Stop
-from projector.store import Store
+from projector.upkeep.keeper import Keeper
 from schemas.settings import ProjectorSettings, effective
 
 logger = logging.getLogger(__name__)

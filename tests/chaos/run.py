@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct, field
 
-from projector import generations
+from projector.ledger import generations
 from projector.record import Kind
 from schemas import names
 from tests.chaos.checker import Checker, Verdict

@@ -4,13 +4,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from projector import command, mapping
-from projector.applier import Applied, Applier
+from projector import mapping
 from projector.change import read
 from projector.intent import Intent
 from projector.record import Record
+from projector.redis import calls
+from projector.redis.applier import Applied, Applier
+from projector.redis.store import Store
 from projector.reference import Entity
-from projector.store import Store
 from schemas import names
 from schemas.settings import ProjectorSettings
 from tests.service import stored
@@ -33,14 +34,14 @@ class Projection:
 
     async def call(self, record: Record) -> Any:
         """What the script of a record answers, with nothing that would follow from it."""
-        [call] = command.calls([intent_of(record)], (1,))
+        [call] = calls.calls([intent_of(record)], (1,))
         [reply] = await self.store.run([call.command])
         return reply
 
     async def crash(self, *records: Record, generations: tuple[int, ...] = (1,)) -> None:
         """Write these records, and die before anything that would follow from the answers."""
-        calls = command.calls([intent_of(record) for record in records], generations, clustered=True)
-        await self.store.run([call.command for call in calls])
+        wanted = calls.calls([intent_of(record) for record in records], generations, clustered=True)
+        await self.store.run([call.command for call in wanted])
 
     def documents(self, generation: int = 1) -> dict[Entity, bytes]:
         return stored.documents(self.client, generation)

@@ -7,10 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from projector import promote
 from projector.errors import Refused
-from projector.generations import Description
-from projector.rebuild import change_writing
+from projector.ledger.generations import Description, change_writing
+from projector.rebuild import drop
 from schemas import names
 from tests import crm
 from tests.service.projection import Projection, open_projection
@@ -44,7 +43,7 @@ async def test_redis_forgets_a_drop(redis_server: RedisService, reached: Callabl
         client = projection.client
         generations(projection, 2, 1, 2)
         await projection.apply(crm.lead().record(), generations=(1, 2))
-        dropping = asyncio.create_task(promote.drop(projection.store, 1))
+        dropping = asyncio.create_task(drop.drop(projection.store, 1))
         await wait_until(lambda: reached(client), "it is being dropped")
         client.flushall()
         if back:
@@ -65,4 +64,4 @@ async def test_redis_is_emptied_in_the_last_pass(redis_server: RedisService) -> 
     """Nothing is left to sweep, but that does not mean that the drop is done."""
     async with open_projection(redis_server) as projection:
         with pytest.raises(Refused, match="emptied or went back"):
-            await promote._sweep(projection.store, 1)
+            await drop._sweep(projection.store, 1)

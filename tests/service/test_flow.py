@@ -10,7 +10,7 @@ import pytest
 
 from devstack.ports import free_port
 from devstack.redis_server import RedisServer, RedisServerMissing
-from projector.checkpoint import DeadLetter
+from projector.dead_letter import DeadLetter
 from projector.record import Kind
 from schemas import names
 from tests import crm

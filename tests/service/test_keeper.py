@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from projector import tasks
-from projector.applier import Applier
-from projector.keeper import Keeper
 from projector.record import Kind
-from projector.store import Store
+from projector.redis.applier import Applier
+from projector.redis.store import Store
+from projector.upkeep import jobs
+from projector.upkeep.keeper import Keeper
 from schemas import names
 from schemas.settings import ProjectorSettings
 from tests import crm
@@ -117,9 +117,9 @@ async def test_an_erasure_that_was_overtaken_leaves_nothing_wrong(world: World, 
     await apply([intent_of(crm.organization(1).record(0)), *intents], (1,))
     before = stored.values(world.redis)
     await apply([intent_of(crm.deleted(Kind.ORGANIZATION, 2).record(1))], (1,))
-    assert await tasks._drop(world.store, OWNER, [dropped]) == 1
+    assert await jobs._drop(world.store, OWNER, [dropped]) == 1
     await apply([intent_of(crm.organization(3).record(2))], (1,))
-    await tasks.work(world.store, world.settings)
+    await jobs.work(world.store, world.settings)
     stored.assert_consistent(world.redis)
     assert stored.documents(world.redis).keys() == before.keys()
     assert world.redis.exists(names.api_key(OWNER, crm.key_hash(1)))
@@ -129,13 +129,13 @@ async def test_an_erasure_that_was_overtaken_leaves_nothing_wrong(world: World, 
 
 async def test_a_lock_whose_holder_is_gone_holds_nobody_up_for_long(projection: Projection) -> None:
     """It died, or the lock came back with an old Redis after it had been given up."""
-    assert await tasks._lock(projection.store, TASK)
+    assert await jobs._lock(projection.store, TASK)
     assert 0 < projection.client.ttl(LOCK) <= 10
 
 
 async def test_a_lock_is_held_for_as_long_as_the_work_takes(projection: Projection) -> None:
-    assert await tasks._lock(projection.store, TASK)
-    renewing = asyncio.create_task(tasks._renew(projection.store, TASK))
+    assert await jobs._lock(projection.store, TASK)
+    renewing = asyncio.create_task(jobs._renew(projection.store, TASK))
     projection.client.expire(LOCK, 3)
     await wait_until(lambda: projection.client.ttl(LOCK) > 3, "it is renewed", 3)
     renewing.cancel()

@@ -11,9 +11,9 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from projector import replay, tasks
 from projector.record import DOCUMENT_KINDS, Kind, Record
 from projector.reference import Reference, documents_of
+from projector.upkeep import jobs, reapply
 from schemas import names
 from tests import crm, histories
 from tests.histories import History
@@ -130,11 +130,11 @@ async def _keep(
             if verb == "erase" and not until_done and random.random() < 0.5:
                 finished = await _erase_some(projection, organization_id, random)
             elif verb == "erase":
-                finished = await tasks._erase(projection.store, organization_id)
+                finished = await jobs._erase(projection.store, organization_id)
             else:
                 finished = await _replay(projection, history, random, organization_id, generations)
             if finished:
-                await tasks._forget(projection.store, task)
+                await jobs._forget(projection.store, task)
         if not until_done:
             return
 
@@ -143,20 +143,20 @@ async def _erase_some(projection: Projection, organization_id: str, random: Rand
     """The slices of an erasure that were dropped before a crash, or before the organization was created again."""
     owner = names.organization(organization_id)
     keys = sorted(projection.client.scan_iter(names.of_organization(owner)))
-    await tasks._drop(projection.store, owner, random.sample(keys, random.randint(0, len(keys))))
+    await jobs._drop(projection.store, owner, random.sample(keys, random.randint(0, len(keys))))
     return False
 
 
 async def _replay(
     projection: Projection, history: History, random: Random, organization_id: str, generations: tuple[int, ...]
 ) -> bool:
-    """As `tasks._replay` does, from this history in place of Kafka."""
+    """As `jobs._replay` does, from this history in place of Kafka."""
     owner = names.organization(organization_id)
-    head = await tasks._head(projection.store, owner)
-    wanted = replay.of_organization(organization_id)
+    head = await jobs._head(projection.store, owner)
+    wanted = reapply.of_organization(organization_id)
     for batch in histories.merged(history, random):
-        await replay.write(projection.store, [record for record in batch if wanted(record)], generations, again=True)
-    return await tasks._finish(projection.store, owner, head)
+        await reapply.write(projection.store, [record for record in batch if wanted(record)], generations, again=True)
+    return await jobs._finish(projection.store, owner, head)
 
 
 def _mixed(first: list[Any], second: list[Any], random: Random) -> Iterator[Any]:

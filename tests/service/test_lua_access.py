@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from projector import tasks
-from projector.applier import ERASE_DUE, ORGANIZATION_DELETED, REPLAY_DUE, STALE, WRITTEN
-from projector.command import Command
 from projector.record import Kind, Record
+from projector.redis.applier import ERASE_DUE, ORGANIZATION_DELETED, REPLAY_DUE, STALE, WRITTEN
+from projector.redis.calls import Command
+from projector.upkeep import jobs
 from schemas import api_keys, names
 from tests import crm
 from tests.service import stored
@@ -104,7 +104,7 @@ async def test_a_deleted_organization_leaves_its_marker_alone(projection: Projec
     applied = await projection.apply(organization_deleted(2, 1))
     assert applied.written == 1
     assert projection.tasks() == {ERASE}
-    await tasks.work(projection.store, projection.settings)
+    await jobs.work(projection.store, projection.settings)
     assert projection.tasks() == set()
     assert list(projection.client.scan_iter(names.of_organization(OWNER))) == []
     marker = projection.client.get(OWNER)
@@ -125,7 +125,7 @@ async def test_a_deleted_organization_leaves_its_marker_alone(projection: Projec
 )
 async def test_what_comes_after_an_organization_was_deleted_is_ignored(projection: Projection, late: Record) -> None:
     await projection.apply(organization_deleted(2, 0))
-    await tasks.work(projection.store, projection.settings)
+    await jobs.work(projection.store, projection.settings)
     assert await projection.call(late) in (ORGANIZATION_DELETED, [b"%d" % ORGANIZATION_DELETED])
     assert (await projection.apply(late)).dropped == 1
     assert list(projection.client.scan_iter(names.of_organization(OWNER))) == []
@@ -144,7 +144,7 @@ async def test_an_erasure_that_comes_too_late_finishes_no_replay(projection: Pro
     await projection.apply(organization_deleted(1, 0), organization(2, 1))
     assert projection.tasks() == {ERASE, REPLAY}
     projection.client.srem(names.TASKS, REPLAY)
-    await tasks.work(projection.store, projection.settings)
+    await jobs.work(projection.store, projection.settings)
     assert projection.tasks() == set()
     assert await projection.call(organization(2, 1)) == STALE + REPLAY_DUE
 

@@ -6,13 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from projector import checkpoint
-from projector.checkpoint import NONE, DeadLetter, GenerationsChanged, Outcome, Position, Step, Stored, WentBack
-from projector.dead_letters import all_letters
+from projector.dead_letter import DeadLetter
 from projector.errors import Refused, Unavailable
-from projector.ledger import Ledger
+from projector.ledger import checkpoint
+from projector.ledger.checkpoint import NONE, GenerationsChanged, Outcome, Position, Step, Stored, WentBack
+from projector.ledger.ledger import Ledger
 from projector.record import Partition
-from projector.store import Store
+from projector.redis.store import Store
+from projector.upkeep.redrive import all_letters
 from schemas import names
 from schemas.settings import ProjectorSettings
 from tests import crm

@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from projector import command
-from projector.applier import Applied
 from projector.errors import Unavailable
 from projector.record import Kind, Record
+from projector.redis import calls
+from projector.redis.applier import Applied
 from projector.reference import documents_of
 from schemas import names
 from schemas.layouts import FIRST_LEAD, read_head
@@ -46,9 +46,9 @@ def contact_gone(offset: int) -> Record:
     return crm.tombstone(Kind.CONTACT).record(offset)
 
 
-def resplices(*lead_ids: bytes) -> list[command.Command]:
-    fan = command.Fan(crm.ORGANIZATION, crm.CONTACT, list(lead_ids))
-    return list(command.resplices([fan], (1,), clustered=True))
+def resplices(*lead_ids: bytes) -> list[calls.Command]:
+    fan = calls.Fan(crm.ORGANIZATION, crm.CONTACT, list(lead_ids))
+    return list(calls.resplices([fan], (1,), clustered=True))
 
 
 def shown(projection: Projection, generation: int = 1) -> tuple[str, str | None] | None:
@@ -356,7 +356,7 @@ async def test_contacts_with_different_numbers_of_leads_change_together(projecti
 async def test_leaving_a_contact_too_late_does_no_harm(projection: Projection) -> None:
     """The lead is back by the time that it would be taken out."""
     await projection.apply(contact(1, 0), lead(1, 0))
-    leave = command.leave_contact(intent_of(lead_deleted(2, 1)), crm.CONTACT, (1,))  # type: ignore[arg-type]
+    leave = calls.leave_contact(intent_of(lead_deleted(2, 1)), crm.CONTACT, (1,))  # type: ignore[arg-type]
     assert await projection.store.run([leave]) == [1]
     assert stored.index(projection.client, crm.CONTACT, crm.ORGANIZATION).keys() == {crm.LEAD}
 
@@ -364,7 +364,7 @@ async def test_leaving_a_contact_too_late_does_no_harm(projection: Projection) -
 async def test_pending_leads_are_those_that_show_another_summary(projection: Projection) -> None:
     records = [lead(1, n, id=crm.uuid(1000 + n)) for n in range(230)]
     await projection.apply(*records)
-    ask = command.pending_leads(crm.ORGANIZATION, crm.CONTACT, (1,))
+    ask = calls.pending_leads(crm.ORGANIZATION, crm.CONTACT, (1,))
     assert await projection.store.run([ask]) == [[]]
     await projection.call(contact(1, 0))
     [pending] = await projection.store.run([ask])

@@ -12,7 +12,7 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from redis import RedisCluster
 
 from devstack.waiting import wait_until
-from projector.burst import NARROW
+from projector.line.pace import NARROW
 from projector.record import Kind
 from projector.reference import Entity
 from schemas import names

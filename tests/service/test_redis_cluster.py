@@ -10,11 +10,11 @@ import pytest
 
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer, RedisServerMissing
-from projector.checkpoint import NONE, Position, Step, Stored, WentBack
 from projector.errors import Refused
-from projector.ledger import Ledger
+from projector.ledger.checkpoint import NONE, Position, Step, Stored, WentBack
+from projector.ledger.ledger import Ledger
 from projector.record import Partition
-from projector.store import Store
+from projector.redis.store import Store
 from schemas import names
 from schemas.api_keys import key_hash, mint, organization_tag
 from schemas.settings import ApiSettings, ProjectorSettings

@@ -7,11 +7,11 @@ import pytest
 
 from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer, RedisServerMissing
-from projector.checkpoint import NONE, Position, Step, Stored
 from projector.errors import Unavailable
-from projector.ledger import Ledger
+from projector.ledger.checkpoint import NONE, Position, Step, Stored
+from projector.ledger.ledger import Ledger
 from projector.record import Partition
-from projector.store import Store
+from projector.redis.store import Store
 from schemas import names
 from schemas.api_keys import key_hash, mint
 from schemas.settings import ApiSettings, ProjectorSettings

@@ -16,10 +16,10 @@ from api.address import ClusterMap, place
 from api.errors import Unavailable as ApiUnavailable
 from devstack.child import Child
 from devstack.ports import free_port
-from projector.checkpoint import Outcome, Stored
 from projector.errors import Unavailable
-from projector.ledger import Ledger
-from projector.store import Store
+from projector.ledger.checkpoint import Outcome, Stored
+from projector.ledger.ledger import Ledger
+from projector.redis.store import Store
 from schemas.settings import ApiSettings, ProjectorSettings, load
 from tests.service.services import not_available
 from tests.waiting import wait_until

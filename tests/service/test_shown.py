@@ -2,9 +2,9 @@
 
 import pytest
 
-from projector import command
+from projector.line.already_applied import shown_times
 from projector.record import Kind, Partition, Record
-from projector.shown import shown_times
+from projector.redis import calls
 from tests import crm
 from tests.service.projection import Projection
 
@@ -13,7 +13,7 @@ GRACE = crm.contact(2, first_name="Grace", seconds=3).record(1)
 
 
 async def times(
-    projection: Projection, polled: dict[Partition, list[Record]], generations: command.Generations = (1,)
+    projection: Projection, polled: dict[Partition, list[Record]], generations: calls.Generations = (1,)
 ) -> dict[Partition, list[int | None]]:
     return await shown_times(projection.store, polled, generations)
 

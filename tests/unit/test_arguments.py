@@ -2,7 +2,7 @@
 
 import pytest
 
-from projector.arguments import parse
+from projector.commands.arguments import parse
 from tests import crm
 
 ID = crm.LEAD

@@ -3,9 +3,10 @@
 import msgspec
 import pytest
 
-from projector import checkpoint
-from projector.checkpoint import DeadLetter, GenerationsChanged, Position, Step, Stored, WentBack
-from projector.ledger import format_generations, parse_generations
+from projector.dead_letter import DeadLetter
+from projector.ledger import checkpoint
+from projector.ledger.checkpoint import GenerationsChanged, Position, Step, Stored, WentBack
+from projector.ledger.ledger import format_generations, parse_generations
 from projector.record import Kind, Partition
 from schemas import names
 from tests import crm

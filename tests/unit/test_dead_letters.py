@@ -2,8 +2,8 @@
 
 import pytest
 
-from projector.checkpoint import DeadLetter
-from projector.dead_letters import _neighbours
+from projector.dead_letter import DeadLetter
+from projector.upkeep.redrive import _neighbours
 
 
 def letters(*places: tuple[str, int, int]) -> list[DeadLetter]:

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from projector import promote
+from projector.commands.status import _generations
 from projector.errors import Refused
-from projector.generations import Description, Registry
-from projector.status import _generations
+from projector.ledger.generations import Description, Registry
+from projector.rebuild import drop, promote
 
 
 def registry(live: int, previous: int, *writing: int, building: tuple[int, ...] = (), **other: Any) -> Registry:
@@ -65,9 +65,9 @@ def test_only_a_complete_generation_is_promoted() -> None:
 def test_which_generation_is_dropped(found: Registry, wanted: int | None, chosen: int | None) -> None:
     if chosen is None:
         with pytest.raises(Refused):
-            promote._choose(found, wanted)
+            drop._choose(found, wanted)
     else:
-        assert promote._choose(found, wanted) == chosen
+        assert drop._choose(found, wanted) == chosen
 
 
 def test_states() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from projector.errors import LineStopped
-from projector.guard import WINDOW, BadRecordGuard
+from projector.line.guard import WINDOW, BadRecordGuard
 
 
 def stopped_after(pattern: str, share: float, row: int) -> int | None:

@@ -47,10 +47,10 @@ def test_a_package_imports_only_what_it_may(package: str, allowed: set[str]) -> 
 
 
 @pytest.mark.parametrize(
-    ("package", "library", "module"),
+    ("package", "library", "modules"),
     [
-        pytest.param("projector", "aiokafka", "kafka.py", id="aiokafka in the projector"),
-        pytest.param("projector", "redis", "servers.py", id="Redis in the projector"),
+        pytest.param("projector", "aiokafka", "kafka/", id="aiokafka in the projector"),
+        pytest.param("projector", "redis", "redis/", id="Redis in the projector"),
         pytest.param("api", "redis", "address.py", id="Redis in the API"),
         pytest.param("api", "hiredis", "connection.py", id="the protocol of Redis in the API"),
         pytest.param("api", "aiokafka", None, id="no Kafka in the API"),
@@ -58,9 +58,59 @@ def test_a_package_imports_only_what_it_may(package: str, allowed: set[str]) -> 
         pytest.param("schemas", "aiokafka", None, id="no Kafka in schemas"),
     ],
 )
-def test_a_library_is_imported_by_one_module_only(package: str, library: str, module: str | None) -> None:
-    importers = [path.name for path in files(package) if library in roots(path)]
-    assert importers == ([module] if module else [])
+def test_a_library_is_imported_in_one_place_only(package: str, library: str, modules: str | None) -> None:
+    importers = {str(path.relative_to(ROOT / package)) for path in files(package) if library in roots(path)}
+    elsewhere = {importer for importer in importers if modules is None or not importer.startswith(modules)}
+    assert elsewhere == set()
+    assert bool(importers) == (modules is not None), "the table names a place that imports it no more"
+
+
+ROOMS = (
+    ("projector.errors", "projector.stop", "projector.intent"),
+    ("projector.record", "projector.redis"),
+    ("projector.change", "projector.dead_letter", "projector.kafka"),
+    ("projector.mapping",),
+    ("projector.reference", "projector.ledger"),
+    ("projector.line", "projector.verify"),
+    ("projector.rebuild", "projector.upkeep"),
+    ("projector.run", "projector.commands"),
+    ("projector.__main__",),
+)
+"""The rooms of the projector from the ground up: a room imports only what is on a floor below its own."""
+
+
+def room(module: str) -> tuple[int, str] | None:
+    """The floor and the name of the room that a module belongs to."""
+    for floor, rooms in enumerate(ROOMS):
+        for name in rooms:
+            if module == name or module.startswith(f"{name}."):
+                return floor, name
+    return None
+
+
+def modules_of(path: Path) -> Iterator[str]:
+    """What a file imports, with the names that are imported: `from projector import mapping` is `projector.mapping`."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"), str(path))):
+        match node:
+            case ast.Import(names=names):
+                yield from (name.name for name in names)
+            case ast.ImportFrom(module=str(module), level=0, names=names):
+                yield from (f"{module}.{name.name}" for name in names)
+
+
+@pytest.mark.parametrize("path", files("projector"), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_room_imports_only_what_is_below_it(path: Path) -> None:
+    module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    if module == "projector":
+        return
+    own = room(module)
+    assert own, f"{module} is in no room: add it to ROOMS"
+    above = []
+    for name in modules_of(path):
+        other = room(name)
+        if other and other[1] != own[1] and other[0] >= own[0]:
+            above.append(name)
+    assert above == []
 
 
 @pytest.mark.parametrize(

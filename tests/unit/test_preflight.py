@@ -2,12 +2,12 @@
 
 import pytest
 
-from projector import preflight
-from projector.generations import Registry
-from projector.kafka import Retention
-from projector.rebuild import Progress
+from projector.kafka.reader import Retention
+from projector.ledger.generations import Registry
+from projector.rebuild import preflight
+from projector.rebuild.replay import Progress
+from projector.rebuild.throttle import Throttle
 from projector.record import Partition
-from projector.throttle import Throttle
 
 LEADS = Partition("crm.leads", 0)
 MIB = 1_048_576

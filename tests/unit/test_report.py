@@ -5,9 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
-from projector import report
-from projector.compare import Document, differing_fields, in_sample
-from projector.report import Difference, Report
+from projector.verify import report
+from projector.verify.compare import Document, differing_fields, in_sample
+from projector.verify.report import Difference, Report
 from tests import crm
 
 TAGS = b"123456123456"

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 from projector import mapping
 from projector.change import read
 from projector.intent import DeleteLead, PutLead
+from projector.line.already_applied import event_time
 from projector.record import Kind, Record
-from projector.shown import event_time
 from tests import crm
 
 LEAD = crm.lead(7, seconds=5).record(3, partition=2)

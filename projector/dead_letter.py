@@ -1,0 +1,30 @@
+"""A record that could not be applied, as it is kept for an operator."""
+
+import time
+
+import msgspec
+
+from projector.record import Record
+from schemas import names
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """A record that could not be applied: where it is and why, never its payload."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: str
+    reason: str
+    time: int
+    """When it was parked, in milliseconds since 1970."""
+
+    @classmethod
+    def of(cls, record: Record, reason: str) -> "DeadLetter":
+        key = (record.key or b"").decode(errors="backslashreplace")
+        now = int(time.time() * 1000)
+        return cls(record.topic, record.partition, record.offset, key, reason, now)
+
+    @property
+    def field(self) -> str:
+        return names.dead_letter(self.topic, self.partition, self.offset)

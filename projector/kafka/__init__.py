@@ -1,0 +1,1 @@
+"""Kafka in: the only room that imports aiokafka."""

@@ -1,0 +1,1 @@
+"""Positions, checkpoints and generations, as Redis stores them."""

@@ -1,0 +1,1 @@
+"""The loop that projects: poll, map, write, checkpoint."""

@@ -1,0 +1,100 @@
+"""A batch of records on its way into Redis: decoded slice by slice, then covered by one checkpoint."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
+
+from projector import mapping
+from projector.change import read
+from projector.dead_letter import DeadLetter
+from projector.errors import BadRecord, LineStopped
+from projector.intent import Intent
+from projector.ledger.checkpoint import Position, Step
+from projector.line.guard import BadRecordGuard
+from projector.record import Partition, Record
+
+
+class Batch:
+    """Records of several partitions, in order for each. Bad ones become `dead_letters`.
+
+    Where there are too many of them, `slices` ends early and `stopped` says why: then nothing is to be covered.
+    """
+
+    def __init__(
+        self,
+        polled: Mapping[Partition, list[Record]],
+        guard: BadRecordGuard,
+        shown: Mapping[Partition, Sequence[int | None]] | None = None,
+    ) -> None:
+        """`shown` says of each record the time of its event, where documents show that very event: it is left out."""
+        self._polled = polled
+        self._guard = guard
+        self._shown = shown or {}
+        self._event_times: dict[Partition, int] = {}
+        self._oldest: int | None = None
+        self.size = sum(len(records) for records in polled.values())
+        self.left_out = 0
+        self.dead_letters: list[DeadLetter] = []
+        self.stopped: LineStopped | None = None
+
+    def slices(self, size: int) -> Iterator[list[Intent]]:
+        """What is to be written, so many records at a time."""
+        intents: list[Intent] = []
+        try:
+            for partition, records in self._polled.items():
+                for intent in self._intents(partition, records):
+                    intents.append(intent)
+                    if len(intents) == size:
+                        yield intents
+                        intents = []
+        except LineStopped as error:
+            self.stopped = error
+            return
+        yield intents
+
+    def steps(self, positions: Mapping[Partition, int]) -> dict[Partition, Step]:
+        """The step of each partition, from where it stands."""
+        now = int(time.time() * 1000)
+        return {
+            partition: Step(
+                positions[partition],
+                Position(records[-1].offset + 1, self._event_times.get(partition, 0), now),
+            )
+            for partition, records in self._polled.items()
+            if partition in positions  # it may have been taken away meanwhile
+        }
+
+    def freshness(self) -> float | None:
+        """Seconds since the oldest event of the batch; None where it had bad records only."""
+        return None if self._oldest is None else max(0.0, time.time() - self._oldest / 1000)
+
+    def _intents(self, partition: Partition, records: list[Record]) -> Iterator[Intent]:
+        """What the records of a partition ask for; nothing of bad ones. Raises LineStopped where too many are."""
+        good, newest, oldest = 0, None, self._oldest
+        for record, shown_time in zip(records, self._shown.get(partition) or repeat(None), strict=False):
+            intent, time = None, shown_time
+            if time is None:
+                try:
+                    change = read(record)
+                    intent, time = mapping.intent(change, record), change.time
+                except BadRecord as error:
+                    self._guard.passed(good)
+                    good = 0
+                    self._park(record, error)
+                    continue
+            good, newest = good + 1, time
+            if oldest is None or time < oldest:
+                oldest = time
+            if intent:
+                yield intent
+            else:
+                self.left_out += 1
+        self._guard.passed(good)
+        self._oldest = oldest
+        if newest is not None:
+            self._event_times[partition] = newest
+
+    def _park(self, record: Record, error: BadRecord) -> None:
+        letter = DeadLetter.of(record, error.reason)
+        self.dead_letters.append(letter)
+        self._guard.note(f"{letter.field}: {letter.reason}")

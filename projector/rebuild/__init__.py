@@ -1,0 +1,1 @@
+"""The next generation: replayed, promoted, dropped."""

@@ -1,0 +1,1 @@
+"""Redis out: the only room that imports redis-py. It knows intents, not Kafka."""

@@ -1,0 +1,189 @@
+"""The primaries of a Redis Cluster, each a `Node`."""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from math import inf
+from typing import Any, NamedTuple
+
+from redis.asyncio import ConnectionPool, RedisCluster
+from redis.asyncio.cluster import ClusterNode
+from redis.asyncio.connection import SSLConnection
+from redis.crc import key_slot
+from redis.exceptions import AskError, ClusterDownError, MovedError, RedisError, TryAgainError
+
+from projector.redis.node import Histories, Node, Request, pack
+from schemas.redis_url import Host
+
+# A slot that is being moved refuses calls with several keys for as long as it takes.
+_REDIRECTED_SECONDS = 5.0
+_REDIRECT_PAUSE = 0.02
+# Another shard may have come without a word to us.
+_MAP_SECONDS, _SHORTEST_MAP_SECONDS = 10.0, 0.5
+
+
+class _Route(NamedTuple):
+    """Where a request goes: `number` is its place among all of them."""
+
+    number: int
+    request: Request
+    to: Host
+    asking: bool = False
+
+
+class Cluster:
+    """The primaries of a cluster. redis-py keeps the map of slots."""
+
+    sharded = True
+
+    def __init__(self, hosts: Sequence[Host], options: dict[str, Any]) -> None:
+        self.histories = Histories()
+        self.map_version = 0
+        self._hosts = list(hosts)
+        self._options = options
+        self._nodes: dict[Host, Node] = {}
+        self._read_at = -inf
+        self._stale = True
+        self._failed: Host | None = None
+        self._reading = asyncio.Lock()
+        encrypted = options.get("connection_class") is SSLConnection
+        other = {name: value for name, value in options.items() if name not in ("connection_class", "host", "port")}
+        seeds = [ClusterNode(*host) for host in hosts]
+        self.client = RedisCluster(startup_nodes=seeds, require_full_coverage=False, ssl=encrypted, **other)
+        self._map = self.client.nodes_manager
+
+    async def send(self, requests: Sequence[Request], history: int | None = None) -> list[Any]:
+        """One pipeline to each primary, side by side; what is redirected is sent again to where it belongs."""
+        await self._look_at_map()
+        replies: list[Any] = [None] * len(requests)
+        routes = [_Route(number, request, self._owner(request.key)) for number, request in enumerate(requests)]
+        deadline = time.monotonic() + _REDIRECTED_SECONDS
+        while True:
+            for route, reply in zip(routes, await self._send(routes, history), strict=True):
+                replies[route.number] = reply
+            again = [route for route in routes if isinstance(replies[route.number], (AskError, TryAgainError))]
+            if not again or time.monotonic() > deadline:
+                self._stale |= any(isinstance(reply, ClusterDownError) for reply in replies)
+                return replies
+            if all(isinstance(replies[route.number], TryAgainError) for route in again):
+                await asyncio.sleep(_REDIRECT_PAUSE)
+            routes = [await self._redirected(route, replies[route.number]) for route in again]
+
+    async def memories(self) -> list[dict[str, Any]]:
+        found = await self.client.info("memory", target_nodes=RedisCluster.PRIMARIES)
+        # redis-py leaves out the name of the server where there is one only.
+        return [found] if "used_memory" in found else list(found.values())
+
+    async def shards(self) -> list[set[int]]:
+        await self._look_at_map()
+        found = defaultdict(set)
+        for slot, nodes in self._map.slots_cache.items():
+            found[nodes[0].name].add(slot)
+        return list(found.values())
+
+    async def wrong_url(self) -> str | None:
+        return None
+
+    async def load(self, scripts: Sequence[str]) -> None:
+        await self._look_at_map()
+        packed = [pack(b"SCRIPT", b"LOAD", script.encode()) for script in scripts]
+        primaries = [(node.host, int(node.port)) for node in self.client.get_primaries()]
+        await _all([self._node(host).send(packed) for host in primaries])
+
+    async def close(self) -> None:
+        await self.client.aclose()
+        await self._map.aclose()
+        await self._map.aclose("startup_nodes")
+        for node in self._nodes.values():
+            await node.close()
+
+    async def _send(self, routes: Sequence[_Route], history: int | None) -> list[Any]:
+        """The replies of one round, in the order of `routes`."""
+        groups: dict[Host, list[int]] = defaultdict(list)
+        for at, route in enumerate(routes):
+            groups[route.to].append(at)
+        found: list[Any] = [None] * len(routes)
+
+        async def pipeline(host: Host, group: list[int]) -> None:
+            packed = [word for at in group for word in _packed(routes[at])]
+            try:
+                replies = iter(await self._node(host).send(packed, history))
+            except (OSError, RedisError):
+                self._stale, self._failed = True, host
+                raise
+            for at in group:
+                if routes[at].asking:
+                    next(replies)
+                found[at] = next(replies)
+
+        await _all([pipeline(host, group) for host, group in groups.items()])
+        return found
+
+    async def _redirected(self, route: _Route, error: AskError | TryAgainError) -> _Route:
+        """ASK holds for one command, MOVED from now on; TRYAGAIN says to begin again."""
+        if isinstance(error, TryAgainError):
+            return _Route(route.number, route.request, self._owner(route.request.key))
+        host = (error.host or route.to[0], int(error.port))
+        if isinstance(error, MovedError):
+            self._stale = True
+            if self._owner(route.request.key) != host:
+                error.host, error.port = host
+                await self._map.move_slot(error)
+                self.map_version += 1
+        return _Route(route.number, route.request, host, asking=not isinstance(error, MovedError))
+
+    def _owner(self, key: bytes) -> Host:
+        node = self._map.get_node_from_slot(key_slot(key)) if key_slot(key) in self._map.slots_cache else None
+        if node is None:
+            self._stale = True
+            raise ClusterDownError("no primary serves one of the slots")
+        return node.host, int(node.port)
+
+    def _node(self, host: Host) -> Node:
+        node = self._nodes.get(host)
+        if node is None:
+            options = self._options | {"host": host[0], "port": host[1]}
+            node = self._nodes[host] = Node(ConnectionPool(**options), self.histories)
+        return node
+
+    async def _look_at_map(self) -> None:
+        """Read it where it may have changed, and now and then."""
+        if time.monotonic() - self._read_at < (_SHORTEST_MAP_SECONDS if self._stale else _MAP_SECONDS):
+            return
+        async with self._reading:
+            if time.monotonic() - self._read_at < _SHORTEST_MAP_SECONDS:
+                return
+            before = self._ownership()
+            failed = self._failed and f"{self._failed[0]}:{self._failed[1]}"
+            await self.client.initialize(self._hosts, failed)  # redis-py's own first use, or after an error
+            await self._map.initialize(self._hosts, failed)
+            self._read_at, self._stale, self._failed = time.monotonic(), False, None
+            self.map_version += before != self._ownership()
+            await self._forget_others()
+
+    def _ownership(self) -> list[str]:
+        return [nodes[0].name for nodes in self._map.slots_cache.values()]
+
+    async def _forget_others(self) -> None:
+        """A primary that was demoted may come back with another history, on connections from before."""
+        primaries = {(node.host, int(node.port)) for node in self.client.get_primaries()}
+        for host in self._nodes.keys() - primaries:
+            await self._nodes.pop(host).close()
+
+
+_ASKING = pack(b"ASKING")
+
+
+def _packed(route: _Route) -> tuple[bytes, ...]:
+    return (_ASKING, route.request.packed) if route.asking else (route.request.packed,)
+
+
+async def _all(sending: Sequence[Any]) -> None:
+    """Side by side. All are finished, well or not, before the first error is raised."""
+    if len(sending) == 1:
+        await sending[0]
+        return
+    for result in await asyncio.gather(*sending, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result

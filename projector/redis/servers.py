@@ -1,0 +1,152 @@
+"""The Redis servers behind the store: one, the master that Sentinels name, or the primaries of a cluster.
+
+The only module of this package that imports redis-py, which knows the forms of addresses, TLS, Sentinel and the map of
+a cluster's slots. Commands go out as bytes, in one pipeline to each server, side by side.
+
+A *history* is what a server and its replicas have in common: the stream of writes that Redis names by its replication
+id. After a restart or a failover it is another one, and what was acknowledged before may be missing. So each new
+connection asks for the id, and `history` counts the changes: a caller that wrote in one history can make sure that
+what it sends next reaches the same one.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from redis.asyncio import ConnectionPool, Redis, Sentinel
+from redis.asyncio.connection import SSLConnection, parse_url
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import SentinelConnectionPool
+from redis.backoff import NoBackoff
+from redis.exceptions import NoScriptError, RedisClusterException, RedisError, ResponseError
+
+from projector.redis.cluster import Cluster
+from projector.redis.node import TIMEOUT, Histories, Node, Request, pack
+from schemas.redis_url import RedisUrl, redis_url
+from schemas.settings import RedisSettings
+
+ERRORS = (RedisError, RedisClusterException, OSError, TimeoutError)
+"""All that can go wrong with Redis."""
+
+_SENTINEL_TIMEOUT = 1.0
+
+__all__ = ["ERRORS", "NoScriptError", "Request", "ResponseError", "Servers", "pack", "servers"]
+
+
+class Servers(Protocol):
+    """What the store needs. Raises `ERRORS`."""
+
+    sharded: bool
+    """Several servers, each with a part of the keys."""
+    client: Any
+    """redis-py's client, for single commands: Redis or RedisCluster."""
+    histories: Histories
+    map_version: int
+    """Grows whenever slots have moved."""
+
+    async def send(self, requests: Sequence[Request], history: int | None = None) -> list[Any]:
+        """The replies in order, errors among them. With `history`, HistoryChanged where it is not this one any more."""
+
+    async def memories(self) -> list[dict[str, Any]]:
+        """INFO memory of each server."""
+
+    async def shards(self) -> list[set[int]]:
+        """The slots of each primary; none where this is no cluster."""
+
+    async def wrong_url(self) -> str | None:
+        """Why this kind of URL cannot be right for what answers there."""
+
+    async def load(self, scripts: Sequence[str]) -> None:
+        """Let every server know these scripts."""
+
+    async def close(self) -> None:
+        """Close all connections."""
+
+
+def servers(settings: RedisSettings) -> Servers:
+    """Those that the settings name. Nothing is connected yet."""
+    url = redis_url(settings.redis_url)
+    options = {**parse_url(url.server), **_overrides(settings)}
+    # redis-py sends a timed-out command again by itself, ten times by default: whether to try again is the
+    # line's decision, which also looks where Redis stands.
+    options |= {
+        "protocol": 2,
+        "socket_timeout": TIMEOUT,
+        "socket_connect_timeout": TIMEOUT,
+        "retry": Retry(NoBackoff(), 0),
+        "client_name": "leadview-projector",
+    }
+    match url.kind:
+        case "cluster":
+            return Cluster(url.hosts, options)
+        case "sentinel":
+            return OneServer(_sentinel_pool(settings, url, options), must_be_master=True)
+        case _:
+            return OneServer(ConnectionPool(**options))
+
+
+def _sentinel_pool(settings: RedisSettings, url: RedisUrl, options: dict[str, Any]) -> ConnectionPool:
+    options = {name: value for name, value in options.items() if name not in ("host", "port")}
+    encrypted = options.pop("connection_class", None) is SSLConnection
+    ours = {
+        "username": settings.redis_sentinel_username,
+        "password": settings.redis_sentinel_password,
+        "socket_timeout": _SENTINEL_TIMEOUT,
+        "socket_connect_timeout": _SENTINEL_TIMEOUT,
+        "retry": Retry(NoBackoff(), 0),
+        "ssl": encrypted,
+    } | {name: value for name, value in options.items() if name.startswith("ssl_")}
+    sentinel = Sentinel(list(url.hosts), sentinel_kwargs=ours)  # type: ignore[no-untyped-call]
+    return SentinelConnectionPool(url.master, sentinel, ssl=encrypted, **options)  # type: ignore[no-untyped-call]
+
+
+class OneServer:
+    """A single server, or the master that Sentinels name."""
+
+    sharded = False
+    map_version = 0
+
+    def __init__(self, pool: ConnectionPool, *, must_be_master: bool = False) -> None:
+        self.histories = Histories()
+        self._node = Node(pool, self.histories, must_be_master=must_be_master)
+        self.client = Redis(connection_pool=pool)
+
+    async def send(self, requests: Sequence[Request], history: int | None = None) -> list[Any]:
+        return await self._node.send([request.packed for request in requests], history)
+
+    async def memories(self) -> list[dict[str, Any]]:
+        return [await self.client.info("memory")]
+
+    async def shards(self) -> list[set[int]]:
+        return []
+
+    async def wrong_url(self) -> str | None:
+        if not (await self.client.info("cluster")).get("cluster_enabled"):
+            return None
+        # Lists of first slot, last slot, primary, replicas.
+        found: Any = await self.client.execute_command("CLUSTER SLOTS")  # type: ignore[no-untyped-call]
+        if len({tuple(primary[:2]) for _, _, primary, *_ in found}) < 2:
+            return None
+        return "it is one node of a cluster: write redis+cluster:// (or rediss+cluster://) in LEADVIEW_REDIS_URL"
+
+    async def load(self, scripts: Sequence[str]) -> None:
+        for script in scripts:
+            await self.client.script_load(script)
+
+    async def close(self) -> None:
+        await self.client.aclose()
+        await self._node.close()
+        sentinel = getattr(self._node.pool, "sentinel_manager", None)
+        if sentinel:
+            await sentinel.aclose()
+
+
+def _overrides(settings: RedisSettings) -> dict[str, Any]:
+    """Settings of their own win over the URL's parameters."""
+    found = {
+        "username": settings.redis_username,
+        "password": settings.redis_password,
+        "ssl_ca_certs": settings.redis_tls_ca_file,
+        "ssl_certfile": settings.redis_tls_cert_file,
+        "ssl_keyfile": settings.redis_tls_key_file,
+    }
+    return {name: value for name, value in found.items() if value is not None}

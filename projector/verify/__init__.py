@@ -1,0 +1,1 @@
+"""Compares what Redis holds with the topics, or one generation with another."""

@@ -108,8 +108,8 @@ end
 
 -- Collect (in `former`, each once) the contact that a stored lead belongs to, where its new body names another one.
 local function collect_former(stored_lead, body, former)
-  local before = contact_of(stored_lead)
-  if before ~= '' and before ~= string.sub(body, 77, 112) and before ~= former[1] then former[#former + 1] = before end
+  local before, after = contact_of(stored_lead), string.sub(body, 117, 152)
+  if before ~= '' and before ~= after and before ~= former[1] then former[#former + 1] = before end
 end
 
 -- Write the records of a call, in all generations. ARGV begins with the number of generations and `again`; then each

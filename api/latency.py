@@ -1,4 +1,6 @@
-"""Tells Redis how long this worker's answers take, so that a rebuild can yield to them (`projector/rebuild/throttle.py`).
+"""Tells Redis how long the answers of this worker take, so that a rebuild can yield to them.
+
+The reader is `projector/rebuild/throttle.py`.
 
 The hash `lv:latency` holds, by worker, "<p99 of the last half second in microseconds> <time in ms>".
 """

@@ -8,11 +8,11 @@ from api.answer import JSON, Answer, of_struct
 from api.endpoint import Handler
 from api.errors import MethodNotAllowed, NoSuchPath
 from api.request import Request
-from schemas import openapi
+from schemas.openapi.document import document
 from schemas.problems import Health
 
 _ALLOW = (b"allow", b"GET, HEAD")
-_DESCRIPTION = Answer(200, (JSON, (b"cache-control", b"public, max-age=300")), msgspec.json.encode(openapi.document()))
+_DESCRIPTION = Answer(200, (JSON, (b"cache-control", b"public, max-age=300")), msgspec.json.encode(document()))
 
 
 def read_only(page: Callable[[Request], Awaitable[Answer]]) -> Handler:

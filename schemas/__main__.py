@@ -13,7 +13,7 @@ import msgspec
 
 from schemas import key_vectors
 from schemas.json_schema import event_schemas
-from schemas.openapi import document
+from schemas.openapi.document import document
 from schemas.settings_table import table
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"

@@ -13,8 +13,8 @@ from projector.change import read
 from projector.errors import BadRecord
 from projector.record import Kind, Record
 from projector.reference import documents_of
-from schemas import openapi
 from schemas.json_schema import event_schemas
+from schemas.openapi.document import document
 from tests import crm
 from tests.crm import Message
 
@@ -112,7 +112,7 @@ def _no_number(text: str) -> Any:
 @cache
 def _of_documents(kind: Kind) -> jsonschema_rs.Validator:
     name = {Kind.LEAD: "Lead", Kind.CONTACT: "Contact"}[kind]
-    components = openapi.document()["components"]
+    components = document()["components"]
     return jsonschema_rs.validator_for({"$ref": f"#/components/schemas/{name}", "components": components})
 
 

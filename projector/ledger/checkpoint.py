@@ -1,4 +1,7 @@
-"""A checkpoint: positions of partitions, stored after the writes that they cover (`projector/redis/lua/checkpoint.lua`)."""
+"""A checkpoint: positions of partitions, stored after the writes that they cover.
+
+The script is `projector/redis/lua/checkpoint.lua`.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

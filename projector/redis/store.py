@@ -1,7 +1,7 @@
 """Redis, as the projector uses it: scripts in pipelines, positions, dead letters and tasks.
 
-Which servers these are, only `projector/redis/servers.py` knows. Every error of Redis comes out as Unavailable: what was
-sent may or may not have been written, and is safe to send again, since a version guards every write.
+Only `projector/redis/servers.py` knows which servers these are. Every error of Redis is raised as Unavailable: what
+was sent may or may not have been written, and is safe to send again, since a version guards every write.
 """
 
 from collections.abc import AsyncIterator, Iterable, Sequence

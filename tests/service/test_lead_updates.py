@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from projector.applier import Applier
 
 from projector import command
-from projector.applier import Applier
-from projector.command import Command
 from projector.record import Kind
-from projector.store import Store
+from projector.redis.calls import Command
+from projector.redis.store import Store
 from schemas.settings import ProjectorSettings
 from tests import crm
 from tests.crm import Message

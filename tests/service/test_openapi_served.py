@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from schemas import examples, names
+from schemas import names
 from schemas.layouts import NO_CONTACT
+from schemas.openapi import examples
 from schemas.settings import ApiSettings
 from tests.service.api_server import CONTACTS, LEADS, ApiServer, running_api
 from tests.service.records import Caller, Records, head

@@ -7,7 +7,7 @@ import pytest
 from schemathesis.specs.openapi.definitions import OPENAPI_31_VALIDATOR
 
 from api.errors import ApiError, NoSuchPath, Rebuilding
-from schemas.openapi import document
+from schemas.openapi.document import document
 from schemas.problems import PROBLEMS
 
 LEAD = "/api/v1/ext/leads/{id}"

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from schemas import answer_headers, documents, examples, guide
+from schemas import documents
+from schemas.openapi import examples, guide, headers
 from schemas.problems import Error, Health, Problem, RateLimitError, RetryableError, with_status
 
 Json = dict[str, Any]
@@ -79,7 +80,7 @@ def _record(name: str, noun: str) -> Json:
     example = _builtins(getattr(examples, name.upper()))
     return {
         "description": f"The {noun}",
-        "headers": answer_headers.of_resource(200),
+        "headers": headers.of_resource(200),
         "content": _json(_reference("schemas", name), example),
     }
 
@@ -98,7 +99,7 @@ def _response_name(status: int) -> str:
 
 def _without_body(status: int, exists: str) -> Json:
     description = {200: exists, 304: "Nothing has changed"}.get(status) or _when(status)
-    return {"description": description, "headers": answer_headers.of_resource(status)}
+    return {"description": description, "headers": headers.of_resource(status)}
 
 
 def _when(status: int) -> str:
@@ -118,7 +119,7 @@ def _open(operation: str, summary: str, schema: Json, more: Json | None = None) 
     """An operation that needs no key and knows no limit."""
     found = {
         "description": "Yes" if summary.endswith("?") else "The document",
-        "headers": {"X-Request-Id": answer_headers.header("X-Request-Id")},
+        "headers": {"X-Request-Id": headers.header("X-Request-Id")},
         "content": {"application/json": {"schema": schema}},
     }
     return {
@@ -157,7 +158,7 @@ def _error(status: int) -> Json:
     }
     return {
         "description": _when(status),
-        "headers": answer_headers.of_resource(status),
+        "headers": headers.of_resource(status),
         "content": {"application/json": content},
     }
 

@@ -1,6 +1,7 @@
-"""The documents of the HTTP API, in the specification's order of fields ("Resources and their fields").
+"""The documents that the HTTP API serves. The order and meaning of the fields are the specification's.
 
-Their shape is kept apart from the events': an internal change of the core product alters no answer.
+Documents and events are separate types, so that an internal change of the core product does not change a response.
+Source: "Resources and their fields" in the specification. Most descriptions quote it.
 """
 
 from typing import Annotated, Any
@@ -20,7 +21,7 @@ class Event(Struct, frozen=True, kw_only=True):
     """An event that the customer requested."""
 
     id: Annotated[Uuid, Meta(description="Event identifier")]
-    event_date: Annotated[Timestamp | None, Meta(description="Start date and time, UTC")]
+    event_date: Annotated[Timestamp | None, Meta(description="Start date and time in UTC")]
     event_length_hours: Annotated[float | int | None, Meta(description="Requested duration in hours")]
     event_guests: Annotated[int | None, Meta(description="Expected guest count")]
     event_timezone: Annotated[str | None, Meta(description="IANA timezone name")]
@@ -29,7 +30,7 @@ class Event(Struct, frozen=True, kw_only=True):
 
 
 class ContactSummary(Struct, frozen=True, kw_only=True):
-    """The contact inside a lead. The full record, with custom fields, is the contact's own."""
+    """The contact as a lead shows it. The full record, with custom fields, is a resource of its own."""
 
     id: Annotated[Uuid, Meta(description="Contact identifier")]
     first_name: Annotated[str, Meta(description="First name")]
@@ -38,7 +39,7 @@ class ContactSummary(Struct, frozen=True, kw_only=True):
     phone_number: Annotated[str | None, Meta(description="Phone number")]
 
 
-class Lead(Struct, frozen=True):  # by position: the projector makes very many
+class Lead(Struct, frozen=True):  # positional arguments are faster, and the projector creates very many leads
     """One lead with its contact summary and its events."""
 
     id: Annotated[Uuid, Meta(description="Lead identifier")]
@@ -48,7 +49,7 @@ class Lead(Struct, frozen=True):  # by position: the projector makes very many
     event_type_key: Annotated[str | None, Meta(description="Event type chosen by the customer")]
     event_location: Annotated[str | None, Meta(description="Location recorded on the lead itself")]
     referrer: Annotated[str | None, Meta(description="Where the customer came from, when known")]
-    source: Annotated[dict[str, Any] | UnsetType, Meta(description="Raw attribution data. Absent when there is none")]
+    source: Annotated[dict[str, Any] | UnsetType, Meta(description="Raw attribution data. Absent if there is none")]
     assigned_to: Annotated[Uuid | None, Meta(description="Assigned staff member")]
     booking_id: Annotated[str | None, Meta(description="Set once the lead is converted to a booking")]
     tags: Annotated[list[str], Meta(description="Tags on the lead")]
@@ -74,7 +75,7 @@ class Contact(Struct, frozen=True, kw_only=True):
     phone_number: Annotated[str | None, Meta(description="Phone number")]
     custom_fields: Annotated[
         dict[str, CustomFieldValue],
-        Meta(description="By stable field key. A field never set is absent, a cleared one is null"),
+        Meta(description="Values by stable field key. A field that was never set is absent; a cleared one is null"),
     ]
     created_at: Annotated[Timestamp, Meta(description="Creation time")]
     updated_at: Annotated[Timestamp, Meta(description="Time of last change")]

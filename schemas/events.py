@@ -1,6 +1,6 @@
-"""Change events of the core product (contract section 3): CloudEvents 1.0 whose `data` is an entity's whole state.
+"""Change events of the core product (contract section 3): CloudEvents 1.0 whose `data` is the whole state of an entity.
 
-Unknown fields are ignored, optional ones may be absent or null. JSON Schemas: `schemas.json_schema`.
+Unknown fields are ignored. Optional fields may be absent or null. `schemas.json_schema` derives the JSON Schemas.
 """
 
 from typing import Annotated, Any, Literal
@@ -13,7 +13,7 @@ Stage = Literal["NEW", "IN_PROGRESS", "QUOTE_SENT", "ACCEPTED", "REJECTED", "STA
 
 
 class Entity(Struct, frozen=True, kw_only=True):
-    """What every `data` holds. `id` is unique within its organization and kind."""
+    """The fields that every `data` has. `id` is unique among the entities of one kind in one organization."""
 
     id: Uuid
     organization_id: Uuid
@@ -25,7 +25,7 @@ class Deleted(Entity, frozen=True, kw_only=True):
 
 
 class RequestedEvent(Struct, frozen=True, kw_only=True):
-    """An event that the customer of a lead asked for."""
+    """An event that the customer of a lead requested."""
 
     id: Uuid
     starts_at: Timestamp | None = None
@@ -37,19 +37,23 @@ class RequestedEvent(Struct, frozen=True, kw_only=True):
 
 
 class Quote(Struct, frozen=True, kw_only=True):
-    """`total` is a decimal in major units, as text so that no digit is lost."""
+    """`total` is a decimal number in major units. It is sent as text, so that no digit is lost."""
 
     total: DecimalText | None = None
     currency: str | None = None
 
 
 class Counts(Struct, frozen=True, kw_only=True):
+    """Number of notes, tasks and quotes of a lead. An absent number means 0."""
+
     notes: int | None = None
     tasks: int | None = None
     quotes: int | None = None
 
 
 class Lead(Entity, frozen=True, kw_only=True):
+    """The `data` of `crm.lead.changed`: one lead, which names its contact."""
+
     contact_id: Uuid
     stage: Stage
     created_at: Timestamp
@@ -68,6 +72,8 @@ class Lead(Entity, frozen=True, kw_only=True):
 
 
 class Contact(Entity, frozen=True, kw_only=True):
+    """The `data` of `crm.contact.changed`: one contact with its custom fields."""
+
     first_name: str
     last_name: str
     created_at: Timestamp
@@ -78,25 +84,29 @@ class Contact(Entity, frozen=True, kw_only=True):
 
 
 class RateLimit(Struct, frozen=True, kw_only=True):
-    """`quota` requests in `window_seconds`."""
+    """`quota` requests per `window_seconds`."""
 
     quota: Annotated[int, Meta(ge=1, le=1_000_000_000)]
     window_seconds: Annotated[int, Meta(ge=1, le=31_536_000)]
 
 
 class RateLimits(Struct, frozen=True, kw_only=True):
-    """An organization's own limits; one that is absent is the setting's."""
+    """An organization's own limits. If one is absent, the limit from the settings applies."""
 
     key: RateLimit | None = None
     organization: RateLimit | None = None
 
 
 class Organization(Entity, frozen=True, kw_only=True):
+    """The `data` of `crm.organization.changed`. An organization without such an event has no API access."""
+
     api_access: bool
     rate_limits: RateLimits | None = None
 
 
 class ApiKey(Entity, frozen=True, kw_only=True):
+    """The `data` of `crm.api_key.changed`. `hash` is the SHA-256 of the key in hex. The key itself is never sent."""
+
     hash: Sha256Hex
     status: Literal["active", "revoked"]
     created_at: Timestamp
@@ -108,7 +118,7 @@ Data = Lead | Contact | Organization | ApiKey | Deleted
 
 
 class CloudEvent(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """The envelope in structured mode. `time` is optional in CloudEvents; the record's timestamp stands in."""
+    """The envelope in structured mode. `time` is optional in CloudEvents; if absent, the record's timestamp is used."""
 
     specversion: Literal["1.0"]
     id: Annotated[str, Meta(min_length=1)]

@@ -1,8 +1,8 @@
-"""Everything the HTTP API answers besides a document: error bodies, and which code has which status.
+"""The response bodies of the HTTP API other than documents, and the status of each error code.
 
-Error                every error
-└─ RetryableError    503: says when to come back
-   └─ RateLimitError 429: says as well which limit was hit
+Error                the body of every error
+└─ RetryableError    503: adds how long to wait before a retry
+   └─ RateLimitError 429: adds which limits were exceeded
 """
 
 from typing import Annotated, Literal
@@ -15,34 +15,36 @@ Policy = Literal["key", "organization"]
 class Error(Struct, frozen=True, kw_only=True):
     """The body of every error. Branch on `error`; `message` is for people and may change."""
 
-    error: Annotated[str, Meta(description="Code of the error. New codes may be added: fall back on `status`")]
-    message: Annotated[str, Meta(description="What happened and what to do, for people")]
-    status: Annotated[int, Meta(description="The HTTP status, once more", ge=400, le=599)]
+    error: Annotated[
+        str, Meta(description="Code of the error. New codes may be added: if you do not know a code, use `status`")
+    ]
+    message: Annotated[str, Meta(description="What happened and what to do about it, for people")]
+    status: Annotated[int, Meta(description="The HTTP status code of the response", ge=400, le=599)]
     request_id: Annotated[str, Meta(description="Same as `X-Request-Id`. Quote it when you ask for help")]
 
 
 class RetryableError(Error, frozen=True, kw_only=True):
     """The body of a 503."""
 
-    retry_after: Annotated[int, Meta(description="Seconds to wait, same as `Retry-After`", ge=1)]
+    retry_after: Annotated[int, Meta(description="Seconds to wait before a retry, same as `Retry-After`", ge=1)]
 
 
 class RateLimitError(RetryableError, frozen=True, kw_only=True):
     """The body of a 429."""
 
     violated_policies: Annotated[
-        list[Policy], Meta(description="The limits of `RateLimit-Policy` that were hit", min_length=1)
+        list[Policy], Meta(description="The limits of `RateLimit-Policy` that the request exceeded", min_length=1)
     ]
 
 
 class Health(Struct, frozen=True, kw_only=True):
-    """The body of a health check that passed."""
+    """The body of a successful health check."""
 
     status: Literal["ok"] = "ok"
 
 
 class Problem(Struct, frozen=True):
-    """One row of the contract's table (section 1): `when` it is answered, and `message` as an example."""
+    """One error code of the contract (section 1): the condition `when` it is returned, and an example `message`."""
 
     code: str
     status: int
@@ -84,54 +86,54 @@ PROBLEMS = (
     Problem(
         "api_access_disabled",
         403,
-        "API access is off for the organization",
+        "API access is disabled for the organization",
         "API access is off for this organization. It is switched on in the integration settings.",
     ),
     Problem(
         "not_found",
         404,
-        "There is no such record, or it belongs to another organization",
+        "The record does not exist, or it belongs to another organization",
         "There is no such record in this organization. Check the id.",
     ),
     Problem(
         "method_not_allowed",
         405,
-        "Another method than GET, HEAD and OPTIONS",
+        "The method is not GET, HEAD or OPTIONS",
         "The API is read-only: use GET or HEAD.",
     ),
     Problem(
         "request_timeout",
         408,
-        "The head of the request was not complete in time",
+        "The request line and headers were not received in time",
         "The head of the request was not complete in time. Send it at once.",
     ),
     Problem(
         "rate_limit_exceeded",
         429,
-        "The limit of the key, of the organization, or both are used up",
+        "The rate limit of the key, of the organization, or of both is used up",
         "Too many requests. Wait as many seconds as `retry_after` says.",
     ),
     Problem(
         "request_header_fields_too_large",
         431,
-        "Request line and headers are over 16 KB",
+        "The request line and headers are larger than 16 KB",
         "Request line and headers are over 16 KB. Send less.",
     ),
     Problem(
         "internal_error",
         500,
-        "A defect of the service",
+        "The service has a defect",
         "Something went wrong here. Try again; if it stays, tell us the request id.",
     ),
     Problem(
         "service_unavailable",
         503,
-        "The service cannot answer now",
+        "The service is temporarily unavailable",
         "The service cannot answer now. Wait as many seconds as `retry_after` says, then try again.",
     ),
 )
 
 
 def with_status(status: int) -> tuple[Problem, ...]:
-    """The problems that are answered with a status."""
+    """Returns the problems that have this HTTP status."""
     return tuple(problem for problem in PROBLEMS if problem.status == status)

@@ -1,7 +1,8 @@
-"""Settings: environment variables with the prefix `LEADVIEW_`, read once at start, passed on as an argument.
+"""Settings: environment variables with the prefix `LEADVIEW_`, read once at startup and passed on as an argument.
 
-A bad or unknown one stops the start with a message that names it (contract section 4). The variables of all
-processes are known here, so that one environment file can serve them all. `LEADVIEW_TEST_*` is left to tests.
+An invalid or unknown variable prevents the start, with a message that names it (contract section 4). Every process
+knows the variables of all processes, so that one environment file can serve them all. Variables that begin with
+`LEADVIEW_TEST_` belong to the tests and are ignored.
 """
 
 import difflib
@@ -24,32 +25,46 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 class SettingsError(Exception):
-    """A setting is bad or unknown. The message names it and says what it takes."""
+    """A setting is invalid or unknown. The message names it and says which values are valid."""
 
 
 class Limit(Struct, frozen=True):
-    """A rate limit: `quota` requests in `window` seconds."""
+    """A rate limit: `quota` requests per `window` seconds."""
 
     quota: int
     window: int
 
 
 class RedisSettings(Struct, frozen=True, kw_only=True):
-    """What every process needs to reach Redis."""
+    """Settings that every process has: the connection to Redis, logs and metrics."""
 
     redis_url: Annotated[
-        str, Meta(description="Redis: `redis://`, `redis+sentinel://`, `redis+cluster://`; with TLS `rediss…`")
+        str,
+        Meta(
+            description="Redis URL: `redis://`, `redis+sentinel://` or `redis+cluster://`; "
+            "with TLS `rediss://`, `rediss+sentinel://` or `rediss+cluster://`"
+        ),
     ] = "redis://127.0.0.1:6379/0"
-    redis_username: Annotated[str | None, Meta(description="Redis ACL user; wins over the URL's")] = None
-    redis_password: Annotated[str | None, Meta(description="Password of the Redis user")] = None
-    redis_sentinel_username: Annotated[str | None, Meta(description="ACL user of the Sentinels themselves")] = None
-    redis_sentinel_password: Annotated[str | None, Meta(description="Password of the Sentinels themselves")] = None
-    redis_tls_ca_file: Annotated[str | None, Meta(description="CA that signed Redis's certificate (PEM)")] = None
-    redis_tls_cert_file: Annotated[str | None, Meta(description="Client certificate for Redis (PEM)")] = None
-    redis_tls_key_file: Annotated[str | None, Meta(description="Key of the client certificate (PEM)")] = None
-    log_level: Annotated[LogLevel, Meta(description="Least severe log lines that are written")] = "info"
+    redis_username: Annotated[str | None, Meta(description="Redis ACL user; overrides the user in the URL")] = None
+    redis_password: Annotated[
+        str | None, Meta(description="Password of the Redis user; overrides the password in the URL")
+    ] = None
+    redis_sentinel_username: Annotated[str | None, Meta(description="ACL user for the Sentinels")] = None
+    redis_sentinel_password: Annotated[str | None, Meta(description="Password for the Sentinels")] = None
+    redis_tls_ca_file: Annotated[
+        str | None, Meta(description="PEM file with the CA that signed the certificate of Redis")
+    ] = None
+    redis_tls_cert_file: Annotated[str | None, Meta(description="PEM file with the client certificate for Redis")] = (
+        None
+    )
+    redis_tls_key_file: Annotated[
+        str | None, Meta(description="PEM file with the private key of the client certificate for Redis")
+    ] = None
+    log_level: Annotated[
+        LogLevel, Meta(description="Lowest level that is logged: `debug`, `info`, `warning` or `error`")
+    ] = "info"
     metrics_port: Annotated[
-        Port | None, Meta(description="Port of `/metrics` and `/healthz`; no such port where it is not set")
+        Port | None, Meta(description="Port that serves `/metrics` and `/healthz`; if it is unset, no port is opened")
     ] = None
     metrics_host: Annotated[str, Meta(description="Address that the metrics port listens on")] = "127.0.0.1"
 
@@ -58,38 +73,59 @@ class ApiSettings(RedisSettings, frozen=True, kw_only=True):
     """Settings of `python -m api`."""
 
     api_host: Annotated[str, Meta(description="Address that the API listens on")] = "127.0.0.1"
-    api_port: Annotated[Port, Meta(description="Port of the API")] = 8000
-    api_workers: Annotated[int, Meta(ge=1, le=256, description="Processes that serve the API")] = 1
+    api_port: Annotated[Port, Meta(description="Port that the API listens on")] = 8000
+    api_workers: Annotated[int, Meta(ge=1, le=256, description="Worker processes of the API")] = 1
     api_redis_timeout: Annotated[
-        Seconds, Meta(description="Seconds that a request waits for Redis before it answers 503")
+        Seconds, Meta(description="Seconds that a request waits for Redis before it is answered with 503")
     ] = 0.5
     api_max_in_flight: Annotated[
-        int, Meta(ge=1, le=1_000_000, description="Requests of a worker that may wait for Redis at once")
+        int,
+        Meta(
+            ge=1,
+            le=1_000_000,
+            description="Requests per worker that may wait for Redis at the same time; more are answered with 503",
+        ),
     ] = 2000
-    key_rate_limit: Annotated[str, Meta(description="Requests of a key in a time: `100/10s`")] = "100/10s"
-    organization_rate_limit: Annotated[str, Meta(description="Requests of an organization in a time: `300/10s`")] = (
-        "300/10s"
-    )
+    key_rate_limit: Annotated[
+        str, Meta(description="Requests per key per window; the window is in `s`, `m` or `h`, as in `100/10s`")
+    ] = "100/10s"
+    organization_rate_limit: Annotated[
+        str, Meta(description="Requests per organization per window, over all of its keys, as in `300/10s`")
+    ] = "300/10s"
 
 
 class ProjectorSettings(RedisSettings, frozen=True, kw_only=True):
-    """Settings of `python -m projector`, all commands."""
+    """Settings of `python -m projector`, for all commands."""
 
-    kafka_bootstrap_servers: Annotated[str, Meta(description="Kafka brokers, `host:port`, comma-separated")] = (
+    kafka_bootstrap_servers: Annotated[str, Meta(description="Kafka brokers as `host:port`, separated by commas")] = (
         "127.0.0.1:9092"
     )
-    topic_prefix: Annotated[str, Meta(description="Stands before `leads`, `contacts` …")] = "crm."
-    group_id: Annotated[str, Meta(min_length=1, description="Consumer group; `.access` is added for access")] = (
-        "leadview"
-    )
+    topic_prefix: Annotated[
+        str, Meta(description="Prefix of the topics `leads`, `contacts`, `organizations` and `api-keys`")
+    ] = "crm."
+    group_id: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="Consumer group of leads and contacts; organizations and API keys use it plus `.access`",
+        ),
+    ] = "leadview"
     kafka_security_protocol: Annotated[
-        Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"], Meta(description="How to talk to Kafka")
+        Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"],
+        Meta(description="Protocol for Kafka: `PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`"),
     ] = "PLAINTEXT"
-    kafka_ssl_ca_file: Annotated[str | None, Meta(description="CA that signed Kafka's certificate (PEM)")] = None
-    kafka_ssl_cert_file: Annotated[str | None, Meta(description="Client certificate for Kafka (PEM)")] = None
-    kafka_ssl_key_file: Annotated[str | None, Meta(description="Key of the client certificate (PEM)")] = None
+    kafka_ssl_ca_file: Annotated[
+        str | None, Meta(description="PEM file with the CA that signed the certificates of Kafka")
+    ] = None
+    kafka_ssl_cert_file: Annotated[str | None, Meta(description="PEM file with the client certificate for Kafka")] = (
+        None
+    )
+    kafka_ssl_key_file: Annotated[
+        str | None, Meta(description="PEM file with the private key of the client certificate for Kafka")
+    ] = None
     kafka_sasl_mechanism: Annotated[
-        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"], Meta(description="SASL mechanism for Kafka")
+        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"],
+        Meta(description="SASL mechanism for Kafka: `PLAIN`, `SCRAM-SHA-256` or `SCRAM-SHA-512`"),
     ] = "PLAIN"
     kafka_sasl_username: Annotated[str | None, Meta(description="SASL user for Kafka")] = None
     kafka_sasl_password: Annotated[str | None, Meta(description="SASL password for Kafka")] = None
@@ -98,19 +134,19 @@ class ProjectorSettings(RedisSettings, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=300,
-            description="Seconds after which Kafka gives the partitions of a projector that died to others",
+            description="Seconds without a heartbeat after which Kafka reassigns the partitions of a projector",
         ),
     ] = 6.0
     batch_records: Annotated[
-        int, Meta(ge=1, le=100_000, description="Records read from Kafka before a checkpoint, at most")
+        int, Meta(ge=1, le=100_000, description="Maximum number of records read from Kafka per checkpoint")
     ] = 5000
     dead_letter_share: Annotated[
         float,
-        Meta(gt=0, le=1, description="Share of bad records among the last 1000 that stops the line"),
+        Meta(gt=0, le=1, description="Share of bad records among the last 1000 records above which the line halts"),
     ] = 0.1
-    dead_letter_row: Annotated[int, Meta(ge=1, le=1_000_000, description="Bad records in a row that stop the line")] = (
-        100
-    )
+    dead_letter_row: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="Number of consecutive bad records that halts the line")
+    ] = 100
 
 
 PROCESSES: tuple[type[RedisSettings], ...] = (ApiSettings, ProjectorSettings)
@@ -120,7 +156,7 @@ S = TypeVar("S", bound=RedisSettings)
 
 
 def load(process: type[S], environment: Mapping[str, str]) -> S:
-    """The settings of a process. Raises SettingsError, naming every setting that is wrong."""
+    """Returns the settings of a process. Raises SettingsError, which names every setting that is wrong."""
     ours = {name: value for name, value in environment.items() if _is_ours(name)}
     known = {variable(field) for settings in PROCESSES for field in settings.__struct_fields__}
     problems = [_unknown(name, known) for name in sorted(ours.keys() - known)]
@@ -140,12 +176,12 @@ def load(process: type[S], environment: Mapping[str, str]) -> S:
 
 
 def variable(field: str) -> str:
-    """The environment variable of a field."""
+    """Returns the name of a field's environment variable."""
     return PREFIX + field.upper()
 
 
 def limit(text: str) -> Limit:
-    """Read a rate limit such as `100/10s` (also `m` and `h`). Raises ValueError."""
+    """Parses a rate limit such as `100/10s`, `1000/1m` or `5000/1h`. Raises ValueError."""
     match = re.fullmatch(r"([1-9]\d{0,8})/([1-9]\d{0,5})([smh])", text)
     if not match:
         raise ValueError("write a rate limit as requests/time: 100/10s, 1000/1m or 5000/1h")
@@ -153,7 +189,7 @@ def limit(text: str) -> Limit:
 
 
 def effective(settings: RedisSettings) -> dict[str, object]:
-    """Every setting as it is in force, secrets hidden: for the log at start."""
+    """Returns the effective value of every setting, with secrets hidden, for the log at startup."""
     return {variable(field): _shown(field, getattr(settings, field)) for field in settings.__struct_fields__}
 
 
@@ -164,11 +200,11 @@ def _is_ours(name: str) -> bool:
 def _unknown(name: str, known: set[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]}?" if near else "the README lists all settings."
-    return f"{name} is no setting of Leadview: {hint}"
+    return f"{name} is not a setting of Leadview: {hint}"
 
 
 def _check(field: str, text: str) -> None:
-    """What a type cannot say."""
+    """Checks what the type of a field cannot express. Raises ValueError."""
     if field.endswith("_rate_limit"):
         limit(text)
     if field == "redis_url":
@@ -184,6 +220,6 @@ def _shown(field: str, value: object) -> object:
 
 
 def _without_password(url: str) -> str:
-    """By pattern, not by parsing: a URL too broken to be parsed is shown in a message as well."""
+    """Uses a pattern instead of a parser, because a URL that cannot be parsed is shown in an error message, too."""
     url = re.sub(r"^([^:@/?#]*://)?([^:@/?#]*):(?!//).*@", r"\1\2:***@", url)
     return re.sub(r"([?&][a-z_]*password=)[^&#]*", r"\1***", url)

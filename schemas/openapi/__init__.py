@@ -1,1 +1,1 @@
-"""The OpenAPI document of the HTTP API, and what it is made of."""
+"""The OpenAPI document of the HTTP API: its paths, prose, examples and headers."""

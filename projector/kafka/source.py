@@ -30,7 +30,7 @@ class Source:
         self._kinds = {topic(settings, kind): kind for kind in kinds}
         self._consumer = consumer(settings, group_id)
         self._listener = _Listener(self, on_revoked)
-        self._placed: set[Partition] = set()
+        self._positioned: set[Partition] = set()
 
     async def start(self) -> None:
         """Join the group. Raises Unavailable while no broker can be reached."""
@@ -47,22 +47,22 @@ class Source:
 
     def leave(self) -> None:
         """Leave all partitions to the others, until `join`."""
-        self._placed.clear()
+        self._positioned.clear()
         self._consumer.unsubscribe()
 
     def assigned(self) -> set[Partition]:
         """The partitions that are this member's now."""
         return {Partition(*partition) for partition in self._consumer.assignment()}
 
-    def unplaced(self) -> list[Partition]:
+    def unpositioned(self) -> list[Partition]:
         """Assigned partitions that wait for `place`."""
-        return sorted(self.assigned() - self._placed)
+        return sorted(self.assigned() - self._positioned)
 
-    def displace(self, partitions: Iterable[Partition]) -> None:
+    def reset(self, partitions: Iterable[Partition]) -> None:
         """Return nothing more of these partitions until `place`."""
-        self._placed.difference_update(partitions)
+        self._positioned.difference_update(partitions)
 
-    async def place(self, offsets: Mapping[Partition, int | None]) -> dict[Partition, int]:
+    async def seek(self, offsets: Mapping[Partition, int | None]) -> dict[Partition, int]:
         """Read on from these offsets, from the beginning where one is None; where that is. Raises Unavailable.
 
         An offset outside of what the topic holds is said in the log, and becomes the beginning.
@@ -77,33 +77,33 @@ class Source:
             placed[partition] = _inside(partition, offset, begin[at], end[at])
             async with errors():
                 self._consumer.seek(at, placed[partition])
-        self._placed.update(offsets)
+        self._positioned.update(offsets)
         return placed
 
     async def poll(self, most: int, wait: float) -> dict[Partition, list[Record]]:
         """Up to `most` records, in order for each partition; waits so many seconds for one. Raises Unavailable."""
-        placed = frozenset(self._placed)
+        placed = frozenset(self._positioned)
         async with errors():
             polled = await self._consumer.getmany(timeout_ms=int(wait * 1000), max_records=most)
         # What was fetched before it was placed, or meanwhile, is not from where the caller wants it.
         return {
             Partition(*partition): records(messages, self._kinds[partition.topic])
             for partition, messages in polled.items()
-            if messages and Partition(*partition) in placed & self._placed
+            if messages and Partition(*partition) in placed & self._positioned
         }
 
     def pause(self) -> None:
         """Fetch nothing more, and stay a member of the group."""
         self._consumer.pause(*self._consumer.assignment())
 
-    async def reached(self, partition: Partition) -> int | None:
+    async def position(self, partition: Partition) -> int | None:
         """The next offset that would be read: past markers that are no records. None when not assigned."""
         try:
             return int(await self._consumer.position(TopicPartition(*partition)))
         except KafkaError:
             return None
 
-    async def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    async def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """The offset after the last record of each partition. Raises Unavailable."""
         wanted = [TopicPartition(*partition) for partition in partitions]
         async with errors():
@@ -127,10 +127,10 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
         if revoked:
             await self._on_revoked()
-        self._source.displace([Partition(*partition) for partition in revoked])
+        self._source.reset([Partition(*partition) for partition in revoked])
 
     async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
-        self._source.displace([Partition(*partition) for partition in assigned])
+        self._source.reset([Partition(*partition) for partition in assigned])
 
 
 def _inside(partition: Partition, offset: int | None, begin: int, end: int) -> int:

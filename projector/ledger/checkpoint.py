@@ -1,7 +1,4 @@
-"""A checkpoint: positions of partitions, stored after the writes that they cover.
-
-The script is `projector/redis/lua/checkpoint.lua`.
-"""
+"""A checkpoint stores the positions of partitions after the writes that they cover (`redis/lua/checkpoint.lua`)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +10,7 @@ from projector.record import Partition
 from projector.redis.calls import Command
 from schemas import names
 
-NONE = -1
+NOTHING_STORED = -1
 """Expected where nothing has been stored yet."""
 
 

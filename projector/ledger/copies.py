@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from projector.ledger import checkpoint
-from projector.ledger.checkpoint import NONE, Position, Step
+from projector.ledger.checkpoint import NOTHING_STORED, Position, Step
 from projector.record import Partition
 from projector.redis.store import Store
 from schemas import names
@@ -81,7 +81,7 @@ async def complete(store: Store, ledger: bytes, copies: Copies) -> Copies:
     at_home = {max(slots) for slots in await store.shards() if home in slots}
     added = [names.slot_tag(top) for top in copies.bare if top not in at_home]
     spoken_for = {partition: copies.position(partition) for partition in copies.partitions}
-    steps = {partition: Step(NONE, position) for partition, position in spoken_for.items() if position}
+    steps = {partition: Step(NOTHING_STORED, position) for partition, position in spoken_for.items() if position}
     await store.run([checkpoint.command_of_copy(names.copy(ledger, tag), steps) for tag in added])
     tags = {names.HOME, *copies.fields, *added}
     await store.ask([(b"HSET", names.copy(ledger, tag), names.COPIES, _text(tags)) for tag in sorted(tags)])

@@ -39,7 +39,7 @@ class Ledger:
         self._copies = Copies({}, ())
         self._map_version = -1
 
-    async def writing(self) -> Generations:
+    async def written_generations(self) -> Generations:
         """The generations to write; `first` where nothing is stored."""
         [found] = await self._store.ask([(b"HGET", self._key, b"writing")])
         return parse_generations(found) if found else self._first
@@ -112,7 +112,7 @@ class Ledger:
 
     async def _is_gone(self) -> bool:
         """A rebuild's ledger that was dropped is not to be made again."""
-        return not self._first and not await self.writing()
+        return not self._first and not await self.written_generations()
 
 
 async def lag(store: Store, ranges: Mapping[Partition, tuple[int, int]]) -> int:

@@ -19,12 +19,14 @@ class BadRecordGuard:
         """The bad ones among the last records, by their number."""
         self._row = 0
 
-    def trial(self) -> "BadRecordGuard":
-        """One that goes on from here. It takes this one's place once the batch that it counts is covered: a batch that
-        is not is read again, and its records count once."""
-        trial = copy(self)
-        trial._bad = self._bad.copy()  # noqa: SLF001  # of its own class
-        return trial
+    def fork(self) -> "BadRecordGuard":
+        """Returns a copy that counts one batch, and replaces this guard when the batch is covered.
+
+        A batch that is not covered is read again, and its records must count only once.
+        """
+        fork = copy(self)
+        fork._bad = self._bad.copy()  # noqa: SLF001  # of its own class
+        return fork
 
     def passed(self, count: int) -> None:
         """Count so many good records."""

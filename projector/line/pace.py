@@ -1,19 +1,39 @@
-"""How much a line puts on its way to Redis at once: whatever a reader asks for waits behind it."""
+"""How many writes a line keeps in flight. Redis is single-threaded, so API reads queue behind them."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 
-class Burst(NamedTuple):
-    """`slice` records are decoded and sent together, `slices` of them are under way, a call holds `documents`."""
+class Pace(NamedTuple):
+    """Records that are decoded and sent together, slices in flight at once, and the most documents in a script call."""
 
-    slice: int
-    slices: int
-    documents: int
+    slice_records: int
+    slices_in_flight: int
+    max_documents: int
 
 
 # Decoding shares the event loop with Kafka's heartbeat and with the other line, so slices are not larger. Several are
-# under way: with one, Redis and we would wait for each other in turns.
-WIDE = Burst(slice=200, slices=3, documents=20)
-"""The most records a second."""
-NARROW = Burst(slice=15, slices=1, documents=5)
-"""A third of a millisecond of Redis: a reader's own way there and back. About half the rate."""
+# in flight: with one only, Redis and the projector would take turns waiting for each other.
+FULL = Pace(slice_records=200, slices_in_flight=3, max_documents=20)
+"""The pace with the highest throughput."""
+YIELDING = Pace(slice_records=15, slices_in_flight=1, max_documents=5)
+"""Occupies Redis for a third of a millisecond, as long as a reader's own round trip. Has about half the throughput."""
+
+
+class Pacer(Protocol):
+    """Decides how fast a line writes. Neither method raises."""
+
+    async def pace(self) -> Pace:
+        """Returns the pace of the next batch."""
+
+    async def wait(self) -> None:
+        """Wait as long as necessary before the next slice."""
+
+
+class FullSpeed:
+    """The `Pacer` of a line that yields to nothing."""
+
+    async def pace(self) -> Pace:
+        return FULL
+
+    async def wait(self) -> None:
+        return

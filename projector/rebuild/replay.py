@@ -22,7 +22,7 @@ from projector.ledger import generations
 from projector.ledger.generations import Description, Registry
 from projector.ledger.ledger import Ledger
 from projector.line.line import Line
-from projector.line.pace import Burst
+from projector.line.policy import Policy
 from projector.mapping import VERSION
 from projector.rebuild.throttle import Throttle
 from projector.record import DOCUMENT_KINDS, Kind, Partition
@@ -137,7 +137,7 @@ async def _replay_kind(
     if (await progress(store, rebuild, [topic(settings, kind)])).finished:
         return
     done = Stop()
-    line = ReplayLine(store, settings, rebuild, kind, throttle)
+    line = _line(store, settings, rebuild, kind, throttle)
     running = asyncio.create_task(line.run(done))
     try:
         while not stop.is_set() and not running.done():
@@ -154,27 +154,17 @@ def _gone(generation: int) -> Refused:
     return Refused(f"Generation {generation} is gone: it was dropped while it was being filled, or Redis was emptied.")
 
 
-class ReplayLine(Line):
-    """A line that writes one generation only, parks nothing, and gives up where a live line would stand still."""
+def _line(store: Store, settings: ProjectorSettings, rebuild: Rebuild, kind: Kind, throttle: Throttle) -> Line:
+    """Returns a line that writes this generation only, parks no dead letters, and ends where a live line would not."""
 
-    def __init__(
-        self, store: Store, settings: ProjectorSettings, rebuild: Rebuild, kind: Kind, throttle: Throttle
-    ) -> None:
-        group_id = f"{settings.group_id}.rebuild.{rebuild.generation}.{kind}"
-        # Where the ledger is gone, nothing is to be written.
-        ledger = Ledger(store, names.rebuild(rebuild.generation), first=(), parks=False)
-        super().__init__("rebuild", settings, [kind], group_id, store, ledger)
-        self._throttle = throttle
-        self._generation = rebuild.generation
+    def generations_changed() -> None:
+        raise _gone(rebuild.generation)
 
-    async def _burst(self) -> Burst:
-        return await self._throttle.burst()
-
-    async def _pace(self) -> None:
-        await self._throttle.wait()
-
-    def _generations_changed(self) -> None:
-        raise _gone(self._generation)
-
-    async def _stand_still(self, error: LineStopped, stop: Stop) -> None:  # noqa: ARG002
+    def halt(error: LineStopped) -> None:
         raise error
+
+    group_id = f"{settings.group_id}.rebuild.{rebuild.generation}.{kind}"
+    # If the ledger is gone, there is no generation to write.
+    ledger = Ledger(store, names.rebuild(rebuild.generation), first=(), parks=False)
+    policy = Policy(throttle, generations_changed, halt)
+    return Line("rebuild", settings, [kind], group_id, store, ledger, policy)

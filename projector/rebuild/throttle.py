@@ -7,7 +7,7 @@ import asyncio
 import time
 
 from projector.errors import Unavailable
-from projector.line.pace import NARROW, WIDE, Burst
+from projector.line.pace import FULL, YIELDING, Pace
 from projector.redis.store import Store
 from schemas import names
 
@@ -38,10 +38,10 @@ class Throttle:
         """Whether it writes little at once now."""
         return self._limit > 0 and time.monotonic() - self._answered_at < _ALONE_SECONDS
 
-    async def burst(self) -> Burst:
-        """How much to write at once."""
+    async def pace(self) -> Pace:
+        """Returns how much to write at once."""
         await self._look()
-        return NARROW if self.yields else WIDE
+        return YIELDING if self.yields else FULL
 
     async def wait(self) -> None:
         """Wait as long as is needed before the next slice."""

@@ -45,7 +45,7 @@ async def replay(
         found = [record for record in records if wanted(record)]
         count += len(found)
         if found:
-            generations = await Ledger(store).writing()
+            generations = await Ledger(store).written_generations()
             for start in range(0, len(found), _SLICE):
                 await write(store, found[start : start + _SLICE], generations, again=again)
     return count

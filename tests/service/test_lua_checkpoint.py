@@ -9,7 +9,7 @@ import pytest
 from projector.dead_letter import DeadLetter
 from projector.errors import Refused, Unavailable
 from projector.ledger import checkpoint
-from projector.ledger.checkpoint import NONE, GenerationsChanged, Outcome, Position, Step, Stored, WentBack
+from projector.ledger.checkpoint import NOTHING_STORED, GenerationsChanged, Outcome, Position, Step, Stored, WentBack
 from projector.ledger.ledger import Ledger
 from projector.record import Partition
 from projector.redis.store import Store
@@ -33,12 +33,14 @@ STORED = Stored(0)
 @pytest.mark.parametrize(
     ("before", "steps", "outcome", "after"),
     [
-        pytest.param({}, {LEADS: step(NONE, 7)}, STORED, {LEADS: 7}, id="the first"),
+        pytest.param({}, {LEADS: step(NOTHING_STORED, 7)}, STORED, {LEADS: 7}, id="the first"),
         pytest.param({LEADS: 7}, {LEADS: step(7, 9)}, STORED, {LEADS: 9}, id="forward"),
         pytest.param({LEADS: 99}, {LEADS: step(99, 100)}, STORED, {LEADS: 100}, id="99 to 100 compares numbers"),
         pytest.param({LEADS: 2**46}, {LEADS: step(2**46, 2**46 + 1)}, STORED, {LEADS: 2**46 + 1}, id="large offsets"),
         pytest.param({LEADS: 9}, {LEADS: step(7, 8)}, STORED, {LEADS: 9}, id="a zombie takes nothing back"),
-        pytest.param({LEADS: 9}, {LEADS: step(NONE, 3)}, STORED, {LEADS: 9}, id="nor one that began at nothing"),
+        pytest.param(
+            {LEADS: 9}, {LEADS: step(NOTHING_STORED, 3)}, STORED, {LEADS: 9}, id="nor one that began at nothing"
+        ),
         pytest.param({LEADS: 7}, {LEADS: step(9, 12)}, WentBack(["crm.leads:0"]), {LEADS: 7}, id="went back"),
         pytest.param({}, {LEADS: step(9, 12)}, WentBack(["crm.leads:0"]), {LEADS: None}, id="emptied"),
         pytest.param({}, {LEADS: step(0, 12)}, WentBack(["crm.leads:0"]), {LEADS: None}, id="emptied, after offset 0"),
@@ -50,7 +52,11 @@ STORED = Stored(0)
             id="one went back: none is stored",
         ),
         pytest.param(
-            {LEADS: 7}, {LEADS: step(7, 9), CONTACTS: step(NONE, 1)}, STORED, {LEADS: 9, CONTACTS: 1}, id="two at once"
+            {LEADS: 7},
+            {LEADS: step(7, 9), CONTACTS: step(NOTHING_STORED, 1)},
+            STORED,
+            {LEADS: 9, CONTACTS: 1},
+            id="two at once",
         ),
         pytest.param({LEADS: 7}, {}, STORED, {LEADS: 7}, id="none"),
     ],
@@ -63,7 +69,7 @@ async def test_positions(
     after: dict[Partition, int | None],
 ) -> None:
     ledger = Ledger(projection.store)
-    assert await ledger.cover((1,), {at: step(NONE, offset) for at, offset in before.items()}, []) == STORED
+    assert await ledger.cover((1,), {at: step(NOTHING_STORED, offset) for at, offset in before.items()}, []) == STORED
     assert await ledger.cover((1,), steps, []) == outcome
     assert await ledger.positions(list(after)) == after
 
@@ -86,7 +92,9 @@ async def test_only_a_batch_that_reached_every_generation_is_covered(
     if stored:
         projection.client.hset(names.POSITIONS, "writing", stored)
     ledger = Ledger(projection.store)
-    assert await ledger.cover(written, {LEADS: step(NONE, 7)}, [LETTER] if outcome != STORED else []) == outcome
+    assert (
+        await ledger.cover(written, {LEADS: step(NOTHING_STORED, 7)}, [LETTER] if outcome != STORED else []) == outcome
+    )
     assert await ledger.positions([LEADS]) == {LEADS: 7 if outcome == STORED else None}
     assert await all_letters(projection.store) == []
 
@@ -94,7 +102,7 @@ async def test_only_a_batch_that_reached_every_generation_is_covered(
 @pytest.mark.parametrize(
     ("expected", "outcome", "kept"),
     [
-        pytest.param(NONE, Stored(1), [LETTER], id="with the positions"),
+        pytest.param(NOTHING_STORED, Stored(1), [LETTER], id="with the positions"),
         pytest.param(9, WentBack(["crm.leads:0"]), [], id="not without them"),
     ],
 )
@@ -114,9 +122,9 @@ async def test_a_letter_that_is_parked_twice_is_one(projection: Projection) -> N
 
 async def test_a_ledger_of_its_own_parks_nothing(projection: Projection) -> None:
     ledger = Ledger(projection.store, names.rebuild(2), first=(2,), parks=False)
-    assert await ledger.writing() == (2,)
+    assert await ledger.written_generations() == (2,)
     projection.client.hset(names.rebuild(2), "writing", "2")
-    assert await ledger.cover((2,), {LEADS: step(NONE, 3)}, [LETTER]) == Stored(0)
+    assert await ledger.cover((2,), {LEADS: step(NOTHING_STORED, 3)}, [LETTER]) == Stored(0)
     assert await Ledger(projection.store).positions([LEADS]) == {LEADS: None}
 
 

@@ -12,7 +12,7 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from redis import RedisCluster
 
 from devstack.waiting import wait_until
-from projector.line.pace import NARROW
+from projector.line.pace import YIELDING
 from projector.record import Kind
 from projector.reference import Entity
 from schemas import names
@@ -133,7 +133,7 @@ def test_little_at_once_while_the_api_answers(leadview: Leadview, options: tuple
     done = leadview.run("rebuild", *options)
     assert done.status == 0, done.output
     calls = leadview.redis.info("commandstats")["cmdstat_evalsha"]["calls"]
-    assert (calls > 1100 / NARROW.documents) is yields, calls
+    assert (calls > 1100 / YIELDING.max_documents) is yields, calls
     assert ("in small slices for the API" in done) is yields
     assert_equal_and_right(leadview, 1, 2)
 

@@ -11,7 +11,7 @@ import pytest
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer, RedisServerMissing
 from projector.errors import Refused
-from projector.ledger.checkpoint import NONE, Position, Step, Stored, WentBack
+from projector.ledger.checkpoint import NOTHING_STORED, Position, Step, Stored, WentBack
 from projector.ledger.ledger import Ledger
 from projector.record import Partition
 from projector.redis.store import Store
@@ -187,7 +187,7 @@ async def store(cluster: RedisCluster) -> AsyncIterator[Store]:
 
 
 async def test_every_shard_has_a_copy_of_the_positions(store: Store, cluster: RedisCluster) -> None:
-    assert await Ledger(store).cover((1,), step(NONE, 7), []) == Stored(0)
+    assert await Ledger(store).cover((1,), step(NOTHING_STORED, 7), []) == Stored(0)
     for primary in cluster.primaries:
         with primary.client() as client:
             [ledger] = client.scan_iter("lv:{*}:positions")
@@ -207,20 +207,20 @@ async def test_what_one_shard_has_lost_is_read_again(
 ) -> None:
     """By the projector that runs, and by one that starts."""
     ledger = Ledger(store)
-    await ledger.cover((1,), step(NONE, 7), [])
+    await ledger.cover((1,), step(NOTHING_STORED, 7), [])
     with cluster.primaries[number].client() as client:
         lose(client, next(client.scan_iter("lv:{*}:positions")))
     assert await Ledger(store).positions([AT]) == {AT: left}
     assert await ledger.cover((1,), step(7, 9), []) == WentBack(["crm.leads:0"])
     assert await ledger.positions([AT]) == {AT: left}
-    assert await ledger.cover((1,), step(left or NONE, 9), []) == Stored(0)
+    assert await ledger.cover((1,), step(left or NOTHING_STORED, 9), []) == Stored(0)
     assert await Ledger(store).positions([AT]) == {AT: 9}
 
 
 async def test_a_shard_whose_copy_was_moved_away_gets_another(store: Store, cluster: RedisCluster) -> None:
     """And speaks for itself from then on."""
     ledger = Ledger(store)
-    await ledger.cover((1,), step(NONE, 7), [])
+    await ledger.cover((1,), step(NOTHING_STORED, 7), [])
     source = cluster.owner(HOME)
     cluster.move_slot(HOME, other_than(cluster, source))
     assert await Ledger(store).positions([AT]) == {AT: 7}

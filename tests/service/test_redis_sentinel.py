@@ -8,7 +8,7 @@ import pytest
 from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer, RedisServerMissing
 from projector.errors import Unavailable
-from projector.ledger.checkpoint import NONE, Position, Step, Stored
+from projector.ledger.checkpoint import NOTHING_STORED, Position, Step, Stored
 from projector.ledger.ledger import Ledger
 from projector.record import Partition
 from projector.redis.store import Store
@@ -65,7 +65,7 @@ async def test_a_batch_is_not_covered_where_redis_has_restarted_meanwhile(tmp_pa
         store = Store(ProjectorSettings(redis_url=server.url))
         ledger = Ledger(store)
         assert await ledger.positions([AT]) == {AT: None}
-        assert await ledger.cover((1,), {AT: Step(NONE, Position(5, 1, 1))}, []) == Stored(0)
+        assert await ledger.cover((1,), {AT: Step(NOTHING_STORED, Position(5, 1, 1))}, []) == Stored(0)
         server.restart()
         with pytest.raises(Unavailable):  # the connection may have to break first
             await ledger.cover((1,), {AT: Step(5, Position(9, 1, 1))}, [])

@@ -16,7 +16,7 @@ def test_a_position_is_read_as_it_was_written() -> None:
     leads = Partition("crm.leads", 3)
     letter = DeadLetter.of(crm.lead().record(offset=6, partition=3), "it is bad")
     command = checkpoint.command(
-        names.POSITIONS, b"1,2", {leads: Step(checkpoint.NONE, Position(7, 1_700_000_000_000, 9))}, [letter]
+        names.POSITIONS, b"1,2", {leads: Step(checkpoint.NOTHING_STORED, Position(7, 1_700_000_000_000, 9))}, [letter]
     )
     assert command.keys == [names.POSITIONS, names.DEAD_LETTERS]
     assert command.arguments[:4] == [b"1,2", b"1", b"crm.leads:3", b"-1"]

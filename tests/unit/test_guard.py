@@ -47,22 +47,22 @@ def test_the_message_says_how_many_and_why() -> None:
         guard.note("second")
 
 
-def test_a_trial_that_is_dropped_counts_nothing() -> None:
+def test_a_fork_that_is_dropped_counts_nothing() -> None:
     """A batch that could not be covered is read again: its bad records are not bad twice."""
     guard = BadRecordGuard(1, 3)
     for _ in range(5):
-        trial = guard.trial()
-        trial.note("bad")
-        trial.note("bad")
+        fork = guard.fork()
+        fork.note("bad")
+        fork.note("bad")
     guard.note("bad")
     guard.note("bad")
     with pytest.raises(LineStopped):
         guard.note("bad")
 
 
-def test_a_trial_goes_on_from_where_the_guard_stands() -> None:
+def test_a_fork_continues_the_count_of_its_guard() -> None:
     guard = BadRecordGuard(1, 3)
     guard.note("bad")
     guard.note("bad")
     with pytest.raises(LineStopped):
-        guard.trial().note("bad")
+        guard.fork().note("bad")

@@ -1,0 +1,140 @@
+"""The position of a line in each partition that it is assigned.
+
+A position is the offset of the next record. It is stored in Redis, after the writes that it covers, and only moves
+forward there. Kafka's consumer group gets a copy of it for lag tools; a line never resumes from that copy.
+"""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+
+from projector.dead_letter import DeadLetter
+from projector.errors import Unavailable
+from projector.kafka.source import Source
+from projector.ledger import generations
+from projector.ledger.checkpoint import NOTHING_STORED, GenerationsChanged, Outcome, Position, Step, Stored, WentBack
+from projector.ledger.ledger import FIRST, Ledger
+from projector.record import Partition, Record
+from projector.redis.calls import Generations
+from projector.redis.store import Store
+from schemas import names
+
+logger = logging.getLogger(__name__)
+
+
+class Positions:
+    """The positions of one line: `offsets` are what this line read from the ledger, or stored there last.
+
+    Every method that asks Redis or Kafka raises Unavailable, except `commit`.
+    """
+
+    def __init__(self, line: str, source: Source, store: Store, ledger: Ledger) -> None:
+        self._line = line
+        self._source = source
+        self._store = store
+        self._ledger = ledger
+        self._uncommitted: dict[Partition, int] = {}
+        self.offsets: dict[Partition, int] = {}
+        self.written_generations = FIRST
+        """The generations that batches are written to, as they were at the last `seek`."""
+
+    async def seek(self) -> None:
+        """Seek newly assigned partitions to their stored positions, and read which generations to write.
+
+        Raises Superseded.
+        """
+        unpositioned = self._source.unpositioned()
+        if not unpositioned:
+            return
+        self.written_generations = await self.check_mapping()
+        stored = await self._ledger.positions(unpositioned)
+        used = await self._source.seek(stored)
+        known = {partition: _or_nothing(offset) for partition, offset in stored.items()}
+        self.offsets |= known | await self.forget({p: known[p] for p, offset in used.items() if offset < known[p]})
+        offsets = {names.position(*partition): offset for partition, offset in used.items()}
+        logger.info("resumed at these offsets", extra={"line": self._line, "offsets": offsets})
+
+    async def check_mapping(self) -> Generations:
+        """Returns the generations to write. Raises Superseded if one of them needs a newer program."""
+        written = await self._ledger.written_generations()
+        await generations.check_mapping(self._store, written)
+        return written
+
+    def ahead_of(self, polled: Mapping[Partition, Sequence[Record]]) -> dict[Partition, int]:
+        """Returns positions that lie after the first of these records: their topics were deleted and recreated."""
+        at = {partition: self.offsets.get(partition, NOTHING_STORED) for partition in polled}
+        return {partition: at[partition] for partition, records in polled.items() if records[0].offset < at[partition]}
+
+    async def forget(self, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
+        """Discard the positions of recreated topics. Returns what is stored of these partitions now: nothing.
+
+        Stored positions only move forward, so a stale one would make records look applied until they reach it.
+        """
+        if offsets:
+            logger.warning(
+                "topics were recreated; reading them from the beginning",
+                extra={"line": self._line, "positions": {names.position(*p): at for p, at in offsets.items()}},
+            )
+            await self._ledger.forget(offsets)
+        return dict.fromkeys(offsets, NOTHING_STORED)
+
+    async def cover(self, steps: Mapping[Partition, Step], dead_letters: Sequence[DeadLetter] = ()) -> Outcome:
+        """Store new positions together with these dead letters."""
+        outcome = await self._ledger.cover(self.written_generations, steps, dead_letters)
+        if isinstance(outcome, Stored):
+            moved = {partition: step.position.offset for partition, step in steps.items()}
+            self.offsets |= moved
+            self._uncommitted |= moved
+        return outcome
+
+    async def check(self) -> GenerationsChanged | WentBack | None:
+        """Compare with what Redis holds, so that a line without new records notices a change of it as well.
+
+        Without this, a rebuild, a drop, or a Redis that lost writes would be noticed at the next checkpoint only.
+        """
+        if self.offsets and await self._ledger.written_generations() != self.written_generations:
+            return GenerationsChanged()
+        known = dict(self.offsets)
+        stored = await self._ledger.positions(list(known))
+        lower = [names.position(*p) for p, offset in stored.items() if _or_nothing(offset) < known[p]]
+        return WentBack(lower) if lower else None
+
+    async def pass_markers(self, end_offsets: Mapping[Partition, int]) -> Outcome | None:
+        """Move past transaction markers and compacted records at the end of a partition: no record follows them.
+
+        Returns None if there is nothing to pass.
+        """
+        steps = {}
+        for partition, end_offset in end_offsets.items():
+            position = await self._source.position(partition)
+            at = self.offsets.get(partition)  # None if the partition was revoked meanwhile
+            if at is not None and at < end_offset == position:
+                steps[partition] = Step(at, Position(end_offset, 0, int(time.time() * 1000)))
+        return await self.cover(steps) if steps else None
+
+    def lags(self, end_offsets: Mapping[Partition, int]) -> dict[Partition, int]:
+        """Returns how many records of each partition are not applied yet."""
+        return {partition: end - max(self.offsets.get(partition, 0), 0) for partition, end in end_offsets.items()}
+
+    async def commit(self) -> None:
+        """Copy the positions to Kafka's consumer group. A failure is only logged: lag tools alone read them."""
+        wanted, self._uncommitted = self._uncommitted, {}
+        try:
+            await self._source.commit(wanted)
+        except Unavailable as error:
+            logger.warning("offsets not committed to Kafka", extra={"line": self._line, "error": str(error)})
+
+    async def release(self) -> None:
+        """Commit, then forget all partitions: they are about to be revoked."""
+        await self.commit()
+        self.offsets.clear()
+        self._uncommitted.clear()
+
+    def reset(self) -> None:
+        """Read nothing more until the next `seek`, which returns to the stored positions."""
+        self.offsets.clear()
+        self._source.reset(self._source.assigned())
+
+
+def _or_nothing(offset: int | None) -> int:
+    return NOTHING_STORED if offset is None else offset

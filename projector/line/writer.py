@@ -1,0 +1,52 @@
+"""Writes a batch into Redis while it is being decoded."""
+
+import asyncio
+
+from projector.line.batch import Batch
+from projector.line.pace import Pacer
+from projector.redis.applier import Applied, Applier
+from projector.redis.calls import Generations
+from projector.redis.store import Store
+
+
+class Writer:
+    """Writes slices while the next ones are decoded: a few at once, in any order, since versions guard every write."""
+
+    def __init__(self, store: Store, pacer: Pacer) -> None:
+        self._applier = Applier(store)
+        self._pacer = pacer
+
+    async def write(self, batch: Batch, generations: Generations) -> Applied:
+        """Write all of the batch. Raises Unavailable, or LineStopped if it has too many bad records."""
+        applied = Applied()
+        pace = await self._pacer.pace()
+        in_flight: set[asyncio.Task[Applied]] = set()
+        try:
+            for intents in batch.slices(pace.slice_records):
+                await self._pacer.wait()
+                if len(in_flight) == pace.slices_in_flight:
+                    _add(applied, in_flight, await _first_of(in_flight))
+                applying = self._applier.apply(intents, generations, together=pace.max_documents)
+                in_flight.add(asyncio.create_task(applying))
+                await asyncio.sleep(0)  # lets the slice be sent, and Kafka's heartbeat run
+            while in_flight:
+                _add(applied, in_flight, await _first_of(in_flight))
+        finally:
+            await asyncio.gather(*in_flight, return_exceptions=True)  # empty unless something failed
+        if batch.stopped:
+            raise batch.stopped
+        applied.stale += batch.left_out
+        return applied
+
+
+async def _first_of(in_flight: set[asyncio.Task[Applied]]) -> set[asyncio.Task[Applied]]:
+    """Wait until a task is finished. Returns all that are."""
+    done, _ = await asyncio.wait(in_flight, return_when=asyncio.FIRST_COMPLETED)
+    return done
+
+
+def _add(applied: Applied, in_flight: set[asyncio.Task[Applied]], done: set[asyncio.Task[Applied]]) -> None:
+    """Move finished tasks out of `in_flight` and count their results. Raises what a task raised."""
+    in_flight -= done
+    for task in done:
+        applied.add(task.result())

@@ -35,7 +35,7 @@ class Ledger:
         self._key = key
         self._first = first
         self._parks = parks
-        self._history: int | None = None
+        self._replication_epoch: int | None = None
         self._copies = Copies({}, ())
         self._map_version = -1
 
@@ -61,7 +61,7 @@ class Ledger:
             [values] = await self._store.ask([(b"HMGET", self._key, *fields)])
             positions = [Position.parse(value) if value else None for value in values]
         # What is written from now on is compared with what was read just now.
-        self._history = self._store.history
+        self._replication_epoch = self._store.replication_epoch
         return dict(zip(partitions, positions, strict=True))
 
     async def cover(
@@ -77,12 +77,12 @@ class Ledger:
             await self._complete()
             others = [names.copy(self._key, tag) for tag in self._copies.fields if tag != names.HOME]
             commands = [checkpoint.command_of_copy(copy, steps) for copy in others]
-            for reply in await self._store.run(commands, history=self._history):
+            for reply in await self._store.run(commands, replication_epoch=self._replication_epoch):
                 if not isinstance(outcome := checkpoint.outcome(reply), Stored):
                     return outcome
         parked = letters if self._parks else []
         command = checkpoint.command(self._key, format_generations(writing), steps, parked)
-        [reply] = await self._store.run([command], history=self._history)
+        [reply] = await self._store.run([command], replication_epoch=self._replication_epoch)
         return checkpoint.outcome(reply)
 
     async def forget(self, offsets: Mapping[Partition, int]) -> None:

@@ -13,18 +13,18 @@ from redis.asyncio.connection import SSLConnection
 from redis.crc import key_slot
 from redis.exceptions import AskError, ClusterDownError, MovedError, RedisError, TryAgainError
 
-from projector.redis.node import Histories, Node, Request, pack
+from projector.redis.node import Node, ReplicationEpoch, Request, pack
 from schemas.redis_url import Host
 
-# A slot that is being moved refuses calls with several keys for as long as it takes.
+# A slot that is being moved refuses calls with several keys until the move is done.
 _REDIRECTED_SECONDS = 5.0
 _REDIRECT_PAUSE = 0.02
-# Another shard may have come without a word to us.
+# How often the map of slots is read: a shard may be added without any redirection that says so.
 _MAP_SECONDS, _SHORTEST_MAP_SECONDS = 10.0, 0.5
 
 
 class _Route(NamedTuple):
-    """Where a request goes: `number` is its place among all of them."""
+    """Where a request is sent; `number` is its index among all requests."""
 
     number: int
     request: Request
@@ -33,12 +33,12 @@ class _Route(NamedTuple):
 
 
 class Cluster:
-    """The primaries of a cluster. redis-py keeps the map of slots."""
+    """The primaries of a cluster. redis-py keeps the map of slots to servers."""
 
     sharded = True
 
     def __init__(self, hosts: Sequence[Host], options: dict[str, Any]) -> None:
-        self.histories = Histories()
+        self.replication_epoch = ReplicationEpoch()
         self.map_version = 0
         self._hosts = list(hosts)
         self._options = options
@@ -53,14 +53,14 @@ class Cluster:
         self.client = RedisCluster(startup_nodes=seeds, require_full_coverage=False, ssl=encrypted, **other)
         self._map = self.client.nodes_manager
 
-    async def send(self, requests: Sequence[Request], history: int | None = None) -> list[Any]:
-        """One pipeline to each primary, side by side; what is redirected is sent again to where it belongs."""
-        await self._look_at_map()
+    async def send(self, requests: Sequence[Request], replication_epoch: int | None = None) -> list[Any]:
+        """Send one pipeline to each primary, concurrently. Redirected requests are sent again, to where they belong."""
+        await self._refresh_map()
         replies: list[Any] = [None] * len(requests)
         routes = [_Route(number, request, self._owner(request.key)) for number, request in enumerate(requests)]
         deadline = time.monotonic() + _REDIRECTED_SECONDS
         while True:
-            for route, reply in zip(routes, await self._send(routes, history), strict=True):
+            for route, reply in zip(routes, await self._send(routes, replication_epoch), strict=True):
                 replies[route.number] = reply
             again = [route for route in routes if isinstance(replies[route.number], (AskError, TryAgainError))]
             if not again or time.monotonic() > deadline:
@@ -72,11 +72,11 @@ class Cluster:
 
     async def memories(self) -> list[dict[str, Any]]:
         found = await self.client.info("memory", target_nodes=RedisCluster.PRIMARIES)
-        # redis-py leaves out the name of the server where there is one only.
+        # redis-py leaves out the name of the server if there is only one.
         return [found] if "used_memory" in found else list(found.values())
 
     async def shards(self) -> list[set[int]]:
-        await self._look_at_map()
+        await self._refresh_map()
         found = defaultdict(set)
         for slot, nodes in self._map.slots_cache.items():
             found[nodes[0].name].add(slot)
@@ -86,7 +86,7 @@ class Cluster:
         return None
 
     async def load(self, scripts: Sequence[str]) -> None:
-        await self._look_at_map()
+        await self._refresh_map()
         packed = [pack(b"SCRIPT", b"LOAD", script.encode()) for script in scripts]
         primaries = [(node.host, int(node.port)) for node in self.client.get_primaries()]
         await _all([self._node(host).send(packed) for host in primaries])
@@ -98,8 +98,8 @@ class Cluster:
         for node in self._nodes.values():
             await node.close()
 
-    async def _send(self, routes: Sequence[_Route], history: int | None) -> list[Any]:
-        """The replies of one round, in the order of `routes`."""
+    async def _send(self, routes: Sequence[_Route], replication_epoch: int | None) -> list[Any]:
+        """Returns the replies to these requests, in the order of `routes`."""
         groups: dict[Host, list[int]] = defaultdict(list)
         for at, route in enumerate(routes):
             groups[route.to].append(at)
@@ -108,7 +108,7 @@ class Cluster:
         async def pipeline(host: Host, group: list[int]) -> None:
             packed = [word for at in group for word in _packed(routes[at])]
             try:
-                replies = iter(await self._node(host).send(packed, history))
+                replies = iter(await self._node(host).send(packed, replication_epoch))
             except (OSError, RedisError):
                 self._stale, self._failed = True, host
                 raise
@@ -121,7 +121,7 @@ class Cluster:
         return found
 
     async def _redirected(self, route: _Route, error: AskError | TryAgainError) -> _Route:
-        """ASK holds for one command, MOVED from now on; TRYAGAIN says to begin again."""
+        """Returns the next route. ASK redirects one command, MOVED the later ones as well, TRYAGAIN none."""
         if isinstance(error, TryAgainError):
             return _Route(route.number, route.request, self._owner(route.request.key))
         host = (error.host or route.to[0], int(error.port))
@@ -144,11 +144,11 @@ class Cluster:
         node = self._nodes.get(host)
         if node is None:
             options = self._options | {"host": host[0], "port": host[1]}
-            node = self._nodes[host] = Node(ConnectionPool(**options), self.histories)
+            node = self._nodes[host] = Node(ConnectionPool(**options), self.replication_epoch)
         return node
 
-    async def _look_at_map(self) -> None:
-        """Read it where it may have changed, and now and then."""
+    async def _refresh_map(self) -> None:
+        """Read the map of slots if it may have changed, and otherwise every ten seconds."""
         if time.monotonic() - self._read_at < (_SHORTEST_MAP_SECONDS if self._stale else _MAP_SECONDS):
             return
         async with self._reading:
@@ -156,17 +156,19 @@ class Cluster:
                 return
             before = self._ownership()
             failed = self._failed and f"{self._failed[0]}:{self._failed[1]}"
-            await self.client.initialize(self._hosts, failed)  # redis-py's own first use, or after an error
+            await self.client.initialize(
+                self._hosts, failed
+            )  # redis-py does this itself only at first use and after errors
             await self._map.initialize(self._hosts, failed)
             self._read_at, self._stale, self._failed = time.monotonic(), False, None
             self.map_version += before != self._ownership()
-            await self._forget_others()
+            await self._close_others()
 
     def _ownership(self) -> list[str]:
         return [nodes[0].name for nodes in self._map.slots_cache.values()]
 
-    async def _forget_others(self) -> None:
-        """A primary that was demoted may come back with another history, on connections from before."""
+    async def _close_others(self) -> None:
+        """Close connections to other servers: a demoted primary may return with other data, on its old connections."""
         primaries = {(node.host, int(node.port)) for node in self.client.get_primaries()}
         for host in self._nodes.keys() - primaries:
             await self._nodes.pop(host).close()
@@ -180,7 +182,7 @@ def _packed(route: _Route) -> tuple[bytes, ...]:
 
 
 async def _all(sending: Sequence[Any]) -> None:
-    """Side by side. All are finished, well or not, before the first error is raised."""
+    """Await all of them concurrently. All are finished before the first error is raised."""
     if len(sending) == 1:
         await sending[0]
         return

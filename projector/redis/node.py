@@ -1,4 +1,4 @@
-"""Connections to one place of Redis, and the pipelines that are sent there."""
+"""Connections to one address of Redis, and the pipelines that are sent there."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -13,51 +13,54 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 
 TIMEOUT = 10.0
-"""Seconds for a connection, and for all replies of a pipeline."""
+"""Seconds to connect, and to receive all replies of a pipeline."""
 
 
 class Request(NamedTuple):
-    """A command as it is sent, and a key of it, which says where to."""
+    """A command as it is sent, and one of its keys, which decides the server that it is sent to."""
 
     key: bytes
     packed: bytes
 
 
-class HistoryChanged(RedisError):
-    """Redis restarted or failed over since: what was written before may be missing."""
+class ReplicationEpochChanged(RedisError):
+    """Redis restarted or failed over: writes that it acknowledged before may be missing."""
 
 
-class Histories:
-    """Counts how often a server turned out to have another history than before."""
+class ReplicationEpoch:
+    """Counts how often a server turned out to have another replication id than before."""
 
     def __init__(self) -> None:
         self.number = 0
 
 
 class Node:
-    """Connections to one place: whatever server answers there."""
+    """Connections to one address, whichever server answers there."""
 
-    def __init__(self, pool: ConnectionPool, histories: Histories, *, must_be_master: bool = False) -> None:
-        pool.connection_kwargs["redis_connect_func"] = self._greet
+    def __init__(self, pool: ConnectionPool, epoch: ReplicationEpoch, *, must_be_master: bool = False) -> None:
+        pool.connection_kwargs["redis_connect_func"] = self._on_connect
         self.pool = pool
-        self._histories = histories
+        self._epoch = epoch
         self._must_be_master = must_be_master
-        self._id = b""
-        self._ids: WeakKeyDictionary[AbstractConnection, bytes] = WeakKeyDictionary()
+        self._replication_id = b""
+        self._replication_ids: WeakKeyDictionary[AbstractConnection, bytes] = WeakKeyDictionary()
 
-    async def send(self, packed: Sequence[bytes], history: int | None = None) -> list[Any]:
-        """The replies in order, errors among them: all are read, so that none is left for the next user."""
+    async def send(self, packed: Sequence[bytes], replication_epoch: int | None = None) -> list[Any]:
+        """Returns the replies in order, errors among them. All are read, so that none is left for the next caller.
+
+        Raises ReplicationEpochChanged if `replication_epoch` is not the present one any more.
+        """
         async with self._connection() as connection:
-            if history not in (None, self._histories.number):
-                raise HistoryChanged("it restarted or failed over while a batch was being written")
+            if replication_epoch not in (None, self._epoch.number):
+                raise ReplicationEpochChanged("it restarted or failed over while a batch was being written")
             await connection.send_packed_command(b"".join(packed), check_health=False)
             replies: list[Any] = []
-            async with asyncio.timeout(TIMEOUT):  # one for all: one for each reply would cost as much as reading it
+            async with asyncio.timeout(TIMEOUT):  # one timeout for all: one for each reply costs as much as reading it
                 for _ in packed:
                     try:
                         replies.append(await connection.read_response(disable_decoding=True, timeout=inf))
                     except ReadOnlyError:
-                        raise  # demoted: this connection leads nowhere
+                        raise  # the server was demoted: this connection is of no more use
                     except ResponseError as error:
                         replies.append(error)
             return replies
@@ -69,18 +72,18 @@ class Node:
     async def _connection(self) -> AsyncIterator[AbstractConnection]:
         connection = await self.pool.get_connection()  # type: ignore[no-untyped-call]
         try:
-            if self._ids.get(connection) != self._id:  # to the server that was here before
+            if self._replication_ids.get(connection) != self._replication_id:  # opened before a restart or failover
                 await connection.disconnect(nowait=True)
                 await connection.connect()
             yield connection
         except BaseException:
-            # Replies may still be on their way: they must never meet another caller.
+            # Replies may still arrive on this connection: another caller must never read them.
             await connection.disconnect(nowait=True)
             raise
         finally:
             await asyncio.shield(self.pool.release(connection))
 
-    async def _greet(self, connection: AbstractConnection) -> None:
+    async def _on_connect(self, connection: AbstractConnection) -> None:
         """Called by redis-py for each new connection."""
         await connection.on_connect()
         await connection.send_command("INFO", "replication")
@@ -89,12 +92,12 @@ class Node:
         found = {name: value for name, _, value in lines}
         if self._must_be_master and found[b"role"] != b"master":
             raise ConnectionError("the Sentinels name a server that is a replica")
-        self._ids[connection] = found[b"master_replid"]
-        if self._id != found[b"master_replid"]:
-            self._id = found[b"master_replid"]
-            self._histories.number += 1
+        self._replication_ids[connection] = found[b"master_replid"]
+        if self._replication_id != found[b"master_replid"]:
+            self._replication_id = found[b"master_replid"]
+            self._epoch.number += 1
 
 
 def pack(*words: Any) -> bytes:
-    """A command as it is sent."""
+    """Returns a command as it is sent."""
     return cast(bytes, hiredis.pack_command(words))

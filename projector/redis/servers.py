@@ -1,12 +1,11 @@
-"""The Redis servers behind the store: one, the master that Sentinels name, or the primaries of a cluster.
+"""The Redis servers behind the store: one server, the master that Sentinels name, or the primaries of a cluster.
 
-The only module of this package that imports redis-py, which knows the forms of addresses, TLS, Sentinel and the map of
-a cluster's slots. Commands go out as bytes, in one pipeline to each server, side by side.
+redis-py parses URLs, and implements TLS, Sentinel and the map of a cluster's slots. Commands are sent as bytes, in one
+pipeline to each server, concurrently.
 
-A *history* is what a server and its replicas have in common: the stream of writes that Redis names by its replication
-id. After a restart or a failover it is another one, and what was acknowledged before may be missing. So each new
-connection asks for the id, and `history` counts the changes: a caller that wrote in one history can make sure that
-what it sends next reaches the same one.
+A server and its replicas share a replication id. It changes with a restart or a failover, and writes that were
+acknowledged before may then be missing. So every new connection asks for the id, and the *replication epoch* counts the
+changes: a caller that passes the epoch in which it wrote knows that what it sends next reaches the same data.
 """
 
 from collections.abc import Sequence
@@ -20,12 +19,12 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisClusterException, RedisError, ResponseError
 
 from projector.redis.cluster import Cluster
-from projector.redis.node import TIMEOUT, Histories, Node, Request, pack
+from projector.redis.node import TIMEOUT, Node, ReplicationEpoch, Request, pack
 from schemas.redis_url import RedisUrl, redis_url
 from schemas.settings import RedisSettings
 
 ERRORS = (RedisError, RedisClusterException, OSError, TimeoutError)
-"""All that can go wrong with Redis."""
+"""All errors that a call to Redis can raise."""
 
 _SENTINEL_TIMEOUT = 1.0
 
@@ -33,41 +32,44 @@ __all__ = ["ERRORS", "NoScriptError", "Request", "ResponseError", "Servers", "pa
 
 
 class Servers(Protocol):
-    """What the store needs. Raises `ERRORS`."""
+    """What the store needs of Redis. Every method raises `ERRORS`."""
 
     sharded: bool
-    """Several servers, each with a part of the keys."""
+    """Whether there are several servers, each with a part of the keys."""
     client: Any
     """redis-py's client, for single commands: Redis or RedisCluster."""
-    histories: Histories
+    replication_epoch: ReplicationEpoch
     map_version: int
-    """Grows whenever slots have moved."""
+    """Increases whenever slots have moved."""
 
-    async def send(self, requests: Sequence[Request], history: int | None = None) -> list[Any]:
-        """The replies in order, errors among them. With `history`, HistoryChanged where it is not this one any more."""
+    async def send(self, requests: Sequence[Request], replication_epoch: int | None = None) -> list[Any]:
+        """Returns the replies in order, errors among them.
+
+        Raises ReplicationEpochChanged if `replication_epoch` is not the present one any more.
+        """
 
     async def memories(self) -> list[dict[str, Any]]:
-        """INFO memory of each server."""
+        """Returns the fields of INFO memory, for each server."""
 
     async def shards(self) -> list[set[int]]:
-        """The slots of each primary; none where this is no cluster."""
+        """Returns the slots of each primary; an empty list if this is not a cluster."""
 
     async def wrong_url(self) -> str | None:
-        """Why this kind of URL cannot be right for what answers there."""
+        """Returns why a URL of this kind does not fit the server that answers; None if it fits."""
 
     async def load(self, scripts: Sequence[str]) -> None:
-        """Let every server know these scripts."""
+        """Load these scripts into every server."""
 
     async def close(self) -> None:
         """Close all connections."""
 
 
 def servers(settings: RedisSettings) -> Servers:
-    """Those that the settings name. Nothing is connected yet."""
+    """Returns the servers that the settings name. Does not connect yet."""
     url = redis_url(settings.redis_url)
     options = {**parse_url(url.server), **_overrides(settings)}
-    # redis-py sends a timed-out command again by itself, ten times by default: whether to try again is the
-    # line's decision, which also looks where Redis stands.
+    # By default redis-py sends a command that timed out again, ten times. Only the line may decide to retry, because it
+    # first compares the positions in Redis.
     options |= {
         "protocol": 2,
         "socket_timeout": TIMEOUT,
@@ -87,7 +89,7 @@ def servers(settings: RedisSettings) -> Servers:
 def _sentinel_pool(settings: RedisSettings, url: RedisUrl, options: dict[str, Any]) -> ConnectionPool:
     options = {name: value for name, value in options.items() if name not in ("host", "port")}
     encrypted = options.pop("connection_class", None) is SSLConnection
-    ours = {
+    sentinel_options = {
         "username": settings.redis_sentinel_username,
         "password": settings.redis_sentinel_password,
         "socket_timeout": _SENTINEL_TIMEOUT,
@@ -95,7 +97,7 @@ def _sentinel_pool(settings: RedisSettings, url: RedisUrl, options: dict[str, An
         "retry": Retry(NoBackoff(), 0),
         "ssl": encrypted,
     } | {name: value for name, value in options.items() if name.startswith("ssl_")}
-    sentinel = Sentinel(list(url.hosts), sentinel_kwargs=ours)  # type: ignore[no-untyped-call]
+    sentinel = Sentinel(list(url.hosts), sentinel_kwargs=sentinel_options)  # type: ignore[no-untyped-call]
     return SentinelConnectionPool(url.master, sentinel, ssl=encrypted, **options)  # type: ignore[no-untyped-call]
 
 
@@ -106,12 +108,12 @@ class OneServer:
     map_version = 0
 
     def __init__(self, pool: ConnectionPool, *, must_be_master: bool = False) -> None:
-        self.histories = Histories()
-        self._node = Node(pool, self.histories, must_be_master=must_be_master)
+        self.replication_epoch = ReplicationEpoch()
+        self._node = Node(pool, self.replication_epoch, must_be_master=must_be_master)
         self.client = Redis(connection_pool=pool)
 
-    async def send(self, requests: Sequence[Request], history: int | None = None) -> list[Any]:
-        return await self._node.send([request.packed for request in requests], history)
+    async def send(self, requests: Sequence[Request], replication_epoch: int | None = None) -> list[Any]:
+        return await self._node.send([request.packed for request in requests], replication_epoch)
 
     async def memories(self) -> list[dict[str, Any]]:
         return [await self.client.info("memory")]

@@ -49,9 +49,9 @@ class Store:
         self._clustered: bool | None = True if self.sharded else None
 
     @property
-    def history(self) -> int:
-        """Changes where a server lost its memory of what was written, perhaps (`projector/redis/servers.py`)."""
-        return self._servers.histories.number
+    def replication_epoch(self) -> int:
+        """Increases whenever a server restarted or failed over, and so may have lost writes (`servers.py`)."""
+        return self._servers.replication_epoch.number
 
     @property
     def map_version(self) -> int:
@@ -68,17 +68,17 @@ class Store:
                 self._clustered = bool((await self.redis.info("cluster"))["cluster_enabled"])
         return self._clustered
 
-    async def run(self, commands: Sequence[Command], *, history: int | None = None) -> list[Any]:
+    async def run(self, commands: Sequence[Command], *, replication_epoch: int | None = None) -> list[Any]:
         """Call the scripts in this order, in one round trip; on a cluster the order holds within a slot.
 
-        Raises Unavailable where any of them failed, or where `history` is not the present one any more.
+        Raises Unavailable where any of them failed, or where `replication_epoch` is not the present one any more.
         """
         requests = [Request(command.keys[0], _pack(command)) for command in commands]
-        replies = await self._send(requests, history)
+        replies = await self._send(requests, replication_epoch)
         missing = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if missing:
             await self._load_scripts()
-            again = await self._send([requests[at] for at in missing], history)
+            again = await self._send([requests[at] for at in missing], replication_epoch)
             for at, reply in zip(missing, again, strict=True):
                 replies[at] = reply
         return _good(replies)
@@ -144,9 +144,9 @@ class Store:
         if found:
             yield found
 
-    async def _send(self, requests: Sequence[Request], history: int | None = None) -> list[Any]:
+    async def _send(self, requests: Sequence[Request], replication_epoch: int | None = None) -> list[Any]:
         async with self.errors():
-            return await self._servers.send(requests, history)
+            return await self._servers.send(requests, replication_epoch)
 
     async def _load_scripts(self) -> None:
         async with self.errors():

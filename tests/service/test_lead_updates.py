@@ -66,9 +66,9 @@ class RecordingStore(Store):
         super().__init__(settings)
         self.pipelines: list[list[str]] = []
 
-    async def run(self, commands: Sequence[Command], *, history: int | None = None) -> list[Any]:
+    async def run(self, commands: Sequence[Command], *, replication_epoch: int | None = None) -> list[Any]:
         self.pipelines.append([each.script for each in commands])
-        return await super().run(commands, history=history)
+        return await super().run(commands, replication_epoch=replication_epoch)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from projector.kafka.reader import open_reader
 from projector.ledger import generations
 from projector.ledger.checkpoint import Position
 from projector.ledger.generations import Registry
-from projector.ledger.ledger import Ledger
+from projector.ledger.ledger import read_stored
 from projector.mapping import VERSION
 from projector.record import Kind, Partition
 from projector.redis.store import Store
@@ -68,7 +68,7 @@ async def look(store: Store, settings: ProjectorSettings) -> Status:
         # Right before the positions: what is published in between would look like lag.
         ranges = await reader.range(await reader.partitions())
     registry = await generations.read(store)
-    stored = await Ledger(store).stored(list(ranges))
+    stored = await read_stored(store, list(ranges))
     memories = await store.memories()
     [letters] = await store.ask([(b"HLEN", names.DEAD_LETTERS)])
     partitions = _partitions(ranges, stored, time.time() * 1000)

@@ -11,11 +11,15 @@ from projector.redis.calls import Command
 from schemas import names
 
 NOTHING_STORED = -1
-"""Expected where nothing has been stored yet."""
+"""The offset that a step expects if no position has been stored yet."""
 
 
 class Position(msgspec.Struct, frozen=True):
-    """How far a partition has been read."""
+    """How far a partition has been applied.
+
+    `offset` is that of the next record, `event_time` the time of the newest event, `stored_at` that of the checkpoint;
+    both in milliseconds since 1970.
+    """
 
     offset: int
     event_time: int
@@ -27,27 +31,29 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """A partition moves from the offset that this projector wrote last to a new position."""
+    """Moves a partition from the offset that this projector stored last, to a new position."""
 
     expected: int
     position: Position
 
 
-def command(key: bytes, writing: bytes, steps: Mapping[Partition, Step], letters: Sequence[DeadLetter]) -> Command:
-    """The call that stores these steps in a ledger, and the dead letters that they pass."""
-    arguments = _arguments(writing, steps)
-    for letter in letters:
+def command(
+    key: bytes, written_generations: bytes, steps: Mapping[Partition, Step], dead_letters: Sequence[DeadLetter]
+) -> Command:
+    """Returns the call that stores these steps in a ledger, with the dead letters among the records that they cover."""
+    arguments = _arguments(written_generations, steps)
+    for letter in dead_letters:
         arguments += [letter.field.encode(), msgspec.json.encode(letter)]
     return Command("checkpoint", [key, names.DEAD_LETTERS], arguments)
 
 
 def command_of_copy(key: bytes, steps: Mapping[Partition, Step]) -> Command:
-    """The call that stores these steps in another shard's copy of a ledger."""
+    """Returns the call that stores these steps in another shard's copy of a ledger."""
     return Command("checkpoint", [key], _arguments(b"", steps))
 
 
-def _arguments(writing: bytes, steps: Mapping[Partition, Step]) -> list[bytes]:
-    arguments = [writing, b"%d" % len(steps)]
+def _arguments(written_generations: bytes, steps: Mapping[Partition, Step]) -> list[bytes]:
+    arguments = [written_generations, b"%d" % len(steps)]
     for partition, step in steps.items():
         at = step.position
         arguments += [
@@ -59,26 +65,26 @@ def _arguments(writing: bytes, steps: Mapping[Partition, Step]) -> list[bytes]:
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """The positions were stored; so many dead letters are waiting."""
+    """The positions were stored. `dead_letters` is how many are parked now."""
 
     dead_letters: int
 
 
 class WentBack(msgspec.Struct, frozen=True):
-    """Redis holds lower positions than this projector wrote: it lost writes, and nothing was stored."""
+    """Redis holds lower positions, in these fields, than this projector stored: it lost writes. Nothing was stored."""
 
     fields: list[str]
 
 
 class GenerationsChanged(msgspec.Struct, frozen=True):
-    """The batch missed a generation: nothing was stored, it is to be written again."""
+    """Other generations are to be written than the batch was written to. Nothing was stored: write the batch again."""
 
 
 Outcome = Stored | WentBack | GenerationsChanged
 
 
 def outcome(reply: Any) -> Outcome:
-    """Read the script's answer."""
+    """Returns what a reply of the script means."""
     if isinstance(reply, int):
         return Stored(reply)
     if reply == [b"writing"]:

@@ -1,12 +1,13 @@
-"""The copies of a ledger on a cluster: one in each shard, so that a shard that loses writes loses its positions, too.
+"""The copies of a ledger on a cluster: one in each shard, so that a shard that loses writes loses its positions too.
 
-A copy is a hash like the ledger itself, under a hash tag whose slot the shard serves; it moves with its slot. Each
-names all of them in its field `copies`. So whoever finds one finds all:
+A copy is a hash like the ledger itself. Its name has a hash tag whose slot the shard serves, so a copy moves with its
+slot. Each copy lists all of them in its field `copies`, so that finding one is enough to find all:
 
-    named, and there       it counts: a position is what the copy that is furthest behind says
-    named, and not there   its shard was emptied: no position holds
-    a shard without one    is new here, or the slot of its copy was moved away: until it gets one, the others speak
-                           for it, since all batches before their positions were acknowledged by whoever had its slots
+    listed, and present    It counts: the position of a partition is the lowest one that any copy holds.
+    listed, and missing    Its shard was emptied: no position is valid.
+    a shard without one    The shard is new, or the slot of its copy was moved away. The other copies are valid for it
+                           as well until it gets one: the shard that had its slots before acknowledged all batches
+                           that they cover.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,14 +24,14 @@ Fields = dict[str, bytes]
 
 
 class Copies(msgspec.Struct, frozen=True):
-    """The copies of a ledger as they were found: fields by hash tag; None where a named one was not there."""
+    """The copies of a ledger: the fields of each by hash tag, or None if a listed copy is missing."""
 
     fields: Mapping[bytes, Fields | None]
-    bare: tuple[int, ...]
-    """For each shard without a copy, the highest slot that it serves."""
+    shards_without: tuple[int, ...]
+    """The highest slot of each shard that has no copy."""
 
     def position(self, partition: Partition) -> Position | None:
-        """What all shards have; None where one of them has nothing."""
+        """Returns the lowest position that a copy holds; None if one of them holds none."""
         field = names.position(*partition)
         values = [fields.get(field) if fields else None for fields in self.fields.values()]
         found = [Position.parse(value) for value in values if value]
@@ -40,48 +41,53 @@ class Copies(msgspec.Struct, frozen=True):
 
     @property
     def partitions(self) -> set[Partition]:
-        """Those that any copy speaks of."""
+        """All partitions whose position is in any copy."""
         return {
             Partition(topic, int(number))
             for fields in self.fields.values()
             for topic, _, number in (field.rpartition(":") for field in fields or ())
-            if topic and ":" not in topic  # `writing`, and a rebuild's `target:<topic>:<partition>`, are none
+            if topic and ":" not in topic  # excludes `writing` and `target:<topic>:<partition>`
         }
 
     @property
-    def is_whole(self) -> bool:
-        """Does every shard have a copy that names all of them?"""
+    def complete(self) -> bool:
+        """Whether every shard has a copy, and each copy lists all of them."""
         text = _text(self.fields)
-        return not self.bare and all(fields and fields.get(names.COPIES) == text for fields in self.fields.values())
+        return not self.shards_without and all(
+            fields and fields.get(names.COPIES) == text for fields in self.fields.values()
+        )
 
 
 async def find(store: Store, ledger: bytes, known: Iterable[bytes] = ()) -> Copies:
-    """Look for the copies of a ledger: where they would be, and where those that are found say. Raises Unavailable."""
+    """Returns the copies of a ledger. Raises Unavailable.
+
+    Reads the copies at the usual hash tags and at those in `known`, then all that the copies found so far list.
+    """
     shards = {max(slots): slots for slots in await store.shards()}
     found: dict[bytes, Fields] = {}
-    looked: set[bytes] = set()
-    named = {names.HOME, *known, *map(names.slot_tag, shards)}
-    while named - looked:
-        found |= await _read(store, ledger, sorted(named - looked))
-        looked |= named
-        named = {tag for fields in found.values() for tag in fields.get(names.COPIES, b"").split()} | found.keys()
-    if named:
-        named.add(names.HOME)
-    there = {names.tag_slot(tag) for tag in named}
-    bare = tuple(top for top, slots in shards.items() if not there & slots)
-    return Copies({tag: found.get(tag) for tag in sorted(named)}, bare)
+    read: set[bytes] = set()
+    listed = {names.HOME, *known, *map(names.slot_tag, shards)}
+    while listed - read:
+        found |= await _read(store, ledger, sorted(listed - read))
+        read |= listed
+        listed = {tag for fields in found.values() for tag in fields.get(names.COPIES, b"").split()} | found.keys()
+    if listed:
+        listed.add(names.HOME)
+    slots_of_copies = {names.tag_slot(tag) for tag in listed}
+    shards_without = tuple(highest for highest, slots in shards.items() if not slots_of_copies & slots)
+    return Copies({tag: found.get(tag) for tag in sorted(listed)}, shards_without)
 
 
-async def complete(store: Store, ledger: bytes, copies: Copies) -> Copies:
-    """Give each shard a copy, make those again that are gone, and let each name all. Raises Unavailable.
+async def add_missing(store: Store, ledger: bytes, copies: Copies) -> Copies:
+    """Create the copies that are missing, and let each copy list all of them. Returns them all. Raises Unavailable.
 
-    Safe to repeat, to break off, and to do by several at once: a copy is never set back.
+    Safe to repeat, to interrupt and to run concurrently: positions in a copy only move forward.
     """
     home = names.tag_slot(names.HOME)
-    at_home = {max(slots) for slots in await store.shards() if home in slots}
-    added = [names.slot_tag(top) for top in copies.bare if top not in at_home]
-    spoken_for = {partition: copies.position(partition) for partition in copies.partitions}
-    steps = {partition: Step(NOTHING_STORED, position) for partition, position in spoken_for.items() if position}
+    shard_of_home = {max(slots) for slots in await store.shards() if home in slots}
+    added = [names.slot_tag(highest) for highest in copies.shards_without if highest not in shard_of_home]
+    positions = {partition: copies.position(partition) for partition in copies.partitions}
+    steps = {partition: Step(NOTHING_STORED, position) for partition, position in positions.items() if position}
     await store.run([checkpoint.command_of_copy(names.copy(ledger, tag), steps) for tag in added])
     tags = {names.HOME, *copies.fields, *added}
     await store.ask([(b"HSET", names.copy(ledger, tag), names.COPIES, _text(tags)) for tag in sorted(tags)])
@@ -89,7 +95,7 @@ async def complete(store: Store, ledger: bytes, copies: Copies) -> Copies:
 
 
 async def _read(store: Store, ledger: bytes, tags: Sequence[bytes]) -> dict[bytes, Fields]:
-    """Those that are there."""
+    """Returns the copies that exist among these."""
     replies = await store.ask([(b"HGETALL", names.copy(ledger, tag)) for tag in tags])
     return {
         tag: {name.decode(): value for name, value in zip(reply[::2], reply[1::2], strict=True)}

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from projector.errors import Superseded
-from projector.ledger.ledger import FIRST, Ledger, format_generations
+from projector.ledger.ledger import FIRST, format_generations, read_written_generations
 from projector.mapping import VERSION
 from projector.redis.calls import Command, Generations
 from projector.redis.store import Store
@@ -58,7 +58,7 @@ class Registry(msgspec.Struct, frozen=True):
 
 async def read(store: Store) -> Registry:
     """The generations as they are now. Raises Unavailable."""
-    writing = await Ledger(store).written_generations()
+    writing = await read_written_generations(store)
     async with store.errors():
         found = await store.redis.hgetall(names.GENERATIONS)
     fields = {_text(name): _text(value) for name, value in found.items()}
@@ -107,7 +107,7 @@ async def forget(store: Store, generation: int) -> None:
 
 async def begin_first(store: Store) -> None:
     """Describe generation 1 where nothing has ever been served. Safe to repeat. Raises Unavailable."""
-    if await Ledger(store).written_generations() == FIRST:
+    if await read_written_generations(store) == FIRST:
         text = msgspec.json.encode(Description(VERSION, now())).decode()
         async with store.errors():
             await store.redis.hsetnx(names.GENERATIONS, "1", text)

@@ -20,7 +20,7 @@ from projector.kafka.client import topic
 from projector.kafka.reader import open_reader
 from projector.ledger import generations
 from projector.ledger.generations import Description, Registry
-from projector.ledger.ledger import Ledger
+from projector.ledger.ledger import Ledger, read_positions
 from projector.line.line import Line
 from projector.line.policy import Policy
 from projector.mapping import VERSION
@@ -90,7 +90,7 @@ async def load(store: Store, settings: ProjectorSettings, generation: int) -> Re
     """A rebuild that has begun; its targets are fixed now at the latest. Raises Unavailable."""
     async with open_reader(settings, DOCUMENT_KINDS) as reader:
         found = await reader.range(await reader.partitions())
-    live = await Ledger(store).positions(list(found))
+    live = await read_positions(store, list(found))
     ranges = {}
     for partition, (first, _) in found.items():
         target = await _target(store, generation, partition, live[partition] or 0)
@@ -109,7 +109,7 @@ async def _target(store: Store, generation: int, partition: Partition, position:
 async def progress(store: Store, rebuild: Rebuild, topics: Sequence[str]) -> Progress:
     """How far the replay of these topics is. Raises Unavailable."""
     ranges = {partition: both for partition, both in rebuild.ranges.items() if partition.topic in topics}
-    positions = await Ledger(store, names.rebuild(rebuild.generation)).positions(list(ranges))
+    positions = await read_positions(store, list(ranges), names.rebuild(rebuild.generation))
     done = sum(
         min(max((positions[partition] or 0) - first, 0), target - first)
         for partition, (first, target) in ranges.items()

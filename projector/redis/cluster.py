@@ -156,9 +156,7 @@ class Cluster:
                 return
             before = self._ownership()
             failed = self._failed and f"{self._failed[0]}:{self._failed[1]}"
-            await self.client.initialize(
-                self._hosts, failed
-            )  # redis-py does this itself only at first use and after errors
+            await self.client.initialize(self._hosts, failed)  # has an effect at first use and after errors only
             await self._map.initialize(self._hosts, failed)
             self._read_at, self._stale, self._failed = time.monotonic(), False, None
             self.map_version += before != self._ownership()

@@ -9,7 +9,7 @@ from projector import mapping
 from projector.change import read
 from projector.errors import BadRecord
 from projector.kafka.reader import Reader
-from projector.ledger.ledger import Ledger
+from projector.ledger.ledger import read_written_generations
 from projector.record import Partition, Record
 from projector.redis.applier import Applied, Applier
 from projector.redis.calls import Generations
@@ -45,7 +45,7 @@ async def replay(
         found = [record for record in records if wanted(record)]
         count += len(found)
         if found:
-            generations = await Ledger(store).written_generations()
+            generations = await read_written_generations(store)
             for start in range(0, len(found), _SLICE):
                 await write(store, found[start : start + _SLICE], generations, again=again)
     return count

@@ -1,4 +1,4 @@
-"""A record that could not be applied, as it is kept for an operator."""
+"""A record that could not be applied, as it is stored for an operator."""
 
 import time
 
@@ -9,7 +9,7 @@ from schemas import names
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
-    """A record that could not be applied: where it is and why, never its payload."""
+    """Where a record is that could not be applied, and why it could not. Never contains the payload."""
 
     topic: str
     partition: int
@@ -17,7 +17,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
     key: str
     reason: str
     time: int
-    """When it was parked, in milliseconds since 1970."""
+    """When the record was parked, in milliseconds since 1970."""
 
     @classmethod
     def of(cls, record: Record, reason: str) -> "DeadLetter":

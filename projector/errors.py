@@ -1,10 +1,11 @@
-"""What can go wrong, by what is to be done about it.
+"""The errors of the projector, by what has to be done about them.
 
 ProjectorError
-├── BadRecord         a record breaks the contract: it is parked as a dead letter
-├── LineStopped       too many bad records: the line stands still until a person has looked
-├── Unavailable       Redis or Kafka cannot be reached or cannot write: tried again until it can
-└── Refused           what an operator asked for cannot be done: the message says why, and what to do
+├── BadRecord         a record breaks the contract: the line parks it as a dead letter and continues
+├── LineStopped       there are too many bad records: the line halts until an operator intervenes
+├── Superseded        a newer program has to write: the line waits until this one may write again
+├── Unavailable       Redis or Kafka cannot be reached, or refuses writes: the line retries until it succeeds
+└── Refused           an operator's command cannot be carried out: the message says why, and what to do
 """
 
 
@@ -13,7 +14,7 @@ class ProjectorError(Exception):
 
 
 class BadRecord(ProjectorError):
-    """A record breaks the contract. `reason` never holds a value of the payload: it is kept and shown."""
+    """A record breaks the contract. `reason` is stored and shown, so it never contains a value of the payload."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -21,16 +22,16 @@ class BadRecord(ProjectorError):
 
 
 class LineStopped(ProjectorError):
-    """Too many bad records: going on would drain a topic into the dead letters."""
+    """There are too many bad records. To continue would move a whole topic into the dead letters."""
 
 
 class Superseded(ProjectorError):
-    """A generation that is being written wants a newer mapping version than this program has."""
+    """A generation that has to be written requires a newer mapping version than this program has."""
 
 
 class Unavailable(ProjectorError):
-    """A service cannot be reached, or refuses to write, right now."""
+    """Redis or Kafka cannot be reached, or refuses writes, at the moment."""
 
 
 class Refused(ProjectorError):
-    """What was asked for cannot be done. The message is for the operator."""
+    """A command cannot be carried out. The message is for the operator."""

@@ -1,4 +1,4 @@
-"""A record of Kafka, as the projector sees it."""
+"""A Kafka record in the form that the projector uses."""
 
 from enum import StrEnum
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from schemas.fields import UUID_AS_0, digits_as_0
 
 
 class Kind(StrEnum):
-    """The kinds of entity, by the name of their topic."""
+    """The kinds of entity. The value is the name of the topic without its prefix."""
 
     __hash__ = str.__hash__  # Enum's own is a Python function, and each record is looked up by its kind
 
@@ -25,14 +25,14 @@ ACCESS_KINDS = (Kind.ORGANIZATION, Kind.API_KEY)
 
 
 class Partition(NamedTuple):
-    """A partition of a topic; equal to aiokafka's own TopicPartition."""
+    """A partition of a topic. Compares equal to aiokafka's TopicPartition."""
 
     topic: str
     partition: int
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """`timestamp` is Kafka's, in milliseconds since 1970; `value` is None for a tombstone."""
+    """A record. `timestamp` is Kafka's, in milliseconds since 1970; `value` is None for a tombstone."""
 
     topic: str
     partition: int
@@ -45,7 +45,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class EntityKey(msgspec.Struct, frozen=True, gc=False):
-    """What a message key says: canonical UUIDs in lower case. An organization is its own entity."""
+    """The ids in a message key: canonical UUIDs in lower case. For an organization, both are its own id."""
 
     organization_id: str
     id: str
@@ -56,7 +56,11 @@ _ENTITY_KEY = UUID_AS_0 + b":" + UUID_AS_0
 
 
 def entity_key(record: Record) -> EntityKey:
-    """Read a record's message key. Raises BadRecord: upper case would have gone to another partition, unordered."""
+    """Parse the message key of a record. Raises BadRecord.
+
+    An id in upper case is bad as well: Kafka puts it into another partition than the same id in lower case, so the
+    events of one entity would have no order.
+    """
     key = record.key or b""
     is_organization = record.kind is Kind.ORGANIZATION
     if key.translate(_LOWER_CASE) != (UUID_AS_0 if is_organization else _ENTITY_KEY):

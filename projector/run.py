@@ -1,4 +1,7 @@
-"""The projector process: two lines, so that access never waits behind documents, and what goes with them."""
+"""The projector process: two lines, the keeper and the metrics server.
+
+API keys and organizations have a line of their own, so that a revoked key never waits behind documents.
+"""
 
 import asyncio
 import logging
@@ -18,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 async def run(settings: ProjectorSettings) -> None:
-    """Project until SIGTERM or SIGINT. Raises Refused where Redis may evict documents, or is not what its URL says."""
+    """Project until SIGTERM or SIGINT. Raises Refused if Redis may evict documents, or does not fit its URL."""
     logger.info("projector starts", extra={"mapping": VERSION, "settings": effective(settings)})
     stop = Stop.on_signals()
     store = Store(settings)
@@ -34,7 +37,7 @@ async def run(settings: ProjectorSettings) -> None:
                 group.create_task(line.run(stop))
             keeper = group.create_task(Keeper(settings, store).run(stop))
             await stop.wait()
-            keeper.cancel()  # what it is at, a long replay perhaps, stays noted for another projector
+            keeper.cancel()  # its current job, perhaps a long one, stays stored: another projector continues it
     finally:
         await store.close()
         if metrics:

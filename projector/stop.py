@@ -1,4 +1,4 @@
-"""The wish to stop, shared by all that runs in a projector."""
+"""The request to stop, which all tasks of a projector share."""
 
 import asyncio
 import signal
@@ -6,11 +6,11 @@ from contextlib import suppress
 
 
 class Stop(asyncio.Event):
-    """Set once, when the process is asked to end."""
+    """An event that is set once, when the process is asked to stop."""
 
     @classmethod
     def on_signals(cls) -> "Stop":
-        """One that SIGTERM and SIGINT set."""
+        """Returns a stop that SIGTERM and SIGINT set."""
         stop = cls()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -18,11 +18,11 @@ class Stop(asyncio.Event):
 
     @staticmethod
     def release_signals() -> None:
-        """Let SIGTERM and SIGINT do again what they do by themselves."""
+        """Restore the default actions of SIGTERM and SIGINT."""
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().remove_signal_handler(number)
 
     async def sleep(self, seconds: float) -> None:
-        """Sleep, but no longer than until the stop."""
+        """Sleep for this time, or until the stop is set if that is earlier."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self.wait(), seconds)

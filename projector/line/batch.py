@@ -1,4 +1,4 @@
-"""A batch of records on its way into Redis: decoded slice by slice, then covered by one checkpoint."""
+"""A batch of records: decoded and written slice by slice, then covered by one checkpoint."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,21 +15,21 @@ from projector.record import Partition, Record
 
 
 class Batch:
-    """Records of several partitions, in order for each. Bad ones become `dead_letters`.
+    """Records of several partitions, in order for each. Bad records become `dead_letters`.
 
-    Where there are too many of them, `slices` ends early and `stopped` says why: then nothing is to be covered.
+    If there are too many of them, `slices` ends early and `stopped` says why: then no checkpoint may cover the batch.
     """
 
     def __init__(
         self,
         polled: Mapping[Partition, list[Record]],
         guard: BadRecordGuard,
-        shown: Mapping[Partition, Sequence[int | None]] | None = None,
+        applied_times: Mapping[Partition, Sequence[int | None]] | None = None,
     ) -> None:
-        """`shown` says of each record the time of its event, where documents show that very event: it is left out."""
+        """`applied_times` has, for each record that documents already show, the time of its event. It is left out."""
         self._polled = polled
         self._guard = guard
-        self._shown = shown or {}
+        self._applied_times = applied_times or {}
         self._event_times: dict[Partition, int] = {}
         self._oldest: int | None = None
         self.size = sum(len(records) for records in polled.values())
@@ -38,7 +38,7 @@ class Batch:
         self.stopped: LineStopped | None = None
 
     def slices(self, size: int) -> Iterator[list[Intent]]:
-        """What is to be written, so many records at a time."""
+        """Yields the intents of up to `size` records at a time."""
         intents: list[Intent] = []
         try:
             for partition, records in self._polled.items():
@@ -53,7 +53,7 @@ class Batch:
         yield intents
 
     def steps(self, positions: Mapping[Partition, int]) -> dict[Partition, Step]:
-        """The step of each partition, from where it stands."""
+        """Returns the step of each partition, from its present position."""
         now = int(time.time() * 1000)
         return {
             partition: Step(
@@ -61,18 +61,18 @@ class Batch:
                 Position(records[-1].offset + 1, self._event_times.get(partition, 0), now),
             )
             for partition, records in self._polled.items()
-            if partition in positions  # it may have been taken away meanwhile
+            if partition in positions  # it may have been revoked meanwhile
         }
 
     def freshness(self) -> float | None:
-        """Seconds since the oldest event of the batch; None where it had bad records only."""
+        """Returns the seconds since the oldest event of the batch; None if it had bad records only."""
         return None if self._oldest is None else max(0.0, time.time() - self._oldest / 1000)
 
     def _intents(self, partition: Partition, records: list[Record]) -> Iterator[Intent]:
-        """What the records of a partition ask for; nothing of bad ones. Raises LineStopped where too many are."""
+        """Yields the intents of a partition's records, except bad ones. Raises LineStopped if too many are bad."""
         good, newest, oldest = 0, None, self._oldest
-        for record, shown_time in zip(records, self._shown.get(partition) or repeat(None), strict=False):
-            intent, time = None, shown_time
+        for record, applied_time in zip(records, self._applied_times.get(partition) or repeat(None), strict=False):
+            intent, time = None, applied_time
             if time is None:
                 try:
                     change = read(record)
@@ -95,6 +95,6 @@ class Batch:
             self._event_times[partition] = newest
 
     def _park(self, record: Record, error: BadRecord) -> None:
-        letter = DeadLetter.of(record, error.reason)
-        self.dead_letters.append(letter)
-        self._guard.note(f"{letter.field}: {letter.reason}")
+        dead_letter = DeadLetter.of(record, error.reason)
+        self.dead_letters.append(dead_letter)
+        self._guard.note(f"{dead_letter.field}: {dead_letter.reason}")

@@ -1,4 +1,4 @@
-"""Whether a line does its work. Asked from the thread of the metrics port, so that a stuck event loop shows."""
+"""Whether a line is healthy. The thread of the metrics server reads it, so that a blocked event loop is noticed."""
 
 import time
 
@@ -6,7 +6,7 @@ _QUIET_SECONDS = 30.0
 
 
 class LineHealth:
-    """Notes of a line about itself. A line with work that does not move forward is unhealthy."""
+    """What a line reports about itself. A line that has records to apply and does not advance is unhealthy."""
 
     def __init__(self, line: str) -> None:
         self._line = line
@@ -16,12 +16,12 @@ class LineHealth:
         self._stopped: str | None = None
 
     def alive(self) -> None:
-        """A turn went well, with or without records."""
+        """A step of the loop succeeded, with or without records."""
         self._alive_at = time.monotonic()
         self._trouble = None
 
     def advanced(self) -> None:
-        """A position moved."""
+        """A position has moved forward."""
         self._advanced_at = time.monotonic()
 
     def lag(self, records: int) -> None:
@@ -36,13 +36,15 @@ class LineHealth:
         self._stopped = reason
 
     def problems(self) -> list[str]:
-        """What is wrong, in words; nothing when all is well."""
+        """Returns what is wrong, in words; an empty list if the line is healthy."""
         now = time.monotonic()
         if self._stopped:
-            return [f"{self._line}: stopped: {self._stopped}"]
+            return [f"{self._line}: halted: {self._stopped}"]
         if now - self._alive_at > _QUIET_SECONDS:
             trouble = f" ({self._trouble})" if self._trouble else ""
-            return [f"{self._line}: no turn has succeeded for {now - self._alive_at:.0f} s{trouble}"]
+            return [f"{self._line}: no step has succeeded for {now - self._alive_at:.0f} s{trouble}"]
         if self._lag and now - self._advanced_at > _QUIET_SECONDS:
-            return [f"{self._line}: {self._lag} records behind, and not advancing for {now - self._advanced_at:.0f} s"]
+            return [
+                f"{self._line}: {self._lag} records behind, and has not advanced for {now - self._advanced_at:.0f} s"
+            ]
         return []

@@ -1,5 +1,7 @@
-"""Prometheus metrics and health of the projector, on a port of their own, answered by a thread of their own: it
-still answers when the event loop does not."""
+"""Prometheus metrics and health of the projector, on a separate port.
+
+A separate thread serves them, so that they are available even if the event loop is blocked.
+"""
 
 import threading
 from collections.abc import Callable
@@ -14,22 +16,22 @@ from projector.redis.applier import Applied
 
 _FRESHNESS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
 
-APPLIED = Counter("leadview_projector_records", "Records read, by what became of them", ["line", "result"])
-RESPLICED = Counter("leadview_projector_respliced_leads", "Leads that got another contact summary", ["line"])
-BATCHES = Histogram("leadview_projector_batch_seconds", "Time from a batch read to its checkpoint", ["line"])
+APPLIED = Counter("leadview_projector_records", "Records read, by result", ["line", "result"])
+RESPLICED = Counter("leadview_projector_respliced_leads", "Leads whose contact summary was rewritten", ["line"])
+BATCHES = Histogram("leadview_projector_batch_seconds", "Time from reading a batch to its checkpoint", ["line"])
 FRESHNESS = Histogram(
     "leadview_projector_freshness_seconds",
-    "From event time to visible document, for the oldest event of each batch",
+    "Time from the oldest event of each batch until its document is visible",
     ["line"],
     buckets=_FRESHNESS_BUCKETS,
 )
-LAG = Gauge("leadview_projector_lag_records", "Records not applied yet", ["topic", "partition"])
-DEAD_LETTERS = Gauge("leadview_projector_dead_letters", "Dead letters waiting for a person")
-STOPPED = Gauge("leadview_projector_line_stopped", "1 while too many bad records hold the line", ["line"])
-REWINDS = Counter("leadview_projector_rewinds", "Times Redis was found behind, and read again", ["line"])
-UNAVAILABLE = Counter("leadview_projector_unavailable", "Times Redis or Kafka did not answer", ["line"])
-REBUILD_DUE = Gauge("leadview_projector_rebuild_due", "1 where the live generation has another mapping version")
-REDIS_MEMORY = Gauge("leadview_projector_redis_memory_ratio", "Redis memory in use, of maxmemory")
+LAG = Gauge("leadview_projector_lag_records", "Records that are not applied yet", ["topic", "partition"])
+DEAD_LETTERS = Gauge("leadview_projector_dead_letters", "Dead letters that wait for an operator")
+STOPPED = Gauge("leadview_projector_line_stopped", "1 while the line is halted by too many bad records", ["line"])
+REWINDS = Counter("leadview_projector_rewinds", "Times that Redis lost writes, and records were read again", ["line"])
+UNAVAILABLE = Counter("leadview_projector_unavailable", "Times that Redis or Kafka was not available", ["line"])
+REBUILD_DUE = Gauge("leadview_projector_rebuild_due", "1 if the live generation has another mapping version")
+REDIS_MEMORY = Gauge("leadview_projector_redis_memory_ratio", "Redis memory in use, as a share of maxmemory")
 
 
 class LineMetrics:
@@ -37,11 +39,11 @@ class LineMetrics:
 
     def __init__(self, line: str) -> None:
         self._line = line
-        self._shown: set[Partition] = set()
+        self._partitions: set[Partition] = set()
         STOPPED.labels(line).set(0)
 
     def batch(self, applied: Applied, dead: int, seconds: float, freshness: float | None) -> None:
-        """Note a batch that is covered by a checkpoint."""
+        """Count a batch that a checkpoint covers."""
         for result, count in (
             ("written", applied.written),
             ("stale", applied.stale),
@@ -55,12 +57,12 @@ class LineMetrics:
             FRESHNESS.labels(self._line).observe(freshness)
 
     def lag(self, lags: dict[Partition, int]) -> None:
-        """Show the lag of the partitions that are ours now, and no longer of those that are not."""
-        for partition in self._shown - lags.keys():
+        """Set the lag of the partitions that are assigned now, and remove that of all others."""
+        for partition in self._partitions - lags.keys():
             LAG.remove(partition.topic, str(partition.partition))
         for partition, records in lags.items():
             LAG.labels(partition.topic, str(partition.partition)).set(records)
-        self._shown = set(lags)
+        self._partitions = set(lags)
 
     def rewound(self) -> None:
         REWINDS.labels(self._line).inc()
@@ -74,11 +76,11 @@ class LineMetrics:
 
 class _Quiet(WSGIRequestHandler):
     def log_message(self, *_: Any) -> None:
-        """No line for every scrape."""
+        """Log nothing for a scrape."""
 
 
 class MetricsServer:
-    """`/metrics`, and `/healthz`: 200, or 503 with what is wrong. `problems` is called in the server's thread."""
+    """Serves `/metrics`, and `/healthz`: 200, or 503 with the problems. `problems` is called in the server's thread."""
 
     def __init__(self, host: str, port: int, problems: Callable[[], list[str]]) -> None:
         self._metrics = make_wsgi_app(REGISTRY)

@@ -43,7 +43,7 @@ def test_when_the_line_stops(pattern: str, share: float, row: int, expected: int
 def test_the_message_says_how_many_and_why() -> None:
     guard = BadRecordGuard(1, 2)
     guard.note("first")
-    with pytest.raises(LineStopped, match="2 bad records in a row; the last: second"):
+    with pytest.raises(LineStopped, match="2 consecutive bad records; the last: second"):
         guard.note("second")
 
 

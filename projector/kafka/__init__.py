@@ -1,1 +1,1 @@
-"""Kafka in: the only room that imports aiokafka."""
+"""Reads Kafka. The only package that imports aiokafka."""

@@ -1,4 +1,4 @@
-"""What every Kafka client of the projector shares: connection options, the mapping of errors, and records."""
+"""What all Kafka clients of the projector share: connection options, errors and the form of records."""
 
 import ssl
 from collections.abc import AsyncIterator, Iterable
@@ -13,17 +13,17 @@ from projector.errors import Unavailable
 from projector.record import Kind, Record
 from schemas.settings import ProjectorSettings
 
-# The longest time, in milliseconds, until new topics and partitions are noticed.
+# The longest time in milliseconds until a consumer notices new topics and partitions.
 _METADATA_AGE_MS = 2000
 
 
 def topic(settings: ProjectorSettings, kind: Kind) -> str:
-    """The name of the topic of a kind."""
+    """Returns the name of the topic of a kind."""
     return f"{settings.topic_prefix}{kind.value}"
 
 
 def records(messages: Iterable[Any], kind: Kind) -> list[Record]:
-    """aiokafka's records of one topic as ours."""
+    """Converts aiokafka's records of one topic."""
     return [
         Record(
             message.topic,
@@ -41,7 +41,7 @@ def records(messages: Iterable[Any], kind: Kind) -> list[Record]:
 
 @asynccontextmanager
 async def errors() -> AsyncIterator[None]:
-    """Whatever goes wrong with Kafka inside comes out as Unavailable."""
+    """Raises Unavailable for every error of Kafka inside."""
     try:
         yield
     except (KafkaError, OSError, TimeoutError) as error:
@@ -49,9 +49,10 @@ async def errors() -> AsyncIterator[None]:
 
 
 def consumer(settings: ProjectorSettings, group_id: str | None) -> AIOKafkaConsumer:
+    """Returns a consumer that reads committed records; it is a member of a group if `group_id` is given."""
     return AIOKafkaConsumer(
         group_id=group_id,
-        # Its defaults, auto-commit and "latest", would both lose records.
+        # The defaults of these two, automatic commits and "latest", would both lose records.
         enable_auto_commit=False,
         auto_offset_reset="earliest",
         isolation_level="read_committed",
@@ -66,18 +67,18 @@ def consumer(settings: ProjectorSettings, group_id: str | None) -> AIOKafkaConsu
 
 
 def connection(settings: ProjectorSettings) -> dict[str, Any]:
-    """What every client of Kafka needs, from the settings."""
-    wanted: dict[str, Any] = {
+    """Returns the connection options of all clients."""
+    options: dict[str, Any] = {
         "bootstrap_servers": settings.kafka_bootstrap_servers,
         "security_protocol": settings.kafka_security_protocol,
     }
     if "SSL" in settings.kafka_security_protocol:
-        wanted["ssl_context"] = _ssl_context(settings)
+        options["ssl_context"] = _ssl_context(settings)
     if "SASL" in settings.kafka_security_protocol:
-        wanted["sasl_mechanism"] = settings.kafka_sasl_mechanism
-        wanted["sasl_plain_username"] = settings.kafka_sasl_username
-        wanted["sasl_plain_password"] = settings.kafka_sasl_password
-    return wanted
+        options["sasl_mechanism"] = settings.kafka_sasl_mechanism
+        options["sasl_plain_username"] = settings.kafka_sasl_username
+        options["sasl_plain_password"] = settings.kafka_sasl_password
+    return options
 
 
 def _ssl_context(settings: ProjectorSettings) -> ssl.SSLContext:

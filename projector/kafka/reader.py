@@ -1,4 +1,4 @@
-"""Reads any offsets of some topics, outside of any consumer group."""
+"""Reads ranges of offsets of some topics, outside any consumer group."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -15,7 +15,10 @@ from schemas.settings import ProjectorSettings
 
 
 class Retention(NamedTuple):
-    """`policy` is `compact`, `delete` or `compact,delete`; the others bound what `delete` leaves, -1 for no bound."""
+    """How long a topic keeps its records.
+
+    `policy` is `compact`, `delete` or `compact,delete`. The other two limit what `delete` keeps; -1 means no limit.
+    """
 
     policy: str
     milliseconds: int
@@ -23,7 +26,7 @@ class Retention(NamedTuple):
 
 
 class Reader:
-    """Reads any offsets of some topics, without a group: for redrive, replay and status."""
+    """Reads ranges of offsets without a consumer group: for redrive, reapply, rebuild, verify and status."""
 
     def __init__(self, settings: ProjectorSettings, kinds: Sequence[Kind]) -> None:
         self._kinds = {topic(settings, kind): kind for kind in kinds}
@@ -31,7 +34,7 @@ class Reader:
         self._consumer = consumer(settings, None)
 
     async def start(self) -> None:
-        """Raises Unavailable where no broker can be reached."""
+        """Connect. Raises Unavailable."""
         try:
             async with errors():
                 await self._consumer.start()
@@ -43,7 +46,7 @@ class Reader:
         await self._consumer.stop()
 
     async def partitions(self) -> list[Partition]:
-        """All partitions of the topics; none of a topic that does not exist. Raises Unavailable."""
+        """Returns all partitions of the topics; a topic that does not exist has none. Raises Unavailable."""
         admin = AIOKafkaAdminClient(**self._connection)
         async with errors():
             await admin.start()
@@ -58,7 +61,7 @@ class Reader:
         ]
 
     async def retention(self) -> dict[str, Retention] | None:
-        """How long each topic keeps its records. None where the brokers do not say (the embedded ones cannot)."""
+        """Returns how long each topic keeps its records; None if the brokers do not report it. (Embedded ones do not.)"""
         admin = AIOKafkaAdminClient(**self._connection)
         wanted = [ConfigResource(ConfigResourceType.TOPIC, name) for name in self._kinds]
         try:
@@ -79,7 +82,7 @@ class Reader:
         return found
 
     async def range(self, partitions: Sequence[Partition]) -> dict[Partition, tuple[int, int]]:
-        """The first offset that is still there, and the one after the last. Raises Unavailable."""
+        """Returns the first offset and the end offset of each partition. Raises Unavailable."""
         wanted = [TopicPartition(*partition) for partition in partitions]
         if not wanted:
             return {}
@@ -89,7 +92,7 @@ class Reader:
         return {Partition(*p): (begin[p], end[p]) for p in wanted}
 
     async def read(self, ranges: Mapping[Partition, tuple[int, int]], most: int = 5000) -> AsyncIterator[list[Record]]:
-        """All records of these ranges [first, last), in order for each partition. Raises Unavailable."""
+        """Yields all records of these ranges [first, last), in order for each partition. Raises Unavailable."""
         open_ranges = {p: last for p, (first, last) in ranges.items() if first < last}
         self._consumer.assign([TopicPartition(*p) for p in open_ranges])
         for partition in open_ranges:
@@ -108,7 +111,7 @@ class Reader:
             await self._close_finished(open_ranges)
 
     async def _close_finished(self, open_ranges: dict[Partition, int]) -> None:
-        # The position, not the last record, says that a range is done: compaction leaves gaps at its end too.
+        # The position decides, not the last record: compaction may have removed the last records of a range.
         for partition, last in list(open_ranges.items()):
             async with errors():
                 if await self._consumer.position(TopicPartition(*partition)) >= last:
@@ -117,7 +120,7 @@ class Reader:
 
 @asynccontextmanager
 async def open_reader(settings: ProjectorSettings, kinds: Sequence[Kind]) -> AsyncIterator[Reader]:
-    """A started reader of these topics. Raises Unavailable."""
+    """Returns a connected reader of these topics, which is closed at the end. Raises Unavailable."""
     reader = Reader(settings, kinds)
     await reader.start()
     try:

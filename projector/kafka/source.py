@@ -1,4 +1,4 @@
-"""The records of some topics, as a member of a consumer group."""
+"""Reads the records of some topics as a member of a consumer group."""
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -14,10 +14,10 @@ logger = logging.getLogger(__name__)
 
 
 class Source:
-    """The records of some topics, shared with every other member of the group.
+    """A member of a consumer group, which shares the partitions of some topics with the other members.
 
-    Where to read from is the caller's to say, for each partition that it is given: until `place`, `poll` returns
-    nothing of it. `on_revoked` is awaited before partitions are let go.
+    The caller decides from which offset each assigned partition is read: `poll` returns no records of a partition
+    before `seek` has been called for it. `on_revoked` is awaited before partitions are revoked.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Source:
         self._positioned: set[Partition] = set()
 
     async def start(self) -> None:
-        """Join the group. Raises Unavailable while no broker can be reached."""
+        """Connect and join the group. Raises Unavailable."""
         async with errors():
             await self._consumer.start()
         self.join()
@@ -42,76 +42,76 @@ class Source:
         await self._consumer.stop()
 
     def join(self) -> None:
-        """Ask for a share of the partitions."""
+        """Ask the group for partitions."""
         self._consumer.subscribe(list(self._kinds), listener=self._listener)
 
     def leave(self) -> None:
-        """Leave all partitions to the others, until `join`."""
+        """Leave all partitions to the other members, until `join`."""
         self._positioned.clear()
         self._consumer.unsubscribe()
 
     def assigned(self) -> set[Partition]:
-        """The partitions that are this member's now."""
+        """Returns the partitions that are assigned to this member now."""
         return {Partition(*partition) for partition in self._consumer.assignment()}
 
     def unpositioned(self) -> list[Partition]:
-        """Assigned partitions that wait for `place`."""
+        """Returns the assigned partitions that wait for `seek`."""
         return sorted(self.assigned() - self._positioned)
 
     def reset(self, partitions: Iterable[Partition]) -> None:
-        """Return nothing more of these partitions until `place`."""
+        """Return no records of these partitions until the next `seek`."""
         self._positioned.difference_update(partitions)
 
     async def seek(self, offsets: Mapping[Partition, int | None]) -> dict[Partition, int]:
-        """Read on from these offsets, from the beginning where one is None; where that is. Raises Unavailable.
+        """Seek each partition (None: earliest). Returns the offsets used. Raises Unavailable.
 
-        An offset outside of what the topic holds is said in the log, and becomes the beginning.
+        An offset that the partition does not contain is logged, and the earliest one is used instead.
         """
         wanted = [TopicPartition(*partition) for partition in offsets]
         async with errors():
             begin = await self._consumer.beginning_offsets(wanted)
             end = await self._consumer.end_offsets(wanted)
-        placed = {}
+        used = {}
         for partition, offset in offsets.items():
             at = TopicPartition(*partition)
-            placed[partition] = _inside(partition, offset, begin[at], end[at])
+            used[partition] = _existing(partition, offset, begin[at], end[at])
             async with errors():
-                self._consumer.seek(at, placed[partition])
+                self._consumer.seek(at, used[partition])
         self._positioned.update(offsets)
-        return placed
+        return used
 
     async def poll(self, most: int, wait: float) -> dict[Partition, list[Record]]:
-        """Up to `most` records, in order for each partition; waits so many seconds for one. Raises Unavailable."""
-        placed = frozenset(self._positioned)
+        """Returns up to `most` records, in order for each partition. Waits up to `wait` seconds. Raises Unavailable."""
+        positioned = frozenset(self._positioned)
         async with errors():
             polled = await self._consumer.getmany(timeout_ms=int(wait * 1000), max_records=most)
-        # What was fetched before it was placed, or meanwhile, is not from where the caller wants it.
+        # Records that were fetched before `seek`, or while `reset` was called, are not from the wanted offset.
         return {
             Partition(*partition): records(messages, self._kinds[partition.topic])
             for partition, messages in polled.items()
-            if messages and Partition(*partition) in placed & self._positioned
+            if messages and Partition(*partition) in positioned & self._positioned
         }
 
     def pause(self) -> None:
-        """Fetch nothing more, and stay a member of the group."""
+        """Fetch no more records, but stay a member of the group."""
         self._consumer.pause(*self._consumer.assignment())
 
     async def position(self, partition: Partition) -> int | None:
-        """The next offset that would be read: past markers that are no records. None when not assigned."""
+        """Returns the next offset to be read, after any transaction markers; None if the partition is not assigned."""
         try:
             return int(await self._consumer.position(TopicPartition(*partition)))
         except KafkaError:
             return None
 
     async def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """The offset after the last record of each partition. Raises Unavailable."""
+        """Returns the end offset of each partition. Raises Unavailable."""
         wanted = [TopicPartition(*partition) for partition in partitions]
         async with errors():
             found = await self._consumer.end_offsets(wanted) if wanted else {}
         return {Partition(*partition): offset for partition, offset in found.items()}
 
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
-        """Tell Kafka how far we are, for lag tools; we never resume from it. Raises Unavailable."""
+        """Commit offsets to the group, for lag tools only: nothing resumes from them. Raises Unavailable."""
         owned = self.assigned()
         wanted = {TopicPartition(*p): offset for p, offset in offsets.items() if p in owned}
         if wanted:
@@ -133,13 +133,14 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
         self._source.reset([Partition(*partition) for partition in assigned])
 
 
-def _inside(partition: Partition, offset: int | None, begin: int, end: int) -> int:
+def _existing(partition: Partition, offset: int | None, begin: int, end: int) -> int:
+    """Returns the offset if the partition contains it, otherwise the earliest one."""
     if offset is None or begin <= offset <= end:
         return begin if offset is None else offset
-    what = "records in between are gone" if offset < begin else "the topic was made again"
+    reason = "the records after it were deleted" if offset < begin else "the topic was recreated"
     logger.warning(
-        "the position is outside of the topic (%s): reading it from the beginning",
-        what,
+        "the topic does not contain the stored position (%s); reading it from the beginning",
+        reason,
         extra={"partition": list(partition), "position": offset, "begin": begin, "end": end},
     )
     return begin

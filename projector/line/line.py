@@ -205,7 +205,7 @@ class Line:
 
     async def _wait_while_superseded(self, error: Superseded, stop: Stop) -> None:
         """Leave the partitions to newer programs until this one may write again, for example after a rollback."""
-        logger.warning("standing by: %s; deploy it here too", error, extra=self._fields())
+        logger.warning("standing by: %s. Deploy the newer program here as well.", error, extra=self._fields())
         self._positions.reset()
         self._source.leave()
         while not stop.is_set() and await self._is_superseded():

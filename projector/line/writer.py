@@ -1,4 +1,4 @@
-"""Writes a batch into Redis while it is being decoded."""
+"""Writes a batch into Redis while the rest of it is decoded."""
 
 import asyncio
 

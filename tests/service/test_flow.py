@@ -231,7 +231,7 @@ async def test_dead_letters(flow: Flow) -> None:
     assert secret not in str(flow.client.hgetall(names.DEAD_LETTERS))
 
     flow.publish(*[crm.lead(4 + n, stage="WRONG") for n in range(6)], crm.lead(20, stage="ACCEPTED"))
-    await wait_until(lambda: ask(port, "/healthz")[0] == 503, "health says that the line stands still", 20)
+    await wait_until(lambda: ask(port, "/healthz")[0] == 503, "/healthz reports that the line is halted", 20)
     assert "5 consecutive bad records" in ask(port, "/healthz")[1]["problems"][0]
     assert flow.positions()[topic, 0] == 4
     flow.publish(crm.organization(2, api_access=False))

@@ -74,7 +74,7 @@ def test_a_bad_deploy(leadview: Leadview) -> None:
     leadview.publish(
         crm.lead(version, id=lead, referrer=f"v{version}") for version in range(4, 4 + rounds) for lead in leads
     )
-    wait_until(lambda: ask(port, "/healthz")[0] == 503, "the line stands still", 30)
+    wait_until(lambda: ask(port, "/healthz")[0] == 503, "the line is halted", 30)
     problem = ask(port, "/healthz")[1]["problems"][0]
     assert REASON in problem
     assert "of the last 1000 records are bad" in problem
@@ -85,7 +85,7 @@ def test_a_bad_deploy(leadview: Leadview) -> None:
     assert not _is_current(leadview), "nothing was drained into the dead letters"
 
     leadview.start("run")
-    wait_until(lambda: _is_current(leadview), "it goes on from there", SECONDS)
+    wait_until(lambda: _is_current(leadview), "the line resumes there", SECONDS)
     done = leadview.run("dead-letters", "redrive")
     assert f"{len(letters)} driven again, 0 still bad" in done
     driven = [line.split()[0].rsplit(":", 2) for line in done.output.splitlines()[:-1]]

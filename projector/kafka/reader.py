@@ -61,7 +61,7 @@ class Reader:
         ]
 
     async def retention(self) -> dict[str, Retention] | None:
-        """Returns how long each topic keeps its records; None if the brokers do not report it. (Embedded ones do not.)"""
+        """Returns how long each topic keeps its records; None if the brokers, like embedded ones, do not say."""
         admin = AIOKafkaAdminClient(**self._connection)
         wanted = [ConfigResource(ConfigResourceType.TOPIC, name) for name in self._kinds]
         try:

@@ -51,7 +51,7 @@ async def test_whole_flow(flow: Flow, projectors: int) -> None:
     flow.publish_all(traffic(0, 1500))
     for number in range(projectors):
         flow.start(f"projector-{number}")
-    for seed in (1, 2, 3):  # while they join, and share the partitions anew
+    for seed in (1, 2, 3):  # while they join, and the partitions are rebalanced
         flow.publish_all(traffic(seed, 500, leads=40))
     await flow.settled()
     assert flow.client.exists(KEY)
@@ -65,10 +65,10 @@ async def test_whole_flow(flow: Flow, projectors: int) -> None:
     flow.publish(crm.lead(1, id=crm.uuid(7)), crm.organization(3))
     await flow.settled()
     assert {entity[1] for entity in stored.documents(flow.client)} == {crm.ORGANIZATION, crm.OTHER_ORGANIZATION}
-    await wait_until(lambda: flow.client.exists(KEY), "the key is replayed, too")
+    await wait_until(lambda: flow.client.exists(KEY), "the key is replayed as well")
 
     documents = {place: end for place, end in flow.ends.items() if place[0] in _topics(flow, Kind.LEAD, Kind.CONTACT)}
-    await wait_until(lambda: flow.committed(flow.group) == documents, "Kafka knows how far the documents are")
+    await wait_until(lambda: flow.committed(flow.group) == documents, "the positions are committed to Kafka")
     access = {place: end for place, end in flow.ends.items() if place not in documents}
     assert flow.committed(f"{flow.group}.access") == access
 
@@ -86,7 +86,7 @@ async def test_kill_9_in_the_middle(flow: Flow) -> None:
     first.kill()
     assert not flow.caught_up()
 
-    # Redis says where to resume, whatever Kafka knows of a group; and in this one no dead member is waited for.
+    # Positions come from Redis, whatever Kafka has for a group. This new group does not wait for the dead member.
     flow.group += "-again"
     flow.start("second", batch_records=200)
     third = flow.start("third", batch_records=200)
@@ -131,7 +131,7 @@ async def test_redis_is_restarted_emptied_and_goes_back_in_time(flow: Flow, serv
 
 
 async def test_a_redis_that_goes_back_while_nobody_writes_is_noticed(flow: Flow) -> None:
-    """As after a failover to a replica that had lost the tail: the connection is fine, the positions are lower."""
+    """As after a failover to a replica that lacks the last writes: the connection works, the positions are lower."""
     flow.create_topics(partitions=1)
     flow.publish(crm.contact(1), crm.lead(1))
     flow.start()
@@ -148,8 +148,8 @@ async def test_a_redis_that_goes_back_while_nobody_writes_is_noticed(flow: Flow)
     assert "Redis lost writes of this projector" in flow.log().read_text()
 
 
-async def test_a_topic_made_again_is_read_from_its_beginning_for_good(flow: Flow) -> None:
-    """The position of the former topic must not come back: what lies before it in the new one would be skipped."""
+async def test_a_recreated_topic_is_read_from_its_beginning_for_good(flow: Flow) -> None:
+    """The position in the former topic must not return: the records before it in the new topic would be skipped."""
     leads = [crm.uuid(0x700 + number) for number in range(100)]
     flow.create_topics(partitions=1)
     flow.publish_all(crm.lead(version, id=lead) for version in (1, 2, 3) for lead in leads)
@@ -181,7 +181,7 @@ async def test_many_leads_on_one_contact_never_lose_it(flow: Flow) -> None:
     random = Random(1)
 
     def all_show_the_new_name() -> bool:
-        """Look at some leads, as readers would: each shows a contact, and never an older one again."""
+        """Read some leads, as clients do: each shows a contact, and never an older one than before."""
         sample = random.sample(leads, 200)
         for lead, value in zip(sample, flow.client.mget([names.lead(OWNER, 1, lead) for lead in sample]), strict=True):
             name = msgspec.json.decode(value[40:])["contact"]["first_name"]
@@ -235,7 +235,7 @@ async def test_dead_letters(flow: Flow) -> None:
     assert "5 consecutive bad records" in ask(port, "/healthz")[1]["problems"][0]
     assert flow.positions()[topic, 0] == 4
     flow.publish(crm.organization(2, api_access=False))
-    await wait_until(lambda: flow.caught_up(Kind.ORGANIZATION), "access goes on")
+    await wait_until(lambda: flow.caught_up(Kind.ORGANIZATION), "the line of access records continues")
     projector.stop()
     assert projector.wait(10) == 0
     assert flow.positions()[topic, 0] == 4
@@ -246,7 +246,7 @@ async def test_dead_letters(flow: Flow) -> None:
 
 
 async def _redrive(flow: Flow, topic: str) -> None:
-    """Letters as an older projector may have left them: of records that are good by now, stale, or gone."""
+    """Dead letters as an older projector may have left them: of records that are now good, stale, or deleted."""
     flow.publish(crm.lead(1, id=crm.OTHER_LEAD))
     await flow.settled()
     lost = flow.ends[topic, 0] - 1
@@ -344,7 +344,7 @@ def _rewinds(port: int) -> float:
 
 
 def _without_log(server: RedisServer) -> None:
-    """Only the snapshot is left of this Redis: as `appendonly no` would have it."""
+    """Delete the append-only log of this Redis, so that only its snapshot is left, as with `appendonly no`."""
     log = server.directory / "appendonlydir"
     for file in [*log.glob("*"), *server.directory.glob("appendonly.aof")]:
         file.unlink()
@@ -355,7 +355,7 @@ def _bare(value: bytes) -> crm.Message:
 
 
 async def test_a_topic_that_is_read_again_is_passed_over(flow: Flow) -> None:
-    """What is shown is not decoded again; what was damaged meanwhile, or left undone, is still mended."""
+    """Records that documents show are not decoded again; documents that were damaged or lost are still repaired."""
     flow.create_topics(partitions=2)
     flow.publish(crm.organization(1), crm.contact(1))
     flow.publish_all(crm.lead(1, id=crm.uuid(5000 + n)) for n in range(3000))

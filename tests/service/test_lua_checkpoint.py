@@ -39,7 +39,7 @@ STORED = Stored(0)
         pytest.param({LEADS: 2**46}, {LEADS: step(2**46, 2**46 + 1)}, STORED, {LEADS: 2**46 + 1}, id="large offsets"),
         pytest.param({LEADS: 9}, {LEADS: step(7, 8)}, STORED, {LEADS: 9}, id="a zombie takes nothing back"),
         pytest.param(
-            {LEADS: 9}, {LEADS: step(NOTHING_STORED, 3)}, STORED, {LEADS: 9}, id="nor one that began at nothing"
+            {LEADS: 9}, {LEADS: step(NOTHING_STORED, 3)}, STORED, {LEADS: 9}, id="nor one that expected no position"
         ),
         pytest.param({LEADS: 7}, {LEADS: step(9, 12)}, WentBack(["crm.leads:0"]), {LEADS: 7}, id="went back"),
         pytest.param({}, {LEADS: step(9, 12)}, WentBack(["crm.leads:0"]), {LEADS: None}, id="emptied"),
@@ -113,14 +113,14 @@ async def test_dead_letters_are_written_with_the_positions(
     assert await all_letters(projection.store) == kept
 
 
-async def test_a_letter_that_is_parked_twice_is_one(projection: Projection) -> None:
+async def test_a_dead_letter_that_is_parked_twice_is_stored_once(projection: Projection) -> None:
     ledger = Ledger(projection.store)
     again = msgspec.structs.replace(LETTER, time=LETTER.time + 1)
     assert await ledger.cover((1,), {}, [LETTER]) == Stored(1)
     assert await ledger.cover((1,), {}, [again]) == Stored(1)
 
 
-async def test_a_ledger_of_its_own_parks_nothing(projection: Projection) -> None:
+async def test_the_ledger_of_a_rebuild_parks_nothing(projection: Projection) -> None:
     ledger = Ledger(projection.store, names.rebuild(2), first=(2,), parks=False)
     assert await ledger.written_generations() == (2,)
     projection.client.hset(names.rebuild(2), "writing", "2")
@@ -135,7 +135,7 @@ async def test_a_ledger_of_its_own_parks_nothing(projection: Projection) -> None
         pytest.param(lambda client: client.script_flush("ASYNC"), id="SCRIPT FLUSH ASYNC"),
     ],
 )
-async def test_scripts_are_loaded_again_where_redis_has_forgotten_them(projection: Projection, forget: Any) -> None:
+async def test_scripts_are_loaded_again_if_redis_has_forgotten_them(projection: Projection, forget: Any) -> None:
     records = [crm.contact(1).record(0), crm.lead(1).record(0), crm.api_key(1).record(0)]
     await projection.apply(*records)
     before = projection.documents()
@@ -147,7 +147,7 @@ async def test_scripts_are_loaded_again_where_redis_has_forgotten_them(projectio
 
 
 async def test_a_redis_that_cannot_write_is_unavailable(projection: Projection) -> None:
-    """What was answered before the refusal has been written, and may be sent again."""
+    """Calls that succeeded before the refusal have written, and may be sent again."""
     projection.client.config_set("maxmemory", "1")
     try:
         with pytest.raises(Unavailable, match="OOM"):
@@ -188,7 +188,7 @@ async def test_no_redis_is_unavailable() -> None:
 
 
 async def test_a_reply_never_reaches_another_caller(projection: Projection) -> None:
-    """A call that was cancelled has left replies on its connection: nobody may get them."""
+    """A cancelled call leaves replies on its connection: no other caller may receive them."""
     calls = [crm.lead(n, id=crm.uuid(2000)).record(n) for n in range(1, 200)]
     for _ in range(20):
         task = asyncio.create_task(projection.apply(*calls))

@@ -72,7 +72,7 @@ def step(expected: int, offset: int) -> dict[Partition, Step]:
 
 
 class Reader:
-    """Asks the API for a lead, again and again, in a thread of its own."""
+    """Requests a lead from the API repeatedly, in a separate thread."""
 
     def __init__(self, api: ApiServer) -> None:
         self.statuses: list[int] = []
@@ -86,7 +86,7 @@ class Reader:
 
     async def goes_on(self) -> None:
         seen = len(self.statuses)
-        await wait_until(lambda: len(self.statuses) > seen + 3, "requests go on")
+        await wait_until(lambda: len(self.statuses) > seen + 3, "requests continue")
 
     @contextmanager
     def running(self) -> Iterator["Reader"]:
@@ -120,10 +120,10 @@ async def test_slots_move_while_it_is_used(flow: Flow, cluster: RedisCluster) ->
         for seed, slot in enumerate((ORGANIZATION, HOME, GENERATIONS), start=2):
             source = cluster.owner(slot)
             with cluster.moving(slot, other_than(cluster, source)) as move:
-                move(50)  # half-way: ASK for what has gone, TRYAGAIN where a call needs both sides
+                move(50)  # half-way: ASK for keys that have moved, TRYAGAIN if a call needs keys of both nodes
                 flow.publish_all(traffic(seed, 200))
                 await reader.goes_on()
-            await wait_until(lambda: reader.statuses[-1] == 200, "it is served from where it is now")
+            await wait_until(lambda: reader.statuses[-1] == 200, "it is served by the node that has it now")
             assert cluster.owner(slot) is not source
         await flow.settled()
     assert set(reader.statuses) <= {200, 503}
@@ -169,7 +169,7 @@ async def test_one_trip_a_request(cluster: RedisCluster) -> None:
 
 
 def commands(cluster: RedisCluster) -> dict[str, int]:
-    """How often each was called, on all primaries."""
+    """Returns how often each command was called, on all primaries."""
     found: dict[str, int] = {}
     for primary in cluster.primaries:
         with primary.client() as client:
@@ -205,7 +205,7 @@ async def test_every_shard_has_a_copy_of_the_positions(store: Store, cluster: Re
 async def test_what_one_shard_has_lost_is_read_again(
     store: Store, cluster: RedisCluster, number: int, lose: Any, left: int | None
 ) -> None:
-    """By the projector that runs, and by one that starts."""
+    """Both the running projector and one that starts read it again."""
     ledger = Ledger(store)
     await ledger.cover((1,), step(NOTHING_STORED, 7), [])
     with cluster.primaries[number].client() as client:
@@ -218,7 +218,7 @@ async def test_what_one_shard_has_lost_is_read_again(
 
 
 async def test_a_shard_whose_copy_was_moved_away_gets_another(store: Store, cluster: RedisCluster) -> None:
-    """And speaks for itself from then on."""
+    """From then on, the new copy counts as well."""
     ledger = Ledger(store)
     await ledger.cover((1,), step(NOTHING_STORED, 7), [])
     source = cluster.owner(HOME)
@@ -233,7 +233,7 @@ async def test_a_shard_whose_copy_was_moved_away_gets_another(store: Store, clus
     assert await Ledger(store).positions([AT]) == {AT: None}
 
 
-async def test_a_node_of_a_cluster_is_no_server(cluster: RedisCluster) -> None:
+async def test_a_node_of_a_cluster_is_not_accepted_as_a_server(cluster: RedisCluster) -> None:
     store = Store(ProjectorSettings(redis_url=cluster.primaries[0].url))
     try:
         with pytest.raises(Refused, match=r"write redis\+cluster://"):

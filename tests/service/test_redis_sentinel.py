@@ -1,4 +1,4 @@
-"""A master that a Sentinel watches: it fails, and its replica, promoted, lacks what was acknowledged last."""
+"""A master that a Sentinel watches fails, and the promoted replica lacks the writes that were acknowledged last."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +39,7 @@ def redis(tmp_path: Path) -> Iterator[RedisSentinel]:
 async def test_a_failover_that_loses_acknowledged_writes(
     kafka: Kafka, topic_prefix: str, redis: RedisSentinel, tmp_path: Path
 ) -> None:
-    """The projector notices by the positions, and repairs; the API follows within a second of the promotion."""
+    """The projector notices lower positions and reads again; the API is back within a second of the promotion."""
     key = mint(crm.ORGANIZATION)
     with Flow(kafka, topic_prefix, redis, tmp_path) as flow:
         flow.create_topics()
@@ -59,8 +59,8 @@ async def test_a_failover_that_loses_acknowledged_writes(
             assert api.get(LEADS + crm.LEAD, key=key).json["stage"] == "STALE"
 
 
-async def test_a_batch_is_not_covered_where_redis_has_restarted_meanwhile(tmp_path: Path) -> None:
-    """The position before it may be there, and what was acknowledged since may not."""
+async def test_a_batch_is_not_covered_if_redis_has_restarted_meanwhile(tmp_path: Path) -> None:
+    """Redis may still have the position before the batch, and lack writes that it acknowledged since."""
     with RedisServer.start(tmp_path, appendonly=True, options=["--appendfsync", "always"]) as server:
         store = Store(ProjectorSettings(redis_url=server.url))
         ledger = Ledger(store)

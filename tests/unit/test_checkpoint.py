@@ -1,4 +1,4 @@
-"""Values of checkpoints: what is sent to the script and read from it."""
+"""Checkpoints: the arguments of the script, and the meaning of its replies."""
 
 import msgspec
 import pytest
@@ -50,7 +50,7 @@ def test_a_dead_letter_holds_no_payload() -> None:
     ("key", "shown"),
     [
         pytest.param(None, "", id="no key"),
-        pytest.param(b"\xff\x00", "\\xff\x00", id="a key that is no UTF-8"),
+        pytest.param(b"\xff\x00", "\\xff\x00", id="a key that is not UTF-8"),
     ],
 )
 def test_any_key_can_be_shown(key: bytes | None, shown: str) -> None:

@@ -1,4 +1,4 @@
-"""When bad records stop the line."""
+"""When bad records halt the line."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from projector.line.guard import WINDOW, BadRecordGuard
 
 
 def stopped_after(pattern: str, share: float, row: int) -> int | None:
-    """How many records of `pattern` (`x` bad, `.` good) were counted when the line stopped."""
+    """Returns how many records of `pattern` (`x` bad, `.` good) were counted when the line halted, if it did."""
     guard = BadRecordGuard(share, row)
     for count, record in enumerate(pattern, start=1):
         if record != "x":
@@ -23,9 +23,9 @@ def stopped_after(pattern: str, share: float, row: int) -> int | None:
 @pytest.mark.parametrize(
     ("pattern", "share", "row", "expected"),
     [
-        pytest.param("." * 5000, 0.1, 3, None, id="good ones alone"),
-        pytest.param("xx.xx.xx.", 1, 3, None, id="a row that is broken in time"),
-        pytest.param("..xxx", 1, 3, 5, id="as many in a row as stop it"),
+        pytest.param("." * 5000, 0.1, 3, None, id="only good records"),
+        pytest.param("xx.xx.xx.", 1, 3, None, id="a good record ends the sequence in time"),
+        pytest.param("..xxx", 1, 3, 5, id="as many consecutive bad records as the limit"),
         pytest.param("x", 1, 1, 1, id="a limit of one"),
         pytest.param("x." * 100, 0.1, 50, None, id="as many as the share allows"),
         pytest.param("x." * 101, 0.1, 50, 201, id="one more than the share allows, before the window is full"),
@@ -48,7 +48,7 @@ def test_the_message_says_how_many_and_why() -> None:
 
 
 def test_a_fork_that_is_dropped_counts_nothing() -> None:
-    """A batch that could not be covered is read again: its bad records are not bad twice."""
+    """A batch that could not be covered is read again: its bad records must count only once."""
     guard = BadRecordGuard(1, 3)
     for _ in range(5):
         fork = guard.fork()

@@ -98,7 +98,7 @@ class Line:
                 return
 
     async def _step(self) -> None:
-        """Project one batch. Raises Unavailable, LineStopped or Superseded; then no position has moved."""
+        """Project one batch. Raises Unavailable, LineStopped or Superseded; then no position covers the batch."""
         await self._positions.seek()
         polled = await self._source.poll(self._batch_records, _POLL_SECONDS)
         if await self._topics_recreated(polled):

@@ -20,7 +20,7 @@ YIELDING = Pace(slice_records=15, slices_in_flight=1, max_documents=5)
 
 
 class Pacer(Protocol):
-    """Decides how fast a line writes. Neither method raises."""
+    """Decides how fast a line writes. Its methods never raise."""
 
     async def pace(self) -> Pace:
         """Returns the pace of the next batch."""

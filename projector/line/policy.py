@@ -1,4 +1,4 @@
-"""In what a replay differs from a live line."""
+"""How a replay differs from a live line."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,20 +10,20 @@ from projector.line.pace import FullSpeed, Pacer
 
 
 def _accept(*_: Any) -> None:
-    """Let the line do what it does by itself."""
+    """Raise nothing, so that the line continues."""
 
 
 class Policy(msgspec.Struct, frozen=True):
     """How a line behaves. The defaults are those of a live line.
 
-    The callbacks are called first of all; what they raise ends the line, and comes out of `Line.run`.
+    A callback is called before the line reacts itself. If it raises, the line ends and `Line.run` raises the same.
     """
 
     pacer: Pacer = FullSpeed()
     on_generations_changed: Callable[[], None] = _accept
-    """Other generations are to be written. A live line then writes the batch once more, to those."""
+    """Called if other generations have to be written now. A live line then writes the batch to those."""
     on_halt: Callable[[LineStopped], None] = _accept
-    """There are too many bad records. A live line then halts until an operator intervenes."""
+    """Called if there are too many bad records. A live line then halts until an operator intervenes."""
 
 
 LIVE = Policy()

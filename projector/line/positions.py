@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 class Positions:
     """The positions of one line: `offsets` are what this line read from the ledger, or stored there last.
 
-    Every method that asks Redis or Kafka raises Unavailable, except `commit`.
+    Every coroutine raises Unavailable, except `commit` and `release`.
     """
 
     def __init__(self, line: str, source: Source, store: Store, ledger: Ledger) -> None:
@@ -88,9 +88,9 @@ class Positions:
         return outcome
 
     async def check(self) -> GenerationsChanged | WentBack | None:
-        """Compare with what Redis holds, so that a line without new records notices a change of it as well.
+        """Compare with what Redis holds. Returns None if nothing has changed.
 
-        Without this, a rebuild, a drop, or a Redis that lost writes would be noticed at the next checkpoint only.
+        Without this, a line that has no new records would not notice a rebuild, a drop, or lost writes.
         """
         if self.offsets and await self._ledger.written_generations() != self.written_generations:
             return GenerationsChanged()
@@ -100,7 +100,7 @@ class Positions:
         return WentBack(lower) if lower else None
 
     async def pass_markers(self, end_offsets: Mapping[Partition, int]) -> Outcome | None:
-        """Move past transaction markers and compacted records at the end of a partition: no record follows them.
+        """Move past transaction markers and compacted records at the end of a partition, which no record follows.
 
         Returns None if there is nothing to pass.
         """
@@ -117,7 +117,7 @@ class Positions:
         return {partition: end - max(self.offsets.get(partition, 0), 0) for partition, end in end_offsets.items()}
 
     async def commit(self) -> None:
-        """Copy the positions to Kafka's consumer group. A failure is only logged: lag tools alone read them."""
+        """Copy the positions to Kafka's consumer group. A failure is only logged, because only lag tools read them."""
         wanted, self._uncommitted = self._uncommitted, {}
         try:
             await self._source.commit(wanted)

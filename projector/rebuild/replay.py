@@ -155,7 +155,7 @@ def _gone(generation: int) -> Refused:
 
 
 def _line(store: Store, settings: ProjectorSettings, rebuild: Rebuild, kind: Kind, throttle: Throttle) -> Line:
-    """Returns a line that writes this generation only, parks no dead letters, and ends where a live line would not."""
+    """Returns a line that writes this generation only, parks no dead letters, and ends instead of halting."""
 
     def generations_changed() -> None:
         raise _gone(rebuild.generation)

@@ -1,1 +1,1 @@
-"""Redis out: the only room that imports redis-py. It knows intents, not Kafka."""
+"""Writes to Redis. The only package that imports redis-py. It knows intents, but not Kafka."""

@@ -177,5 +177,5 @@ def target(topic: str, partition: int) -> str:
     return f"target:{topic}:{partition}"
 
 
-def task_lock(task: str) -> str:
-    return f"lv:task:{task}"
+def task_lock(task: str) -> bytes:
+    return b"lv:task:%b" % task.encode()

@@ -64,9 +64,8 @@ async def _contact_head(store: Store, owner: bytes, generation: int, body: bytes
 
 
 async def _get(store: Store, name: bytes) -> bytes | None:
-    async with store.errors():
-        found: bytes | None = await store.redis.get(name)
-    return found
+    value: bytes | None = await store.ask_one(b"GET", name)
+    return value
 
 
 def show(entity: Entity, kind: EntityName, topic_prefix: str, console: Console) -> None:

@@ -59,22 +59,19 @@ class Registry(msgspec.Struct, frozen=True):
 async def read(store: Store) -> Registry:
     """The generations as they are now. Raises Unavailable."""
     writing = await Ledger(store).writing()
-    async with store.errors():
-        found = await store.redis.hgetall(names.GENERATIONS)
-    fields = {_text(name): _text(value) for name, value in found.items()}
+    fields = await store.read_hash(names.GENERATIONS)
     descriptions = {
         int(name): msgspec.json.decode(value, type=Description) for name, value in fields.items() if name.isdigit()
     }
     dropping = frozenset(int(name[9:]) for name in fields if name.startswith("dropping:"))
-    live, previous, last = (int(fields.get(name, "0")) for name in ("live", "previous", "last"))
+    live, previous, last = (int(fields.get(name, b"0")) for name in ("live", "previous", "last"))
     return Registry(live, previous, writing, descriptions, dropping, last)
 
 
 async def new_number(store: Store, registry: Registry) -> int:
     """A number that no generation ever had, but for those that an emptied Redis forgot. Raises Unavailable."""
-    async with store.errors():
-        await store.redis.hsetnx(names.GENERATIONS, "last", str(registry.highest))
-        return int(await store.redis.hincrby(names.GENERATIONS, "last", 1))
+    await store.ask_one(b"HSETNX", names.GENERATIONS, b"last", registry.highest)
+    return int(await store.ask_one(b"HINCRBY", names.GENERATIONS, b"last", 1))
 
 
 async def check_mapping(store: Store, writing: Generations) -> None:
@@ -88,8 +85,7 @@ async def check_mapping(store: Store, writing: Generations) -> None:
 
 async def describe(store: Store, generation: int, description: Description) -> None:
     """Keep what is known of a generation. Raises Unavailable."""
-    async with store.errors():
-        await store.redis.hset(names.GENERATIONS, str(generation), msgspec.json.encode(description).decode())
+    await store.ask_one(b"HSET", names.GENERATIONS, generation, msgspec.json.encode(description))
 
 
 async def amend(store: Store, generation: int, description: Description) -> bool:
@@ -101,23 +97,19 @@ async def amend(store: Store, generation: int, description: Description) -> bool
 
 async def forget(store: Store, generation: int) -> None:
     """Keep nothing of a generation that was never written, or that is dropped. Raises Unavailable."""
-    async with store.errors():
-        await store.redis.hdel(names.GENERATIONS, str(generation), f"dropping:{generation}")
+    await store.ask_one(b"HDEL", names.GENERATIONS, generation, f"dropping:{generation}")
 
 
 async def begin_first(store: Store) -> None:
     """Describe generation 1 where nothing has ever been served. Safe to repeat. Raises Unavailable."""
     if await Ledger(store).writing() == FIRST:
-        text = msgspec.json.encode(Description(VERSION, now())).decode()
-        async with store.errors():
-            await store.redis.hsetnx(names.GENERATIONS, "1", text)
+        await store.ask_one(b"HSETNX", names.GENERATIONS, 1, msgspec.json.encode(Description(VERSION, now())))
 
 
 async def serve_first(store: Store) -> None:
     """Let the API serve generation 1, unless another is live already. Safe to repeat. Raises Unavailable."""
     await describe(store, 1, Description(VERSION, now(), complete=True))
-    async with store.errors():
-        await store.redis.hsetnx(names.GENERATIONS, "live", "1")
+    await store.ask_one(b"HSETNX", names.GENERATIONS, b"live", 1)
 
 
 async def change_writing(store: Store, before: Generations, after: Generations) -> bool:
@@ -130,7 +122,3 @@ async def change_writing(store: Store, before: Generations, after: Generations) 
 def now() -> str:
     """The time, RFC 3339 in whole seconds."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value

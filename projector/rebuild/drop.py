@@ -69,16 +69,14 @@ async def _still_dropping(store: Store, generation: int) -> Registry:
 
 async def _stop_writing(store: Store, generation: int) -> None:
     """Let neither the projectors write a generation any longer, nor those who are filling it."""
-    async with store.errors():
-        await store.redis.hdel(names.rebuild(generation), "writing")
+    await store.ask_one(b"HDEL", names.rebuild(generation), b"writing")
     while generation in (writing := (await _still_dropping(store, generation)).writing):
         await change_writing(store, writing, tuple(number for number in writing if number != generation))
 
 
 async def _wait_for_readers(store: Store) -> None:
     """A reader may still hold the pointer of a moment ago."""
-    async with store.errors():
-        flipped_at = int(await store.redis.hget(names.GENERATIONS, "flipped_at") or 0) / 1000
+    flipped_at = int(await store.ask_one(b"HGET", names.GENERATIONS, b"flipped_at") or 0) / 1000
     await asyncio.sleep(min(max(0.0, flipped_at + _GRACE_SECONDS - time.time()), _GRACE_SECONDS))
 
 

@@ -79,8 +79,7 @@ async def _add_generation(store: Store, registry: Registry) -> None:
     """Let all projectors write one more generation from now on; unless somebody else has just changed which."""
     generation = await generations.new_number(store, registry)
     await generations.describe(store, generation, Description(VERSION, generations.now()))
-    async with store.errors():
-        await store.redis.hset(names.rebuild(generation), "writing", str(generation))
+    await store.ask_one(b"HSET", names.rebuild(generation), b"writing", generation)
     if not await generations.change_writing(store, registry.writing, (*registry.writing, generation)):
         await generations.forget(store, generation)
         await Ledger(store, names.rebuild(generation)).drop()
@@ -101,9 +100,8 @@ async def load(store: Store, settings: ProjectorSettings, generation: int) -> Re
 async def _target(store: Store, generation: int, partition: Partition, position: int) -> int:
     """Where the replay of a partition ends: fixed by whoever asks first, so that all processes agree."""
     key, field = names.rebuild(generation), names.target(*partition)
-    async with store.errors():
-        await store.redis.hsetnx(key, field, str(position))
-        return int(await store.redis.hget(key, field) or 0)
+    await store.ask_one(b"HSETNX", key, field, position)
+    return int(await store.ask_one(b"HGET", key, field) or 0)
 
 
 async def progress(store: Store, rebuild: Rebuild, topics: Sequence[str]) -> Progress:

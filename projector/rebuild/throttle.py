@@ -66,8 +66,7 @@ class Throttle:
     async def _slowest(self) -> float:
         """The slowest worker's latency in seconds; 0 where no API answers anything."""
         try:
-            async with self._store.errors():
-                found = await self._store.redis.hvals(names.LATENCY)
+            found = await self._store.ask_one(b"HVALS", names.LATENCY)
         except Unavailable:
             return 0.0  # the write that follows says so itself
         now = time.time() * 1000

@@ -42,8 +42,7 @@ class Store:
 
     def __init__(self, settings: RedisSettings) -> None:
         self._servers = servers(settings)
-        self.redis = self._servers.client
-        """redis-py's client, for single commands."""
+        self._client = self._servers.client  # redis-py's: it knows how to scan all primaries of a cluster
         self.sharded = self._servers.sharded
         """Are there several servers, each with a part of the keys?"""
         self._clustered: bool | None = True if self.sharded else None
@@ -64,8 +63,8 @@ class Store:
     async def clustered(self) -> bool:
         """Whether all keys of a call must lie in one slot: asked once. Raises Unavailable."""
         if self._clustered is None:
-            async with self.errors():
-                self._clustered = bool((await self.redis.info("cluster"))["cluster_enabled"])
+            async with self._errors():
+                self._clustered = bool((await self._client.info("cluster"))["cluster_enabled"])
         return self._clustered
 
     async def run(self, commands: Sequence[Command], *, history: int | None = None) -> list[Any]:
@@ -87,14 +86,24 @@ class Store:
         """The replies to plain commands, whose second word is the key, in one round trip. Raises Unavailable."""
         return _good(await self._send([Request(words[1], pack(*words)) for words in commands]))
 
+    async def ask_one(self, *words: Any) -> Any:
+        """The reply to one plain command, as Redis sends it: bytes, a number, a list or None. Raises Unavailable."""
+        [reply] = await self.ask([words])
+        return reply
+
+    async def read_hash(self, key: bytes) -> dict[str, bytes]:
+        """All fields of a hash; none if there is no such key. Raises Unavailable."""
+        reply = await self.ask_one(b"HGETALL", key)
+        return {field.decode(): value for field, value in zip(reply[::2], reply[1::2], strict=True)}
+
     async def shards(self) -> list[set[int]]:
         """The slots of each shard of a cluster. Raises Unavailable."""
-        async with self.errors():
+        async with self._errors():
             return await self._servers.shards()
 
     async def check(self) -> None:
         """Refuse a Redis that may evict documents, or that is not what its URL says. Raises Refused or Unavailable."""
-        async with self.errors():
+        async with self._errors():
             if wrong := await self._servers.wrong_url():
                 raise Refused(f"Redis cannot be used like this: {wrong}.")
         await self.check_policy()
@@ -112,7 +121,7 @@ class Store:
 
     async def memories(self) -> list[dict[str, Any]]:
         """INFO memory of each server that holds documents. Raises Unavailable."""
-        async with self.errors():
+        async with self._errors():
             return await self._servers.memories()
 
     async def memory_ratio(self) -> float:
@@ -121,22 +130,13 @@ class Store:
         return max((int(memory["used_memory"]) / int(memory["maxmemory"]) for memory in bounded), default=0.0)
 
     async def add_tasks(self, tasks: Iterable[str]) -> None:
-        async with self.errors():
-            await self.redis.sadd(names.TASKS, *tasks)
-
-    @asynccontextmanager
-    async def errors(self) -> AsyncIterator[None]:
-        """Whatever goes wrong with Redis inside comes out as Unavailable."""
-        try:
-            yield
-        except ERRORS as error:
-            raise _unavailable(error) from error
+        await self.ask_one(b"SADD", names.TASKS, *tasks)
 
     async def scan(self, pattern: bytes) -> AsyncIterator[list[bytes]]:
         """The names of keys like this, in slices; one perhaps more than once. Raises Unavailable."""
         found: list[bytes] = []
-        async with self.errors():
-            async for name in self.redis.scan_iter(match=pattern, count=SLICE):
+        async with self._errors():
+            async for name in self._client.scan_iter(match=pattern, count=SLICE):
                 found.append(name)
                 if len(found) == SLICE:
                     yield found
@@ -144,12 +144,20 @@ class Store:
         if found:
             yield found
 
+    @asynccontextmanager
+    async def _errors(self) -> AsyncIterator[None]:
+        """Raise every error of Redis as Unavailable."""
+        try:
+            yield
+        except ERRORS as error:
+            raise _unavailable(error) from error
+
     async def _send(self, requests: Sequence[Request], history: int | None = None) -> list[Any]:
-        async with self.errors():
+        async with self._errors():
             return await self._servers.send(requests, history)
 
     async def _load_scripts(self) -> None:
-        async with self.errors():
+        async with self._errors():
             await self._servers.load([script.text for script in SCRIPTS.values()])
 
 

@@ -31,8 +31,7 @@ logger = logging.getLogger(__name__)
 
 async def work(store: Store, settings: ProjectorSettings) -> None:
     """Do all that is noted and that no other projector is doing. Raises Unavailable."""
-    async with store.errors():
-        noted = sorted(cast(bytes, member).decode() for member in await store.redis.smembers(names.TASKS))
+    noted = sorted(member.decode() for member in await store.ask_one(b"SMEMBERS", names.TASKS))
     for task in noted:
         if not await _lock(store, task):
             continue
@@ -53,11 +52,10 @@ async def work(store: Store, settings: ProjectorSettings) -> None:
 async def _forget(store: Store, task: str) -> None:
     """Remove a finished task; unless it has become due once more since, when its note was still there."""
     verb, _, organization_id = task.partition(" ")
-    async with store.errors():
-        await store.redis.srem(names.TASKS, task)
-        work_due = await store.redis.getrange(names.organization(organization_id), 22, 22)
-        if work_due == (b"E" if verb == "erase" else b"R"):
-            await store.redis.sadd(names.TASKS, task)
+    await store.ask_one(b"SREM", names.TASKS, task)
+    work_due = await store.ask_one(b"GETRANGE", names.organization(organization_id), 22, 22)
+    if work_due == (b"E" if verb == "erase" else b"R"):
+        await store.add_tasks([task])
 
 
 async def _erase(store: Store, organization_id: str) -> bool:
@@ -106,8 +104,7 @@ async def _replay(store: Store, settings: ProjectorSettings, organization_id: st
 
 
 async def _head(store: Store, owner: bytes) -> bytes:
-    async with store.errors():
-        return cast(bytes, await store.redis.getrange(owner, 0, 21))
+    return cast(bytes, await store.ask_one(b"GETRANGE", owner, 0, 21))
 
 
 async def _finish(store: Store, owner: bytes, head: bytes) -> bool:
@@ -119,9 +116,8 @@ async def _finish(store: Store, owner: bytes, head: bytes) -> bool:
 
 
 async def _lock(store: Store, task: str) -> bool:
-    async with store.errors():
-        holder = f"{gethostname()}:{getpid()}"
-        return bool(await store.redis.set(names.task_lock(task), holder, nx=True, ex=_LOCK_SECONDS))
+    holder = f"{gethostname()}:{getpid()}"
+    return bool(await store.ask_one(b"SET", names.task_lock(task), holder, b"NX", b"EX", _LOCK_SECONDS))
 
 
 async def _renew(store: Store, task: str) -> None:
@@ -129,10 +125,8 @@ async def _renew(store: Store, task: str) -> None:
     while True:
         await asyncio.sleep(_LOCK_SECONDS / 3)
         with suppress(Unavailable):
-            async with store.errors():
-                await store.redis.expire(names.task_lock(task), _LOCK_SECONDS)
+            await store.ask_one(b"EXPIRE", names.task_lock(task), _LOCK_SECONDS)
 
 
 async def _unlock(store: Store, task: str) -> None:
-    async with store.errors():
-        await store.redis.delete(names.task_lock(task))
+    await store.ask_one(b"DEL", names.task_lock(task))

@@ -68,8 +68,7 @@ class Keeper:
 
     async def _tasks_left(self) -> bool:
         """A task is noted before the position behind its record is stored: asked after it, this misses none."""
-        async with self._store.errors():
-            return bool(await self._store.redis.exists(names.TASKS))
+        return bool(await self._store.ask_one(b"EXISTS", names.TASKS))
 
     async def _read_heads(self) -> dict[Partition, int]:
         async with open_reader(self._settings, list(Kind)) as reader:

@@ -35,8 +35,7 @@ class Redriven(StrEnum):
 
 async def all_letters(store: Store) -> list[DeadLetter]:
     """All letters, in the order of their topics. Raises Unavailable."""
-    async with store.errors():
-        found = await store.redis.hvals(names.DEAD_LETTERS)
+    found = await store.ask_one(b"HVALS", names.DEAD_LETTERS)
     letters = [msgspec.json.decode(value, type=DeadLetter) for value in found]
     return sorted(letters, key=lambda letter: (letter.topic, letter.partition, letter.offset))
 
@@ -56,8 +55,7 @@ async def drop(store: Store, letters: Iterable[DeadLetter]) -> int:
     fields = [letter.field for letter in letters]
     if not fields:
         return 0
-    async with store.errors():
-        return int(await store.redis.hdel(names.DEAD_LETTERS, *fields))
+    return int(await store.ask_one(b"HDEL", names.DEAD_LETTERS, *fields))
 
 
 async def redrive(
@@ -121,5 +119,4 @@ async def _again(store: Store, record: Record | None) -> tuple[Redriven, str]:
 
 
 async def _keep(store: Store, letter: DeadLetter) -> None:
-    async with store.errors():
-        await store.redis.hset(names.DEAD_LETTERS, letter.field, msgspec.json.encode(letter).decode())
+    await store.ask_one(b"HSET", names.DEAD_LETTERS, letter.field, msgspec.json.encode(letter))

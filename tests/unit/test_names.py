@@ -34,7 +34,7 @@ OWNER = names.organization(ORGANIZATION)
         pytest.param(names.TASKS, b"lv:tasks", id="tasks"),
         pytest.param(names.LATENCY, b"lv:latency", id="latency"),
         pytest.param(names.rebuild(2), b"lv:{ledger}:rebuild:2", id="ledger of a rebuild"),
-        pytest.param(names.task_lock("erase x").encode(), b"lv:task:erase x", id="lock of a task"),
+        pytest.param(names.task_lock("erase x"), b"lv:task:erase x", id="lock of a task"),
     ],
 )
 def test_name(name: bytes, expected: bytes) -> None:

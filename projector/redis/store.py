@@ -1,4 +1,4 @@
-"""Redis, as the projector uses it: scripts in pipelines, positions, dead letters and tasks.
+"""Redis, as the projector uses it: scripts in pipelines, positions, dead letters and jobs.
 
 Only `projector/redis/servers.py` knows which servers these are. Every error of Redis is raised as Unavailable: what
 was sent may or may not have been written, and is safe to send again, since a version guards every write.
@@ -129,8 +129,8 @@ class Store:
         bounded = [memory for memory in await self.memories() if int(memory.get("maxmemory") or 0)]
         return max((int(memory["used_memory"]) / int(memory["maxmemory"]) for memory in bounded), default=0.0)
 
-    async def add_tasks(self, tasks: Iterable[str]) -> None:
-        await self.ask_one(b"SADD", names.TASKS, *tasks)
+    async def add_jobs(self, jobs: Iterable[str]) -> None:
+        await self.ask_one(b"SADD", names.JOBS, *jobs)
 
     async def scan(self, pattern: bytes) -> AsyncIterator[list[bytes]]:
         """The names of keys like this, in slices; one perhaps more than once. Raises Unavailable."""

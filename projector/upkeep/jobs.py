@@ -31,31 +31,31 @@ logger = logging.getLogger(__name__)
 
 async def work(store: Store, settings: ProjectorSettings) -> None:
     """Do all that is noted and that no other projector is doing. Raises Unavailable."""
-    noted = sorted(member.decode() for member in await store.ask_one(b"SMEMBERS", names.TASKS))
-    for task in noted:
-        if not await _lock(store, task):
+    noted = sorted(member.decode() for member in await store.ask_one(b"SMEMBERS", names.JOBS))
+    for job in noted:
+        if not await _lock(store, job):
             continue
-        renewing = asyncio.create_task(_renew(store, task))
+        renewing = asyncio.create_task(_renew(store, job))
         try:
-            verb, _, organization_id = task.partition(" ")
+            verb, _, organization_id = job.partition(" ")
             if verb == "erase":
                 finished = await _erase(store, organization_id)
             else:
                 finished = await _replay(store, settings, organization_id)
             if finished:
-                await _forget(store, task)
+                await _forget(store, job)
         finally:
             renewing.cancel()
-            await _unlock(store, task)
+            await _unlock(store, job)
 
 
-async def _forget(store: Store, task: str) -> None:
-    """Remove a finished task; unless it has become due once more since, when its note was still there."""
-    verb, _, organization_id = task.partition(" ")
-    await store.ask_one(b"SREM", names.TASKS, task)
+async def _forget(store: Store, job: str) -> None:
+    """Remove a finished job; unless it has become due once more since, when its note was still there."""
+    verb, _, organization_id = job.partition(" ")
+    await store.ask_one(b"SREM", names.JOBS, job)
     work_due = await store.ask_one(b"GETRANGE", names.organization(organization_id), 22, 22)
     if work_due == (b"E" if verb == "erase" else b"R"):
-        await store.add_tasks([task])
+        await store.add_jobs([job])
 
 
 async def _erase(store: Store, organization_id: str) -> bool:
@@ -63,7 +63,7 @@ async def _erase(store: Store, organization_id: str) -> bool:
     owner = names.organization(organization_id)
     head = await _head(store, owner)
     if head.startswith(b"L"):
-        return True  # created again meanwhile: it is replayed, which is a task of its own
+        return True  # created again meanwhile: it is replayed, which is a job of its own
     total = 0
     while dropped := await _erase_once(store, owner):
         total += dropped
@@ -94,7 +94,7 @@ async def _replay(store: Store, settings: ProjectorSettings, organization_id: st
     owner = names.organization(organization_id)
     head = await _head(store, owner)
     if not head.startswith(b"L"):
-        return True  # deleted again meanwhile: it is erased, which is a task of its own
+        return True  # deleted again meanwhile: it is erased, which is a job of its own
     async with open_reader(settings, _REPLAYED) as reader:
         ranges = await reader.range(await reader.partitions())
         wanted = reapply.of_organization(organization_id)
@@ -115,18 +115,18 @@ async def _finish(store: Store, owner: bytes, head: bytes) -> bool:
     return bool(finished)
 
 
-async def _lock(store: Store, task: str) -> bool:
+async def _lock(store: Store, job: str) -> bool:
     holder = f"{gethostname()}:{getpid()}"
-    return bool(await store.ask_one(b"SET", names.task_lock(task), holder, b"NX", b"EX", _LOCK_SECONDS))
+    return bool(await store.ask_one(b"SET", names.job_lock(job), holder, b"NX", b"EX", _LOCK_SECONDS))
 
 
-async def _renew(store: Store, task: str) -> None:
+async def _renew(store: Store, job: str) -> None:
     """Hold the lock until this is cancelled. Where it was lost all the same, two do the work, and do no harm."""
     while True:
         await asyncio.sleep(_LOCK_SECONDS / 3)
         with suppress(Unavailable):
-            await store.ask_one(b"EXPIRE", names.task_lock(task), _LOCK_SECONDS)
+            await store.ask_one(b"EXPIRE", names.job_lock(job), _LOCK_SECONDS)
 
 
-async def _unlock(store: Store, task: str) -> None:
-    await store.ask_one(b"DEL", names.task_lock(task))
+async def _unlock(store: Store, job: str) -> None:
+    await store.ask_one(b"DEL", names.job_lock(job))

@@ -1,4 +1,4 @@
-"""What a projector does besides its lines, once a second: tasks, the first generation, warnings."""
+"""What a projector does besides its lines, once a second: jobs, the first generation, warnings."""
 
 import logging
 import time
@@ -61,14 +61,14 @@ class Keeper:
             self._heads = await self._read_heads()
         positions = await Ledger(self._store).positions(list(self._heads))
         applied = all((positions[partition] or 0) >= head for partition, head in self._heads.items())
-        if applied and not await self._tasks_left():
+        if applied and not await self._jobs_left():
             await generations.serve_first(self._store)
             self._heads = None
             logger.info("the first generation is complete, and served from now on")
 
-    async def _tasks_left(self) -> bool:
-        """A task is noted before the position behind its record is stored: asked after it, this misses none."""
-        return bool(await self._store.ask_one(b"EXISTS", names.TASKS))
+    async def _jobs_left(self) -> bool:
+        """A job is noted before the position behind its record is stored: asked after it, this misses none."""
+        return bool(await self._store.ask_one(b"EXISTS", names.JOBS))
 
     async def _read_heads(self) -> dict[Partition, int]:
         async with open_reader(self._settings, list(Kind)) as reader:

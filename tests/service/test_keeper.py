@@ -1,4 +1,4 @@
-"""What a projector does besides its lines: when the first generation is served, and who does the tasks."""
+"""What a projector does besides its lines: when the first generation is served, and which projector runs the jobs."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,9 +22,9 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.apache
 
-TASK = f"replay {crm.ORGANIZATION}"
+JOB = f"replay {crm.ORGANIZATION}"
 OWNER = names.organization(crm.ORGANIZATION)
-LOCK = names.task_lock(TASK)
+LOCK = names.job_lock(JOB)
 
 
 class World:
@@ -87,7 +87,7 @@ async def test_where_another_projector_was_first_the_ends_are_read_anew(world: W
 
 async def test_an_organization_that_is_still_replayed_is_not_served_half_full(world: World) -> None:
     world.leadview.publish([crm.deleted(Kind.ORGANIZATION, 1), crm.lead(1), crm.organization(2)])
-    world.redis.sadd(names.TASKS, TASK)
+    world.redis.sadd(names.JOBS, JOB)
     world.redis.set(LOCK, "another projector", ex=60)
     world.apply_all()
     await world.turn()
@@ -129,13 +129,13 @@ async def test_an_erasure_that_was_overtaken_leaves_nothing_wrong(world: World, 
 
 async def test_a_lock_whose_holder_is_gone_holds_nobody_up_for_long(projection: Projection) -> None:
     """It died, or the lock came back with an old Redis after it had been given up."""
-    assert await jobs._lock(projection.store, TASK)
+    assert await jobs._lock(projection.store, JOB)
     assert 0 < projection.client.ttl(LOCK) <= 10
 
 
 async def test_a_lock_is_held_for_as_long_as_the_work_takes(projection: Projection) -> None:
-    assert await jobs._lock(projection.store, TASK)
-    renewing = asyncio.create_task(jobs._renew(projection.store, TASK))
+    assert await jobs._lock(projection.store, JOB)
+    renewing = asyncio.create_task(jobs._renew(projection.store, JOB))
     projection.client.expire(LOCK, 3)
     await wait_until(lambda: projection.client.ttl(LOCK) > 3, "it is renewed", 3)
     renewing.cancel()

@@ -257,7 +257,7 @@ async def _redrive(flow: Flow, topic: str) -> None:
     assert f"{topic}:0:0  stale" in done.stdout
     assert f"{topic}:0:{lost}  applied" in done.stdout
     assert f"{topic}:0:9999  gone" in done.stdout
-    assert "11 driven again, 8 still bad" in done.stdout
+    assert "11 redriven, 8 still bad" in done.stdout
     assert stored.documents(flow.client) == flow.reference.documents()
 
     assert "version" not in flow.command("dead-letters", "show", f"{topic}:0:1").stdout

@@ -77,7 +77,7 @@ def test_killed_again_and_again_beside_live_writes(leadview: Leadview) -> None:
     leadview.redis.delete(names.LATENCY)
 
     both = [leadview.start("rebuild", "--max-latency", "0") for _ in range(2)]
-    wait_until(lambda: "goes on" in both[0].log.read_text(), "the rebuild goes on", 10)
+    wait_until(lambda: "resumes" in both[0].log.read_text(), "the rebuild goes on", 10)
     both[0].kill()
     leadview.start("run")
     assert both[1].wait(60) == 0, both[1].log.read_text()
@@ -148,7 +148,7 @@ def test_interrupted_given_up_and_begun_again(leadview: Leadview) -> None:
     wait_until(lambda: leadview.progress() > 0, "something is replayed", 20)
     os.kill(rebuild.pid, signal.SIGINT)
     assert rebuild.wait(15) == 130
-    assert "interrupted: run `rebuild` again to go on from here, or `drop`" in rebuild.log.read_text()
+    assert "interrupted: run `rebuild` again to resume it, or `drop`" in rebuild.log.read_text()
     assert "waiting " in rebuild.log.read_text(), "it yielded to the API"
     done = leadview.run("promote")
     assert done.status == 1

@@ -1,4 +1,4 @@
-"""Which letters are read from Kafka together when they are driven again."""
+"""Which letters are read from Kafka together when they are redriven."""
 
 import pytest
 

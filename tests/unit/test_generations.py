@@ -42,7 +42,7 @@ def test_only_a_complete_generation_is_promoted() -> None:
     assert promote.complete_next(registry(1, 0, 1, 2)) == 2
     with pytest.raises(Refused, match="not complete"):
         promote.complete_next(registry(1, 0, 1, 2, building=(2,)))
-    with pytest.raises(Refused, match=r"`rebuild` makes one\.$"):
+    with pytest.raises(Refused, match=r"`rebuild` creates one\.$"):
         promote.complete_next(registry(2, 1, 1, 2))
     with pytest.raises(Refused, match="`rollback` serves generation 2 again"):
         promote.complete_next(registry(1, 2, 1, 2))

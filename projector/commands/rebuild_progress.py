@@ -73,5 +73,5 @@ class RebuildView:
 
     def _yielding(self) -> str:
         if self._throttle.pause:
-            return f", waiting {self._throttle.pause * 1000:.0f} ms a slice for the API"
-        return ", in small slices for the API" if self._throttle.yields else ""
+            return f", pausing {self._throttle.pause * 1000:.0f} ms per batch for the API"
+        return ", in small batches for the API" if self._throttle.yields else ""

@@ -27,7 +27,7 @@ def show(entity: Entity, kind: EntityName, topic_prefix: str, console: Console) 
 
 def _coordinates(head: Head | None, topic: str) -> str:
     if head is None:
-        return "never heard of"
+        return "no event was applied"
     state = "" if head.live else "[yellow]deleted[/] "
     return f"{state}version {head.version} at {topic}:{head.partition}:{head.offset}, {utc(head.time)}"
 

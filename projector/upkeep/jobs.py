@@ -14,12 +14,12 @@ from socket import gethostname
 from typing import cast
 
 from projector.errors import Unavailable
-from projector.kafka.reader import open_reader
 from projector.record import Kind
 from projector.redis.calls import Command
 from projector.redis.store import Store
 from projector.upkeep import reapply
 from schemas import names
+from schemas.layouts import HEAD
 from schemas.settings import ProjectorSettings
 
 # Short, and renewed: a projector that died, or a lock that was restored with an old state of Redis, delays a job only
@@ -30,7 +30,7 @@ _REPLAYED = (Kind.API_KEY, Kind.CONTACT, Kind.LEAD)
 logger = logging.getLogger(__name__)
 
 
-async def work(store: Store, settings: ProjectorSettings) -> None:
+async def run_all(store: Store, settings: ProjectorSettings) -> None:
     """Run all jobs that no other projector is running. Raises Unavailable."""
     jobs = sorted(member.decode() for member in await store.ask_one(b"SMEMBERS", names.JOBS))
     for job in jobs:
@@ -55,7 +55,7 @@ async def _forget(store: Store, job: str) -> None:
     verb, _, organization_id = job.partition(" ")
     await store.ask_one(b"SREM", names.JOBS, job)
     # An event that made the job due again while it was still in the set added nothing: check, and add it.
-    work_due = await store.ask_one(b"GETRANGE", names.organization(organization_id), 22, 22)
+    work_due = await store.ask_one(b"GETRANGE", names.organization(organization_id), HEAD, HEAD)
     if work_due == (b"E" if verb == "erase" else b"R"):
         await store.add_jobs([job])
 
@@ -98,16 +98,13 @@ async def _replay(store: Store, settings: ProjectorSettings, organization_id: st
     head = await _head(store, owner)
     if not head.startswith(b"L"):
         return True  # deleted meanwhile: an erasure is a job of its own
-    async with open_reader(settings, _REPLAYED) as reader:
-        ranges = await reader.range(await reader.partitions())
-        wanted = reapply.of_organization(organization_id)
-        count = await reapply.replay(store, reader, ranges, wanted, again=True)
+    count = await reapply.in_place(store, settings, organization_id, _REPLAYED)
     logger.info("organization replayed", extra={"organization": organization_id, "records": count})
     return await _finish(store, owner, head)
 
 
 async def _head(store: Store, owner: bytes) -> bytes:
-    return cast(bytes, await store.ask_one(b"GETRANGE", owner, 0, 21))
+    return cast(bytes, await store.ask_one(b"GETRANGE", owner, 0, HEAD - 1))
 
 
 async def _finish(store: Store, owner: bytes, head: bytes) -> bool:

@@ -44,7 +44,7 @@ class Keeper:
 
     async def _turn(self) -> None:
         registry = await generations.read(self._store)
-        await jobs.work(self._store, self._settings)
+        await jobs.run_all(self._store, self._settings)
         if registry.live:
             self._end_offsets = None  # another projector was first; if Redis is emptied, read them again
         else:

@@ -39,10 +39,10 @@ async def in_place(
     kinds: Sequence[Kind] = DOCUMENT_KINDS,
     entity_id: str | None = None,
 ) -> int:
-    """Write the documents of one organization, or one of them, again from the topics, in every written generation.
+    """Apply the records of one organization, or of one entity, again, in every generation that is written.
 
-    Documents that show the same events already are written as well, so that corrupted ones are repaired. Returns how
-    many records were found. Raises Unavailable.
+    What already shows the same event is written as well: so corrupted documents are repaired. Returns how many records
+    the topics hold. Raises Unavailable.
     """
     wanted = of_entity(organization_id, entity_id) if entity_id else of_organization(organization_id)
     async with open_reader(settings, kinds) as reader:

@@ -119,7 +119,7 @@ async def test_an_erasure_that_was_overtaken_leaves_nothing_wrong(world: World, 
     await apply([intent_of(crm.deleted(Kind.ORGANIZATION, 2).record(1))], (1,))
     assert await jobs._drop(world.store, OWNER, [dropped]) == 1
     await apply([intent_of(crm.organization(3).record(2))], (1,))
-    await jobs.work(world.store, world.settings)
+    await jobs.run_all(world.store, world.settings)
     stored.assert_consistent(world.redis)
     assert stored.documents(world.redis).keys() == before.keys()
     assert world.redis.exists(names.api_key(OWNER, crm.key_hash(1)))

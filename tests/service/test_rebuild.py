@@ -134,7 +134,7 @@ def test_little_at_once_while_the_api_answers(leadview: Leadview, options: tuple
     assert done.status == 0, done.output
     calls = leadview.redis.info("commandstats")["cmdstat_evalsha"]["calls"]
     assert (calls > 1100 / NARROW.documents) is yields, calls
-    assert ("in small slices for the API" in done) is yields
+    assert ("in small batches for the API" in done) is yields
     assert_equal_and_right(leadview, 1, 2)
 
 
@@ -149,7 +149,7 @@ def test_interrupted_given_up_and_begun_again(leadview: Leadview) -> None:
     os.kill(rebuild.pid, signal.SIGINT)
     assert rebuild.wait(15) == 130
     assert "interrupted: run `rebuild` again to resume it, or `drop`" in rebuild.log.read_text()
-    assert "waiting " in rebuild.log.read_text(), "it yielded to the API"
+    assert "pausing " in rebuild.log.read_text(), "it yielded to the API"
     done = leadview.run("promote")
     assert done.status == 1
     assert "Generation 2 is not complete" in done

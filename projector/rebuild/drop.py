@@ -54,7 +54,7 @@ def _choose(registry: Registry, generation: int | None) -> int:
     if generation is not None:
         # A generation that was dropped before may be swept again, but not a number that has not been assigned yet.
         if not 1 <= generation <= max(known):
-            raise Refused(f"Generation {generation} does not exist: `status` lists all generations.")
+            raise Refused(f"There is no generation {generation}: `status` lists all generations.")
         return generation
     others = sorted(known - {registry.live})
     if not others:

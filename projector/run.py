@@ -1,4 +1,4 @@
-"""The projector process: two lines, so that access never waits behind documents, and what goes with them."""
+"""The projector process: two lines, so that access never waits for documents, the keeper, and the metrics server."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 async def run(settings: ProjectorSettings) -> None:
-    """Project until SIGTERM or SIGINT. Raises Refused where Redis may evict documents, or is not what its URL says."""
+    """Project until SIGTERM or SIGINT. Raises Refused if Redis may evict documents or is not what its URL says."""
     logger.info("projector starts", extra={"mapping": VERSION, "settings": effective(settings)})
     stop = Stop.on_signals()
     store = Store(settings)
@@ -34,7 +34,7 @@ async def run(settings: ProjectorSettings) -> None:
                 group.create_task(line.run(stop))
             keeper = group.create_task(Keeper(settings, store).run(stop))
             await stop.wait()
-            keeper.cancel()  # what it is at, a long replay perhaps, stays noted for another projector
+            keeper.cancel()  # it may be in a long replay; the job stays in Redis for another projector
     finally:
         await store.close()
         if metrics:

@@ -101,14 +101,14 @@ async def run_verify(arguments: argparse.Namespace, operator: Operator) -> int:
     """`verify`: compare the live generation with the topics, or the next one with the live one."""
     criteria = _criteria(arguments)
     if arguments.next:
-        found = await promote.verify_next(operator.store, criteria)
+        verified = await promote.verify_next(operator.store, criteria)
     else:
-        found = await _verify_live(operator, criteria)
+        verified = await _verify_live(operator, criteria)
     if operator.json:
-        operator.print_json(found.to_json())
+        operator.print_json(verified.to_json())
     else:
-        report.show(found, operator.console)
-    return 0 if found.passes(criteria.threshold) else 1
+        report.show(verified, operator.console)
+    return 0 if verified.passes(criteria.threshold) else 1
 
 
 async def _verify_live(operator: Operator, criteria: Criteria) -> Report:

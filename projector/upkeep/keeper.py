@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class Keeper:
-    """Runs beside the lines of a projector until `stop` is set."""
+    """Runs once in every projector, beside its lines."""
 
     def __init__(self, settings: ProjectorSettings, store: Store) -> None:
         self._settings = settings
@@ -91,7 +91,7 @@ class Keeper:
                 extra={
                     "generation": registry.live,
                     "mapping": registry.descriptions[registry.live].mapping,
-                    "ours": VERSION,
+                    "program_mapping": VERSION,
                 },
             )
         if due or ratio >= _MEMORY_WARNING:

@@ -58,7 +58,7 @@ def _choose(registry: Registry, generation: int | None) -> int:
         return generation
     others = sorted(known - {registry.live})
     if not others:
-        raise Refused(f"The only generation is {registry.live}, and it is live.")
+        raise Refused(f"There is only generation {registry.live}, and it is live.")
     if registry.dropping:
         return min(registry.dropping)
     return registry.previous if registry.previous in others else others[0]

@@ -28,7 +28,7 @@ LOCK = names.job_lock(JOB)
 
 
 class World:
-    """A keeper, turned by hand, on a Leadview whose lines are the test."""
+    """A keeper whose turns the test starts, on a Leadview without lines: the test stores the positions."""
 
     def __init__(self, leadview: Leadview, store: Store, settings: ProjectorSettings) -> None:
         self.leadview = leadview
@@ -41,7 +41,7 @@ class World:
         await self.keeper._turn()
 
     def apply_all(self) -> None:
-        """As lines do that have read all that there is."""
+        """Store the positions of lines that have applied everything that is published."""
         for partition, head in self.leadview._offsets(_HEAD).items():
             self.redis.hset(names.POSITIONS, names.position(*partition), f"{head} 0 0")
 
@@ -72,8 +72,8 @@ async def test_the_first_generation_is_served_when_all_is_applied(world: World) 
     assert world.served()
 
 
-async def test_where_another_projector_was_first_the_ends_are_read_anew(world: World) -> None:
-    """Redis is emptied, and filled again as far as the topics went when this keeper first asked."""
+async def test_end_offsets_are_read_again_if_another_projector_was_first(world: World) -> None:
+    """Redis is emptied, and filled again up to the end offsets that this keeper read first."""
     world.leadview.publish([crm.lead(1)])
     await world.turn()
     world.redis.hset(names.GENERATIONS, "live", "1")
@@ -82,7 +82,7 @@ async def test_where_another_projector_was_first_the_ends_are_read_anew(world: W
     world.apply_all()
     world.leadview.publish([crm.lead(1, id=crm.OTHER_LEAD), crm.contact(1)])
     await world.turn()
-    assert not world.served(), "a lead that exists would be answered 404"
+    assert not world.served(), "the API would return 404 for a lead that exists"
 
 
 async def test_an_organization_that_is_still_replayed_is_not_served_half_full(world: World) -> None:
@@ -108,8 +108,8 @@ async def test_an_organization_that_is_still_replayed_is_not_served_half_full(wo
     ],
 )
 async def test_an_erasure_that_was_overtaken_leaves_nothing_wrong(world: World, dropped: bytes) -> None:
-    """The organization is created again when the first slice of its keys is gone: what is left is of the same events as
-    what is read again."""
+    """The organization is recreated when the first batch of its keys is gone: the keys that are left show the same
+    events as the records that are read again."""
     messages = [crm.contact(1), crm.lead(1), crm.lead(1, id=crm.OTHER_LEAD), crm.api_key(1)]
     apply = Applier(world.store).apply
     world.leadview.publish(messages)
@@ -127,8 +127,8 @@ async def test_an_erasure_that_was_overtaken_leaves_nothing_wrong(world: World, 
     stored.assert_consistent(world.redis)
 
 
-async def test_a_lock_whose_holder_is_gone_holds_nobody_up_for_long(projection: Projection) -> None:
-    """It died, or the lock came back with an old Redis after it had been given up."""
+async def test_a_lock_whose_holder_is_gone_expires_soon(projection: Projection) -> None:
+    """The holder died, or the lock was restored with an old state of Redis after it had been released."""
     assert await jobs._lock(projection.store, JOB)
     assert 0 < projection.client.ttl(LOCK) <= 10
 

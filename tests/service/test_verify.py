@@ -217,7 +217,7 @@ def _organization(leadview: Leadview, organization: str) -> dict[bytes, Any]:
 
 
 def _assert_shown(leadview: Leadview) -> None:
-    """`show` tells the document, the events that made it and its dead letters."""
+    """`show` prints the document, the events that wrote it and its dead letters."""
     bad = crm.Message(Kind.LEAD, crm.message_key(Kind.LEAD, OTHER, IDS[2]), b"no JSON")
     leadview.publish([bad])
     leadview.wait_until_current()

@@ -264,7 +264,7 @@ async def _redrive(flow: Flow, topic: str) -> None:
     assert flow.command("dead-letters", "drop", f"{topic}:0:1").stdout == "1 dropped\n"
     unknown = flow.command("dead-letters", "drop", f"{topic}:0:1")
     assert unknown.returncode == 1
-    assert "no such dead letter" in unknown.stderr
+    assert f"There is no dead letter {topic}:0:1." in unknown.stderr
     rest = msgspec.json.decode(flow.command("dead-letters", "list", "--json").stdout)
     assert len(rest) == 7
 

@@ -1,28 +1,28 @@
-"""`python -m projector`: run, and the commands of operators. Settings are environment variables (README)."""
+"""`python -m projector`: runs the projector and the commands of operators. Settings: environment variables (README)."""
 
 import argparse
 import os
 import sys
 from collections.abc import Awaitable, Callable
 
-import msgspec
 import uvloop
 from rich.console import Console
 
-from projector.commands import rebuild, show, status
+from projector.commands import rebuild, show, show_view, status, status_view
 from projector.commands.arguments import parse
 from projector.commands.dead_letters import run_dead_letters
+from projector.commands.operator import Operator
 from projector.errors import ProjectorError
 from projector.redis.store import Store
 from projector.run import run
 from schemas.logs import configure
 from schemas.settings import ProjectorSettings, SettingsError, load
 
-Command = Callable[[argparse.Namespace, ProjectorSettings, Store, Console], Awaitable[int]]
+Command = Callable[[argparse.Namespace, Operator], Awaitable[int]]
 
 
 def main() -> int:
-    """Run a command; its exit code: 0 done, 1 not, 2 called wrongly."""
+    """Run a command. Returns its exit code: 0 if it succeeded, 1 if it failed, 2 for wrong arguments or settings."""
     arguments = parse()
     try:
         settings = load(ProjectorSettings, os.environ)
@@ -45,31 +45,29 @@ async def _execute(arguments: argparse.Namespace, settings: ProjectorSettings) -
         return 0
     store = Store(settings)
     try:
-        return await _COMMANDS[arguments.command](arguments, settings, store, Console(highlight=False, soft_wrap=True))
+        console = Console(highlight=False, soft_wrap=True)
+        operator = Operator(settings, store, console, json=getattr(arguments, "json", False))
+        return await _COMMANDS[arguments.command](arguments, operator)
     finally:
         await store.close()
 
 
-async def _status(arguments: argparse.Namespace, settings: ProjectorSettings, store: Store, console: Console) -> int:
-    found = await status.look(store, settings)
-    if arguments.json:
-        _print_json(found)
+async def _status(_: argparse.Namespace, operator: Operator) -> int:
+    current = await status.read(operator.store, operator.settings)
+    if operator.json:
+        operator.print_json(current)
     else:
-        status.show(found, console)
+        status_view.show(current, operator.console)
     return 0
 
 
-async def _show(arguments: argparse.Namespace, settings: ProjectorSettings, store: Store, console: Console) -> int:
-    found = await show.look(store, arguments.kind, arguments.organization, arguments.id)
-    if arguments.json:
-        _print_json(found)
+async def _show(arguments: argparse.Namespace, operator: Operator) -> int:
+    entity = await show.read(operator.store, arguments.kind, arguments.organization, arguments.id)
+    if operator.json:
+        operator.print_json(entity)
     else:
-        show.show(found, arguments.kind, settings.topic_prefix, console)
+        show_view.show(entity, arguments.kind, operator.settings.topic_prefix, operator.console)
     return 0
-
-
-def _print_json(found: object) -> None:
-    print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
 
 
 _COMMANDS: dict[str, Command] = {

@@ -20,8 +20,8 @@ Short names are worth it: 52 bytes or fewer fit jemalloc's class of 56. The rest
     lv:{ledger}:rebuild:<number>   hash: positions of the replay that fills a generation, and where each ends
     lv:{ledger}:dead-letters       hash: records that could not be applied, `<topic>:<partition>:<offset>`
     lv:latency                     hash: what the API's workers last measured, by worker
-    lv:tasks                       set: work that outlives a crash (`erase <organization>`, `replay <organization>`)
-    lv:task:<task>                 who does it right now (expires)
+    lv:tasks                       set: jobs that must survive a crash (`erase <organization>`, `replay <organization>`)
+    lv:task:<job>                  which projector runs it right now (expires)
 
 A checkpoint writes positions and dead letters in one script, so they share a hash tag as well. On a cluster each shard
 has a copy of the positions, `lv:{<number>}:positions` (and `…:rebuild:<number>`): the number is that of `slot_tag`.
@@ -47,7 +47,7 @@ COPIES = "copies"
 """The field of a ledger's copy that names all of them: their hash tags, with spaces between."""
 LATENCY = b"lv:latency"
 DEAD_LETTERS = b"lv:{ledger}:dead-letters"
-TASKS = b"lv:tasks"
+JOBS = b"lv:tasks"
 
 
 def short_id(uuid: str) -> bytes:
@@ -177,5 +177,5 @@ def target(topic: str, partition: int) -> str:
     return f"target:{topic}:{partition}"
 
 
-def task_lock(task: str) -> str:
-    return f"lv:task:{task}"
+def job_lock(job: str) -> bytes:
+    return b"lv:task:%b" % job.encode()

@@ -1,65 +1,74 @@
-"""What the commands of `python -m projector` take."""
+"""The arguments of `python -m projector`."""
 
 import argparse
 import re
 from collections.abc import Sequence
 from uuid import UUID
 
-_LETTER_ACTIONS = {
-    "list": "one line each",
-    "show": "with key and time",
-    "redrive": "read the records from Kafka again and apply them, in order; all where none is named",
-    "drop": "forget them",
+_DEAD_LETTER_ACTIONS = {
+    "list": "print a line for each",
+    "show": "print each with its key and time",
+    "redrive": "read the records from Kafka again and apply them in order (default: all)",
+    "drop": "delete them",
 }
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read a command line, by default the process's own. Ends the process where it is wrong."""
-    whole = _parser()
-    arguments = whole.parse_args(words)
+    """Parse a command line, by default that of this process. Exits the process with code 2 if it is wrong."""
+    parser = _parser()
+    arguments = parser.parse_args(words)
     if arguments.command == "rebuild" and (arguments.lead or arguments.contact) and not arguments.organization:
-        whole.error("--lead and --contact are rebuilt in place, and need their --organization")
+        parser.error("--lead and --contact are rebuilt in place, and need their --organization")
     return arguments
 
 
 def _parser() -> argparse.ArgumentParser:
-    whole = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="python -m projector", description="Projects change events from Kafka into Redis. Settings: README."
     )
-    commands = whole.add_subparsers(dest="command", required=True, metavar="command")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     commands.add_parser("run", help="project change events into Redis, until SIGTERM")
-    about = commands.add_parser("status", help="lag of each partition, freshness, generations, dead letters")
+    about = commands.add_parser(
+        "status", help="print the lag of each partition, freshness, generations and dead letters"
+    )
     about.add_argument("--json", action="store_true")
-    entity = commands.add_parser("show", help="a document and the events that made it")
+    entity = commands.add_parser("show", help="print a document and the events that wrote it")
     entity.add_argument("kind", choices=["lead", "contact"])
     entity.add_argument("organization", type=_uuid)
     entity.add_argument("id", type=_uuid)
     entity.add_argument("--json", action="store_true")
-    _dead_letters(commands.add_parser("dead-letters", help="records that could not be applied"))
-    _rebuild(commands.add_parser("rebuild", help="fill the next generation from the topics, beside the live one"))
+    _dead_letters(commands.add_parser("dead-letters", help="list, redrive or drop records that could not be applied"))
+    _rebuild(
+        commands.add_parser("rebuild", help="fill the next generation from the topics while the live one is served")
+    )
     _verify(commands.add_parser("verify", help="compare the live generation with the topics"))
     _promote(commands.add_parser("promote", help="verify the next generation, then serve it"))
     commands.add_parser("rollback", help="serve the former generation again")
     drop = commands.add_parser("drop", help="free the memory of a generation that is not live")
-    drop.add_argument("generation", type=int, nargs="?", help="the former one where it is not named")
-    return whole
+    drop.add_argument("generation", type=int, nargs="?", help="its number (default: the former one)")
+    return parser
 
 
 def _dead_letters(command: argparse.ArgumentParser) -> None:
     actions = command.add_subparsers(dest="action", required=True)
-    for action, text in _LETTER_ACTIONS.items():
+    for action, text in _DEAD_LETTER_ACTIONS.items():
         verb = actions.add_parser(action, help=text)
-        verb.add_argument("letters", nargs="+" if action == "drop" else "*", metavar="topic:partition:offset")
+        verb.add_argument("dead_letters", nargs="+" if action == "drop" else "*", metavar="topic:partition:offset")
         if action in ("list", "show"):
             verb.add_argument("--json", action="store_true")
 
 
 def _rebuild(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--check", action="store_true", help="only look what it would cost")
-    command.add_argument("--promote", action="store_true", help="verify and serve it when it is complete")
-    command.add_argument("--max-latency", type=float, default=10.0, metavar="MS",
-                         help="wait while the API waits longer than this for Redis (p99); 0 never yields")  # fmt: skip
-    command.add_argument("--organization", type=_uuid, help="write one organization's documents again, in place")
+    command.add_argument("--check", action="store_true", help="only check what it would cost and what prevents it")
+    command.add_argument("--promote", action="store_true", help="verify and serve it as soon as it is complete")
+    command.add_argument(
+        "--max-latency",
+        type=float,
+        default=10.0,
+        metavar="MS",
+        help="pause while the API waits longer than this for Redis (p99, default: 10); with 0 it never pauses",
+    )
+    command.add_argument("--organization", type=_uuid, help="write the documents of one organization again, in place")
     one = command.add_mutually_exclusive_group()
     one.add_argument("--lead", type=_uuid, help="only this lead of the organization")
     one.add_argument("--contact", type=_uuid, help="only this contact of the organization")
@@ -79,21 +88,25 @@ def _promote(command: argparse.ArgumentParser) -> None:
 
 
 def _forced(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--force", action="store_true", help="go on in spite of what was found")
+    command.add_argument("--force", action="store_true", help="continue in spite of problems or differences")
 
 
 def _compared(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--sample", type=_share, default=1.0, help="share of the documents, such as 0.01; all: 1")
+    command.add_argument(
+        "--sample", type=_share, default=1.0, help="share of the documents to compare, such as 0.01 (default: 1, all)"
+    )
     command.add_argument("--allow", type=_field, action="append", default=[], metavar="KIND.FIELD",
-                         help="a field that may differ, such as leads.quote_total; any number of times")  # fmt: skip
-    command.add_argument("--threshold", type=int, default=0, metavar="COUNT", help="how many documents may differ (0)")
+                         help="a field that may differ, such as leads.quote_total; may be repeated")  # fmt: skip
+    command.add_argument(
+        "--threshold", type=int, default=0, metavar="COUNT", help="how many documents may differ (default: 0)"
+    )
 
 
 def _uuid(text: str) -> str:
     try:
         return str(UUID(text))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no UUID") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a UUID") from None
 
 
 def _field(text: str) -> str:
@@ -105,5 +118,5 @@ def _field(text: str) -> str:
 def _share(text: str) -> float:
     share = float(text)
     if not 0 < share <= 1:
-        raise argparse.ArgumentTypeError("a share lies above 0 and is 1 at most")
+        raise argparse.ArgumentTypeError("a share must be above 0 and at most 1")
     return share

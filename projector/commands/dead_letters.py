@@ -2,48 +2,45 @@
 
 import argparse
 
-import msgspec
 from rich.console import Console
 
-from projector.commands import show
+from projector.commands.operator import Operator
+from projector.commands.show_view import utc
 from projector.dead_letter import DeadLetter
-from projector.redis.store import Store
 from projector.upkeep import redrive
 from projector.upkeep.redrive import Redriven
-from schemas.settings import ProjectorSettings
 
 
-async def run_dead_letters(
-    arguments: argparse.Namespace, settings: ProjectorSettings, store: Store, console: Console
-) -> int:
-    """Act on the letters that are named, or on all; 1 where a redriven one is still bad."""
-    letters = await redrive.choose(store, arguments.letters)
+async def run_dead_letters(arguments: argparse.Namespace, operator: Operator) -> int:
+    """Act on the named dead letters, or on all. Returns 1 if a record that was redriven is still bad."""
+    dead_letters = await redrive.choose(operator.store, arguments.dead_letters)
     match arguments.action:
         case "drop":
-            console.print(f"{await redrive.drop(store, letters)} dropped")
+            operator.console.print(f"{await redrive.drop(operator.store, dead_letters)} dropped")
         case "redrive":
-            return await _redrive(settings, store, letters, console)
-        case _ if arguments.json:
-            console.print_json(msgspec.json.encode(letters).decode())
+            return await _redrive(operator, dead_letters)
+        case _ if operator.json:
+            operator.print_json(dead_letters)
         case action:
-            _list(letters, console, whole=action == "show")
+            _print(dead_letters, operator.console, details=action == "show")
     return 0
 
 
-async def _redrive(settings: ProjectorSettings, store: Store, letters: list[DeadLetter], console: Console) -> int:
+async def _redrive(operator: Operator, dead_letters: list[DeadLetter]) -> int:
     bad = 0
-    async for letter, result, reason in redrive.redrive(store, settings, letters):
-        console.print(f"{letter.field}  {result}{': ' + reason if reason else ''}", markup=False, soft_wrap=True)
+    async for dead_letter, result, reason in redrive.redrive(operator.store, operator.settings, dead_letters):
+        text = f"{dead_letter.field}  {result}{': ' + reason if reason else ''}"
+        operator.console.print(text, markup=False, soft_wrap=True)
         bad += result is Redriven.STILL_BAD
-    console.print(f"{len(letters)} driven again, {bad} still bad")
+    operator.console.print(f"{len(dead_letters)} redriven, {bad} still bad")
     return 1 if bad else 0
 
 
-def _list(letters: list[DeadLetter], console: Console, *, whole: bool) -> None:
-    for letter in letters:
-        console.print(f"{letter.field}  {letter.reason}", markup=False, soft_wrap=True)
-        if whole:
-            console.print(f"  key     {letter.key}", markup=False, soft_wrap=True)
-            console.print(f"  parked  {show.utc(letter.time)}")
-    if not letters:
+def _print(dead_letters: list[DeadLetter], console: Console, *, details: bool) -> None:
+    for dead_letter in dead_letters:
+        console.print(f"{dead_letter.field}  {dead_letter.reason}", markup=False, soft_wrap=True)
+        if details:
+            console.print(f"  key     {dead_letter.key}", markup=False, soft_wrap=True)
+            console.print(f"  parked  {utc(dead_letter.time)}")
+    if not dead_letters:
         console.print("no dead letters")

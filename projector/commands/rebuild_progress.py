@@ -1,4 +1,4 @@
-"""Shows a replay while it runs: a bar on a terminal, plain lines elsewhere."""
+"""Shows the progress of a replay: a bar on a terminal, plain lines elsewhere."""
 
 import time
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ _LINE_SECONDS = 5.0
 
 
 class RebuildView:
-    """Reads the progress of all processes from Redis; `run` until `stop`."""
+    """Shows the progress of all processes, which it reads from Redis."""
 
     def __init__(self, store: Store, settings: ProjectorSettings, rebuild: Rebuild, throttle: Throttle) -> None:
         self._store = store
@@ -32,10 +32,10 @@ class RebuildView:
         self._rebuild = rebuild
         self._throttle = throttle
         self._topics = sorted({partition.topic for partition in rebuild.ranges})
-        self._began: tuple[float, int] | None = None
+        self._started: tuple[float, int] | None = None
 
     async def run(self, stop: Stop, console: Console) -> None:
-        """Show it until `stop` is set, and once more then."""
+        """Show the progress until `stop` is set, and then a last time."""
         async with open_reader(self._settings, DOCUMENT_KINDS) as reader:
             if console.is_terminal:
                 await self._bar(reader, stop, console)
@@ -56,22 +56,22 @@ class RebuildView:
     async def _frames(self, reader: Reader, stop: Stop, pause: float) -> AsyncIterator[tuple[int, int, str]]:
         while True:
             last = stop.is_set()
-            with suppress(Unavailable):  # the replay goes on as soon as it can, and so do we
+            with suppress(Unavailable):  # the replay resumes as soon as it can, and so does this view
                 yield await self._figures(reader)
             if last:
                 return
             await stop.sleep(pause)
 
     async def _figures(self, reader: Reader) -> tuple[int, int, str]:
-        found = await progress(self._store, self._rebuild, self._topics)
+        replayed = await progress(self._store, self._rebuild, self._topics)
         now = time.monotonic()
-        self._began = self._began or (now, found.done)
-        rate = (found.done - self._began[1]) / max(now - self._began[0], 0.001)
-        left = "done" if found.finished else f"{duration(found.left / rate) if rate > 1 else '?'} left"
+        self._started = self._started or (now, replayed.done)
+        rate = (replayed.done - self._started[1]) / max(now - self._started[0], 0.001)
+        left = "done" if replayed.finished else f"{duration(replayed.left / rate) if rate > 1 else '?'} left"
         behind = await lag(self._store, await reader.range(list(self._rebuild.ranges)))
-        return found.done, found.total, f"{rate:,.0f}/s, {left}, live lag {behind:,}{self._yielding()}"
+        return replayed.done, replayed.total, f"{rate:,.0f}/s, {left}, live lag {behind:,}{self._yielding()}"
 
     def _yielding(self) -> str:
         if self._throttle.pause:
-            return f", waiting {self._throttle.pause * 1000:.0f} ms a slice for the API"
-        return ", in small slices for the API" if self._throttle.yields else ""
+            return f", pausing {self._throttle.pause * 1000:.0f} ms per batch for the API"
+        return ", in small batches for the API" if self._throttle.yields else ""

@@ -1,12 +1,12 @@
 """Generations of documents (hash `lv:generations`).
 
-    live       the generation that the API serves; absent until a first projection is complete
-    previous   the one that was live before: what a rollback goes back to
+    live       the generation that the API serves; absent until the first projection is complete
+    previous   the generation that was live before; `rollback` returns to it
     <number>   JSON: a `Description`
-    last       the highest number that was ever given; none is used twice
+    last       the highest number ever assigned; no number is assigned twice
     dropping:<number>   its documents are being dropped
 
-Which generations are written stands in the ledger, where every checkpoint compares it.
+The list of generations that projectors write is stored in the ledger, because every checkpoint compares it there.
 """
 
 from datetime import UTC, datetime
@@ -22,7 +22,10 @@ from schemas import names
 
 
 class Description(msgspec.Struct, frozen=True):
-    """What is known of a generation. `complete` once it holds all that the topics said when it was begun."""
+    """What is known about a generation.
+
+    `complete` means that it holds everything that the topics contained when it was started.
+    """
 
     mapping: int
     created_at: str
@@ -31,106 +34,100 @@ class Description(msgspec.Struct, frozen=True):
 
 
 class Registry(msgspec.Struct, frozen=True):
-    """All generations. `live`, `previous` and `last` are 0 where there is none."""
+    """All generations. `live`, `previous` and `last` are 0 if there is none."""
 
     live: int
     previous: int
-    writing: Generations
+    written_generations: Generations
     descriptions: dict[int, Description]
     dropping: frozenset[int] = frozenset()
     last: int = 0
 
     @property
     def next(self) -> int:
-        """The generation that is being built, or waits to be promoted; 0 where there is none."""
-        newer = (n for n in self.writing if n in self.descriptions and n > max(self.live, self.previous))
-        return max(newer, default=0)
+        """The generation that is being filled or is ready to be promoted; 0 if there is none."""
+        served = max(self.live, self.previous)
+        return max((n for n in self.written_generations if n in self.descriptions and n > served), default=0)
 
     @property
     def highest(self) -> int:
-        """The highest number that was ever given, as far as is known."""
-        return max(self.last, *self.writing, *self.descriptions, *self.dropping)
+        """The highest number known to have been assigned."""
+        return max(self.last, *self.written_generations, *self.descriptions, *self.dropping)
 
     def rebuild_due(self) -> bool:
-        """Was the live generation mapped by another version than this program's?"""
+        """Returns whether the live generation was mapped by another mapping version than this program's."""
         return self.live in self.descriptions and self.descriptions[self.live].mapping != VERSION
 
 
 async def read(store: Store) -> Registry:
-    """The generations as they are now. Raises Unavailable."""
-    writing = await read_written_generations(store)
-    async with store.errors():
-        found = await store.redis.hgetall(names.GENERATIONS)
-    fields = {_text(name): _text(value) for name, value in found.items()}
+    """Read all generations. Raises Unavailable."""
+    written = await read_written_generations(store)
+    fields = await store.read_hash(names.GENERATIONS)
     descriptions = {
         int(name): msgspec.json.decode(value, type=Description) for name, value in fields.items() if name.isdigit()
     }
     dropping = frozenset(int(name[9:]) for name in fields if name.startswith("dropping:"))
-    live, previous, last = (int(fields.get(name, "0")) for name in ("live", "previous", "last"))
-    return Registry(live, previous, writing, descriptions, dropping, last)
+    live, previous, last = (int(fields.get(name, b"0")) for name in ("live", "previous", "last"))
+    return Registry(live, previous, written, descriptions, dropping, last)
 
 
 async def new_number(store: Store, registry: Registry) -> int:
-    """A number that no generation ever had, but for those that an emptied Redis forgot. Raises Unavailable."""
-    async with store.errors():
-        await store.redis.hsetnx(names.GENERATIONS, "last", str(registry.highest))
-        return int(await store.redis.hincrby(names.GENERATIONS, "last", 1))
+    """Assign a number that no generation has had, unless Redis was emptied since. Raises Unavailable."""
+    await store.ask_one(b"HSETNX", names.GENERATIONS, b"last", registry.highest)
+    return int(await store.ask_one(b"HINCRBY", names.GENERATIONS, b"last", 1))
 
 
-async def check_mapping(store: Store, writing: Generations) -> None:
-    """Raise Superseded where one of these generations was begun by a newer program: ours would spoil it."""
+async def check_mapping(store: Store, written: Generations) -> None:
+    """Check that this program may write these generations: documents of an older mapping would spoil a newer one.
+
+    Raises Superseded if one of them was started with a newer mapping version, and Unavailable.
+    """
     descriptions = (await read(store)).descriptions
-    for generation in writing:
-        wanted = descriptions[generation].mapping if generation in descriptions else VERSION
-        if wanted > VERSION:
-            raise Superseded(f"generation {generation} wants mapping version {wanted}, this program has {VERSION}")
+    for generation in written:
+        required = descriptions[generation].mapping if generation in descriptions else VERSION
+        if required > VERSION:
+            raise Superseded(f"generation {generation} requires mapping version {required}, this program has {VERSION}")
 
 
 async def describe(store: Store, generation: int, description: Description) -> None:
-    """Keep what is known of a generation. Raises Unavailable."""
-    async with store.errors():
-        await store.redis.hset(names.GENERATIONS, str(generation), msgspec.json.encode(description).decode())
+    """Store the description of a generation. Raises Unavailable."""
+    await store.ask_one(b"HSET", names.GENERATIONS, generation, msgspec.json.encode(description))
 
 
 async def amend(store: Store, generation: int, description: Description) -> bool:
-    """Change what is known of a generation. False where there is no such generation (any more). Raises Unavailable."""
+    """Replace the description of a generation. Returns False if it does not exist (any more). Raises Unavailable."""
     arguments = [b"%d" % generation, msgspec.json.encode(description)]
     [changed] = await store.run([Command("amend", [names.GENERATIONS], arguments)])
     return bool(changed)
 
 
 async def forget(store: Store, generation: int) -> None:
-    """Keep nothing of a generation that was never written, or that is dropped. Raises Unavailable."""
-    async with store.errors():
-        await store.redis.hdel(names.GENERATIONS, str(generation), f"dropping:{generation}")
+    """Delete the description of a generation that was never written or has been dropped. Raises Unavailable."""
+    await store.ask_one(b"HDEL", names.GENERATIONS, generation, f"dropping:{generation}")
 
 
 async def begin_first(store: Store) -> None:
-    """Describe generation 1 where nothing has ever been served. Safe to repeat. Raises Unavailable."""
+    """Describe generation 1 if nothing has ever been served. Safe to repeat. Raises Unavailable."""
     if await read_written_generations(store) == FIRST:
-        text = msgspec.json.encode(Description(VERSION, now())).decode()
-        async with store.errors():
-            await store.redis.hsetnx(names.GENERATIONS, "1", text)
+        await store.ask_one(b"HSETNX", names.GENERATIONS, 1, msgspec.json.encode(Description(VERSION, now())))
 
 
 async def serve_first(store: Store) -> None:
-    """Let the API serve generation 1, unless another is live already. Safe to repeat. Raises Unavailable."""
+    """Let the API serve generation 1, unless another one is live already. Safe to repeat. Raises Unavailable."""
     await describe(store, 1, Description(VERSION, now(), complete=True))
-    async with store.errors():
-        await store.redis.hsetnx(names.GENERATIONS, "live", "1")
+    await store.ask_one(b"HSETNX", names.GENERATIONS, b"live", 1)
 
 
 async def change_writing(store: Store, before: Generations, after: Generations) -> bool:
-    """Change which generations are written. False, and nothing done, where somebody else just did. Or Unavailable."""
+    """Change the list of generations that projectors write, if it is still `before`.
+
+    Returns False, and changes nothing, if another command has changed the list. Raises Unavailable.
+    """
     arguments = [format_generations(before), format_generations(after)]
     [changed] = await store.run([Command("change_writing", [names.POSITIONS], arguments)])
     return bool(changed)
 
 
 def now() -> str:
-    """The time, RFC 3339 in whole seconds."""
+    """Returns the current time as RFC 3339, in whole seconds."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value

@@ -1,1 +1,1 @@
-"""The next generation: replayed, promoted, dropped."""
+"""Fill the next generation, promote it, drop a former one."""

@@ -1,9 +1,8 @@
-"""What a rebuild will cost, and whether it can be done at all: asked before anything is begun."""
+"""What a rebuild will cost, and what prevents it: checked before it starts."""
 
 from collections.abc import Mapping, Sequence
 
 import msgspec
-from rich.console import Console
 
 from projector.kafka.reader import Retention, open_reader
 from projector.ledger import generations
@@ -15,13 +14,16 @@ from projector.record import DOCUMENT_KINDS, Partition
 from projector.redis.store import Store
 from schemas.settings import ProjectorSettings
 
-# What one process does on a small machine: an estimate until the replay's own rate is known.
-_RATE = 20_000
-_ROOM = 0.9
+RATE = 20_000
+"""Records a second that one process replays on a small machine: an estimate until the actual rate is known."""
+_USABLE_SHARE = 0.9
 
 
 class Preflight(msgspec.Struct, frozen=True):
-    """`memory_needed` and `memory_free` are bytes; `memory_bound` says free of what."""
+    """`memory_needed` and `memory_free` are in bytes; `memory_bound` names the limit that `memory_free` refers to.
+
+    `problems` prevent a rebuild unless it is forced, `notes` do not.
+    """
 
     generation: int
     resumed: bool
@@ -37,7 +39,7 @@ class Preflight(msgspec.Struct, frozen=True):
 
 
 async def check(store: Store, settings: ProjectorSettings) -> Preflight:
-    """Look at topics and Redis. Raises Unavailable."""
+    """Read the state of the topics and of Redis. Raises Unavailable."""
     registry = await generations.read(store)
     async with open_reader(settings, DOCUMENT_KINDS) as reader:
         ranges = await reader.range(await reader.partitions())
@@ -46,20 +48,20 @@ async def check(store: Store, settings: ProjectorSettings) -> Preflight:
     records = sum(max(0, (positions[p] or 0) - first) for p, (first, _) in ranges.items())
     share = 1.0
     if registry.next:
-        begun = await load(store, settings, registry.next)
-        done = await progress(store, begun, [partition.topic for partition in ranges])
+        rebuild = await load(store, settings, registry.next)
+        done = await progress(store, rebuild, [partition.topic for partition in ranges])
         records, share = done.left, done.left / max(1, done.total)
     behind = await lag(store, ranges)
-    needed, free, bound = _memory(_together(await store.memories()), registry)
+    needed, free, bound = _memory(_sum(await store.memories()), registry)
     needed = int(needed * share)
     live = registry.descriptions.get(registry.live)
     resumed = bool(registry.next)
     problems = _missing(ranges) + _unread(ranges, positions) + _retention(retention or {})
-    if needed > _ROOM * free and not resumed:
+    if needed > _USABLE_SHARE * free and not resumed:
         problems.append(
-            f"two generations do not fit: about {_mib(needed)} more are needed, {_mib(free)} are free of {bound}"
+            f"two generations do not fit: about {mib(needed)} more are needed, {mib(free)} are free of {bound}"
         )
-    notes = [] if retention else ["the brokers do not say how long the topics keep their records"]
+    notes = [] if retention else ["the brokers do not report how long the topics keep their records"]
     if behind:
         notes.append(f"the live generation is {behind:,} records behind: a projector must be running")
     return Preflight(
@@ -68,7 +70,7 @@ async def check(store: Store, settings: ProjectorSettings) -> Preflight:
         mapping=VERSION,
         live_mapping=live.mapping if live else None,
         records=records,
-        seconds=records / _RATE,
+        seconds=records / RATE,
         memory_needed=needed,
         memory_free=free,
         memory_bound=bound,
@@ -77,17 +79,17 @@ async def check(store: Store, settings: ProjectorSettings) -> Preflight:
     )
 
 
-def _together(memories: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """The sum of all shards."""
+def _sum(memories: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """Returns the sums over all shards."""
     names = ("used_memory", "used_memory_startup", "used_memory_rss", "maxmemory", "total_system_memory")
     return {name: sum(int(memory.get(name) or 0) for memory in memories) for name in names}
 
 
 def _memory(memory: dict[str, int], registry: Registry) -> tuple[int, int, str]:
-    """Bytes that one more generation needs, bytes that are free, and of what."""
+    """Returns the bytes that one more generation needs, the bytes that are free, and which limit they refer to."""
     used = int(memory["used_memory"])
     documents = used - int(memory["used_memory_startup"])
-    needed = documents // len(registry.writing)
+    needed = documents // len(registry.written_generations)
     if memory.get("maxmemory"):
         return needed, int(memory["maxmemory"]) - used, "Redis's maxmemory"
     return needed, int(memory["total_system_memory"]) - int(memory["used_memory_rss"]), "the machine's memory"
@@ -95,7 +97,8 @@ def _memory(memory: dict[str, int], registry: Registry) -> tuple[int, int, str]:
 
 def _missing(ranges: Mapping[Partition, tuple[int, int]]) -> list[str]:
     return [
-        f"{topic}:{partition} begins at offset {first}: earlier records are gone, and what only they said would be lost"
+        f"{topic}:{partition} begins at offset {first}: earlier records are gone, and documents known only from them "
+        "would be missing"
         for (topic, partition), (first, _) in sorted(ranges.items())
         if first
     ]
@@ -103,45 +106,29 @@ def _missing(ranges: Mapping[Partition, tuple[int, int]]) -> list[str]:
 
 def _unread(ranges: Mapping[Partition, tuple[int, int]], positions: Mapping[Partition, int | None]) -> list[str]:
     return [
-        f"{topic}:{partition} lost the offsets {position} to {first - 1} before a projector had read them"
+        f"{topic}:{partition} lost the offsets {position} to {first - 1} before a projector read them"
         for (topic, partition), (first, _) in sorted(ranges.items())
         if (position := positions[Partition(topic, partition)]) is not None and position < first
     ]
 
 
-def _retention(found: Mapping[str, Retention]) -> list[str]:
+def _retention(retention: Mapping[str, Retention]) -> list[str]:
     return [
         f"topic {topic} deletes old records (cleanup.policy={kept.policy}, retention.ms={kept.milliseconds}, "
-        f"retention.bytes={kept.bytes}): what did not change since would be lost. Make it cleanup.policy=compact"
-        for topic, kept in sorted(found.items())
+        f"retention.bytes={kept.bytes}): documents that have not changed since would be missing. "
+        "Set cleanup.policy=compact"
+        for topic, kept in sorted(retention.items())
         if "delete" in kept.policy and (kept.milliseconds >= 0 or kept.bytes >= 0)
     ]
 
 
-def show(preflight: Preflight, console: Console) -> None:
-    """Print what a rebuild will cost."""
-    verb = "goes on" if preflight.resumed else "begins"
-    console.print(
-        f"[bold]rebuild[/] of generation [bold]{preflight.generation}[/] {verb}, mapping version {preflight.mapping} "
-        f"(the live one: {preflight.live_mapping or 'unknown'})"
-    )
-    console.print(f"  records to replay   {preflight.records:,}, about {duration(preflight.seconds)} at {_RATE:,}/s")
-    console.print(
-        f"  memory              about {_mib(preflight.memory_needed)} more, "
-        f"{_mib(preflight.memory_free)} free of {preflight.memory_bound}"
-    )
-    for note in preflight.notes:
-        console.print(f"  [yellow]note[/]              {note}")
-    for problem in preflight.problems:
-        console.print(f"  [red]problem[/]           {problem}")
-
-
 def duration(seconds: float) -> str:
-    """Seconds for people."""
+    """Format a duration in seconds, such as `90 min`."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def _mib(count: int) -> str:
+def mib(count: int) -> str:
+    """Format a number of bytes, such as `1.5 MiB`."""
     return f"{count / 1048576:,.1f} MiB"

@@ -1,15 +1,16 @@
-"""A rebuild: the next generation is filled beside the live one, which stays served and current.
+"""A rebuild: fills the next generation while the live one stays served and current.
 
-From the moment that it begins, every projector writes both generations in the same script calls (no checkpoint covers a
-batch that missed one). So only what was covered before is left to replay: each partition from its beginning to the
-position that it had then, its target. After the replay both generations move as one, and a promotion changes nothing
-that a reader could see, but for what the mapping changed.
+As soon as a rebuild starts, every projector writes both generations in the same script calls: a checkpoint does not
+cover a batch that missed one of them. So only the records covered before that moment have to be replayed: those of each
+partition from its first offset to its position at that time, its target. After the replay both generations receive the
+same writes, and a promotion changes only what the new mapping changes.
 
-Any number of processes share the replay, and each may die at any time: positions and targets stand in Redis
-(`lv:{ledger}:rebuild:<generation>`), written by the same code and rules as the live ones.
+Any number of processes share the replay, and each of them may die at any time: positions and targets are stored in
+Redis (`lv:{ledger}:rebuild:<generation>`), by the same code and under the same rules as those of the live line.
 """
 
 import asyncio
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -20,7 +21,7 @@ from projector.kafka.client import topic
 from projector.kafka.reader import open_reader
 from projector.ledger import generations
 from projector.ledger.generations import Description, Registry
-from projector.ledger.ledger import Ledger, read_positions
+from projector.ledger.ledger import Ledger, lag, read_positions
 from projector.line.line import Line
 from projector.line.policy import Policy
 from projector.mapping import VERSION
@@ -31,13 +32,16 @@ from projector.stop import Stop
 from schemas import names
 from schemas.settings import ProjectorSettings
 
-_LOOK_SECONDS = 0.25
-# Contacts first: their leads are then written once, with the summary in place.
+_CHECK_SECONDS = 0.25
+_CATCH_UP_SECONDS = 60.0
+# Every projector reads the list of generations to write once a second: after that it writes both.
+_SETTLE_SECONDS = 2.0
+# Contacts first: their leads are then written only once, with the summary.
 _ORDER = (Kind.CONTACT, Kind.LEAD)
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a replay is, over all processes, in offsets."""
+    """How far a replay is: offsets, summed over all partitions and processes."""
 
     done: int
     total: int
@@ -52,14 +56,14 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class Rebuild(msgspec.Struct, frozen=True):
-    """A rebuild that has begun: `ranges` are the offsets [first, target) that each partition's replay reads."""
+    """A rebuild that was started: `ranges` are the offsets [first, target) to replay of each partition."""
 
     generation: int
     ranges: dict[Partition, tuple[int, int]]
 
 
 async def begin(store: Store, settings: ProjectorSettings) -> Rebuild:
-    """Begin the next generation, or go on with the one that was begun. Raises Refused or Unavailable."""
+    """Start the next generation, or resume the one that was started. Raises Refused or Unavailable."""
     registry = await generations.read(store)
     while not registry.next:
         if not registry.live:
@@ -67,48 +71,50 @@ async def begin(store: Store, settings: ProjectorSettings) -> Rebuild:
         await _add_generation(store, registry)
         registry = await generations.read(store)
     generation = registry.next
-    if (begun_with := registry.descriptions[generation].mapping) != VERSION:
+    if (started_with := registry.descriptions[generation].mapping) != VERSION:
         raise Refused(
-            f"Generation {generation} was begun with mapping version {begun_with}, this program has {VERSION}. "
-            f"Go on with that program, or `drop {generation}` and begin again."
+            f"Generation {generation} was started with mapping version {started_with}, this program has {VERSION}. "
+            f"Resume the rebuild with that program, or `drop {generation}` and start a new one."
         )
     return await load(store, settings, generation)
 
 
 async def _add_generation(store: Store, registry: Registry) -> None:
-    """Let all projectors write one more generation from now on; unless somebody else has just changed which."""
+    """Make all projectors write one more generation, unless another command has just changed the list."""
     generation = await generations.new_number(store, registry)
     await generations.describe(store, generation, Description(VERSION, generations.now()))
-    async with store.errors():
-        await store.redis.hset(names.rebuild(generation), "writing", str(generation))
-    if not await generations.change_writing(store, registry.writing, (*registry.writing, generation)):
+    await store.ask_one(b"HSET", names.rebuild(generation), b"writing", generation)
+    written = registry.written_generations
+    if not await generations.change_writing(store, written, (*written, generation)):
         await generations.forget(store, generation)
         await Ledger(store, names.rebuild(generation)).drop()
 
 
 async def load(store: Store, settings: ProjectorSettings, generation: int) -> Rebuild:
-    """A rebuild that has begun; its targets are fixed now at the latest. Raises Unavailable."""
+    """Read a rebuild that was started, and fix those of its targets that are not stored yet. Raises Unavailable."""
     async with open_reader(settings, DOCUMENT_KINDS) as reader:
-        found = await reader.range(await reader.partitions())
-    live = await read_positions(store, list(found))
+        available = await reader.range(await reader.partitions())
+    live = await read_positions(store, list(available))
     ranges = {}
-    for partition, (first, _) in found.items():
-        target = await _target(store, generation, partition, live[partition] or 0)
+    for partition, (first, _) in available.items():
+        target = await _fix_target(store, generation, partition, live[partition] or 0)
         ranges[partition] = (first, max(first, target))
     return Rebuild(generation, ranges)
 
 
-async def _target(store: Store, generation: int, partition: Partition, position: int) -> int:
-    """Where the replay of a partition ends: fixed by whoever asks first, so that all processes agree."""
+async def _fix_target(store: Store, generation: int, partition: Partition, position: int) -> int:
+    """Returns the offset where the replay of a partition ends.
+
+    The first process to ask stores its `position`, and all processes use that.
+    """
     key, field = names.rebuild(generation), names.target(*partition)
-    async with store.errors():
-        await store.redis.hsetnx(key, field, str(position))
-        return int(await store.redis.hget(key, field) or 0)
+    await store.ask_one(b"HSETNX", key, field, position)
+    return int(await store.ask_one(b"HGET", key, field) or 0)
 
 
 async def progress(store: Store, rebuild: Rebuild, topics: Sequence[str]) -> Progress:
-    """How far the replay of these topics is. Raises Unavailable."""
-    ranges = {partition: both for partition, both in rebuild.ranges.items() if partition.topic in topics}
+    """Read how far the replay of these topics is. Raises Unavailable."""
+    ranges = {partition: range_ for partition, range_ in rebuild.ranges.items() if partition.topic in topics}
     positions = await read_positions(store, list(ranges), names.rebuild(rebuild.generation))
     done = sum(
         min(max((positions[partition] or 0) - first, 0), target - first)
@@ -118,7 +124,7 @@ async def progress(store: Store, rebuild: Rebuild, topics: Sequence[str]) -> Pro
 
 
 async def replay(store: Store, settings: ProjectorSettings, rebuild: Rebuild, throttle: Throttle, stop: Stop) -> None:
-    """Take part in the replay until all of it is done, or `stop` is set. Raises Unavailable, Refused, LineStopped."""
+    """Take part in the replay until all of it is done or `stop` is set. Raises Unavailable, Refused or LineStopped."""
     for kind in _ORDER:
         await _replay_kind(store, settings, rebuild, kind, throttle, stop)
     if not stop.is_set():
@@ -133,7 +139,7 @@ async def replay(store: Store, settings: ProjectorSettings, rebuild: Rebuild, th
 async def _replay_kind(
     store: Store, settings: ProjectorSettings, rebuild: Rebuild, kind: Kind, throttle: Throttle, stop: Stop
 ) -> None:
-    """Replay one topic: this process's share, and then the others' until theirs is done as well."""
+    """Replay this process's share of one topic, then wait until the other processes have done theirs."""
     if (await progress(store, rebuild, [topic(settings, kind)])).finished:
         return
     done = Stop()
@@ -141,13 +147,31 @@ async def _replay_kind(
     running = asyncio.create_task(line.run(done))
     try:
         while not stop.is_set() and not running.done():
-            with suppress(Unavailable):  # the line says so, and tries again
+            with suppress(Unavailable):  # the line logs it and retries
                 if (await progress(store, rebuild, [topic(settings, kind)])).finished:
                     break
-            await stop.sleep(_LOOK_SECONDS)
+            await stop.sleep(_CHECK_SECONDS)
     finally:
         done.set()
         await running
+
+
+async def catch_up(store: Store, settings: ProjectorSettings, stop: Stop) -> int:
+    """Wait until the projectors are less than a second behind the ends of the topics, or `stop` is set.
+
+    Returns 0 then. Returns after a minute how many records they are still behind. Raises Unavailable.
+    """
+    await stop.sleep(_SETTLE_SECONDS)
+    deadline = time.monotonic() + _CATCH_UP_SECONDS
+    async with open_reader(settings, DOCUMENT_KINDS) as reader:
+        partitions = await reader.partitions()
+        while not stop.is_set():
+            asked_at, ranges = time.monotonic(), await reader.range(partitions)
+            while (behind := await lag(store, ranges)) and time.monotonic() < asked_at + 1.0:
+                await stop.sleep(0.1)
+            if not behind or time.monotonic() > deadline:
+                return behind
+    return 0
 
 
 def _gone(generation: int) -> Refused:

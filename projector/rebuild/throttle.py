@@ -1,6 +1,7 @@
-"""Makes a replay yield: it writes little at once while the API answers requests, and waits while its answers are slow.
+"""Makes a replay yield to readers: it writes small batches while the API answers requests, and pauses while it is slow.
 
-Each API worker writes into the hash `lv:latency`, every half second, "<p99 of its calls in microseconds> <time in ms>".
+Every half second each API worker stores "<p99 of its calls to Redis in microseconds> <time in ms>" in the hash
+`lv:latency`.
 """
 
 import asyncio
@@ -11,51 +12,51 @@ from projector.line.pace import FULL, YIELDING, Pace
 from projector.redis.store import Store
 from schemas import names
 
-_LOOK_SECONDS = 0.5
+_REFRESH_SECONDS = 0.5
 _FRESH_MS = 3000
-# Without an answer for so long, nobody is there to yield to; a caller may come back before we hear of it.
-_ALONE_SECONDS = 5.0
+# After 5 seconds without API traffic, run at full rate. (Requests that resume are noticed half a second later.)
+_IDLE_SECONDS = 5.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
 
 
 class Throttle:
-    """`limit` is the latency, in seconds, above which the replay waits; with 0 it yields to nobody."""
+    """`limit` is the latency in seconds above which the replay pauses; with 0 it never yields."""
 
     def __init__(self, store: Store, limit: float) -> None:
         self._store = store
         self._limit = limit
         self._pause = 0.0
         self._answered_at = time.monotonic()
-        self._looked_at = 0.0
+        self._read_at = 0.0
 
     @property
     def pause(self) -> float:
-        """Seconds that each slice waits now."""
+        """The current pause before each batch, in seconds."""
         return self._pause
 
     @property
     def yields(self) -> bool:
-        """Whether it writes little at once now."""
-        return self._limit > 0 and time.monotonic() - self._answered_at < _ALONE_SECONDS
+        """Whether the replay writes small batches now."""
+        return self._limit > 0 and time.monotonic() - self._answered_at < _IDLE_SECONDS
 
     async def pace(self) -> Pace:
-        """Returns how much to write at once."""
-        await self._look()
+        """Returns how many records to write at once."""
+        await self._refresh()
         return YIELDING if self.yields else FULL
 
     async def wait(self) -> None:
-        """Wait as long as is needed before the next slice."""
-        await self._look()
+        """Pause before the next batch, if the API is slow."""
+        await self._refresh()
         if self._pause:
             await asyncio.sleep(self._pause)
 
-    async def _look(self) -> None:
-        if self._limit and time.monotonic() - self._looked_at > _LOOK_SECONDS:
-            self._looked_at = time.monotonic()
-            self._adapt(await self._slowest())
+    async def _refresh(self) -> None:
+        if self._limit and time.monotonic() - self._read_at > _REFRESH_SECONDS:
+            self._read_at = time.monotonic()
+            self._adapt(await self._read_latency())
 
     def _adapt(self, slowest: float) -> None:
-        """Twice the pause while it is too slow, a fifth less while it is not."""
+        """Double the pause while the API is too slow, and shorten it by a fifth while it is not."""
         if slowest:
             self._answered_at = time.monotonic()
         if slowest > self._limit:
@@ -63,13 +64,12 @@ class Throttle:
         else:
             self._pause = 0.8 * self._pause if self._pause > _FIRST_PAUSE / 2 else 0.0
 
-    async def _slowest(self) -> float:
-        """The slowest worker's latency in seconds; 0 where no API answers anything."""
+    async def _read_latency(self) -> float:
+        """Returns the latency of the slowest API worker in seconds; 0 if no worker answers requests."""
         try:
-            async with self._store.errors():
-                found = await self._store.redis.hvals(names.LATENCY)
+            values = await self._store.ask_one(b"HVALS", names.LATENCY)
         except Unavailable:
-            return 0.0  # the write that follows says so itself
+            return 0.0  # the next write will report it
         now = time.time() * 1000
-        reports = [[int(number) for number in value.split()] for value in found]
+        reports = [[int(number) for number in value.split()] for value in values]
         return max((latency / 1e6 for latency, at in reports if now - at < _FRESH_MS), default=0.0)

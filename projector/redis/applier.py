@@ -98,7 +98,7 @@ class Applier:
                 case unknown:
                     assert_never(unknown)
         if tasks:
-            await self._store.add_tasks(tasks)
+            await self._store.add_jobs(tasks)
         if moves:
             await self._store.run(moves)
         applied.respliced = await self._fan_out(fans, generations)

@@ -1,4 +1,4 @@
-"""Redis, as the projector uses it: scripts in pipelines, positions, dead letters and tasks.
+"""Redis, as the projector uses it: scripts in pipelines, positions, dead letters and jobs.
 
 Only `projector/redis/servers.py` knows which servers these are. Every error of Redis is raised as Unavailable: what
 was sent may or may not have been written, and is safe to send again, since a version guards every write.
@@ -18,12 +18,12 @@ from schemas.settings import RedisSettings
 
 _LUA = files("projector.redis") / "lua"
 SLICE = 100
-"""Keys that operators' commands scan, read or drop at once: what a reader asks for waits behind them. (A SCAN of 1000
-took up to 2.5 ms.)"""
+"""Maximum keys per batch of an operator command. Redis is single-threaded, so larger batches delay API reads (a SCAN of
+1000 keys took up to 2.5 ms)."""
 
 
 class Script:
-    """The text of a script and the SHA-1 that Redis knows it by."""
+    """The text of a script and its SHA-1, by which Redis finds it."""
 
     def __init__(self, path: Any) -> None:
         self.text: str = (_LUA / "layout.lua").read_text() + path.read_text()
@@ -38,14 +38,13 @@ SCRIPTS = {
 
 
 class Store:
-    """Redis, whatever servers it has. Safe to use from several tasks at once."""
+    """Redis: one server, a primary behind Sentinels, or a cluster. Safe to use from several asyncio tasks at once."""
 
     def __init__(self, settings: RedisSettings) -> None:
         self._servers = servers(settings)
-        self.redis = self._servers.client
-        """redis-py's client, for single commands."""
+        self._client = self._servers.client  # redis-py's client can scan all primaries of a cluster
         self.sharded = self._servers.sharded
-        """Are there several servers, each with a part of the keys?"""
+        """Whether there are several servers, each with a part of the keys."""
         self._clustered: bool | None = True if self.sharded else None
 
     @property
@@ -55,55 +54,69 @@ class Store:
 
     @property
     def map_version(self) -> int:
-        """Changes where slots have moved from one shard to another."""
+        """A number that grows whenever slots have moved from one shard to another."""
         return self._servers.map_version
 
     async def close(self) -> None:
+        """Close all connections."""
         await self._servers.close()
 
     async def clustered(self) -> bool:
-        """Whether all keys of a call must lie in one slot: asked once. Raises Unavailable."""
+        """Returns whether all keys of a call must be in one slot. Asks Redis only once. Raises Unavailable."""
         if self._clustered is None:
-            async with self.errors():
-                self._clustered = bool((await self.redis.info("cluster"))["cluster_enabled"])
+            async with self._errors():
+                self._clustered = bool((await self._client.info("cluster"))["cluster_enabled"])
         return self._clustered
 
     async def run(self, commands: Sequence[Command], *, replication_epoch: int | None = None) -> list[Any]:
-        """Call the scripts in this order, in one round trip; on a cluster the order holds within a slot.
+        """Call scripts in this order, in one round trip; a cluster keeps the order in each slot. Returns their replies.
 
-        Raises Unavailable where any of them failed, or where `replication_epoch` is not the present one any more.
+        Raises Unavailable if any of them failed, or if `replication_epoch` is no longer the current one.
         """
         requests = [Request(command.keys[0], _pack(command)) for command in commands]
         replies = await self._send(requests, replication_epoch)
-        missing = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        missing = [number for number, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if missing:
             await self._load_scripts()
-            again = await self._send([requests[at] for at in missing], replication_epoch)
-            for at, reply in zip(missing, again, strict=True):
-                replies[at] = reply
+            retried = await self._send([requests[number] for number in missing], replication_epoch)
+            for number, reply in zip(missing, retried, strict=True):
+                replies[number] = reply
         return _good(replies)
 
     async def ask(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """The replies to plain commands, whose second word is the key, in one round trip. Raises Unavailable."""
+        """Send plain commands, whose second word is the key, in one round trip. Returns the replies in order.
+
+        Replies are what Redis sends: bytes, a number, a list or None. Raises Unavailable if any command failed.
+        """
         return _good(await self._send([Request(words[1], pack(*words)) for words in commands]))
 
+    async def ask_one(self, *words: Any) -> Any:
+        """Send one plain command, whose second word is the key. Returns its reply as `ask` does. Raises Unavailable."""
+        [reply] = await self.ask([words])
+        return reply
+
+    async def read_hash(self, key: bytes) -> dict[str, bytes]:
+        """Returns all fields of a hash; none if the key does not exist. Raises Unavailable."""
+        reply = await self.ask_one(b"HGETALL", key)
+        return {field.decode(): value for field, value in zip(reply[::2], reply[1::2], strict=True)}
+
     async def shards(self) -> list[set[int]]:
-        """The slots of each shard of a cluster. Raises Unavailable."""
-        async with self.errors():
+        """Returns the slots of each shard; an empty list if Redis is not a cluster. Raises Unavailable."""
+        async with self._errors():
             return await self._servers.shards()
 
     async def check(self) -> None:
-        """Refuse a Redis that may evict documents, or that is not what its URL says. Raises Refused or Unavailable."""
-        async with self.errors():
+        """Check that Redis cannot evict documents and that it is what its URL says. Raises Refused or Unavailable."""
+        async with self._errors():
             if wrong := await self._servers.wrong_url():
                 raise Refused(f"Redis cannot be used like this: {wrong}.")
         await self.check_policy()
 
     async def check_policy(self) -> None:
-        """Refuse a Redis that may evict documents. Raises Refused or Unavailable."""
+        """Check that Redis cannot evict documents. Raises Refused or Unavailable."""
         for memory in await self.memories():
             policy = str(memory.get("maxmemory_policy", "noeviction"))
-            # volatile-* takes only keys that expire, and no document does.
+            # The policies volatile-* evict only keys that expire, and no document does.
             if policy.startswith("allkeys-"):
                 raise Refused(
                     f"Redis evicts keys when its memory is full (maxmemory-policy is {policy}): documents would "
@@ -111,45 +124,45 @@ class Store:
                 )
 
     async def memories(self) -> list[dict[str, Any]]:
-        """INFO memory of each server that holds documents. Raises Unavailable."""
-        async with self.errors():
+        """Returns INFO memory of each server that holds documents. Raises Unavailable."""
+        async with self._errors():
             return await self._servers.memories()
 
     async def memory_ratio(self) -> float:
-        """Memory in use, of maxmemory, where it is fullest; 0 where there is no such bound."""
+        """Returns the used share of maxmemory on the fullest server; 0 if none has a maxmemory. Raises Unavailable."""
         bounded = [memory for memory in await self.memories() if int(memory.get("maxmemory") or 0)]
         return max((int(memory["used_memory"]) / int(memory["maxmemory"]) for memory in bounded), default=0.0)
 
-    async def add_tasks(self, tasks: Iterable[str]) -> None:
-        async with self.errors():
-            await self.redis.sadd(names.TASKS, *tasks)
+    async def add_jobs(self, jobs: Iterable[str]) -> None:
+        """Add jobs for any projector to run (`projector/upkeep/jobs.py`). Raises Unavailable."""
+        await self.ask_one(b"SADD", names.JOBS, *jobs)
+
+    async def scan(self, pattern: bytes) -> AsyncIterator[list[bytes]]:
+        """Yields the keys that match a pattern, in lists of up to `SLICE`. A key may come twice. Raises Unavailable."""
+        keys: list[bytes] = []
+        async with self._errors():
+            async for key in self._client.scan_iter(match=pattern, count=SLICE):
+                keys.append(key)
+                if len(keys) == SLICE:
+                    yield keys
+                    keys = []
+        if keys:
+            yield keys
 
     @asynccontextmanager
-    async def errors(self) -> AsyncIterator[None]:
-        """Whatever goes wrong with Redis inside comes out as Unavailable."""
+    async def _errors(self) -> AsyncIterator[None]:
+        """Raise every error of Redis as Unavailable."""
         try:
             yield
         except ERRORS as error:
             raise _unavailable(error) from error
 
-    async def scan(self, pattern: bytes) -> AsyncIterator[list[bytes]]:
-        """The names of keys like this, in slices; one perhaps more than once. Raises Unavailable."""
-        found: list[bytes] = []
-        async with self.errors():
-            async for name in self.redis.scan_iter(match=pattern, count=SLICE):
-                found.append(name)
-                if len(found) == SLICE:
-                    yield found
-                    found = []
-        if found:
-            yield found
-
     async def _send(self, requests: Sequence[Request], replication_epoch: int | None = None) -> list[Any]:
-        async with self.errors():
+        async with self._errors():
             return await self._servers.send(requests, replication_epoch)
 
     async def _load_scripts(self) -> None:
-        async with self.errors():
+        async with self._errors():
             await self._servers.load([script.text for script in SCRIPTS.values()])
 
 
@@ -166,5 +179,5 @@ def _good(replies: list[Any]) -> list[Any]:
 
 
 def _unavailable(error: Exception) -> Unavailable:
-    text = str(error).partition(" : <")[0]  # redis-py shows the Sentinels' connections behind it
+    text = str(error).partition(" : <")[0]  # redis-py appends the connections to the Sentinels
     return Unavailable(f"Redis: {text or type(error).__name__}")

@@ -1,1 +1,1 @@
-"""What a projector does besides its lines: jobs, redrive, the first generation."""
+"""What a projector does besides its lines: jobs, redrive, serving the first generation."""

@@ -1,9 +1,9 @@
-"""Work that outlives a crash, noted in the set `lv:tasks` until it is finished.
+"""Jobs that must survive a crash: each stays in the set `lv:tasks` until it is finished.
 
-    erase <organization>    drop every key of a deleted organization, in slices
-    replay <organization>   read its records again: it was created again after a delete
+    erase <organization>    delete every key of a deleted organization, in batches
+    replay <organization>   read the records of an organization that was recreated after a delete
 
-Any projector may do it; doing it twice does no harm.
+Any projector may run a job, and running one twice is harmless.
 """
 
 import asyncio
@@ -14,72 +14,72 @@ from socket import gethostname
 from typing import cast
 
 from projector.errors import Unavailable
-from projector.kafka.reader import open_reader
 from projector.record import Kind
 from projector.redis.calls import Command
 from projector.redis.store import Store
 from projector.upkeep import reapply
 from schemas import names
+from schemas.layouts import HEAD
 from schemas.settings import ProjectorSettings
 
-# Short, and renewed: a projector that died, and a lock that came back with an old Redis, hold nobody up for long.
+# Short, and renewed: a projector that died, or a lock that was restored with an old state of Redis, delays a job only
+# briefly.
 _LOCK_SECONDS = 6
 _REPLAYED = (Kind.API_KEY, Kind.CONTACT, Kind.LEAD)
 
 logger = logging.getLogger(__name__)
 
 
-async def work(store: Store, settings: ProjectorSettings) -> None:
-    """Do all that is noted and that no other projector is doing. Raises Unavailable."""
-    async with store.errors():
-        noted = sorted(cast(bytes, member).decode() for member in await store.redis.smembers(names.TASKS))
-    for task in noted:
-        if not await _lock(store, task):
+async def run_all(store: Store, settings: ProjectorSettings) -> None:
+    """Run all jobs that no other projector is running. Raises Unavailable."""
+    jobs = sorted(member.decode() for member in await store.ask_one(b"SMEMBERS", names.JOBS))
+    for job in jobs:
+        if not await _lock(store, job):
             continue
-        renewing = asyncio.create_task(_renew(store, task))
+        renewing = asyncio.create_task(_renew(store, job))
         try:
-            verb, _, organization_id = task.partition(" ")
+            verb, _, organization_id = job.partition(" ")
             if verb == "erase":
                 finished = await _erase(store, organization_id)
             else:
                 finished = await _replay(store, settings, organization_id)
             if finished:
-                await _forget(store, task)
+                await _forget(store, job)
         finally:
             renewing.cancel()
-            await _unlock(store, task)
+            await _unlock(store, job)
 
 
-async def _forget(store: Store, task: str) -> None:
-    """Remove a finished task; unless it has become due once more since, when its note was still there."""
-    verb, _, organization_id = task.partition(" ")
-    async with store.errors():
-        await store.redis.srem(names.TASKS, task)
-        work_due = await store.redis.getrange(names.organization(organization_id), 22, 22)
-        if work_due == (b"E" if verb == "erase" else b"R"):
-            await store.redis.sadd(names.TASKS, task)
+async def _forget(store: Store, job: str) -> None:
+    """Remove a finished job, unless it has become due again meanwhile."""
+    verb, _, organization_id = job.partition(" ")
+    await store.ask_one(b"SREM", names.JOBS, job)
+    # An event that made the job due again while it was still in the set added nothing: check, and add it.
+    work_due = await store.ask_one(b"GETRANGE", names.organization(organization_id), HEAD, HEAD)
+    if work_due == (b"E" if verb == "erase" else b"R"):
+        await store.add_jobs([job])
 
 
 async def _erase(store: Store, organization_id: str) -> bool:
-    """Drop what is left of a deleted organization. False where it is to be tried again."""
+    """Delete the remaining keys of a deleted organization. Returns False if the job has to be run again."""
     owner = names.organization(organization_id)
     head = await _head(store, owner)
     if head.startswith(b"L"):
-        return True  # created again meanwhile: it is replayed, which is a task of its own
+        return True  # recreated meanwhile: a replay is a job of its own
     total = 0
-    while dropped := await _erase_once(store, owner):
-        total += dropped
+    while erased := await _erase_once(store, owner):
+        total += erased
         if not store.sharded:
-            break  # on a cluster keys may move to a shard that was looked at already
+            break  # only on a cluster keys may move to a shard that was already scanned
     logger.info("deleted organization erased", extra={"organization": organization_id, "keys": total})
     return await _finish(store, owner, head)
 
 
 async def _erase_once(store: Store, owner: bytes) -> int:
-    dropped = 0
+    erased = 0
     async for keys in store.scan(names.of_organization(owner)):
-        dropped += await _drop(store, owner, keys)
-    return dropped
+        erased += await _drop(store, owner, keys)
+    return erased
 
 
 async def _drop(store: Store, owner: bytes, keys: list[bytes]) -> int:
@@ -88,51 +88,45 @@ async def _drop(store: Store, owner: bytes, keys: list[bytes]) -> int:
 
 
 async def _replay(store: Store, settings: ProjectorSettings, organization_id: str) -> bool:
-    """Read the records of an organization again, from the beginning of the topics to their present end.
+    """Read the records of an organization from the beginning of the topics to their current end.
 
-    All are written again: an erasure that was overtaken may have dropped a contact, and with it the index of a lead
-    that is still there, or what an API key is looked up by.
+    Records of equal events are written, too: an erasure that was overtaken may have deleted a contact, and with it the
+    index entry of a lead that is still stored, or the record by which an API key is found. Returns False if the job has
+    to be run again.
     """
     owner = names.organization(organization_id)
     head = await _head(store, owner)
     if not head.startswith(b"L"):
-        return True  # deleted again meanwhile: it is erased, which is a task of its own
-    async with open_reader(settings, _REPLAYED) as reader:
-        ranges = await reader.range(await reader.partitions())
-        wanted = reapply.of_organization(organization_id)
-        count = await reapply.replay(store, reader, ranges, wanted, again=True)
+        return True  # deleted meanwhile: an erasure is a job of its own
+    count = await reapply.in_place(store, settings, organization_id, _REPLAYED)
     logger.info("organization replayed", extra={"organization": organization_id, "records": count})
     return await _finish(store, owner, head)
 
 
 async def _head(store: Store, owner: bytes) -> bytes:
-    async with store.errors():
-        return cast(bytes, await store.redis.getrange(owner, 0, 21))
+    return cast(bytes, await store.ask_one(b"GETRANGE", owner, 0, HEAD - 1))
 
 
 async def _finish(store: Store, owner: bytes, head: bytes) -> bool:
-    """Note that the work is done, unless the organization has changed since: then it begins again."""
+    """Mark the job of an organization as done. Returns False if the organization has changed since it began."""
     if not head:
-        return True  # Redis was emptied: the organization's event comes again, and notes its work again
+        return True  # Redis was emptied: the organization's event will be read again, and will add the job again
     [finished] = await store.run([Command("finish_work", [owner], [head])])
     return bool(finished)
 
 
-async def _lock(store: Store, task: str) -> bool:
-    async with store.errors():
-        holder = f"{gethostname()}:{getpid()}"
-        return bool(await store.redis.set(names.task_lock(task), holder, nx=True, ex=_LOCK_SECONDS))
+async def _lock(store: Store, job: str) -> bool:
+    holder = f"{gethostname()}:{getpid()}"
+    return bool(await store.ask_one(b"SET", names.job_lock(job), holder, b"NX", b"EX", _LOCK_SECONDS))
 
 
-async def _renew(store: Store, task: str) -> None:
-    """Hold the lock until this is cancelled. Where it was lost all the same, two do the work, and do no harm."""
+async def _renew(store: Store, job: str) -> None:
+    """Hold the lock until this is cancelled. If it is lost nevertheless, two projectors run the job, without harm."""
     while True:
         await asyncio.sleep(_LOCK_SECONDS / 3)
         with suppress(Unavailable):
-            async with store.errors():
-                await store.redis.expire(names.task_lock(task), _LOCK_SECONDS)
+            await store.ask_one(b"EXPIRE", names.job_lock(job), _LOCK_SECONDS)
 
 
-async def _unlock(store: Store, task: str) -> None:
-    async with store.errors():
-        await store.redis.delete(names.task_lock(task))
+async def _unlock(store: Store, job: str) -> None:
+    await store.ask_one(b"DEL", names.job_lock(job))

@@ -1,4 +1,4 @@
-"""What a projector does besides its lines, once a second: tasks, the first generation, warnings."""
+"""What a projector does once a second besides its lines: run jobs, serve the first generation, log warnings."""
 
 import logging
 import time
@@ -25,53 +25,53 @@ logger = logging.getLogger(__name__)
 
 
 class Keeper:
-    """Runs beside the lines of a projector until `stop` is set."""
+    """Runs once in every projector, beside its lines."""
 
     def __init__(self, settings: ProjectorSettings, store: Store) -> None:
         self._settings = settings
         self._store = store
-        self._heads: dict[Partition, int] | None = None
+        self._end_offsets: dict[Partition, int] | None = None
         self._warned_at = -_WARN_SECONDS
 
     async def run(self, stop: Stop) -> None:
+        """Repeat until `stop` is set. Retries while Redis or Kafka is unavailable."""
         while not stop.is_set():
             try:
                 await self._turn()
             except Unavailable as error:
-                logger.warning("keeper: not available, trying again", extra={"error": str(error)})
-            await stop.sleep(_SHORT_PAUSE_SECONDS if self._heads else _PAUSE_SECONDS)
+                logger.warning("upkeep is waiting for Redis or Kafka, and will retry", extra={"error": str(error)})
+            await stop.sleep(_SHORT_PAUSE_SECONDS if self._end_offsets else _PAUSE_SECONDS)
 
     async def _turn(self) -> None:
         registry = await generations.read(self._store)
-        await jobs.work(self._store, self._settings)
+        await jobs.run_all(self._store, self._settings)
         if registry.live:
-            self._heads = None  # another projector was first; if Redis is emptied, they are to be read anew
+            self._end_offsets = None  # another projector was first; if Redis is emptied, read them again
         else:
             await self._serve_when_complete()
         await self._warn(registry)
 
     async def _serve_when_complete(self) -> None:
-        """A generation that is still being filled would answer 404 for leads that exist: serve it when it is whole.
+        """Serve the first generation as soon as it is complete: before, the API would return 404 for existing leads.
 
-        Whole means: every partition has been read up to where it ended when this was first asked, and no organization
-        that was created again is still being replayed.
+        It is complete if every partition has been applied up to the end offset that it had at the first check, and no
+        job is left: the replay of a recreated organization is one.
         """
         await generations.begin_first(self._store)
-        if self._heads is None:
-            self._heads = await self._read_heads()
-        positions = await Ledger(self._store).positions(list(self._heads))
-        applied = all((positions[partition] or 0) >= head for partition, head in self._heads.items())
-        if applied and not await self._tasks_left():
+        if self._end_offsets is None:
+            self._end_offsets = await self._read_end_offsets()
+        positions = await Ledger(self._store).positions(list(self._end_offsets))
+        applied = all((positions[partition] or 0) >= end for partition, end in self._end_offsets.items())
+        if applied and not await self._jobs_left():
             await generations.serve_first(self._store)
-            self._heads = None
-            logger.info("the first generation is complete, and served from now on")
+            self._end_offsets = None
+            logger.info("the first generation is complete and is served now")
 
-    async def _tasks_left(self) -> bool:
-        """A task is noted before the position behind its record is stored: asked after it, this misses none."""
-        async with self._store.errors():
-            return bool(await self._store.redis.exists(names.TASKS))
+    async def _jobs_left(self) -> bool:
+        """A job is added before the position of its record is stored: read after the positions, this misses none."""
+        return bool(await self._store.ask_one(b"EXISTS", names.JOBS))
 
-    async def _read_heads(self) -> dict[Partition, int]:
+    async def _read_end_offsets(self) -> dict[Partition, int]:
         async with open_reader(self._settings, list(Kind)) as reader:
             ranges = await reader.range(await reader.partitions())
         return {partition: last for partition, (_, last) in ranges.items()}
@@ -84,14 +84,14 @@ class Keeper:
         if time.monotonic() - self._warned_at < _WARN_SECONDS:
             return
         if ratio >= _MEMORY_WARNING:
-            logger.warning("Redis memory is nearly full: raise maxmemory", extra={"used": round(ratio, 3)})
+            logger.warning("the memory of Redis is nearly full: raise maxmemory", extra={"used": round(ratio, 3)})
         if due:
             logger.warning(
-                "a rebuild is due: the live generation was mapped by another version",
+                "a rebuild is due: the live generation was written with another mapping version",
                 extra={
                     "generation": registry.live,
                     "mapping": registry.descriptions[registry.live].mapping,
-                    "ours": VERSION,
+                    "program_mapping": VERSION,
                 },
             )
         if due or ratio >= _MEMORY_WARNING:

@@ -1,34 +1,53 @@
-"""Reads records again, beside the line, and writes what they say: of one organization, one entity, or one record.
+"""Reads records of one organization or one entity from the topics again, and applies them while the lines run.
 
-Stale ones are no-ops, as everywhere. Bad ones were parked as dead letters when the line met them, and are passed over.
+Stale records change nothing, as everywhere. Bad records are skipped: the line has parked them as dead letters.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from projector import mapping
 from projector.change import read
 from projector.errors import BadRecord
-from projector.kafka.reader import Reader
+from projector.kafka.reader import Reader, open_reader
 from projector.ledger.ledger import read_written_generations
-from projector.record import Partition, Record
+from projector.record import DOCUMENT_KINDS, Kind, Partition, Record
 from projector.redis.applier import Applied, Applier
 from projector.redis.calls import Generations
 from projector.redis.store import Store
+from schemas.settings import ProjectorSettings
 
-_SLICE = 200
+_BATCH = 200
 Wanted = Callable[[Record], bool]
 
 
 def of_organization(organization_id: str) -> Wanted:
-    """Records of one organization."""
+    """Selects the records of one organization."""
     start = f"{organization_id}:".encode()
     return lambda record: record.key is not None and record.key.startswith(start)
 
 
 def of_entity(organization_id: str, entity_id: str) -> Wanted:
-    """Records of one entity."""
+    """Selects the records of one entity."""
     key = f"{organization_id}:{entity_id}".encode()
     return lambda record: record.key == key
+
+
+async def in_place(
+    store: Store,
+    settings: ProjectorSettings,
+    organization_id: str,
+    kinds: Sequence[Kind] = DOCUMENT_KINDS,
+    entity_id: str | None = None,
+) -> int:
+    """Apply the records of one organization, or of one entity, again, in every generation that is written.
+
+    What already shows the same event is written as well: so corrupted documents are repaired. Returns how many records
+    the topics hold. Raises Unavailable.
+    """
+    wanted = of_entity(organization_id, entity_id) if entity_id else of_organization(organization_id)
+    async with open_reader(settings, kinds) as reader:
+        ranges = await reader.range(await reader.partitions())
+        return await replay(store, reader, ranges, wanted, again=True)
 
 
 async def replay(
@@ -39,20 +58,20 @@ async def replay(
     *,
     again: bool = False,
 ) -> int:
-    """Write the wanted records of these ranges once more; how many there were. Raises Unavailable."""
+    """Apply the wanted records of these ranges [first, last). Returns how many there were. Raises Unavailable."""
     count = 0
     async for records in reader.read(ranges):
-        found = [record for record in records if wanted(record)]
-        count += len(found)
-        if found:
+        selected = [record for record in records if wanted(record)]
+        count += len(selected)
+        if selected:
             generations = await read_written_generations(store)
-            for start in range(0, len(found), _SLICE):
-                await write(store, found[start : start + _SLICE], generations, again=again)
+            for start in range(0, len(selected), _BATCH):
+                await write(store, selected[start : start + _BATCH], generations, again=again)
     return count
 
 
 async def write(store: Store, records: list[Record], generations: Generations, *, again: bool = False) -> Applied:
-    """Write what these records say, bad ones left out. Raises Unavailable."""
+    """Apply these records, except bad ones. Raises Unavailable."""
     intents = []
     for record in records:
         try:

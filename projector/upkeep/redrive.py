@@ -1,6 +1,6 @@
-"""Dead letters: records that could not be applied, kept until a person has decided.
+"""Dead letters: records that could not be applied, kept until an operator redrives or drops them.
 
-A letter holds coordinates, key and reason, never the payload: redrive reads the record from Kafka again.
+A dead letter holds coordinates, key and reason, but never the payload: a redrive reads the record from Kafka again.
 """
 
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -20,95 +20,96 @@ from projector.redis.store import Store
 from schemas import names
 from schemas.settings import ProjectorSettings
 
-_GAP = 5000
-_MOST_TOGETHER = 1000
+_MAX_GAP = 5000
+_MAX_GROUP = 1000
 
 
 class Redriven(StrEnum):
-    """What became of a letter that was driven again."""
+    """The outcome of redriving one dead letter."""
 
     APPLIED = "applied"
-    STALE = "stale: something newer was applied already"
-    GONE = "gone from the topic: it was compacted away, so something newer was published"
+    STALE = "stale: a newer event was already applied"
+    GONE = "gone from the topic: compaction has removed it, so a newer record was published"
     STILL_BAD = "still bad"
 
 
-async def all_letters(store: Store) -> list[DeadLetter]:
-    """All letters, in the order of their topics. Raises Unavailable."""
-    async with store.errors():
-        found = await store.redis.hvals(names.DEAD_LETTERS)
-    letters = [msgspec.json.decode(value, type=DeadLetter) for value in found]
-    return sorted(letters, key=lambda letter: (letter.topic, letter.partition, letter.offset))
+async def all_dead_letters(store: Store) -> list[DeadLetter]:
+    """Read all dead letters, sorted by topic, partition and offset. Raises Unavailable."""
+    values = await store.ask_one(b"HVALS", names.DEAD_LETTERS)
+    dead_letters = [msgspec.json.decode(value, type=DeadLetter) for value in values]
+    return sorted(dead_letters, key=lambda dead_letter: (dead_letter.topic, dead_letter.partition, dead_letter.offset))
 
 
 async def choose(store: Store, fields: Iterable[str]) -> list[DeadLetter]:
-    """The letters of these `<topic>:<partition>:<offset>`, or all where none is named. Raises Refused."""
-    letters = {letter.field: letter for letter in await all_letters(store)}
-    wanted = list(fields) or list(letters)
-    unknown = [field for field in wanted if field not in letters]
+    """Read the dead letters named `<topic>:<partition>:<offset>`, or all if none is named.
+
+    Raises Refused if one does not exist, or Unavailable.
+    """
+    dead_letters = {dead_letter.field: dead_letter for dead_letter in await all_dead_letters(store)}
+    wanted = list(fields) or list(dead_letters)
+    unknown = [field for field in wanted if field not in dead_letters]
     if unknown:
-        raise Refused(f"no such dead letter: {', '.join(unknown)}. `dead-letters list` shows all of them.")
-    return [letter for field, letter in letters.items() if field in wanted]
+        raise Refused(f"There is no dead letter {', '.join(unknown)}. `dead-letters list` shows all of them.")
+    return [dead_letter for field, dead_letter in dead_letters.items() if field in wanted]
 
 
-async def drop(store: Store, letters: Iterable[DeadLetter]) -> int:
-    """Forget these letters; how many there were. Raises Unavailable."""
-    fields = [letter.field for letter in letters]
+async def drop(store: Store, dead_letters: Iterable[DeadLetter]) -> int:
+    """Delete these dead letters. Returns how many of them were still stored. Raises Unavailable."""
+    fields = [dead_letter.field for dead_letter in dead_letters]
     if not fields:
         return 0
-    async with store.errors():
-        return int(await store.redis.hdel(names.DEAD_LETTERS, *fields))
+    return int(await store.ask_one(b"HDEL", names.DEAD_LETTERS, *fields))
 
 
 async def redrive(
-    store: Store, settings: ProjectorSettings, letters: list[DeadLetter]
+    store: Store, settings: ProjectorSettings, dead_letters: list[DeadLetter]
 ) -> AsyncIterator[tuple[DeadLetter, Redriven, str]]:
-    """Read these records again and apply them, in order; each with what became of it. Raises Unavailable.
+    """Read these records from Kafka again and apply them, in order. Yields the outcome and reason of each.
 
-    Letters that are done with are forgotten; one that is still bad stays, with its new reason.
+    A dead letter is deleted, unless its record is still bad: then it stays, with the new reason. Raises Unavailable.
     """
     async with open_reader(settings, list(Kind)) as reader:
-        for neighbours in _neighbours(letters):
-            records = await _records(reader, neighbours)
-            for letter in neighbours:
-                result, reason = await _again(store, records.get(letter.offset))
+        for neighbours in _neighbours(dead_letters):
+            records = await _read_records(reader, neighbours)
+            for dead_letter in neighbours:
+                result, reason = await _apply(store, records.get(dead_letter.offset))
                 if result is Redriven.STILL_BAD:
-                    await _keep(store, msgspec.structs.replace(letter, reason=reason))
+                    await _keep(store, msgspec.structs.replace(dead_letter, reason=reason))
                 else:
-                    await drop(store, [letter])
-                yield letter, result, reason
+                    await drop(store, [dead_letter])
+                yield dead_letter, result, reason
 
 
-def _neighbours(letters: Iterable[DeadLetter]) -> Iterator[list[DeadLetter]]:
-    """Letters of one partition with not much between them: one read finds them all, where a read each takes long."""
-    together: list[DeadLetter] = []
-    for letter in letters:
-        if together and not _is_near(together, letter):
-            yield together
-            together = []
-        together.append(letter)
-    if together:
-        yield together
+def _neighbours(dead_letters: Iterable[DeadLetter]) -> Iterator[list[DeadLetter]]:
+    """Group dead letters of one partition that are close to each other: a single read is faster than one for each."""
+    group: list[DeadLetter] = []
+    for dead_letter in dead_letters:
+        if group and not _belongs(dead_letter, group):
+            yield group
+            group = []
+        group.append(dead_letter)
+    if group:
+        yield group
 
 
-def _is_near(together: list[DeadLetter], letter: DeadLetter) -> bool:
-    last = together[-1]
-    same = (last.topic, last.partition) == (letter.topic, letter.partition)
-    return same and letter.offset - last.offset <= _GAP and len(together) < _MOST_TOGETHER
+def _belongs(dead_letter: DeadLetter, group: list[DeadLetter]) -> bool:
+    last = group[-1]
+    is_same_partition = (last.topic, last.partition) == (dead_letter.topic, dead_letter.partition)
+    return is_same_partition and dead_letter.offset - last.offset <= _MAX_GAP and len(group) < _MAX_GROUP
 
 
-async def _records(reader: Reader, letters: list[DeadLetter]) -> dict[int, Record]:
-    """The records of these letters of one partition, by offset, where they are still there."""
-    partition = Partition(letters[0].topic, letters[0].partition)
+async def _read_records(reader: Reader, dead_letters: list[DeadLetter]) -> dict[int, Record]:
+    """Read the records of these dead letters of one partition, by offset, as far as the topic still has them."""
+    partition = Partition(dead_letters[0].topic, dead_letters[0].partition)
     [(first, last)] = (await reader.range([partition])).values()
-    wanted = {letter.offset for letter in letters}
-    found: dict[int, Record] = {}
+    wanted = {dead_letter.offset for dead_letter in dead_letters}
+    by_offset: dict[int, Record] = {}
     async for records in reader.read({partition: (max(first, min(wanted)), min(last, max(wanted) + 1))}):
-        found |= {record.offset: record for record in records if record.offset in wanted}
-    return found
+        by_offset |= {record.offset: record for record in records if record.offset in wanted}
+    return by_offset
 
 
-async def _again(store: Store, record: Record | None) -> tuple[Redriven, str]:
+async def _apply(store: Store, record: Record | None) -> tuple[Redriven, str]:
     if record is None:
         return Redriven.GONE, ""
     try:
@@ -116,10 +117,9 @@ async def _again(store: Store, record: Record | None) -> tuple[Redriven, str]:
     except BadRecord as error:
         return Redriven.STILL_BAD, error.reason
     registry = await generations.read(store)
-    applied = await Applier(store).apply([intent], registry.writing)
+    applied = await Applier(store).apply([intent], registry.written_generations)
     return (Redriven.APPLIED if applied.written else Redriven.STALE), ""
 
 
-async def _keep(store: Store, letter: DeadLetter) -> None:
-    async with store.errors():
-        await store.redis.hset(names.DEAD_LETTERS, letter.field, msgspec.json.encode(letter).decode())
+async def _keep(store: Store, dead_letter: DeadLetter) -> None:
+    await store.ask_one(b"HSET", names.DEAD_LETTERS, dead_letter.field, msgspec.json.encode(dead_letter))

@@ -7,6 +7,7 @@
 """
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 from projector.errors import BadRecord
 from projector.kafka.reader import Reader, open_reader
@@ -128,17 +129,19 @@ async def _read_stored(
     store: Store, generation: int, entities: list[Entity], expected: Reference
 ) -> list[tuple[bytes | None, bytes | None]]:
     """The value of each entity, and of a lead the mark that the index of its contact has for it."""
-    async with store.errors():
-        pipeline = store.redis.pipeline(transaction=False)
-        for entity in entities:
-            kind, organization_id, id_ = entity
-            owner = names.organization(organization_id)
-            newest = expected.newest.get(entity)
-            contact_id = newest.document.contact_id if kind is Kind.LEAD and newest and newest.live else id_
-            pipeline.get((names.lead if kind is Kind.LEAD else names.contact)(owner, generation, id_))
-            pipeline.getrange(names.contact(owner, generation, contact_id), 0, CONTACT_BODY - 1)
-            pipeline.zscore(names.contact_leads(owner, generation, contact_id), names.short_id(id_))
-        replies = await pipeline.execute()
+    commands: list[tuple[Any, ...]] = []
+    for entity in entities:
+        kind, organization_id, id_ = entity
+        owner = names.organization(organization_id)
+        newest = expected.newest.get(entity)
+        contact_id = newest.document.contact_id if kind is Kind.LEAD and newest and newest.live else id_
+        contact = names.contact(owner, generation, contact_id)
+        commands += [
+            (b"GET", (names.lead if kind is Kind.LEAD else names.contact)(owner, generation, id_)),
+            (b"GETRANGE", contact, 0, CONTACT_BODY - 1),
+            (b"ZSCORE", names.contact_leads(owner, generation, contact_id), names.short_id(id_)),
+        ]
+    replies = await store.ask(commands)
     return [
         (value, shown_mark(contact, score, names.short_id(id_)))
         for (_, _, id_), value, contact, score in zip(entities, replies[::3], replies[1::3], replies[2::3], strict=True)

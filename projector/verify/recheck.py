@@ -8,7 +8,7 @@ once more. What shows no newer event, and still is not what the topics say, diff
 import asyncio
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from projector.kafka.client import topic
 from projector.kafka.reader import Reader
@@ -118,19 +118,20 @@ def _key(organization_id: str, id_: str) -> bytes:
 async def _read_stored(store: Store, generation: int, entities: list[Entity], exact: _Exact) -> list[_Stored]:
     found: list[_Stored] = []
     for start in range(0, len(entities), SLICE):
-        async with store.errors():
-            pipeline = store.redis.pipeline(transaction=False)
-            for kind, organization_id, id_ in entities[start : start + SLICE]:
-                owner = names.organization(organization_id)
-                newest = exact.hashed.newest.get((kind, organization_id, id_))
-                # A name that nothing has, where no contact is to be looked at.
-                contact_id = newest.document.contact_id if kind is Kind.LEAD and newest and newest.live else id_
-                name = names.lead if kind is Kind.LEAD else names.contact
-                pipeline.getrange(owner, 0, HEAD)
-                pipeline.get(name(owner, generation, id_))
-                pipeline.getrange(names.contact(owner, generation, contact_id), 0, CONTACT_BODY - 1)
-                pipeline.zscore(names.contact_leads(owner, generation, contact_id), names.short_id(id_))
-            replies = await pipeline.execute()
+        commands: list[tuple[Any, ...]] = []
+        for kind, organization_id, id_ in entities[start : start + SLICE]:
+            owner = names.organization(organization_id)
+            newest = exact.hashed.newest.get((kind, organization_id, id_))
+            # A name that nothing has, where no contact is to be looked at.
+            contact_id = newest.document.contact_id if kind is Kind.LEAD and newest and newest.live else id_
+            name = names.lead if kind is Kind.LEAD else names.contact
+            commands += [
+                (b"GETRANGE", owner, 0, HEAD),
+                (b"GET", name(owner, generation, id_)),
+                (b"GETRANGE", names.contact(owner, generation, contact_id), 0, CONTACT_BODY - 1),
+                (b"ZSCORE", names.contact_leads(owner, generation, contact_id), names.short_id(id_)),
+            ]
+        replies = await store.ask(commands)
         for number, (_, _, id_) in enumerate(entities[start : start + SLICE]):
             organization, value, contact, score = replies[4 * number : 4 * number + 4]
             found.append(_Stored(organization, value, contact, shown_mark(contact, score, names.short_id(id_))))

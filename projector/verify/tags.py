@@ -55,12 +55,13 @@ def stored_tags(kind: Kind, value: bytes) -> bytes:
     return tag + mark if tag + mark == value[TAGS] else b""
 
 
-def shown_mark(contact: bytes, score: float | None, lead_id: bytes) -> bytes | None:
+def shown_mark(contact: bytes, score: bytes | None, lead_id: bytes) -> bytes | None:
     """The mark under which a lead stands in its contact's index; None where it does not.
 
-    `contact` is the beginning of the contact's value, `score` the lead's in the sorted set, `lead_id` its short id.
+    `contact` is the beginning of the contact's value, `score` the lead's in the sorted set as Redis returns it,
+    `lead_id` its short id.
     """
     first = contact[FIRST_LEAD]
     if contact[:1] == b"L" and first[HASH_BYTES:] == lead_id:
         return first[:HASH_BYTES]
-    return None if score is None else int(score).to_bytes(HASH_BYTES, "little")
+    return None if score is None else int(float(score)).to_bytes(HASH_BYTES, "little")

@@ -218,5 +218,5 @@ class World:
         with suppress(*_ABSENT):
             positions = self.flow.positions()
             applied = all(positions.get(place, 0) >= end for place, end in ends.items())
-            return applied and not self.client.exists(names.TASKS) and self.live() > 0
+            return applied and not self.client.exists(names.JOBS) and self.live() > 0
         return False

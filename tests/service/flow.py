@@ -139,7 +139,7 @@ class Flow:
         return all(positions.get(place) == end for place, end in self.ends.items() if place[0] in topics)
 
     async def settled(self, timeout: float = SETTLE_SECONDS, *, after_crash: bool = False) -> None:
-        """Until everything is covered, every task done, and every document is what the reference says."""
+        """Until everything is covered, every job done, and every document is what the reference says."""
         await wait_until(self._is_settled, "all records are applied", timeout)
         assert stored.documents(self.client) == self.reference.documents()
         stored.assert_consistent(self.client, after_crash=after_crash)
@@ -163,7 +163,7 @@ class Flow:
 
     def _is_settled(self) -> bool:
         try:
-            if not self.caught_up() or self.client.exists(names.TASKS):
+            if not self.caught_up() or self.client.exists(names.JOBS):
                 return False
             return stored.documents(self.client) == self.reference.documents()
         except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.ClusterError, RedisClusterException):

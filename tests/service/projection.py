@@ -46,8 +46,8 @@ class Projection:
     def documents(self, generation: int = 1) -> dict[Entity, bytes]:
         return stored.documents(self.client, generation)
 
-    def tasks(self) -> set[str]:
-        return {task.decode() for task in self.client.smembers(names.TASKS)}
+    def jobs(self) -> set[str]:
+        return {job.decode() for job in self.client.smembers(names.JOBS)}
 
 
 def intent_of(record: Record) -> Intent:

@@ -1,4 +1,4 @@
-"""A drop that Redis forgets while it runs: it must not go on with a number that means something else by then."""
+"""Redis loses its state during a drop: the drop must stop, because the number may belong to another generation."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,7 +20,7 @@ LEAD = names.lead(names.organization(crm.ORGANIZATION), 1, crm.LEAD)
 
 
 def generations(projection: Projection, live: int, *written: int) -> None:
-    """What Redis says of them; the lead is in generation 1."""
+    """Store the live generation and the written ones, all complete."""
     projection.client.hset(names.GENERATIONS, "live", live)
     for number in written:
         description = Description(1, "2026-01-01T00:00:00Z", complete=True)
@@ -38,7 +38,7 @@ def generations(projection: Projection, live: int, *written: int) -> None:
     ],
 )
 async def test_redis_forgets_a_drop(redis_server: RedisService, reached: Callable[[Any], bool], back: bool) -> None:
-    """Projectors would write no generation at all, and never cover a batch again; or what is served would be swept."""
+    """If the drop continued, projectors would write no generation and cover no batch, or served keys would be lost."""
     async with open_projection(redis_server) as projection:
         client = projection.client
         generations(projection, 2, 1, 2)

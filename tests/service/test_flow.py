@@ -259,14 +259,14 @@ async def _redrive(flow: Flow, topic: str) -> None:
     assert f"{topic}:0:0  stale" in done.stdout
     assert f"{topic}:0:{lost}  applied" in done.stdout
     assert f"{topic}:0:9999  gone" in done.stdout
-    assert "11 driven again, 8 still bad" in done.stdout
+    assert "11 redriven, 8 still bad" in done.stdout
     assert stored.documents(flow.client) == flow.reference.documents()
 
     assert "version" not in flow.command("dead-letters", "show", f"{topic}:0:1").stdout
     assert flow.command("dead-letters", "drop", f"{topic}:0:1").stdout == "1 dropped\n"
     unknown = flow.command("dead-letters", "drop", f"{topic}:0:1")
     assert unknown.returncode == 1
-    assert "no such dead letter" in unknown.stderr
+    assert f"There is no dead letter {topic}:0:1." in unknown.stderr
     rest = msgspec.json.decode(flow.command("dead-letters", "list", "--json").stdout)
     assert len(rest) == 7
 

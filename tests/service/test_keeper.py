@@ -1,4 +1,4 @@
-"""What a projector does besides its lines: when the first generation is served, and who does the tasks."""
+"""What a projector does besides its lines: when the first generation is served, and which projector runs the jobs."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,13 +22,13 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.apache
 
-TASK = f"replay {crm.ORGANIZATION}"
+JOB = f"replay {crm.ORGANIZATION}"
 OWNER = names.organization(crm.ORGANIZATION)
-LOCK = names.task_lock(TASK)
+LOCK = names.job_lock(JOB)
 
 
 class World:
-    """A keeper, turned by hand, on a Leadview whose lines are the test."""
+    """A keeper whose turns the test starts, on a Leadview without lines: the test stores the positions."""
 
     def __init__(self, leadview: Leadview, store: Store, settings: ProjectorSettings) -> None:
         self.leadview = leadview
@@ -41,7 +41,7 @@ class World:
         await self.keeper._turn()
 
     def apply_all(self) -> None:
-        """As lines do that have read all that there is."""
+        """Store the positions of lines that have applied everything that is published."""
         for partition, head in self.leadview._offsets(_HEAD).items():
             self.redis.hset(names.POSITIONS, names.position(*partition), f"{head} 0 0")
 
@@ -72,8 +72,8 @@ async def test_the_first_generation_is_served_when_all_is_applied(world: World) 
     assert world.served()
 
 
-async def test_where_another_projector_was_first_the_ends_are_read_anew(world: World) -> None:
-    """Redis is emptied, and filled again as far as the topics went when this keeper first asked."""
+async def test_end_offsets_are_read_again_if_another_projector_was_first(world: World) -> None:
+    """Redis is emptied, and filled again up to the end offsets that this keeper read first."""
     world.leadview.publish([crm.lead(1)])
     await world.turn()
     world.redis.hset(names.GENERATIONS, "live", "1")
@@ -82,12 +82,12 @@ async def test_where_another_projector_was_first_the_ends_are_read_anew(world: W
     world.apply_all()
     world.leadview.publish([crm.lead(1, id=crm.OTHER_LEAD), crm.contact(1)])
     await world.turn()
-    assert not world.served(), "a lead that exists would be answered 404"
+    assert not world.served(), "the API would return 404 for a lead that exists"
 
 
 async def test_an_organization_that_is_still_replayed_is_not_served_half_full(world: World) -> None:
     world.leadview.publish([crm.deleted(Kind.ORGANIZATION, 1), crm.lead(1), crm.organization(2)])
-    world.redis.sadd(names.TASKS, TASK)
+    world.redis.sadd(names.JOBS, JOB)
     world.redis.set(LOCK, "another projector", ex=60)
     world.apply_all()
     await world.turn()
@@ -108,8 +108,8 @@ async def test_an_organization_that_is_still_replayed_is_not_served_half_full(wo
     ],
 )
 async def test_an_erasure_that_was_overtaken_leaves_nothing_wrong(world: World, dropped: bytes) -> None:
-    """The organization is created again when the first slice of its keys is gone: what is left is of the same events as
-    what is read again."""
+    """The organization is recreated when the first batch of its keys is gone: the keys that are left show the same
+    events as the records that are read again."""
     messages = [crm.contact(1), crm.lead(1), crm.lead(1, id=crm.OTHER_LEAD), crm.api_key(1)]
     apply = Applier(world.store).apply
     world.leadview.publish(messages)
@@ -119,7 +119,7 @@ async def test_an_erasure_that_was_overtaken_leaves_nothing_wrong(world: World, 
     await apply([intent_of(crm.deleted(Kind.ORGANIZATION, 2).record(1))], (1,))
     assert await jobs._drop(world.store, OWNER, [dropped]) == 1
     await apply([intent_of(crm.organization(3).record(2))], (1,))
-    await jobs.work(world.store, world.settings)
+    await jobs.run_all(world.store, world.settings)
     stored.assert_consistent(world.redis)
     assert stored.documents(world.redis).keys() == before.keys()
     assert world.redis.exists(names.api_key(OWNER, crm.key_hash(1)))
@@ -127,15 +127,15 @@ async def test_an_erasure_that_was_overtaken_leaves_nothing_wrong(world: World, 
     stored.assert_consistent(world.redis)
 
 
-async def test_a_lock_whose_holder_is_gone_holds_nobody_up_for_long(projection: Projection) -> None:
-    """It died, or the lock came back with an old Redis after it had been given up."""
-    assert await jobs._lock(projection.store, TASK)
+async def test_a_lock_whose_holder_is_gone_expires_soon(projection: Projection) -> None:
+    """The holder died, or the lock was restored with an old state of Redis after it had been released."""
+    assert await jobs._lock(projection.store, JOB)
     assert 0 < projection.client.ttl(LOCK) <= 10
 
 
 async def test_a_lock_is_held_for_as_long_as_the_work_takes(projection: Projection) -> None:
-    assert await jobs._lock(projection.store, TASK)
-    renewing = asyncio.create_task(jobs._renew(projection.store, TASK))
+    assert await jobs._lock(projection.store, JOB)
+    renewing = asyncio.create_task(jobs._renew(projection.store, JOB))
     projection.client.expire(LOCK, 3)
     await wait_until(lambda: projection.client.ttl(LOCK) > 3, "it is renewed", 3)
     renewing.cancel()

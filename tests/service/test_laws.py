@@ -124,9 +124,9 @@ async def _keep(
     until_done: bool = False,
 ) -> None:
     """What the keeper does once a second: erase deleted organizations, replay those that were created again."""
-    while noted := sorted(projection.tasks()):
-        for task in noted:
-            verb, _, organization_id = task.partition(" ")
+    while noted := sorted(projection.jobs()):
+        for job in noted:
+            verb, _, organization_id = job.partition(" ")
             if verb == "erase" and not until_done and random.random() < 0.5:
                 finished = await _erase_some(projection, organization_id, random)
             elif verb == "erase":
@@ -134,7 +134,7 @@ async def _keep(
             else:
                 finished = await _replay(projection, history, random, organization_id, generations)
             if finished:
-                await jobs._forget(projection.store, task)
+                await jobs._forget(projection.store, job)
         if not until_done:
             return
 

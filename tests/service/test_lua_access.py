@@ -103,9 +103,9 @@ async def test_a_deleted_organization_leaves_its_marker_alone(projection: Projec
     projection.client.set(names.key_limit(OWNER, crm.key_hash(1)), "1")
     applied = await projection.apply(organization_deleted(2, 1))
     assert applied.written == 1
-    assert projection.tasks() == {ERASE}
-    await jobs.work(projection.store, projection.settings)
-    assert projection.tasks() == set()
+    assert projection.jobs() == {ERASE}
+    await jobs.run_all(projection.store, projection.settings)
+    assert projection.jobs() == set()
     assert list(projection.client.scan_iter(names.of_organization(OWNER))) == []
     marker = projection.client.get(OWNER)
     assert (marker[:1], marker[22:]) == (b"D", b"-")
@@ -125,7 +125,7 @@ async def test_a_deleted_organization_leaves_its_marker_alone(projection: Projec
 )
 async def test_what_comes_after_an_organization_was_deleted_is_ignored(projection: Projection, late: Record) -> None:
     await projection.apply(organization_deleted(2, 0))
-    await jobs.work(projection.store, projection.settings)
+    await jobs.run_all(projection.store, projection.settings)
     assert await projection.call(late) in (ORGANIZATION_DELETED, [b"%d" % ORGANIZATION_DELETED])
     assert (await projection.apply(late)).dropped == 1
     assert list(projection.client.scan_iter(names.of_organization(OWNER))) == []
@@ -142,10 +142,10 @@ async def test_erasing_stops_where_the_organization_is_created_again(projection:
 async def test_an_erasure_that_comes_too_late_finishes_no_replay(projection: Projection) -> None:
     """Deleted and created again before anything was done: the erasure has nothing to do, the replay is still due."""
     await projection.apply(organization_deleted(1, 0), organization(2, 1))
-    assert projection.tasks() == {ERASE, REPLAY}
-    projection.client.srem(names.TASKS, REPLAY)
-    await jobs.work(projection.store, projection.settings)
-    assert projection.tasks() == set()
+    assert projection.jobs() == {ERASE, REPLAY}
+    projection.client.srem(names.JOBS, REPLAY)
+    await jobs.run_all(projection.store, projection.settings)
+    assert projection.jobs() == set()
     assert await projection.call(organization(2, 1)) == STALE + REPLAY_DUE
 
 

@@ -13,7 +13,7 @@ from projector.ledger.checkpoint import NOTHING_STORED, GenerationsChanged, Outc
 from projector.ledger.ledger import Ledger
 from projector.record import Partition
 from projector.redis.store import Store
-from projector.upkeep.redrive import all_letters
+from projector.upkeep.redrive import all_dead_letters
 from schemas import names
 from schemas.settings import ProjectorSettings
 from tests import crm
@@ -96,7 +96,7 @@ async def test_only_a_batch_that_reached_every_generation_is_covered(
         await ledger.cover(written, {LEADS: step(NOTHING_STORED, 7)}, [LETTER] if outcome != STORED else []) == outcome
     )
     assert await ledger.positions([LEADS]) == {LEADS: 7 if outcome == STORED else None}
-    assert await all_letters(projection.store) == []
+    assert await all_dead_letters(projection.store) == []
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ async def test_dead_letters_are_written_with_the_positions(
     projection: Projection, expected: int, outcome: Outcome, kept: list[DeadLetter]
 ) -> None:
     assert await Ledger(projection.store).cover((1,), {LEADS: step(expected, 12)}, [LETTER]) == outcome
-    assert await all_letters(projection.store) == kept
+    assert await all_dead_letters(projection.store) == kept
 
 
 async def test_a_dead_letter_that_is_parked_twice_is_stored_once(projection: Projection) -> None:

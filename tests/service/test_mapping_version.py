@@ -51,13 +51,13 @@ def test_a_mapping_change_while_both_versions_run(leadview: Leadview, monkeypatc
         wait_until(lambda: metric(port, "leadview_projector_rebuild_due") == 1, "metrics say that a rebuild is due", 15)
         assert "a rebuild is due" in new.log.read_text()
         done = leadview.run("status", command=NEXT)
-        assert "rebuild due: this program maps with version 2" in done
+        assert "rebuild due: this program has mapping version 2" in done
 
         done = leadview.run("rebuild", "--promote", command=NEXT)
         assert done.status == 1
         assert "leads.referrer_length" in done
         assert "Not promoted" in done
-        assert "was begun with mapping version 2, this program has 1" in leadview.run("rebuild")
+        assert "was started with mapping version 2, this program has 1" in leadview.run("rebuild")
         wait_until(lambda: "standing by" in old.log.read_text(), "the old program stands by", 15)
         old.kill()
         old = leadview.start("run")

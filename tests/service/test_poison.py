@@ -87,7 +87,7 @@ def test_a_bad_deploy(leadview: Leadview) -> None:
     leadview.start("run")
     wait_until(lambda: _is_current(leadview), "the line resumes there", SECONDS)
     done = leadview.run("dead-letters", "redrive")
-    assert f"{len(letters)} driven again, 0 still bad" in done
+    assert f"{len(letters)} redriven, 0 still bad" in done
     driven = [line.split()[0].rsplit(":", 2) for line in done.output.splitlines()[:-1]]
     places = [(topic, int(partition), int(offset)) for topic, partition, offset in driven]
     assert places == sorted(places)
@@ -105,7 +105,7 @@ def test_parked_events_of_one_lead_are_driven_again_in_their_order(leadview: Lea
     wait_until(lambda: len(_letters(leadview)) == 22, "all are parked", 20)
     assert leadview.documents() == {}
     done = leadview.run("dead-letters", "redrive")
-    assert "22 driven again, 0 still bad" in done
+    assert "22 redriven, 0 still bad" in done
     assert leadview.documents() == leadview.expected()
     assert len(leadview.documents()) == 3
 

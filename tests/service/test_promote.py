@@ -21,7 +21,7 @@ GRACE_SECONDS = 1.0
 
 
 class Watcher(threading.Thread):
-    """Asks again and again, over new connections and so of every worker, which generation a lead is served from."""
+    """Repeatedly reads which generation a lead is served from, over new connections and so from every worker."""
 
     def __init__(self, api: ApiServer, key: str) -> None:
         super().__init__(daemon=True)
@@ -41,7 +41,7 @@ class Watcher(threading.Thread):
         self.join()
 
     def assert_followed(self, flipped_at: float, before: str, after: str) -> None:
-        """All answers say `before` until the flip, `after` from a second later on, and one of the two between."""
+        """All responses show `after` from a second after the flip on, and `before` or `after` in that second."""
         wait_until(lambda: self.seen[-1][0] > flipped_at + GRACE_SECONDS + 0.5, "the flip is long past", 10)
         for asked_at, seen in list(self.seen):
             if asked_at > flipped_at + GRACE_SECONDS:
@@ -76,7 +76,7 @@ def test_readers_see_no_error_and_no_step_back(leadview: Leadview) -> None:
         with in_background(Writer(leadview, changes, rate=150), *readers, watcher):
             done = leadview.run("rebuild")
             assert done.status == 0, done.output
-            # Without a trace of its own one could not tell which generation is served.
+            # A lead that differs shows which generation is served.
             mark = names.lead(names.organization(crm.ORGANIZATION), 2, crm.LEAD)
             leadview.redis.set(mark, leadview.redis.get(mark).replace(b"generation 1", b"generation 2"))
 

@@ -25,12 +25,12 @@ pytestmark = pytest.mark.apache
 
 
 def slow_api(leadview: Leadview, microseconds: int = 1_000_000) -> None:
-    """An API worker that says from now on that it waits so long for Redis: every rebuild yields to it."""
+    """Store the report of an API worker that waits this long for Redis: every rebuild yields to it from now on."""
     leadview.redis.hset(names.LATENCY, "test", f"{microseconds} {now_ms() + 3_600_000}")
 
 
 def assert_equal_and_right(leadview: Leadview, *generations: int) -> None:
-    """All generations hold, byte for byte, what the topics mean."""
+    """All generations hold exactly the bytes that follow from the topics."""
     expected = leadview.expected()
     for generation in generations:
         assert leadview.documents(generation) == expected
@@ -42,7 +42,7 @@ def assert_equal_and_right(leadview: Leadview, *generations: int) -> None:
 
 
 def _values(leadview: Leadview, generation: int) -> dict[Entity, bytes]:
-    """Values without the first lead of a contact's index: which of several it is depends on the order of writing."""
+    """Values without the first lead of a contact: which of its leads comes first depends on the order of writing."""
     found = stored.values(leadview.redis, generation)
     return {entity: value[:37] + value[65:] if entity[0] is Kind.CONTACT else value for entity, value in found.items()}
 
@@ -52,9 +52,9 @@ def _has_replayed(leadview: Leadview, records: int) -> bool:
 
 
 def test_killed_again_and_again_beside_live_writes(leadview: Leadview) -> None:
-    """Each time it goes on where it was; in the end both generations are what the topics mean, byte for byte."""
+    """Each rebuild resumes where the last one stopped; in the end both generations follow exactly from the topics."""
     seed = time.time_ns()
-    print(f"seed {seed}")  # noqa: T201 - shown where it fails
+    print(f"seed {seed}")  # noqa: T201 - shown if the test fails
     random = Random(seed)
     changes = Changes(leads=2500, contacts=800)
     leadview.publish(changes.initial())
@@ -71,13 +71,13 @@ def test_killed_again_and_again_beside_live_writes(leadview: Leadview) -> None:
         rebuild.kill()
         if reached:
             left = leadview.target() - reached
-            assert f"records to replay   {left:,}," in rebuild.log.read_text(), "it goes on where it was"
+            assert f"records to replay   {left:,}," in rebuild.log.read_text(), "it resumes where it stopped"
         reached = leadview.progress()
     projector.kill()
     leadview.redis.delete(names.LATENCY)
 
     both = [leadview.start("rebuild", "--max-latency", "0") for _ in range(2)]
-    wait_until(lambda: "goes on" in both[0].log.read_text(), "the rebuild goes on", 10)
+    wait_until(lambda: "resumes" in both[0].log.read_text(), "the rebuild resumes", 10)
     both[0].kill()
     leadview.start("run")
     assert both[1].wait(60) == 0, both[1].log.read_text()
@@ -87,14 +87,14 @@ def test_killed_again_and_again_beside_live_writes(leadview: Leadview) -> None:
 
 
 def used_memory(leadview: Leadview) -> int:
-    """Of all primaries, where there are several."""
+    """Used memory, summed over all primaries of a cluster."""
     primaries = {"target_nodes": RedisCluster.PRIMARIES} if isinstance(leadview.redis, RedisCluster) else {}
     found = leadview.redis.info("memory", **primaries)
     return sum(int(memory["used_memory"]) for memory in (found.values() if primaries else [found]))
 
 
 def test_the_whole_cycle_on_a_cluster(leadview_on_cluster: Leadview) -> None:
-    """Rebuild, verify, promote and drop where keys of two organizations are in different slots; memory is back then."""
+    """Rebuild, verify, promote and drop with two organizations in different slots; the memory is free afterwards."""
     leadview = leadview_on_cluster
     leadview.publish(Changes(leads=1200, contacts=400).initial())
     leadview.publish(Changes(leads=300, contacts=100, organization=crm.OTHER_ORGANIZATION).initial())
@@ -124,7 +124,7 @@ def test_the_whole_cycle_on_a_cluster(leadview_on_cluster: Leadview) -> None:
 
 
 @pytest.mark.parametrize(("options", "yields"), [((), True), (("--max-latency", "0"), False)])
-def test_little_at_once_while_the_api_answers(leadview: Leadview, options: tuple[str, ...], yields: bool) -> None:
+def test_small_batches_while_the_api_answers(leadview: Leadview, options: tuple[str, ...], yields: bool) -> None:
     leadview.publish(Changes(leads=800, contacts=300).initial())
     leadview.start("run")
     leadview.wait_until_served()
@@ -134,12 +134,12 @@ def test_little_at_once_while_the_api_answers(leadview: Leadview, options: tuple
     assert done.status == 0, done.output
     calls = leadview.redis.info("commandstats")["cmdstat_evalsha"]["calls"]
     assert (calls > 1100 / YIELDING.max_documents) is yields, calls
-    assert ("in small slices for the API" in done) is yields
+    assert ("in small batches for the API" in done) is yields
     assert_equal_and_right(leadview, 1, 2)
 
 
-def test_interrupted_given_up_and_begun_again(leadview: Leadview) -> None:
-    """Ctrl-C leaves what is done; `drop` gives a half-built generation up, also beside a rebuild that still runs."""
+def test_interrupted_discarded_and_started_again(leadview: Leadview) -> None:
+    """Ctrl-C keeps what is done; `drop` discards a half-filled generation, even while a rebuild is filling it."""
     leadview.publish(Changes(leads=2000, contacts=600).initial())
     leadview.start("run")
     leadview.wait_until_served()
@@ -148,15 +148,15 @@ def test_interrupted_given_up_and_begun_again(leadview: Leadview) -> None:
     wait_until(lambda: leadview.progress() > 0, "something is replayed", 20)
     os.kill(rebuild.pid, signal.SIGINT)
     assert rebuild.wait(15) == 130
-    assert "interrupted: run `rebuild` again to go on from here, or `drop`" in rebuild.log.read_text()
-    assert "waiting " in rebuild.log.read_text(), "it yielded to the API"
+    assert "interrupted: run `rebuild` again to resume it, or `drop`" in rebuild.log.read_text()
+    assert "pausing " in rebuild.log.read_text(), "it yielded to the API"
     done = leadview.run("promote")
     assert done.status == 1
     assert "Generation 2 is not complete" in done
 
     reached = leadview.progress()
     rebuild = leadview.start("rebuild", batch_records=100)
-    wait_until(lambda: leadview.progress() > reached, "it goes on", 20)
+    wait_until(lambda: leadview.progress() > reached, "it resumes", 20)
     done = leadview.run("drop")
     assert done.status == 0, done.output
     assert rebuild.wait(15) == 1
@@ -167,13 +167,13 @@ def test_interrupted_given_up_and_begun_again(leadview: Leadview) -> None:
     both = [leadview.start("rebuild", "--max-latency", "0") for _ in range(2)]
     assert [rebuild.wait(60) for rebuild in both] == [0, 0]
     assert leadview.generations().keys() == {"live", "last", "1", "3"}, (
-        "both filled the same, and no number comes again"
+        "both filled the same generation, and no number is used twice"
     )
     assert_equal_and_right(leadview, 1, 3)
 
 
 def test_preflight(leadview: Leadview) -> None:
-    """What stands in the way is said before anything is begun."""
+    """Problems are reported before anything is started."""
     leadview.publish(Changes(leads=300, contacts=100).initial())
     assert "Nothing is served yet" in leadview.run("rebuild")
     leadview.start("run")

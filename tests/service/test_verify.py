@@ -217,7 +217,7 @@ def _organization(leadview: Leadview, organization: str) -> dict[bytes, Any]:
 
 
 def _assert_shown(leadview: Leadview) -> None:
-    """`show` tells the document, the events that made it and its dead letters."""
+    """`show` prints the document, the events that wrote it and its dead letters."""
     bad = crm.Message(Kind.LEAD, crm.message_key(Kind.LEAD, OTHER, IDS[2]), b"no JSON")
     leadview.publish([bad])
     leadview.wait_until_current()
@@ -236,4 +236,4 @@ def _assert_shown(leadview: Leadview) -> None:
     found = msgspec.json.decode(leadview.run("show", "contact", OTHER, IDS[2], "--json").output)
     assert found["generations"][0]["document"]["first_name"] == "Ada 2"
     assert found["generations"][0]["event"]["version"] == 1
-    assert "never heard of" in leadview.run("show", "contact", OTHER, crm.uuid(0x5FFE))
+    assert "no event was applied" in leadview.run("show", "contact", OTHER, crm.uuid(0x5FFE))

@@ -27,10 +27,10 @@ def test_ids_are_read_in_any_case() -> None:
         pytest.param(
             ["rebuild", "--organization", ID, "--lead", ID, "--contact", ID], "not allowed with", id="lead and contact"
         ),
-        pytest.param(["rebuild", "--organization", "x"], "'x' is no UUID", id="no UUID"),
+        pytest.param(["rebuild", "--organization", "x"], "'x' is not a UUID", id="not a UUID"),
         pytest.param(["verify", "--allow", "quote_total"], "write leads.FIELD", id="a field without its kind"),
-        pytest.param(["verify", "--sample", "0"], "a share lies above 0", id="no share"),
-        pytest.param(["verify", "--sample", "1.5"], "a share lies above 0", id="more than all"),
+        pytest.param(["verify", "--sample", "0"], "a share must be above 0", id="no share"),
+        pytest.param(["verify", "--sample", "1.5"], "a share must be above 0", id="more than all"),
         pytest.param(["verify", "--threshold", "few"], "invalid int value", id="no number"),
         pytest.param(["drop", "two"], "invalid int value", id="no generation"),
     ],

@@ -1,4 +1,4 @@
-"""Which letters are read from Kafka together when they are driven again."""
+"""Which dead letters are read from Kafka in one read when they are redriven."""
 
 import pytest
 

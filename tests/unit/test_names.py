@@ -31,10 +31,10 @@ OWNER = names.organization(ORGANIZATION)
         pytest.param(names.GENERATIONS, b"lv:generations", id="generations"),
         pytest.param(names.POSITIONS, b"lv:{ledger}:positions", id="positions"),
         pytest.param(names.DEAD_LETTERS, b"lv:{ledger}:dead-letters", id="dead letters"),
-        pytest.param(names.TASKS, b"lv:tasks", id="tasks"),
+        pytest.param(names.JOBS, b"lv:tasks", id="jobs"),
         pytest.param(names.LATENCY, b"lv:latency", id="latency"),
         pytest.param(names.rebuild(2), b"lv:{ledger}:rebuild:2", id="ledger of a rebuild"),
-        pytest.param(names.task_lock("erase x").encode(), b"lv:task:erase x", id="lock of a task"),
+        pytest.param(names.job_lock("erase x"), b"lv:task:erase x", id="lock of a job"),
     ],
 )
 def test_name(name: bytes, expected: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What a rebuild costs, what stands in its way, how far it is, and when it yields."""
+"""What a rebuild costs, what prevents it, how far it is, and when it yields."""
 
 import pytest
 
@@ -68,21 +68,21 @@ def test_progress() -> None:
 
 
 def test_throttle_adapts() -> None:
-    throttle = Throttle(None, 0.010)  # type: ignore[arg-type]  # asks nobody here
+    throttle = Throttle(None, 0.010)  # type: ignore[arg-type]  # reads nothing here
     pauses = []
     for slowest in (0.005, 0.010, 0.011, 0.5, 0.5, *[1.0] * 6):
         throttle._adapt(slowest)
         pauses.append(throttle.pause)
     assert pauses[:5] == [0, 0, 0.01, 0.02, 0.04]
-    assert pauses[-1] == 0.5, "it never stands still"
+    assert pauses[-1] == 0.5, "it never stops completely"
     for _ in range(30):
         throttle._adapt(0.001)
     assert throttle.pause == 0
 
 
-def test_little_at_once_while_the_api_answers() -> None:
-    throttle, never = Throttle(None, 0.010), Throttle(None, 0)  # type: ignore[arg-type]  # they ask nobody here
-    assert (throttle.yields, never.yields) == (True, False), "nobody knows yet whether an API answers"
+def test_small_batches_while_the_api_answers() -> None:
+    throttle, never = Throttle(None, 0.010), Throttle(None, 0)  # type: ignore[arg-type]  # read nothing here
+    assert (throttle.yields, never.yields) == (True, False), "it is unknown yet whether an API worker answers requests"
     yields = []
     for slowest in (0.0, 0.0005, 0.0):
         throttle._answered_at -= 4.0

@@ -1,0 +1,37 @@
+"""Prints an entity for people."""
+
+from datetime import UTC, datetime
+
+from rich.console import Console
+
+from projector.commands.show import Entity, EntityName
+from schemas.layouts import Head
+
+
+def show(entity: Entity, kind: EntityName, topic_prefix: str, console: Console) -> None:
+    """Print what each generation holds of an entity, and its dead letters."""
+    for stored in entity.generations:
+        console.print(
+            f"[bold]generation {stored.generation}[/]{' (live)' if stored.live else ''}  {stored.name}",
+            soft_wrap=True,
+        )
+        console.print(f"  event    {_coordinates(stored.event, f'{topic_prefix}{kind}s')}")
+        if kind == "lead":
+            console.print(f"  contact  {_coordinates(stored.contact, f'{topic_prefix}contacts')}")
+        if stored.etag:
+            console.print(f"  etag     {stored.etag}", markup=False)
+            console.print_json(data=stored.document)
+    for dead_letter in entity.dead_letters:
+        console.print(f"[red]dead letter[/] {dead_letter.field}: {dead_letter.reason}")
+
+
+def _coordinates(head: Head | None, topic: str) -> str:
+    if head is None:
+        return "no event was applied"
+    state = "" if head.live else "[yellow]deleted[/] "
+    return f"{state}version {head.version} at {topic}:{head.partition}:{head.offset}, {utc(head.time)}"
+
+
+def utc(milliseconds: int) -> str:
+    """Format milliseconds since 1970 as RFC 3339."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -6,11 +6,15 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
+from tests.stopwatch import Stopwatch
+
+PATIENCE_SECONDS = 60.0
+"""How long tests wait for what takes a moment: on a busy machine, it takes a while."""
 _INTERVAL_SECONDS = 0.02
 
 
 async def wait_until(
-    predicate: Callable[[], object | Awaitable[object]], description: str, timeout: float = 10.0
+    predicate: Callable[[], object | Awaitable[object]], description: str, timeout: float = PATIENCE_SECONDS
 ) -> None:
     """Polls until `predicate`, a function or a coroutine function, answers something true.
 
@@ -20,12 +24,23 @@ async def wait_until(
     """
     deadline = time.monotonic() + timeout
     while True:
+        is_last = time.monotonic() >= deadline  # asked before `predicate`, which is asked once more after the deadline
         last = await _outcome(predicate)
         if last and not isinstance(last, AssertionError):
             return
-        if time.monotonic() > deadline:
+        if is_last:
             raise TimeoutError(f"waited {timeout:g} s until {description}; last seen: {last!r}")
         await anyio.sleep(_INTERVAL_SECONDS)
+
+
+async def seconds_until(
+    predicate: Callable[[], object | Awaitable[object]], description: str, timeout: float = PATIENCE_SECONDS
+) -> float:
+    """Waits like `wait_until`. Returns the seconds until `predicate` was true, without those in which the machine
+    stood still (`Stopwatch`): for promises in seconds."""
+    with Stopwatch() as stopwatch:
+        await wait_until(predicate, description, timeout)
+        return stopwatch.seconds
 
 
 async def _outcome(predicate: Callable[[], object | Awaitable[object]]) -> object:

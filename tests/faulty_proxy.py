@@ -14,6 +14,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from tests.waiting import PATIENCE_SECONDS
+
 _AT_ONCE = 65536
 _LONGEST_HELD = 200
 _NO_LINGER = struct.pack("ii", 1, 0)
@@ -51,7 +53,7 @@ class FaultyProxy:
 
     def reset_all(self) -> None:
         """Reset every connection there is, on the client's side and on the server's."""
-        asyncio.run_coroutine_threadsafe(self._reset_all(), self._loop).result(5)
+        asyncio.run_coroutine_threadsafe(self._reset_all(), self._loop).result(PATIENCE_SECONDS)
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One client's connection."""
@@ -145,13 +147,13 @@ def faulty_proxy(server_port: int) -> Iterator[FaultyProxy]:
     thread = threading.Thread(target=loop.run_forever, name="faulty-proxy")
     thread.start()
     listening = asyncio.run_coroutine_threadsafe(asyncio.start_server(proxy.handle, "127.0.0.1", 0), loop)
-    server = listening.result(5)
+    server = listening.result(PATIENCE_SECONDS)
     proxy.port = server.sockets[0].getsockname()[1]
     try:
         yield proxy
     finally:
         loop.call_soon_threadsafe(server.close)
-        asyncio.run_coroutine_threadsafe(proxy.end(), loop).result(5)
+        asyncio.run_coroutine_threadsafe(proxy.end(), loop).result(PATIENCE_SECONDS)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

@@ -6,10 +6,12 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
+from devstack import waiting
+from devstack.waiting import PATIENCE_SECONDS
 from tests.stopwatch import Stopwatch
 
-PATIENCE_SECONDS = 60.0
-"""How long tests wait for what takes a moment: on a busy machine, it takes a while."""
+__all__ = ["PATIENCE_SECONDS", "assert_within", "seconds_until", "wait_until"]
+
 _INTERVAL_SECONDS = 0.02
 
 
@@ -24,7 +26,7 @@ async def wait_until(
     """
     deadline = time.monotonic() + timeout
     while True:
-        is_last = time.monotonic() >= deadline  # asked before `predicate`, which is asked once more after the deadline
+        is_last = time.monotonic() >= deadline  # however long a busy machine slept, it is asked after that once more
         last = await _outcome(predicate)
         if last and not isinstance(last, AssertionError):
             return
@@ -41,6 +43,14 @@ async def seconds_until(
     with Stopwatch() as stopwatch:
         await wait_until(predicate, description, timeout)
         return stopwatch.seconds
+
+
+def assert_within(seconds: float, predicate: Callable[[], object], description: str) -> None:
+    """Waits, in synchronous code, until `predicate` is true, and fails if that took longer than promised: more than
+    `seconds`, without those in which the machine stood still (`Stopwatch`)."""
+    with Stopwatch() as stopwatch:
+        waiting.wait_until(predicate, description)
+        assert stopwatch.seconds <= seconds, f"it took {stopwatch.seconds:.2f} s until {description}"
 
 
 async def _outcome(predicate: Callable[[], object | Awaitable[object]]) -> object:

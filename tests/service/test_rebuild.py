@@ -20,6 +20,7 @@ from tests import crm
 from tests.service import stored
 from tests.service.changes import Changes, Writer, now_ms
 from tests.service.leadview import Leadview
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.apache
 
@@ -67,7 +68,7 @@ def test_killed_again_and_again_beside_live_writes(leadview: Leadview) -> None:
     for _ in range(3):
         rebuild = leadview.start("rebuild", batch_records=100)
         goal = reached + random.randrange(1, 700)
-        wait_until(partial(_has_replayed, leadview, goal), f"{goal} records are replayed", 30)
+        wait_until(partial(_has_replayed, leadview, goal), f"{goal} records are replayed")
         rebuild.kill()
         if reached:
             left = leadview.target() - reached
@@ -77,10 +78,10 @@ def test_killed_again_and_again_beside_live_writes(leadview: Leadview) -> None:
     leadview.redis.delete(names.LATENCY)
 
     both = [leadview.start("rebuild", "--max-latency", "0") for _ in range(2)]
-    wait_until(lambda: "goes on" in both[0].log.read_text(), "the rebuild goes on", 10)
+    wait_until(lambda: "goes on" in both[0].log.read_text(), "the rebuild goes on")
     both[0].kill()
     leadview.start("run")
-    assert both[1].wait(60) == 0, both[1].log.read_text()
+    assert both[1].wait(2 * PATIENCE_SECONDS) == 0, both[1].log.read_text()
     writer.stop()
     leadview.wait_until_current()
     assert_equal_and_right(leadview, 1, 2)
@@ -116,7 +117,7 @@ def test_the_whole_cycle_on_a_cluster(leadview_on_cluster: Leadview) -> None:
     done = leadview.run("drop")
     assert done.status == 0, done.output
     assert f"generation 1 dropped: {keys:,} keys" in done
-    wait_until(lambda: used_memory(leadview) < before + 0.1 * (full - before), "the memory is back", 10)
+    wait_until(lambda: used_memory(leadview) < before + 0.1 * (full - before), "the memory is back")
     assert list(leadview.redis.scan_iter(match=names.of_generation(1))) == []
     assert_equal_and_right(leadview, 2)
     done = leadview.run("verify")
@@ -145,9 +146,9 @@ def test_interrupted_given_up_and_begun_again(leadview: Leadview) -> None:
     leadview.wait_until_served()
     slow_api(leadview)
     rebuild = leadview.start("rebuild", batch_records=100)
-    wait_until(lambda: leadview.progress() > 0, "something is replayed", 20)
+    wait_until(lambda: leadview.progress() > 0, "something is replayed")
     os.kill(rebuild.pid, signal.SIGINT)
-    assert rebuild.wait(15) == 130
+    assert rebuild.wait(PATIENCE_SECONDS) == 130
     assert "interrupted: run `rebuild` again to go on from here, or `drop`" in rebuild.log.read_text()
     assert "waiting " in rebuild.log.read_text(), "it yielded to the API"
     done = leadview.run("promote")
@@ -156,16 +157,16 @@ def test_interrupted_given_up_and_begun_again(leadview: Leadview) -> None:
 
     reached = leadview.progress()
     rebuild = leadview.start("rebuild", batch_records=100)
-    wait_until(lambda: leadview.progress() > reached, "it goes on", 20)
+    wait_until(lambda: leadview.progress() > reached, "it goes on")
     done = leadview.run("drop")
     assert done.status == 0, done.output
-    assert rebuild.wait(15) == 1
+    assert rebuild.wait(PATIENCE_SECONDS) == 1
     assert "Generation 2 is gone" in rebuild.log.read_text()
     assert list(leadview.redis.scan_iter(match=names.of_generation(2))) == []
     assert not leadview.redis.exists(names.rebuild(2))
 
     both = [leadview.start("rebuild", "--max-latency", "0") for _ in range(2)]
-    assert [rebuild.wait(60) for rebuild in both] == [0, 0]
+    assert [rebuild.wait(2 * PATIENCE_SECONDS) for rebuild in both] == [0, 0]
     assert leadview.generations().keys() == {"live", "last", "1", "3"}, (
         "both filled the same, and no number comes again"
     )
@@ -186,7 +187,7 @@ def test_preflight(leadview: Leadview) -> None:
             for name, value in values.items()
         ]
         resource = ConfigResource(ConfigResource.Type.TOPIC, leads, incremental_configs=entries)
-        admin.incremental_alter_configs([resource])[resource].result(10)
+        admin.incremental_alter_configs([resource])[resource].result(PATIENCE_SECONDS)
 
     done = leadview.run("rebuild", "--check")
     assert done.status == 0, done.output
@@ -200,7 +201,7 @@ def test_preflight(leadview: Leadview) -> None:
     configure(retention_ms="-1")
     assert leadview.run("rebuild", "--check").status == 0, "without a bound nothing is deleted"
     for future in admin.delete_records([TopicPartition(leads, 0, 5)]).values():
-        future.result(10)
+        future.result(PATIENCE_SECONDS)
     done = leadview.run("rebuild")
     assert done.status == 1
     assert f"{leads}:0 begins at offset 5: earlier records are gone" in done

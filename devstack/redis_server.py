@@ -187,5 +187,5 @@ _BASE_OPTIONS = (
 _CLUSTER_OPTIONS = (
     *("--cluster-enabled", "yes"),
     *("--cluster-announce-ip", "127.0.0.1"),
-    *("--cluster-node-timeout", "2000"),
+    *("--cluster-node-timeout", "15000"),  # a node of a busy machine is not missed at once
 )

@@ -15,8 +15,8 @@ from devstack.kafka_jars import kafka_jars
 from devstack.ports import free_port
 from devstack.waiting import wait_until
 
-_READY_TIMEOUT_SECONDS = 60.0
-_FORMAT_TIMEOUT_SECONDS = 60.0
+_READY_TIMEOUT_SECONDS = 180.0
+_FORMAT_TIMEOUT_SECONDS = 180.0
 _REPLICAS = 3
 _CLUSTER_ID = "TGVhZHZpZXdMZWFkdmlldw"
 

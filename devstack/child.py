@@ -9,7 +9,7 @@ from typing import IO
 from devstack.interrupt import uninterrupted
 from devstack.leash import leash
 
-STOP_TIMEOUT_SECONDS = 20.0
+STOP_TIMEOUT_SECONDS = 60.0
 _LOG_TAIL_BYTES = 4_000
 
 

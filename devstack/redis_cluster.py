@@ -11,7 +11,6 @@ from devstack.redis_server import SLOTS, RedisServer
 from devstack.waiting import wait_until
 
 _KEYS = 100
-_TIMEOUT_SECONDS = 20.0
 
 
 class RedisCluster:
@@ -64,7 +63,7 @@ class RedisCluster:
         replica = self.replicas[number]
         replica.resume()
         _wait_for(replica, "CLUSTER FAILOVER", "TAKEOVER")
-        wait_until(lambda: _slots(replica), "the replica serves the slots", _TIMEOUT_SECONDS)
+        wait_until(lambda: _slots(replica), "the replica serves the slots")
         return replica
 
     @contextmanager
@@ -127,7 +126,7 @@ def cut_off(primary: RedisServer, replica: RedisServer) -> None:
 def keep_up(primary: RedisServer) -> None:
     """Returns when the replica has all that the primary acknowledged before this call."""
     sent = _offsets(primary)[0]
-    wait_until(lambda: _offsets(primary)[1] >= sent, "the replica has all until now", _TIMEOUT_SECONDS)
+    wait_until(lambda: _offsets(primary)[1] >= sent, "the replica has all until now")
 
 
 def _offsets(primary: RedisServer) -> tuple[int, int]:
@@ -148,7 +147,7 @@ def _introduce(nodes: Sequence[RedisServer]) -> None:
 
 def _follow(replica: RedisServer, primary: RedisServer) -> None:
     _wait_for(replica, "CLUSTER REPLICATE", _ask(primary, "CLUSTER MYID"))
-    wait_until(lambda: len(set(_offsets(primary))) == 1, "the replica follows", _TIMEOUT_SECONDS)
+    wait_until(lambda: len(set(_offsets(primary))) == 1, "the replica follows")
 
 
 def _wait_for(node: RedisServer, *words: Any) -> None:
@@ -161,7 +160,7 @@ def _wait_for(node: RedisServer, *words: Any) -> None:
             return False
         return True
 
-    wait_until(done, f"{words[0]} is accepted", _TIMEOUT_SECONDS)
+    wait_until(done, f"{words[0]} is accepted")
 
 
 def _slots(node: RedisServer) -> set[int]:

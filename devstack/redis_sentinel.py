@@ -14,7 +14,6 @@ from devstack.redis_server import RedisServer, redis_program
 from devstack.waiting import wait_until
 
 MASTER = "leadview"
-_TIMEOUT_SECONDS = 30.0
 # Redis 7 would wait five seconds for more replicas.
 _AT_ONCE = ("--repl-diskless-sync-delay", "0")
 _CONFIGURATION = """\
@@ -41,7 +40,7 @@ class RedisSentinel:
             self.replica = self._new_server("--replicaof", "127.0.0.1", str(self.master.port))
             sentinel = self._launch(directory / "sentinel")
             self._stack.callback(sentinel.stop)
-            wait_until(self._knows_replica, "the Sentinel knows the replica", _TIMEOUT_SECONDS)
+            wait_until(self._knows_replica, "the Sentinel knows the replica")
             self._stack = self._stack.pop_all()
 
     @property
@@ -62,29 +61,29 @@ class RedisSentinel:
         """Kill the master, and wait until the Sentinel names the replica as the master, with what it has."""
         self.master.kill()
         self.replica.resume()
-        wait_until(self._is_promoted, "the replica is promoted", _TIMEOUT_SECONDS)
+        wait_until(self._is_promoted, "the replica is promoted")
 
     def join(self) -> None:
         """After `fail_over`: the promoted server is `master`, and has a new `replica`, so that it can fail, too."""
         self.master = self.replica
-        wait_until(self._is_over, "the failover is over", _TIMEOUT_SECONDS)
+        wait_until(self._is_over, "the failover is over")
         self.replica = self._new_server("--replicaof", "127.0.0.1", str(self.master.port))
-        wait_until(self._is_in_step, "the new replica is in step", _TIMEOUT_SECONDS)
+        wait_until(self._is_in_step, "the new replica is in step")
         with self._sentinel() as sentinel:
             sentinel.sentinel_reset(MASTER)  # or it would look for the killed one for ever, and wait between failovers
-        wait_until(self._knows_replica, "the Sentinel knows the new replica", _TIMEOUT_SECONDS)
+        wait_until(self._knows_replica, "the Sentinel knows the new replica")
 
     def split(self) -> None:
         """Pause the master until the replica is promoted, and wake it up: it believes that it is the master still."""
         keep_up(self.master)
         self.master.pause()
-        wait_until(self._is_promoted, "the replica is promoted", _TIMEOUT_SECONDS)
+        wait_until(self._is_promoted, "the replica is promoted")
         self.master.resume()
 
     def heal(self) -> None:
         """After `split`: until the Sentinel has made the former master the replica of the new one."""
         self.master, self.replica = self.replica, self.master
-        wait_until(self._is_in_step, "the former master is a replica", _TIMEOUT_SECONDS)
+        wait_until(self._is_in_step, "the former master is a replica")
 
     def __enter__(self) -> Self:
         return self

@@ -18,10 +18,9 @@ from redis.retry import Retry
 
 from devstack.child import Child
 from devstack.ports import free_port
-from devstack.waiting import wait_until
+from devstack.waiting import PATIENCE_SECONDS, wait_until
 
 SLOTS = 16_384
-_READY_TIMEOUT_SECONDS = 20.0
 _NOT_READY = (exceptions.BusyLoadingError, exceptions.ConnectionError, exceptions.TimeoutError)
 
 
@@ -113,7 +112,9 @@ class RedisServer:
 
     def client(self) -> Redis:
         """A new synchronous client, without retries; the caller closes it."""
-        return Redis(port=self.port, socket_timeout=5.0, retry=Retry(NoBackoff(), 0), decode_responses=True)
+        return Redis(
+            port=self.port, socket_timeout=PATIENCE_SECONDS, retry=Retry(NoBackoff(), 0), decode_responses=True
+        )
 
     def stop(self) -> None:
         """SIGTERM: Redis ends in order and syncs its log."""
@@ -141,7 +142,7 @@ class RedisServer:
 
     def wait_until_cluster_ok(self, nodes: int = 1) -> None:
         """Until this node sees all slots served and at least `nodes` nodes."""
-        wait_until(lambda: self._cluster_is_ok(nodes), "the cluster is ok", _READY_TIMEOUT_SECONDS)
+        wait_until(lambda: self._cluster_is_ok(nodes), "the cluster is ok")
 
     def __enter__(self) -> Self:
         return self
@@ -154,7 +155,7 @@ class RedisServer:
         return Child(self._command, log=self.directory / "redis.log")
 
     def _wait_until_answering(self) -> None:
-        wait_until(self._answers, f"redis-server answers on port {self.port}", _READY_TIMEOUT_SECONDS)
+        wait_until(self._answers, f"redis-server answers on port {self.port}")
 
     def _answers(self) -> bool:
         self._child.check_running()
@@ -186,5 +187,5 @@ _BASE_OPTIONS = (
 _CLUSTER_OPTIONS = (
     *("--cluster-enabled", "yes"),
     *("--cluster-announce-ip", "127.0.0.1"),
-    *("--cluster-node-timeout", "2000"),
+    *("--cluster-node-timeout", "15000"),  # a node of a busy machine is not missed at once
 )

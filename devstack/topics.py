@@ -4,7 +4,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-_TIMEOUT_SECONDS = 15.0
+_TIMEOUT_SECONDS = 60.0
 
 
 def admin(bootstrap_servers: str) -> AdminClient:

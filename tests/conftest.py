@@ -5,12 +5,18 @@ import os
 from collections.abc import Generator, Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.leftovers import no_swallowed_errors, without_leftover_tasks
 
 # Services and slow machines make examples slow. In CI the same ones run each time; elsewhere a failure prints its own.
-settings.register_profile("leadview", deadline=None, derandomize=os.environ.get("CI") == "true", print_blob=True)
+settings.register_profile(
+    "leadview",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=os.environ.get("CI") == "true",
+    print_blob=True,
+)
 settings.load_profile("leadview")
 
 

@@ -1,7 +1,7 @@
 """A TCP proxy that misbehaves as it is told: what a network, a load balancer or a dying server does to a connection.
 
-Faults hold for what goes from the server to the client; a stall holds for both ways. They may be changed at any time,
-from any thread, and hold from the next bytes on.
+Faults apply to what goes from the server to the client; a stall applies to both directions, `held` to requests. They
+may be changed at any time, from any thread, and apply from the next bytes on.
 """
 
 import asyncio
@@ -14,7 +14,10 @@ from typing import Literal
 
 from msgspec import Struct
 
+from tests.waiting import PATIENCE_SECONDS
+
 _AT_ONCE = 65536
+_LONGEST_HELD = 200
 _NO_LINGER = struct.pack("ii", 1, 0)
 
 
@@ -30,6 +33,8 @@ class Faults(Struct, frozen=True):
     end: Literal["reset", "close", "stall"] = "reset"
     stalled: bool = False
     """Nothing goes through, and nothing is closed. New connections are accepted."""
+    held: bytes | None = None
+    """The proxy holds back a request that contains these bytes, and all that its connection sends after it."""
 
 
 class FaultyProxy:
@@ -40,13 +45,15 @@ class FaultyProxy:
         """New connections go there."""
         self.faults = Faults()
         self.accepted = 0
+        self.holding = 0
+        """Connections whose request is held back now."""
         self.port = 0
         self._loop = loop
         self._writers: set[asyncio.StreamWriter] = set()
 
     def reset_all(self) -> None:
         """Reset every connection there is, on the client's side and on the server's."""
-        asyncio.run_coroutine_threadsafe(self._reset_all(), self._loop).result(5)
+        asyncio.run_coroutine_threadsafe(self._reset_all(), self._loop).result(PATIENCE_SECONDS)
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One client's connection."""
@@ -75,9 +82,12 @@ class FaultyProxy:
             await asyncio.wait(others, timeout=0.02)
 
     async def _pass_requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tail = b""  # of the piece before: what is to be held may lie in two pieces
         with suppress(OSError):
             while piece := await reader.read(_AT_ONCE):
                 await self._while_stalled()
+                await self._while_held(tail + piece)
+                tail = (tail + piece)[-_LONGEST_HELD:]
                 writer.write(piece)
                 await writer.drain()
         writer.transport.abort()  # the client is gone, so the server's side ends as well
@@ -110,6 +120,20 @@ class FaultyProxy:
         while self.faults.stalled:  # noqa: ASYNC110 - set from other threads
             await asyncio.sleep(0.005)
 
+    async def _while_held(self, requests: bytes) -> None:
+        if not self._holds(requests):
+            return
+        self.holding += 1
+        try:
+            while self._holds(requests):  # noqa: ASYNC110 - set from other threads
+                await asyncio.sleep(0.005)
+        finally:
+            self.holding -= 1
+
+    def _holds(self, requests: bytes) -> bool:
+        held = self.faults.held
+        return held is not None and held in requests
+
     async def _reset_all(self) -> None:
         for writer in self._writers:
             _reset(writer)
@@ -123,13 +147,13 @@ def faulty_proxy(server_port: int) -> Iterator[FaultyProxy]:
     thread = threading.Thread(target=loop.run_forever, name="faulty-proxy")
     thread.start()
     listening = asyncio.run_coroutine_threadsafe(asyncio.start_server(proxy.handle, "127.0.0.1", 0), loop)
-    server = listening.result(5)
+    server = listening.result(PATIENCE_SECONDS)
     proxy.port = server.sockets[0].getsockname()[1]
     try:
         yield proxy
     finally:
         loop.call_soon_threadsafe(server.close)
-        asyncio.run_coroutine_threadsafe(proxy.end(), loop).result(5)
+        asyncio.run_coroutine_threadsafe(proxy.end(), loop).result(PATIENCE_SECONDS)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

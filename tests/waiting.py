@@ -6,11 +6,17 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
+from devstack import waiting
+from devstack.waiting import PATIENCE_SECONDS
+from tests.stopwatch import Stopwatch
+
+__all__ = ["PATIENCE_SECONDS", "assert_within", "seconds_until", "wait_until"]
+
 _INTERVAL_SECONDS = 0.02
 
 
 async def wait_until(
-    predicate: Callable[[], object | Awaitable[object]], description: str, timeout: float = 10.0
+    predicate: Callable[[], object | Awaitable[object]], description: str, timeout: float = PATIENCE_SECONDS
 ) -> None:
     """Polls until `predicate`, a function or a coroutine function, answers something true.
 
@@ -20,12 +26,31 @@ async def wait_until(
     """
     deadline = time.monotonic() + timeout
     while True:
+        is_last = time.monotonic() >= deadline  # however long a busy machine slept, it is asked after that once more
         last = await _outcome(predicate)
         if last and not isinstance(last, AssertionError):
             return
-        if time.monotonic() > deadline:
+        if is_last:
             raise TimeoutError(f"waited {timeout:g} s until {description}; last seen: {last!r}")
         await anyio.sleep(_INTERVAL_SECONDS)
+
+
+async def seconds_until(
+    predicate: Callable[[], object | Awaitable[object]], description: str, timeout: float = PATIENCE_SECONDS
+) -> float:
+    """Waits like `wait_until`. Returns the seconds until `predicate` was true, without those in which the machine
+    stood still (`Stopwatch`): for promises in seconds."""
+    with Stopwatch() as stopwatch:
+        await wait_until(predicate, description, timeout)
+        return stopwatch.seconds
+
+
+def assert_within(seconds: float, predicate: Callable[[], object], description: str) -> None:
+    """Waits, in synchronous code, until `predicate` is true, and fails if that took longer than promised: more than
+    `seconds`, without those in which the machine stood still (`Stopwatch`)."""
+    with Stopwatch() as stopwatch:
+        waiting.wait_until(predicate, description)
+        assert stopwatch.seconds <= seconds, f"it took {stopwatch.seconds:.2f} s until {description}"
 
 
 async def _outcome(predicate: Callable[[], object | Awaitable[object]]) -> object:

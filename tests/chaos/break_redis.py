@@ -116,7 +116,7 @@ def _address_moves(world: World) -> Iterator[None]:
     replica = world.new_redis()
     with FaultProxy(world.redis.port) as link, replica.client() as client:
         client.replicaof("127.0.0.1", str(link.port))
-        wait_until(partial(_is_in_step, replica), "the replica is in step", 20)
+        wait_until(partial(_is_in_step, replica), "the replica is in step")
         back_to = now()
         link.mood = Mood(stalled=True)
         yield

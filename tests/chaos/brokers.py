@@ -9,8 +9,8 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 
 from devstack.topics import admin
 from devstack.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS
 
-_SECONDS = 20.0
 # A segment is compacted when it is closed, and it is closed when a record comes after its time.
 _SOON = {"segment.ms": "1000", "min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": "1000"}
 
@@ -23,28 +23,28 @@ def compact_soon(bootstrap_servers: str, topic: str) -> None:
 def compact_often(bootstrap_servers: str) -> None:
     """Let the cleaners of all brokers look twice a second."""
     client = admin(bootstrap_servers)
-    for node in client.list_topics(timeout=_SECONDS).brokers:
+    for node in client.list_topics(timeout=PATIENCE_SECONDS).brokers:
         _alter(client, ConfigResource.Type.BROKER, str(node), {"log.cleaner.backoff.ms": "500"})
 
 
 def delete_topic(bootstrap_servers: str, topic: str) -> None:
     """Returns when it is gone everywhere."""
     client = admin(bootstrap_servers)
-    client.delete_topics([topic])[topic].result(_SECONDS)
-    wait_until(lambda: topic not in client.list_topics(timeout=5).topics, f"{topic} is gone", _SECONDS)
+    client.delete_topics([topic])[topic].result(PATIENCE_SECONDS)
+    wait_until(lambda: topic not in client.list_topics(timeout=PATIENCE_SECONDS).topics, f"{topic} is gone")
     time.sleep(0.5)  # its files go a moment later, and a topic of the same name waits for them
 
 
 def leader(bootstrap_servers: str, topic: str) -> int:
     """The node that leads the topic's first partition."""
-    found = admin(bootstrap_servers).list_topics(topic, timeout=_SECONDS)
+    found = admin(bootstrap_servers).list_topics(topic, timeout=PATIENCE_SECONDS)
     return int(found.topics[topic].partitions[0].leader)
 
 
 def coordinator(bootstrap_servers: str, group: str) -> int:
     """The node that coordinates a consumer group."""
     client = admin(bootstrap_servers)
-    found = client.describe_consumer_groups([group])[group].result(_SECONDS)
+    found = client.describe_consumer_groups([group])[group].result(PATIENCE_SECONDS)
     if found.coordinator is None:
         raise KafkaException(f"nobody coordinates {group}")
     return int(found.coordinator.id)
@@ -53,4 +53,4 @@ def coordinator(bootstrap_servers: str, group: str) -> int:
 def _alter(client: AdminClient, kind: Any, name: str, values: dict[str, str]) -> None:
     entries = [ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in values.items()]
     resource = ConfigResource(kind, name, incremental_configs=entries)
-    client.incremental_alter_configs([resource])[resource].result(_SECONDS)
+    client.incremental_alter_configs([resource])[resource].result(PATIENCE_SECONDS)

@@ -12,6 +12,8 @@ from typing import Any, Self
 
 from msgspec import Struct
 
+from tests.waiting import PATIENCE_SECONDS
+
 _CHUNK = 65536
 _STALL_POLL_SECONDS = 0.02
 _BROKEN = (OSError, EOFError)
@@ -76,7 +78,7 @@ class FaultProxy:
         self.reset()
 
     def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE_SECONDS)
 
     async def _listen(self) -> int:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
@@ -87,7 +89,7 @@ class FaultProxy:
         self.mood = CALM
         await self._reset()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=5)
+            await asyncio.wait(self._tasks, timeout=PATIENCE_SECONDS)
 
     async def _reset(self) -> None:
         for writer in self._writers:

@@ -27,9 +27,10 @@ from tests.crm import Message
 from tests.service.api_server import ApiServer
 from tests.service.flow import Flow
 from tests.service.services import Kafka
+from tests.waiting import PATIENCE_SECONDS
 
 PROJECTORS = ("projector-1", "projector-2")
-RECOVER_SECONDS = 60.0
+RECOVER_SECONDS = 3 * PATIENCE_SECONDS
 _ABSENT = (redis.RedisError, OSError)
 # The log is written before the reply, whatever the disk does: a killed Redis has lost nothing that it acknowledged.
 _REDIS_OPTIONS = ("--appendfsync", "no", "--auto-aof-rewrite-percentage", "0")
@@ -115,7 +116,7 @@ class World:
         )
         self._api = Child([sys.executable, "-m", "api"], log=self.directory / "api.log", environment=environment)
         self._stack.callback(self._api.kill)
-        wait_until(self.answers, "the API answers", 20)
+        wait_until(self.answers, "the API answers")
 
     def _url(self, proxy: FaultProxy) -> str:
         return self.sentinel.url if self.sentinel else proxy.url
@@ -167,7 +168,7 @@ class World:
         """Make another server the one that everybody uses."""
         self.redis = self.flow.server = server
         self.flow.client.close()
-        self.flow.client = redis.Redis(port=server.port, socket_timeout=5)
+        self.flow.client = redis.Redis(port=server.port, socket_timeout=20)
         self.to_projector.switch(server.port)
         self.to_api.switch(server.port)
 

@@ -17,9 +17,16 @@ from api.app import create_app
 from api.edge import Edge
 from devstack.waiting import wait_until
 from schemas.settings import ApiSettings
+from tests.waiting import PATIENCE_SECONDS
 
 LEADS = "/api/v1/ext/leads/"
 CONTACTS = "/api/v1/ext/contacts/"
+
+
+def patient(redis_url: str, **settings: Any) -> ApiSettings:
+    """Settings of an API that takes a slow answer of Redis for no outage: tests that are not of outages must not meet
+    one because the machine is busy."""
+    return ApiSettings(redis_url=redis_url, api_redis_timeout=PATIENCE_SECONDS, **settings)
 
 
 class Response(Struct, frozen=True):
@@ -50,7 +57,7 @@ class ApiServer(Struct, frozen=True):
         sent = dict(headers or {})
         if key is not None:
             sent["Authorization"] = f"Bearer {key}"
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=15)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
         try:
             connection.request(method, path, headers=sent)
             reply = connection.getresponse()
@@ -61,7 +68,7 @@ class ApiServer(Struct, frozen=True):
 
     def connect(self) -> socket.socket:
         """A bare connection; the caller closes it."""
-        return socket.create_connection(("127.0.0.1", self.port), timeout=15)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_SECONDS)
 
     def exchange(self, sent: bytes) -> bytes:
         """Everything that comes back for `sent` until the server closes."""
@@ -103,9 +110,9 @@ def running_api(settings: ApiSettings, *, edge: type[Edge] = Edge, ready: bool =
     thread = threading.Thread(target=uvicorn_server.run, args=([listener],))
     thread.start()
     try:
-        wait_until(lambda: uvicorn_server.started, "the API listens", 10)
+        wait_until(lambda: uvicorn_server.started, "the API listens")
         if ready:
-            wait_until(lambda: api.get("/readyz").status == 200, "the API is ready", 10)
+            wait_until(lambda: api.get("/readyz").status == 200, "the API is ready")
         yield api
     finally:
         uvicorn_server.should_exit = True

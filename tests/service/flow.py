@@ -31,9 +31,9 @@ from schemas import names
 from tests.crm import Message, at_ms
 from tests.service import stored
 from tests.service.services import Kafka, client_of
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
-SETTLE_SECONDS = 40.0
+SETTLE_SECONDS = 3 * PATIENCE_SECONDS
 
 
 class Flow:
@@ -77,13 +77,13 @@ class Flow:
                 **place,
             )
             self._producer.poll(0)
-        assert self._producer.flush(30) == 0
+        assert self._producer.flush(PATIENCE_SECONDS) == 0
 
     def add_partitions(self, kind: Kind, number: int) -> None:
         """Raise the number of partitions of a topic."""
         client = admin(self.kafka.bootstrap_servers)  # kept: without it the request would be dropped
         topic = self.topic(kind)
-        client.create_partitions([NewPartitions(topic, number)])[topic].result(20)
+        client.create_partitions([NewPartitions(topic, number)])[topic].result(PATIENCE_SECONDS)
         self._producer = self._new_producer()  # the former one does not know of them yet
 
     def topic_is_new(self, kind: Kind) -> None:
@@ -109,7 +109,7 @@ class Flow:
             env=self.environment(**settings),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=4 * PATIENCE_SECONDS,
             check=False,
         )
 
@@ -148,7 +148,7 @@ class Flow:
         """What Kafka has for a consumer group, where it has anything."""
         consumer = Consumer({"bootstrap.servers": self.kafka.bootstrap_servers, "group.id": group, "log_level": 0})
         try:
-            found = consumer.committed([TopicPartition(*place) for place in self.ends], timeout=20)
+            found = consumer.committed([TopicPartition(*place) for place in self.ends], timeout=PATIENCE_SECONDS)
         finally:
             consumer.close()
         return {(at.topic, at.partition): at.offset for at in found if at.offset >= 0}

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from api.edge import Edge
-from schemas.settings import ApiSettings
-from tests.service.api_server import ApiServer, Response, running_api
+from tests.service.api_server import ApiServer, Response, patient, running_api
 from tests.service.records import Caller
 from tests.service.services import RedisService
 
@@ -14,11 +13,6 @@ SECRET = "Zaphodia Beeblebrox"
 """Stands in the documents of these tests."""
 CODES = {200, 204, 304, 400, 401, 404, 405, 408, 431}
 MANY = "1000000/1s"
-
-
-class Impatient(Edge):
-    head_seconds = 0.3
-    stalled_seconds = 0.3
 
 
 class Log(logging.Handler):
@@ -37,7 +31,7 @@ class Log(logging.Handler):
 
 
 class Target(ApiServer, frozen=True):
-    """An API with high limits and short patience. `log` has everything that this process logs meanwhile."""
+    """An API with high limits. `log` has everything that this process logs meanwhile."""
 
     log: Log
 
@@ -51,14 +45,14 @@ class Target(ApiServer, frozen=True):
 
 
 @contextmanager
-def target(redis_server: RedisService) -> Iterator[Target]:
+def target(redis_server: RedisService, *, edge: type[Edge] = Edge) -> Iterator[Target]:
     """Logs at the level `debug` until the block ends."""
-    settings = ApiSettings(redis_url=redis_server.url, key_rate_limit=MANY, organization_rate_limit=MANY)
+    settings = patient(redis_server.url, key_rate_limit=MANY, organization_rate_limit=MANY)
     root = logging.getLogger()
     log, level = Log(), root.level
     root.addHandler(log)
     try:
-        with running_api(settings, edge=Impatient) as api:
+        with running_api(settings, edge=edge) as api:
             root.setLevel(logging.DEBUG)
             yield Target(api.port, log)
     finally:

@@ -23,12 +23,12 @@ from tests.crm import Message
 from tests.service import stored
 from tests.service.api_server import ApiServer
 from tests.service.services import Kafka, RedisService
+from tests.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 PARTITIONS = 3
 _PROJECTOR = (sys.executable, "-m", "projector")
-_COMMAND_SECONDS = 60
-_CURRENT_SECONDS = 30.0
+_COMMAND_SECONDS = 4 * PATIENCE_SECONDS
 _START, _HEAD = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
@@ -56,7 +56,7 @@ class Leadview:
         self.admin = topics.admin(kafka.bootstrap_servers)
         for kind in Kind:
             kafka.create_topic(f"{prefix}{kind}", PARTITIONS)
-        wait_until(self._has_leaders, "every partition has a leader", 40)
+        wait_until(self._has_leaders, "every partition has a leader")
 
     def environment(self, **settings: object) -> dict[str, str]:
         """All variables of a process of ours."""
@@ -80,7 +80,7 @@ class Leadview:
                 f"{self.prefix}{message.kind}", message.value, message.key, headers=list(message.headers)
             )
             self._producer.poll(0)
-        assert self._producer.flush(30) == 0
+        assert self._producer.flush(PATIENCE_SECONDS) == 0
 
     def start(self, *words: str, command: Sequence[str] = _PROJECTOR, **settings: object) -> Child:
         """A process of the projector's program in the background, stopped when the test ends."""
@@ -110,7 +110,7 @@ class Leadview:
         environment = self.environment(api_port=api.port, api_workers=workers)
         child = Child(command, log=self._directory / "api.log", environment=environment)
         try:
-            wait_until(lambda: _is_ready(child, api), "the API is ready", 15)
+            wait_until(lambda: _is_ready(child, api), "the API is ready")
             yield api
         finally:
             child.stop()
@@ -144,7 +144,7 @@ class Leadview:
         """The documents that Redis has."""
         return stored.documents(self.redis, generation)
 
-    def wait_until_current(self, seconds: float = _CURRENT_SECONDS) -> None:
+    def wait_until_current(self, seconds: float = 2 * PATIENCE_SECONDS) -> None:
         """Until the projectors have applied all that the topics hold now."""
         heads = {names.position(*at).encode(): head for at, head in self._offsets(_HEAD).items()}
 
@@ -157,7 +157,7 @@ class Leadview:
     def wait_until_served(self) -> None:
         """Until the first generation is complete."""
         self.wait_until_current()
-        wait_until(lambda: self.redis.hget(names.GENERATIONS, "live") == b"1", "generation 1 is served", 10)
+        wait_until(lambda: self.redis.hget(names.GENERATIONS, "live") == b"1", "generation 1 is served")
 
     def generations(self) -> dict[str, str]:
         return {name.decode(): value.decode() for name, value in self.redis.hgetall(names.GENERATIONS).items()}
@@ -190,7 +190,9 @@ class Leadview:
     def _offsets(self, which: OffsetSpec) -> dict[Partition, int]:
         wanted = [TopicPartition(f"{self.prefix}{kind}", number) for kind in Kind for number in range(PARTITIONS)]
         found = self.admin.list_offsets(dict.fromkeys(wanted, which))
-        return {Partition(at.topic, at.partition): result.result(10).offset for at, result in found.items()}
+        return {
+            Partition(at.topic, at.partition): result.result(PATIENCE_SECONDS).offset for at, result in found.items()
+        }
 
     def _record(self, message: KafkaMessage) -> Record:
         assert message.error() is None, message.error()

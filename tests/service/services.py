@@ -18,6 +18,7 @@ from devstack.kafka_jars import why_unavailable
 from devstack.redis_server import RedisServer
 from schemas.redis_url import redis_url
 from tests.service import containers
+from tests.waiting import PATIENCE_SECONDS
 
 OUR_PREFIX = "lv:"
 
@@ -50,7 +51,7 @@ class _Cluster(redis.RedisCluster):
 
     def __init__(self, host: str, port: int) -> None:
         self._seed = redis.cluster.ClusterNode(host, port)  # type: ignore[no-untyped-call]
-        super().__init__(startup_nodes=[self._seed], socket_timeout=5)
+        super().__init__(startup_nodes=[self._seed], socket_timeout=PATIENCE_SECONDS)
 
     def close(self) -> None:
         if self._seed.redis_connection:
@@ -66,7 +67,7 @@ def client_of(url: str) -> Any:
     if parsed.kind == "sentinel":
         sentinel: Any = redis.Sentinel(parsed.hosts, socket_timeout=5)  # type: ignore[no-untyped-call]
         return sentinel.master_for(parsed.master, retry=Retry(NoBackoff(), 3))
-    return redis.Redis.from_url(url, socket_timeout=5)
+    return redis.Redis.from_url(url, socket_timeout=PATIENCE_SECONDS)
 
 
 def services_required() -> bool:

@@ -7,12 +7,11 @@ from uuid import uuid4
 import pytest
 
 from api.edge import MOST_HEAD_BYTES, Edge
-from devstack.waiting import wait_until
 from schemas import api_keys
-from schemas.settings import ApiSettings
-from tests.service.api_server import LEADS, ApiServer, read_all, responses, running_api
+from tests.service.api_server import LEADS, ApiServer, patient, read_all, responses, running_api
 from tests.service.records import Records
 from tests.service.services import RedisService
+from tests.waiting import PATIENCE_SECONDS, assert_within
 
 A_KEY = api_keys.mint(str(uuid4()))
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -25,13 +24,13 @@ class Hurried(Edge):
 
 @pytest.fixture(scope="module")
 def api(redis_server: RedisService) -> Iterator[ApiServer]:
-    with running_api(ApiSettings(redis_url=redis_server.url)) as api:
+    with running_api(patient(redis_server.url)) as api:
         yield api
 
 
 @pytest.fixture(scope="module")
 def hurried_api(redis_server: RedisService) -> Iterator[ApiServer]:
-    with running_api(ApiSettings(redis_url=redis_server.url), edge=Hurried) as api:
+    with running_api(patient(redis_server.url), edge=Hurried) as api:
         yield api
 
 
@@ -242,7 +241,7 @@ def test_a_drip_does_not_gain_time(hurried_api: ApiServer) -> None:
                 return False
             return True
 
-        wait_until(drip_and_read, "the drip is cut off", 2)
+        assert_within(2, drip_and_read, "the drip is cut off")
     assert received[0].startswith(b"HTTP/1.1 408 ")
 
 
@@ -253,5 +252,6 @@ def test_a_whole_head_stops_the_clock(hurried_api: ApiServer) -> None:
         connection.settimeout(0.6)  # twice the time of a head
         with pytest.raises(TimeoutError):
             connection.recv(1)
+        connection.settimeout(PATIENCE_SECONDS)
         connection.sendall(HEALTH)
         assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")

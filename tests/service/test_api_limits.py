@@ -11,24 +11,25 @@ from uuid import uuid4
 import pytest
 
 from schemas import api_keys
-from schemas.settings import ApiSettings
-from tests.service.api_server import LEADS, ApiServer, running_api
+from tests.service.api_server import LEADS, ApiServer, patient, running_api
 from tests.service.records import Records
 from tests.service.services import RedisService
 
 NO_RECORD = LEADS + str(uuid4())
+DAY = 24 * 3600
+"""A window in which nothing comes back while a test runs, however slow the machine is."""
 
 
 @pytest.fixture(scope="module")
 def api(redis_server: RedisService) -> Iterator[ApiServer]:
-    settings = ApiSettings(redis_url=redis_server.url, key_rate_limit="5/1m", organization_rate_limit="8/1m")
+    settings = patient(redis_server.url, key_rate_limit="5/1m", organization_rate_limit="8/1m")
     with running_api(settings) as api:
         yield api
 
 
 @pytest.mark.parametrize("quota", [1, 5, 24])
 def test_exactly_n_of_n_and_one_concurrent_callers_pass(api: ApiServer, records: Records, quota: int) -> None:
-    caller = records.caller(key_limit=(quota, 60), organization_limit=(1000, 60))
+    caller = records.caller(key_limit=(quota, DAY), organization_limit=(1000, DAY))
     with ThreadPoolExecutor(quota + 1) as pool:
         answers = list(pool.map(lambda _: api.get(NO_RECORD, key=caller.key), range(quota + 1)))
     assert Counter(answer.status for answer in answers) == {404: quota, 429: 1}
@@ -44,7 +45,7 @@ def test_exactly_n_pass_whatever_key_and_process_they_come_by(
     keys = [caller.key, *(api_keys.mint(caller.organization_id) for _ in range(2))]
     for key in keys:
         records.key(key, caller.organization_id)
-    with running_api(ApiSettings(redis_url=redis_server.url)) as other, ThreadPoolExecutor(8) as pool:
+    with running_api(patient(redis_server.url)) as other, ThreadPoolExecutor(8) as pool:
         asked = [(process, key) for process in (api, other) for key in keys] * 10
         answers = list(pool.map(lambda it: it[0].get(NO_RECORD, key=it[1]), asked))
     assert Counter(answer.status for answer in answers) == {404: 20, 429: 40}
@@ -54,11 +55,13 @@ def test_exactly_n_pass_whatever_key_and_process_they_come_by(
 
 def test_only_the_clock_of_redis_counts(api: ApiServer, records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
     caller = records.caller(key_limit=(2, 3600))
+    earliest = records.client.time()[0]
     assert api.get(NO_RECORD, key=caller.key).status == 404
     monkeypatch.setattr(time, "time", lambda: 4_000_000_000.0)  # for the API as well: it runs in a thread
     answers = [api.get(NO_RECORD, key=caller.key) for _ in range(2)]
     assert [answer.status for answer in answers] == [404, 429]
-    assert abs(int(answers[1].headers["x-ratelimit-reset"]) - records.client.time()[0] - 3600) <= 1
+    reset = int(answers[1].headers["x-ratelimit-reset"])
+    assert earliest <= reset - 3600 <= records.client.time()[0] + 1
 
 
 def test_settings_are_the_default(api: ApiServer, records: Records) -> None:
@@ -84,19 +87,20 @@ def test_the_older_headers_speak_of_the_tighter_limit(
     reset_in: int,
 ) -> None:
     caller = records.caller(key_limit=key_limit, organization_limit=organization_limit)
+    earliest = records.client.time()[0]
     answer = api.get(NO_RECORD, key=caller.key)
-    now = records.client.time()[0]
+    latest = records.client.time()[0]
     assert answer.headers["x-ratelimit-limit"] == str(quota)
     assert answer.headers["x-ratelimit-remaining"] == str(quota - 1)
-    assert 0 <= int(answer.headers["x-ratelimit-reset"]) - now - reset_in <= 1
+    assert earliest <= int(answer.headers["x-ratelimit-reset"]) - reset_in <= latest + 1
 
 
 @pytest.mark.parametrize(
     ("key_limit", "organization_limit", "violated"),
     [
-        pytest.param((1, 60), (9, 60), ["key"], id="the key's"),
-        pytest.param((9, 60), (1, 60), ["organization"], id="the organization's"),
-        pytest.param((1, 60), (1, 60), ["key", "organization"], id="both"),
+        pytest.param((1, DAY), (9, DAY), ["key"], id="the key's"),
+        pytest.param((9, DAY), (1, DAY), ["organization"], id="the organization's"),
+        pytest.param((1, DAY), (1, DAY), ["key", "organization"], id="both"),
     ],
 )
 def test_429_names_the_limits_that_were_hit(
@@ -107,15 +111,17 @@ def test_429_names_the_limits_that_were_hit(
     violated: list[str],
 ) -> None:
     caller = records.caller(key_limit=key_limit, organization_limit=organization_limit)
+    began = time.monotonic()
     assert api.get(NO_RECORD, key=caller.key).status == 404
     answer = api.get(NO_RECORD, key=caller.key)
+    passed = time.monotonic() - began
     assert (answer.status, answer.json["violated_policies"]) == (429, violated)
     assert answer.json["retry_after"] == int(answer.headers["retry-after"])
-    assert 58 <= answer.json["retry_after"] <= 60
+    assert DAY - passed <= answer.json["retry_after"] <= DAY
 
 
 def test_refused_requests_charge_neither_limit(api: ApiServer, records: Records) -> None:
-    caller = records.caller(key_limit=(1, 60), organization_limit=(5, 60))
+    caller = records.caller(key_limit=(1, DAY), organization_limit=(5, DAY))
     other = api_keys.mint(caller.organization_id)
     records.key(other, caller.organization_id)
     statuses = [api.get(NO_RECORD, key=caller.key).status for _ in range(5)]
@@ -124,13 +130,15 @@ def test_refused_requests_charge_neither_limit(api: ApiServer, records: Records)
 
 
 def test_retry_after_is_true(api: ApiServer, records: Records) -> None:
-    caller = records.caller(key_limit=(3, 2))
-    statuses, retry_after = [], 0
+    caller = records.caller(key_limit=(3, 12))
+    retry_after, began = 0, time.monotonic()
+    statuses: list[int] = []
     while 429 not in statuses:
         answer = api.get(NO_RECORD, key=caller.key)
         statuses.append(answer.status)
         retry_after = int(answer.headers.get("retry-after", "0"))
-    assert retry_after == math.ceil(2 / 3)
+    passed = time.monotonic() - began
+    assert max(1, math.ceil(4 - passed)) <= retry_after <= 4
     time.sleep(retry_after)  # the promise itself: waiting so long is enough
     assert api.get(NO_RECORD, key=caller.key).status == 404
 

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from schemas.settings import ApiSettings
-from tests.service.api_server import CONTACTS, LEADS, ApiServer, running_api
+from tests.service.api_server import CONTACTS, LEADS, ApiServer, patient, running_api
 from tests.service.services import RedisService
 
 EXPOSED = {
@@ -24,7 +23,7 @@ UNKNOWN = "7734d9ad-624d-4093-aa96-4d1cb89f253f"
 
 @pytest.fixture(scope="module")
 def api(redis_server: RedisService) -> Iterator[ApiServer]:
-    with running_api(ApiSettings(redis_url=redis_server.url)) as api:
+    with running_api(patient(redis_server.url)) as api:
         yield api
 
 

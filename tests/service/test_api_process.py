@@ -25,6 +25,7 @@ from schemas import api_keys
 from tests.service.api_server import LEADS, ApiServer
 from tests.service.records import Records
 from tests.service.services import RedisService
+from tests.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "api"]
@@ -53,14 +54,16 @@ def running(log: Path, redis_url: str, **settings: object) -> Iterator[tuple[Chi
     api = ApiServer(free_port())
     child = Child(COMMAND, log=log, environment=environment(redis_url=redis_url, api_port=api.port, **settings))
     try:
-        wait_until(lambda: is_ready(child, api), "the API is ready", 15)
+        wait_until(lambda: is_ready(child, api), "the API is ready")
         yield child, api
     finally:
         child.stop()
 
 
 def run(**settings: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(COMMAND, env=environment(**settings), capture_output=True, text=True, timeout=15, check=False)
+    return subprocess.run(
+        COMMAND, env=environment(**settings), capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,23 +96,38 @@ def test_a_port_that_is_taken(taken: str) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_requests_under_way_are_answered_after_sigterm(tmp_path: Path, workers: int) -> None:
+    metrics = ApiServer(free_port())
+    settings = {"api_workers": workers, "api_redis_timeout": PATIENCE_SECONDS, "metrics_port": metrics.port}
     with (
         RedisServer.start(tmp_path / "redis") as server,
-        running(tmp_path / "log", server.url, api_workers=workers, api_redis_timeout=5) as (child, api),
+        running(tmp_path / "log", server.url, **settings) as (child, api),
         ThreadPoolExecutor() as pool,
-        server.client() as client,
     ):
-        client.ping()
+        wait_until(lambda: values(metrics)["leadview_api_ready_workers"] == workers, "all workers are ready")
         server.pause()
+        own = 2 * workers  # each asks which generation is live, and reports its latency
+        wait_until(lambda: values(metrics)["leadview_api_redis_in_flight"] == own, "the workers wait for Redis")
         asked = [pool.submit(api.get, LEADS + "x", key=api_keys.mint(str(uuid4()))) for _ in range(4)]
-        with pytest.raises(TimeoutError):
-            asked[0].result(0.3)
-        os.kill(child.pid, 15)
-        with pytest.raises(TimeoutError):
-            asked[0].result(0.3)
+        wait_until(lambda: values(metrics)["leadview_api_redis_in_flight"] == own + 4, "the requests are under way")
+        os.kill(child.pid, signal.SIGTERM)
+        wait_until(lambda: not accepts(api), "the API takes no new connections")
+        assert not any(it.done() for it in asked)
         server.resume()
-        assert [it.result(5).status for it in asked] == [401] * 4
-        assert child.wait(10) == 0
+        assert [it.result(PATIENCE_SECONDS).status for it in asked] == [401] * 4
+        assert child.wait(PATIENCE_SECONDS) == 0
+
+
+def accepts(api: ApiServer) -> bool:
+    try:
+        api.connect().close()
+    except OSError:
+        return False
+    return True
+
+
+def values(metrics: ApiServer) -> dict[str, float]:
+    text = metrics.get("/metrics").body.decode()
+    return {name: float(value) for name, value in re.findall(r"^(\S+) (\S+)$", text, re.MULTILINE)}
 
 
 def test_logs_are_json_and_hold_no_key(tmp_path: Path, redis_server: RedisService) -> None:
@@ -136,27 +154,26 @@ def test_logs_are_json_and_hold_no_key(tmp_path: Path, redis_server: RedisServic
 @pytest.mark.parametrize("workers", [1, 2])
 def test_metrics(tmp_path: Path, redis_server: RedisService, workers: int) -> None:
     metrics = ApiServer(free_port())
-
-    def values() -> dict[str, float]:
-        text = metrics.get("/metrics").body.decode()
-        return {name: float(value) for name, value in re.findall(r"^(\S+) (\S+)$", text, re.MULTILINE)}
-
+    settings = {"api_workers": workers, "api_redis_timeout": PATIENCE_SECONDS, "metrics_port": metrics.port}
     with (
         redis_server.client() as client,
-        running(tmp_path / "log", redis_server.url, api_workers=workers, metrics_port=metrics.port) as (_, api),
+        running(tmp_path / "log", redis_server.url, **settings) as (_, api),
     ):
         caller = Records(client).caller()
         for _ in range(10):
             assert api.get(LEADS + str(uuid4()), key=caller.key).status == 404
         api.exchange(b"nonsense\r\n\r\n")
         counted = 'leadview_api_requests_total{route="lead",status="404"}'
-        wait_until(lambda: values().get(counted) == 10, "all requests are counted", 5)
-        wait_until(lambda: values()["leadview_api_ready_workers"] == workers, "all workers are ready", 5)
-        found = values()
+        wait_until(lambda: values(metrics).get(counted) == 10, "all requests are counted")
+        wait_until(lambda: values(metrics)["leadview_api_ready_workers"] == workers, "all workers are ready")
+        found = values(metrics)
         assert metrics.get("/healthz").json == {"status": "ok"}
         refused = _refused_while_redis_is_full(client, api, requests=50)
-        wait_until(lambda: values()["leadview_api_limiter_failures_total"] == 50, "uncharged requests are counted", 5)
-        assert values()["leadview_api_limiter_refusals_total"] == refused > 0
+        wait_until(
+            lambda: values(metrics)["leadview_api_limiter_failures_total"] == 50,
+            "uncharged requests are counted",
+        )
+        assert values(metrics)["leadview_api_limiter_refusals_total"] == refused > 0
     assert found['leadview_api_requests_total{route="edge",status="400"}'] == 1
     assert found['leadview_api_request_seconds_count{route="lead"}'] == 10
     assert found['leadview_api_request_seconds_bucket{le="+Inf",route="lead"}'] == 10
@@ -187,12 +204,12 @@ def test_workers_end_when_their_parent_was_killed(tmp_path: Path, redis_server: 
             start_new_session=True,
         )
     try:
-        wait_until(lambda: answers(api), "the API is ready", 15)
+        wait_until(lambda: answers(api), "the API is ready")
         workers = psutil.Process(parent.pid).children(recursive=True)
         assert len(workers) >= 2
         parent.kill()
         parent.wait()
-        wait_until(lambda: not any(map(runs, workers)), f"the workers are gone: {workers}", 10)
+        wait_until(lambda: not any(map(runs, workers)), f"the workers are gone: {workers}")
     finally:
         with suppress(ProcessLookupError):
             os.killpg(parent.pid, signal.SIGKILL)

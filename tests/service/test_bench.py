@@ -12,6 +12,7 @@ from bench.outcome import Rounds
 from devstack.kafka_jars import why_unavailable
 from devstack.redis_server import RedisServerMissing, redis_program
 from tests.service.services import not_available
+from tests.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 ALWAYS_THERE = {OURS, "asgi-constant", "starlette-constant", "idiomatic"}
@@ -29,7 +30,7 @@ PIPELINE = {
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "bench", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=15 * PATIENCE_SECONDS, check=False)
 
 
 def test_the_quick_benchmark_of_the_api(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from schemas import api_keys
 from tests.service.api_server import CONTACTS, LEADS
 from tests.service.leadview import Leadview
 from tests.service.services import Kafka, RedisService, not_available
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.apache
 
@@ -63,6 +64,7 @@ LEAD_DOCUMENT = (
     '"contact":null,"quote_total":1234.50,"notes_count":3,"tasks_count":0,"quotes_count":0,"archived_at":null,'
     '"created_at":"2026-03-01T08:00:00Z","updated_at":"2026-03-02T14:30:00.250000Z"}'
 )
+UNLIMITED = {scope: {"quota": 10**6, "window_seconds": 1} for scope in ("key", "organization")}
 SUMMARY = (
     f'{{"id":"{CONTACT}","first_name":"Zoë","last_name":"Nakamura","email":null,"phone_number":"+44 20 7946 0123"}}'
 )
@@ -93,7 +95,7 @@ class Hands:
         words = ["kcat", "-P", "-q", "-b", self._leadview.kafka.bootstrap_servers, "-t", self._leadview.prefix + topic]
         words += ["-K", "\t", *(word for header in headers for word in ("-H", header))]
         words += ["-Z"] if value is None else []
-        subprocess.run(words, input=f"{key}\t{value or ''}\n", text=True, check=True, timeout=20)
+        subprocess.run(words, input=f"{key}\t{value or ''}\n", text=True, check=True, timeout=PATIENCE_SECONDS)
 
     def change(self, kind: str, data: dict[str, Any], *, binary: bool = False, verb: str = "changed") -> None:
         """A `changed` (or `deleted`) event of the next version."""
@@ -125,16 +127,26 @@ class Hands:
         """What `curl -i` says."""
         command = ["curl", "-s", "-i", f"http://127.0.0.1:{self._port}{path}", *words]
         command += ["-H", f"Authorization: Bearer {key}"] if key else []
-        shown = subprocess.run(command, capture_output=True, check=True, timeout=20).stdout.decode()
+        shown = subprocess.run(command, capture_output=True, check=True, timeout=PATIENCE_SECONDS).stdout.decode()
         head, _, body = shown.partition("\r\n\r\n")
         status, *lines = head.split("\r\n")
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
         return Answer(int(status.split()[1]), headers, body)
 
     def until(self, path: str, status: int) -> Answer:
-        """Ask until this is the status: within seconds of the event."""
-        wait_until(lambda: self.get(path).status == status, f"{path} answers {status}", 10)
-        return self.get(path)
+        """Ask until this is the status."""
+        return self.until_it_is(path, lambda answer: answer.status == status, f"{path} answers {status}")
+
+    def until_it_is(self, path: str, is_it: Callable[[Answer], bool], description: str) -> Answer:
+        """Ask until the answer is what `is_it` says. What is given is that answer, and not another one."""
+        answers: list[Answer] = []
+
+        def is_there() -> bool:
+            answers.append(self.get(path))
+            return is_it(answers[-1])
+
+        wait_until(is_there, description)
+        return answers[-1]
 
 
 @pytest.fixture
@@ -145,7 +157,7 @@ def hands(kafka: Kafka, redis_server: RedisService, topic_prefix: str, tmp_path:
     with ExitStack() as stack:
         leadview = Leadview(kafka, redis_server, topic_prefix, tmp_path, stack)
         leadview.start("run")
-        wait_until(lambda: leadview.generations().get("live") == "1", "the projector has begun", 20)
+        wait_until(lambda: leadview.generations().get("live") == "1", "the projector has begun")
         with leadview.api() as api:
             yield Hands(leadview, api.port)
 
@@ -159,7 +171,7 @@ def test_the_life_of_a_lead(hands: Hands) -> None:
     hands.until(lead, 403)
     assert hands.get(lead).error == "api_access_disabled"  # of an organization never heard of
     hands.organization(api_access=False)
-    hands.organization()
+    hands.organization(rate_limits=UNLIMITED)  # however long it is asked for what is to come
     assert hands.until(lead, 404).error == "not_found"
 
     hands.change("lead", LEAD_DATA)
@@ -169,7 +181,7 @@ def test_the_life_of_a_lead(hands: Hands) -> None:
     hands.change("contact", CONTACT_DATA, binary=True)
     assert json.loads(hands.until(contact, 200).body)["custom_fields"] == CONTACT_DATA["custom_fields"]
     with_summary = LEAD_DOCUMENT.replace('"contact":null', f'"contact":{SUMMARY}')
-    assert hands.get(lead).body == with_summary
+    hands.until_it_is(lead, lambda answer: answer.body == with_summary, "the lead shows its contact")
     assert hands.get(LEADS + LEAD.upper()).body == with_summary
 
     tag = hands.get(lead).headers["etag"]
@@ -181,15 +193,18 @@ def test_the_life_of_a_lead(hands: Hands) -> None:
 
     hands.publish("leads", f"{ORGANIZATION}:{LEAD}", '{"not": "a CloudEvent"}')
     hands.change("lead", LEAD_DATA | {"stage": "STALE", "attribution": None})
-    wait_until(lambda: json.loads(hands.get(lead).body)["stage"] == "STALE", "what comes after a bad record", 10)
+    wait_until(lambda: json.loads(hands.get(lead).body)["stage"] == "STALE", "what comes after a bad record")
     assert "source" not in json.loads(hands.get(lead).body)
 
     hands.publish("contacts", f"{ORGANIZATION}:{CONTACT}", None)
     assert hands.until(contact, 404).error == "not_found"
-    assert json.loads(hands.get(lead).body)["contact"] is None
+    hands.until_it_is(lead, lambda answer: json.loads(answer.body)["contact"] is None, "the lead shows no contact")
     hands.change("contact", CONTACT_DATA)
     hands.until(contact, 200)
-    assert json.loads(hands.get(lead).body)["contact"]["first_name"] == "Zoë"
+    found = hands.until_it_is(
+        lead, lambda answer: json.loads(answer.body)["contact"], "the lead shows its contact again"
+    )
+    assert json.loads(found.body)["contact"]["first_name"] == "Zoë"
     hands.delete("lead", LEAD)
     hands.until(lead, 404)
     hands.change("lead", LEAD_DATA, binary=True)
@@ -199,7 +214,7 @@ def test_the_life_of_a_lead(hands: Hands) -> None:
 def test_what_a_key_may_do(hands: Hands) -> None:
     """Keys and access as the core product switches them, and the answers that need no record."""
     lead = LEADS + LEAD
-    hands.organization(rate_limits={"key": {"quota": 5, "window_seconds": 3600}})
+    hands.organization(rate_limits=UNLIMITED)  # however long it is asked for what is to come
     hands.key()
     hands.change("lead", LEAD_DATA)
     hands.until(lead, 200)
@@ -215,9 +230,8 @@ def test_what_a_key_may_do(hands: Hands) -> None:
     assert (refused.status, refused.headers["allow"]) == (405, "GET, HEAD, OPTIONS")
     assert hands.get(LEADS + "42").error == "invalid_id"
 
-    while hands.get(lead).status == 200:
-        pass
-    limited = hands.get(lead)
+    hands.organization(rate_limits={"key": {"quota": 5, "window_seconds": 3600}})
+    limited = hands.until(lead, 429)
     assert (limited.status, limited.error) == (429, "rate_limit_exceeded")
     assert json.loads(limited.body)["violated_policies"] == ["key"]
     assert json.loads(limited.body)["retry_after"] == int(limited.headers["retry-after"]) >= 1

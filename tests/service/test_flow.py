@@ -1,6 +1,5 @@
 """The whole flow on real Kafka and Redis, with projectors as processes that are killed, stopped and misled."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -15,11 +14,13 @@ from projector.record import Kind
 from schemas import names
 from tests import crm
 from tests.chaos.brokers import delete_topic
+from tests.faulty_proxy import Faults, faulty_proxy
 from tests.histories import traffic
 from tests.service import stored
 from tests.service.flow import Flow, ask
 from tests.service.services import Kafka, not_available
-from tests.waiting import wait_until
+from tests.stopwatch import Stopwatch
+from tests.waiting import PATIENCE_SECONDS, seconds_until, wait_until
 
 pytestmark = pytest.mark.apache
 
@@ -78,21 +79,23 @@ async def test_whole_flow(flow: Flow, projectors: int) -> None:
     assert "dead letters 0" in flow.command("status").stdout
 
 
-async def test_kill_9_in_the_middle(flow: Flow) -> None:
+async def test_kill_9_in_the_middle(flow: Flow, server: RedisServer) -> None:
+    """The write of the last lead never reaches Redis: however fast the machine is, it is killed before it is done."""
     flow.create_topics(partitions=4)
     flow.publish_all(traffic(1, 4000))
-    first = flow.start("first", batch_records=200)
-    await wait_until(lambda: sum(flow.positions().values()) > 500, "some batches are covered", 30)
-    first.kill()
+    flow.publish(crm.lead(1, id=crm.uuid(0xF00)))
+    with faulty_proxy(server.port) as proxy:
+        proxy.faults = Faults(held=names.lead(OWNER, 1, crm.uuid(0xF00)))
+        first = flow.start("first", batch_records=200, redis_url=f"redis://127.0.0.1:{proxy.port}/0")
+        await wait_until(lambda: sum(flow.positions().values()) > 500, "some batches are covered")
+        first.kill()
     assert not flow.caught_up()
 
     # Positions come from Redis, whatever Kafka has for a group. This new group does not wait for the dead member.
     flow.group += "-again"
     flow.start("second", batch_records=200)
     third = flow.start("third", batch_records=200)
-    await wait_until(
-        lambda: "resumed at these offsets" in flow.log("third").read_text(), "they share the partitions", 30
-    )
+    await wait_until(lambda: "resumed at these offsets" in flow.log("third").read_text(), "they share the partitions")
     flow.publish_all(traffic(2, 2000))
     third.kill()
     await flow.settled(after_crash=True)
@@ -127,7 +130,8 @@ async def test_redis_is_restarted_emptied_and_goes_back_in_time(flow: Flow, serv
     server.restart()
     assert flow.positions() != behind
     await flow.settled(after_crash=True)
-    assert ask(port, "/healthz") == (200, {"status": "ok", "problems": []})
+    healthy = (200, {"status": "ok", "problems": []})
+    await wait_until(lambda: ask(port, "/healthz") == healthy, "both lines are well again")
 
 
 async def test_a_redis_that_goes_back_while_nobody_writes_is_noticed(flow: Flow) -> None:
@@ -161,7 +165,7 @@ async def test_a_recreated_topic_is_read_from_its_beginning_for_good(flow: Flow)
     flow.kafka.create_topic(topic, 1)
     flow.topic_is_new(Kind.LEAD)
     flow.publish_all(crm.lead(3, id=lead) for lead in leads)
-    await wait_until(lambda: flow.positions().get((topic, 0)) == 100, "the position is one of the new topic", 20)
+    await wait_until(lambda: flow.positions().get((topic, 0)) == 100, "the position is one of the new topic")
     projector.kill()
     flow.publish_all(crm.lead(version, id=lead) for version in (4, 5) for lead in leads)
     flow.publish_all(crm.lead(1, id=crm.uuid(0x800 + number)) for number in range(50))
@@ -170,13 +174,14 @@ async def test_a_recreated_topic_is_read_from_its_beginning_for_good(flow: Flow)
     await flow.settled()
 
 
-async def test_many_leads_on_one_contact_never_lose_it(flow: Flow) -> None:
+async def test_many_leads_on_one_contact_never_lose_it(flow: Flow, server: RedisServer) -> None:
     number = 5000
     leads = [crm.uuid(0x5000 + n) for n in range(number)]
     flow.create_topics()
     flow.publish(crm.contact(1), *(crm.lead(1, id=lead) for lead in leads))
-    flow.start()
+    first = flow.start()
     await flow.settled()
+    first.stop()
     changed: set[str] = set()
     random = Random(1)
 
@@ -190,26 +195,46 @@ async def test_many_leads_on_one_contact_never_lose_it(flow: Flow) -> None:
                 changed.add(lead)
         return len(changed) == number or flow.caught_up()
 
-    flow.publish(crm.contact(2, first_name="Grace"))
-    deadline = time.monotonic() + 30
-    while not all_show_the_new_name():
-        assert time.monotonic() < deadline
-    await flow.settled()
+    held = leads[number // 2]
+    with faulty_proxy(server.port) as proxy:
+        # The fan-out stops half-way until it is looked at: however fast the machine is, readers meet it.
+        proxy.faults = Faults(held=names.lead(OWNER, 1, held))
+        flow.start("proxied", redis_url=f"redis://127.0.0.1:{proxy.port}/0")
+        flow.publish(crm.contact(2, first_name="Grace"))
+        await wait_until(lambda: proxy.holding and not all_show_the_new_name(), "the fan-out is half-way")
+        assert 0 < len(changed) < number
+        assert held not in changed
+        proxy.faults = Faults()
+        await wait_until(all_show_the_new_name, "all leads show the new name")
+        await flow.settled()
 
 
-async def test_access_is_not_behind_the_leads(flow: Flow) -> None:
+@pytest.mark.parametrize(
+    "held", [pytest.param(0, id="stuck at the first lead"), pytest.param(-1, id="busy with all leads but the last")]
+)
+async def test_access_is_not_behind_the_leads(flow: Flow, server: RedisServer, held: int) -> None:
+    """A proxy never lets the write of one lead reach Redis: however fast the machine is, the leads are not done."""
+    leads = [crm.uuid(0x20000 + number) for number in range(20_000)]
     flow.create_topics(partitions=2)
     flow.publish(crm.organization(1), crm.api_key(1))
-    flow.publish_all(crm.lead(1, id=crm.uuid(0x20000 + n)) for n in range(20_000))
-    flow.start(batch_records=100)
-    await wait_until(lambda: flow.client.exists(KEY), "the key opens", 20)
-    await wait_until(lambda: any("leads" in topic for topic, _ in flow.positions()), "leads are on their way", 20)
-    flow.publish(crm.api_key(2, status="revoked"))
-    began = time.monotonic()
-    await wait_until(lambda: not flow.client.exists(KEY), "the key opens no more")
-    seconds = time.monotonic() - began
-    assert not flow.caught_up(Kind.LEAD), "the leads were done already: this proves nothing"
-    assert seconds < 1.5
+    with faulty_proxy(server.port) as proxy:
+        proxy.faults = Faults(held=names.lead(OWNER, 1, leads[held]))
+        flow.start(batch_records=100, redis_url=f"redis://127.0.0.1:{proxy.port}/0")
+        await wait_until(lambda: flow.client.exists(KEY), "the key opens")
+        flow.publish_all(crm.lead(1, id=lead) for lead in leads)
+        is_at_work = (lambda: proxy.holding) if held == 0 else (lambda: _has_covered_leads(flow))
+        await wait_until(is_at_work, "the leads are in hand")
+        flow.publish(crm.api_key(2, status="revoked"))
+        seconds = await seconds_until(lambda: not flow.client.exists(KEY), "the key opens no more")
+        assert not flow.client.exists(names.lead(OWNER, 1, leads[held]))
+        assert not flow.caught_up(Kind.LEAD)
+        assert seconds < 1.0
+        proxy.faults = Faults()
+        await flow.settled()
+
+
+def _has_covered_leads(flow: Flow) -> bool:
+    return any(topic == flow.topic(Kind.LEAD) for topic, _ in flow.positions())
 
 
 async def test_dead_letters(flow: Flow) -> None:
@@ -231,13 +256,13 @@ async def test_dead_letters(flow: Flow) -> None:
     assert secret not in str(flow.client.hgetall(names.DEAD_LETTERS))
 
     flow.publish(*[crm.lead(4 + n, stage="WRONG") for n in range(6)], crm.lead(20, stage="ACCEPTED"))
-    await wait_until(lambda: ask(port, "/healthz")[0] == 503, "/healthz reports that the line is halted", 20)
+    await wait_until(lambda: ask(port, "/healthz")[0] == 503, "/healthz reports that the line is halted")
     assert "5 consecutive bad records" in ask(port, "/healthz")[1]["problems"][0]
     assert flow.positions()[topic, 0] == 4
     flow.publish(crm.organization(2, api_access=False))
     await wait_until(lambda: flow.caught_up(Kind.ORGANIZATION), "the line of access records continues")
     projector.stop()
-    assert projector.wait(10) == 0
+    assert projector.wait(PATIENCE_SECONDS) == 0
     assert flow.positions()[topic, 0] == 4
     flow.start(dead_letter_row=50)
     await flow.settled()
@@ -276,10 +301,12 @@ async def test_a_projector_in_daily_use(flow: Flow) -> None:
     flow.group = "leadview"
     flow.create_topics(partitions=1)
     port = free_port()
-    projector = flow.start(metrics_port=port)
+    # Whoever joins after a member that has not left the group waits as long as this: longer than this test.
+    projector = flow.start(metrics_port=port, kafka_session_timeout=300)
     flow.publish(crm.contact(3, email="a@b.c"), crm.lead(2))
     await flow.settled()
-    assert ask(port, "/healthz") == (200, {"status": "ok", "problems": []})
+    healthy = (200, {"status": "ok", "problems": []})
+    await wait_until(lambda: ask(port, "/healthz") == healthy, "both lines are well")
     text = ask(port, "/metrics")[1]
     assert 'leadview_projector_records_total{line="documents",result="written"} 2.0' in text
 
@@ -293,16 +320,16 @@ async def test_a_projector_in_daily_use(flow: Flow) -> None:
     assert (event["version"], event["partition"], event["offset"], event["live"]) == (3, 2, 0, True)
     assert "version 3" in flow.command("show", "contact", crm.ORGANIZATION, crm.CONTACT).stdout
 
-    began = time.monotonic()
-    projector.stop()
-    assert projector.wait(10) == 0
-    assert time.monotonic() - began < 5
+    with Stopwatch() as stopwatch:
+        projector.stop()
+        assert projector.wait(PATIENCE_SECONDS) == 0
+        assert stopwatch.seconds < 5
     assert flow.caught_up()
     assert flow.ends.items() <= flow.committed("leadview").items() | flow.committed("leadview.access").items()
     again = flow.start("again")
-    await wait_until(lambda: "resumed at these offsets" in flow.log("again").read_text(), "it has joined at once", 8)
+    await wait_until(lambda: "resumed at these offsets" in flow.log("again").read_text(), "it has joined at once")
     again.stop()
-    assert again.wait(10) == 0
+    assert again.wait(PATIENCE_SECONDS) == 0
 
 
 def test_an_unknown_setting_stops_the_start(flow: Flow) -> None:
@@ -320,11 +347,11 @@ def test_an_unknown_setting_stops_the_start(flow: Flow) -> None:
 )
 async def test_a_projector_waits_for_its_services_and_can_be_stopped(flow: Flow, missing: dict[str, str]) -> None:
     projector = flow.start(**missing)
-    await wait_until(lambda: "Connect" in flow.log().read_text() or "connect" in flow.log().read_text(), "it waits", 20)
-    began = time.monotonic()
-    projector.stop()
-    assert projector.wait(10) == 0
-    assert time.monotonic() - began < 5
+    await wait_until(lambda: "Connect" in flow.log().read_text() or "connect" in flow.log().read_text(), "it waits")
+    with Stopwatch() as stopwatch:
+        projector.stop()
+        assert projector.wait(PATIENCE_SECONDS) == 0
+        assert stopwatch.seconds < 5
 
 
 def test_a_redis_that_evicts_stops_the_start(flow: Flow) -> None:

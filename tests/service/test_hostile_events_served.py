@@ -12,12 +12,11 @@ from projector.mapping import intent
 from projector.record import Kind, Record
 from projector.reference import documents_of
 from schemas import api_keys
-from schemas.settings import ApiSettings
 from tests import crm
 from tests.crm import CONTACT, LEAD, ORGANIZATION, Message
 from tests.hostile_events import MORSELS, VALID, tokens
 from tests.service import stored
-from tests.service.api_server import CONTACTS, LEADS, ApiServer, running_api
+from tests.service.api_server import CONTACTS, LEADS, ApiServer, patient, running_api
 from tests.service.projection import Projection
 
 KEY = api_keys.mint(ORGANIZATION, "h" * 30)
@@ -28,7 +27,7 @@ BASES = [VALID[place] for place in (0, 1, 5, 6)]
 
 @pytest.fixture
 def api(projection: Projection) -> Iterator[ApiServer]:
-    settings = ApiSettings(redis_url=projection.settings.redis_url, key_rate_limit=MOST, organization_rate_limit=MOST)
+    settings = patient(projection.settings.redis_url, key_rate_limit=MOST, organization_rate_limit=MOST)
     with running_api(settings) as api:
         yield api
 

@@ -8,10 +8,9 @@ import pytest
 
 from projector.record import Kind
 from schemas import api_keys, names
-from schemas.settings import ApiSettings
 from tests import crm
 from tests.crm import CONTACT, LEAD, ORGANIZATION, OTHER_ORGANIZATION
-from tests.service.api_server import CONTACTS, LEADS, ApiServer, running_api
+from tests.service.api_server import CONTACTS, LEADS, ApiServer, patient, running_api
 from tests.service.projection import Projection
 
 ORGANIZATIONS = (ORGANIZATION, OTHER_ORGANIZATION)
@@ -48,7 +47,7 @@ async def project_both(projection: Projection) -> None:
 
 @pytest.fixture
 def api(projection: Projection) -> Iterator[ApiServer]:
-    with running_api(ApiSettings(redis_url=projection.settings.redis_url)) as api:
+    with running_api(patient(projection.settings.redis_url)) as api:
         yield api
 
 

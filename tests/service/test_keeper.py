@@ -88,7 +88,7 @@ async def test_end_offsets_are_read_again_if_another_projector_was_first(world: 
 async def test_an_organization_that_is_still_replayed_is_not_served_half_full(world: World) -> None:
     world.leadview.publish([crm.deleted(Kind.ORGANIZATION, 1), crm.lead(1), crm.organization(2)])
     world.redis.sadd(names.JOBS, JOB)
-    world.redis.set(LOCK, "another projector", ex=60)
+    world.redis.set(LOCK, "another projector", ex=3600)
     world.apply_all()
     await world.turn()
     assert not world.served()
@@ -136,8 +136,8 @@ async def test_a_lock_whose_holder_is_gone_expires_soon(projection: Projection) 
 async def test_a_lock_is_held_for_as_long_as_the_work_takes(projection: Projection) -> None:
     assert await jobs._lock(projection.store, JOB)
     renewing = asyncio.create_task(jobs._renew(projection.store, JOB))
-    projection.client.expire(LOCK, 3)
-    await wait_until(lambda: projection.client.ttl(LOCK) > 3, "it is renewed", 3)
+    projection.client.expire(LOCK, 3600)  # so that it is still there when it is renewed, however late that is
+    await wait_until(lambda: 0 < projection.client.ttl(LOCK) <= 10, "it is renewed")
     renewing.cancel()
     with suppress(asyncio.CancelledError):
         await renewing

@@ -20,10 +20,9 @@ from devstack.redis_server import RedisServerMissing, redis_program
 from devstack.waiting import wait_until
 from tests.service.services import not_available
 from tests.service.test_servers import is_alive
+from tests.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
-READY_SECONDS = 20.0
-END_SECONDS = 5.0
 STATUSES = {
     "a lead, with the summary of its contact": 200,
     "the contact, with its custom fields": 200,
@@ -58,7 +57,7 @@ class Run:
         return dict(re.findall(r"^# (.+)\n(curl .+)$", self.output, re.MULTILINE))
 
     def wait_until_ready(self) -> None:
-        wait_until(lambda: self._is_over() or "/openapi.json" in self.output, "it is ready", READY_SECONDS)
+        wait_until(lambda: self._is_over() or "/openapi.json" in self.output, "it is ready")
         assert self.process.poll() is None, self.output
         self.started = {child.pid for child in psutil.Process(self.process.pid).children(recursive=True)}
 
@@ -93,7 +92,7 @@ def running(directory: Path, *arguments: str, **variables: str) -> Iterator[Run]
 
 def paste(line: str) -> Answer:
     """Runs a curl line as it was printed."""
-    found = subprocess.run(shlex.split(line), capture_output=True, check=True, timeout=10)
+    found = subprocess.run(shlex.split(line), capture_output=True, check=True, timeout=PATIENCE_SECONDS)
     head, _, body = found.stdout.partition(b"\r\n\r\n")
     status, *headers = head.decode().splitlines()
     fields = (header.split(": ", 1) for header in headers)
@@ -111,9 +110,9 @@ def test_lines_that_it_prints_work_and_documents_change_and_ctrl_c_leaves_nothin
         document = json.loads(lead.body)
         assert document["contact"]["id"] == document["contact_id"] == json.loads(paste(contact_line).body)["id"]
         assert json.loads(paste(openapi_line).body)["openapi"].startswith("3.1")
-        wait_until(lambda: is_another_version(lead_line, lead.body), "the lead changes", 10)
+        wait_until(lambda: is_another_version(lead_line, lead.body), "the lead changes")
         run.process.send_signal(signal.SIGINT)
-        assert run.process.wait(END_SECONDS) == 0
+        assert run.process.wait(PATIENCE_SECONDS) == 0
         assert run.nothing_is_left()
         assert "Traceback" not in run.output
 
@@ -139,17 +138,17 @@ def test_however_it_ends_nothing_is_left(tmp_path: Path, end: signal.Signals) ->
         run.wait_until_ready()
         assert len(run.started) >= len(("redis", "kafka", "projector", "api", "worker", "worker", "leash", "scratch"))
         run.process.send_signal(end)
-        assert run.process.wait(END_SECONDS) == (-end if end is signal.SIGKILL else 0)
-        wait_until(run.nothing_is_left, "processes and files are gone", END_SECONDS)
+        assert run.process.wait(PATIENCE_SECONDS) == (-end if end is signal.SIGKILL else 0)
+        wait_until(run.nothing_is_left, "processes and files are gone")
 
 
 def test_ctrl_c_before_it_is_ready(tmp_path: Path) -> None:
     with running(tmp_path, "--no-live", "--port", "0") as run:
-        wait_until(lambda: list(run.scratch.glob("*/api.log")), "the API starts", READY_SECONDS)
+        wait_until(lambda: list(run.scratch.glob("*/api.log")), "the API starts")
         run.started = {child.pid for child in psutil.Process(run.process.pid).children(recursive=True)}
         run.process.send_signal(signal.SIGINT)
-        assert run.process.wait(END_SECONDS) == 0
-        wait_until(run.nothing_is_left, "processes and files are gone", END_SECONDS)
+        assert run.process.wait(PATIENCE_SECONDS) == 0
+        wait_until(run.nothing_is_left, "processes and files are gone")
         assert "Traceback" not in run.output
 
 
@@ -158,7 +157,7 @@ def test_a_process_that_dies_ends_it_with_its_log(tmp_path: Path) -> None:
         run.wait_until_ready()
         [projector] = [pid for pid in run.started if "projector" in psutil.Process(pid).cmdline()]
         os.kill(projector, signal.SIGKILL)
-        assert run.process.wait(END_SECONDS) == 1
+        assert run.process.wait(PATIENCE_SECONDS) == 1
         assert "`projector` ended by itself, with status -9." in run.output
         assert "projector starts" in run.output
         [logs] = re.findall(r"^All logs: (.+)$", run.output, re.MULTILINE)
@@ -180,7 +179,7 @@ def test_what_cannot_work_is_told_at_once(
     tmp_path: Path, arguments: tuple[str, ...], variables: dict[str, str], status: int, message: str
 ) -> None:
     with running(tmp_path, "--no-live", "--port", "0", *arguments, **variables) as run:
-        assert run.process.wait(END_SECONDS) == status
+        assert run.process.wait(PATIENCE_SECONDS) == status
         assert message in run.output
         assert "Traceback" not in run.output
         assert run.nothing_is_left()
@@ -189,7 +188,10 @@ def test_what_cannot_work_is_told_at_once(
 def test_without_a_terminal_figures_are_lines(tmp_path: Path) -> None:
     with running(tmp_path, "--port", "0") as run:
         run.wait_until_ready()
-        wait_until(lambda: re.search(r"applied \d+ .*lag \d+ .*requests \d+", run.output), "a line of figures", 5)
+        wait_until(
+            lambda: re.search(r"applied \d+ .*lag \d+ .*requests \d+", run.output),
+            "a line of figures",
+        )
         assert "\x1b" not in run.output
         run.process.send_signal(signal.SIGINT)
-        assert run.process.wait(END_SECONDS) == 0
+        assert run.process.wait(PATIENCE_SECONDS) == 0

@@ -12,6 +12,7 @@ from tests.service import next_mapping, stored
 from tests.service.api_server import LEADS
 from tests.service.changes import Changes, Reader, Writer
 from tests.service.leadview import Leadview
+from tests.waiting import PATIENCE_SECONDS, assert_within
 
 pytestmark = pytest.mark.apache
 
@@ -19,7 +20,7 @@ NEXT = (sys.executable, "-m", "tests.service.next_mapping")
 
 
 def get(port: int, path: str) -> bytes:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
     try:
         connection.request("GET", path)
         return connection.getresponse().read()
@@ -48,7 +49,10 @@ def test_a_mapping_change_while_both_versions_run(leadview: Leadview, monkeypatc
         reader.start()
         port = free_port()
         new = leadview.start("run", command=NEXT, metrics_port=port)
-        wait_until(lambda: metric(port, "leadview_projector_rebuild_due") == 1, "metrics say that a rebuild is due", 15)
+        wait_until(
+            lambda: metric(port, "leadview_projector_rebuild_due") == 1,
+            "metrics say that a rebuild is due",
+        )
         assert "a rebuild is due" in new.log.read_text()
         done = leadview.run("status", command=NEXT)
         assert "rebuild due: this program has mapping version 2" in done
@@ -58,18 +62,20 @@ def test_a_mapping_change_while_both_versions_run(leadview: Leadview, monkeypatc
         assert "leads.referrer_length" in done
         assert "Not promoted" in done
         assert "was started with mapping version 2, this program has 1" in leadview.run("rebuild")
-        wait_until(lambda: "standing by" in old.log.read_text(), "the old program stands by", 15)
+        wait_until(lambda: "standing by" in old.log.read_text(), "the old program stands by")
         old.kill()
         old = leadview.start("run")
         done = leadview.run("promote", "--allow", "leads.referrer_length", command=NEXT)
         assert done.status == 0, done.output
         assert "0 differ: 0 missing, 0 extra, 0 changed" in done
-        wait_until(lambda: metric(port, "leadview_projector_rebuild_due") == 0, "no rebuild is due any more", 15)
+        wait_until(lambda: metric(port, "leadview_projector_rebuild_due") == 0, "no rebuild is due any more")
         done = leadview.run("status", command=NEXT)
         assert "rebuild due" not in done
         assert "former" in done
         path = LEADS + changes.leads[0]
-        wait_until(lambda: "referrer_length" in api.get(path, key=changes.key).json, "the API serves the new field", 3)
+        assert_within(
+            3, lambda: "referrer_length" in api.get(path, key=changes.key).json, "the API serves the new field"
+        )
         reader.stop()
     writer.stop()
     leadview.wait_until_current()

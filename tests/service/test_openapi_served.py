@@ -10,10 +10,10 @@ import pytest
 from schemas import names
 from schemas.layouts import NO_CONTACT
 from schemas.openapi import examples
-from schemas.settings import ApiSettings
-from tests.service.api_server import CONTACTS, LEADS, ApiServer, running_api
+from tests.service.api_server import CONTACTS, LEADS, ApiServer, patient, running_api
 from tests.service.records import Caller, Records, head
 from tests.service.services import RedisService
+from tests.waiting import PATIENCE_SECONDS
 
 BODY_PLACE = {LEADS: bytes(6), CONTACTS: bytes(3 + 28)}
 
@@ -21,7 +21,7 @@ BODY_PLACE = {LEADS: bytes(6), CONTACTS: bytes(3 + 28)}
 @pytest.fixture
 def api(redis_server: RedisService) -> Iterator[ApiServer]:
     generous = "1000000/1s"
-    settings = ApiSettings(redis_url=redis_server.url, key_rate_limit=generous, organization_rate_limit=generous)
+    settings = patient(redis_server.url, key_rate_limit=generous, organization_rate_limit=generous)
     with running_api(settings) as api:
         yield api
 
@@ -55,5 +55,5 @@ def test_schemathesis_finds_no_failure(api: ApiServer, caller: Caller, *, with_k
     command += ["--seed", "1", "--continue-on-failure", "--no-color"]
     if with_key:
         command += ["--header", f"Authorization: {caller.authorization}"]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    found = subprocess.run(command, capture_output=True, text=True, timeout=10 * PATIENCE_SECONDS, check=False)
     assert found.returncode == 0, found.stdout[-6000:] + found.stderr[-2000:]

@@ -21,11 +21,12 @@ from tests.crm import Message
 from tests.service.bad_deploy import REASON
 from tests.service.flow import ask
 from tests.service.leadview import Leadview
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.apache
 
 RECORDS = int(os.environ.get("LEADVIEW_TEST_POISON_RECORDS", "5000"))
-SECONDS = 30 + RECORDS / 500
+SECONDS = 2 * PATIENCE_SECONDS + RECORDS / 500
 BAD_DEPLOY = (sys.executable, "-m", "tests.service.bad_deploy")
 
 POISON: list[Callable[[Message], Message]] = [
@@ -74,7 +75,7 @@ def test_a_bad_deploy(leadview: Leadview) -> None:
     leadview.publish(
         crm.lead(version, id=lead, referrer=f"v{version}") for version in range(4, 4 + rounds) for lead in leads
     )
-    wait_until(lambda: ask(port, "/healthz")[0] == 503, "the line is halted", 30)
+    wait_until(lambda: ask(port, "/healthz")[0] == 503, "the line is halted")
     problem = ask(port, "/healthz")[1]["problems"][0]
     assert REASON in problem
     assert "of the last 1000 records are bad" in problem
@@ -102,7 +103,7 @@ def test_parked_events_of_one_lead_are_driven_again_in_their_order(leadview: Lea
     leadview.publish(crm.lead(version, id=lead, referrer=f"v{version}") for version in range(1, 5) for lead in leads)
     leadview.publish([crm.deleted(Kind.LEAD, 5, leads[0]), crm.tombstone(Kind.LEAD, leads[1])])
     leadview.start("run", command=BAD_DEPLOY)
-    wait_until(lambda: len(_letters(leadview)) == 22, "all are parked", 20)
+    wait_until(lambda: len(_letters(leadview)) == 22, "all are parked")
     assert leadview.documents() == {}
     done = leadview.run("dead-letters", "redrive")
     assert "22 redriven, 0 still bad" in done

@@ -20,7 +20,7 @@ from tests.histories import traffic
 from tests.service.api_server import LEADS, running_api
 from tests.service.flow import Flow
 from tests.service.services import Kafka, not_available
-from tests.waiting import wait_until
+from tests.waiting import seconds_until, wait_until
 
 AT = Partition("crm.leads", 0)
 
@@ -54,7 +54,8 @@ async def test_a_failover_that_loses_acknowledged_writes(
             await flow.settled()  # acknowledged, and covered
             assert api.get(LEADS + crm.LEAD, key=key).json["stage"] == "STALE"
             redis.fail_over()
-            await wait_until(lambda: api.get(LEADS + crm.LEAD, key=key).status == 200, "the API is back", 1.5)
+            seconds = await seconds_until(lambda: api.get(LEADS + crm.LEAD, key=key).status == 200, "the API is back")
+            assert seconds < 1.5
             await flow.settled()
             assert api.get(LEADS + crm.LEAD, key=key).json["stage"] == "STALE"
 

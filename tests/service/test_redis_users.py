@@ -53,7 +53,10 @@ async def test_the_example_is_enough(kafka: Kafka, topic_prefix: str, server: Re
     key = mint(crm.ORGANIZATION)
     with Flow(kafka, topic_prefix, server, tmp_path) as flow:
         flow.create_topics(partitions=1)
-        flow.publish(crm.organization(1), crm.api_key(1, hash=key_hash(key)), crm.contact(1), crm.lead(1))
+        limits = {"key": {"quota": 100, "window_seconds": 360_000}}  # nothing comes back while the test runs
+        flow.publish(
+            crm.organization(1, rate_limits=limits), crm.api_key(1, hash=key_hash(key)), crm.contact(1), crm.lead(1)
+        )
         projector = access("leadview-projector")
         flow.start(**projector)
         await flow.settled()

@@ -17,6 +17,7 @@ from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer, RedisServerMissing
 from devstack.waiting import wait_until
 from tests.service.services import Kafka, RedisService
+from tests.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 HEADERS: list[tuple[str, str | bytes | None]] = [("ce_id", b"1"), ("ce_type", b"crm.lead.changed")]
@@ -35,10 +36,10 @@ def produce_and_read_back(bootstrap_servers: str, topic: str) -> list[tuple[obje
     producer = Producer({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     producer.produce(topic, key="k", value="v", headers=HEADERS, partition=1, timestamp=1_700_000_000_000)
     producer.produce(topic, key="k", value=None, partition=1, timestamp=1_700_000_000_001)
-    assert producer.flush(20) == 0
+    assert producer.flush(PATIENCE_SECONDS) == 0
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "readers", "log_level": 0})
     consumer.assign([TopicPartition(topic, 1, OFFSET_BEGINNING)])
-    records = consumer.consume(2, timeout=20)
+    records = consumer.consume(2, timeout=PATIENCE_SECONDS)
     consumer.close()
     return [(r.offset(), r.key(), r.value(), r.headers(), r.timestamp()[1]) for r in records]
 
@@ -139,6 +140,7 @@ ORPHANAGE = """
 import sys, time
 from pathlib import Path
 from devstack.{module} import {server}
+from tests.waiting import PATIENCE_SECONDS
 server = {server}.start(Path(sys.argv[1]))
 print(*getattr(server, "pids", None) or [server.pid], flush=True)
 time.sleep(60)
@@ -167,4 +169,4 @@ def test_servers_die_with_their_parent(
         assert pids
         assert all(is_alive(pid) for pid in pids)
         parent.send_signal(end)
-    wait_until(lambda: not any(is_alive(pid) for pid in pids), "the servers are gone", 10)
+    wait_until(lambda: not any(is_alive(pid) for pid in pids), "the servers are gone")

@@ -178,7 +178,7 @@ def test_repaired_in_place(leadview: Leadview) -> None:
     with leadview.api() as api:
         reader = Reader(api.port, changes, 1)
         reader.start()
-        wait_until(lambda: reader.answers > 0, "the reader reads", 10)
+        wait_until(lambda: reader.answers > 0, "the reader reads")
         spoiled = Planter(leadview, 1)
 
         spoiled.missing()

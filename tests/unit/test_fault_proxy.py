@@ -9,6 +9,7 @@ from contextlib import closing, suppress
 import pytest
 
 from tests.chaos.proxy import CALM, FaultProxy, Mood
+from tests.waiting import PATIENCE_SECONDS
 
 TEXT = bytes(range(256)) * 40
 
@@ -53,7 +54,7 @@ def proxy(upstream: int) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def connection(proxy: FaultProxy) -> Iterator[socket.socket]:
-    with closing(socket.create_connection(("127.0.0.1", proxy.port), timeout=5)) as connection:
+    with closing(socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE_SECONDS)) as connection:
         assert echoed(connection, b"hello") == b"hello"
         yield connection
 
@@ -88,7 +89,7 @@ def test_a_stall_keeps_the_connection_and_what_was_sent(proxy: FaultProxy, conne
     with pytest.raises(TimeoutError):
         connection.recv(10)
     proxy.mood = CALM
-    connection.settimeout(5)
+    connection.settimeout(PATIENCE_SECONDS)
     assert connection.recv(10) == b"later"
 
 
@@ -96,13 +97,13 @@ def test_reset(proxy: FaultProxy, connection: socket.socket) -> None:
     proxy.reset()
     with suppress(ConnectionResetError):
         assert connection.recv(10) == b""
-    with closing(socket.create_connection(("127.0.0.1", proxy.port), timeout=5)) as again:
+    with closing(socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE_SECONDS)) as again:
         assert echoed(again, TEXT) == TEXT
 
 
 def test_refused(proxy: FaultProxy) -> None:
     proxy.mood = Mood(refusing=True)
-    refused = socket.create_connection(("127.0.0.1", proxy.port), timeout=5)
+    refused = socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE_SECONDS)
     with closing(refused), suppress(ConnectionResetError):
         assert refused.recv(10) == b""
 

@@ -36,6 +36,13 @@ async def test_in_vain_it_says_what_for_and_what_it_saw() -> None:
         await wait_until(list, "the moon is blue", timeout=0)
 
 
+async def test_it_is_asked_once_more_after_the_deadline() -> None:
+    """A machine that stood still until then is no reason to give up."""
+    answers = iter([False, True])
+    await wait_until(lambda: next(answers), "ready", timeout=0.001)
+    assert list(answers) == []
+
+
 async def test_other_errors_go_through() -> None:
     with pytest.raises(ZeroDivisionError):
         await wait_until(lambda: 1 / 0, "never")

@@ -2,25 +2,27 @@
 
 import socket
 import struct
-import time
 from contextlib import suppress
 
 import psutil
 import pytest
 
+from api.edge import Edge
 from devstack.waiting import wait_until
 from tests.service.api_server import LEADS
-from tests.service.hostile import Target
+from tests.service.hostile import Target, target
 from tests.service.records import Caller
+from tests.service.services import RedisService
+from tests.stopwatch import Stopwatch
 
 
 def flood(api: Target, head: bytes, piece: bytes, seconds: float, *, read: bool) -> float:
     """Sends as much as is taken; answers how long a request of somebody else took at worst meanwhile, in seconds."""
-    slowest, until = 0.0, time.monotonic() + seconds
-    with api.connect() as connection:
+    slowest = 0.0
+    with api.connect() as connection, Stopwatch() as stopwatch:
         connection.sendall(head)
         connection.setblocking(False)
-        while time.monotonic() < until:
+        while stopwatch.seconds < seconds:
             try:
                 with suppress(BlockingIOError):
                     connection.send(piece)
@@ -28,9 +30,9 @@ def flood(api: Target, head: bytes, piece: bytes, seconds: float, *, read: bool)
                     connection.recv((1 << 20) if read else 0)
             except ConnectionError:
                 return slowest
-            started = time.monotonic()
+            started = stopwatch.seconds
             assert api.get("/healthz").status == 200
-            slowest = max(slowest, time.monotonic() - started)
+            slowest = max(slowest, stopwatch.seconds - started)
     return slowest
 
 
@@ -65,8 +67,12 @@ def open_connections(api: Target) -> int:
     )
 
 
-def test_who_reads_no_answers_is_put_out(api: Target, caller: Caller) -> None:
-    with socket.socket() as connection:
+class Impatient(Edge):
+    stalled_seconds = 0.3
+
+
+def test_who_reads_no_answers_is_put_out(redis_server: RedisService) -> None:
+    with target(redis_server, edge=Impatient) as api, socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(("127.0.0.1", api.port))
         connection.setblocking(False)
@@ -77,7 +83,8 @@ def test_who_reads_no_answers_is_put_out(api: Target, caller: Caller) -> None:
                 sent += connection.send(openapi)
             except BlockingIOError:
                 break
-        wait_until(lambda: open_connections(api) == 0, "the server has closed it", 5)
+        wait_until(lambda: open_connections(api) == 0, "the server has closed it")
+        assert api.log.severe == []
 
 
 def test_pipelined_requests_of_a_client_that_is_gone(api: Target, caller: Caller, lead: str) -> None:

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from projector.applier import Applier
 
-from projector import command
 from projector.record import Kind
+from projector.redis import calls
+from projector.redis.applier import Applier
 from projector.redis.calls import Command
 from projector.redis.store import Store
 from schemas.settings import ProjectorSettings
@@ -46,7 +46,7 @@ async def test_the_script_names_a_contact_only_if_a_lead_has_left_it(
     projection: Projection, update: list[Message], reply: list[Any]
 ) -> None:
     await projection.apply(*(message.record(offset) for offset, message in enumerate(STORED)))
-    [call] = command.calls([intent_of(message.record(offset)) for offset, message in enumerate(update, start=9)], (1,))
+    [call] = calls.calls([intent_of(message.record(offset)) for offset, message in enumerate(update, start=9)], (1,))
     assert await projection.store.run([call.command]) == [reply]
 
 
@@ -55,7 +55,7 @@ async def test_each_generation_names_its_own_former_contact(projection: Projecti
     await projection.apply(crm.lead(1).record(0), generations=(1, 2))
     await projection.apply(crm.lead(2, contact_id=crm.OTHER_CONTACT).record(1), generations=(1,))
     update = intent_of(crm.lead(3, contact_id=crm.OTHER_CONTACT).record(2))
-    [call] = command.calls([update], (1, 2))
+    [call] = calls.calls([update], (1, 2))
     assert await projection.store.run([call.command]) == [[b"1", 0, FORMER]]
 
 

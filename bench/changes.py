@@ -1,9 +1,12 @@
-"""Changes of leads and contacts that Leadview has already, each with a mark that tells when it is served."""
+"""Changes of leads and contacts that Leadview has already: with a mark that tells when it is served, or as people make
+them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from bench import requests
 from bench.crm import Tenant
@@ -12,6 +15,7 @@ from projector.record import Kind, Record
 
 FIRST_VERSION = 1_000
 """Above those of all sample data."""
+_LATER = "2026-03-02T09:30:00Z"
 
 
 class Changes:
@@ -45,6 +49,31 @@ class Changes:
 def changed(record: Record, version: int, mark: str) -> bytes:
     """The event of a lead or contact as one of this version; what it shows contains the mark."""
     event = msgspec.json.decode(record.value or b"")
+    return _encode(event, version, {"referrer" if record.kind == Kind.LEAD else "email": mark})
+
+
+def another_note(lead: Record) -> Record:
+    """A newer record of the lead, whose contact stays."""
+    event = msgspec.json.decode(lead.value or b"")
+    counts = event["data"].get("counts") or {}
+    fields = {"updated_at": _LATER, "counts": counts | {"notes": (counts.get("notes") or 0) + 1}}
+    return replace(lead, value=_encode(event, FIRST_VERSION, fields))
+
+
+def another_custom_field(contact: Record) -> Record:
+    """A newer record of the contact; what its leads show of it stays."""
+    event = msgspec.json.decode(contact.value or b"")
+    custom_fields = (event["data"].get("custom_fields") or {}) | {"last_call": "2026-03-02"}
+    return replace(contact, value=_encode(event, FIRST_VERSION, {"updated_at": _LATER, "custom_fields": custom_fields}))
+
+
+def another_phone_number(contact: Record) -> Record:
+    """A newer record of the contact, which changes what each of its leads shows."""
+    event = msgspec.json.decode(contact.value or b"")
+    return replace(contact, value=_encode(event, FIRST_VERSION, {"updated_at": _LATER, "phone": "+49 30 55501234"}))
+
+
+def _encode(event: dict[str, Any], version: int, fields: Mapping[str, Any]) -> bytes:
     event["id"] = f"change-{version}"
-    event["data"] |= {"version": version, "referrer" if record.kind == Kind.LEAD else "email": mark}
+    event["data"] |= {"version": version, **fields}
     return msgspec.json.encode(event)

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from bench.benchmark import MeasurementFailed, Metric, Subject, Values
 from bench.cores import pinned
+from bench.lab import Lab
 from bench.server import ROOT
 from bench.traffic import PREFIX
 
@@ -24,6 +25,8 @@ SUBJECTS = (
 )
 QUIX = Subject("quix-streams", "peer", "Quix Streams with its Redis sink")
 QUIX_PYTHON = ROOT / "build" / "quix" / "bin" / "python"
+ONE_AT_A_TIME = 10_000
+"""Records of a measurement of the peers that await each write: they take ten times as long for a record."""
 _TIMEOUT_SECONDS = 120.0
 _SCRIPT = ROOT / "bench" / "peers" / "quix_streams.py"
 
@@ -35,6 +38,32 @@ class Topics(Struct, frozen=True):
     partitions: int
     count: int
     prefix: str = PREFIX
+
+
+class Peer(Struct, frozen=True):
+    """A peer or limit that this machine can run. `most_records` bounds a measurement; 0 is no bound."""
+
+    name: str
+    most_records: int = 0
+
+    def measure(self, topics: Topics, redis_url: str, cores: set[int] | None) -> Values:
+        """Run one process of it. Raises MeasurementFailed."""
+        if self.name == QUIX.name:
+            return measure_quix(topics, redis_url, cores)
+        return measure(self.name.replace("-", "_"), topics, redis_url, 1, cores, min(topics.count, self.most_records))
+
+    def store_all(self, topics: Topics, redis_url: str, cores: set[int] | None) -> None:
+        """Let it write all records, however long it takes. Raises MeasurementFailed."""
+        Peer(self.name).measure(topics, redis_url, cores)
+
+
+def runnable(lab: Lab) -> list[Peer]:
+    """The peers that this machine can run. `lab` is told why another one is left out."""
+    peers = [Peer("plain-set"), Peer("one-at-a-time", ONE_AT_A_TIME), Peer("one-set-at-a-time", ONE_AT_A_TIME)]
+    if QUIX_PYTHON.exists():
+        return [*peers, Peer(QUIX.name)]
+    lab.leave_out(QUIX.name, "not installed (make bench-quix)")
+    return peers
 
 
 class _Figures(Struct):

@@ -11,10 +11,9 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from bench import consuming_peers, pipeline, projectors
 from bench.benchmark import OURS, Bar, Measure, Subject, Values
-from bench.consuming_peers import CPU, RATE, SUBJECTS, Topics
+from bench.consuming_peers import CPU, ONE_AT_A_TIME, RATE, SUBJECTS, Topics
 from bench.cores import pinned, place
 from bench.lab import Lab, client
-from bench.projector import ONE_AT_A_TIME
 from bench.traffic import Traffic, publish
 from devstack.apache_kafka import ApacheKafka
 from devstack.child import Child

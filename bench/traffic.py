@@ -36,6 +36,18 @@ class Traffic:
         self._random.shuffle(found)
         return found[:count]
 
+    def contacts_and_leads(self, leads: int) -> tuple[list[Record], list[Record]]:
+        """So many new leads, and before them their contacts; both in any order."""
+        contacts: list[Record] = []
+        of_them: list[Record] = []
+        while len(of_them) < leads:
+            contact, *its_leads = next(self._contacts)
+            contacts.append(contact)
+            of_them += its_leads
+        self._random.shuffle(contacts)
+        self._random.shuffle(of_them)
+        return contacts, of_them
+
     def _contacts_with_leads(self) -> Iterator[list[Record]]:
         for tenant, fan_out in zip(cycle(self.tenants), cycle(_LEADS_OF_A_CONTACT)):
             contact, lead = self._crm.lead_and_contact(tenant)

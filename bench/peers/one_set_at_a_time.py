@@ -18,7 +18,8 @@ async def main(mine: Share) -> None:
         event = json.loads(message.value)
         data = event["data"]
         document = {name: value for name, value in data.items() if name != "version"}
-        await redis.set(f"{message.topic}:{data['organization_id']}:{data['id']}", json.dumps(document))
+        kind = message.topic.removeprefix(mine.prefix)
+        await redis.set(f"{kind}:{data['organization_id']}:{data['id']}", json.dumps(document))
         if clock.add(1):
             break
     clock.print()

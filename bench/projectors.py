@@ -1,4 +1,4 @@
-"""Processes of the projector as it is delivered: starting them, their progress, and their costs."""
+"""Processes of the projector as it is delivered: how they are started, how far they are, and what they cost."""
 
 import os
 import sys
@@ -20,7 +20,7 @@ from devstack.child import Child
 from devstack.redis_server import RedisServer
 from schemas import names
 
-REDIS_CPU = Metric("Redis CPU a record", "µs")
+REDIS_CPU = Metric("Redis CPU per record", "µs")
 METRICS = (RATE, CPU, REDIS_CPU)
 
 _ACCESS_TOPICS = ("organizations", "api-keys")
@@ -40,7 +40,7 @@ def start(
     prefix: str = PREFIX,
     group: str = GROUP,
 ) -> Child:
-    """`python -m projector <words>`, with no setting but where the servers are."""
+    """Start `python -m projector <words>`. Only the addresses, the group and the topic prefix are set."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LEADVIEW_")}
     environment |= {"LEADVIEW_REDIS_URL": redis_url, "LEADVIEW_KAFKA_BOOTSTRAP_SERVERS": kafka}
     environment |= {"LEADVIEW_GROUP_ID": group, "LEADVIEW_TOPIC_PREFIX": prefix, "PYTHONPATH": str(ROOT)}
@@ -53,13 +53,13 @@ def start(
 
 
 def create_topics(kafka: ApacheKafka, partitions: int, prefix: str = PREFIX) -> None:
-    """The four topics, with so many partitions each."""
+    """Create the four topics, each with this number of partitions."""
     for topic in (*DOCUMENT_TOPICS, *_ACCESS_TOPICS):
         kafka.create_topic(prefix + topic, partitions)
 
 
 def covered(redis: Redis, partitions: int, prefix: str = PREFIX) -> int:
-    """Records of leads and contacts that are covered by a checkpoint."""
+    """The number of records of leads and contacts that are covered by a checkpoint."""
     fields = [names.position(prefix + topic, number) for topic in DOCUMENT_TOPICS for number in range(partitions)]
     values: list[bytes | None] = redis.hmget(names.POSITIONS, fields)  # type: ignore[assignment]
     return sum(int(value.split()[0]) for value in values if value)

@@ -1,1 +1,1 @@
-"""Measures Leadview beside what a user would take instead, and beside the limits: see README.md."""
+"""Measures Leadview beside the programs that a user would take instead, and beside the limits: see README.md."""

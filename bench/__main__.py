@@ -1,5 +1,5 @@
-"""`python -m bench [names…] [--quick] [--into <directory>]`: run benchmarks, print tables, write results, charts and
-the figures of the README and of `docs/capacity.md`."""
+"""`python -m bench [names…] [--quick] [--into <directory>]` runs benchmarks, prints tables, and writes the results, the
+charts, and the figures in the README and in `docs/capacity.md`."""
 
 import argparse
 import sys
@@ -13,12 +13,12 @@ from bench.benchmark import Benchmark, MeasurementFailed
 from bench.catalogue import BENCHMARKS
 from bench.lab import Lab
 
-_HERE = Path(__file__).parent
-_QUICK = _HERE.parent / "build" / "bench"
+_DIRECTORY = Path(__file__).parent
+_QUICK_DIRECTORY = _DIRECTORY.parent / "build" / "bench"
 
 
 def main() -> int:
-    """The exit status: 1 where a benchmark could not be run. A missed bar is a result, not a failure."""
+    """Returns the exit status: 1 if a benchmark could not be run. A missed target is a result, not a failure."""
     arguments = _arguments()
     console = Console(width=None if sys.stdout.isatty() else 160)
     failed = False
@@ -37,26 +37,28 @@ def _run(benchmark: Benchmark, arguments: argparse.Namespace, console: Console) 
         outcome = rounds.run(benchmark, lab, status.update)
     table.show(outcome, console)
     path = arguments.into / "results.json"
-    kept = results.read(path)
-    kept.benchmarks[outcome.name] = outcome
-    results.write(path, kept)
+    all_results = results.read(path)
+    all_results.benchmarks[outcome.name] = outcome
+    results.write(path, all_results)
     chart.write(arguments.into / "charts", outcome)
-    if arguments.into == _HERE:
-        pages.write(kept)
+    if arguments.into == _DIRECTORY:
+        pages.write(all_results)
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="bench", description="Measure Leadview beside its peers and limits.")
+    parser = argparse.ArgumentParser(prog="bench", description="Measures Leadview beside its peers and limits.")
     names = {benchmark.name: benchmark for benchmark in BENCHMARKS}
-    parser.add_argument("names", nargs="*", metavar="name", help=f"one of: {', '.join(names)}; all where none is named")
-    parser.add_argument("--quick", action="store_true", help="a few seconds each; figures mean little")
-    parser.add_argument("--into", type=Path, help="where results.json and charts go (bench, or build/bench if quick)")
+    parser.add_argument("names", nargs="*", metavar="name", help=f"one of: {', '.join(names)}; without names, all run")
+    parser.add_argument("--quick", action="store_true", help="a few seconds for each; the figures mean little")
+    parser.add_argument(
+        "--into", type=Path, help="directory of results.json and charts (default: bench; if quick: build/bench)"
+    )
     arguments = parser.parse_args()
     unknown = [name for name in arguments.names if name not in names]
     if unknown:
         parser.error(f"no such benchmark: {', '.join(unknown)} (there are: {', '.join(names)})")
     arguments.benchmarks = [names[name] for name in arguments.names or names]
-    arguments.into = arguments.into or (_QUICK if arguments.quick else _HERE)
+    arguments.into = arguments.into or (_QUICK_DIRECTORY if arguments.quick else _DIRECTORY)
     return arguments
 
 

@@ -5,19 +5,23 @@ from contextlib import ExitStack
 from functools import partial
 
 from bench import candidates, redis_benchmark
-from bench.benchmark import Bar, Measure, Metric, Subject, Values
+from bench.benchmark import Measure, Metric, Subject, Target, Values
 from bench.candidates import SUBJECTS, Stage
 from bench.lab import Lab
 from bench.server import Server
 
 RATE = Metric("throughput", "requests/s", more_is_better=True, chart=True)
-CPU = Metric("CPU a request", "µs", chart=True)
-REDIS_CPU = Metric("Redis CPU a request", "µs")
+CPU = Metric("CPU per request", "µs", chart=True)
+REDIS_CPU = Metric("Redis CPU per request", "µs")
 P50 = Metric("p50", "ms")
 P99 = Metric("p99", "ms", chart=True)
 P999 = Metric("p99.9", "ms")
 METRICS = (RATE, CPU, REDIS_CPU, P50, P99, P999)
-_LIMIT = Subject("redis-benchmark", "limit", "the same script calls, 16 together: what this Redis could serve at most")
+_LIMIT = Subject(
+    "redis-benchmark",
+    "limit",
+    "the same script calls, 16 in a pipeline: the most that this Redis serves",
+)
 _CASE = "64 connections"
 _SECONDS = 5.0
 
@@ -25,34 +29,34 @@ _SECONDS = 5.0
 class Api:
     name = "api"
     what = (
-        "A full request (key, access, both limits, ETag, a document of about 1 KB) to one worker over 64 connections "
-        "that ask again as soon as they have their answer."
+        "Full requests (key, access, both rate limits, ETag, a document of about 1 KB) to one worker. Each of 64 "
+        "connections sends its next request as soon as it has its response."
     )
     metrics = METRICS
     subjects = (*SUBJECTS, _LIMIT)
-    bars = (
-        Bar(RATE.name, _CASE, 1.0, at_least=True, against="starlette-constant"),
-        Bar(RATE.name, _CASE, 3.0, at_least=True, against="idiomatic"),
-        Bar(RATE.name, _CASE, 0.75, at_least=True, against="nginx-lua"),
-        Bar(P99.name, _CASE, 3 / 2.8, at_least=False, against="nginx-lua"),
+    targets = (
+        Target(RATE.name, _CASE, 1.0, at_least=True, against="starlette-constant"),
+        Target(RATE.name, _CASE, 3.0, at_least=True, against="idiomatic"),
+        Target(RATE.name, _CASE, 0.75, at_least=True, against="nginx-lua"),
+        Target(P99.name, _CASE, 3 / 2.8, at_least=False, against="nginx-lua"),
     )
     rounds = 5
-    anew = True
+    restarts_each_round = True
 
-    def cases(self, lab: Lab) -> Sequence[str]:  # noqa: ARG002 - the shape of a benchmark
+    def cases(self, lab: Lab) -> Sequence[str]:  # noqa: ARG002 - required by Benchmark
         return (_CASE,)
 
     def prepare(self, lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
         stage = candidates.set_up(lab, stack)
-        found = measures(lab, stage)
-        calls = redis_benchmark.measure(lab, stage)
-        if calls is not None:
-            found[_LIMIT.name] = partial(_measure_limit, lab, stage, calls)
-        return found
+        by_subject = measures(lab, stage)
+        run_calls = redis_benchmark.runner(lab, stage)
+        if run_calls is not None:
+            by_subject[_LIMIT.name] = partial(_measure_limit, lab, stage, run_calls)
+        return by_subject
 
 
 def measures(lab: Lab, stage: Stage) -> dict[str, Measure]:
-    """Measures of all servers of a stage; a case begins with the number of connections, `64 connections`."""
+    """Returns a measure for each server of the stage. The name of a case begins with the number of connections."""
     return {name: partial(_measure, lab, stage, server) for name, server in stage.servers.items()}
 
 
@@ -69,7 +73,7 @@ def _measure(lab: Lab, stage: Stage, server: Server, case: str) -> Values:
     }
 
 
-def _measure_limit(lab: Lab, stage: Stage, calls: redis_benchmark.Calls, _: str) -> Values:
+def _measure_limit(lab: Lab, stage: Stage, run_calls: redis_benchmark.RunCalls, _: str) -> Values:
     before = stage.redis_cpu_seconds()
-    rate, count = calls(lab.seconds(_SECONDS))
+    rate, count = run_calls(lab.seconds(_SECONDS))
     return {RATE.name: rate, REDIS_CPU.name: (stage.redis_cpu_seconds() - before) / count * 1e6}

@@ -1,21 +1,21 @@
-"""The API by number of connections."""
+"""The API's throughput and latency over different numbers of connections."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
 from bench import api, candidates
-from bench.benchmark import Bar, Measure
+from bench.benchmark import Measure, Target
 from bench.lab import Lab
 
 
 class ApiConnections:
     name = "api-connections"
-    what = "The same request to one worker over 1, 16 and 256 connections."
+    what = "The requests of `api` to one worker, over 1, 16 and 256 connections."
     metrics = api.METRICS
     subjects = candidates.SUBJECTS
-    bars: Sequence[Bar] = ()
+    targets: Sequence[Target] = ()
     rounds = 3
-    anew = True
+    restarts_each_round = True
 
     def cases(self, lab: Lab) -> Sequence[str]:
         return ("16 connections",) if lab.quick else ("1 connection", "16 connections", "256 connections")

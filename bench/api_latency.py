@@ -1,4 +1,4 @@
-"""The API's latency at fixed rates."""
+"""The API's latency at fixed request rates."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -6,7 +6,7 @@ from functools import partial
 
 from bench import candidates
 from bench.api import CPU, P50, P99, P999
-from bench.benchmark import Bar, Measure, Metric, Values
+from bench.benchmark import Measure, Metric, Target, Values
 from bench.candidates import Stage
 from bench.lab import Lab
 from bench.server import Server
@@ -20,14 +20,15 @@ _SECONDS = 5.0
 class ApiLatency:
     name = "api-latency"
     what = (
-        "Latency where requests come at a fixed rate whatever the server does (open loop, 64 connections), from when a "
-        "request was due. Who answers fewer than come is overloaded: then its latency grows as long as one measures."
+        "Latency when requests arrive at a fixed rate, however fast the server is (open loop, 64 connections). It is "
+        "counted from the time at which a request was due. A server that handles fewer requests than arrive is "
+        "overloaded: its latency grows as long as the measurement lasts."
     )
     metrics = (_REACHED, P50, P99, P999, CPU, _LATE)
     subjects = candidates.SUBJECTS
-    bars: Sequence[Bar] = ()
+    targets: Sequence[Target] = ()
     rounds = 3
-    anew = True
+    restarts_each_round = True
 
     def cases(self, lab: Lab) -> Sequence[str]:
         return ("1000 requests/s",) if lab.quick else ("2000 requests/s", "10000 requests/s", "20000 requests/s")

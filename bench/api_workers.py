@@ -1,10 +1,10 @@
-"""The API with two workers."""
+"""The API's throughput and latency with two workers."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
 from bench import api, candidates
-from bench.benchmark import Bar, Measure
+from bench.benchmark import Measure, Target
 from bench.lab import Lab
 
 _CASE = "64 connections, two workers"
@@ -13,16 +13,16 @@ _CASE = "64 connections, two workers"
 class ApiWorkers:
     name = "api-workers"
     what = (
-        "The same request to two workers over 64 connections. On two cores they share these with Redis and the load, "
-        "so that it is the whole machine that is measured."
+        "The requests of `api` to two workers over 64 connections. On two cores the workers share both with Redis and "
+        "the load, so the whole machine is measured."
     )
     metrics = api.METRICS
     subjects = candidates.SUBJECTS
-    bars: Sequence[Bar] = ()
+    targets: Sequence[Target] = ()
     rounds = 3
-    anew = True
+    restarts_each_round = True
 
-    def cases(self, lab: Lab) -> Sequence[str]:  # noqa: ARG002 - the shape of a benchmark
+    def cases(self, lab: Lab) -> Sequence[str]:  # noqa: ARG002 - required by Benchmark
         return (_CASE,)
 
     def prepare(self, lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:

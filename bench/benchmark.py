@@ -1,8 +1,7 @@
-"""The shape of a benchmark: who is measured (subjects), under what (cases), in which numbers (metrics), and which
-ratios must hold (bars). A file each; `catalogue` lists them.
+"""The interface of a benchmark: its subjects (the programs that are measured), cases, metrics and targets.
 
-The runner (`rounds`) asks every subject in turn for every case, again and again, so that a machine that is slow for
-a while is slow for all of them.
+Each benchmark is a file; `catalogue` lists them. The runner (`rounds`) measures every subject in turn for every case,
+round after round. So a machine that is slow for a while is slow for all subjects.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,16 +12,16 @@ from msgspec import Struct
 
 from bench.lab import Lab
 
-OURS = "leadview"
+LEADVIEW = "leadview"
 
 Values = Mapping[str, float]
-"""What one measurement found: number by the metric's name."""
+"""The result of one measurement: a number for each metric's name."""
 Measure = Callable[[str], Values]
-"""Measures a subject once, for the case of that name."""
+"""Measures a subject once, for the case of this name."""
 
 
 class MeasurementFailed(RuntimeError):
-    """A subject did not do what is to be measured: it refused requests, or ended."""
+    """A subject did not do the work that is measured: for example, it refused requests, or its process ended."""
 
 
 class Metric(Struct, frozen=True):
@@ -30,20 +29,23 @@ class Metric(Struct, frozen=True):
     unit: str
     more_is_better: bool = False
     chart: bool = False
-    """Is there a chart of it?"""
+    """Whether a chart of it is drawn."""
 
 
 class Subject(Struct, frozen=True):
-    """Who is measured. A limit does less than Leadview and cannot be beaten fairly; a peer does the same."""
+    """A program that is measured. A peer does the same work as Leadview; a limit does less, so it should be faster."""
 
     name: str
     role: Literal["leadview", "limit", "peer"]
     what: str
 
 
-class Bar(Struct, frozen=True):
-    """What must hold for Leadview's median: at least, or at most, `bound` times that of `against`; without it, `bound`
-    itself. `against` is another subject, or (`case_against`) another case of Leadview's own."""
+class Target(Struct, frozen=True):
+    """A bound on Leadview's median of a metric.
+
+    The median must be at least, or at most, `bound` times the median of another subject (`against`) or of another case
+    of Leadview (`case_against`). Without either, `bound` is an absolute number.
+    """
 
     metric: str
     case: str
@@ -54,7 +56,7 @@ class Bar(Struct, frozen=True):
 
 
 class Benchmark(Protocol):
-    """`what` says what is measured, in a sentence or two."""
+    """`what` describes in a few sentences what is measured."""
 
     @property
     def name(self) -> str: ...
@@ -65,20 +67,23 @@ class Benchmark(Protocol):
     @property
     def subjects(self) -> Sequence[Subject]: ...
     @property
-    def bars(self) -> Sequence[Bar]: ...
+    def targets(self) -> Sequence[Target]: ...
     @property
     def rounds(self) -> int: ...
     @property
-    def anew(self) -> bool:
-        """Is everything started anew for each round? Two processes of the same program differ by some percent, by
-        where their memory happens to lie; a median over several of them does not."""
+    def restarts_each_round(self) -> bool:
+        """Whether `prepare` is called for each round, instead of once.
+
+        Two processes of the same program differ by a few percent, because their memory is laid out differently. The
+        median over several processes does not."""
         ...
 
     def cases(self, lab: Lab) -> Sequence[str]:
-        """Names of the cases; fewer, or smaller ones, in a quick lab."""
+        """The names of the cases. A quick lab has fewer or smaller ones."""
         ...
 
     def prepare(self, lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
-        """Start everything; `stack` ends it. A subject that this machine cannot run is missing in the answer, and
-        `lab.leave_out` has been told why."""
+        """Start everything that is needed; `stack` stops it. Returns a measure for each subject.
+
+        A subject that cannot run on this machine is missing, and `lab.leave_out` was called with the reason."""
         ...

@@ -1,4 +1,4 @@
-"""The servers that the API's benchmarks compare, all on one Redis with the same documents."""
+"""The servers that the API's benchmarks compare. All of them use one Redis with the same documents."""
 
 import sys
 from collections.abc import Callable
@@ -10,8 +10,8 @@ from msgspec import Struct
 from redis import Redis
 
 from bench import nginx, requests, server
-from bench.benchmark import OURS, Subject
-from bench.cores import Cores, place
+from bench.benchmark import LEADVIEW, Subject
+from bench.cores import Cores, worker_cores
 from bench.crm import Crm, Tenant
 from bench.filling import fill
 from bench.lab import Lab, client
@@ -23,10 +23,10 @@ from schemas import layouts, names
 from schemas.api_keys import key_hash
 
 SUBJECTS = (
-    Subject(OURS, "leadview", "`python -m api`, as it is delivered"),
-    Subject("asgi-constant", "limit", "bare ASGI, answers a constant of the same size; same uvicorn settings"),
-    Subject("starlette-constant", "limit", "a Starlette route, answers that constant; same uvicorn settings"),
-    Subject("idiomatic", "peer", "Starlette and redis-py, three calls a request: what most teams write"),
+    Subject(LEADVIEW, "leadview", "`python -m api`, as it is delivered"),
+    Subject("asgi-constant", "limit", "bare ASGI, returns a constant of the same size; same uvicorn settings"),
+    Subject("starlette-constant", "limit", "a Starlette route, returns that constant; same uvicorn settings"),
+    Subject("idiomatic", "peer", "Starlette and redis-py, three calls a request: what most teams would write"),
     Subject("nginx-lua", "peer", "nginx with Lua: the same script call, checks and headers"),
 )
 _TENANTS = 10
@@ -36,7 +36,7 @@ _WARM_UP_CONNECTIONS = 16
 
 
 class Stage(Struct):
-    """Servers that are ready, and load for them."""
+    """Servers that are ready, and the load that can be put on them."""
 
     redis: RedisServer
     servers: dict[str, Server]
@@ -45,37 +45,40 @@ class Stage(Struct):
     tenants: list[Tenant]
 
     def redis_cpu_seconds(self) -> float:
-        """User and system time of Redis so far."""
+        """User and system time of Redis since it started."""
         return float(sum(psutil.Process(self.redis.pid).cpu_times()[:2]))
 
 
 def set_up(lab: Lab, stack: ExitStack, *, workers: int = 1, only: frozenset[str] = frozenset()) -> Stage:
-    """Start all candidates, or `only` some, with so many worker processes each. What cannot be started is left out."""
-    cores = place(workers)
+    """Start all candidates, or only those named in `only`, each with this number of worker processes.
+
+    The lab notes which ones cannot run on this machine.
+    """
+    cores = worker_cores(workers)
     redis = lab.redis(stack, f"redis-{workers}", cores)
     crm = Crm()
     fill(redis, crm.records(_TENANTS, 2 * _LEADS))
     constant = lab.directory / "constant.json"
     constant.write_bytes(_copy_for_idiomatic(redis, crm.tenants))
-    asked = requests.for_leads(crm.tenants)
+    lead_requests = requests.for_leads(crm.tenants)
     starts: dict[str, Callable[[], Server | None]] = {
-        OURS: lambda: leadview(lab, stack, redis, cores, workers),
+        LEADVIEW: lambda: leadview(lab, stack, redis, cores, workers),
         "asgi-constant": lambda: _python(lab, stack, cores, "asgi_constant", str(constant), workers),
         "starlette-constant": lambda: _python(lab, stack, cores, "starlette_constant", str(constant), workers),
         "idiomatic": lambda: _python(lab, stack, cores, "idiomatic", str(redis.port), workers),
         "nginx-lua": lambda: nginx.start(lab, stack, redis, cores, workers),
     }
-    servers = {name: found for name, start in starts.items() if (not only or name in only) and (found := start())}
-    load = Load(lab, asked, cores.load)
+    servers = {name: started for name, start in starts.items() if (not only or name in only) and (started := start())}
+    load = Load(lab, lead_requests, cores.load)
     for each in servers.values():
-        each.wait_until_ready(asked[0])
+        each.wait_until_ready(lead_requests[0])
         if not lab.quick:
             load.closed(each.port, _WARM_UP_CONNECTIONS, _WARM_UP_SECONDS)
     return Stage(redis, servers, load, cores, crm.tenants)
 
 
 def leadview(lab: Lab, stack: ExitStack, redis: RedisServer, cores: Cores, workers: int = 1) -> Server:
-    """The API as it is delivered; not ready yet."""
+    """Start the API as it is delivered. It is not ready yet."""
     port = free_port()
     settings = {
         "LEADVIEW_REDIS_URL": redis.url,
@@ -96,7 +99,7 @@ def _python(lab: Lab, stack: ExitStack, cores: Cores, module: str, argument: str
 
 
 def _copy_for_idiomatic(redis: RedisServer, tenants: list[Tenant]) -> bytes:
-    """Put the same documents where the idiomatic peer reads them; answers one of middling size."""
+    """Copy the documents to where the idiomatic peer reads them. Returns the one of median size."""
     bodies: list[bytes] = []
     with client(redis) as connection:
         for tenant in tenants:

@@ -14,6 +14,7 @@ from bench.memory import Memory, MemoryOrganizations
 from bench.projector import Projector
 from bench.projector_processes import ProjectorProcesses
 from bench.rebuild import Rebuild
+from bench.updates import Updates
 
 BENCHMARKS: tuple[Benchmark, ...] = (
     Api(),
@@ -24,6 +25,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     Memory(),
     MemoryOrganizations(),
     Projector(),
+    Updates(),
     ProjectorProcesses(),
     Freshness(),
     Rebuild(),

@@ -1,9 +1,9 @@
-"""Charts as SVG: a bar for each subject's median, a line from its least to its most, grouped by case."""
+"""Charts as SVG: a bar for each subject's median, a line from its minimum to its maximum, grouped by case."""
 
 from html import escape
 from pathlib import Path
 
-from bench.benchmark import OURS, Metric
+from bench.benchmark import LEADVIEW, Metric
 from bench.outcome import Outcome, Rounds, Spread
 from bench.table import number
 
@@ -17,7 +17,7 @@ text{font:12px system-ui,sans-serif;fill:#333} .title{font-size:14px;font-weight
 
 
 def write(directory: Path, outcome: Outcome) -> None:
-    """A file for each metric that has a chart: `<benchmark>-<metric>.svg`."""
+    """Write a file for each metric that has a chart: `<benchmark>-<metric>.svg`."""
     directory.mkdir(parents=True, exist_ok=True)
     for metric in outcome.metrics:
         if metric.chart:
@@ -26,7 +26,7 @@ def write(directory: Path, outcome: Outcome) -> None:
 
 
 def draw(outcome: Outcome, metric: Metric) -> str:
-    """The chart of a metric."""
+    """The chart of a metric, as SVG."""
     rounds = Rounds(outcome.rounds)
     rows = [
         (case, subject, spread)
@@ -40,7 +40,7 @@ def draw(outcome: Outcome, metric: Metric) -> str:
         if case != last_case:
             parts.append(f'<text class="case" x="10" y="{y + 13:g}">{escape(case)}</text>')
             y, last_case = y + _CASE, case
-        kind = "ours" if subject.name == OURS else "limit" if subject.role == "limit" else "bar"
+        kind = "ours" if subject.name == LEADVIEW else "limit" if subject.role == "limit" else "bar"
         parts.append(_row(subject.name, kind, spread, scale, y))
         y += _BAR + _GAP
     better = "more" if metric.more_is_better else "less"

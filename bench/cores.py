@@ -1,4 +1,4 @@
-"""Which process runs on which core. Every subject of a benchmark gets the same placement.
+"""Which process runs on which core. Every subject of a benchmark gets the same cores.
 
     cores    one worker                     two workers
     1        nothing is pinned              nothing is pinned
@@ -6,12 +6,14 @@
     3        0 worker   1 Redis   2 load    0, 1 workers   2 Redis and load
     4        0 worker   1 Redis   2… load   0, 1 workers   2 Redis   3… load
 
-So the worker has a core for itself wherever that is possible, and it is the worker that is measured. On two cores,
-Redis and the load take turns: a worker that is faster than both together is measured too low, never too high.
+A worker has a core to itself if there are enough cores, because the worker is what is measured. On two cores, Redis
+and the load share the other core: a worker that is faster than both together gets a figure that is too low, never too
+high.
 
-Where the whole service runs (`beside`), who serves and who feeds are kept apart, as on machines of their own:
+If the whole service runs (`service_cores`), the processes that serve readers and those that produce documents have
+different cores, as if they ran on different machines:
 
-    cores    serving                        feeding
+    cores    serving                        producing
     1        nothing is pinned              nothing is pinned
     2        0 API, Redis and requests      1 Kafka, projector, rebuild, producer
     3        0 API and requests   1 Redis   2… Kafka, projector, rebuild, producer
@@ -25,7 +27,7 @@ from msgspec import Struct
 
 
 class Cores(Struct, frozen=True):
-    """Sets of core numbers; None is all of them."""
+    """Sets of core numbers; None means all cores."""
 
     worker: set[int] | None = None
     redis: set[int] | None = None
@@ -39,11 +41,11 @@ class Cores(Struct, frozen=True):
 def available() -> list[int]:
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))  # not on Linux: then nothing is pinned
+    return list(range(os.cpu_count() or 1))  # without this call, as on macOS, nothing is pinned
 
 
-def place(workers: int = 1) -> Cores:
-    """The placement for so many worker processes."""
+def worker_cores(workers: int = 1) -> Cores:
+    """The cores for this number of worker processes."""
     cores = available()
     if not hasattr(os, "sched_setaffinity") or len(cores) <= workers:
         return Cores()
@@ -51,8 +53,8 @@ def place(workers: int = 1) -> Cores:
     return Cores(set(cores[:workers]), set(rest[:1]), set(rest[1:]) or set(rest))
 
 
-def beside() -> Cores:
-    """The placement for the whole service: `worker` is the API, `load` is Kafka, projectors and who produces."""
+def service_cores() -> Cores:
+    """The cores for the whole service: `worker` is for the API, `load` for Kafka, projectors and producers."""
     cores = available()
     if not hasattr(os, "sched_setaffinity") or len(cores) < 2:
         return Cores()
@@ -62,7 +64,7 @@ def beside() -> Cores:
 
 @contextmanager
 def pinned(cores: set[int] | None) -> Iterator[None]:
-    """Processes that are started in this block run on these cores: they inherit it."""
+    """Processes that are started in this block run on these cores, because they inherit the affinity."""
     if cores is None:
         yield
         return

@@ -1,6 +1,6 @@
-"""The core product, for benchmarks: as many organizations, leads and contacts as wanted, as records of Kafka.
+"""The core product, for benchmarks: any number of organizations, leads and contacts, as records of Kafka.
 
-They are copies of sample data (`devstack.sample`) under new ids, picked so that documents have the wanted size.
+They are copies of sample data (`devstack.sample`) with new ids, chosen so that documents have a given size.
 """
 
 import uuid
@@ -24,12 +24,12 @@ _SEED = 7
 _SAMPLE = 2000
 _TOLERANCE = 0.1
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
-_ENOUGH = events.RateLimit(quota=10_000_000, window_seconds=10_000)
-"""Never refuses in a benchmark; and a bucket stays filled for a while, as that of a caller in a burst does."""
+_NEVER_REACHED = events.RateLimit(quota=10_000_000, window_seconds=10_000)
+"""A limit that no benchmark reaches. Its window is long, so its counter stays in Redis, like that of a busy caller."""
 
 
 class Tenant(Struct):
-    """An organization, its key, and what of it can be read."""
+    """An organization, its API key, and the ids of its leads and contacts."""
 
     organization_id: str
     key: str
@@ -38,40 +38,47 @@ class Tenant(Struct):
 
 
 class Crm:
-    """Makes records. `lead_bytes` is the size of a lead's document with its contact; None: as the sample has it."""
+    """Creates records. `lead_bytes` is the size of a lead's document with its contact; None keeps all sizes."""
 
     def __init__(self, lead_bytes: int | None = None) -> None:
-        self._random = Random(_SEED)  # noqa: S311 - it must repeat
+        self._random = Random(_SEED)  # noqa: S311 - it must be repeatable
         self._offset = 0
         self._pairs = cycle(_pairs(lead_bytes))
         self.tenants: list[Tenant] = []
 
     def organization(self) -> Iterator[Record]:
-        """A new organization with a key."""
-        own = self._uuid()
-        key = mint(own, "".join(self._random.choices(ALPHABET, k=RANDOM_LENGTH)))
-        self.tenants.append(Tenant(own, key, [], []))
-        limits = events.RateLimits(key=_ENOUGH, organization=_ENOUGH)
-        organization = events.Organization(id=own, organization_id=own, version=1, api_access=True, rate_limits=limits)
-        api_key = events.ApiKey(
-            id=self._uuid(), organization_id=own, version=1, hash=key_hash(key), status="active", created_at=_NOW
+        """A new organization with an API key."""
+        organization_id = self._uuid()
+        key = mint(organization_id, "".join(self._random.choices(ALPHABET, k=RANDOM_LENGTH)))
+        self.tenants.append(Tenant(organization_id, key, [], []))
+        limits = events.RateLimits(key=_NEVER_REACHED, organization=_NEVER_REACHED)
+        organization = events.Organization(
+            id=organization_id, organization_id=organization_id, version=1, api_access=True, rate_limits=limits
         )
-        yield self._record(Kind.ORGANIZATION, own, "crm.organization.changed", organization)
-        yield self._record(Kind.API_KEY, f"{own}:{api_key.id}", "crm.api_key.changed", api_key)
+        api_key = events.ApiKey(
+            id=self._uuid(),
+            organization_id=organization_id,
+            version=1,
+            hash=key_hash(key),
+            status="active",
+            created_at=_NOW,
+        )
+        yield self._record(Kind.ORGANIZATION, organization_id, "crm.organization.changed", organization)
+        yield self._record(Kind.API_KEY, f"{organization_id}:{api_key.id}", "crm.api_key.changed", api_key)
 
     def lead_and_contact(self, tenant: Tenant) -> Iterator[Record]:
-        """A new contact of this organization, and a lead of it."""
-        own = tenant.organization_id
+        """A new contact of this organization, and a lead of this contact."""
+        organization_id = tenant.organization_id
         lead, contact = next(self._pairs)
-        contact = replace(contact, id=self._uuid(), organization_id=own)
-        lead = replace(lead, id=self._uuid(), organization_id=own, contact_id=contact.id)
+        contact = replace(contact, id=self._uuid(), organization_id=organization_id)
+        lead = replace(lead, id=self._uuid(), organization_id=organization_id, contact_id=contact.id)
         tenant.contacts.append(contact.id)
         tenant.leads.append(lead.id)
-        yield self._record(Kind.CONTACT, f"{own}:{contact.id}", "crm.contact.changed", contact)
-        yield self._record(Kind.LEAD, f"{own}:{lead.id}", "crm.lead.changed", lead)
+        yield self._record(Kind.CONTACT, f"{organization_id}:{contact.id}", "crm.contact.changed", contact)
+        yield self._record(Kind.LEAD, f"{organization_id}:{lead.id}", "crm.lead.changed", lead)
 
     def records(self, organizations: int, documents: int) -> Iterator[Record]:
-        """So many organizations, and so many leads and contacts spread over them."""
+        """This number of organizations, and this number of leads and contacts spread evenly over them."""
         for _ in range(organizations):
             yield from self.organization()
         for number in range(documents // 2):
@@ -98,7 +105,7 @@ def _pairs(lead_bytes: int | None) -> list[tuple[events.Lead, events.Contact]]:
     pairs = [(lead, crm.contacts[lead.contact_id]) for lead in crm.leads.values()]
     if lead_bytes is None:
         return pairs
-    # Without attribution they are far smaller; both kinds occur.
+    # Leads without attribution are far smaller. Both kinds occur in practice.
     pairs += [(replace(lead, attribution=None, events=[]), contact) for lead, contact in pairs]
     return [pair for pair in pairs if abs(_size(*pair) / lead_bytes - 1) < _TOLERANCE]
 

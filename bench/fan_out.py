@@ -1,4 +1,4 @@
-"""Fan-out: a contact with 50,000 leads changes."""
+"""Fan-out: what happens when a contact with 50,000 leads changes."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -7,17 +7,17 @@ from contextlib import ExitStack
 from msgspec.structs import replace
 
 from bench import pipeline, requests, traffic
-from bench.benchmark import OURS, Bar, Measure, MeasurementFailed, Metric, Subject, Values
+from bench.benchmark import LEADVIEW, Measure, MeasurementFailed, Metric, Subject, Target, Values
 from bench.changes import FIRST_VERSION, changed
-from bench.cores import beside
+from bench.cores import service_cores
 from bench.crm import Crm
 from bench.lab import Lab
 from devstack.waiting import wait_until
 from schemas import names
 
 _TIME = Metric("until all are right", "s", chart=True)
-_THESE = Metric("worst read, these leads", "ms")
-_OTHERS = Metric("worst read, others", "ms")
+_THESE_WORST = Metric("worst read, these leads", "ms")
+_OTHERS_WORST = Metric("worst read, others", "ms")
 _THESE_P99 = Metric("p99, these leads", "ms")
 _OTHERS_P99 = Metric("p99, others", "ms")
 _LATE = Metric("sender late, p99", "ms")
@@ -26,38 +26,38 @@ _OTHER_LEADS = 1_000
 _GENERATION = 1
 _CONNECTIONS = 16
 _READS_A_SECOND = 250.0
-_RIGHT_SECONDS = 60.0
-CHANGES, RESTS = "the contact changes", "nothing changes"
-_REST_SECONDS = 2.0
+_FAN_OUT_TIMEOUT_SECONDS = 60.0
+CHANGES, UNCHANGED = "the contact changes", "nothing changes"
+_READING_SECONDS = 2.0
 
 
 class FanOut:
     name = "fan-out"
     what = (
-        "A contact with 50,000 leads changes: from its event's production until all of its leads show it, and the "
-        "worst answer that readers of these leads, and of another organization's, get meanwhile (250 requests a second "
-        "each, open loop)."
+        "A contact with 50,000 leads changes. Measured are the time from the production of its event until all leads "
+        "show it, and the longest response time meanwhile, for readers of these leads and for readers of another "
+        "organization (250 requests a second each, open loop)."
     )
-    metrics = (_TIME, _THESE, _OTHERS, _THESE_P99, _OTHERS_P99, _LATE)
-    subjects = (Subject(OURS, "leadview", "one projector, one API worker"),)
-    bars = (
-        Bar(_THESE.name, CHANGES, 10.0, at_least=False),
-        Bar(_OTHERS.name, CHANGES, 10.0, at_least=False),
+    metrics = (_TIME, _THESE_WORST, _OTHERS_WORST, _THESE_P99, _OTHERS_P99, _LATE)
+    subjects = (Subject(LEADVIEW, "leadview", "one projector, one API worker"),)
+    targets = (
+        Target(_THESE_WORST.name, CHANGES, 10.0, at_least=False),
+        Target(_OTHERS_WORST.name, CHANGES, 10.0, at_least=False),
     )
     rounds = 5
-    anew = False
+    restarts_each_round = False
 
-    def cases(self, lab: Lab) -> Sequence[str]:  # noqa: ARG002 - the shape of a benchmark
-        return (RESTS, CHANGES)
+    def cases(self, lab: Lab) -> Sequence[str]:  # noqa: ARG002 - required by Benchmark
+        return (UNCHANGED, CHANGES)
 
     def prepare(self, lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
-        if pipeline.missing(lab, self.name):
+        if pipeline.kafka_is_missing(lab, self.name):
             return {}
-        return {OURS: _Contact(lab, stack, _QUICK_LEADS if lab.quick else _LEADS).measure}
+        return {LEADVIEW: _Contact(lab, stack, _QUICK_LEADS if lab.quick else _LEADS).measure}
 
 
 class _Contact:
-    """A contact of `count` leads, in a pipeline that has them all; and an organization beside it."""
+    """A contact with `count` leads, and another organization, in a running service that has stored all of them."""
 
     def __init__(self, lab: Lab, stack: ExitStack, count: int) -> None:
         crm = Crm()
@@ -67,46 +67,50 @@ class _Contact:
         records += [self._record, first]
         records += [traffic.of_contact(self._record, *crm.lead_and_contact(self._tenant)) for _ in range(count - 1)]
         records += [record for _ in range(_OTHER_LEADS) for record in crm.lead_and_contact(others)]
-        self._service = pipeline.start(lab, stack, beside(), crm.tenants, [records])
+        self._service = pipeline.start(lab, stack, service_cores(), crm.tenants, [records])
         self._loads = [self._service.load(requests.for_leads([tenant])) for tenant in crm.tenants]
         self._version = FIRST_VERSION
 
     def measure(self, case: str) -> Values:
         port = self._service.api.port
-        these, others = (load.meanwhile(port, _CONNECTIONS, _READS_A_SECOND) for load in self._loads)
+        these, others = (load.in_background(port, _CONNECTIONS, _READS_A_SECOND) for load in self._loads)
         with these as these_report, others as others_report:
-            time.sleep(self._service.lab.seconds(_REST_SECONDS))
-            found = {_TIME.name: self._change()} if case == CHANGES else {}
+            time.sleep(self._service.lab.seconds(_READING_SECONDS))
+            time_until_right = {_TIME.name: self._change()} if case == CHANGES else {}
             these_read, others_read = these_report(), others_report()
         if case == CHANGES:
             self._check()
-        return found | {
-            _THESE.name: these_read.worst * 1e3,
-            _OTHERS.name: others_read.worst * 1e3,
+        return time_until_right | {
+            _THESE_WORST.name: these_read.worst * 1e3,
+            _OTHERS_WORST.name: others_read.worst * 1e3,
             _THESE_P99.name: these_read.p99 * 1e3,
             _OTHERS_P99.name: others_read.p99 * 1e3,
             _LATE.name: max(these_read.late, others_read.late) * 1e3,
         }
 
     def _change(self) -> float:
-        """Seconds until no lead shows the former contact any more."""
+        """Change the contact. Returns the seconds until no lead shows its former state any more."""
         redis, owner = self._service.redis, names.organization(self._tenant.organization_id)
         leads = names.contact_leads(owner, _GENERATION, self._tenant.contacts[0])
-        shown: float = redis.zrange(leads, 0, 0, withscores=True)[0][1]  # type: ignore[assignment]
+        former_summary: float = redis.zrange(leads, 0, 0, withscores=True)[0][1]  # type: ignore[assignment]
         self._version += 1
         event = replace(self._record, value=changed(self._record, self._version, self._mark()))
         started = time.monotonic()
         traffic.publish(self._service.kafka, [event])
-        wait_until(lambda: not redis.zcount(leads, shown, shown), "all leads show the change", _RIGHT_SECONDS)
+        wait_until(
+            lambda: not redis.zcount(leads, former_summary, former_summary),
+            "all leads show the change",
+            _FAN_OUT_TIMEOUT_SECONDS,
+        )
         return time.monotonic() - started
 
     def _check(self) -> None:
-        """The index said so; do all documents say so as well? Raises MeasurementFailed."""
+        """Check that all documents show the change, as the index says. Raises MeasurementFailed."""
         owner, mark = names.organization(self._tenant.organization_id), self._mark().encode()
-        found = self._service.redis.mget([names.lead(owner, _GENERATION, lead) for lead in self._tenant.leads])
-        wrong = sum(mark not in value for value in found if isinstance(value, bytes))
-        if wrong or None in found:
-            raise MeasurementFailed(f"{wrong} leads show a former contact")
+        values = self._service.redis.mget([names.lead(owner, _GENERATION, lead) for lead in self._tenant.leads])
+        wrong = sum(mark not in value for value in values if isinstance(value, bytes))
+        if wrong or None in values:
+            raise MeasurementFailed(f"{wrong} leads show the contact as it was before")
 
     def _mark(self) -> str:
         return f"v{self._version}@example.com"

@@ -1,4 +1,4 @@
-"""Fills a Redis as the projector does: records are decoded, mapped and applied by its own code, without Kafka."""
+"""Fills a Redis without Kafka: the projector's own code decodes, maps and applies the records."""
 
 import asyncio
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ _FIRST_GENERATION = (1,)
 
 
 def fill(server: RedisServer, records: Iterable[Record]) -> None:
-    """Apply these records, in order."""
+    """Apply these records in this order."""
     asyncio.run(_fill(server, _intents(records)))
 
 

@@ -1,4 +1,4 @@
-"""Freshness: from an event's production to the first answer over HTTP that shows it."""
+"""Freshness: the time from the production of an event to the first HTTP response that shows it."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -6,7 +6,7 @@ from functools import partial
 
 from bench import pipeline, probing
 from bench.api import P50, P99, P999
-from bench.benchmark import OURS, Bar, Measure, MeasurementFailed, Metric, Subject, Values
+from bench.benchmark import LEADVIEW, Measure, MeasurementFailed, Metric, Subject, Target, Values
 from bench.changes import Changes
 from bench.cores import Cores
 from bench.lab import Lab
@@ -31,32 +31,32 @@ _QUIET_RATE = 10.0
 class Freshness:
     name = "freshness"
     what = (
-        "From the producer's call (acks=all, 1 ms linger) to the first answer over HTTP that shows the event. Leads "
-        "and contacts change at a fixed rate (open loop); one of 20 is asked for every millisecond until it shows. One "
-        "projector, one API worker, 400,000 records in Kafka."
+        "The time from the producer's call (acks=all, 1 ms linger) to the first HTTP response that shows the event. "
+        "Leads and contacts change at a fixed rate (open loop). One of 20 is requested every millisecond until the "
+        "response shows it. One projector, one API worker, 400,000 records in Kafka."
     )
     metrics = (P50, _FRESH_P99, P999, _WORST, _PROBED, _LATE)
-    subjects = (Subject(OURS, "leadview", "one projector, one API worker"),)
-    bars = (
-        Bar(P99.name, ALONE, 25.0, at_least=False),
-        Bar(P99.name, REBUILDING, 25.0, at_least=False),
+    subjects = (Subject(LEADVIEW, "leadview", "one projector, one API worker"),)
+    targets = (
+        Target(P99.name, ALONE, 25.0, at_least=False),
+        Target(P99.name, REBUILDING, 25.0, at_least=False),
     )
     rounds = 3
-    anew = False
+    restarts_each_round = False
 
     def cases(self, lab: Lab) -> Sequence[str]:
         return (ALONE,) if lab.quick else (ALONE, REBUILDING, QUIET)
 
     def prepare(self, lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
-        if pipeline.missing(lab, self.name):
+        if pipeline.kafka_is_missing(lab, self.name):
             return {}
         traffic = Traffic()
         records = traffic.documents(_QUICK_RECORDS if lab.quick else _RECORDS)
         service = pipeline.start(lab, stack, Cores(), traffic.tenants, [traffic.access, records])
         changes = Changes(traffic.tenants, records[:_CHANGED])
-        # A cold JVM takes a hundred times as long.
+        # A JVM that has just started takes a hundred times as long.
         probing.probe(service, changes.take(int(lab.seconds(_WARM_UP_SECONDS) * _RATE), _PROBE_EVERY), _RATE)
-        return {OURS: partial(_measure, service, changes)}
+        return {LEADVIEW: partial(_measure, service, changes)}
 
 
 def _measure(service: Pipeline, changes: Changes, case: str) -> Values:
@@ -77,5 +77,5 @@ def _during_rebuild(service: Pipeline, events: Sequence[Event], rate: float) -> 
     with service.rebuilding() as rebuilding:
         report = probing.probe(service, events, rate)
         if service.is_complete(rebuilding.generation):
-            raise MeasurementFailed("the rebuild ended before the measurement did: it needs more records")
+            raise MeasurementFailed("the rebuild ended before the measurement: it needs more records")
     return report

@@ -1,48 +1,48 @@
-"""Growth: does a request cost more where there is more?"""
+"""Growth: whether a request costs more if Redis holds more documents or more organizations."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
 from bench import api, candidates, requests
-from bench.benchmark import OURS, Bar, Measure, Subject, Values
+from bench.benchmark import LEADVIEW, Measure, Subject, Target, Values
 from bench.candidates import Stage
-from bench.cores import place
+from bench.cores import worker_cores
 from bench.crm import Crm
 from bench.filling import fill
 from bench.lab import Lab
 from bench.load import Load
 
-_SUBJECTS = (Subject(OURS, "leadview", "one worker, 64 connections; requests for all documents in no order"),)
+_SUBJECTS = (Subject(LEADVIEW, "leadview", "one worker, 64 connections; requests for all documents in random order"),)
 _REQUESTS = 100_000
 
 
 class _Sizes:
-    """Cases of growing size, each with a Redis and an API of its own."""
+    """Cases of growing size. Each has its own Redis and API."""
 
     metrics = api.METRICS
     subjects = _SUBJECTS
     rounds = 3
-    anew = False
+    restarts_each_round = False
 
     def _prepare(self, lab: Lab, stack: ExitStack, sizes: Mapping[str, tuple[int, int]]) -> Mapping[str, Measure]:
-        """`sizes`: organizations and documents, by case."""
+        """`sizes` holds for each case the number of organizations and of documents."""
         measures = {}
         for case, (organizations, documents) in sizes.items():
             stage = _stage(lab, stack, organizations, documents)
-            measures[case] = api.measures(lab, stage)[OURS]
+            measures[case] = api.measures(lab, stage)[LEADVIEW]
 
         def measure(case: str) -> Values:
             return measures[case]("64 connections")
 
-        return {OURS: measure}
+        return {LEADVIEW: measure}
 
 
 class GrowthDocuments(_Sizes):
     name = "growth-documents"
-    what = "A request by the number of documents in Redis (leads and contacts, 100 organizations)."
-    bars = (
-        Bar(api.CPU.name, "1,000,000 documents", 1.1, at_least=False, case_against="10,000 documents"),
-        Bar(api.REDIS_CPU.name, "1,000,000 documents", 1.1, at_least=False, case_against="10,000 documents"),
+    what = "The cost of a request by the number of documents in Redis (leads and contacts of 100 organizations)."
+    targets = (
+        Target(api.CPU.name, "1,000,000 documents", 1.1, at_least=False, case_against="10,000 documents"),
+        Target(api.REDIS_CPU.name, "1,000,000 documents", 1.1, at_least=False, case_against="10,000 documents"),
     )
 
     def cases(self, lab: Lab) -> Sequence[str]:
@@ -55,10 +55,10 @@ class GrowthDocuments(_Sizes):
 class GrowthOrganizations(_Sizes):
     name = "growth-organizations"
     what = (
-        "A request by the number of organizations that 200,000 documents belong to. Each has a key of its own, and all "
-        "keys are used in turn; a worker remembers 8192 of them."
+        "The cost of a request by the number of organizations that share 200,000 documents. Each has its own key, and "
+        "requests use the keys at random; a worker caches 8192 of them."
     )
-    bars: Sequence[Bar] = ()
+    targets: Sequence[Target] = ()
 
     def cases(self, lab: Lab) -> Sequence[str]:
         return tuple(
@@ -72,7 +72,7 @@ class GrowthOrganizations(_Sizes):
 
 
 def _stage(lab: Lab, stack: ExitStack, organizations: int, documents: int) -> Stage:
-    cores = place()
+    cores = worker_cores()
     redis = lab.redis(stack, f"redis-{organizations}-{documents}", cores)
     crm = Crm()
     fill(redis, crm.records(organizations, documents))
@@ -81,7 +81,7 @@ def _stage(lab: Lab, stack: ExitStack, organizations: int, documents: int) -> St
     server = candidates.leadview(lab, stack, redis, cores)
     server.wait_until_ready(asked[0])
     load.closed(server.port, 16, lab.seconds(1.0))
-    return Stage(redis, {OURS: server}, load, cores, crm.tenants)
+    return Stage(redis, {LEADVIEW: server}, load, cores, crm.tenants)
 
 
 def _number(case: str) -> int:

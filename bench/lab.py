@@ -1,4 +1,4 @@
-"""Where a benchmark runs: its directory, its cores, its duration, and what it had to leave out."""
+"""The conditions of a benchmark: its directory, how long it measures, and what could not be measured here."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,24 +14,26 @@ _QUICK_SECONDS = 0.4
 
 
 class Lab(Struct):
+    """`directory` is temporary. A quick run shows that everything works; its figures mean little."""
+
     directory: Path
     quick: bool
     left_out: dict[str, str] = field(default_factory=dict)
-    """Why, by what."""
+    """The reason for each subject or tool that is missing."""
 
     def seconds(self, full: float) -> float:
-        """How long to measure, where `full` seconds are right and nobody is in a hurry."""
+        """How long to measure: `full` seconds, and much less in a quick run."""
         return _QUICK_SECONDS if self.quick else full
 
     def leave_out(self, what: str, why: str) -> None:
         self.left_out[what] = why
 
     def redis(self, stack: ExitStack, name: str, cores: Cores) -> RedisServer:
-        """A new, empty Redis on the core that is Redis's."""
+        """Start a new, empty Redis on the cores for Redis. `stack` stops it."""
         with pinned(cores.redis):
             return stack.enter_context(RedisServer.start(Path(mkdtemp(dir=self.directory, prefix=name))))
 
 
 def client(server: RedisServer) -> Redis:
-    """A client that answers bytes; the caller closes it."""
+    """A client whose replies are bytes. The caller closes it."""
     return Redis(port=server.port)

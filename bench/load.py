@@ -1,5 +1,6 @@
-"""Load on a server, from a process of its own: closed loop by wrk (by our own sender where there is no wrk), open loop
-by our own sender."""
+"""Load on a server, from a separate process: wrk for a closed loop, `bench/sender.py` for an open loop.
+
+If wrk is not installed, `bench/sender.py` also runs the closed loops."""
 
 import os
 import shutil
@@ -23,7 +24,7 @@ _WRK_SCRIPT = Path(__file__).with_name("wrk.lua")
 
 
 class Load:
-    """Sends these requests, from these cores."""
+    """Sends these requests in turn, from these cores."""
 
     def __init__(self, lab: Lab, requests: Sequence[bytes], cores: set[int] | None) -> None:
         self._requests = list(requests)
@@ -32,10 +33,10 @@ class Load:
         self._file = lab.directory / f"requests-{id(self)}"
         self._file.write_bytes(b"".join(request + b"\0" for request in self._requests))
         if self._wrk is None:
-            lab.leave_out("wrk", "not installed: closed loops are run by bench/sender.py, which is slower")
+            lab.leave_out("wrk", "not installed: bench/sender.py runs the closed loops, and is slower")
 
     def closed(self, port: int, connections: int, seconds: float) -> Report:
-        """As many requests as the server answers. Raises MeasurementFailed."""
+        """Send as many requests as the server can answer. Raises MeasurementFailed."""
         if self._wrk is None:
             return self._send(Order(port, connections, seconds, self._requests))
         command = [self._wrk, "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "-s", str(_WRK_SCRIPT)]
@@ -49,26 +50,29 @@ class Load:
         return _checked(msgspec.json.decode(ended.stdout.splitlines()[-1], type=Report))
 
     def open(self, port: int, connections: int, seconds: float, rate: float) -> Report:
-        """So many requests a second, whatever the server does. Raises MeasurementFailed."""
+        """Send `rate` requests a second, however fast the server is. Raises MeasurementFailed."""
         return self._send(Order(port, connections, seconds, self._requests, rate))
 
     @contextmanager
-    def meanwhile(self, port: int, connections: int, rate: float) -> Iterator[Callable[[], Report]]:
-        """So many requests a second while the block runs; what is given ends them and answers what happened."""
+    def in_background(self, port: int, connections: int, rate: float) -> Iterator[Callable[[], Report]]:
+        """Send `rate` requests a second while the block runs.
+
+        Yields a function that stops them and returns the report, or raises MeasurementFailed.
+        """
         order = Order(port, connections, inf, self._requests, rate, announce=True)
         with pinned(self._cores):
             sending = subprocess.Popen(_SENDER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
-        with sending, _ended(sending):
-            given, found = sending.stdin, sending.stdout
-            if given is None or found is None:
+        with sending, _killed_at_end(sending):
+            stdin, stdout = sending.stdin, sending.stdout
+            if stdin is None or stdout is None:
                 raise MeasurementFailed("the sender has no pipes")
-            given.write(msgspec.msgpack.encode(order))
-            given.close()
-            found.readline()
+            stdin.write(msgspec.msgpack.encode(order))
+            stdin.close()
+            stdout.readline()
 
             def report() -> Report:
                 sending.terminate()
-                return _checked(msgspec.json.decode(found.read(), type=Report))
+                return _checked(msgspec.json.decode(stdout.read(), type=Report))
 
             yield report
 
@@ -87,7 +91,7 @@ class Load:
 
 
 @contextmanager
-def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
+def _killed_at_end(process: subprocess.Popen[bytes]) -> Iterator[None]:
     try:
         yield
     finally:
@@ -96,7 +100,5 @@ def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 def _checked(report: Report) -> Report:
     if report.failed or not report.answered:
-        raise MeasurementFailed(
-            f"{report.failed} of {report.answered} requests were not answered 200: {report.failure}"
-        )
+        raise MeasurementFailed(f"{report.failed} of {report.answered} responses were not 200: {report.failure}")
     return report

@@ -1,4 +1,4 @@
-"""The machine and the versions that a result belongs to."""
+"""The machine and the versions of software that a result belongs to."""
 
 import platform
 import re
@@ -26,7 +26,7 @@ _GIBIBYTE = 1 << 30
 
 
 def description() -> dict[str, str]:
-    """Processor, cores, memory and system. No name of the machine, and none of its user."""
+    """Processor, cores, memory and system; neither the machine's name nor the user's."""
     return {
         "processor": _processor(),
         "cores": str(len(cores.available())),
@@ -37,13 +37,13 @@ def description() -> dict[str, str]:
 
 
 def versions() -> dict[str, str]:
-    """Of the packages and programs that are measured or measure; those that are there."""
-    found = {name: metadata.version(name) for name in _PACKAGES}
-    found["redis-server"] = _program(str(redis_program()), "--version")
+    """Versions of the packages and programs that are measured, or that measure, if they are installed."""
+    by_name = {name: metadata.version(name) for name in _PACKAGES}
+    by_name["redis-server"] = _program(str(redis_program()), "--version")
     for name, argument in (("redis-benchmark", "--version"), ("nginx", "-v"), ("wrk", "--version")):
         if program := shutil.which(name):
-            found[name] = _program(program, argument)
-    return found
+            by_name[name] = _program(program, argument)
+    return by_name
 
 
 def _program(program: str, argument: str) -> str:

@@ -1,4 +1,4 @@
-"""Memory of Redis: bytes for each byte of a document."""
+"""Memory of Redis: bytes used for each byte of a document."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -6,7 +6,7 @@ from functools import partial
 from itertools import islice
 from typing import TypeVar
 
-from bench.benchmark import OURS, Bar, Measure, Metric, Subject, Values
+from bench.benchmark import LEADVIEW, Measure, Metric, Subject, Target, Values
 from bench.cores import Cores
 from bench.crm import Crm
 from bench.filling import fill
@@ -14,7 +14,7 @@ from bench.lab import Lab, client
 from devstack.redis_server import RedisServer
 from schemas import layouts, names
 
-_RATIO = Metric("Redis bytes a document byte", "times", chart=True)
+_RATIO = Metric("Redis bytes per document byte", "times", chart=True)
 _REDIS_BYTES = Metric("Redis, lead and contact", "bytes")
 _LEAD_BYTES = Metric("lead", "bytes")
 _CONTACT_BYTES = Metric("contact", "bytes")
@@ -31,42 +31,46 @@ T = TypeVar("T")
 class Memory:
     name = "memory"
     what = (
-        "Memory of Redis for leads of about 700 bytes with one contact each, all keys and indexes, against the bytes "
-        "of the documents as they are served."
+        "Memory of Redis for leads of about 700 bytes with one contact each, including all keys and indexes, divided "
+        "by the bytes of the documents as they are served."
     )
     metrics = (_RATIO, _REDIS_BYTES, _LEAD_BYTES, _CONTACT_BYTES)
     subjects = (
-        Subject(OURS, "leadview", "what the projector writes: heads, documents, and the leads of each contact"),
-        Subject(_PLAIN, "limit", "the documents alone, one SET each under the same names"),
+        Subject(
+            LEADVIEW,
+            "leadview",
+            "what the projector writes: heads, documents, and the leads of each contact",
+        ),
+        Subject(_PLAIN, "limit", "the documents alone, one SET for each, with the same keys"),
     )
-    bars = (Bar(_RATIO.name, "100,000 documents", 1.45, at_least=False),)
+    targets = (Target(_RATIO.name, "100,000 documents", 1.45, at_least=False),)
     rounds = 1
-    anew = False
+    restarts_each_round = False
 
     def cases(self, lab: Lab) -> Sequence[str]:
         return ("1,000 documents",) if lab.quick else ("100,000 documents",)
 
     def prepare(self, lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
-        ours, plain = (lab.redis(stack, f"redis-{name}", Cores()) for name in (OURS, _PLAIN))
+        leadview, plain = (lab.redis(stack, f"redis-{name}", Cores()) for name in (LEADVIEW, _PLAIN))
         crm = Crm(_LEAD_SIZE)
 
         def measure(server: RedisServer, case: str) -> Values:
             if not crm.tenants:
-                fill(ours, crm.records(_ORGANIZATIONS, int(case.split(maxsplit=1)[0].replace(",", ""))))
-                _copy_bodies(ours, plain, crm)
-            return _values(server, ours, crm)
+                fill(leadview, crm.records(_ORGANIZATIONS, int(case.split(maxsplit=1)[0].replace(",", ""))))
+                _copy_bodies(leadview, plain, crm)
+            return _values(server, leadview, crm)
 
-        return {OURS: partial(measure, ours), _PLAIN: partial(measure, plain)}
+        return {LEADVIEW: partial(measure, leadview), _PLAIN: partial(measure, plain)}
 
 
 class MemoryOrganizations:
     name = "memory-organizations"
-    what = "Memory of Redis for an organization with one API key, without documents."
+    what = "Memory of Redis for an organization with one API key and no documents."
     metrics = (_ORGANIZATION_BYTES,)
-    subjects = (Subject(OURS, "leadview", "the organization's record, and its key by id and by hash"),)
-    bars: Sequence[Bar] = ()
+    subjects = (Subject(LEADVIEW, "leadview", "the record of the organization, and its API key by id and by hash"),)
+    targets: Sequence[Target] = ()
     rounds = 1
-    anew = False
+    restarts_each_round = False
 
     def cases(self, lab: Lab) -> Sequence[str]:
         return ("1,000 organizations",) if lab.quick else ("100,000 organizations",)
@@ -79,20 +83,20 @@ class MemoryOrganizations:
             fill(server, Crm().records(count, 0))
             return {_ORGANIZATION_BYTES.name: _used(server) / count}
 
-        return {OURS: measure}
+        return {LEADVIEW: measure}
 
 
 def _used(server: RedisServer) -> float:
-    """Redis counts what its allocator gave out: rounding up to its sizes, and its own tables, are in it."""
+    """Bytes that the allocator of Redis gave out since the start. Rounding and Redis's own tables are included."""
     with client(server) as connection:
         memory = connection.info("memory")
     return float(memory["used_memory"] - memory["used_memory_startup"])
 
 
-def _values(server: RedisServer, ours: RedisServer, crm: Crm) -> Values:
+def _values(server: RedisServer, leadview: RedisServer, crm: Crm) -> Values:
     pairs = sum(len(tenant.leads) for tenant in crm.tenants)
-    leads = sum(len(body) for _, body in _bodies(ours, crm, "leads"))
-    contacts = sum(len(body) for _, body in _bodies(ours, crm, "contacts"))
+    leads = sum(len(body) for _, body in _bodies(leadview, crm, "leads"))
+    contacts = sum(len(body) for _, body in _bodies(leadview, crm, "contacts"))
     used = _used(server)
     return {
         _RATIO.name: used / (leads + contacts),
@@ -102,23 +106,23 @@ def _values(server: RedisServer, ours: RedisServer, crm: Crm) -> Values:
     }
 
 
-def _copy_bodies(ours: RedisServer, plain: RedisServer, crm: Crm) -> None:
+def _copy_bodies(leadview: RedisServer, plain: RedisServer, crm: Crm) -> None:
     with client(plain) as connection:
         for kind in _KINDS:
-            for batch in _batches(_bodies(ours, crm, kind)):
+            for batch in _batches(_bodies(leadview, crm, kind)):
                 connection.mset(dict(batch))
 
 
 def _bodies(server: RedisServer, crm: Crm, kind: str) -> Iterator[tuple[bytes, bytes]]:
-    """Names and bodies of all leads, or contacts, as they are served."""
+    """The keys in Redis and the served bodies of all leads, or of all contacts."""
     name, body = _KINDS[kind]
-    found = (
+    keys = (
         name(names.organization(tenant.organization_id), 1, record_id)
         for tenant in crm.tenants
         for record_id in (tenant.leads if kind == "leads" else tenant.contacts)
     )
     with client(server) as connection:
-        for batch in _batches(found):
+        for batch in _batches(keys):
             values: list[bytes] = connection.mget(batch)
             yield from ((each, value[body:]) for each, value in zip(batch, values, strict=True))
 

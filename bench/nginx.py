@@ -1,26 +1,32 @@
-"""nginx with Lua as a server to be measured: where this machine has what it needs."""
+"""nginx with Lua as a measured server, if this machine has what it needs."""
 
 import hashlib
 import re
 import shutil
+import socket
 import subprocess
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from importlib import resources
 from pathlib import Path
 
-from bench import server
-from bench.cores import Cores
+from bench.cores import Cores, pinned
 from bench.lab import Lab, client
-from bench.server import Server
+from bench.server import ROOT, Server
+from devstack.child import Child
 from devstack.ports import free_port
 from devstack.redis_server import RedisServer
+from devstack.waiting import wait_until
 
 _PEERS = Path(__file__).parent / "peers"
+_START_SECONDS = 10.0
 _NEEDS = "nginx with the Lua module and nginx.redis (Debian: nginx-light libnginx-mod-http-lua lua-nginx-redis)"
 
 
 def start(lab: Lab, stack: ExitStack, redis: RedisServer, cores: Cores, workers: int) -> Server | None:
-    """nginx with Leadview's script; not ready yet. None where it is not installed: then it is left out."""
+    """Start nginx with Leadview's script. It is not ready yet.
+
+    Returns None if it is not installed; then the lab notes that it was left out.
+    """
     program = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
     if program is None:
         lab.leave_out("nginx-lua", f"not installed: {_NEEDS}")
@@ -31,11 +37,21 @@ def start(lab: Lab, stack: ExitStack, redis: RedisServer, cores: Cores, workers:
     configuration = directory / "nginx.conf"
     configuration.write_text(_configuration(directory, _modules(program), port, redis, workers))
     command = [program, "-p", str(directory), "-c", str(configuration), "-e", str(directory / "start.log")]
-    tested = subprocess.run([*command, "-t"], capture_output=True, text=True, check=False)
-    if tested.returncode:
-        lab.leave_out("nginx-lua", f"{_NEEDS}; nginx says: {tested.stderr.strip().splitlines()[0]}")
+    with pinned(cores.worker):
+        child = Child(command, log=directory / "output.log", directory=ROOT)
+    stack.callback(child.stop)
+    # `nginx -t` would not notice a missing Lua library: it does not run init_by_lua.
+    wait_until(lambda: _accepts(port) or not child.running, "nginx accepts connections or ends", _START_SECONDS)
+    if not child.running:
+        lab.leave_out("nginx-lua", f"{_NEEDS}; nginx says: {child.log.read_text().strip().splitlines()[0]}")
         return None
-    return server.start(stack, command, port, cores=cores.worker, log=directory / "output.log")
+    return Server(port, child.pid)
+
+
+def _accepts(port: int) -> bool:
+    with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
 
 
 def _configuration(directory: Path, modules: Path, port: int, redis: RedisServer, workers: int) -> str:

@@ -1,10 +1,10 @@
-"""What came out of a benchmark: every round, and from it medians, spreads, ratios and bars kept or missed."""
+"""The outcome of a benchmark: all rounds, and from them medians, spreads, ratios, and targets met or missed."""
 
 from statistics import median
 
 from msgspec import Struct
 
-from bench.benchmark import OURS, Bar, Metric, Subject
+from bench.benchmark import LEADVIEW, Metric, Subject, Target
 
 
 class Round(Struct, frozen=True):
@@ -15,25 +15,27 @@ class Round(Struct, frozen=True):
     subject: str
     values: dict[str, float]
     foreign: float = 0.0
-    """Share of a core that other processes took meanwhile."""
+    """Share of one core that other processes of the machine used meanwhile."""
 
 
 class Spread(Struct, frozen=True):
+    """Median, minimum and maximum of all rounds."""
+
     median: float
     least: float
     most: float
 
 
 class Verdict(Struct, frozen=True):
-    """A bar and what was found; `found` is the ratio, or the number itself where the bar has no other side."""
+    """A target, and the measured value: a ratio, or the number itself if the target is an absolute number."""
 
-    bar: Bar
-    found: float
-    kept: bool
+    target: Target
+    value: float
+    met: bool
 
 
 class Outcome(Struct, frozen=True):
-    """One benchmark on one machine: all that `results.json` says of it."""
+    """One benchmark on one machine: everything that `results.json` holds about it."""
 
     name: str
     what: str
@@ -45,41 +47,41 @@ class Outcome(Struct, frozen=True):
     subjects: list[Subject]
     cases: list[str]
     rounds: list[Round]
-    bars: list[Verdict]
+    targets: list[Verdict]
     left_out: dict[str, str]
 
 
 class Rounds:
-    """Measurements, to be asked for by case, subject and metric."""
+    """Evaluates measurements by case, subject and metric."""
 
     def __init__(self, rounds: list[Round]) -> None:
         self._rounds = rounds
 
     def spread(self, case: str, subject: str, metric: str) -> Spread | None:
-        """None where that was not measured."""
-        found = [
+        """Returns None if that was not measured."""
+        values = [
             each.values[metric]
             for each in self._rounds
             if each.case == case and each.subject == subject and metric in each.values
         ]
-        return Spread(median(found), min(found), max(found)) if found else None
+        return Spread(median(values), min(values), max(values)) if values else None
 
     def ratio(self, case: str, subject: str, metric: str) -> float | None:
-        """Leadview's median, as a multiple of this subject's."""
-        return _quotient(self.spread(case, OURS, metric), self.spread(case, subject, metric))
+        """Leadview's median as a multiple of this subject's; None if one of them was not measured."""
+        return _quotient(self.spread(case, LEADVIEW, metric), self.spread(case, subject, metric))
 
-    def verdict(self, bar: Bar) -> Verdict | None:
-        """None where one side of the bar was not measured."""
-        ours = self.spread(bar.case, OURS, bar.metric)
-        if ours is None:
+    def verdict(self, target: Target) -> Verdict | None:
+        """Returns None if one side of the target was not measured."""
+        own = self.spread(target.case, LEADVIEW, target.metric)
+        if own is None:
             return None
-        found: float | None = ours.median
-        if bar.against is not None or bar.case_against is not None:
-            other = self.spread(bar.case_against or bar.case, bar.against or OURS, bar.metric)
-            found = _quotient(ours, other)
-        if found is None:
+        value: float | None = own.median
+        if target.against is not None or target.case_against is not None:
+            other = self.spread(target.case_against or target.case, target.against or LEADVIEW, target.metric)
+            value = _quotient(own, other)
+        if value is None:
             return None
-        return Verdict(bar, found, found >= bar.bound if bar.at_least else found <= bar.bound)
+        return Verdict(target, value, value >= target.bound if target.at_least else value <= target.bound)
 
 
 def _quotient(one: Spread | None, other: Spread | None) -> float | None:

@@ -1,4 +1,4 @@
-"""The whole of Leadview: Kafka, a projector, Redis and the API, with records that are projected and served."""
+"""The whole service: Kafka, a projector, Redis and the API, with records that are projected and served."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -25,19 +25,19 @@ from schemas import names
 
 PARTITIONS = 4
 _PROJECTED_SECONDS = 300.0
-_BEGUN_SECONDS = 30.0
+_REBUILD_START_SECONDS = 30.0
 _DROPPED_SECONDS = 120.0
 
 
 class Rebuilding(Struct, frozen=True):
-    """A rebuild that runs, and the generation that it fills."""
+    """A running rebuild, and the generation that it fills."""
 
     process: Child
     generation: int
 
 
 class Pipeline(Struct):
-    """`redis` is a client of `server`."""
+    """The running service. `redis` is a client of `server`."""
 
     lab: Lab
     kafka: str
@@ -47,48 +47,52 @@ class Pipeline(Struct):
     api: Server
     cores: Cores
 
-    def load(self, asked: Iterable[bytes]) -> Load:
-        """Load on the API, from the core that it has: the other one is the projector's."""
-        return Load(self.lab, list(asked), self.cores.worker)
+    def load(self, api_requests: Iterable[bytes]) -> Load:
+        """Load on the API, from the API's core, because the projector uses the other one."""
+        return Load(self.lab, list(api_requests), self.cores.worker)
 
     @contextmanager
     def rebuilding(self) -> Iterator[Rebuilding]:
-        """A rebuild has begun; in the end what it filled is dropped. Raises ServerFailed."""
-        before = self._writing()
+        """Start a rebuild for the block, and drop the generation that it filled afterwards. Raises ServerFailed."""
+        before = self._written_generations()
         child = self._command("rebuild")
         try:
-            wait_until(lambda: self._writing() - before or not child.running, "a rebuild begins", _BEGUN_SECONDS)
+            wait_until(
+                lambda: self._written_generations() - before or not child.running,
+                "the rebuild starts",
+                _REBUILD_START_SECONDS,
+            )
             child.check_running()
-            yield Rebuilding(child, *(self._writing() - before))
+            yield Rebuilding(child, *(self._written_generations() - before))
         finally:
             child.stop()
-            for generation in self._writing() - before:
+            for generation in self._written_generations() - before:
                 dropping = self._command("drop", str(generation))
                 if dropping.wait(_DROPPED_SECONDS):
                     raise dropping.failure("failed")
 
     def is_complete(self, generation: int) -> bool:
-        """Has everything been replayed into it?"""
-        found = self.redis.hget(names.GENERATIONS, str(generation))
-        return isinstance(found, bytes) and msgspec.json.decode(found, type=Description).complete
+        """Whether everything has been replayed into this generation."""
+        description = self.redis.hget(names.GENERATIONS, str(generation))
+        return isinstance(description, bytes) and msgspec.json.decode(description, type=Description).complete
 
-    def _writing(self) -> set[int]:
-        found = self.redis.hget(names.POSITIONS, "writing")
-        return set(parse_generations(found)) if isinstance(found, bytes) else set(FIRST)
+    def _written_generations(self) -> set[int]:
+        written = self.redis.hget(names.POSITIONS, "writing")
+        return set(parse_generations(written)) if isinstance(written, bytes) else set(FIRST)
 
     def _command(self, *words: str) -> Child:
         return projectors.start(self.lab, self.kafka, self.server.url, words, cores=self.cores.load)
 
 
-def missing(lab: Lab, name: str) -> bool:
-    """Is there no Kafka here? Then this benchmark is left out."""
+def kafka_is_missing(lab: Lab, name: str) -> bool:
+    """Whether Apache Kafka cannot run here; then the lab notes that this benchmark is left out."""
     if reason := why_unavailable():
         lab.leave_out(name, reason)
     return reason is not None
 
 
 def start(lab: Lab, stack: ExitStack, cores: Cores, tenants: list[Tenant], batches: Iterable[list[Record]]) -> Pipeline:
-    """Start everything, and wait until all of these records are served. Tenants and their first lead are among them."""
+    """Start everything, and wait until all of these records are served. They include the tenants and their leads."""
     with pinned(cores.load):
         kafka = stack.enter_context(ApacheKafka.start(lab.directory / "kafka"))
     redis = lab.redis(stack, "redis", cores)

@@ -1,4 +1,4 @@
-"""Runs `bench/prober.py` on a pipeline."""
+"""Runs `bench/prober.py` on a running service."""
 
 import subprocess
 import sys
@@ -18,12 +18,12 @@ _CONNECTIONS = 32
 
 
 def probe(pipeline: Pipeline, events: Sequence[Event], rate: float) -> Report:
-    """Send these events, so many a second, and look for those that are to be probed. Raises MeasurementFailed."""
+    """Send `rate` of these events a second, and measure the probed ones. Raises MeasurementFailed."""
     with _started(pipeline, events, rate) as prober:
-        found, _ = prober.communicate()
+        output, _ = prober.communicate()
     if prober.returncode:
         raise MeasurementFailed("the prober failed")
-    report = msgspec.json.decode(found, type=Report)
+    report = msgspec.json.decode(output, type=Report)
     if report.missing or not report.probes:
         raise MeasurementFailed(f"{report.missing} of {report.probes} events were never served")
     return report
@@ -31,7 +31,7 @@ def probe(pipeline: Pipeline, events: Sequence[Event], rate: float) -> Report:
 
 @contextmanager
 def sending(pipeline: Pipeline, events: Sequence[Event], rate: float) -> Iterator[None]:
-    """Send these events while the block runs; who ends early leaves the rest out."""
+    """Send these events while the block runs. Events that are left over when it ends are not sent."""
     with _started(pipeline, events, rate) as prober:
         yield
         prober.kill()

@@ -1,4 +1,4 @@
-"""The projector's throughput against partitions and processes."""
+"""The projector's throughput by the number of partitions and processes."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -10,11 +10,10 @@ from confluent_kafka import ConsumerGroupState, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # it is documented
 
 from bench import consuming_peers, pipeline, projectors
-from bench.benchmark import OURS, Bar, Measure, Subject, Values
-from bench.consuming_peers import CPU, RATE, SUBJECTS, Topics
-from bench.cores import pinned, place
+from bench.benchmark import LEADVIEW, Measure, Subject, Target, Values
+from bench.consuming_peers import CPU, ONE_AT_A_TIME, RATE, SUBJECTS, Topics
+from bench.cores import pinned, worker_cores
 from bench.lab import Lab, client
-from bench.projector import ONE_AT_A_TIME
 from bench.traffic import Traffic, publish
 from devstack.apache_kafka import ApacheKafka
 from devstack.child import Child
@@ -26,20 +25,20 @@ _RECORDS, _QUICK_RECORDS = 120_000, 10_000
 _PEERS_AT = "4 partitions, 2 processes"
 _TIMEOUT_SECONDS = 120.0
 _PAUSE_SECONDS = 1.2
-"""Longer than a line lets pass between two looks at its positions: it looks as soon as it goes on."""
+"""Longer than a line waits between two checks of its positions, so it checks them as soon as it resumes."""
 
 
 class ProjectorProcesses:
     name = "projector-processes"
     what = (
-        "The records of `projector`, new ones, against partitions of each of the two topics and processes. With two "
-        "processes no core is kept for anybody: two cores are shared by them, Redis and Kafka."
+        "The new records of `projector`, by the number of partitions of each of the two topics and the number of "
+        "processes. Two processes on two cores are not pinned: they share both with Redis and Kafka."
     )
     metrics = (RATE, CPU)
-    subjects = (Subject(OURS, "leadview", "`python -m projector run`"), *SUBJECTS[:2])
-    bars = (Bar(RATE.name, _PEERS_AT, 0.5, at_least=True, against="plain-set"),)
+    subjects = (Subject(LEADVIEW, "leadview", "`python -m projector run`"), *SUBJECTS[:2])
+    targets = (Target(RATE.name, _PEERS_AT, 0.5, at_least=True, against="plain-set"),)
     rounds = 3
-    anew = False
+    restarts_each_round = False
 
     def cases(self, lab: Lab) -> Sequence[str]:
         if lab.quick:
@@ -47,40 +46,40 @@ class ProjectorProcesses:
         return tuple(_case(partitions, processes) for partitions in (1, 2, 4, 8) for processes in (1, 2))
 
     def prepare(self, lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
-        if pipeline.missing(lab, self.name):
+        if pipeline.kafka_is_missing(lab, self.name):
             return {}
-        with pinned(place().redis):
+        with pinned(worker_cores().redis):
             kafka = stack.enter_context(ApacheKafka.start(lab.directory / "kafka"))
-        stand = _Stand(lab, stack, kafka.bootstrap_servers)
+        setup = _Setup(lab, stack, kafka.bootstrap_servers)
         records = Traffic().documents(_QUICK_RECORDS if lab.quick else _RECORDS)
         for partitions in sorted({_numbers(case)[0] for case in self.cases(lab)}):
             topics = Topics(kafka.bootstrap_servers, partitions, len(records), f"of{partitions}.")
             projectors.create_topics(kafka, partitions, topics.prefix)
             publish(topics.kafka, records, topics.prefix)
-            stand.topics[partitions] = topics
-        return {OURS: stand.leadview, "plain-set": stand.plain_set, "one-at-a-time": stand.one_at_a_time}
+            setup.topics[partitions] = topics
+        return {LEADVIEW: setup.leadview, "plain-set": setup.plain_set, "one-at-a-time": setup.one_at_a_time}
 
 
-class _Stand:
-    """A Kafka with the same records under several numbers of partitions, and a Redis."""
+class _Setup:
+    """A Kafka that holds the same records in topics with different numbers of partitions, and a Redis."""
 
     def __init__(self, lab: Lab, stack: ExitStack, kafka: str) -> None:
         self._lab = lab
         self._kafka = kafka
         self._admin = admin(kafka)
-        self._server = lab.redis(stack, "redis", place())
+        self._server = lab.redis(stack, "redis", worker_cores())
         self._redis = stack.enter_context(client(self._server))
         self.topics: dict[int, Topics] = {}
 
     def leadview(self, case: str) -> Values:
-        """From one moment on at which all processes are members of the group and read from the beginning."""
+        """The time starts when all processes are members of the group, and read from the beginning."""
         partitions, processes = _numbers(case)
         topics, group = self.topics[partitions], uuid4().hex
         self._redis.flushall()
         self._redis.hset(names.POSITIONS, mapping=self._ends(topics))
         with ExitStack() as stack:
             children = [self._start(stack, topics, group, processes) for _ in range(processes)]
-            wait_until(lambda: _members(self._admin, group) == processes, "all have joined", _TIMEOUT_SECONDS)
+            wait_until(lambda: _members(self._admin, group) == processes, "all have joined the group", _TIMEOUT_SECONDS)
             for child in children:
                 child.pause()
             time.sleep(_PAUSE_SECONDS)
@@ -91,18 +90,20 @@ class _Stand:
         return self._peer("plain_set", case)
 
     def one_at_a_time(self, case: str) -> Values:
-        return self._peer("one_at_a_time", case, most=ONE_AT_A_TIME // 2)
+        return self._peer("one_at_a_time", case, most_records=ONE_AT_A_TIME // 2)
 
-    def _peer(self, module: str, case: str, most: int = 0) -> Values:
+    def _peer(self, module: str, case: str, most_records: int = 0) -> Values:
         if case != _PEERS_AT:
             return {}
         partitions, processes = _numbers(case)
         self._redis.flushall()
-        cores = place(processes).worker
-        return consuming_peers.measure(module, self.topics[partitions], self._server.url, processes, cores, most)
+        cores = worker_cores(processes).worker
+        return consuming_peers.measure(
+            module, self.topics[partitions], self._server.url, processes, cores, most_records
+        )
 
     def _start(self, stack: ExitStack, topics: Topics, group: str, processes: int) -> Child:
-        cores = place(processes).worker
+        cores = worker_cores(processes).worker
         child = projectors.start(
             self._lab, self._kafka, self._server.url, cores=cores, prefix=topics.prefix, group=group
         )
@@ -110,17 +111,20 @@ class _Stand:
         return child
 
     def _ends(self, topics: Topics) -> dict[str, str]:
-        """Positions at the end of every partition: nothing is left to do."""
+        """Positions at the end of every partition, so that nothing is left to apply."""
         wanted = {
             TopicPartition(topics.prefix + kind, number): OffsetSpec.latest()  # type: ignore[no-untyped-call]
             for kind in projectors.DOCUMENT_TOPICS
             for number in range(topics.partitions)
         }
-        found = self._admin.list_offsets(wanted)
-        return {names.position(at.topic, at.partition): f"{each.result().offset} 0 0" for at, each in found.items()}
+        end_offsets = self._admin.list_offsets(wanted)
+        return {
+            names.position(at.topic, at.partition): f"{end_offset.result().offset} 0 0"
+            for at, end_offset in end_offsets.items()
+        }
 
     def _time(self, children: Sequence[Child], topics: Topics) -> Values:
-        """Let them go on: they find an empty Redis, and read from the beginning."""
+        """Resume the processes: they find an empty Redis, and read from the beginning."""
         processes = [psutil.Process(child.pid) for child in children]
         started, cpu = time.monotonic(), _cpu_seconds(processes)
         for child in children:
@@ -141,7 +145,7 @@ def _case(partitions: int, processes: int) -> str:
 
 
 def _numbers(case: str) -> tuple[int, int]:
-    """Partitions and processes."""
+    """The number of partitions, and the number of processes."""
     words = case.split()
     return int(words[0]), int(words[2])
 
@@ -151,11 +155,11 @@ def _cpu_seconds(processes: Sequence[psutil.Process]) -> float:
 
 
 def _members(client: AdminClient, group: str) -> int:
-    """Members that have partitions, once the group is stable; else 0."""
+    """The number of members that have partitions; 0 until the group is stable."""
     try:
-        found = client.describe_consumer_groups([group])[group].result(_TIMEOUT_SECONDS)
-    except KafkaException:  # its coordinator is still being made
+        group_now = client.describe_consumer_groups([group])[group].result(_TIMEOUT_SECONDS)
+    except KafkaException:  # its coordinator does not exist yet
         return 0
-    if found.state != ConsumerGroupState.STABLE:
+    if group_now.state != ConsumerGroupState.STABLE:
         return 0
-    return sum(bool(member.assignment.topic_partitions) for member in found.members)
+    return sum(bool(member.assignment.topic_partitions) for member in group_now.members)

@@ -1,22 +1,33 @@
-"""Processes of the projector, as they are delivered, and how far they are."""
+"""Processes of the projector as it is delivered: how they are started, how far they are, and what they cost."""
 
 import os
 import sys
+import time
 from collections.abc import Sequence
+from uuid import uuid4
 
+import psutil
 from redis import Redis
 
+from bench.benchmark import MeasurementFailed, Metric, Values
+from bench.consuming_peers import CPU, RATE, Topics
 from bench.cores import pinned
-from bench.lab import Lab
+from bench.lab import Lab, client
 from bench.server import ROOT
 from bench.traffic import PREFIX
 from devstack.apache_kafka import ApacheKafka
 from devstack.child import Child
+from devstack.redis_server import RedisServer
 from schemas import names
+
+REDIS_CPU = Metric("Redis CPU per record", "µs")
+METRICS = (RATE, CPU, REDIS_CPU)
 
 _ACCESS_TOPICS = ("organizations", "api-keys")
 DOCUMENT_TOPICS = ("leads", "contacts")
 GROUP = "bench"
+_TIMEOUT_SECONDS = 120.0
+_POLL_SECONDS = 0.005
 
 
 def start(
@@ -29,7 +40,7 @@ def start(
     prefix: str = PREFIX,
     group: str = GROUP,
 ) -> Child:
-    """`python -m projector <words>`, with no setting but where the servers are."""
+    """Start `python -m projector <words>`. Only the addresses, the group and the topic prefix are set."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LEADVIEW_")}
     environment |= {"LEADVIEW_REDIS_URL": redis_url, "LEADVIEW_KAFKA_BOOTSTRAP_SERVERS": kafka}
     environment |= {"LEADVIEW_GROUP_ID": group, "LEADVIEW_TOPIC_PREFIX": prefix, "PYTHONPATH": str(ROOT)}
@@ -42,13 +53,52 @@ def start(
 
 
 def create_topics(kafka: ApacheKafka, partitions: int, prefix: str = PREFIX) -> None:
-    """The four topics, with so many partitions each."""
+    """Create the four topics, each with this number of partitions."""
     for topic in (*DOCUMENT_TOPICS, *_ACCESS_TOPICS):
         kafka.create_topic(prefix + topic, partitions)
 
 
 def covered(redis: Redis, partitions: int, prefix: str = PREFIX) -> int:
-    """Records of leads and contacts that are covered by a checkpoint."""
+    """The number of records of leads and contacts that are covered by a checkpoint."""
     fields = [names.position(prefix + topic, number) for topic in DOCUMENT_TOPICS for number in range(partitions)]
     values: list[bytes | None] = redis.hmget(names.POSITIONS, fields)  # type: ignore[assignment]
     return sum(int(value.split()[0]) for value in values if value)
+
+
+def measure(lab: Lab, topics: Topics, server: RedisServer, cores: set[int] | None) -> Values:
+    """Run one process until all records of these topics are applied. The positions in Redis say where it begins.
+
+    Returns `METRICS`, from the first checkpoint to the last: starting and joining the consumer group do not count.
+    Raises MeasurementFailed.
+    """
+    child = start(lab, topics.kafka, server.url, cores=cores, prefix=topics.prefix, group=uuid4().hex)
+    try:
+        with client(server) as redis:
+            return _from_first_to_last_checkpoint(child, server, redis, topics)
+    finally:
+        child.stop()
+
+
+def _from_first_to_last_checkpoint(child: Child, server: RedisServer, redis: Redis, topics: Topics) -> Values:
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
+    began: tuple[float, float, float, int] | None = None
+    while (done := covered(redis, topics.partitions, topics.prefix)) < topics.count:
+        if done and began is None:
+            began = (time.monotonic(), _cpu_seconds(child.pid), _cpu_seconds(server.pid), done)
+        if time.monotonic() > deadline:
+            raise MeasurementFailed(f"the projector did not apply {topics.count} records in {_TIMEOUT_SECONDS:g} s")
+        time.sleep(_POLL_SECONDS)
+    if began is None:
+        return {}
+    began_at, cpu, redis_cpu, done_before = began
+    records = done - done_before
+    return {
+        RATE.name: records / (time.monotonic() - began_at),
+        CPU.name: (_cpu_seconds(child.pid) - cpu) / records * 1e6,
+        REDIS_CPU.name: (_cpu_seconds(server.pid) - redis_cpu) / records * 1e6,
+    }
+
+
+def _cpu_seconds(pid: int) -> float:
+    """User and system time of a process so far."""
+    return float(sum(psutil.Process(pid).cpu_times()[:2]))

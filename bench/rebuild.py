@@ -1,4 +1,4 @@
-"""A rebuild of a million records, and what the API's callers notice of it."""
+"""A rebuild of a million records, and its effect on the latency of the API."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -8,8 +8,8 @@ from itertools import chain
 
 from bench import pipeline, requests
 from bench.api import P50, P99, P999
-from bench.benchmark import OURS, Bar, Measure, Metric, Subject, Values
-from bench.cores import beside
+from bench.benchmark import LEADVIEW, Measure, Metric, Subject, Target, Values
+from bench.cores import service_cores
 from bench.lab import Lab
 from bench.load import Load
 from bench.pipeline import Pipeline
@@ -32,37 +32,37 @@ _REBUILT_SECONDS = 600.0
 class Rebuild:
     name = "rebuild"
     what = (
-        "A rebuild of 1,000,000 records beside the live generation by one process, as it is delivered (while the API "
-        "answers it writes little at once); and the API's latency before and meanwhile, where 500 requests a second "
-        "come (open loop). A live projector runs beside it."
+        "A rebuild of 1,000,000 records by one process as it is delivered (it writes less at once while the API is in "
+        "use), and the API's latency before and during the rebuild at 500 requests a second (open loop). A projector "
+        "follows the topics meanwhile."
     )
     metrics = (_RATE, _TIME, P50, _CALL_P99, P999, _LATE)
-    subjects = (Subject(OURS, "leadview", "`python -m projector rebuild`, and one API worker"),)
-    bars = (Bar(P99.name, DURING, 2.0, at_least=False, case_against=BEFORE),)
+    subjects = (Subject(LEADVIEW, "leadview", "`python -m projector rebuild`, and one API worker"),)
+    targets = (Target(P99.name, DURING, 2.0, at_least=False, case_against=BEFORE),)
     rounds = 2
-    anew = False
+    restarts_each_round = False
 
-    def cases(self, lab: Lab) -> Sequence[str]:  # noqa: ARG002 - the shape of a benchmark
+    def cases(self, lab: Lab) -> Sequence[str]:  # noqa: ARG002 - required by Benchmark
         return (BEFORE, DURING)
 
     def prepare(self, lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
-        if pipeline.missing(lab, self.name):
+        if pipeline.kafka_is_missing(lab, self.name):
             return {}
         count = _QUICK_RECORDS if lab.quick else _RECORDS
         traffic = Traffic()
         documents = (traffic.documents(min(_BATCH, count)) for _ in range(0, count, _BATCH))
-        service = pipeline.start(lab, stack, beside(), traffic.tenants, chain([traffic.access], documents))
+        service = pipeline.start(lab, stack, service_cores(), traffic.tenants, chain([traffic.access], documents))
         load = service.load(requests.for_leads(traffic.tenants))
-        load.open(service.api.port, _CONNECTIONS, lab.seconds(5.0), _REQUESTS_A_SECOND)  # warms up
-        return {OURS: partial(_measure, lab, service, load, count)}
+        load.open(service.api.port, _CONNECTIONS, lab.seconds(5.0), _REQUESTS_A_SECOND)  # as a warm-up
+        return {LEADVIEW: partial(_measure, lab, service, load, count)}
 
 
 def _measure(lab: Lab, service: Pipeline, load: Load, count: int, case: str) -> Values:
     if case == BEFORE:
         return _latency(load.open(service.api.port, _CONNECTIONS, lab.seconds(_SECONDS), _REQUESTS_A_SECOND))
     started = time.monotonic()
-    asked = load.meanwhile(service.api.port, _CONNECTIONS, _REQUESTS_A_SECOND)
-    with service.rebuilding() as rebuilding, asked as report:
+    reading = load.in_background(service.api.port, _CONNECTIONS, _REQUESTS_A_SECOND)
+    with service.rebuilding() as rebuilding, reading as report:
         wait_until(lambda: service.is_complete(rebuilding.generation), "the rebuild is complete", _REBUILT_SECONDS)
         seconds = time.monotonic() - started
         return _latency(report()) | {_RATE.name: count / seconds, _TIME.name: seconds}

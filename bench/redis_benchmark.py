@@ -1,4 +1,4 @@
-"""redis-benchmark calling the API's script: how many requests this Redis could serve if the API cost nothing."""
+"""redis-benchmark calls the API's script: it shows how many requests this Redis could serve if the API cost nothing."""
 
 import csv
 import hashlib
@@ -15,15 +15,15 @@ from bench.cores import pinned
 from bench.lab import Lab
 from schemas import api_keys, names
 
-Calls = Callable[[float], tuple[float, int]]
-_A_TURN = 16
-"""Commands that are sent together: as many as the API sends."""
-_RATE_EXPECTED = 50_000
+RunCalls = Callable[[float], tuple[float, int]]
+"""Calls the script for a number of seconds. Returns calls a second, and the number of calls."""
+_PIPELINE = 16
+"""Commands in one pipeline: as many as the API sends."""
+_EXPECTED_RATE = 50_000
 
 
-def measure(lab: Lab, stage: Stage) -> Calls | None:
-    """What calls the script for so many seconds and answers calls a second, and calls. None, and left out, where there
-    is no redis-benchmark."""
+def runner(lab: Lab, stage: Stage) -> RunCalls | None:
+    """Returns None if redis-benchmark is not installed; then the lab notes that it was left out."""
     program = shutil.which("redis-benchmark")
     if program is None:
         lab.leave_out("redis-benchmark", "not installed (Debian: redis-tools)")
@@ -32,9 +32,9 @@ def measure(lab: Lab, stage: Stage) -> Calls | None:
 
 
 def _run(program: str, stage: Stage, seconds: float) -> tuple[float, int]:
-    count = max(1000, int(seconds * _RATE_EXPECTED))
-    command = [program, "-p", str(stage.redis.port), "-c", "1", "-P", str(_A_TURN), "-n", str(count), "--csv"]
-    # On the core that is the worker's otherwise: Redis has its own for itself.
+    count = max(1000, int(seconds * _EXPECTED_RATE))
+    command = [program, "-p", str(stage.redis.port), "-c", "1", "-P", str(_PIPELINE), "-n", str(count), "--csv"]
+    # It runs on the worker's core, so that Redis has a core to itself.
     with pinned(stage.cores.worker):
         ended = subprocess.run([*command, *_call(stage)], capture_output=True, text=True, check=False)
     rows = list(csv.DictReader(io.StringIO(ended.stdout)))

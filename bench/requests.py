@@ -1,4 +1,4 @@
-"""Requests for the API, as whole HTTP requests."""
+"""Requests to the API, as the bytes of whole HTTP requests."""
 
 from collections.abc import Sequence
 from random import Random
@@ -9,8 +9,8 @@ _COUNT = 1000
 
 
 def for_leads(tenants: Sequence[Tenant], count: int = _COUNT) -> list[bytes]:
-    """For leads of all these tenants, in no order."""
-    random = Random(len(tenants))  # noqa: S311 - it must repeat
+    """Requests for randomly chosen leads of these tenants."""
+    random = Random(len(tenants))  # noqa: S311 - it must be repeatable
     chosen = random.choices(tenants, k=count)
     return [for_lead(tenant, random.choice(tenant.leads)) for tenant in chosen]
 

@@ -1,4 +1,4 @@
-"""`results.json`: what came out of each benchmark the last time that it ran."""
+"""`results.json`: the outcome of the latest run of each benchmark."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ class Results(Struct):
 
 
 def read(path: Path) -> Results:
-    """Empty where there is no such file."""
+    """Read results; they are empty if there is no such file."""
     return msgspec.json.decode(path.read_bytes(), type=Results) if path.is_file() else Results()
 
 

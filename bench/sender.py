@@ -1,13 +1,13 @@
-"""A process that sends requests and takes the time: `python -m bench.sender`, told what to do by its standard input.
+"""A process that sends requests and measures latency: `python -m bench.sender`, with its order on standard input.
 
-Closed loop (no rate): every connection asks again as soon as it has its answer. Open loop (a rate): requests are due
-at fixed times whatever the server does, and a latency is counted from when its request was due, also where it had to
-wait for a free connection: a server that stalls for a second is charged with all who would have come in that second
-("coordinated omission" would leave them out). Requests that are still waiting at the end count as long as they
-waited.
+Closed loop (without a rate): each connection sends its next request as soon as it has its response. Open loop (with a
+rate): requests are due at fixed times, however fast the server is. A latency counts from the time at which its request
+was due, even if no connection was free then. So a server that stalls for a second is charged with all requests that
+would have arrived in that second; leaving them out is known as coordinated omission. Requests that still wait at the
+end count with the time that they have waited.
 
-Bare sockets and epoll, no event loop: that takes a third of the time of asyncio, and the load must not be what is
-measured.
+It uses plain sockets and epoll instead of an event loop: that takes a third of asyncio's CPU time, and the load must
+not be what is measured.
 """
 
 import re
@@ -25,12 +25,14 @@ from msgspec import Struct
 
 _LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
 _TIMER_SLACK = Path("/proc/self/timerslack_ns")
-_PATIENCE_SECONDS = 1.0
+_DRAIN_SECONDS = 1.0
 
 
 class Order(Struct):
-    """What to do. `requests` are whole HTTP requests that are sent in turn. `rate` is in requests a second. With
-    `announce`, an empty line says that it begins; from then on SIGTERM ends it (open loop)."""
+    """What to do. `requests` are whole HTTP requests, which are sent in turn. `rate` is in requests a second.
+
+    With `announce`, the process prints an empty line when it begins; from then on SIGTERM ends it (open loop only).
+    """
 
     port: int
     connections: int
@@ -41,7 +43,7 @@ class Order(Struct):
 
 
 class Report(Struct):
-    """What happened. Latencies in seconds; `late` is how far behind its own plan the sender was (open loop)."""
+    """What was measured. Latencies are in seconds. `late` is the p99 of the sender's own delay behind its schedule."""
 
     answered: int
     failed: int
@@ -52,38 +54,38 @@ class Report(Struct):
     late: float = 0.0
     worst: float = 0.0
     failure: str = ""
-    """The first line of the first answer that was not 200."""
+    """The first line of the first response that was not 200."""
 
 
 class Connection:
-    """One connection, and the request that is under way on it."""
+    """One connection, and the request that is in flight on it."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.due = 0.0
         self._received = b""
-        self._wanted = 0
+        self._expected = 0
 
     def send(self, request: bytes, due: float) -> None:
         self.due = due
         self.socket.sendall(request)
 
     def receive(self) -> bytes | None:
-        """The whole answer, or None while a part of it is missing. Raises ConnectionError."""
+        """Returns the whole response, or None while a part of it is missing. Raises ConnectionError."""
         received = self.socket.recv(262_144)
         if not received:
             raise ConnectionError("the server closed a connection")
         received = self._received = self._received + received
-        if not self._wanted:
+        if not self._expected:
             head = received.find(b"\r\n\r\n")
             if head < 0:
                 return None
             length = _LENGTH.search(received, 0, head)
-            self._wanted = head + 4 + (int(length[1]) if length else 0)
-        if len(received) < self._wanted:
+            self._expected = head + 4 + (int(length[1]) if length else 0)
+        if len(received) < self._expected:
             return None
-        self._received, self._wanted = b"", 0
+        self._received, self._expected = b"", 0
         return received
 
 
@@ -108,21 +110,21 @@ class Sender:
         for connection in self._connections.values():
             connection.send(self._request(), now)
         while now < end:
-            ready = self._epoll.poll(_PATIENCE_SECONDS)
+            ready = self._epoll.poll(_DRAIN_SECONDS)
             for number, _ in ready:
                 connection = self._connections[number]
-                if self._took(connection):
+                if self._receive(connection):
                     connection.send(self._request(), perf_counter())
             now = perf_counter()
         return self._report(now - started)
 
     def open(self, rate: float) -> Report:
-        idle = deque(self._connections.values())  # in turn: a server closes those that rest for long
+        idle = deque(self._connections.values())  # used in turn, because a server closes idle connections
         waiting: deque[float] = deque()
         late: list[float] = []
         started = due = perf_counter()
         self._end = min(self._end, started + self._order.seconds)
-        while (now := perf_counter()) < self._end + _PATIENCE_SECONDS:
+        while (now := perf_counter()) < self._end + _DRAIN_SECONDS:
             while due <= now and due < self._end:
                 waiting.append(due)
                 late.append(now - due)
@@ -131,11 +133,11 @@ class Sender:
                 idle.popleft().send(self._request(), waiting.popleft())
             if due >= self._end and not waiting and len(idle) == len(self._connections):
                 break
-            # epoll alone counts in milliseconds; select on it in microseconds.
+            # A timeout of epoll itself is in milliseconds; that of select() is in microseconds.
             select.select([self._epoll], [], [], self._pause(due))
             for number, _ in self._epoll.poll(0):
                 connection = self._connections[number]
-                if self._took(connection):
+                if self._receive(connection):
                     idle.append(connection)
         answered = len(self._latencies)
         busy = [each.due for each in self._connections.values() if each not in idle]
@@ -143,11 +145,11 @@ class Sender:
         return self._report(now - started, answered, percentile(sorted(late), 0.99))
 
     def end(self) -> None:
-        """No request is due any more (open loop)."""
+        """Stop: from now on no request is due (open loop)."""
         self._end = perf_counter()
 
     def _pause(self, due: float) -> float:
-        return max(0.0, due - perf_counter()) if due < self._end else _PATIENCE_SECONDS
+        return max(0.0, due - perf_counter()) if due < self._end else _DRAIN_SECONDS
 
     def _open(self) -> list[Connection]:
         return [Connection(self._order.port) for _ in range(self._order.connections)]
@@ -157,15 +159,15 @@ class Sender:
         self._next = (self._next + 1) % len(requests)
         return requests[self._next]
 
-    def _took(self, connection: Connection) -> bool:
-        """Is its answer complete?"""
-        answer = connection.receive()
-        if answer is None:
+    def _receive(self, connection: Connection) -> bool:
+        """Receive a part of a response. Returns whether it is complete now."""
+        response = connection.receive()
+        if response is None:
             return False
         self._latencies.append(perf_counter() - connection.due)
-        if answer[9:12] != b"200":
+        if response[9:12] != b"200":
             self._failed += 1
-            self._failure = self._failure or answer.split(b"\r\n", 1)[0].decode(errors="replace")
+            self._failure = self._failure or response.split(b"\r\n", 1)[0].decode(errors="replace")
         return True
 
     def _report(self, seconds: float, answered: int | None = None, late: float = 0.0) -> Report:
@@ -176,18 +178,18 @@ class Sender:
 
 
 def percentile(ordered: list[float], share: float) -> float:
-    """Of numbers in order; 0 where there are none."""
+    """The percentile of sorted numbers; 0 if there are none."""
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
 
 
-def finely_timed() -> None:
-    """Let this process wake up when it wants to: else the kernel wakes it up to 50 µs late."""
+def use_fine_timers() -> None:
+    """Let this process wake up at the exact time: by default the kernel may wake it up to 50 µs late."""
     if _TIMER_SLACK.exists():
         _TIMER_SLACK.write_text("1")
 
 
 def main() -> None:
-    finely_timed()
+    use_fine_timers()
     order = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Order)
     sender = Sender(order)
     signal.signal(signal.SIGTERM, lambda *_: sender.end())

@@ -1,4 +1,4 @@
-"""A server that is measured: a child process, its port, and what it costs."""
+"""A measured server: a child process, its port, and its use of CPU and memory."""
 
 import http.client
 import os
@@ -19,13 +19,13 @@ _READY_SECONDS = 20.0
 
 
 class Server(Struct, frozen=True):
-    """A running server on loopback, with the processes that it started."""
+    """A running server on loopback, and the processes that it started."""
 
     port: int
     pid: int
 
     def cpu_seconds(self) -> float:
-        """User and system time of all its processes so far."""
+        """User and system time of all its processes since they started."""
         return sum(sum(process.cpu_times()[:2]) for process in self._processes())
 
     def memory_bytes(self) -> int:
@@ -33,7 +33,7 @@ class Server(Struct, frozen=True):
         return sum(int(process.memory_info().rss) for process in self._processes())
 
     def wait_until_ready(self, request: bytes) -> None:
-        """Until it answers this request with 200. Raises TimeoutError."""
+        """Wait until it responds to this request with 200. Raises TimeoutError."""
         wait_until(lambda: self._answers(request), f"the server on port {self.port} answers", _READY_SECONDS)
 
     def _processes(self) -> list[psutil.Process]:
@@ -63,7 +63,7 @@ def start(
     log: Path,
     environment: Mapping[str, str] | None = None,
 ) -> Server:
-    """Starts a server on these cores; it is not ready yet. `stack` ends it."""
+    """Start a server on these cores. It is not ready yet. `stack` stops it."""
     with pinned(cores):
         child = Child(command, log=log, directory=ROOT, environment={**os.environ, **(environment or {})})
     stack.callback(child.stop)

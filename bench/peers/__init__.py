@@ -1,1 +1,2 @@
-"""What Leadview is measured beside: programs of their own, started by `bench.candidates`."""
+"""The programs that Leadview is compared with. Each is a process of its own; `bench.candidates` and
+`bench.consuming_peers` start them."""

@@ -1,4 +1,4 @@
-"""A limit: bare ASGI that answers a constant. `python -m bench.peers.asgi_constant <port> <body file> <workers>`."""
+"""A limit: bare ASGI that returns a constant. `python -m bench.peers.asgi_constant <port> <body file> <workers>`."""
 
 from starlette.types import Receive, Scope, Send
 
@@ -8,7 +8,7 @@ _BODY = body()
 _HEADERS = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(_BODY))]
 
 
-async def app(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001 - ASGI's signature
+async def app(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001 - the signature of ASGI
     await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
     await send({"type": "http.response.body", "body": _BODY})
 

@@ -1,8 +1,8 @@
-"""What the consuming peers share: a part of the topics from their beginning, without a group, and what is printed in
-the end.
+"""What the peers that consume from Kafka have in common: reading a share of all partitions, and printing the figures.
 
-`python -m bench.peers.<peer> <kafka> <redis> <topic prefix> <partitions> <part>/<parts>`: of all partitions, this part.
-At most so many records as the environment's MOST says.
+`python -m bench.peers.<peer> <kafka> <redis> <topic prefix> <partitions> <number>/<processes>`. Each of the processes
+reads its share of the partitions from their beginning, without a consumer group. The environment variable MOST_RECORDS
+bounds the number of records.
 """
 
 import json
@@ -22,50 +22,50 @@ class Share(Struct, frozen=True):
     redis: str
     prefix: str
     partitions: int
-    part: int
-    parts: int
+    number: int
+    processes: int
 
     @property
     def assigned(self) -> list[TopicPartition]:
         topics = [f"{self.prefix}{kind}" for kind in ("leads", "contacts")]
-        every = [TopicPartition(topic, number) for topic in topics for number in range(self.partitions)]
-        return every[self.part :: self.parts]
+        everything = [TopicPartition(topic, partition) for topic in topics for partition in range(self.partitions)]
+        return everything[self.number :: self.processes]
 
 
-def share() -> Share:
-    """As the command line says."""
-    kafka, redis, prefix, partitions, part = sys.argv[1:]
-    number, _, parts = part.partition("/")
-    return Share(kafka, redis, prefix, int(partitions), int(number), int(parts))
+def share_of_arguments() -> Share:
+    """The share that the command line names."""
+    kafka, redis, prefix, partitions, share = sys.argv[1:]
+    number, _, processes = share.partition("/")
+    return Share(kafka, redis, prefix, int(partitions), int(number), int(processes))
 
 
-async def consumer(mine: Share) -> tuple[AIOKafkaConsumer, "Clock"]:
-    """One that stands at the beginning of its partitions, and a clock for all that they hold."""
-    found = AIOKafkaConsumer(bootstrap_servers=mine.kafka, enable_auto_commit=False)
-    await found.start()
-    found.assign(mine.assigned)
-    await found.seek_to_beginning(*mine.assigned)
-    ends = await found.end_offsets(mine.assigned)
-    return found, Clock(sum(ends.values()))
+async def start_consumer(share: Share) -> tuple[AIOKafkaConsumer, "Clock"]:
+    """Returns a consumer at the beginning of its partitions, and a clock for all their records."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=share.kafka, enable_auto_commit=False)
+    await consumer.start()
+    consumer.assign(share.assigned)
+    await consumer.seek_to_beginning(*share.assigned)
+    end_offsets = await consumer.end_offsets(share.assigned)
+    return consumer, Clock(sum(end_offsets.values()))
 
 
 class Clock:
-    """Times a number of records, from the first batch on. `wanted` is bounded by MOST."""
+    """Measures the time for a number of records, from the first batch on. MOST_RECORDS bounds `expected`."""
 
-    def __init__(self, wanted: int) -> None:
-        self.wanted = min(wanted, float(os.environ.get("MOST", inf)))
+    def __init__(self, expected: int) -> None:
+        self.expected = min(expected, float(os.environ.get("MOST_RECORDS", inf)))
         self.done = 0
         self._began: tuple[float, float, int] | None = None
 
     def add(self, records: int) -> bool:
-        """Note records that are written; true when all are."""
+        """Count records that are written. Returns whether all of them are."""
         self.done += records
         if self._began is None:
             self._began = (time.monotonic(), time.process_time(), self.done)
-        return self.done >= self.wanted
+        return self.done >= self.expected
 
     def print(self) -> None:
-        """`began` and `ended` are on a clock that all processes share."""
+        """Print the figures as JSON. `began` and `ended` are from a clock that all processes share."""
         began = self._began or (0.0, 0.0, 0)
         figures = {
             "records": self.done - began[2],

@@ -1,11 +1,11 @@
-"""A peer: what most teams would write. Starlette and redis-py, a call for each question.
+"""A peer: what most teams would write, with Starlette and redis-py, and with a call to Redis for each step.
 
     1  GET the key's record          401, 403
     2  INCR and EXPIRE both counters 429 (fixed windows)
     3  GET the document              404, 304
 
-`python -m bench.peers.idiomatic <port> <redis port> <workers>`. Its data are Leadview's documents under plain names
-(`bench/candidates.py`). Of errors it does only what costs time on the happy path.
+`python -m bench.peers.idiomatic <port> <redis port> <workers>`. `bench/candidates.py` copies Leadview's documents to
+its keys in Redis. It has only the error handling that costs time in requests without errors.
 """
 
 import hashlib
@@ -82,7 +82,7 @@ async def read(request: Request) -> Response:
 
 @asynccontextmanager
 async def lifespan(_: Starlette) -> AsyncIterator[dict[str, Redis]]:
-    # More than redis-py opens by itself (100): a request that finds none free would fail.
+    # More than the 100 connections of redis-py's default: a request that finds no free connection would fail.
     async with Redis(port=int(sys.argv[2]), max_connections=1024) as redis:
         yield {"redis": redis}
 

@@ -1,4 +1,4 @@
--- A peer: nginx answers what Leadview's API does, with the same script call to Redis (api/lua/serve.lua).
+-- A peer: nginx serves what Leadview's API does, with the same script call to Redis (api/lua/serve.lua).
 -- Takes the port of Redis and the script's SHA-1; returns what serves a request for a kind of record.
 --
 -- As in Leadview: the key's form, checksum and SHA-256, remembered for 8192 keys; one call; the same headers and body.
@@ -40,7 +40,7 @@ for i = 0, 15 do
   NIBBLE[byte(string.format('%X', i))] = i
 end
 local packed = ffi.new('unsigned char[16]')
--- The record's id in 22 base64 characters; nil where it is no canonical UUID.
+-- The record's id in 22 base64 characters; nil if it is not a canonical UUID.
 local function short_id(uuid)
   if #uuid ~= 36 then return nil end
   local at = 1

@@ -1,7 +1,8 @@
-"""What most teams write: one record after the other, each write awaited, until the same documents stand in Redis.
+"""A peer: what most teams would write. It applies one record after the other and awaits each write, until Redis holds
+the same documents.
 
-A lead shows its contact, and follows it when the contact changes or comes later. Unlike Leadview it guards no version
-and stores no position, so that a crash or a late record leaves wrong documents.
+A lead shows its contact, also if the contact changes or arrives later. Unlike Leadview, it compares no versions and
+stores no positions: after a crash or a late record, documents are wrong.
 """
 
 import asyncio
@@ -10,21 +11,21 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from bench.peers.consuming import Share, consumer, share
+from bench.peers.consuming import Share, share_of_arguments, start_consumer
 
 _SUMMARY = ("id", "first_name", "last_name", "email", "phone")
 
 
-async def main(mine: Share) -> None:
-    source, clock = await consumer(mine)
-    redis = Redis.from_url(mine.redis, decode_responses=True)
-    async for message in source:
+async def main(share: Share) -> None:
+    consumer, clock = await start_consumer(share)
+    redis = Redis.from_url(share.redis, decode_responses=True)
+    async for message in consumer:
         data = json.loads(message.value)["data"]
         await (_lead if message.topic.endswith("leads") else _contact)(redis, data)
         if clock.add(1):
             break
     clock.print()
-    await source.stop()
+    await consumer.stop()
     await redis.aclose()
 
 
@@ -54,4 +55,4 @@ def _summary(contact: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(share()))
+    asyncio.run(main(share_of_arguments()))

@@ -1,6 +1,6 @@
-"""The least that a consumer can do: one record after the other, each with one SET, awaited before the next.
+"""A peer: the least that a consumer can do. It writes one record after the other with one SET, and awaits each of them.
 
-Like Leadview it maps the event to a document; unlike it, it guards no version and puts no contact into leads.
+Like Leadview, it maps the event to a document. Unlike Leadview, it compares no versions and puts no contact into leads.
 """
 
 import asyncio
@@ -8,23 +8,24 @@ import json
 
 from redis.asyncio import Redis
 
-from bench.peers.consuming import Share, consumer, share
+from bench.peers.consuming import Share, share_of_arguments, start_consumer
 
 
-async def main(mine: Share) -> None:
-    source, clock = await consumer(mine)
-    redis = Redis.from_url(mine.redis)
-    async for message in source:
+async def main(share: Share) -> None:
+    consumer, clock = await start_consumer(share)
+    redis = Redis.from_url(share.redis)
+    async for message in consumer:
         event = json.loads(message.value)
         data = event["data"]
         document = {name: value for name, value in data.items() if name != "version"}
-        await redis.set(f"{message.topic}:{data['organization_id']}:{data['id']}", json.dumps(document))
+        kind = message.topic.removeprefix(share.prefix)
+        await redis.set(f"{kind}:{data['organization_id']}:{data['id']}", json.dumps(document))
         if clock.add(1):
             break
     clock.print()
-    await source.stop()
+    await consumer.stop()
     await redis.aclose()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(share()))
+    asyncio.run(main(share_of_arguments()))

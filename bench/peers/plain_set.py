@@ -1,6 +1,6 @@
-"""The limit: batches from Kafka, decoded, and a plain SET of as many bytes for each record, in one pipeline a batch.
+"""A limit: it reads batches from Kafka, decodes the records, and writes the bytes of each with a SET, in pipelines.
 
-It maps nothing, compares no versions, keeps no position.
+It maps nothing, compares no versions and stores no positions.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import msgspec
 import uvloop
 from redis.asyncio import Redis
 
-from bench.peers.consuming import Share, consumer, share
+from bench.peers.consuming import Share, share_of_arguments, start_consumer
 from schemas import events
 
 _decoders: dict[str, msgspec.json.Decoder[Any]] = {
@@ -21,17 +21,17 @@ _decoders: dict[str, msgspec.json.Decoder[Any]] = {
 }
 
 
-_pack: Callable[[tuple[bytes, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]  # says a tuple of one
+_pack: Callable[[tuple[bytes, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]  # its type says a tuple of one
 
 
-async def main(mine: Share) -> None:
-    source, clock = await consumer(mine)
-    decoders = {mine.prefix + kind: decoder for kind, decoder in _decoders.items()}
-    redis = Redis.from_url(mine.redis, protocol=2)
+async def main(share: Share) -> None:
+    consumer, clock = await start_consumer(share)
+    decoders = {share.prefix + kind: decoder for kind, decoder in _decoders.items()}
+    redis = Redis.from_url(share.redis, protocol=2)
     connection = await redis.connection_pool.get_connection()  # type: ignore[no-untyped-call]
     finished = False
     while not finished:
-        polled = await source.getmany(timeout_ms=500, max_records=2000)
+        polled = await consumer.getmany(timeout_ms=500, max_records=2000)
         messages = [message for batch in polled.values() for message in batch]
         for start in range(0, len(messages), 200):
             packed = []
@@ -44,9 +44,9 @@ async def main(mine: Share) -> None:
         if messages:
             finished = clock.add(len(messages))
     clock.print()
-    await source.stop()
+    await consumer.stop()
     await redis.aclose()
 
 
 if __name__ == "__main__":
-    uvloop.run(main(share()))
+    uvloop.run(main(share_of_arguments()))

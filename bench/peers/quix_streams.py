@@ -1,9 +1,10 @@
-"""Quix Streams with its Redis sink, as its documentation shows it: a StreamingDataFrame a topic, JSON in and out.
+"""A peer: Quix Streams with its Redis sink, as its documentation shows it: one StreamingDataFrame for each topic, with
+JSON as input and output.
 
-Run by a Python that has `quixstreams[redis]`, no dependency of ours (`make bench-quix`); it imports nothing else.
-`python quix_streams.py <kafka> <redis host> <redis port> <topic prefix> <records> <group>`. Like Leadview it maps the
-event to a document; unlike it, it guards no version and puts no contact into leads. It writes at each checkpoint, every
-five seconds by default: so nothing is visible sooner.
+`python quix_streams.py <kafka> <redis host> <redis port> <topic prefix> <records> <group>`, with a Python that has
+`quixstreams[redis]` (`make bench-quix` installs it; Leadview does not depend on it). Like Leadview, it maps the event
+to a document. Unlike Leadview, it compares no versions and puts no contact into leads. It writes at each checkpoint, by
+default every five seconds, so nothing is visible sooner.
 """
 
 import json
@@ -17,8 +18,8 @@ from quixstreams.sinks.base import SinkBatch
 from quixstreams.sinks.community.redis import RedisSink
 
 
-class TimedSink(RedisSink):  # type: ignore[misc]  # not installed here
-    """Notes when the last batch was written, and how many records."""
+class TimedSink(RedisSink):  # type: ignore[misc]  # not installed where mypy runs
+    """Counts the written records, and notes the time of the last write."""
 
     records = 0
     ended = 0.0
@@ -59,7 +60,7 @@ def main(kafka: str, host: str, port: int, prefix: str, count: int, group: str) 
 
 
 def document_of(event: dict[str, Any]) -> dict[str, Any]:
-    """The entity's state, without its version."""
+    """The document: the state of the entity, without its version."""
     return {name: value for name, value in event["data"].items() if name != "version"}
 
 

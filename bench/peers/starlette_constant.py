@@ -1,4 +1,4 @@
-"""A limit: a Starlette route that answers a constant.
+"""A limit: a Starlette route that returns a constant.
 
 `python -m bench.peers.starlette_constant <port> <body file> <workers>`.
 """
@@ -13,7 +13,7 @@ from bench.peers.uvicorn_server import body, serve
 _BODY = body()
 
 
-async def constant(request: Request) -> Response:  # noqa: ARG001 - a route takes it
+async def constant(request: Request) -> Response:  # noqa: ARG001 - the signature of a route
     return Response(_BODY, media_type="application/json")
 
 

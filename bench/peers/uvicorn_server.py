@@ -1,4 +1,4 @@
-"""uvicorn for the peers, with the settings that Leadview's own has."""
+"""uvicorn for the peers, with the same settings as Leadview's API."""
 
 import sys
 from pathlib import Path
@@ -7,13 +7,12 @@ import uvicorn
 
 
 def body() -> bytes:
-    """The file that the second argument names: what a constant answers."""
+    """The contents of the file that the second argument names: the constant."""
     return Path(sys.argv[2]).read_bytes()
 
 
 def serve(application: str) -> None:
-    """Serves `application` ("module:name") on the port that the first argument names; the third is the number of
-    workers."""
+    """Serve `application` ("module:name"). The first argument is the port, the third the number of workers."""
     uvicorn.run(
         application,
         host="127.0.0.1",

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from api.address import address
 from api.errors import AddressError, CannotListen
 from api.exporter import MetricsServer
+from api.redis.address import address
 from api.server import listen, serve
 from schemas import logs
 from schemas.settings import ApiSettings, SettingsError, effective, load

@@ -17,17 +17,17 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
 from api import latency, orphan, pages, snapshot
-from api.address import ClusterMap, address, place
 from api.bound import Bound
 from api.counters import Counters
 from api.endpoint import Endpoint
-from api.generation import LiveGeneration
-from api.link import Link
+from api.redis.address import ClusterMap, address, place
+from api.redis.cluster import Cluster
+from api.redis.generation import LiveGeneration
+from api.redis.link import Link
+from api.redis.servers import OneServer, Servers
+from api.redis.store import Store
 from api.resource import Resource
-from api.servers import OneServer, Servers
-from api.shards import Shards
 from api.state import State
-from api.store import Store
 from schemas import layouts, names
 from schemas.settings import ApiSettings
 
@@ -110,5 +110,5 @@ def _servers(settings: ApiSettings) -> Servers:
     timeout, most = settings.api_redis_timeout, settings.api_max_in_flight
     where = place(settings)
     if isinstance(where, ClusterMap):
-        return Shards(where, timeout=timeout, max_in_flight=most)
+        return Cluster(where, timeout=timeout, max_in_flight=most)
     return OneServer(Link(where, timeout=timeout, max_in_flight=most), timeout)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from api.credentials import Credentials
-from api.store import Reply
+from api.redis.store import Reply
 
 MOST_BUCKETS = 8192
 """Two for each key in use, or fewer. With more, the one that was not charged for the longest time is forgotten."""

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from api.counters import BUCKETS_SECONDS, Counters
 from api.errors import Unavailable
-from api.servers import Servers
+from api.redis.servers import Servers
 from schemas import names
 
 _EVERY_SECONDS = 0.5

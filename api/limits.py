@@ -7,7 +7,7 @@ has waited long enough.
 from functools import lru_cache
 
 from api.errors import Headers, RateLimitExceeded
-from api.store import Reply
+from api.redis.store import Reply
 from schemas.problems import Policy
 
 _SECOND = 1_000_000

@@ -17,8 +17,8 @@ from api.errors import (
     Unavailable,
 )
 from api.etags import etag, tags_to_match
+from api.redis.store import DocumentName, Reply
 from api.request import Request
-from api.store import DocumentName, Reply
 from schemas.fields import UUID_PATTERN
 
 _ALLOW = (b"allow", b"GET, HEAD, OPTIONS")

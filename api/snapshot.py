@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from api.counters import Counters
-from api.generation import LiveGeneration
-from api.servers import Servers
+from api.redis.generation import LiveGeneration
+from api.redis.servers import Servers
 
 EVERY_SECONDS = 1.0
 GONE_SECONDS = 5.0

@@ -3,9 +3,9 @@
 from typing import TypedDict
 
 from api.counters import Counters
-from api.generation import LiveGeneration
-from api.servers import Servers
-from api.store import Store
+from api.redis.generation import LiveGeneration
+from api.redis.servers import Servers
+from api.redis.store import Store
 
 
 class State(TypedDict):

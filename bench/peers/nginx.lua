@@ -1,4 +1,4 @@
--- A peer: nginx answers what Leadview's API does, with the same script call to Redis (api/lua/serve.lua).
+-- A peer: nginx answers what Leadview's API does, with the same script call to Redis (api/redis/lua/serve.lua).
 -- Takes the port of Redis and the script's SHA-1; returns what serves a request for a kind of record.
 --
 -- As in Leadview: the key's form, checksum and SHA-256, remembered for 8192 keys; one call; the same headers and body.

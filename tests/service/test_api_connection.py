@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from api.address import Address, address
-from api.connection import Connection
 from api.errors import ErrorReply, ScriptMissing, Unavailable
-from api.link import Link
+from api.redis.address import Address, address
+from api.redis.connection import Connection
+from api.redis.link import Link
 from devstack.ports import free_port
 from schemas.settings import ApiSettings
 from tests.faulty_proxy import Faults, faulty_proxy

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from api.store import _SCRIPT, Reply, read_reply
+from api.redis.store import _SCRIPT, Reply, read_reply
 from schemas import api_keys, names
 from schemas.layouts import CONTACT_BODY, LEAD_BODY
 from tests.service.records import Caller, Records

@@ -12,8 +12,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from api.address import ClusterMap, place
 from api.errors import Unavailable as ApiUnavailable
+from api.redis.address import ClusterMap, place
 from devstack.child import Child
 from devstack.ports import free_port
 from projector.errors import Unavailable

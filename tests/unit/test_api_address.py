@@ -4,8 +4,8 @@ import ssl
 
 import pytest
 
-from api.address import Address, address
 from api.errors import AddressError
+from api.redis.address import Address, address
 from schemas.settings import ApiSettings
 
 

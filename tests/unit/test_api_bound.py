@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from api.bound import Bound
 from api.credentials import Credentials, credentials
-from api.store import Reply
+from api.redis.store import Reply
 from schemas import api_keys
 from tests.crm import ORGANIZATION, OTHER_ORGANIZATION
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.limits import exceeded, headers, seconds
-from api.store import Reply
+from api.redis.store import Reply
 
 REPLY = Reply(200, 1_700_000_000_000_001, 100, 10, 99, 100_000, 300, 10, 299, 33_334)
 

@@ -51,8 +51,8 @@ def test_a_package_imports_only_what_it_may(package: str, allowed: set[str]) -> 
     [
         pytest.param("projector", "aiokafka", "kafka/", id="aiokafka in the projector"),
         pytest.param("projector", "redis", "redis/", id="Redis in the projector"),
-        pytest.param("api", "redis", "address.py", id="Redis in the API"),
-        pytest.param("api", "hiredis", "connection.py", id="the protocol of Redis in the API"),
+        pytest.param("api", "redis", "redis/address.py", id="Redis in the API"),
+        pytest.param("api", "hiredis", "redis/connection.py", id="the protocol of Redis in the API"),
         pytest.param("api", "aiokafka", None, id="no Kafka in the API"),
         pytest.param("schemas", "redis", None, id="no Redis in schemas"),
         pytest.param("schemas", "aiokafka", None, id="no Kafka in schemas"),

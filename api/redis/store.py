@@ -10,14 +10,14 @@ from msgspec import Struct
 
 from api.credentials import Credentials
 from api.errors import ErrorReply
-from api.generation import LiveGeneration
-from api.servers import Servers
+from api.redis.generation import LiveGeneration
+from api.redis.servers import Servers
 from schemas.settings import ApiSettings, limit
 
 DocumentName = Callable[[bytes, int, str], bytes]
 """The name of a document from its organization's name, a generation and an id: `names.lead`, `names.contact`."""
 
-_SCRIPT = resources.files("api").joinpath("lua", "serve.lua").read_bytes()
+_SCRIPT = resources.files("api.redis").joinpath("lua", "serve.lua").read_bytes()
 _SHA = hashlib.sha1(_SCRIPT, usedforsecurity=False).hexdigest().encode()
 _HEAD = struct.Struct("<HQIIIQIIIQQBB")
 

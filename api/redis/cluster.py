@@ -9,10 +9,10 @@ import asyncio
 import logging
 from asyncio import Task, TaskGroup
 
-from api.address import ClusterMap
 from api.errors import ErrorReply, Unavailable
-from api.link import Link
-from api.servers import Servers
+from api.redis.address import ClusterMap
+from api.redis.link import Link
+from api.redis.servers import Servers
 from schemas import names
 from schemas.redis_url import Host
 
@@ -23,7 +23,7 @@ _LOOK_SECONDS = 0.25
 logger = logging.getLogger(__name__)
 
 
-class Shards(Servers):
+class Cluster(Servers):
     """A cluster. `keep` reads the map and keeps the links."""
 
     def __init__(self, map_: ClusterMap, *, timeout: float, max_in_flight: int) -> None:

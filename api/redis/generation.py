@@ -4,8 +4,8 @@ import asyncio
 from contextlib import suppress
 
 from api.errors import Rebuilding, Unavailable
-from api.link import Link
-from api.servers import Servers
+from api.redis.link import Link
+from api.redis.servers import Servers
 from schemas import names
 
 FIRST = 1

@@ -1,4 +1,4 @@
-"""The Redis servers that the API asks: one, or the shards of a cluster (`api/shards.py`)."""
+"""The Redis servers that the API asks: one, or the shards of a cluster (`api/redis/cluster.py`)."""
 
 import asyncio
 import logging
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from api.errors import ErrorReply, ScriptMissing
-from api.link import Link
+from api.redis.link import Link
 
 logger = logging.getLogger(__name__)
 

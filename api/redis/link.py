@@ -6,9 +6,9 @@ import random
 from asyncio import Future
 from typing import Any
 
-from api.address import Address, Sentinels
-from api.connection import Command, Connection
 from api.errors import ErrorReply, Unavailable
+from api.redis.address import Address, Sentinels
+from api.redis.connection import Command, Connection
 
 # Fast at first: most breaks are a restart. Never slow: service is back within a second of Redis, however long it
 # was away.

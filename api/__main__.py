@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from api.errors import AddressError, CannotListen
-from api.exporter import MetricsServer
+from api.metrics.exporter import MetricsServer
 from api.redis.address import address
 from api.server import listen, serve
 from schemas import logs

@@ -16,10 +16,11 @@ from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
-from api import latency, orphan, pages, snapshot
+from api import orphan, pages
 from api.bound import Bound
-from api.counters import Counters
 from api.endpoint import Endpoint
+from api.metrics import latency, snapshot
+from api.metrics.counters import Counters
 from api.redis.address import ClusterMap, address, place
 from api.redis.cluster import Cluster
 from api.redis.generation import LiveGeneration

@@ -8,8 +8,8 @@ from starlette.types import Receive, Scope, Send
 
 from api import request as requests
 from api.answer import Answer, all_headers, of_error
-from api.counters import Counters
 from api.errors import ApiError, InternalError
+from api.metrics.counters import Counters
 from api.request import Request
 
 Handler = Callable[[Request], Awaitable[Answer]]

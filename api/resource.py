@@ -5,7 +5,6 @@ import re
 from api import limits
 from api.answer import JSON, Answer
 from api.bound import Bound
-from api.counters import Counters
 from api.credentials import Credentials, credentials
 from api.errors import (
     AccessDisabled,
@@ -17,6 +16,7 @@ from api.errors import (
     Unavailable,
 )
 from api.etags import etag, tags_to_match
+from api.metrics.counters import Counters
 from api.redis.store import DocumentName, Reply
 from api.request import Request
 from schemas.fields import UUID_PATTERN

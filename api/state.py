@@ -2,7 +2,7 @@
 
 from typing import TypedDict
 
-from api.counters import Counters
+from api.metrics.counters import Counters
 from api.redis.generation import LiveGeneration
 from api.redis.servers import Servers
 from api.redis.store import Store

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from api.answer import Answer
-from api.counters import Counters
 from api.cycle import Cycle
 from api.endpoint import Endpoint
+from api.metrics.counters import Counters
 from api.request import Request
 
 SCOPE: dict[str, Any] = {

@@ -2,8 +2,8 @@
 
 import pytest
 
-from api.counters import BUCKETS_SECONDS
-from api.latency import p99
+from api.metrics.counters import BUCKETS_SECONDS
+from api.metrics.latency import p99
 
 SLOTS = len(BUCKETS_SECONDS) + 1
 

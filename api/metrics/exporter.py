@@ -12,9 +12,9 @@ from prometheus_client import CollectorRegistry, Metric, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from api import snapshot
-from api.counters import BUCKETS_SECONDS, Counters
 from api.errors import CannotListen
+from api.metrics import snapshot
+from api.metrics.counters import BUCKETS_SECONDS, Counters
 from schemas.problems import Health
 
 _PREFIX = "leadview_api"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from api.counters import Counters
+from api.metrics.counters import Counters
 from api.redis.generation import LiveGeneration
 from api.redis.servers import Servers
 

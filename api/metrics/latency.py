@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 
-from api.counters import BUCKETS_SECONDS, Counters
 from api.errors import Unavailable
+from api.metrics.counters import BUCKETS_SECONDS, Counters
 from api.redis.servers import Servers
 from schemas import names
 

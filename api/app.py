@@ -27,8 +27,8 @@ from api.redis.generation import LiveGeneration
 from api.redis.link import Link
 from api.redis.servers import OneServer, Servers
 from api.redis.store import Store
+from api.request import State
 from api.resource import Resource
-from api.state import State
 from schemas import layouts, names
 from schemas.settings import ApiSettings
 

@@ -2,16 +2,29 @@
 
 import random
 import re
+from typing import TypedDict
 from urllib.parse import unquote_to_bytes
 
 from msgspec import Struct
 from starlette.types import Scope
 
 from api.credentials import REPEATED
-from api.state import State
+from api.metrics.counters import Counters
+from api.redis.generation import LiveGeneration
+from api.redis.servers import Servers
+from api.redis.store import Store
 
 _READ = frozenset((b"authorization", b"if-none-match", b"origin", b"x-request-id"))
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+
+
+class State(TypedDict):
+    """What the lifespan yields: each request finds it in `scope["state"]`."""
+
+    store: Store
+    servers: Servers
+    generation: LiveGeneration
+    counters: Counters
 
 
 class Request(Struct):

@@ -17,8 +17,8 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
 from api import orphan, pages
-from api.bound import Bound
 from api.endpoint import Endpoint
+from api.local_limiter import LocalLimiter
 from api.metrics import latency, snapshot
 from api.metrics.counters import Counters
 from api.redis.address import ClusterMap, address, place
@@ -41,20 +41,20 @@ def create_app(settings: ApiSettings, snapshots: Path | None = None) -> Starlett
     Raises AddressError.
     """
     counters = Counters()
-    bound = Bound()
-    lead = Resource(names.lead, layouts.LEAD_BODY, counters, bound)
-    contact = Resource(names.contact, layouts.CONTACT_BODY, counters, bound)
+    limiter = LocalLimiter()
+    lead = Resource(names.lead, layouts.LEAD_BODY, counters, limiter)
+    contact = Resource(names.contact, layouts.CONTACT_BODY, counters, limiter)
     resources = {
         f"{_BASE}/leads".encode(): Endpoint("lead", lead.read, counters),
         f"{_BASE}/contacts".encode(): Endpoint("contact", contact.read, counters),
     }
     routes: list[BaseRoute] = [
-        Route(f"{_BASE}/openapi.json", Endpoint("openapi", pages.description, counters)),
-        Route("/healthz", Endpoint("healthz", pages.alive, counters)),
-        Route("/readyz", Endpoint("readyz", pages.ready, counters)),
+        Route(f"{_BASE}/openapi.json", Endpoint("openapi", pages.openapi, counters)),
+        Route("/healthz", Endpoint("healthz", pages.healthz, counters)),
+        Route("/readyz", Endpoint("readyz", pages.readyz, counters)),
     ]
-    nothing = Endpoint("none", pages.nothing, counters)
-    return Api(resources, routes, nothing, _lifespan(settings, counters, snapshots))
+    not_found = Endpoint("none", pages.not_found, counters)
+    return Api(resources, routes, not_found, _lifespan(settings, counters, snapshots))
 
 
 class Api(Starlette):
@@ -64,13 +64,13 @@ class Api(Starlette):
         self,
         resources: Mapping[bytes, Endpoint],
         routes: list[BaseRoute],
-        nothing: ASGIApp,
+        not_found: ASGIApp,
         lifespan: Lifespan[Any],
     ) -> None:
         super().__init__(routes=routes, lifespan=lifespan)
         self._resources = resources
         self.router.redirect_slashes = False
-        self.router.default = nothing
+        self.router.default = not_found
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
         if scope["type"] == "http":

@@ -4,9 +4,9 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from api.answer import all_headers, of_error
 from api.errors import InternalError
 from api.request import request_id
+from api.response import all_headers, error_response
 
 
 class Cycle(RequestResponseCycle):
@@ -33,7 +33,7 @@ class Cycle(RequestResponseCycle):
     async def send_500_response(self) -> None:
         """For a defect outside of all handlers."""
         error, new_id = InternalError(), request_id(None)
-        answer = of_error(error, new_id)
+        answer = error_response(error, new_id)
         self.keep_alive = False
         self._write(answer.status, all_headers(answer, new_id, cors=False), answer.body)
 

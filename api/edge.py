@@ -21,14 +21,14 @@ import httptools
 from uvicorn._types import ASGIVersions, HTTPScope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from api.answer import all_headers, of_error
 from api.cycle import Cycle
 from api.errors import BadRequest, BodyNotAllowed, HeadTooLarge, HeadTooSlow, Refused
 from api.request import request_id
+from api.response import all_headers, error_response
 
-MOST_HEAD_BYTES = 16 * 1024
+MAX_HEAD_BYTES = 16 * 1024
 LINGER_SECONDS = 1.0
-MOST_AT_ONCE_BYTES = 4096
+MAX_PARSE_BYTES = 4096
 """Parsed in one go. While one of these requests waits for its turn, no more are."""
 
 _HEAD_END = b"\r\n\r\n"
@@ -80,7 +80,7 @@ class Edge(HttpToolsProtocol):
 
     def _take_in(self, data: bytes) -> None:
         while data and not self._last and not self.pipeline:
-            part = data[: min(MOST_AT_ONCE_BYTES, MOST_HEAD_BYTES - self._head_bytes)]
+            part = data[: min(MAX_PARSE_BYTES, MAX_HEAD_BYTES - self._head_bytes)]
             parsed = self._parse(part)
             data = data[parsed:]
             self._measure_head(part[:parsed])
@@ -111,7 +111,7 @@ class Edge(HttpToolsProtocol):
         else:
             self._head_bytes += len(part)
         self._head_began = False
-        if self._head_bytes >= MOST_HEAD_BYTES:
+        if self._head_bytes >= MAX_HEAD_BYTES:
             self._refuse(HeadTooLarge())
         elif self._in_head or self._is_idle():
             self._start_deadline()
@@ -288,7 +288,7 @@ class Edge(HttpToolsProtocol):
     def _response(self, error: Refused) -> bytes:
         headers = dict(self.headers or ())
         sent_id = request_id(headers.get(b"x-request-id"))
-        answer = of_error(error, sent_id)
+        answer = error_response(error, sent_id)
         lines = [b"HTTP/1.1 %d %b" % (error.status, HTTPStatus(error.status).phrase.encode())]
         for name, value in (
             *self.server_state.default_headers,

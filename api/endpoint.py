@@ -7,12 +7,12 @@ from time import perf_counter
 from starlette.types import Receive, Scope, Send
 
 from api import request as requests
-from api.answer import Answer, all_headers, of_error
 from api.errors import ApiError, InternalError
 from api.metrics.counters import Counters
 from api.request import Request
+from api.response import Response, all_headers, error_response
 
-Handler = Callable[[Request], Awaitable[Answer]]
+Handler = Callable[[Request], Awaitable[Response]]
 
 logger = logging.getLogger(__name__)
 
@@ -36,11 +36,11 @@ class Endpoint:
         await send({"type": "http.response.body", "body": answer.body})
         self._counters.answered(answer.status, perf_counter() - started)
 
-    async def _answer(self, request: Request) -> Answer:
+    async def _answer(self, request: Request) -> Response:
         try:
             return await self._handler(request)
         except ApiError as error:
-            return of_error(error, request.id)
+            return error_response(error, request.id)
         except Exception:
             logger.exception("a request met a defect", extra={"request_id": request.id.decode()})
-            return of_error(InternalError(), request.id)
+            return error_response(InternalError(), request.id)

@@ -8,7 +8,7 @@ import re
 
 from schemas.layouts import TAGS
 
-MOST_TAGS = 32
+MAX_TAGS = 32
 """More tags of one request are not looked at: at worst a whole document is sent where a 304 would have done."""
 
 _OPAQUE_TAG = re.compile(rb'"([^"]*)"')
@@ -28,4 +28,4 @@ def tags_to_match(header: bytes) -> tuple[bytes, ...]:
     if header.strip() == b"*":
         return (b"*",)
     ours = filter(_OURS.fullmatch, _OPAQUE_TAG.findall(header))
-    return tuple(bytes.fromhex(tag.decode()) for tag, _ in zip(ours, range(MOST_TAGS), strict=False))
+    return tuple(bytes.fromhex(tag.decode()) for tag, _ in zip(ours, range(MAX_TAGS), strict=False))

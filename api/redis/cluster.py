@@ -16,7 +16,7 @@ from api.redis.servers import Servers
 from schemas import names
 from schemas.redis_url import Host
 
-_PATIENCE_SECONDS = 0.01
+_TRYAGAIN_PAUSE_SECONDS = 0.01
 _PAUSE_SECONDS = 0.1
 _LOOK_SECONDS = 0.25
 
@@ -59,7 +59,7 @@ class Cluster(Servers):
             case "ASK":
                 return await self._link_to(rest[1], link), True
             case "TRYAGAIN":
-                await asyncio.sleep(_PATIENCE_SECONDS)
+                await asyncio.sleep(_TRYAGAIN_PAUSE_SECONDS)
                 return self.link(tag), False
         self._changed.set()  # CLUSTERDOWN, READONLY and the like
         raise error

@@ -22,7 +22,7 @@ Argument = bytes | str | int
 Command = tuple[Argument, ...]
 
 _CHECKS_PER_TIMEOUT = 10
-_MOST_UNSENT = 16
+_MAX_UNSENT = 16
 """In a turn with more, Redis begins while we are still at the rest: else the two would wait for each other in turns."""
 _INCOMPLETE = object()
 _pack: Callable[[Command], bytes] = hiredis.pack_command  # type: ignore[assignment]  # says a tuple of one
@@ -66,7 +66,7 @@ class Connection(asyncio.Protocol):
         if not self._unsent:
             self._loop.call_soon(self._flush)
         self._unsent.append(packed)
-        if len(self._unsent) == _MOST_UNSENT:
+        if len(self._unsent) == _MAX_UNSENT:
             self._flush()
         return reply
 

@@ -46,9 +46,9 @@ class Servers(ABC):
         try:
             return await link.call(*command)
         except ErrorReply as error:
-            return await self.again(error, link, tag, command)
+            return await self.retry(error, link, tag, command)
 
-    async def again(
+    async def retry(
         self, error: ErrorReply, link: Link, tag: bytes, command: Sequence[Any], script: bytes = b""
     ) -> Any:
         """Do what an error reply asks for, and call again: the command did not run, so nothing is charged twice.

@@ -86,7 +86,7 @@ class Store:
         try:
             reply = await link.call(*command)
         except ErrorReply as error:
-            reply = await self._servers.again(error, link, caller.organization_tag, command, _SCRIPT)
+            reply = await self._servers.retry(error, link, caller.organization_tag, command, _SCRIPT)
         found = read_reply(reply)
         if found.status in _NOT_THERE:
             await self._generation.refresh()  # a Redis that was emptied a moment ago says the same

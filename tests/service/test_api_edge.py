@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from api.edge import MOST_HEAD_BYTES, Edge
+from api.edge import MAX_HEAD_BYTES, Edge
 from devstack.waiting import wait_until
 from schemas import api_keys
 from schemas.settings import ApiSettings
@@ -49,8 +49,8 @@ def send_in_pieces(connection: socket.socket, data: bytes, size: int) -> None:
 @pytest.mark.parametrize(
     ("sent", "status", "code"),
     [
-        pytest.param(head_of(MOST_HEAD_BYTES), 200, None, id="a head of 16 KB"),
-        pytest.param(head_of(MOST_HEAD_BYTES + 1), 431, "request_header_fields_too_large", id="one byte more"),
+        pytest.param(head_of(MAX_HEAD_BYTES), 200, None, id="a head of 16 KB"),
+        pytest.param(head_of(MAX_HEAD_BYTES + 1), 431, "request_header_fields_too_large", id="one byte more"),
         pytest.param(head_of(1_000_000), 431, "request_header_fields_too_large", id="a megabyte"),
         pytest.param(
             b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n\r\n",
@@ -160,9 +160,9 @@ def test_a_pipeline_in_pieces_of_any_size(api: ApiServer, size: int) -> None:
 
 
 def test_a_large_head_in_a_pipeline_is_counted_by_itself(api: ApiServer) -> None:
-    answers = responses(api.exchange(HEALTH * 20 + head_of(MOST_HEAD_BYTES)))
+    answers = responses(api.exchange(HEALTH * 20 + head_of(MAX_HEAD_BYTES)))
     assert [answer.status for answer in answers] == [200] * 21
-    answers = responses(api.exchange(HEALTH * 20 + head_of(MOST_HEAD_BYTES + 1)))
+    answers = responses(api.exchange(HEALTH * 20 + head_of(MAX_HEAD_BYTES + 1)))
     assert [answer.status for answer in answers] == [200] * 20 + [431]
 
 

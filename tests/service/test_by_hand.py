@@ -68,7 +68,7 @@ SUMMARY = (
 )
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """What curl shows."""
 
     status: int
@@ -121,7 +121,7 @@ class Hands:
         data = {"id": KEY_ID, "organization_id": ORGANIZATION, "hash": api_keys.key_hash(KEY), "status": status}
         self.change("api_key", data | {"created_at": "2026-03-01T10:00:00Z"} | fields)
 
-    def get(self, path: str, *words: str, key: str | None = KEY) -> Answer:
+    def get(self, path: str, *words: str, key: str | None = KEY) -> Response:
         """What `curl -i` says."""
         command = ["curl", "-s", "-i", f"http://127.0.0.1:{self._port}{path}", *words]
         command += ["-H", f"Authorization: Bearer {key}"] if key else []
@@ -129,9 +129,9 @@ class Hands:
         head, _, body = shown.partition("\r\n\r\n")
         status, *lines = head.split("\r\n")
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
-        return Answer(int(status.split()[1]), headers, body)
+        return Response(int(status.split()[1]), headers, body)
 
-    def until(self, path: str, status: int) -> Answer:
+    def until(self, path: str, status: int) -> Response:
         """Ask until this is the status: within seconds of the event."""
         wait_until(lambda: self.get(path).status == status, f"{path} answers {status}", 10)
         return self.get(path)

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from api.answer import Answer
 from api.cycle import Cycle
 from api.endpoint import Endpoint
 from api.metrics.counters import Counters
 from api.request import Request
+from api.response import Response
 
 SCOPE: dict[str, Any] = {
     "method": "GET",
@@ -36,7 +36,7 @@ class Wire(asyncio.Transport):
         self.closed = True
 
 
-async def broken(_: Request) -> Answer:
+async def broken(_: Request) -> Response:
     raise ZeroDivisionError
 
 

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from api import errors
-from api.answer import of_error
 from api.errors import ApiError
+from api.response import error_response
 from schemas.problems import PROBLEMS
 
 
@@ -35,7 +35,7 @@ def test_every_error_of_the_description_exists() -> None:
 
 @pytest.mark.parametrize("kind", ANSWERED)
 def test_bodies(kind: type[ApiError]) -> None:
-    answer = of_error(make(kind), b"the-id")
+    answer = error_response(make(kind), b"the-id")
     body = msgspec.json.decode(answer.body)
     expected = ["error", "message", "status", "request_id"]
     if kind.status in (429, 503):
@@ -49,5 +49,5 @@ def test_bodies(kind: type[ApiError]) -> None:
 
 
 def test_reasons_stay_inside() -> None:
-    answer = of_error(errors.ErrorReply("LOADING of 10.0.0.7"), b"x")
+    answer = error_response(errors.ErrorReply("LOADING of 10.0.0.7"), b"x")
     assert b"10.0.0.7" not in answer.body

@@ -24,7 +24,7 @@ _CORS: Headers = (
 )
 
 
-class Answer(Struct, frozen=True, gc=False):
+class Response(Struct, frozen=True, gc=False):
     """An answer without what depends on the request alone (its id, CORS)."""
 
     status: int
@@ -32,18 +32,18 @@ class Answer(Struct, frozen=True, gc=False):
     body: bytes = b""
 
 
-def of_struct(body: Struct) -> Answer:
+def json_response(body: Struct) -> Response:
     """200, not to be stored."""
-    return Answer(200, (JSON, NO_STORE), msgspec.json.encode(body))
+    return Response(200, (JSON, NO_STORE), msgspec.json.encode(body))
 
 
-def of_error(error: ApiError, request_id: bytes) -> Answer:
+def error_response(error: ApiError, request_id: bytes) -> Response:
     """The answer that an error stands for."""
     body = msgspec.json.encode(_body(error, request_id.decode()))
-    return Answer(error.status, (JSON, NO_STORE, *_headers(error), *error.headers), body)
+    return Response(error.status, (JSON, NO_STORE, *_headers(error), *error.headers), body)
 
 
-def all_headers(answer: Answer, request_id: bytes, *, cors: bool) -> list[tuple[bytes, bytes]]:
+def all_headers(answer: Response, request_id: bytes, *, cors: bool) -> list[tuple[bytes, bytes]]:
     """Those of the answer and those that depend on the request. 204 and 304 have no length."""
     headers = [*answer.headers, (b"x-request-id", request_id)]
     if answer.status not in (204, 304):

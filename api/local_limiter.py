@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from api.credentials import Credentials
 from api.redis.store import Reply
 
-MOST_BUCKETS = 8192
+MAX_BUCKETS = 8192
 """Two for each key in use, or fewer. With more, the one that was not charged for the longest time is forgotten."""
 _SECOND = 1_000_000
 
@@ -27,20 +27,20 @@ class _Bucket(NamedTuple):
     wait: int
 
 
-class Bound:
+class LocalLimiter:
     """Buckets of one worker, by their names in Redis. Each is the time at which it is full again."""
 
-    def __init__(self, most: int = MOST_BUCKETS, clock: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(self, max_buckets: int = MAX_BUCKETS, clock: Callable[[], int] = time.monotonic_ns) -> None:
         """`clock` counts nanoseconds and is never set back."""
-        self._most = most
+        self._max_buckets = max_buckets
         self._clock = clock
         self._full_at: dict[bytes, int] = {}  # the one charged last stands last
 
     def charge(self, caller: Credentials, reply: Reply) -> Reply:
         """The reply with this worker's limits in place of Redis's: charged to both, or 429 and charged to neither."""
         now = self._clock() // 1000
-        key = self._look(caller.key_limit, reply.key_quota, reply.key_window, now)
-        organization = self._look(caller.organization_limit, reply.organization_quota, reply.organization_window, now)
+        key = self._read(caller.key_limit, reply.key_quota, reply.key_window, now)
+        organization = self._read(caller.organization_limit, reply.organization_quota, reply.organization_window, now)
         violated = (key.wait > 0) + 2 * (organization.wait > 0)
         if violated:
             reply = replace(reply, status=429, value=b"", violated=violated, wait=max(key.wait, organization.wait))
@@ -55,7 +55,7 @@ class Bound:
             organization_full_in=organization.full_in,
         )
 
-    def _look(self, name: bytes, quota: int, window: int, now: int) -> _Bucket:
+    def _read(self, name: bytes, quota: int, window: int, now: int) -> _Bucket:
         interval = -(-window * _SECOND // quota)  # rounded up
         burst = interval * quota
         full_in = min(max(self._full_at.get(name, 0) - now, 0), burst)  # the limit may have been lowered
@@ -66,6 +66,6 @@ class Bound:
         full_in = bucket.full_in + bucket.interval
         self._full_at.pop(name, None)
         self._full_at[name] = now + full_in
-        if len(self._full_at) > self._most:
+        if len(self._full_at) > self._max_buckets:
             del self._full_at[next(iter(self._full_at))]
         return bucket._replace(remaining=bucket.remaining - 1, full_in=full_in)

@@ -1,9 +1,9 @@
-"""The application: its routes, and what lives as long as it does.
+"""The application: its routes, and what exists as long as it runs.
 
-/api/v1/ext/leads/{id}      ┐ bare ASGI endpoints, found by one look-up before Starlette is asked
+/api/v1/ext/leads/{id}      ┐ bare ASGI endpoints, found by one dictionary look-up before Starlette routes
 /api/v1/ext/contacts/{id}   ┘
 /api/v1/ext/openapi.json, /healthz, /readyz
-everything else             404, also with a slash at the end
+every other path            404, also with a trailing slash
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _BASE = "/api/v1/ext"
 
 
 def create_app(settings: ApiSettings, snapshots: Path | None = None) -> Starlette:
-    """The API. It writes its numbers into the directory `snapshots`, for the exporter.
+    """Returns the API. It writes its counters into the directory `snapshots`, for the exporter.
 
     Raises AddressError.
     """
@@ -58,7 +58,9 @@ def create_app(settings: ApiSettings, snapshots: Path | None = None) -> Starlett
 
 
 class Api(Starlette):
-    """Starlette with a short cut: a record's path is its prefix and one segment, so one look-up finds the endpoint."""
+    """Starlette with a short cut for documents: their path is a prefix and one segment, and one dictionary look-up
+    finds the endpoint of the prefix.
+    """
 
     def __init__(
         self,
@@ -82,34 +84,34 @@ class Api(Starlette):
 
 
 def _lifespan(settings: ApiSettings, counters: Counters, snapshots: Path | None) -> Lifespan[Starlette]:
-    address(settings)  # what is wrong with it is said at once
+    address(settings)  # raises at once if the settings are not valid
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[Mapping[str, Any]]:
         servers = _servers(settings)
         generation = LiveGeneration(servers)
         store = Store(settings, servers, generation)
-        async with asyncio.TaskGroup() as tasks:
-            kept = [
-                tasks.create_task(servers.keep()),
-                tasks.create_task(generation.keep()),
-                tasks.create_task(latency.report(servers, counters)),
-                tasks.create_task(orphan.watch()),
+        async with asyncio.TaskGroup() as group:
+            background = [
+                group.create_task(servers.run()),
+                group.create_task(generation.poll()),
+                group.create_task(latency.report(servers, counters)),
+                group.create_task(orphan.watch()),
             ]
             if snapshots is not None:
-                kept.append(tasks.create_task(snapshot.keep(snapshots, counters, servers, generation)))
-            await servers.first_attempt()  # a new worker does not begin with a 503
+                background.append(group.create_task(snapshot.report(snapshots, counters, servers, generation)))
+            await servers.first_attempt()  # otherwise the first requests of a new worker would be answered with 503
             state: State = {"store": store, "servers": servers, "generation": generation, "counters": counters}
             yield {**state}
-            for task in kept:
+            for task in background:
                 task.cancel()
 
     return lifespan
 
 
 def _servers(settings: ApiSettings) -> Servers:
-    timeout, most = settings.api_redis_timeout, settings.api_max_in_flight
-    where = place(settings)
-    if isinstance(where, ClusterMap):
-        return Cluster(where, timeout=timeout, max_in_flight=most)
-    return OneServer(Link(where, timeout=timeout, max_in_flight=most), timeout)
+    timeout, max_in_flight = settings.api_redis_timeout, settings.api_max_in_flight
+    location = place(settings)
+    if isinstance(location, ClusterMap):
+        return Cluster(location, timeout=timeout, max_in_flight=max_in_flight)
+    return OneServer(Link(location, timeout=timeout, max_in_flight=max_in_flight), timeout)

@@ -1,4 +1,4 @@
-"""The paths that need no key: health, readiness and the description of the API."""
+"""The paths that need no API key: health, readiness and the OpenAPI document."""
 
 from collections.abc import Awaitable, Callable
 
@@ -16,7 +16,7 @@ _OPENAPI = Response(200, (JSON, (b"cache-control", b"public, max-age=300")), msg
 
 
 def read_only(page: Callable[[Request], Awaitable[Response]]) -> Handler:
-    """`page`, answering 405 to anything but GET and HEAD."""
+    """Returns a handler that answers GET and HEAD with `page`, and other methods with 405."""
 
     async def checked(request: Request) -> Response:
         if request.method not in ("GET", "HEAD"):
@@ -27,14 +27,14 @@ def read_only(page: Callable[[Request], Awaitable[Response]]) -> Handler:
 
 
 @read_only
-async def healthz(request: Request) -> Response:  # noqa: ARG001 - every page has this shape
-    """`/healthz`: this worker answers. Asks nothing of Redis: restarting the API would not bring it back."""
+async def healthz(request: Request) -> Response:  # noqa: ARG001 - every handler takes a request
+    """`/healthz`: this worker responds. Redis is not asked, because restarting the API would not repair Redis."""
     return json_response(Health())
 
 
 @read_only
 async def readyz(request: Request) -> Response:
-    """`/readyz`: Redis answers and says which generation to serve. Raises Unavailable."""
+    """`/readyz`: Redis responds and says which generation to serve. Raises Unavailable."""
     await request.state["generation"].refresh()
     return json_response(Health())
 

@@ -36,9 +36,9 @@ _uuid = re.compile(UUID_PATTERN).fullmatch
 
 
 class Resource:
-    """One kind of record. `name` makes its name in Redis; its body begins at `body` in the value there.
+    """One kind of record. `name` makes its names in Redis; its body begins at offset `body` of the value there.
 
-    `counters` and `limiter` are the worker's, the same for all kinds.
+    `counters` and `limiter` belong to the worker; all kinds share them.
     """
 
     def __init__(self, name: DocumentName, body: int, counters: Counters, limiter: LocalLimiter) -> None:
@@ -48,7 +48,7 @@ class Resource:
         self._limiter = limiter
 
     async def read(self, request: Request) -> Response:
-        """Answer GET, HEAD and OPTIONS. Raises ApiError for whatever else there is to say."""
+        """Answer GET, HEAD and OPTIONS. Raises ApiError for every response that is an error."""
         if request.method not in ("GET", "HEAD"):
             return self._other_method(request.method)
         headers = request.headers
@@ -60,7 +60,7 @@ class Resource:
         except Unavailable:
             self._counters.redis_errors += 1
             raise
-        return self._response(reply if reply.limited else self._charge_locally(caller, reply))
+        return self._response(reply if reply.charged else self._charge_locally(caller, reply))
 
     def _other_method(self, method: str) -> Response:
         if method == "OPTIONS":
@@ -68,7 +68,7 @@ class Resource:
         raise MethodNotAllowed(headers=(_ALLOW,))
 
     def _charge_locally(self, caller: Credentials, reply: Reply) -> Reply:
-        """Only the limiter cannot write: served all the same, as far as the worker's own bound allows."""
+        """Redis reads but refuses to write the charge: the request is served as far as the local limiter allows."""
         self._counters.limiter_failures += 1
         charged = self._limiter.charge(caller, reply)
         if charged.status == 429:
@@ -77,7 +77,7 @@ class Resource:
 
     def _response(self, reply: Reply) -> Response:
         if reply.status == 401:
-            raise InvalidApiKey("unknown, revoked or expired")
+            raise InvalidApiKey("the key is unknown, revoked or expired")
         if reply.status == 403:
             raise AccessDisabled
         if reply.status == 429:

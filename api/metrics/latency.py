@@ -1,8 +1,8 @@
-"""Tells Redis how long the answers of this worker take, so that a rebuild can yield to them.
+"""Tells Redis how long the responses of this worker take, so that a rebuild can yield to them.
 
 The reader is `projector/rebuild/throttle.py`.
 
-The hash `lv:latency` holds, by worker, "<p99 of the last half second in microseconds> <time in ms>".
+The hash `lv:latency` has one field per worker: "<p99 of the last half second in microseconds> <time in ms>".
 """
 
 import asyncio
@@ -17,18 +17,18 @@ from api.metrics.counters import BUCKETS_SECONDS, Counters
 from api.redis.servers import Servers
 from schemas import names
 
-_EVERY_SECONDS = 0.5
+_INTERVAL_SECONDS = 0.5
 _EXPIRY_SECONDS = 60
 _ROUTES = ("lead", "contact")
-_SLOWER_SECONDS = 2 * BUCKETS_SECONDS[-1]
+_BEYOND_BUCKETS_SECONDS = 2 * BUCKETS_SECONDS[-1]
 
 
 async def report(servers: Servers, counters: Counters) -> None:
-    """Write it twice a second until cancelled. One that is not written is missed by nobody."""
+    """Writes the latency twice a second until it is cancelled. A report that cannot be written is skipped."""
     worker = f"{socket.gethostname()}:{os.getpid()}".encode()
     before = _buckets(counters)
     while True:
-        await asyncio.sleep(_EVERY_SECONDS)
+        await asyncio.sleep(_INTERVAL_SECONDS)
         now = _buckets(counters)
         slow = p99(later - earlier for later, earlier in zip(now, before, strict=True))
         before = now
@@ -40,10 +40,13 @@ async def report(servers: Servers, counters: Counters) -> None:
 
 
 def p99(buckets: Iterable[int]) -> float:
-    """The bound, in seconds, that 99 of 100 answers kept; 0 where there were none. `buckets` as in RouteCounters."""
+    """Returns the upper bound, in seconds, of the bucket that holds the 99th percentile; 0 if there were no responses.
+
+    `buckets` is as in RouteCounters.
+    """
     counts = list(buckets)
     allowed = sum(counts) // 100
-    for bound, count in zip((_SLOWER_SECONDS, *reversed(BUCKETS_SECONDS)), reversed(counts), strict=True):
+    for bound, count in zip((_BEYOND_BUCKETS_SECONDS, *reversed(BUCKETS_SECONDS)), reversed(counts), strict=True):
         allowed -= count
         if allowed < 0:
             return bound
@@ -51,5 +54,5 @@ def p99(buckets: Iterable[int]) -> float:
 
 
 def _buckets(counters: Counters) -> list[int]:
-    """Answers of records by time, of all routes together."""
+    """Returns the responses of all resources together, by duration."""
     return [sum(counts) for counts in zip(*(counters.route(route).buckets for route in _ROUTES), strict=True)]

@@ -1,4 +1,4 @@
-"""The Redis servers that the API asks: one, or the shards of a cluster (`api/redis/cluster.py`)."""
+"""The Redis servers that the API calls: one server, or the primaries of a cluster (`api/redis/cluster.py`)."""
 
 import asyncio
 import logging
@@ -13,35 +13,39 @@ logger = logging.getLogger(__name__)
 
 
 class Servers(ABC):
-    """What the API needs of them."""
+    """What the rest of the API needs from Redis, whatever the number of servers."""
 
     def __init__(self, timeout: float) -> None:
-        """`timeout` is how long, in seconds, a call may be repeated."""
+        """`timeout` is the time, in seconds, during which a call may be retried."""
         self._timeout = timeout
 
     @property
     @abstractmethod
     def in_flight(self) -> int:
-        """Commands without a reply yet."""
+        """The number of commands without a reply."""
 
     @abstractmethod
     def link(self, tag: bytes) -> Link:
-        """The way to the keys of a hash tag; for a name without one, to that key. Raises Unavailable."""
+        """Returns the link to the server that holds the keys with this hash tag, or the key of this name if the name
+        has no hash tag. Raises Unavailable.
+        """
 
     @abstractmethod
-    async def redirected(self, error: ErrorReply, link: Link, tag: bytes) -> tuple[Link, bool]:
-        """Where to call instead, and whether with ASKING. Raises ErrorReply where there is no such place."""
+    async def redirect(self, error: ErrorReply, link: Link, tag: bytes) -> tuple[Link, bool]:
+        """Returns the link to call after this error reply, and whether ASKING has to be sent first. Raises ErrorReply
+        if the error reply names no other server.
+        """
 
     @abstractmethod
-    async def keep(self) -> None:
-        """Runs until it is cancelled, then closes all connections."""
+    async def run(self) -> None:
+        """Keeps the connections until it is cancelled, then closes them."""
 
     @abstractmethod
     async def first_attempt(self) -> None:
-        """Returns when the first attempt to connect is over, well or not."""
+        """Returns when the first attempt to connect has succeeded or failed."""
 
     async def call(self, tag: bytes, *command: Any) -> Any:
-        """The reply to a command whose keys have this hash tag. Raises Unavailable."""
+        """Returns the reply to a command whose keys have this hash tag. Raises Unavailable."""
         link = self.link(tag)
         try:
             return await link.call(*command)
@@ -51,9 +55,11 @@ class Servers(ABC):
     async def retry(
         self, error: ErrorReply, link: Link, tag: bytes, command: Sequence[Any], script: bytes = b""
     ) -> Any:
-        """Do what an error reply asks for, and call again: the command did not run, so nothing is charged twice.
+        """Do what an error reply asks for, then repeat the command. Redis did not execute a command that it answered
+        with such an error, so nothing is charged twice.
 
-        `script` is what a missing one is loaded from. Raises Unavailable, and ErrorReply where nothing can be done.
+        `script` is the source of the script that the command calls; it is loaded if the server does not know it.
+        Raises Unavailable, and ErrorReply if the error reply asks for nothing that can be done.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
@@ -64,10 +70,10 @@ class Servers(ABC):
             if isinstance(error, ScriptMissing) and script:
                 await link.call(b"SCRIPT", b"LOAD", script)
             else:
-                link, asking = await self.redirected(error, link, tag)
+                link, asking = await self.redirect(error, link, tag)
             try:
                 if asking:
-                    link.call(b"ASKING").cancel()  # holds for the next command; its own reply matters to nobody
+                    link.call(b"ASKING").cancel()  # applies to the next command; its own reply is not needed
                 return await link.call(*command)
             except ErrorReply as next_error:
                 error = next_error
@@ -78,26 +84,26 @@ class OneServer(Servers):
 
     def __init__(self, link: Link, timeout: float) -> None:
         super().__init__(timeout)
-        self._only = link
-        self._told = False
+        self._link = link
+        self._cluster_reported = False
 
     @property
     def in_flight(self) -> int:
-        return self._only.in_flight
+        return self._link.in_flight
 
-    def link(self, tag: bytes) -> Link:  # noqa: ARG002 - one server holds every key
-        return self._only
+    def link(self, tag: bytes) -> Link:  # noqa: ARG002 - one server holds all keys
+        return self._link
 
-    async def redirected(self, error: ErrorReply, link: Link, tag: bytes) -> tuple[Link, bool]:  # noqa: ARG002
+    async def redirect(self, error: ErrorReply, link: Link, tag: bytes) -> tuple[Link, bool]:  # noqa: ARG002
         if "READONLY" in str(error):
-            link.drop("it was demoted to a replica")
-        if str(error).startswith(("MOVED ", "ASK ")) and not self._told:
-            self._told = True
-            logger.error("Redis is one node of a cluster: write redis+cluster:// in LEADVIEW_REDIS_URL")
+            link.disconnect("the server was demoted to a replica")
+        if str(error).startswith(("MOVED ", "ASK ")) and not self._cluster_reported:
+            self._cluster_reported = True
+            logger.error("this Redis is a node of a cluster: write redis+cluster:// in LEADVIEW_REDIS_URL")
         raise error
 
-    async def keep(self) -> None:
-        await self._only.keep()
+    async def run(self) -> None:
+        await self._link.run()
 
     async def first_attempt(self) -> None:
-        await self._only.first_attempt()
+        await self._link.first_attempt()

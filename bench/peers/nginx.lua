@@ -15,7 +15,7 @@ ffi.cdef [[
     uint16_t status; uint64_t now;
     uint32_t key_quota, key_window, key_left; uint64_t key_full;
     uint32_t quota, window, left; uint64_t full;
-    uint64_t wait; uint8_t violated, limited;
+    uint64_t wait; uint8_t violated, charged;
   } head;
 ]]
 local HEAD_BYTES = ffi.sizeof('head')

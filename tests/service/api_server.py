@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from api import server
 from api.app import create_app
-from api.edge import Edge
+from api.edge.protocol import Edge
 from devstack.waiting import wait_until
 from schemas.settings import ApiSettings
 

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from api.edge import Edge
+from api.edge.protocol import Edge
 from schemas.settings import ApiSettings
 from tests.service.api_server import ApiServer, Response, running_api
 from tests.service.records import Caller

@@ -189,7 +189,7 @@ async def test_a_break_at_every_byte_of_the_replies(end: str) -> None:
     await asyncio.gather(*(cut(size) for size in range(len(replies))))
 
 
-async def test_what_is_no_reply_ends_the_connection() -> None:
+async def test_what_is_not_a_reply_ends_the_connection() -> None:
     async def garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(65536)
         writer.write(b"$3\r\none\r\nHTTP/1.1 200 OK\r\n")
@@ -199,7 +199,7 @@ async def test_what_is_no_reply_ends_the_connection() -> None:
         connection = await open_connection(port)
         calls = [connection.call((b"GET", number)) for number in range(3)]
         replies = await asyncio.gather(*calls, return_exceptions=True)
-        assert "no reply" in await connection.lost
+        assert "not a reply" in await connection.lost
     assert replies[0] == b"one"
     assert all(isinstance(reply, Unavailable) for reply in replies[1:])
 
@@ -251,7 +251,7 @@ async def test_waiting_callers_are_bounded() -> None:
         connection = await open_connection(port, max_in_flight=3)
         calls = [connection.call((b"PING",)) for _ in range(3)]
         calls[0].cancel()  # a caller that gave up still counts: its reply is still to come
-        with pytest.raises(Unavailable, match="3 requests wait"):
+        with pytest.raises(Unavailable, match="3 requests are waiting"):
             connection.call((b"PING",))
         connection.close("done")
         await asyncio.gather(*calls, return_exceptions=True)
@@ -268,7 +268,7 @@ async def test_a_missing_script_is_told_from_other_errors(redis_server: RedisSer
 
 @asynccontextmanager
 async def kept(link: Link) -> AsyncIterator[Link]:
-    keeping = asyncio.create_task(link.keep())
+    keeping = asyncio.create_task(link.run())
     try:
         yield link
     finally:

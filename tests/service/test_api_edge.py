@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from api.edge import MAX_HEAD_BYTES, Edge
+from api.edge.protocol import MAX_HEAD_BYTES, Edge
 from devstack.waiting import wait_until
 from schemas import api_keys
 from schemas.settings import ApiSettings

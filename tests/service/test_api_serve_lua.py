@@ -60,7 +60,7 @@ def test_200_returns_the_whole_value_and_charges_both(records: Records) -> None:
     assert (reply.key_quota, reply.key_window, reply.key_remaining) == (100, 10, 99)
     assert (reply.organization_quota, reply.organization_window, reply.organization_remaining) == (300, 10, 299)
     assert (reply.key_full_in, reply.organization_full_in) == (100_000, 33_334)
-    assert (reply.wait, reply.violated, reply.limited) == (0, 0, 1)
+    assert (reply.wait, reply.violated, reply.charged) == (0, 0, 1)
     for bucket, full_in in zip(bucket_names(caller), (100_000, 33_334), strict=True):
         assert records.client.get(bucket) == b"%d" % (reply.now + full_in)
         assert 0 < records.client.pttl(bucket) <= full_in // 1000 + 1
@@ -236,7 +236,7 @@ def test_served_where_only_the_charge_cannot_be_written(records: Records) -> Non
         reply = run(records, caller, name)
     finally:
         records.client.config_set("maxmemory", "0")
-    assert (reply.status, reply.limited) == (200, 0)
+    assert (reply.status, reply.charged) == (200, 0)
     assert not records.client.exists(*bucket_names(caller))
 
 
@@ -249,7 +249,7 @@ def test_a_lowered_limit_that_cannot_be_written_keeps_nobody_out(records: Record
         reply = run(records, caller, None)
     finally:
         records.client.config_set("maxmemory", "0")
-    assert (reply.status, reply.limited) == (400, 0)
+    assert (reply.status, reply.charged) == (400, 0)
 
 
 def test_time_brings_room_back(records: Records) -> None:

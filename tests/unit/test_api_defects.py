@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from api.cycle import Cycle
+from api.edge.cycle import Cycle
 from api.endpoint import Endpoint
 from api.metrics.counters import Counters
 from api.request import Request

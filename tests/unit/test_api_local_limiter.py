@@ -12,7 +12,7 @@ from schemas import api_keys
 from tests.crm import ORGANIZATION, OTHER_ORGANIZATION
 
 SECOND = 1_000_000
-SERVED = Reply(200, 1_700_000_000 * SECOND, 2, 10, 2, 0, 3, 10, 3, 0, limited=0, value=b"document")
+SERVED = Reply(200, 1_700_000_000 * SECOND, 2, 10, 2, 0, 3, 10, 3, 0, charged=0, value=b"document")
 
 
 def caller(digit: str = "1", organization: str = ORGANIZATION) -> Credentials:

@@ -12,11 +12,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
 from api import orphan, pages
+from api.documents import Documents
 from api.endpoint import Endpoint
 from api.local_limiter import LocalLimiter
 from api.metrics import latency, snapshot
@@ -28,11 +30,29 @@ from api.redis.link import Link
 from api.redis.servers import OneServer, Servers
 from api.redis.store import Store
 from api.request import State
-from api.resource import Resource
-from schemas import layouts, names
+from schemas import layouts
 from schemas.settings import ApiSettings
 
 _BASE = "/api/v1/ext"
+
+
+class Resource(Struct, frozen=True):
+    """A kind of record that is served by its id."""
+
+    noun: str
+    """The route in the metrics."""
+    topic: str
+    """The segment of the path before the id."""
+    letter: bytes
+    """Stands for the resource in the names of documents."""
+    body: int
+    """The offset of the body in a stored value."""
+
+
+RESOURCES = (
+    Resource("contact", "contacts", b"c", layouts.CONTACT_BODY),
+    Resource("lead", "leads", b"l", layouts.LEAD_BODY),
+)
 
 
 def create_app(settings: ApiSettings, snapshots: Path | None = None) -> Starlette:
@@ -42,11 +62,11 @@ def create_app(settings: ApiSettings, snapshots: Path | None = None) -> Starlett
     """
     counters = Counters()
     limiter = LocalLimiter()
-    lead = Resource(names.lead, layouts.LEAD_BODY, counters, limiter)
-    contact = Resource(names.contact, layouts.CONTACT_BODY, counters, limiter)
     resources = {
-        f"{_BASE}/leads".encode(): Endpoint("lead", lead.read, counters),
-        f"{_BASE}/contacts".encode(): Endpoint("contact", contact.read, counters),
+        f"{_BASE}/{each.topic}".encode(): Endpoint(
+            each.noun, Documents(each.letter, each.body, counters, limiter).read, counters
+        )
+        for each in RESOURCES
     }
     routes: list[BaseRoute] = [
         Route(f"{_BASE}/openapi.json", Endpoint("openapi", pages.openapi, counters)),
@@ -95,7 +115,7 @@ def _lifespan(settings: ApiSettings, counters: Counters, snapshots: Path | None)
             background = [
                 group.create_task(servers.run()),
                 group.create_task(generation.poll()),
-                group.create_task(latency.report(servers, counters)),
+                group.create_task(latency.report(servers, counters, [each.noun for each in RESOURCES])),
                 group.create_task(orphan.watch()),
             ]
             if snapshots is not None:

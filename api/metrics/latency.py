@@ -9,7 +9,7 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 
 from api.errors import Unavailable
@@ -19,17 +19,16 @@ from schemas import names
 
 _INTERVAL_SECONDS = 0.5
 _EXPIRY_SECONDS = 60
-_ROUTES = ("lead", "contact")
 _BEYOND_BUCKETS_SECONDS = 2 * BUCKETS_SECONDS[-1]
 
 
-async def report(servers: Servers, counters: Counters) -> None:
+async def report(servers: Servers, counters: Counters, routes: Collection[str]) -> None:
     """Writes the latency twice a second until it is cancelled. A report that cannot be written is skipped."""
     worker = f"{socket.gethostname()}:{os.getpid()}".encode()
-    before = _buckets(counters)
+    before = _buckets(counters, routes)
     while True:
         await asyncio.sleep(_INTERVAL_SECONDS)
-        now = _buckets(counters)
+        now = _buckets(counters, routes)
         slow = p99(later - earlier for later, earlier in zip(now, before, strict=True))
         before = now
         with suppress(Unavailable):
@@ -53,6 +52,6 @@ def p99(buckets: Iterable[int]) -> float:
     return 0.0
 
 
-def _buckets(counters: Counters) -> list[int]:
-    """Returns the responses of all resources together, by duration."""
-    return [sum(counts) for counts in zip(*(counters.route(route).buckets for route in _ROUTES), strict=True)]
+def _buckets(counters: Counters, routes: Collection[str]) -> list[int]:
+    """Returns the responses of all these routes together, by duration."""
+    return [sum(counts) for counts in zip(*(counters.route(route).buckets for route in routes), strict=True)]

@@ -2,7 +2,6 @@
 
 import hashlib
 import struct
-from collections.abc import Callable
 from importlib import resources
 from typing import Any
 
@@ -12,10 +11,8 @@ from api.credentials import Credentials
 from api.errors import ErrorReply
 from api.redis.generation import LiveGeneration
 from api.redis.servers import Servers
+from schemas import names
 from schemas.settings import ApiSettings, limit
-
-DocumentName = Callable[[bytes, int, str], bytes]
-"""The name of a document from its organization's name, a generation and an id: `names.lead`, `names.contact`."""
 
 _SCRIPT = resources.files("api.redis").joinpath("lua", "serve.lua").read_bytes()
 _SHA = hashlib.sha1(_SCRIPT, usedforsecurity=False).hexdigest().encode()
@@ -66,13 +63,12 @@ class Store:
         self._servers = servers
         self._generation = generation
 
-    async def serve(
-        self, caller: Credentials, name: DocumentName, record_id: str | None, tags: tuple[bytes, ...]
-    ) -> Reply:
+    async def serve(self, caller: Credentials, letter: bytes, record_id: str | None, tags: tuple[bytes, ...]) -> Reply:
         """Check the key, charge both rate limits and read a document, in one atomic step.
 
-        `record_id` is None if the path does not hold a UUID: the request is charged all the same, and the status is
-        400. Raises Unavailable, also if nothing is found because Redis was emptied.
+        `letter` is that of the resource in names. `record_id` is None if the path does not hold a UUID: the request is
+        charged all the same, and the status is 400. Raises Unavailable, also if nothing is found because Redis was
+        emptied.
         """
         generation = self._generation.current()
         if generation is None:
@@ -80,7 +76,7 @@ class Store:
         link = self._servers.link(caller.organization_tag)
         keys = [caller.active_key, caller.organization, caller.key_limit, caller.organization_limit]
         if record_id is not None:
-            keys.append(name(caller.organization, generation, record_id))
+            keys.append(names.document(caller.organization, generation, letter, record_id))
         command = (b"EVALSHA", _SHA, len(keys), *keys, caller.organization_tag, *self._limits, *tags)
         try:
             packed = await link.call(*command)

@@ -1,4 +1,4 @@
-"""A lead or a contact by its id: the checks of contract section 1, in the order of its table, from row 2 on."""
+"""A document by its id: the checks of contract section 1, in the order of its table, from row 2 on."""
 
 import re
 
@@ -16,7 +16,7 @@ from api.errors import (
 from api.etags import etag, tags_to_match
 from api.local_limiter import LocalLimiter
 from api.metrics.counters import Counters
-from api.redis.store import DocumentName, Reply
+from api.redis.store import Reply
 from api.request import Request
 from api.response import JSON, Response
 from schemas.fields import UUID_PATTERN
@@ -35,14 +35,15 @@ _OPTIONS = Response(
 _uuid = re.compile(UUID_PATTERN).fullmatch
 
 
-class Resource:
-    """One kind of record. `name` makes its names in Redis; its body begins at offset `body` of the value there.
+class Documents:
+    """The documents of one resource. `letter` stands for the resource in names, and `body` is the offset of the body in
+    a stored value.
 
-    `counters` and `limiter` belong to the worker; all kinds share them.
+    `counters` and `limiter` belong to the worker; all resources share them.
     """
 
-    def __init__(self, name: DocumentName, body: int, counters: Counters, limiter: LocalLimiter) -> None:
-        self._name = name
+    def __init__(self, letter: bytes, body: int, counters: Counters, limiter: LocalLimiter) -> None:
+        self._letter = letter
         self._body = body
         self._counters = counters
         self._limiter = limiter
@@ -56,7 +57,7 @@ class Resource:
         segment = request.last_segment
         tags = tags_to_match(headers[b"if-none-match"]) if b"if-none-match" in headers else ()
         try:
-            reply = await request.state["store"].serve(caller, self._name, segment if _uuid(segment) else None, tags)
+            reply = await request.state["store"].serve(caller, self._letter, segment if _uuid(segment) else None, tags)
         except Unavailable:
             self._counters.redis_errors += 1
             raise

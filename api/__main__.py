@@ -8,11 +8,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from api.errors import AddressError, CannotListen
-from api.metrics.exporter import MetricsServer
+from api.metrics.exporter import serve_metrics
 from api.redis.address import address
 from api.server import listen, serve
-from schemas import logs
 from schemas.settings import ApiSettings, SettingsError, effective, load
+from telemetry import logs
 
 USAGE_ERROR = 2
 FAILURE = 1
@@ -44,7 +44,7 @@ def _run(settings: ApiSettings) -> int:
     with listener, TemporaryDirectory(prefix="leadview-api-") as directory:
         snapshots = Path(directory)
         if settings.metrics_port is not None:
-            MetricsServer(settings.metrics_host, settings.metrics_port, snapshots)
+            serve_metrics(settings.metrics_host, settings.metrics_port, snapshots)
         url = f"http://{settings.api_host}:{listener.getsockname()[1]}"
         logger.info("the API is starting", extra={"url": url, "settings": effective(settings)})
         return serve(settings, listener, snapshots)

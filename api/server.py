@@ -13,8 +13,8 @@ from uvicorn.supervisors import Multiprocess
 from api.app import create_app
 from api.edge.protocol import Edge
 from api.errors import CannotListen
-from schemas import logs
 from schemas.settings import ApiSettings
+from telemetry import logs
 
 BACKLOG = 2048
 KEEP_ALIVE_SECONDS = 75

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-OURS = {"api", "bench", "devstack", "projector", "schemas", "tests"}
+OURS = {"api", "bench", "devstack", "projector", "schemas", "telemetry", "tests"}
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -37,8 +37,9 @@ def roots(path: Path) -> set[str]:
     ("package", "allowed"),
     [
         pytest.param("schemas", {"schemas"}, id="schemas imports nothing of ours"),
-        pytest.param("projector", {"projector", "schemas"}, id="projector never imports api"),
-        pytest.param("api", {"api", "schemas"}, id="api never imports projector"),
+        pytest.param("telemetry", {"telemetry", "schemas"}, id="telemetry knows neither process"),
+        pytest.param("projector", {"projector", "schemas", "telemetry"}, id="projector never imports api"),
+        pytest.param("api", {"api", "schemas", "telemetry"}, id="api never imports projector"),
     ],
 )
 def test_a_package_imports_only_what_it_may(package: str, allowed: set[str]) -> None:

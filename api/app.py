@@ -23,7 +23,7 @@ from api.endpoint import Endpoint
 from api.local_limiter import LocalLimiter
 from api.metrics import latency, snapshot
 from api.metrics.counters import Counters
-from api.redis.address import ClusterMap, address, place
+from api.redis.address import ClusterMap, address, location
 from api.redis.cluster import Cluster
 from api.redis.generation import LiveGeneration
 from api.redis.link import Link
@@ -131,7 +131,7 @@ def _lifespan(settings: ApiSettings, counters: Counters, snapshots: Path | None)
 
 def _servers(settings: ApiSettings) -> Servers:
     timeout, max_in_flight = settings.api_redis_timeout, settings.api_max_in_flight
-    location = place(settings)
-    if isinstance(location, ClusterMap):
-        return Cluster(location, timeout=timeout, max_in_flight=max_in_flight)
-    return OneServer(Link(location, timeout=timeout, max_in_flight=max_in_flight), timeout)
+    where = location(settings)
+    if isinstance(where, ClusterMap):
+        return Cluster(where, timeout=timeout, max_in_flight=max_in_flight)
+    return OneServer(Link(where, timeout=timeout, max_in_flight=max_in_flight), timeout)

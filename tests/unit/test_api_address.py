@@ -45,6 +45,7 @@ def test_tls_options_of_the_url() -> None:
     ("settings", "named"),
     [
         pytest.param(ApiSettings(redis_url="redis://r?socket_timeout=1"), "socket_timeout", id="unknown option"),
+        pytest.param(ApiSettings(redis_url="redis://r?tls=x"), "tls", id="an attribute that is not an option"),
         pytest.param(ApiSettings(redis_url="redis://r?ssl_ca_certs=x"), "ssl_ca_certs", id="TLS without rediss"),
         pytest.param(ApiSettings(redis_url="rediss://r?ssl_nonsense=x"), "ssl_nonsense", id="unknown TLS option"),
         pytest.param(

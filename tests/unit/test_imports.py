@@ -144,7 +144,19 @@ def test_a_room_imports_only_what_is_below_it(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["api_keys", "base62", "documents", "events", "fields", "layouts", "names", "openapi/document", "json_schema"],
+    [
+        "api_keys",
+        "base62",
+        "documents",
+        "events",
+        "fields",
+        "layouts",
+        "names",
+        "openapi/document",
+        "json_schema",
+        "redis_access",
+        "redis_url",
+    ],
 )
 def test_contracts_are_pure(module: str) -> None:
     """No clock, no files, no network."""

@@ -131,7 +131,7 @@ def _lifespan(settings: ApiSettings, counters: Counters, snapshots: Path | None)
 
 def _servers(settings: ApiSettings) -> Servers:
     timeout, max_in_flight = settings.api_redis_timeout, settings.api_max_in_flight
-    where = location(settings)
-    if isinstance(where, ClusterMap):
-        return Cluster(where, timeout=timeout, max_in_flight=max_in_flight)
-    return OneServer(Link(where, timeout=timeout, max_in_flight=max_in_flight), timeout)
+    redis = location(settings)
+    if isinstance(redis, ClusterMap):
+        return Cluster(redis, timeout=timeout, max_in_flight=max_in_flight)
+    return OneServer(Link(redis, timeout=timeout, max_in_flight=max_in_flight), timeout)

@@ -5,7 +5,7 @@ _HEAD_END = b"\r\n\r\n"
 
 class HeadSize:
     """Counts the bytes of an unfinished head, part by part. The parser only tells that a head began or ended somewhere
-    in the part that it was fed.
+    in the part that it was fed; the owner of this object sets both flags accordingly.
     """
 
     __slots__ = ("began_in_part", "bytes", "unfinished")
@@ -16,10 +16,6 @@ class HeadSize:
         """A head began and has not ended yet."""
         self.began_in_part = False
         """It began in the part that is being parsed."""
-
-    def begin(self) -> None:
-        """Note that the parser found the beginning of a head."""
-        self.unfinished = self.began_in_part = True
 
     def add(self, part: bytes) -> None:
         """Count a part that was parsed."""

@@ -96,18 +96,19 @@ class Edge(HttpToolsProtocol):
         """Apply the limits on size and time after `part` was parsed."""
         if self._reading_done:
             return
-        if self._head.began_in_part:
+        head = self._head
+        if head.unfinished and head.began_in_part:
             self._head_timer.stop()  # the time for the head starts now
-        self._head.add(part)
-        if self._head.bytes >= MAX_HEAD_BYTES:
+        head.add(part)
+        if head.bytes >= MAX_HEAD_BYTES:
             self._refuse(HeadTooLarge())
-        elif self._head.unfinished or self._is_idle():
+        elif head.unfinished or self._is_idle():
             self._head_timer.start()
 
     def on_message_begin(self) -> None:
         self.url = b""
         self.headers = []
-        self._head.begin()
+        self._head.unfinished = self._head.began_in_part = True
         self._has_body = False
 
     def on_header(self, name: bytes, value: bytes) -> None:

@@ -92,7 +92,7 @@ def test_a_port_that_is_taken(taken: str) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_requests_under_way_are_answered_after_sigterm(tmp_path: Path, workers: int) -> None:
+def test_requests_in_progress_are_answered_after_sigterm(tmp_path: Path, workers: int) -> None:
     with (
         RedisServer.start(tmp_path / "redis") as server,
         running(tmp_path / "log", server.url, api_workers=workers, api_redis_timeout=5) as (child, api),
@@ -199,7 +199,7 @@ def test_workers_end_when_their_parent_was_killed(tmp_path: Path, redis_server: 
 
 
 def runs(process: psutil.Process) -> bool:
-    """One that has ended may stay as a zombie where nobody asks for its status."""
+    """A process that has ended may remain as a zombie if its parent does not wait for it."""
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

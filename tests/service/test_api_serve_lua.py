@@ -1,4 +1,4 @@
-"""`serve.lua` by itself, on a single Redis and on one in cluster mode: every return its header names.
+"""`serve.lua` alone, on a single Redis and on one in cluster mode: every reply that its header describes.
 
 The clock is Redis's own, so a row says how many microseconds from now a bucket is full again.
 """
@@ -16,7 +16,7 @@ from tests.service.records import Caller, Records
 from tests.service.services import RedisService, empty_redis
 
 SECOND = 1_000_000
-# Time goes by between writing a bucket and reading it.
+# Time passes between writing a bucket and reading it.
 SLACK = SECOND
 
 
@@ -25,7 +25,7 @@ def records(request: pytest.FixtureRequest) -> Iterator[Records]:
     service: RedisService = request.getfixturevalue(request.param)
     with service.client() as client:
         yield Records(client)
-    empty_redis(service)  # it was asked for by name, so nobody else knows
+    empty_redis(service)  # requested by name, so the usual clean-up does not see it
 
 
 def bucket_names(caller: Caller) -> tuple[bytes, bytes]:
@@ -84,7 +84,7 @@ def test_304_returns_the_head_and_charges_neither(records: Records, matching: st
     assert not records.client.exists(*bucket_names(caller))
 
 
-def test_another_tag_is_no_match(records: Records) -> None:
+def test_another_tag_does_not_match(records: Records) -> None:
     caller = records.caller()
     assert run(records, caller, lead_name(records, caller), b"twelve bytes").status == 200
 
@@ -171,7 +171,7 @@ def test_429_charges_neither(
 
 
 def test_a_bucket_is_never_fuller_than_its_limit_allows(records: Records) -> None:
-    """A limit that was lowered: the debt of the old one is not kept."""
+    """After a limit was lowered, the charges under the old limit do not count beyond the new one."""
     caller = records.caller(key_limit=(10, 1))
     fill(records, bucket_names(caller)[0], 3600 * SECOND)
     reply = run(records, caller, None)
@@ -228,7 +228,7 @@ def test_keys_of_one_organization_share_its_limit(records: Records) -> None:
     assert [reply.violated for reply in replies] == [0, 0, 2, 2]
 
 
-def test_served_where_only_the_charge_cannot_be_written(records: Records) -> None:
+def test_served_if_only_the_charge_cannot_be_written(records: Records) -> None:
     caller = records.caller()
     name = lead_name(records, caller)
     records.client.config_set("maxmemory", "1")
@@ -240,8 +240,8 @@ def test_served_where_only_the_charge_cannot_be_written(records: Records) -> Non
     assert not records.client.exists(*bucket_names(caller))
 
 
-def test_a_lowered_limit_that_cannot_be_written_keeps_nobody_out(records: Records) -> None:
-    """The bucket could not drain, and would be full for an hour, whatever `wait` says."""
+def test_a_lowered_limit_that_cannot_be_written_refuses_no_request(records: Records) -> None:
+    """Otherwise the bucket could not drain, and requests would be refused for an hour, whatever `wait` says."""
     caller = records.caller(key_limit=(2, 2))
     fill(records, bucket_names(caller)[0], 3600 * SECOND)
     records.client.config_set("maxmemory", "1")

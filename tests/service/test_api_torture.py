@@ -1,5 +1,5 @@
-"""Many organizations at once over a connection to Redis that breaks in every way: an answer is the caller's own, or
-503 within a second, and service is back within a second."""
+"""Many organizations at once, over a connection to Redis that fails in every way: each response is the caller's own, or
+503 within a second, and service resumes within a second."""
 
 import asyncio
 import random
@@ -26,7 +26,7 @@ EVERY = "1000000/1s"
 
 
 class Seen(Struct):
-    """What the callers met."""
+    """What the callers received."""
 
     statuses: Counter[int] = field(default_factory=Counter)
     broken_off: int = 0
@@ -36,7 +36,7 @@ class Seen(Struct):
 
 
 class Population(Struct):
-    """Organizations, each with one lead of its own whose body says whose it is."""
+    """Organizations with one lead each, whose body names its organization."""
 
     callers: list[Caller]
     leads: list[str]
@@ -72,7 +72,7 @@ def api(proxy: FaultyProxy) -> Iterator[ApiServer]:
         yield api
 
 
-def test_no_answer_ever_reaches_another_request(api: ApiServer, proxy: FaultyProxy, population: Population) -> None:
+def test_no_response_ever_reaches_another_request(api: ApiServer, proxy: FaultyProxy, population: Population) -> None:
     seen = asyncio.run(_torture(api, proxy, population))
     assert seen.wrong == []
     assert seen.statuses.keys() == {200, 404, 503}
@@ -83,7 +83,7 @@ def test_no_answer_ever_reaches_another_request(api: ApiServer, proxy: FaultyPro
 
 
 def faults_of(chance: random.Random) -> Iterator[tuple[float, Faults]]:
-    """For how long, and what."""
+    """One kind of fault, and for how long it lasts."""
     yield 0.3, Faults()
     for _ in range(6):
         yield 0.15, Faults(slice_bytes=chance.randrange(1, 200))
@@ -108,7 +108,7 @@ async def _torture(api: ApiServer, proxy: FaultyProxy, population: Population) -
 
 
 async def _caller(api: ApiServer, population: Population, seen: Seen, over: asyncio.Event, seed: int) -> None:
-    """Asks for its own leads and for others', and breaks off now and then, over one connection after another."""
+    """Requests its own lead and those of others over one connection after another, and sometimes breaks off."""
     chance = random.Random(seed)
     while not over.is_set():
         reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
@@ -135,7 +135,7 @@ async def _caller(api: ApiServer, population: Population, seen: Seen, over: asyn
 
 
 async def _response(reader: asyncio.StreamReader) -> tuple[int, str, str]:
-    """Status, request id, and whose document it is."""
+    """Returns the status, the request id, and the organization in the document."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode()
     fields = dict(line.split(": ", 1) for line in head.split("\r\n")[1:-2])
     body = msgspec.json.decode(await reader.readexactly(int(fields["content-length"])))
@@ -153,7 +153,7 @@ async def _response(reader: asyncio.StreamReader) -> tuple[int, str, str]:
         pytest.param(Faults(slice_bytes=1, delay_seconds=0.05), id="a byte at a time"),
     ],
 )
-def test_service_is_back_within_a_second(
+def test_service_resumes_within_a_second(
     api: ApiServer, proxy: FaultyProxy, population: Population, faults: Faults
 ) -> None:
     caller, lead = population.callers[0], population.leads[0]
@@ -172,8 +172,8 @@ def test_service_is_back_within_a_second(
     wait_until(lambda: status() == 200, "service is back", 1)
 
 
-def test_no_more_wait_than_are_allowed_to(api: ApiServer, proxy: FaultyProxy, population: Population) -> None:
-    """Redis stalls: the first ones wait for the timeout, the rest is told at once."""
+def test_the_number_of_waiting_requests_is_limited(api: ApiServer, proxy: FaultyProxy, population: Population) -> None:
+    """Redis stalls: the first requests wait for the timeout, all others are refused at once."""
     proxy.faults = Faults(stalled=True)
     waited = asyncio.run(_ask_at_once(api, population, 300))
     at_once = [seconds for seconds in waited if seconds < 0.45]  # the timeout is 0.5
@@ -182,7 +182,7 @@ def test_no_more_wait_than_are_allowed_to(api: ApiServer, proxy: FaultyProxy, po
 
 
 async def _ask_at_once(api: ApiServer, population: Population, number: int) -> list[float]:
-    """How long each of so many requests took to be answered 503. All of them are sent in one turn."""
+    """Returns how long each request took until its 503. All of them are sent at once."""
     connections = [await asyncio.open_connection("127.0.0.1", api.port) for _ in range(number)]
     for place, (_, writer) in enumerate(connections):
         key = population.callers[place % ORGANIZATIONS].authorization

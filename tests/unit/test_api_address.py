@@ -51,9 +51,9 @@ def test_tls_options_of_the_url() -> None:
         pytest.param(
             ApiSettings(redis_url="rediss://r", redis_tls_ca_file="/nothing"), "LEADVIEW_REDIS_TLS", id="no file"
         ),
-        pytest.param(ApiSettings(redis_url="redis://r?db=x"), "LEADVIEW_REDIS_URL", id="no number"),
+        pytest.param(ApiSettings(redis_url="redis://r?db=x"), "LEADVIEW_REDIS_URL", id="not a number"),
         pytest.param(ApiSettings(redis_url="redis://r/leads"), "LEADVIEW_REDIS_URL", id="a name as database"),
-        pytest.param(ApiSettings(redis_url="redis://r:99999"), "LEADVIEW_REDIS_URL", id="no port"),
+        pytest.param(ApiSettings(redis_url="redis://r:99999"), "LEADVIEW_REDIS_URL", id="not a port"),
     ],
 )
 def test_refused(settings: ApiSettings, named: str) -> None:

@@ -1,4 +1,4 @@
-"""A defect of ours, wherever it is: 500 as JSON, and a line in the log that names the request."""
+"""A defect of the API, wherever it occurs: 500 as JSON, and a log line with the id of the request."""
 
 import asyncio
 import logging
@@ -68,7 +68,7 @@ async def test_in_a_handler(caplog: pytest.LogCaptureFixture) -> None:
 async def test_outside_of_all_handlers() -> None:
     wire, done = Wire(), asyncio.Event()
     cycle = Cycle(
-        scope=SCOPE,  # type: ignore[arg-type]  # as much of it as is read
+        scope=SCOPE,  # type: ignore[arg-type]  # the part that is used
         transport=wire,
         flow=None,  # type: ignore[arg-type]
         logger=logging.getLogger("uvicorn.error"),

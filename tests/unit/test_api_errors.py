@@ -1,4 +1,4 @@
-"""Errors and how they are answered. What OpenAPI says of them lies in schemas/problems.py."""
+"""Errors and their responses. Their description for OpenAPI is in schemas/problems.py."""
 
 from collections.abc import Iterator
 
@@ -48,6 +48,6 @@ def test_bodies(kind: type[ApiError]) -> None:
     assert (b"cache-control", b"no-store") in answer.headers
 
 
-def test_reasons_stay_inside() -> None:
+def test_reasons_are_not_sent() -> None:
     answer = error_response(errors.ErrorReply("LOADING of 10.0.0.7"), b"x")
     assert b"10.0.0.7" not in answer.body

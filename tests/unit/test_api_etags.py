@@ -1,4 +1,4 @@
-"""Entity tags: what goes out, and what is read of what comes back."""
+"""Entity tags: those that are sent, and those that are recognized in requests."""
 
 import pytest
 from hypothesis import given
@@ -45,5 +45,5 @@ def test_any_header_is_read(header: bytes) -> None:
 
 
 @given(st.binary(min_size=12, max_size=12))
-def test_every_tag_comes_back(raw: bytes) -> None:
+def test_every_tag_that_is_sent_is_recognized(raw: bytes) -> None:
     assert tags_to_match(etag(bytes(22) + raw)) == (raw,)

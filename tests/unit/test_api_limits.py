@@ -50,7 +50,7 @@ def test_violated_policies(violated: int, policies: list[str]) -> None:
 
 
 @given(st.integers(1, 10**13))
-def test_retry_after_is_long_enough_and_no_second_longer(wait: int) -> None:
+def test_retry_after_is_long_enough_and_less_than_a_second_longer(wait: int) -> None:
     retry_after = exceeded(Reply(429, wait=wait, violated=1)).retry_after
     assert retry_after >= 1
     assert wait <= retry_after * 1_000_000 < wait + 1_000_000

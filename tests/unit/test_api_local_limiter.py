@@ -1,4 +1,4 @@
-"""A worker's own limits, for when Redis cannot write any: the clock is in the row, in seconds."""
+"""The local limiter of a worker, used when Redis cannot write charges. The clock is part of each test, in seconds."""
 
 import pytest
 from hypothesis import given
@@ -20,7 +20,7 @@ def caller(digit: str = "1", organization: str = ORGANIZATION) -> Credentials:
 
 
 class At:
-    """A clock that says what it is told."""
+    """A clock that is set by the test."""
 
     seconds = 1000.0
 
@@ -32,13 +32,13 @@ def statuses(limiter: LocalLimiter, *callers: Credentials, reply: Reply = SERVED
     return [limiter.charge(each, reply).status for each in callers]
 
 
-def test_as_many_as_the_key_may() -> None:
+def test_the_quota_of_a_key_passes() -> None:
     limiter = LocalLimiter(clock=At())
     assert statuses(limiter, *[caller()] * 4) == [200, 200, 429, 429]
 
 
 @pytest.mark.parametrize("status", [200, 400, 404])
-def test_what_is_left_stands_in_the_reply(status: int) -> None:
+def test_the_reply_says_what_remains(status: int) -> None:
     reply = LocalLimiter(clock=At()).charge(caller(), replace(SERVED, status=status))
     assert reply == replace(
         SERVED,
@@ -71,7 +71,7 @@ def test_429_charges_neither_and_says_when(before: str, asks: str, violated: int
     assert limiter.charge(caller(asks), SERVED).status == 200
 
 
-def test_organizations_have_nothing_in_common() -> None:
+def test_organizations_do_not_share_buckets() -> None:
     limiter = LocalLimiter(clock=At())
     assert statuses(limiter, *[caller()] * 3, caller("1", OTHER_ORGANIZATION)) == [200, 200, 429, 200]
 
@@ -84,7 +84,7 @@ def test_a_limit_that_was_lowered_holds_at_once() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    """Who was not charged for the longest time is forgotten; who comes again and again is not."""
+    """The bucket that has not been charged for the longest time is forgotten, one in regular use is not."""
     limiter = LocalLimiter(max_buckets=4, clock=At())
     regular = caller()
     assert statuses(limiter, regular, regular) == [200, 200]
@@ -95,7 +95,7 @@ def test_memory_is_bounded() -> None:
 
 
 @given(st.lists(st.integers(0, 4 * SECOND), min_size=1, max_size=60))
-def test_never_more_than_the_quota_and_what_flowed_back(pauses: list[int]) -> None:
+def test_never_more_than_the_quota_and_what_was_regained(pauses: list[int]) -> None:
     clock = At()
     limiter = LocalLimiter(clock=clock)
     served = []

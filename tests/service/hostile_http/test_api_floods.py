@@ -1,4 +1,4 @@
-"""Clients that send without end, or never read: neither memory nor other people's time is theirs."""
+"""Clients that send without end or never read: they take neither memory nor the time of other clients."""
 
 import socket
 import struct
@@ -15,7 +15,7 @@ from tests.service.records import Caller
 
 
 def flood(api: Target, head: bytes, piece: bytes, seconds: float, *, read: bool) -> float:
-    """Sends as much as is taken; answers how long a request of somebody else took at worst meanwhile, in seconds."""
+    """Sends as much as the server accepts. Returns how long other clients' requests took at most, in seconds."""
     slowest, until = 0.0, time.monotonic() + seconds
     with api.connect() as connection:
         connection.sendall(head)
@@ -48,7 +48,7 @@ def flood(api: Target, head: bytes, piece: bytes, seconds: float, *, read: bool)
         pytest.param(b"POST / HTTP/1.1\r\nContent-Length: 9999999999\r\n\r\n", b"b" * 300_000, True, id="a long body"),
     ],
 )
-def test_a_flood_takes_neither_memory_nor_other_peoples_time(
+def test_a_flood_takes_neither_memory_nor_the_time_of_others(
     api: Target, caller: Caller, head: bytes, piece: bytes, *, read: bool
 ) -> None:
     before = psutil.Process().memory_info().rss
@@ -65,7 +65,7 @@ def open_connections(api: Target) -> int:
     )
 
 
-def test_who_reads_no_answers_is_put_out(api: Target, caller: Caller) -> None:
+def test_a_client_that_reads_no_responses_is_disconnected(api: Target, caller: Caller) -> None:
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(("127.0.0.1", api.port))
@@ -86,4 +86,6 @@ def test_pipelined_requests_of_a_client_that_is_gone(api: Target, caller: Caller
         with api.connect() as connection:
             connection.sendall(request * 200)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    assert api.get(LEADS + lead, key=caller.key).status == 200  # and `caller` finds no error in the log
+    assert (
+        api.get(LEADS + lead, key=caller.key).status == 200
+    )  # and the fixture `caller` checks that no error was logged

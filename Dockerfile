@@ -32,6 +32,7 @@ CMD ["python", "-m", "devstack.publish"]
 FROM base AS runtime
 COPY --from=build /opt/leadview /opt/leadview
 COPY schemas schemas
+COPY telemetry telemetry
 COPY projector projector
 COPY api api
 # Compile in advance: on the read-only file system, the interpreter cannot store compiled files.

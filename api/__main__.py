@@ -1,4 +1,4 @@
-"""`python -m api`: the HTTP API under uvicorn. Settings come from the environment."""
+"""`python -m api`: runs the HTTP API under uvicorn. The settings are environment variables."""
 
 import logging
 import os
@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from api.address import address
 from api.errors import AddressError, CannotListen
-from api.exporter import MetricsServer
+from api.metrics.exporter import serve_metrics
+from api.redis.address import address
 from api.server import listen, serve
-from schemas import logs
 from schemas.settings import ApiSettings, SettingsError, effective, load
+from telemetry import logs
 
 USAGE_ERROR = 2
 FAILURE = 1
@@ -21,10 +21,10 @@ logger = logging.getLogger("api")
 
 
 def main() -> int:
-    """The exit status: 0 after SIGTERM, 2 for bad settings, 1 where a port cannot be had."""
+    """Returns the exit status: 0 after SIGTERM, 1 if it cannot listen on a port, 2 if the settings are not valid."""
     try:
         settings = load(ApiSettings, os.environ)
-        address(settings)  # before any worker starts
+        address(settings)  # raises before any worker starts
     except (SettingsError, AddressError) as error:
         print(error, file=sys.stderr)
         return USAGE_ERROR
@@ -32,19 +32,19 @@ def main() -> int:
     try:
         return _run(settings)
     except CannotListen as error:
-        logger.error(str(error))  # noqa: TRY400 - a person needs no traceback for this
+        logger.error(str(error))  # noqa: TRY400 - the message says it all
         return FAILURE
 
 
 def _run(settings: ApiSettings) -> int:
-    # uvicorn raises the signal again when all requests are answered.
+    # uvicorn raises the signal once more when all requests have been answered.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
     listener = listen(settings.api_host, settings.api_port)
     with listener, TemporaryDirectory(prefix="leadview-api-") as directory:
         snapshots = Path(directory)
         if settings.metrics_port is not None:
-            MetricsServer(settings.metrics_host, settings.metrics_port, snapshots)
+            serve_metrics(settings.metrics_host, settings.metrics_port, snapshots)
         url = f"http://{settings.api_host}:{listener.getsockname()[1]}"
         logger.info("the API is starting", extra={"url": url, "settings": effective(settings)})
         return serve(settings, listener, snapshots)

@@ -1,9 +1,9 @@
-"""The application: its routes, and what lives as long as it does.
+"""The application: its routes, and what exists as long as it runs.
 
-/api/v1/ext/leads/{id}      ┐ bare ASGI endpoints, found by one look-up before Starlette is asked
+/api/v1/ext/leads/{id}      ┐ bare ASGI endpoints, found by one dictionary look-up before Starlette routes
 /api/v1/ext/contacts/{id}   ┘
 /api/v1/ext/openapi.json, /healthz, /readyz
-everything else             404, also with a slash at the end
+every other path            404, also with a trailing slash
 """
 
 import asyncio
@@ -12,64 +12,87 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
-from api import latency, orphan, pages, snapshot
-from api.address import ClusterMap, address, place
-from api.bound import Bound
-from api.counters import Counters
+from api import orphan, pages
+from api.documents import Documents
 from api.endpoint import Endpoint
-from api.generation import LiveGeneration
-from api.link import Link
-from api.resource import Resource
-from api.servers import OneServer, Servers
-from api.shards import Shards
-from api.state import State
-from api.store import Store
-from schemas import layouts, names
+from api.local_limiter import LocalLimiter
+from api.metrics import latency, snapshot
+from api.metrics.counters import Counters
+from api.redis.address import ClusterMap, address, location
+from api.redis.cluster import Cluster
+from api.redis.generation import LiveGeneration
+from api.redis.link import Link
+from api.redis.servers import OneServer, Servers
+from api.redis.store import Store
+from api.request import State
+from schemas import layouts
 from schemas.settings import ApiSettings
 
 _BASE = "/api/v1/ext"
 
 
+class Resource(Struct, frozen=True):
+    """A kind of record that is served by its id."""
+
+    noun: str
+    """The route in the metrics."""
+    topic: str
+    """The segment of the path before the id."""
+    letter: bytes
+    """Stands for the resource in the names of documents."""
+    body: int
+    """The offset of the body in a stored value."""
+
+
+RESOURCES = (
+    Resource("contact", "contacts", b"c", layouts.CONTACT_BODY),
+    Resource("lead", "leads", b"l", layouts.LEAD_BODY),
+)
+
+
 def create_app(settings: ApiSettings, snapshots: Path | None = None) -> Starlette:
-    """The API. It writes its numbers into the directory `snapshots`, for the exporter.
+    """Returns the API. It writes its counters into the directory `snapshots`, for the exporter.
 
     Raises AddressError.
     """
     counters = Counters()
-    bound = Bound()
-    lead = Resource(names.lead, layouts.LEAD_BODY, counters, bound)
-    contact = Resource(names.contact, layouts.CONTACT_BODY, counters, bound)
+    limiter = LocalLimiter()
     resources = {
-        f"{_BASE}/leads".encode(): Endpoint("lead", lead.read, counters),
-        f"{_BASE}/contacts".encode(): Endpoint("contact", contact.read, counters),
+        f"{_BASE}/{each.topic}".encode(): Endpoint(
+            each.noun, Documents(each.letter, each.body, counters, limiter).read, counters
+        )
+        for each in RESOURCES
     }
     routes: list[BaseRoute] = [
-        Route(f"{_BASE}/openapi.json", Endpoint("openapi", pages.description, counters)),
-        Route("/healthz", Endpoint("healthz", pages.alive, counters)),
-        Route("/readyz", Endpoint("readyz", pages.ready, counters)),
+        Route(f"{_BASE}/openapi.json", Endpoint("openapi", pages.openapi, counters)),
+        Route("/healthz", Endpoint("healthz", pages.healthz, counters)),
+        Route("/readyz", Endpoint("readyz", pages.readyz, counters)),
     ]
-    nothing = Endpoint("none", pages.nothing, counters)
-    return Api(resources, routes, nothing, _lifespan(settings, counters, snapshots))
+    not_found = Endpoint("none", pages.not_found, counters)
+    return Api(resources, routes, not_found, _lifespan(settings, counters, snapshots))
 
 
 class Api(Starlette):
-    """Starlette with a short cut: a record's path is its prefix and one segment, so one look-up finds the endpoint."""
+    """Starlette with a short cut for documents: their path is a prefix and one segment, and one dictionary look-up
+    finds the endpoint of the prefix.
+    """
 
     def __init__(
         self,
         resources: Mapping[bytes, Endpoint],
         routes: list[BaseRoute],
-        nothing: ASGIApp,
+        not_found: ASGIApp,
         lifespan: Lifespan[Any],
     ) -> None:
         super().__init__(routes=routes, lifespan=lifespan)
         self._resources = resources
         self.router.redirect_slashes = False
-        self.router.default = nothing
+        self.router.default = not_found
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
         if scope["type"] == "http":
@@ -81,34 +104,34 @@ class Api(Starlette):
 
 
 def _lifespan(settings: ApiSettings, counters: Counters, snapshots: Path | None) -> Lifespan[Starlette]:
-    address(settings)  # what is wrong with it is said at once
+    address(settings)  # raises at once if the settings are not valid
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[Mapping[str, Any]]:
         servers = _servers(settings)
         generation = LiveGeneration(servers)
         store = Store(settings, servers, generation)
-        async with asyncio.TaskGroup() as tasks:
-            kept = [
-                tasks.create_task(servers.keep()),
-                tasks.create_task(generation.keep()),
-                tasks.create_task(latency.report(servers, counters)),
-                tasks.create_task(orphan.watch()),
+        async with asyncio.TaskGroup() as group:
+            background = [
+                group.create_task(servers.run()),
+                group.create_task(generation.poll()),
+                group.create_task(latency.report(servers, counters, [each.noun for each in RESOURCES])),
+                group.create_task(orphan.watch()),
             ]
             if snapshots is not None:
-                kept.append(tasks.create_task(snapshot.keep(snapshots, counters, servers, generation)))
-            await servers.first_attempt()  # a new worker does not begin with a 503
+                background.append(group.create_task(snapshot.report(snapshots, counters, servers, generation)))
+            await servers.first_attempt()  # otherwise the first requests of a new worker would be answered with 503
             state: State = {"store": store, "servers": servers, "generation": generation, "counters": counters}
             yield {**state}
-            for task in kept:
+            for task in background:
                 task.cancel()
 
     return lifespan
 
 
 def _servers(settings: ApiSettings) -> Servers:
-    timeout, most = settings.api_redis_timeout, settings.api_max_in_flight
-    where = place(settings)
-    if isinstance(where, ClusterMap):
-        return Shards(where, timeout=timeout, max_in_flight=most)
-    return OneServer(Link(where, timeout=timeout, max_in_flight=most), timeout)
+    timeout, max_in_flight = settings.api_redis_timeout, settings.api_max_in_flight
+    redis = location(settings)
+    if isinstance(redis, ClusterMap):
+        return Cluster(redis, timeout=timeout, max_in_flight=max_in_flight)
+    return OneServer(Link(redis, timeout=timeout, max_in_flight=max_in_flight), timeout)

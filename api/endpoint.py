@@ -1,4 +1,4 @@
-"""The ASGI side of every path: read the request, answer it or the error it met, send, count."""
+"""The ASGI side of every path: read the request, compute the response or report the error, send it, count it."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -7,20 +7,20 @@ from time import perf_counter
 from starlette.types import Receive, Scope, Send
 
 from api import request as requests
-from api.answer import Answer, all_headers, of_error
-from api.counters import Counters
 from api.errors import ApiError, InternalError
+from api.metrics.counters import Counters
 from api.request import Request
+from api.response import Response, all_headers, error_response
 
-Handler = Callable[[Request], Awaitable[Answer]]
+Handler = Callable[[Request], Awaitable[Response]]
 
 logger = logging.getLogger(__name__)
 
 
 class Endpoint:
-    """A bare ASGI endpoint: Starlette's Request, Response and middleware would halve the speed of a record's path.
+    """A bare ASGI endpoint. Starlette's Request, Response and middleware would halve the throughput of documents.
 
-    `route` names it in the metrics.
+    `route` is the name of the endpoint in the metrics.
     """
 
     def __init__(self, route: str, handler: Handler, counters: Counters) -> None:
@@ -30,17 +30,17 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's signature
         started = perf_counter()
         request = requests.read(scope)
-        answer = await self._answer(request)
-        headers = all_headers(answer, request.id, cors=b"origin" in request.headers)
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer.body})
-        self._counters.answered(answer.status, perf_counter() - started)
+        response = await self._respond(request)
+        headers = all_headers(response, request.id, cors=b"origin" in request.headers)
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        await send({"type": "http.response.body", "body": response.body})
+        self._counters.count(response.status, perf_counter() - started)
 
-    async def _answer(self, request: Request) -> Answer:
+    async def _respond(self, request: Request) -> Response:
         try:
             return await self._handler(request)
         except ApiError as error:
-            return of_error(error, request.id)
+            return error_response(error, request.id)
         except Exception:
-            logger.exception("a request met a defect", extra={"request_id": request.id.decode()})
-            return of_error(InternalError(), request.id)
+            logger.exception("a request failed because of a defect", extra={"request_id": request.id.decode()})
+            return error_response(InternalError(), request.id)

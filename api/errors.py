@@ -1,7 +1,7 @@
-"""What can go wrong, by what is to be done about it. Each error says how it is answered over HTTP.
+"""The errors of the API, grouped by what has to be done about them. Each one defines its HTTP response.
 
 ApiError
-├── Refused                the request is at fault: sent again unchanged, it fails again
+├── Refused                the request is at fault: if it is repeated unchanged, it fails again
 │   ├── NoSuchPath         404
 │   ├── MethodNotAllowed   405
 │   ├── MissingApiKey      401
@@ -9,44 +9,45 @@ ApiError
 │   ├── AccessDisabled     403
 │   ├── InvalidId          400
 │   ├── NoSuchRecord       404
-│   ├── BadRequest         400  the edge: not HTTP as we speak it
+│   ├── BadRequest         400  the edge: not valid HTTP/1.1
 │   ├── BodyNotAllowed     400  the edge
 │   ├── HeadTooLarge       431  the edge
 │   └── HeadTooSlow        408  the edge
-├── RateLimitExceeded      429: the same request is right a while later
-├── Unavailable            503: Redis is away, too slow or overloaded; try again
-│   ├── ErrorReply         Redis answered with an error
-│   │   └── ScriptMissing  NOSCRIPT: load the script, then ask again
+├── RateLimitExceeded      429: the same request succeeds some time later
+├── Unavailable            503: Redis is not reachable, too slow or overloaded; retry later
+│   ├── ErrorReply         Redis replied with an error
+│   │   └── ScriptMissing  NOSCRIPT: load the script, then call it again
 │   └── Rebuilding         Redis was emptied and is being filled again
-└── InternalError          500: a defect of ours
+└── InternalError          500: a defect in the API
 
-StartError                 no answer: the API cannot start
+StartError                 no response: the API cannot start
 ├── AddressError           the address of Redis, or its TLS files
-└── CannotListen           a port
+└── CannotListen           an address or a port
 """
 
 from typing import ClassVar
 
 from schemas.problems import Policy
 
-Headers = tuple[tuple[bytes, bytes], ...]
+Header = tuple[bytes, bytes]
+Headers = tuple[Header, ...]
 
 
 class ApiError(Exception):
-    """Base of all errors of this package. `headers` are those that its answer carries besides the usual ones."""
+    """Base of all errors that are reported to a caller. `headers` are added to the usual headers of the response."""
 
     status: ClassVar[int] = 500
     code: ClassVar[str] = "internal_error"
     message: ClassVar[str] = "Something went wrong here. Try again; if it stays, tell us the request id."
 
     def __init__(self, reason: str = "", *, headers: Headers = ()) -> None:
-        """`reason` is for our log; the caller reads `message`."""
+        """`reason` is for logs only; the caller is told `message`."""
         super().__init__(reason or self.message)
         self.headers = headers
 
 
 class InternalError(ApiError):
-    """A defect of ours."""
+    """A defect in the API."""
 
 
 class Refused(ApiError):
@@ -72,7 +73,7 @@ class MissingApiKey(Refused):
 
 
 class InvalidApiKey(Refused):
-    """Malformed, unknown, revoked or expired: the answer does not tell which."""
+    """Malformed, unknown, revoked or expired: the response does not tell which."""
 
     status = 401
     code = "invalid_api_key"
@@ -92,7 +93,7 @@ class InvalidId(Refused):
 
 
 class NoSuchRecord(Refused):
-    """Not there, or another organization's: the answer does not tell which."""
+    """The record does not exist or belongs to another organization: the response does not tell which."""
 
     status = 404
     code = "not_found"
@@ -142,7 +143,7 @@ class Unavailable(ApiError):
 
 
 class ErrorReply(Unavailable):
-    """Redis answered with an error: LOADING, MASTERDOWN, READONLY, OOM and the like."""
+    """Redis replied with an error: LOADING, MASTERDOWN, READONLY, OOM and the like."""
 
 
 class ScriptMissing(ErrorReply):
@@ -155,19 +156,19 @@ class Rebuilding(Unavailable):
 
 
 class StartError(Exception):
-    """The API cannot start. The message is for a person: it names the setting, and says what to do."""
+    """The API cannot start. The message is for operators: it names the setting and says what to do."""
 
 
 class CannotListen(StartError):
-    """An address or port cannot be had."""
+    """The API or its metrics cannot listen on their address and port."""
 
     def __init__(self, host: str, port: int, error: OSError, setting: str) -> None:
-        """`setting` is the start of the names of both settings: `LEADVIEW_API`."""
+        """`setting` is the common prefix of both settings' names, such as `LEADVIEW_API`."""
         super().__init__(
-            f"cannot listen on {host}:{port}: {error.strerror or error}. Stop what uses it, or choose another "
-            f"address with {setting}_HOST and {setting}_PORT."
+            f"cannot listen on {host}:{port}: {error.strerror or error}. Stop the process that uses it, or choose "
+            f"another address with {setting}_HOST and {setting}_PORT."
         )
 
 
 class AddressError(StartError):
-    """The address of Redis in the settings cannot be used."""
+    """The settings of Redis cannot be used."""

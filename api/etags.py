@@ -1,31 +1,31 @@
-"""Entity tags (RFC 9110, 8.8.3 and 13.1.2): 24 hex digits for the 12 bytes that stand in the value in Redis.
+"""Entity tags (RFC 9110, 8.8.3 and 13.1.2): the 12 bytes of hashes in a stored value, as 24 hex digits.
 
-They are weak: a proxy may compress a body on its way. `If-None-Match` compares weakly, so that a tag that
-was made strong on its way back matches as well.
+The tags are weak, because a proxy may compress a body on its way. `If-None-Match` compares weakly, so a tag that a
+proxy turned into a strong one matches as well.
 """
 
 import re
 
 from schemas.layouts import TAGS
 
-MOST_TAGS = 32
-"""More tags of one request are not looked at: at worst a whole document is sent where a 304 would have done."""
+MAX_TAGS = 32
+"""Further tags of a request are ignored: at worst, a whole document is sent although a 304 was possible."""
 
 _OPAQUE_TAG = re.compile(rb'"([^"]*)"')
-_OURS = re.compile(rb"[0-9a-f]{24}")
+_OWN_TAG = re.compile(rb"[0-9a-f]{24}")
 
 
 def etag(value: bytes) -> bytes:
-    """The ETag header of a document's value in Redis."""
+    """Returns the ETag header for a document's value in Redis."""
     return b'W/"%b"' % value[TAGS].hex().encode()
 
 
 def tags_to_match(header: bytes) -> tuple[bytes, ...]:
-    """The tags of an `If-None-Match` header as the script takes them: 12 bytes each, or `*`.
+    """Returns the tags of an `If-None-Match` header in the form that the script takes: 12 bytes each, or `*`.
 
-    What is no tag of ours can match nothing and is left out.
+    Tags that this API cannot have sent are left out, because they match nothing.
     """
     if header.strip() == b"*":
         return (b"*",)
-    ours = filter(_OURS.fullmatch, _OPAQUE_TAG.findall(header))
-    return tuple(bytes.fromhex(tag.decode()) for tag, _ in zip(ours, range(MOST_TAGS), strict=False))
+    own = filter(_OWN_TAG.fullmatch, _OPAQUE_TAG.findall(header))
+    return tuple(bytes.fromhex(tag.decode()) for tag, _ in zip(own, range(MAX_TAGS), strict=False))

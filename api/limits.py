@@ -1,13 +1,13 @@
 """The rate-limit headers (draft-ietf-httpapi-ratelimit-headers, and the older X-RateLimit-*), from the script's reply.
 
-`r` requests are left, and the bucket is full again in `t` seconds. All seconds are rounded up: who waits so long
-has waited long enough.
+`r` requests remain, and the bucket is full again in `t` seconds. All seconds are rounded up, so that a client that
+waits this long has waited long enough.
 """
 
 from functools import lru_cache
 
 from api.errors import Headers, RateLimitExceeded
-from api.store import Reply
+from api.redis.store import Reply
 from schemas.problems import Policy
 
 _SECOND = 1_000_000
@@ -15,7 +15,9 @@ _VIOLATED: dict[int, list[Policy]] = {1: ["key"], 2: ["organization"], 3: ["key"
 
 
 def headers(reply: Reply) -> Headers:
-    """All of them. X-RateLimit-* speak of the bucket with fewer requests left, the key's where both have the same."""
+    """Returns all rate-limit headers. X-RateLimit-* describe the bucket with fewer requests left, the key's if both
+    have the same.
+    """
     key_full_in = seconds(reply.key_full_in)
     organization_full_in = seconds(reply.organization_full_in)
     policy, key_quota, organization_quota = _quotas(
@@ -39,12 +41,12 @@ def headers(reply: Reply) -> Headers:
 
 
 def exceeded(reply: Reply) -> RateLimitExceeded:
-    """The error of a reply 429. Its `retry_after` is true: waiting so long is enough."""
+    """Returns the error for a reply with status 429. A client that waits for its `retry_after` is served then."""
     return RateLimitExceeded(max(1, seconds(reply.wait)), _VIOLATED[reply.violated], headers=headers(reply))
 
 
 def seconds(microseconds: int) -> int:
-    """Whole seconds, rounded up."""
+    """Returns whole seconds, rounded up."""
     return -(-microseconds // _SECOND)
 
 
@@ -52,7 +54,7 @@ def seconds(microseconds: int) -> int:
 def _quotas(
     key_quota: int, key_window: int, organization_quota: int, organization_window: int
 ) -> tuple[bytes, bytes, bytes]:
-    """RateLimit-Policy and both quotas as text: they are the same in nearly every answer."""
+    """Returns RateLimit-Policy and both quotas as text, cached because they are the same in nearly all responses."""
     policy = b'"key";q=%d;w=%d, "organization";q=%d;w=%d' % (
         key_quota,
         key_window,

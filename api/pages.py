@@ -1,24 +1,24 @@
-"""The paths that need no key: health, readiness and the description of the API."""
+"""The paths that need no API key: health, readiness and the OpenAPI document."""
 
 from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from api.answer import JSON, Answer, of_struct
 from api.endpoint import Handler
 from api.errors import MethodNotAllowed, NoSuchPath
 from api.request import Request
+from api.response import JSON, Response, json_response
 from schemas.openapi.document import document
 from schemas.problems import Health
 
 _ALLOW = (b"allow", b"GET, HEAD")
-_DESCRIPTION = Answer(200, (JSON, (b"cache-control", b"public, max-age=300")), msgspec.json.encode(document()))
+_OPENAPI = Response(200, (JSON, (b"cache-control", b"public, max-age=300")), msgspec.json.encode(document()))
 
 
-def read_only(page: Callable[[Request], Awaitable[Answer]]) -> Handler:
-    """`page`, answering 405 to anything but GET and HEAD."""
+def read_only(page: Callable[[Request], Awaitable[Response]]) -> Handler:
+    """Returns a handler that answers GET and HEAD with `page`, and other methods with 405."""
 
-    async def checked(request: Request) -> Answer:
+    async def checked(request: Request) -> Response:
         if request.method not in ("GET", "HEAD"):
             raise MethodNotAllowed(headers=(_ALLOW,))
         return await page(request)
@@ -27,24 +27,24 @@ def read_only(page: Callable[[Request], Awaitable[Answer]]) -> Handler:
 
 
 @read_only
-async def alive(request: Request) -> Answer:  # noqa: ARG001 - every page has this shape
-    """`/healthz`: this worker answers. Asks nothing of Redis: restarting the API would not bring it back."""
-    return of_struct(Health())
+async def healthz(request: Request) -> Response:  # noqa: ARG001 - every handler takes a request
+    """`/healthz`: this worker responds. Redis is not asked, because restarting the API would not repair Redis."""
+    return json_response(Health())
 
 
 @read_only
-async def ready(request: Request) -> Answer:
-    """`/readyz`: Redis answers and says which generation to serve. Raises Unavailable."""
+async def readyz(request: Request) -> Response:
+    """`/readyz`: Redis responds and says which generation to serve. Raises Unavailable."""
     await request.state["generation"].refresh()
-    return of_struct(Health())
+    return json_response(Health())
 
 
 @read_only
-async def description(request: Request) -> Answer:  # noqa: ARG001
+async def openapi(request: Request) -> Response:  # noqa: ARG001
     """`/api/v1/ext/openapi.json`."""
-    return _DESCRIPTION
+    return _OPENAPI
 
 
-async def nothing(request: Request) -> Answer:  # noqa: ARG001
+async def not_found(request: Request) -> Response:  # noqa: ARG001
     """Every other path. Raises NoSuchPath."""
     raise NoSuchPath

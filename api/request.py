@@ -1,24 +1,37 @@
-"""A request, as far as the API looks at it."""
+"""A request: the parts of an ASGI scope that the API uses."""
 
 import random
 import re
+from typing import TypedDict
 from urllib.parse import unquote_to_bytes
 
 from msgspec import Struct
 from starlette.types import Scope
 
 from api.credentials import REPEATED
-from api.state import State
+from api.metrics.counters import Counters
+from api.redis.generation import LiveGeneration
+from api.redis.servers import Servers
+from api.redis.store import Store
 
-_READ = frozenset((b"authorization", b"if-none-match", b"origin", b"x-request-id"))
-_SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+_USED_HEADERS = frozenset((b"authorization", b"if-none-match", b"origin", b"x-request-id"))
+_VALID_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+
+
+class State(TypedDict):
+    """What the lifespan yields. Each request finds it in `scope["state"]`."""
+
+    store: Store
+    servers: Servers
+    generation: LiveGeneration
+    counters: Counters
 
 
 class Request(Struct):
-    """`headers` holds the four that are read; the values of a repeated one are joined by REPEATED."""
+    """`headers` holds only the four headers that are used; the values of a repeated one are joined by REPEATED."""
 
     id: bytes
-    """X-Request-Id: the caller's own where it is sane, else a new one."""
+    """X-Request-Id: the caller's own id if it is valid, otherwise a new one."""
     method: str
     raw_path: bytes
     headers: dict[bytes, bytes]
@@ -26,7 +39,7 @@ class Request(Struct):
 
     @property
     def last_segment(self) -> str:
-        """What stands after the last slash, percent-decoded."""
+        """The part of the path after the last slash, percent-decoded."""
         segment = self.raw_path.rpartition(b"/")[2]
         if b"%" in segment:
             segment = unquote_to_bytes(segment)
@@ -34,10 +47,10 @@ class Request(Struct):
 
 
 def read(scope: Scope) -> Request:
-    """The request of an ASGI scope."""
+    """Returns the request of an ASGI scope."""
     headers: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
-        if name in _READ:
+        if name in _USED_HEADERS:
             headers[name] = headers[name] + REPEATED + value if name in headers else value
     return Request(
         request_id(headers.get(b"x-request-id")), scope["method"], scope["raw_path"], headers, scope["state"]
@@ -45,7 +58,7 @@ def read(scope: Scope) -> Request:
 
 
 def request_id(sent: bytes | None) -> bytes:
-    """The id that was sent, where it can go into headers and logs as it is; else 32 new hex digits."""
-    if sent is not None and _SANE_ID.fullmatch(sent):
+    """Returns the id that was sent if it is safe in headers and logs, otherwise 32 new hex digits."""
+    if sent is not None and _VALID_ID.fullmatch(sent):
         return sent
     return b"%032x" % random.getrandbits(128)

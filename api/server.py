@@ -1,4 +1,4 @@
-"""uvicorn, as the API runs it: one process, or several that share a listening socket."""
+"""uvicorn as the API runs it: one process, or several workers that share a listening socket."""
 
 import gc
 import socket
@@ -11,19 +11,20 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
 from api.app import create_app
-from api.edge import Edge
+from api.edge.protocol import Edge
 from api.errors import CannotListen
-from schemas import logs
 from schemas.settings import ApiSettings
+from telemetry import logs
 
 BACKLOG = 2048
 KEEP_ALIVE_SECONDS = 75
-"""Longer than a proxy in front keeps a connection (nginx: 60), so that it is never the one to find it closed."""
+"""Longer than a reverse proxy keeps an idle connection (nginx: 60 s). Otherwise the proxy could send a request on a
+connection that the API is closing."""
 SHUTDOWN_SECONDS = 10
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """The listening socket. Raises CannotListen."""
+    """Returns a listening socket. Raises CannotListen."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
@@ -32,7 +33,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def config(settings: ApiSettings, snapshots: Path | None = None) -> uvicorn.Config:
-    """uvicorn's configuration; the application is made in each worker."""
+    """Returns uvicorn's configuration. The application is created in each worker."""
     return uvicorn.Config(
         partial(_application, settings, snapshots),
         factory=True,
@@ -54,7 +55,7 @@ def config(settings: ApiSettings, snapshots: Path | None = None) -> uvicorn.Conf
 
 
 def serve(settings: ApiSettings, listener: socket.socket, snapshots: Path) -> int:
-    """Serves until SIGTERM or SIGINT, finishes the requests under way, and returns the exit status."""
+    """Serves until SIGTERM or SIGINT, then finishes the requests that are in progress. Returns the exit status."""
     configuration = config(settings, snapshots)
     if settings.api_workers == 1:
         uvicorn.Server(configuration).run([listener])
@@ -65,9 +66,10 @@ def serve(settings: ApiSettings, listener: socket.socket, snapshots: Path) -> in
 
 
 def _application(settings: ApiSettings, snapshots: Path | None) -> Starlette:
-    logs.configure(settings.log_level)  # a worker is a new process
+    logs.configure(settings.log_level)  # each worker is a new process
     application = create_app(settings, snapshots)
-    # All that is there by now stays. The collector would walk through it again and again, 20 ms each time.
+    # Everything that exists now lives as long as the process. Without this, each full garbage collection would traverse
+    # it all, which takes 20 ms.
     gc.collect()
     gc.freeze()
     return application

@@ -55,7 +55,7 @@ def _accepts(port: int) -> bool:
 
 
 def _configuration(directory: Path, modules: Path, port: int, redis: RedisServer, workers: int) -> str:
-    script = resources.files("api").joinpath("lua", "serve.lua").read_bytes()
+    script = resources.files("api.redis").joinpath("lua", "serve.lua").read_bytes()
     with client(redis) as connection:
         connection.script_load(script)
     return (

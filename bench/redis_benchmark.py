@@ -45,7 +45,7 @@ def _run(program: str, stage: Stage, seconds: float) -> tuple[float, int]:
 
 def _call(stage: Stage) -> list[str]:
     tenant = stage.tenants[0]
-    script = resources.files("api").joinpath("lua", "serve.lua").read_bytes()
+    script = resources.files("api.redis").joinpath("lua", "serve.lua").read_bytes()
     owner, hashed = names.organization(tenant.organization_id), api_keys.key_hash(tenant.key)
     keys = [
         names.api_key(owner, hashed),

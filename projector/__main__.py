@@ -15,8 +15,8 @@ from projector.commands.operator import Operator
 from projector.errors import ProjectorError
 from projector.redis.store import Store
 from projector.run import run
-from schemas.logs import configure
 from schemas.settings import ProjectorSettings, SettingsError, load
+from telemetry.logs import configure
 
 Command = Callable[[argparse.Namespace, Operator], Awaitable[int]]
 

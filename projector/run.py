@@ -6,16 +6,18 @@ API keys and organizations have a line of their own, so that a revoked key never
 import asyncio
 import logging
 
+from prometheus_client import REGISTRY
+
 from projector.errors import Unavailable
 from projector.ledger.ledger import Ledger
 from projector.line.line import Line
-from projector.line.metrics import MetricsServer
 from projector.mapping import VERSION
 from projector.record import ACCESS_KINDS, DOCUMENT_KINDS
 from projector.redis.store import Store
 from projector.stop import Stop
 from projector.upkeep.keeper import Keeper
 from schemas.settings import ProjectorSettings, effective
+from telemetry.metrics_server import Health, MetricsServer
 
 logger = logging.getLogger(__name__)
 
@@ -48,11 +50,13 @@ async def run(settings: ProjectorSettings) -> None:
 def _metrics(settings: ProjectorSettings, lines: list[Line]) -> MetricsServer | None:
     if settings.metrics_port is None:
         return None
-    return MetricsServer(
-        settings.metrics_host,
-        settings.metrics_port,
-        lambda: [problem for line in lines for problem in line.health.problems()],
-    )
+    return MetricsServer(settings.metrics_host, settings.metrics_port, REGISTRY, lambda: _health(lines))
+
+
+def _health(lines: list[Line]) -> Health:
+    """Called in threads of the metrics server."""
+    problems = [problem for line in lines for problem in line.health.problems()]
+    return Health(not problems, {"status": "unhealthy" if problems else "ok", "problems": problems})
 
 
 async def _wait_for_redis(store: Store, stop: Stop) -> None:

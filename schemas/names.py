@@ -92,6 +92,11 @@ def key_limit(owner: bytes, key_hash: str) -> bytes:
     return owner + b"q" + key_hash.encode()
 
 
+def document(owner: bytes, generation: int, letter: bytes, entity_id: str) -> bytes:
+    """A document of any resource. `letter` is that of the resource: `l` lead, `c` contact."""
+    return b"%b%d%b%b" % (owner, generation, letter, short_id(entity_id))
+
+
 def lead(owner: bytes, generation: int, lead_id: str) -> bytes:
     return b"%b%dl%b" % (owner, generation, short_id(lead_id))
 

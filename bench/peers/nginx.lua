@@ -1,4 +1,4 @@
--- A peer: nginx serves what Leadview's API does, with the same script call to Redis (api/lua/serve.lua).
+-- A peer: nginx answers what Leadview's API does, with the same script call to Redis (api/redis/lua/serve.lua).
 -- Takes the port of Redis and the script's SHA-1; returns what serves a request for a kind of record.
 --
 -- As in Leadview: the key's form, checksum and SHA-256, remembered for 8192 keys; one call; the same headers and body.
@@ -15,7 +15,7 @@ ffi.cdef [[
     uint16_t status; uint64_t now;
     uint32_t key_quota, key_window, key_left; uint64_t key_full;
     uint32_t quota, window, left; uint64_t full;
-    uint64_t wait; uint8_t violated, limited;
+    uint64_t wait; uint8_t violated, charged;
   } head;
 ]]
 local HEAD_BYTES = ffi.sizeof('head')

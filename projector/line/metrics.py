@@ -1,15 +1,6 @@
-"""Prometheus metrics and health of the projector, on a separate port.
+"""Prometheus metrics of the projector."""
 
-A separate thread serves them, so that they are available even if the event loop is blocked.
-"""
-
-import threading
-from collections.abc import Callable
-from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
-
-import msgspec
-from prometheus_client import REGISTRY, Counter, Gauge, Histogram, make_wsgi_app
+from prometheus_client import Counter, Gauge, Histogram
 
 from projector.record import Partition
 from projector.redis.applier import Applied
@@ -72,31 +63,3 @@ class LineMetrics:
 
     def stopped(self) -> None:
         STOPPED.labels(self._line).set(1)
-
-
-class _Quiet(WSGIRequestHandler):
-    def log_message(self, *_: Any) -> None:
-        """Log nothing for a scrape."""
-
-
-class MetricsServer:
-    """Serves `/metrics`, and `/healthz`: 200, or 503 with the problems. `problems` is called in the server's thread."""
-
-    def __init__(self, host: str, port: int, problems: Callable[[], list[str]]) -> None:
-        self._metrics = make_wsgi_app(REGISTRY)
-        self._problems = problems
-        self._server: WSGIServer = make_server(host, port, self._answer, handler_class=_Quiet)
-        threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    def _answer(self, environ: dict[str, Any], start_response: Any) -> Any:
-        if environ.get("PATH_INFO") != "/healthz":
-            return self._metrics(environ, start_response)
-        problems = self._problems()
-        body = msgspec.json.encode({"status": "unhealthy" if problems else "ok", "problems": problems})
-        status = "503 Service Unavailable" if problems else "200 OK"
-        start_response(status, [("Content-Type", "application/json"), ("Content-Length", str(len(body)))])
-        return [body]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from redis.asyncio import ConnectionPool, Redis, Sentinel
-from redis.asyncio.connection import SSLConnection, parse_url
+from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.backoff import NoBackoff
@@ -20,7 +20,7 @@ from redis.exceptions import NoScriptError, RedisClusterException, RedisError, R
 
 from projector.redis.cluster import Cluster
 from projector.redis.node import TIMEOUT, Node, ReplicationEpoch, Request, pack
-from schemas.redis_url import RedisUrl, redis_url
+from schemas.redis_access import RedisAccess, redis_access
 from schemas.settings import RedisSettings
 
 ERRORS = (RedisError, RedisClusterException, OSError, TimeoutError)
@@ -66,8 +66,8 @@ class Servers(Protocol):
 
 def servers(settings: RedisSettings) -> Servers:
     """Returns the servers that the settings name. Does not connect yet."""
-    url = redis_url(settings.redis_url)
-    options = {**parse_url(url.server), **_overrides(settings)}
+    access = redis_access(settings)
+    options: dict[str, Any] = {**parse_url(access.server), **access.options}
     # By default redis-py sends a command that timed out again, ten times. Only the line may decide to retry, because it
     # first compares the positions in Redis.
     options |= {
@@ -77,28 +77,26 @@ def servers(settings: RedisSettings) -> Servers:
         "retry": Retry(NoBackoff(), 0),
         "client_name": "leadview-projector",
     }
-    match url.kind:
+    match access.kind:
         case "cluster":
-            return Cluster(url.hosts, options)
+            return Cluster(access.hosts, options)
         case "sentinel":
-            return OneServer(_sentinel_pool(settings, url, options), must_be_master=True)
+            return OneServer(_sentinel_pool(access, options), must_be_master=True)
         case _:
             return OneServer(ConnectionPool(**options))
 
 
-def _sentinel_pool(settings: RedisSettings, url: RedisUrl, options: dict[str, Any]) -> ConnectionPool:
-    options = {name: value for name, value in options.items() if name not in ("host", "port")}
-    encrypted = options.pop("connection_class", None) is SSLConnection
-    sentinel_options = {
-        "username": settings.redis_sentinel_username,
-        "password": settings.redis_sentinel_password,
+def _sentinel_pool(access: RedisAccess, options: dict[str, Any]) -> ConnectionPool:
+    options = {name: value for name, value in options.items() if name not in ("host", "port", "connection_class")}
+    sentinel_options: dict[str, Any] = {
+        **access.sentinel_user,
         "socket_timeout": _SENTINEL_TIMEOUT,
         "socket_connect_timeout": _SENTINEL_TIMEOUT,
         "retry": Retry(NoBackoff(), 0),
-        "ssl": encrypted,
+        "ssl": access.encrypted,
     } | {name: value for name, value in options.items() if name.startswith("ssl_")}
-    sentinel = Sentinel(list(url.hosts), sentinel_kwargs=sentinel_options)  # type: ignore[no-untyped-call]
-    return SentinelConnectionPool(url.master, sentinel, ssl=encrypted, **options)  # type: ignore[no-untyped-call]
+    sentinel = Sentinel(list(access.hosts), sentinel_kwargs=sentinel_options)  # type: ignore[no-untyped-call]
+    return SentinelConnectionPool(access.master, sentinel, ssl=access.encrypted, **options)  # type: ignore[no-untyped-call]
 
 
 class OneServer:
@@ -140,15 +138,3 @@ class OneServer:
         sentinel = getattr(self._node.pool, "sentinel_manager", None)
         if sentinel:
             await sentinel.aclose()
-
-
-def _overrides(settings: RedisSettings) -> dict[str, Any]:
-    """Settings of their own win over the URL's parameters."""
-    found = {
-        "username": settings.redis_username,
-        "password": settings.redis_password,
-        "ssl_ca_certs": settings.redis_tls_ca_file,
-        "ssl_certfile": settings.redis_tls_cert_file,
-        "ssl_keyfile": settings.redis_tls_key_file,
-    }
-    return {name: value for name, value in found.items() if value is not None}

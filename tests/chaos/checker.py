@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 from projector.record import Kind
 from projector.reference import Entity
-from tests.chaos.history import Answer, CaughtUp, Floors, History, Loss, State
+from tests.chaos.history import CaughtUp, Floors, History, Loss, Response, State
 
 SHOWN = (200, 304)
 NOTICED_SECONDS = 0.7
@@ -29,7 +29,7 @@ class Anomaly(Struct, frozen=True):
 
     kind: str
     what: str
-    answer: Answer
+    answer: Response
     near: str = ""
     """The faults that were at work then."""
 
@@ -84,13 +84,13 @@ class Checker:
                     self._applied.back_to(thing.back_to)
                 case CaughtUp():
                     self._catch_up(thing)
-                case Answer() if order is _Order.ASKED:
+                case Response() if order is _Order.ASKED:
                     self._asked[id(thing)] = {name: self._floor(name, of) for name, of in _tells(thing)}
-                case Answer():
+                case Response():
                     self._check(thing, self._asked.pop(id(thing)))
         return self._verdict
 
-    def _timeline(self) -> Iterator[tuple[float, _Order, Answer | CaughtUp | Loss]]:
+    def _timeline(self) -> Iterator[tuple[float, _Order, Response | CaughtUp | Loss]]:
         for answer in self._history.answers:
             yield answer.asked_at, _Order.ASKED, answer
             yield answer.answered_at, _Order.ANSWERED, answer
@@ -118,7 +118,7 @@ class Checker:
     def _floor(self, name: object, register: Entity) -> int:
         return max(self._seen.of(name), self._applied.of(register))
 
-    def _check(self, answer: Answer, floors: dict[object, int]) -> None:
+    def _check(self, answer: Response, floors: dict[object, int]) -> None:
         self._verdict.checked[answer.status] += 1
         if answer.status in SHOWN:
             self._check_content(answer)
@@ -134,21 +134,21 @@ class Checker:
         elif not self._is_loose(answer):
             self._check_registers(answer, floors)
 
-    def _loss_during(self, answer: Answer) -> Loss | None:
+    def _loss_during(self, answer: Response) -> Loss | None:
         losses = (loss for loss in self._history.losses if loss.began_at <= answer.answered_at)
         return next((loss for loss in losses if answer.asked_at <= loss.ended_at), None)
 
-    def _is_loose(self, answer: Answer) -> bool:
+    def _is_loose(self, answer: Response) -> bool:
         windows = self._loose.get(answer.key[1], [])
         return any(began <= answer.answered_at and answer.asked_at <= ended for began, ended in windows)
 
-    def _check_content(self, answer: Answer) -> None:
+    def _check_content(self, answer: Response) -> None:
         if answer.organization_id != answer.key[1]:
             self._wrong("isolation", f"a document of {answer.organization_id}", answer)
         elif self._body and answer.body != self._body(answer.wanted, answer.shown, answer.contact_shown):
             self._wrong("content", "no such document was ever published", answer)
 
-    def _check_registers(self, answer: Answer, floors: dict[object, int]) -> None:
+    def _check_registers(self, answer: Response, floors: dict[object, int]) -> None:
         organization = (Kind.ORGANIZATION, answer.key[1], answer.key[1])
         if answer.status == 401:
             self._place(answer, answer.key, answer.key, lambda value: value != "active", floors)
@@ -168,7 +168,7 @@ class Checker:
 
     def _place(
         self,
-        answer: Answer,
+        answer: Response,
         name: object,
         register: Entity,
         fits: Callable[[str | None], bool],
@@ -189,7 +189,7 @@ class Checker:
             self._check_delay(answer, states, sent[-1])
         return found
 
-    def _check_delay(self, answer: Answer, states: list[State], shown: int) -> None:
+    def _check_delay(self, answer: Response, states: list[State], shown: int) -> None:
         """Access that was changed: for how long was the former one still served?"""
         if shown + 1 == len(states):
             return
@@ -200,7 +200,7 @@ class Checker:
             if delay > self._access_seconds:
                 self._wrong("late", f"access was changed {delay:.2f} s before", answer)
 
-    def _wrong(self, kind: str, what: str, answer: Answer) -> None:
+    def _wrong(self, kind: str, what: str, answer: Response) -> None:
         near = ", ".join(
             f"{window.fault} {window.began_at:.3f} {window.healed_at:.3f} {window.recovered_at:.3f}"
             for window in self._history.windows
@@ -220,13 +220,13 @@ def _kind(states: list[State], sent: list[int], floor: int, register: Entity) ->
     return "resurrected" if states[floor].value is None else "went back"
 
 
-def _summary(answer: Answer) -> tuple[object, Entity]:
+def _summary(answer: Response) -> tuple[object, Entity]:
     """A contact as this lead shows it: it may be behind the contact's own document, but never goes back either."""
     contact = (Kind.CONTACT, answer.wanted[1], answer.contact_id)
     return (answer.wanted, contact), contact
 
 
-def _tells(answer: Answer) -> Iterator[tuple[object, Entity]]:
+def _tells(answer: Response) -> Iterator[tuple[object, Entity]]:
     """The names and registers that an answer tells something of."""
     organization = (Kind.ORGANIZATION, answer.key[1], answer.key[1])
     for register in (answer.key, organization, answer.wanted):

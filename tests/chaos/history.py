@@ -45,7 +45,7 @@ class Published(Struct):
         return max((index for index, state in enumerate(states) if state.acked_at <= by), default=0)
 
 
-class Answer(Struct, gc=False):
+class Response(Struct, gc=False):
     """An answer of the API to a reader. `status` 0: there was none. What it shows is there for 200 and 304 only."""
 
     asked_at: float
@@ -96,7 +96,7 @@ class History(Struct):
     """A run."""
 
     published: Published = field(default_factory=Published)
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[Response] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
     caught_up: list[CaughtUp] = field(default_factory=list)
@@ -105,7 +105,7 @@ class History(Struct):
         """Was no fault at work, nor anything still to be caught up with, at any time between these?"""
         return not any(window.began_at <= end and begin <= window.recovered_at for window in self.windows)
 
-    def allows(self, status: int, answer: Answer) -> bool:
+    def allows(self, status: int, answer: Response) -> bool:
         """Was a fault at work while this was asked under which such a status is right?"""
         return any(
             status in window.allows and window.began_at <= answer.answered_at and answer.asked_at <= window.recovered_at

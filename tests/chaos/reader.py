@@ -10,7 +10,7 @@ import msgspec
 from projector.record import Kind
 from projector.reference import Entity
 from tests.chaos.core import KEY_IDS, ORGANIZATIONS, Core, key_text
-from tests.chaos.history import Answer, now
+from tests.chaos.history import Response, now
 from tests.service.api_server import CONTACTS, LEADS
 
 _PATHS = {Kind.LEAD: LEADS, Kind.CONTACT: CONTACTS}
@@ -29,7 +29,7 @@ class Reader(threading.Thread):
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_SECONDS)
         self._known: dict[Entity, tuple[str, bytes]] = {}
         """ETag and body that each record had when it was last read."""
-        self.answers: list[Answer] = []
+        self.answers: list[Response] = []
 
     def run(self) -> None:
         while not self._ended.wait(self._pause):
@@ -40,7 +40,7 @@ class Reader(threading.Thread):
         self._ended.set()
         self.join()
 
-    def _ask(self) -> Answer:
+    def _ask(self) -> Response:
         key = (Kind.API_KEY, self._random.choice(ORGANIZATIONS), self._random.choices(KEY_IDS, [3, 1])[0])
         wanted = self._wanted(key[1])
         asked_at = now()
@@ -49,7 +49,7 @@ class Reader(threading.Thread):
         except (OSError, http.client.HTTPException):
             self._connection.close()
             status, body = 0, b""
-        return read(Answer(asked_at, now(), key, wanted, status), body)
+        return read(Response(asked_at, now(), key, wanted, status), body)
 
     def _request(self, key: str, wanted: Entity) -> tuple[int, bytes]:
         """Status and body. Every other time what is known already is not to be sent again: then it is that."""
@@ -73,7 +73,7 @@ class Reader(threading.Thread):
         return Kind.LEAD, organization, self._random.choice(self._core.leads)
 
 
-def read(answer: Answer, body: bytes) -> Answer:
+def read(answer: Response, body: bytes) -> Response:
     """Fill in what the body of a 200 shows, or that of a 304 which the reader has."""
     if answer.status in (200, 304):
         document: dict[str, Any] = msgspec.json.decode(body)

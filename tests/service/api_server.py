@@ -1,4 +1,4 @@
-"""The API for tests: in a thread of this process, behind a real socket, asked in plain HTTP."""
+"""The API for tests: it runs in a thread of this process, behind a real socket, and is called over plain HTTP."""
 
 import http.client
 import socket
@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from api import server
 from api.app import create_app
-from api.edge import Edge
+from api.edge.protocol import Edge
 from devstack.waiting import wait_until
 from schemas.settings import ApiSettings
 from tests.waiting import PATIENCE_SECONDS
@@ -53,7 +53,7 @@ class ApiServer(Struct, frozen=True):
     def get(
         self, path: str, *, key: str | None = None, headers: Mapping[str, str] | None = None, method: str = "GET"
     ) -> Response:
-        """One request over a connection of its own."""
+        """Send one request over a connection of its own."""
         sent = dict(headers or {})
         if key is not None:
             sent["Authorization"] = f"Bearer {key}"
@@ -71,14 +71,14 @@ class ApiServer(Struct, frozen=True):
         return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_SECONDS)
 
     def exchange(self, sent: bytes) -> bytes:
-        """Everything that comes back for `sent` until the server closes."""
+        """Returns everything that the server sends in response to `sent` until it closes the connection."""
         with self.connect() as connection:
             connection.sendall(sent)
             return read_all(connection)
 
 
 def read_all(connection: socket.socket) -> bytes:
-    """What the server sends until it closes its side."""
+    """Returns what the server sends until it closes its side."""
     received = b""
     while piece := connection.recv(65536):
         received += piece
@@ -86,7 +86,7 @@ def read_all(connection: socket.socket) -> bytes:
 
 
 def responses(received: bytes) -> list[Response]:
-    """The answers in a stream of them; each has a Content-Length, or no body."""
+    """Split a stream of responses. Each of them has a Content-Length or no body."""
     found = []
     while received:
         head, _, received = received.partition(b"\r\n\r\n")
@@ -100,11 +100,11 @@ def responses(received: bytes) -> list[Response]:
 
 @contextmanager
 def running_api(settings: ApiSettings, *, edge: type[Edge] = Edge, ready: bool = True) -> Iterator[ApiServer]:
-    """Serves on a free port until the block ends. `ready`: begins when Redis was reached."""
+    """Serves on a free port until the block ends. With `ready`, the block begins once Redis is connected."""
     listener = server.listen("127.0.0.1", 0)
     api = ApiServer(listener.getsockname()[1])
     configuration = server.config(settings)
-    configuration.app = partial(create_app, settings)  # without the worker's own logging
+    configuration.app = partial(create_app, settings)  # without configuring logs, as a worker would
     configuration.http = edge
     uvicorn_server = uvicorn.Server(configuration)
     thread = threading.Thread(target=uvicorn_server.run, args=([listener],))

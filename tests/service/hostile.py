@@ -1,22 +1,22 @@
-"""An API to be attacked, and its log."""
+"""An API under attack, and its log."""
 
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from api.edge import Edge
+from api.edge.protocol import Edge
 from tests.service.api_server import ApiServer, Response, patient, running_api
 from tests.service.records import Caller
 from tests.service.services import RedisService
 
 SECRET = "Zaphodia Beeblebrox"
-"""Stands in the documents of these tests."""
+"""Part of the documents of these tests."""
 CODES = {200, 204, 304, 400, 401, 404, 405, 408, 431}
 MANY = "1000000/1s"
 
 
 class Log(logging.Handler):
-    """Everything that is logged, as it would be written."""
+    """Everything that is logged, in the form in which it would be written."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -36,7 +36,7 @@ class Target(ApiServer, frozen=True):
     log: Log
 
     def assert_quiet(self, caller: Caller) -> None:
-        """No error was logged, no key, and nothing of a document."""
+        """Assert that no error was logged, nor a key, nor a part of a document."""
         text = "\n".join(self.log.lines)
         assert self.log.severe == []
         assert "Bearer" not in text

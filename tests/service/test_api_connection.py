@@ -1,4 +1,4 @@
-"""The multiplexed connection: whatever happens to callers or bytes, a reply reaches its own caller or nobody."""
+"""The multiplexed connection: whatever happens to callers or bytes, a reply reaches its own caller or none."""
 
 import asyncio
 import random
@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from api.address import Address, address
-from api.connection import Connection
 from api.errors import ErrorReply, ScriptMissing, Unavailable
-from api.link import Link
+from api.redis.address import Address, address
+from api.redis.connection import Connection
+from api.redis.link import Link
 from devstack.ports import free_port
 from schemas.settings import ApiSettings
 from tests.faulty_proxy import Faults, faulty_proxy
@@ -41,7 +41,7 @@ async def to_redis(service: RedisService) -> Connection:
 
 @asynccontextmanager
 async def peer(serve: Serve) -> AsyncIterator[int]:
-    """A server that does with each connection what `serve` says; yields its port."""
+    """A server that handles each connection with `serve`. Yields its port."""
 
     handlers: set[asyncio.Task[None] | None] = set()
 
@@ -74,8 +74,8 @@ async def test_thousands_of_calls_each_get_their_own_reply(redis_server: RedisSe
 @pytest.mark.parametrize(
     "bad", [pytest.param(None, id="None"), pytest.param("\ud800", id="a surrogate"), pytest.param([], id="a list")]
 )
-async def test_a_command_that_cannot_be_packed_takes_no_place_in_the_row(redis_server: RedisService, bad: Any) -> None:
-    """Its place would get the next one's reply, and everyone after it another's."""
+async def test_a_command_that_cannot_be_packed_is_not_queued(redis_server: RedisService, bad: Any) -> None:
+    """If it were queued, it would get the reply to the next command, and so would every later caller."""
     connection = await to_redis(redis_server)
     first = connection.call((b"ECHO", b"first"))
     with pytest.raises((TypeError, UnicodeEncodeError)):
@@ -106,7 +106,7 @@ async def test_cancels_timeouts_and_resets_in_any_order(redis_server: RedisServi
 
 
 async def _use_up(connection: Connection, chance: random.Random) -> int:
-    """Calls of many callers, some of whom give up; how many got their reply."""
+    """Many callers, some of which give up. Returns how many got their reply."""
     calls: dict[int, asyncio.Future[Any]] = {}
     for number in range(300):
         try:
@@ -133,7 +133,7 @@ async def test_cancelled_callers_never_shift_replies(redis_server: RedisService,
     calls = {}
     for number in range(2000):
         calls[number] = connection.call((b"ECHO", number))
-        if chance.random() < 0.3:  # some before they are sent, some while they are under way
+        if chance.random() < 0.3:  # some before they are sent, some while Redis handles them
             chance.choice(list(calls.values())).cancel()
         if chance.random() < 0.05:
             await asyncio.sleep(0)
@@ -161,7 +161,7 @@ async def test_commands_of_one_turn_go_out_in_one_write(redis_server: RedisServi
 
 @pytest.mark.parametrize("end", ["close", "reset", "stall"])
 async def test_a_break_at_every_byte_of_the_replies(end: str) -> None:
-    """The first of two callers gets its reply where all of it came; nobody ever gets another's, or a part."""
+    """The first of two callers gets its reply if all of it arrived. No caller ever gets another's, or a part."""
     replies = b"*2\r\n:200\r\n$3\r\none\r\n" + b"*2\r\n:200\r\n$3\r\ntwo\r\n"
     whole = len(replies) // 2
 
@@ -187,7 +187,7 @@ async def test_a_break_at_every_byte_of_the_replies(end: str) -> None:
             assert isinstance(second.exception(), Unavailable)
             if size >= whole and end != "reset":
                 assert first.result() == [200, b"one"]
-            elif first.exception() is None:  # a reset may come before what was sent, or after it
+            elif first.exception() is None:  # a reset may overtake what was sent before it
                 assert (end, size >= whole, first.result()) == ("reset", True, [200, b"one"])
             else:
                 assert isinstance(first.exception(), Unavailable)
@@ -195,7 +195,7 @@ async def test_a_break_at_every_byte_of_the_replies(end: str) -> None:
     await asyncio.gather(*(cut(size) for size in range(len(replies))))
 
 
-async def test_what_is_no_reply_ends_the_connection() -> None:
+async def test_what_is_not_a_reply_ends_the_connection() -> None:
     async def garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(65536)
         writer.write(b"$3\r\none\r\nHTTP/1.1 200 OK\r\n")
@@ -205,7 +205,7 @@ async def test_what_is_no_reply_ends_the_connection() -> None:
         connection = await open_connection(port)
         calls = [connection.call((b"GET", number)) for number in range(3)]
         replies = await asyncio.gather(*calls, return_exceptions=True)
-        assert "no reply" in await connection.lost
+        assert "not a reply" in await connection.lost
     assert replies[0] == b"one"
     assert all(isinstance(reply, Unavailable) for reply in replies[1:])
 
@@ -240,7 +240,7 @@ async def test_a_reply_that_nobody_asked_for_ends_the_connection() -> None:
         assert "nobody asked" in await connection.lost
 
 
-async def test_a_stall_fails_everyone_who_waits_within_the_timeout() -> None:
+async def test_a_stall_fails_all_waiting_callers_within_the_timeout() -> None:
     async with peer(silent) as port:
         connection = await open_connection(port, timeout=TIMEOUT)
         with Stopwatch() as stopwatch:
@@ -255,14 +255,14 @@ async def test_waiting_callers_are_bounded() -> None:
     async with peer(silent) as port:
         connection = await open_connection(port, max_in_flight=3)
         calls = [connection.call((b"PING",)) for _ in range(3)]
-        calls[0].cancel()  # a caller that gave up still counts: its reply is still to come
-        with pytest.raises(Unavailable, match="3 requests wait"):
+        calls[0].cancel()  # a caller that gave up still counts, because its reply is still to come
+        with pytest.raises(Unavailable, match="3 requests are waiting"):
             connection.call((b"PING",))
         connection.close("done")
         await asyncio.gather(*calls, return_exceptions=True)
 
 
-async def test_a_missing_script_is_told_from_other_errors(redis_server: RedisService) -> None:
+async def test_a_missing_script_is_distinguished_from_other_errors(redis_server: RedisService) -> None:
     connection = await to_redis(redis_server)
     with pytest.raises(ScriptMissing):
         await connection.call((b"EVALSHA", b"0" * 40, 0))
@@ -273,7 +273,7 @@ async def test_a_missing_script_is_told_from_other_errors(redis_server: RedisSer
 
 @asynccontextmanager
 async def kept(link: Link) -> AsyncIterator[Link]:
-    keeping = asyncio.create_task(link.keep())
+    keeping = asyncio.create_task(link.run())
     try:
         yield link
     finally:
@@ -300,17 +300,17 @@ async def test_calls_fail_at_once_while_there_is_no_connection() -> None:
             await asyncio.sleep(0)
 
 
-async def test_a_link_connects_again_and_again() -> None:
+async def test_a_link_reconnects_whenever_it_is_closed() -> None:
     async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(65536)
-        writer.write(b"+OK\r\n")  # the set-up's one command; then it closes
+        writer.write(b"+OK\r\n")  # the reply to the only command of the set-up, before the connection is closed
         await writer.drain()
 
     async with peer(once) as port, kept(Link(Address(port=port), timeout=PATIENCE_SECONDS, max_in_flight=10)) as link:
         await wait_until(lambda: link.times_connected > 3, "it connected a few times")
 
 
-async def test_a_wrong_password_is_no_connection(redis_server: RedisService) -> None:
+async def test_a_wrong_password_leads_to_no_connection(redis_server: RedisService) -> None:
     where = address(ApiSettings(redis_url=redis_server.url, redis_password="wrong", redis_username="who"))
     with redis_server.client() as client:
         client.acl_log_reset()

@@ -1,4 +1,4 @@
-"""The edge on raw sockets: what is refused before it is a request."""
+"""The edge on raw sockets: input that is refused before it becomes a request."""
 
 import socket
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from api.edge import MOST_HEAD_BYTES, Edge
+from api.edge.protocol import MAX_HEAD_BYTES, Edge
 from schemas import api_keys
 from tests.service.api_server import LEADS, ApiServer, patient, read_all, responses, running_api
 from tests.service.records import Records
@@ -35,7 +35,7 @@ def hurried_api(redis_server: RedisService) -> Iterator[ApiServer]:
 
 
 def head_of(size: int) -> bytes:
-    """A request whose head has that many bytes."""
+    """Returns a request whose head has this many bytes."""
     start = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Request-Id: mine\r\nX-Pad: "
     return start + b"p" * (size - len(start) - 4) + b"\r\n\r\n"
 
@@ -48,8 +48,8 @@ def send_in_pieces(connection: socket.socket, data: bytes, size: int) -> None:
 @pytest.mark.parametrize(
     ("sent", "status", "code"),
     [
-        pytest.param(head_of(MOST_HEAD_BYTES), 200, None, id="a head of 16 KB"),
-        pytest.param(head_of(MOST_HEAD_BYTES + 1), 431, "request_header_fields_too_large", id="one byte more"),
+        pytest.param(head_of(MAX_HEAD_BYTES), 200, None, id="a head of 16 KB"),
+        pytest.param(head_of(MAX_HEAD_BYTES + 1), 431, "request_header_fields_too_large", id="one byte more"),
         pytest.param(head_of(1_000_000), 431, "request_header_fields_too_large", id="a megabyte"),
         pytest.param(
             b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n\r\n",
@@ -69,14 +69,14 @@ def send_in_pieces(connection: socket.socket, data: bytes, size: int) -> None:
             "request_header_fields_too_large",
             id="spaces only",
         ),
-        pytest.param(b"nonsense\r\n\r\n", 400, "bad_request", id="no HTTP"),
+        pytest.param(b"nonsense\r\n\r\n", 400, "bad_request", id="not HTTP"),
         pytest.param(b"\x16\x03\x01\x02\x00\x01\x00", 400, "bad_request", id="TLS"),
         pytest.param(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400, "bad_request", id="HTTP/2"),
         pytest.param(b"GET / HTTP/1.1\r\nA b: c\r\n\r\n", 400, "bad_request", id="a space in a header name"),
         pytest.param(b"GET / HTTP/1.1\r\nA: b\x00\r\n\r\n", 400, "bad_request", id="NUL in a header"),
         pytest.param(b"GET / HTTP/1.1\r\nA: b\r\n folded\r\n\r\n", 400, "bad_request", id="a folded header"),
         pytest.param(b"GET / HTTP/1.1\nHost: x\n\n", 400, "bad_request", id="bare line feeds"),
-        pytest.param(b"GET /\xff\xfe HTTP/1.1\r\n\r\n", 400, "bad_request", id="a path of no ASCII"),
+        pytest.param(b"GET /\xff\xfe HTTP/1.1\r\n\r\n", 400, "bad_request", id="a path that is not ASCII"),
         pytest.param(b"OPTIONS * HTTP/1.1\r\nConnection: close\r\n\r\n", 404, "not_found", id="no path"),
         pytest.param(b"CONNECT x:1 HTTP/1.1\r\n\r\n", 400, "bad_request", id="CONNECT"),
         pytest.param(
@@ -112,7 +112,7 @@ def send_in_pieces(connection: socket.socket, data: bytes, size: int) -> None:
         ),
     ],
 )
-def test_one_answer_in_json(api: ApiServer, sent: bytes, status: int, code: str | None) -> None:
+def test_one_response_in_json(api: ApiServer, sent: bytes, status: int, code: str | None) -> None:
     (answer,) = responses(api.exchange(sent))
     assert (answer.status, answer.json.get("error")) == (status, code)
     assert answer.headers["content-type"] == "application/json"
@@ -141,14 +141,14 @@ def test_a_refused_head_has_no_body(api: ApiServer) -> None:
         pytest.param(b"Transfer-Encoding: x, chunked\r\n\r\n0\r\n\r\n" + HEALTH, id="behind odd chunks"),
     ],
 )
-def test_nothing_behind_a_refused_head_is_a_request(api: ApiServer, body: bytes) -> None:
+def test_nothing_after_a_refused_head_is_parsed_as_a_request(api: ApiServer, body: bytes) -> None:
     answers = responses(api.exchange(b"GET /healthz HTTP/1.1\r\n" + body + CLOSING_HEALTH))
     assert [answer.status for answer in answers] == [400]
 
 
 @pytest.mark.parametrize("size", [pytest.param(1, id="byte by byte"), 7, 16_000, 1_000_000])
 def test_a_pipeline_in_pieces_of_any_size(api: ApiServer, size: int) -> None:
-    """The size of a head is counted for each head, however the bytes come."""
+    """The size of each head is counted by itself, however the bytes arrive."""
     padding = b"X-Pad: " + b"p" * 6000 + b"\r\n\r\n"
     requests = HEALTH[:-2] + padding
     sent = requests * 5 + CLOSING_HEALTH if size > 7 else HEALTH * 5 + CLOSING_HEALTH
@@ -159,13 +159,13 @@ def test_a_pipeline_in_pieces_of_any_size(api: ApiServer, size: int) -> None:
 
 
 def test_a_large_head_in_a_pipeline_is_counted_by_itself(api: ApiServer) -> None:
-    answers = responses(api.exchange(HEALTH * 20 + head_of(MOST_HEAD_BYTES)))
+    answers = responses(api.exchange(HEALTH * 20 + head_of(MAX_HEAD_BYTES)))
     assert [answer.status for answer in answers] == [200] * 21
-    answers = responses(api.exchange(HEALTH * 20 + head_of(MOST_HEAD_BYTES + 1)))
+    answers = responses(api.exchange(HEALTH * 20 + head_of(MAX_HEAD_BYTES + 1)))
     assert [answer.status for answer in answers] == [200] * 20 + [431]
 
 
-def test_a_refusal_waits_for_earlier_answers(api: ApiServer, redis_server: RedisService) -> None:
+def test_a_refusal_waits_for_earlier_responses(api: ApiServer, redis_server: RedisService) -> None:
     with redis_server.client() as client:
         caller = Records(client).caller()
         lead = f"GET {LEADS}{uuid4()} HTTP/1.1\r\nAuthorization: {caller.authorization}\r\n\r\n".encode()
@@ -173,7 +173,7 @@ def test_a_refusal_waits_for_earlier_answers(api: ApiServer, redis_server: Redis
     assert [answer.status for answer in answers] == [404, 404, 404, 400]
 
 
-def test_answers_reach_a_client_that_is_done_sending(api: ApiServer, redis_server: RedisService) -> None:
+def test_responses_reach_a_client_that_has_closed_its_side(api: ApiServer, redis_server: RedisService) -> None:
     with redis_server.client() as client, api.connect() as connection:
         caller = Records(client).caller()
         lead = f"GET {LEADS}{uuid4()} HTTP/1.1\r\nAuthorization: {caller.authorization}\r\n\r\n".encode()
@@ -227,7 +227,7 @@ def test_a_silent_connection_is_closed(hurried_api: ApiServer, sent: bytes) -> N
 
 
 def test_a_drip_does_not_gain_time(hurried_api: ApiServer) -> None:
-    """Each byte counts from the first one of the head, not from the last."""
+    """The time counts from the first byte of the head, not from the last one received."""
     with hurried_api.connect() as connection:
         connection.sendall(b"GET /")
         connection.settimeout(0.05)
@@ -249,7 +249,7 @@ def test_a_whole_head_stops_the_clock(hurried_api: ApiServer) -> None:
     with hurried_api.connect() as connection:
         connection.sendall(HEALTH)
         assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
-        connection.settimeout(0.6)  # twice the time of a head
+        connection.settimeout(0.6)  # twice the maximum time for a head
         with pytest.raises(TimeoutError):
             connection.recv(1)
         connection.settimeout(PATIENCE_SECONDS)

@@ -1,4 +1,4 @@
-"""The limiter where Redis cannot write, and where it lost what was written."""
+"""The limiter when Redis cannot write, and when Redis has lost what was written."""
 
 import shutil
 import time
@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from api import app
-from api.bound import Bound
+from api.local_limiter import LocalLimiter
 from devstack.redis_server import RedisServer
 from devstack.waiting import wait_until
 from tests.faulty_proxy import Faults, faulty_proxy
@@ -52,7 +52,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """However long the requests of a test take, the limits of the API's worker see none of it."""
     clock = Clock()
-    monkeypatch.setattr(app, "Bound", partial(Bound, clock=clock))
+    monkeypatch.setattr(app, "LocalLimiter", partial(LocalLimiter, clock=clock))
     return clock
 
 
@@ -63,9 +63,9 @@ def api(server: RedisServer, clock: Clock) -> Iterator[ApiServer]:
 
 
 def fail_to_save(client: redis.Redis) -> None:
-    """Its directory is gone."""
+    """Redis cannot save, because its directory is gone."""
     shutil.rmtree(str(client.config_get("dir")["dir"]))
-    client.config_set("save", "3600 1")  # only who saves at all is held up by it
+    client.config_set("save", "3600 1")  # a failed save blocks writes only if saving is enabled
     client.bgsave()
     wait_until(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err", "saving fails")
 
@@ -99,7 +99,7 @@ def want_replicas(client: redis.Redis) -> None:
         ),
     ],
 )
-def test_a_bound_holds_where_charges_cannot_be_written(
+def test_the_local_limiter_decides_when_charges_cannot_be_written(
     api: ApiServer, client: redis.Redis, clock: Clock, broken: Change, mended: Change
 ) -> None:
     caller = Records(client).caller(key_limit=(3, 30_000), organization_limit=(100, 30_000))
@@ -116,7 +116,7 @@ def test_a_bound_holds_where_charges_cannot_be_written(
     assert api.get(NO_RECORD, key=caller.key).status == 404
     mended(client)
     charged = [api.get(NO_RECORD, key=caller.key).headers["x-ratelimit-remaining"] for _ in range(2)]
-    assert charged[-1] in "01"  # by Redis again
+    assert charged[-1] in "01"  # charged by Redis again
 
 
 def assert_true(answer: Response) -> None:
@@ -168,6 +168,6 @@ def test_a_failover_grants_at_most_one_window_again(tmp_path: Path, lost: bool, 
 
 
 def burst(api: ApiServer, caller: Caller, requests: int) -> Counter[int]:
-    """Statuses of so many requests, eight at a time."""
+    """Returns the statuses of this many requests, which are sent eight at a time."""
     with ThreadPoolExecutor(8) as pool:
         return Counter(pool.map(lambda _: api.get(NO_RECORD, key=caller.key).status, range(requests)))

@@ -37,10 +37,10 @@ def test_exactly_n_of_n_and_one_concurrent_callers_pass(api: ApiServer, records:
     assert remaining == list(range(quota))
 
 
-def test_exactly_n_pass_whatever_key_and_process_they_come_by(
+def test_exactly_n_pass_over_all_keys_and_processes(
     api: ApiServer, records: Records, redis_server: RedisService
 ) -> None:
-    """The organization's limit is one for all its keys and all processes of the API."""
+    """All keys of an organization and all processes of the API share the organization's limit."""
     caller = records.caller(key_limit=(9, 3600), organization_limit=(20, 3600))
     keys = [caller.key, *(api_keys.mint(caller.organization_id) for _ in range(2))]
     for key in keys:
@@ -57,7 +57,9 @@ def test_only_the_clock_of_redis_counts(api: ApiServer, records: Records, monkey
     caller = records.caller(key_limit=(2, 3600))
     earliest = records.client.time()[0]
     assert api.get(NO_RECORD, key=caller.key).status == 404
-    monkeypatch.setattr(time, "time", lambda: 4_000_000_000.0)  # for the API as well: it runs in a thread
+    monkeypatch.setattr(
+        time, "time", lambda: 4_000_000_000.0
+    )  # also for the API, which runs in a thread of this process
     answers = [api.get(NO_RECORD, key=caller.key) for _ in range(2)]
     assert [answer.status for answer in answers] == [404, 429]
     reset = int(answers[1].headers["x-ratelimit-reset"])
@@ -78,7 +80,7 @@ def test_settings_are_the_default(api: ApiServer, records: Records) -> None:
         pytest.param((4, 60), (4, 120), 4, 15, id="equal: the key's"),
     ],
 )
-def test_the_older_headers_speak_of_the_tighter_limit(
+def test_the_older_headers_describe_the_tighter_limit(
     api: ApiServer,
     records: Records,
     key_limit: tuple[int, int],
@@ -144,7 +146,7 @@ def test_retry_after_is_true(api: ApiServer, records: Records) -> None:
 
 
 def test_a_limit_that_was_changed_holds_at_once(api: ApiServer, records: Records) -> None:
-    """A bucket that an hour's limit filled must not keep the caller out for an hour under one of seconds."""
+    """A caller that used up a limit per hour must not be refused for an hour once the limit is one of seconds."""
     caller = records.caller(key_limit=(2, 3600))
     statuses = [api.get(NO_RECORD, key=caller.key).status for _ in range(3)]
     assert statuses == [404, 404, 429]

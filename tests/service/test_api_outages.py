@@ -1,4 +1,5 @@
-"""Redis goes away in every way it can: 503, never another answer, and back within a second."""
+"""Redis becomes unavailable in every possible way: the API answers 503 and nothing else, and serves again within a
+second of Redis's return."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -110,7 +111,7 @@ def test_never_there(tmp_path: Path) -> None:
         assert_unavailable(ask(api, Caller()))
         assert_unavailable(api.get("/readyz"))
         assert api.get("/healthz").status == 200
-        assert api.get(LEADS + "x").status == 401  # what needs no Redis is still told
+        assert api.get(LEADS + "x").status == 401  # responses that do not need Redis are unchanged
         assert api.get(LEADS + "x", key="lv_live_x").error == "invalid_api_key"
 
 
@@ -145,7 +146,7 @@ def test_error_replies(api: ApiServer, caller: Caller, client: redis.Redis, brok
     assert_back_within_a_second(api, caller)
 
 
-def test_a_value_that_is_none_of_ours(api: ApiServer, caller: Caller, client: redis.Redis) -> None:
+def test_a_value_of_another_type(api: ApiServer, caller: Caller, client: redis.Redis) -> None:
     client.delete(caller.name)
     client.lpush(caller.name, "x")
     assert_unavailable(ask(api, caller))
@@ -166,7 +167,7 @@ def test_the_live_generation_is_served(api: ApiServer, records: Records, caller:
     assert_within(1, lambda: served() == 1, "generation 1 is served again")
 
 
-def test_an_emptied_redis_is_told_from_missing_records(
+def test_an_emptied_redis_is_distinguished_from_missing_records(
     api: ApiServer, records: Records, caller: Caller, client: redis.Redis
 ) -> None:
     client.hset(names.GENERATIONS, "live", 1)
@@ -192,10 +193,10 @@ def test_an_emptied_redis_is_told_from_missing_records(
         pytest.param(True, True, id="access is back"),
     ],
 )
-def test_the_very_first_answer_of_an_emptied_redis_is_503(
+def test_the_first_response_after_redis_was_emptied_is_503(
     api: ApiServer, caller: Caller, client: redis.Redis, records: Records, key_back: bool, access_back: bool
 ) -> None:
-    """Not 401, 403 or 404 until the next poll of the generation: what is not there is asked for once more."""
+    """It is not 401, 403 or 404 until the next poll: if nothing is found, the generation is read once more."""
     client.hset(names.GENERATIONS, "live", 1)
     wait_for_two_polls(client)
     for _ in range(5):
@@ -212,7 +213,7 @@ def test_the_very_first_answer_of_an_emptied_redis_is_503(
         assert_back_within_a_second(api, caller)
 
 
-def test_a_generation_that_is_no_number(api: ApiServer, caller: Caller, client: redis.Redis) -> None:
+def test_a_generation_that_is_not_a_number(api: ApiServer, caller: Caller, client: redis.Redis) -> None:
     client.hset(names.GENERATIONS, "live", "x")
     assert_unavailable(api.get("/readyz"))
 
@@ -228,7 +229,7 @@ def test_served_while_only_the_limiter_cannot_write(
 
 
 def test_while_the_first_projection_is_filled(server: RedisServer, client: redis.Redis, records: Records) -> None:
-    """A record that is not there yet must not be told from one that never was: 503, until a projector says so."""
+    """503 until a projector declares a generation live: a record may not have been projected yet."""
     caller = records.caller()
     client.hset(names.POSITIONS, "crm.leads:0", "5 0 0")
     with running_api(ApiSettings(redis_url=server.url), ready=False) as api:
@@ -240,7 +241,7 @@ def test_while_the_first_projection_is_filled(server: RedisServer, client: redis
 
 
 def test_a_demoted_primary_serves_nothing(client: redis.Redis, api: ApiServer, caller: Caller) -> None:
-    """What a replica holds may be long out of date."""
+    """The data of a replica may be long out of date."""
     assert ask(api, caller).status == 404
     client.replicaof("127.0.0.1", "1")
     client.config_set("replica-serve-stale-data", "yes")

@@ -1,4 +1,4 @@
-"""What every path answers besides records: CORS, request ids, health, readiness, the description."""
+"""Everything besides documents: CORS, request ids, health, readiness, the OpenAPI document."""
 
 import re
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def test_preflight_needs_no_key(api: ApiServer, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", [LEADS + UNKNOWN, "/healthz", "/nothing", "/api/v1/ext/openapi.json"])
-def test_cors_headers_where_an_origin_is_sent(api: ApiServer, path: str) -> None:
+def test_cors_headers_if_an_origin_is_sent(api: ApiServer, path: str) -> None:
     answer = api.get(path, headers={"Origin": "https://tool.example"})
     assert answer.headers["access-control-allow-origin"] == "*"
     exposed = {name.lower() for name in answer.headers["access-control-expose-headers"].split(", ")}

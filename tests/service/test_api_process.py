@@ -216,7 +216,7 @@ def test_workers_end_when_their_parent_was_killed(tmp_path: Path, redis_server: 
 
 
 def runs(process: psutil.Process) -> bool:
-    """One that has ended may stay as a zombie where nobody asks for its status."""
+    """A process that has ended may remain as a zombie if its parent does not wait for it."""
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

@@ -116,7 +116,7 @@ def test_deleted_organization_has_no_access(api: ApiServer, records: Records, ca
     assert_error(api.get(LEADS + UNKNOWN, key=caller.key), 403, "api_access_disabled")
 
 
-def test_an_organization_never_heard_of_has_no_access(api: ApiServer, records: Records) -> None:
+def test_an_unknown_organization_has_no_access(api: ApiServer, records: Records) -> None:
     caller = Caller()
     records.key(caller.key, caller.organization_id)
     assert_error(api.get(LEADS + UNKNOWN, key=caller.key), 403, "api_access_disabled")
@@ -188,7 +188,7 @@ def test_deleted_record(api: ApiServer, records: Records, caller: Caller, state:
     assert_error(answer, 404, "not_found")
 
 
-def test_another_organizations_record_is_as_if_it_were_not_there(api: ApiServer, records: Records) -> None:
+def test_another_organizations_record_is_answered_like_a_missing_one(api: ApiServer, records: Records) -> None:
     one, other = records.caller(), records.caller()
     for path, record_id in (
         (LEADS, records.lead(one.organization_id, {"of": "one"})),
@@ -200,12 +200,12 @@ def test_another_organizations_record_is_as_if_it_were_not_there(api: ApiServer,
         assert (theirs.status, theirs.body) == (nobodys.status, nobodys.body) == (404, theirs.body)
 
 
-def test_a_lead_is_no_contact(api: ApiServer, records: Records, caller: Caller) -> None:
+def test_a_lead_is_not_a_contact(api: ApiServer, records: Records, caller: Caller) -> None:
     lead_id = records.lead(caller.organization_id, {})
     assert api.get(CONTACTS + lead_id, key=caller.key).status == 404
 
 
-def test_only_the_stored_record_says_whose_a_key_is(api: ApiServer, records: Records) -> None:
+def test_only_the_stored_record_decides_to_whom_a_key_belongs(api: ApiServer, records: Records) -> None:
     one, other = records.caller(), records.caller()
     name = one.name + b"k" + api_keys.key_hash(one.key).encode()
     records.client.set(name, api_keys.organization_tag(other.organization_id).encode() + bytes(6))
@@ -249,7 +249,7 @@ def test_if_none_match(api: ApiServer, records: Records, header: str, status: in
     assert answer.status == status
     assert answer.headers["etag"] == etag
     assert answer.headers["cache-control"] == "private, no-cache"
-    assert answer.headers["x-ratelimit-remaining"] == ("99" if status == 304 else "98")  # 304 is free
+    assert answer.headers["x-ratelimit-remaining"] == ("99" if status == 304 else "98")  # 304 is not charged
     if status == 304:
         assert answer.body == b""
         assert "content-length" not in answer.headers

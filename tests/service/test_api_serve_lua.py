@@ -1,4 +1,4 @@
-"""`serve.lua` by itself, on a single Redis and on one in cluster mode: every return its header names.
+"""`serve.lua` alone, on a single Redis and on one in cluster mode: every reply that its header describes.
 
 The clock is Redis's own, so a row says how many microseconds from now a bucket is full again.
 """
@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from api.store import _SCRIPT, Reply, read_reply
+from api.redis.store import _SCRIPT, Reply, read_reply
 from schemas import api_keys, names
 from schemas.layouts import CONTACT_BODY, LEAD_BODY
 from tests.service.records import Caller, Records
@@ -27,7 +27,7 @@ def records(request: pytest.FixtureRequest) -> Iterator[Records]:
     service: RedisService = request.getfixturevalue(request.param)
     with service.client() as client:
         yield Records(client)
-    empty_redis(service)  # it was asked for by name, so nobody else knows
+    empty_redis(service)  # requested by name, so the usual clean-up does not see it
 
 
 def bucket_names(caller: Caller) -> tuple[bytes, bytes]:
@@ -62,7 +62,7 @@ def test_200_returns_the_whole_value_and_charges_both(records: Records) -> None:
     assert (reply.key_quota, reply.key_window, reply.key_remaining) == (100, 10_000, 99)
     assert (reply.organization_quota, reply.organization_window, reply.organization_remaining) == (300, 10_000, 299)
     assert (reply.key_full_in, reply.organization_full_in) == (100_000_000, 33_333_334)
-    assert (reply.wait, reply.violated, reply.limited) == (0, 0, 1)
+    assert (reply.wait, reply.violated, reply.charged) == (0, 0, 1)
     for bucket, full_in in zip(bucket_names(caller), (100_000_000, 33_333_334), strict=True):
         assert records.client.get(bucket) == b"%d" % (reply.now + full_in)
         assert 0 < records.client.pttl(bucket) <= full_in // 1000 + 1
@@ -86,7 +86,7 @@ def test_304_returns_the_head_and_charges_neither(records: Records, matching: st
     assert not records.client.exists(*bucket_names(caller))
 
 
-def test_another_tag_is_no_match(records: Records) -> None:
+def test_another_tag_does_not_match(records: Records) -> None:
     caller = records.caller()
     assert run(records, caller, lead_name(records, caller), b"twelve bytes").status == 200
 
@@ -173,7 +173,7 @@ def test_429_charges_neither(
 
 
 def test_a_bucket_is_never_fuller_than_its_limit_allows(records: Records) -> None:
-    """A limit that was lowered: the debt of the old one is not kept."""
+    """After a limit was lowered, the charges under the old limit do not count beyond the new one."""
     caller = records.caller(key_limit=(10, 1))
     fill(records, bucket_names(caller)[0], 3600 * SECOND)
     reply = run(records, caller, None)
@@ -230,7 +230,7 @@ def test_keys_of_one_organization_share_its_limit(records: Records) -> None:
     assert [reply.violated for reply in replies] == [0, 0, 2, 2]
 
 
-def test_served_where_only_the_charge_cannot_be_written(records: Records) -> None:
+def test_served_if_only_the_charge_cannot_be_written(records: Records) -> None:
     caller = records.caller()
     name = lead_name(records, caller)
     records.client.config_set("maxmemory", "1")
@@ -238,12 +238,12 @@ def test_served_where_only_the_charge_cannot_be_written(records: Records) -> Non
         reply = run(records, caller, name)
     finally:
         records.client.config_set("maxmemory", "0")
-    assert (reply.status, reply.limited) == (200, 0)
+    assert (reply.status, reply.charged) == (200, 0)
     assert not records.client.exists(*bucket_names(caller))
 
 
-def test_a_lowered_limit_that_cannot_be_written_keeps_nobody_out(records: Records) -> None:
-    """The bucket could not drain, and would be full for an hour, whatever `wait` says."""
+def test_a_lowered_limit_that_cannot_be_written_refuses_no_request(records: Records) -> None:
+    """Otherwise the bucket could not drain, and requests would be refused for an hour, whatever `wait` says."""
     caller = records.caller(key_limit=(2, 2))
     fill(records, bucket_names(caller)[0], 3600 * SECOND)
     records.client.config_set("maxmemory", "1")
@@ -251,7 +251,7 @@ def test_a_lowered_limit_that_cannot_be_written_keeps_nobody_out(records: Record
         reply = run(records, caller, None)
     finally:
         records.client.config_set("maxmemory", "0")
-    assert (reply.status, reply.limited) == (400, 0)
+    assert (reply.status, reply.charged) == (400, 0)
 
 
 def test_time_brings_room_back(records: Records) -> None:

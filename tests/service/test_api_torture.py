@@ -1,5 +1,5 @@
-"""Many organizations at once over a connection to Redis that breaks in every way: an answer is the caller's own, or
-503 within a second, and service is back within a second."""
+"""Many organizations at once, over a connection to Redis that fails in every way: each response is the caller's own, or
+503 within a second, and service resumes within a second."""
 
 import asyncio
 import random
@@ -31,7 +31,7 @@ ANSWERS = 60
 
 
 class Seen(Struct):
-    """What the callers met."""
+    """What the callers received."""
 
     statuses: Counter[int] = field(default_factory=Counter)
     broken_off: int = 0
@@ -43,7 +43,7 @@ class Seen(Struct):
 
 
 class Population(Struct):
-    """Organizations, each with one lead of its own whose body says whose it is."""
+    """Organizations with one lead each, whose body names its organization."""
 
     callers: list[Caller]
     leads: list[str]
@@ -82,7 +82,7 @@ def api(proxy: FaultyProxy) -> Iterator[ApiServer]:
         yield api
 
 
-def test_no_answer_ever_reaches_another_request(api: ApiServer, proxy: FaultyProxy, population: Population) -> None:
+def test_no_response_ever_reaches_another_request(api: ApiServer, proxy: FaultyProxy, population: Population) -> None:
     seen = asyncio.run(_torture(api, proxy, population))
     assert seen.wrong == []
     assert seen.statuses.keys() == {200, 404, 503}
@@ -154,7 +154,7 @@ async def _caller(
 
 
 async def _response(reader: asyncio.StreamReader) -> tuple[int, str, str]:
-    """Status, request id, and whose document it is."""
+    """Returns the status, the request id, and the organization in the document."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode()
     fields = dict(line.split(": ", 1) for line in head.split("\r\n")[1:-2])
     body = msgspec.json.decode(await reader.readexactly(int(fields["content-length"])))
@@ -172,7 +172,7 @@ async def _response(reader: asyncio.StreamReader) -> tuple[int, str, str]:
         pytest.param(Faults(slice_bytes=1, delay_seconds=0.05), id="a byte at a time"),
     ],
 )
-def test_service_is_back_within_a_second(
+def test_service_resumes_within_a_second(
     api: ApiServer, proxy: FaultyProxy, population: Population, faults: Faults
 ) -> None:
     caller, lead = population.callers[0], population.leads[0]
@@ -202,7 +202,7 @@ def test_no_more_wait_than_are_allowed_to(proxy: FaultyProxy, population: Popula
 
 
 async def _ask_at_once(api: ApiServer, population: Population, number: int) -> list[float]:
-    """How long each of so many requests took to be answered 503. All of them are sent in one turn."""
+    """Returns how long each request took until its 503. All of them are sent at once."""
     connections = [await asyncio.open_connection("127.0.0.1", api.port) for _ in range(number)]
     for place, (_, writer) in enumerate(connections):
         key = population.callers[place % ORGANIZATIONS].authorization

@@ -70,7 +70,7 @@ SUMMARY = (
 )
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """What curl shows."""
 
     status: int
@@ -123,7 +123,7 @@ class Hands:
         data = {"id": KEY_ID, "organization_id": ORGANIZATION, "hash": api_keys.key_hash(KEY), "status": status}
         self.change("api_key", data | {"created_at": "2026-03-01T10:00:00Z"} | fields)
 
-    def get(self, path: str, *words: str, key: str | None = KEY) -> Answer:
+    def get(self, path: str, *words: str, key: str | None = KEY) -> Response:
         """What `curl -i` says."""
         command = ["curl", "-s", "-i", f"http://127.0.0.1:{self._port}{path}", *words]
         command += ["-H", f"Authorization: Bearer {key}"] if key else []
@@ -131,15 +131,15 @@ class Hands:
         head, _, body = shown.partition("\r\n\r\n")
         status, *lines = head.split("\r\n")
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
-        return Answer(int(status.split()[1]), headers, body)
+        return Response(int(status.split()[1]), headers, body)
 
-    def until(self, path: str, status: int) -> Answer:
+    def until(self, path: str, status: int) -> Response:
         """Ask until this is the status."""
         return self.until_it_is(path, lambda answer: answer.status == status, f"{path} answers {status}")
 
-    def until_it_is(self, path: str, is_it: Callable[[Answer], bool], description: str) -> Answer:
+    def until_it_is(self, path: str, is_it: Callable[[Response], bool], description: str) -> Response:
         """Ask until the answer is what `is_it` says. What is given is that answer, and not another one."""
-        answers: list[Answer] = []
+        answers: list[Response] = []
 
         def is_there() -> bool:
             answers.append(self.get(path))

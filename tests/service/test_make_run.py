@@ -32,7 +32,7 @@ STATUSES = {
 }
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     status: int
     headers: dict[str, str]
     body: bytes
@@ -90,13 +90,13 @@ def running(directory: Path, *arguments: str, **variables: str) -> Iterator[Run]
             process.kill()
 
 
-def paste(line: str) -> Answer:
+def paste(line: str) -> Response:
     """Runs a curl line as it was printed."""
     found = subprocess.run(shlex.split(line), capture_output=True, check=True, timeout=PATIENCE_SECONDS)
     head, _, body = found.stdout.partition(b"\r\n\r\n")
     status, *headers = head.decode().splitlines()
     fields = (header.split(": ", 1) for header in headers)
-    return Answer(int(status.split()[1]), {name.lower(): value for name, value in fields}, body)
+    return Response(int(status.split()[1]), {name.lower(): value for name, value in fields}, body)
 
 
 def test_lines_that_it_prints_work_and_documents_change_and_ctrl_c_leaves_nothing(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from api.address import ClusterMap, place
 from api.errors import Unavailable as ApiUnavailable
+from api.redis.address import ClusterMap, location
 from devstack.child import Child
 from devstack.ports import free_port
 from projector.errors import Unavailable
@@ -121,7 +121,7 @@ async def cover(environment: dict[str, str]) -> Outcome:
 
 
 async def find(environment: dict[str, str]) -> object:
-    where = place(load(ApiSettings, environment))
+    where = location(load(ApiSettings, environment))
     try:
         return await (where.read() if isinstance(where, ClusterMap) else where.find())
     finally:

@@ -4,8 +4,8 @@ import ssl
 
 import pytest
 
-from api.address import Address, address
 from api.errors import AddressError
+from api.redis.address import Address, address
 from schemas.settings import ApiSettings
 
 
@@ -45,14 +45,15 @@ def test_tls_options_of_the_url() -> None:
     ("settings", "named"),
     [
         pytest.param(ApiSettings(redis_url="redis://r?socket_timeout=1"), "socket_timeout", id="unknown option"),
+        pytest.param(ApiSettings(redis_url="redis://r?tls=x"), "tls", id="an attribute that is not an option"),
         pytest.param(ApiSettings(redis_url="redis://r?ssl_ca_certs=x"), "ssl_ca_certs", id="TLS without rediss"),
         pytest.param(ApiSettings(redis_url="rediss://r?ssl_nonsense=x"), "ssl_nonsense", id="unknown TLS option"),
         pytest.param(
             ApiSettings(redis_url="rediss://r", redis_tls_ca_file="/nothing"), "LEADVIEW_REDIS_TLS", id="no file"
         ),
-        pytest.param(ApiSettings(redis_url="redis://r?db=x"), "LEADVIEW_REDIS_URL", id="no number"),
+        pytest.param(ApiSettings(redis_url="redis://r?db=x"), "LEADVIEW_REDIS_URL", id="not a number"),
         pytest.param(ApiSettings(redis_url="redis://r/leads"), "LEADVIEW_REDIS_URL", id="a name as database"),
-        pytest.param(ApiSettings(redis_url="redis://r:99999"), "LEADVIEW_REDIS_URL", id="no port"),
+        pytest.param(ApiSettings(redis_url="redis://r:99999"), "LEADVIEW_REDIS_URL", id="not a port"),
     ],
 )
 def test_refused(settings: ApiSettings, named: str) -> None:

@@ -1,4 +1,4 @@
-"""A defect of ours, wherever it is: 500 as JSON, and a line in the log that names the request."""
+"""A defect of the API, wherever it occurs: 500 as JSON, and a log line with the id of the request."""
 
 import asyncio
 import logging
@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from api.answer import Answer
-from api.counters import Counters
-from api.cycle import Cycle
+from api.edge.cycle import Cycle
 from api.endpoint import Endpoint
+from api.metrics.counters import Counters
 from api.request import Request
+from api.response import Response
 
 SCOPE: dict[str, Any] = {
     "method": "GET",
@@ -36,7 +36,7 @@ class Wire(asyncio.Transport):
         self.closed = True
 
 
-async def broken(_: Request) -> Answer:
+async def broken(_: Request) -> Response:
     raise ZeroDivisionError
 
 
@@ -68,7 +68,7 @@ async def test_in_a_handler(caplog: pytest.LogCaptureFixture) -> None:
 async def test_outside_of_all_handlers() -> None:
     wire, done = Wire(), asyncio.Event()
     cycle = Cycle(
-        scope=SCOPE,  # type: ignore[arg-type]  # as much of it as is read
+        scope=SCOPE,  # type: ignore[arg-type]  # the part that is used
         transport=wire,
         flow=None,  # type: ignore[arg-type]
         logger=logging.getLogger("uvicorn.error"),

@@ -1,4 +1,4 @@
-"""Errors and how they are answered. What OpenAPI says of them lies in schemas/problems.py."""
+"""Errors and their responses. Their description for OpenAPI is in schemas/problems.py."""
 
 from collections.abc import Iterator
 
@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from api import errors
-from api.answer import of_error
 from api.errors import ApiError
+from api.response import error_response
 from schemas.problems import PROBLEMS
 
 
@@ -35,7 +35,7 @@ def test_every_error_of_the_description_exists() -> None:
 
 @pytest.mark.parametrize("kind", ANSWERED)
 def test_bodies(kind: type[ApiError]) -> None:
-    answer = of_error(make(kind), b"the-id")
+    answer = error_response(make(kind), b"the-id")
     body = msgspec.json.decode(answer.body)
     expected = ["error", "message", "status", "request_id"]
     if kind.status in (429, 503):
@@ -48,6 +48,6 @@ def test_bodies(kind: type[ApiError]) -> None:
     assert (b"cache-control", b"no-store") in answer.headers
 
 
-def test_reasons_stay_inside() -> None:
-    answer = of_error(errors.ErrorReply("LOADING of 10.0.0.7"), b"x")
+def test_reasons_are_not_sent() -> None:
+    answer = error_response(errors.ErrorReply("LOADING of 10.0.0.7"), b"x")
     assert b"10.0.0.7" not in answer.body

@@ -1,10 +1,10 @@
-"""Entity tags: what goes out, and what is read of what comes back."""
+"""Entity tags: those that are sent, and those that are recognized in requests."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.etags import MOST_TAGS, etag, tags_to_match
+from api.etags import MAX_TAGS, etag, tags_to_match
 
 RAW = bytes(range(12))
 TAG = RAW.hex().encode()
@@ -31,7 +31,7 @@ def test_the_tag_of_a_value() -> None:
         pytest.param(b'"%b-gzip"' % TAG, (), id="changed by a proxy"),
         pytest.param(b'"a"%b"b"' % TAG, (), id="between two tags"),
         pytest.param(b"", (), id="empty"),
-        pytest.param(b'"%b", ' % TAG * 1000, (RAW,) * MOST_TAGS, id="too many"),
+        pytest.param(b'"%b", ' % TAG * 1000, (RAW,) * MAX_TAGS, id="too many"),
     ],
 )
 def test_if_none_match(header: bytes, tags: tuple[bytes, ...]) -> None:
@@ -45,5 +45,5 @@ def test_any_header_is_read(header: bytes) -> None:
 
 
 @given(st.binary(min_size=12, max_size=12))
-def test_every_tag_comes_back(raw: bytes) -> None:
+def test_every_tag_that_is_sent_is_recognized(raw: bytes) -> None:
     assert tags_to_match(etag(bytes(22) + raw)) == (raw,)

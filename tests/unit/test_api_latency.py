@@ -1,22 +1,22 @@
-"""The latency that a worker reports."""
+"""The latency that a worker reports to Redis."""
 
 import pytest
 
-from api.counters import BUCKETS_SECONDS
-from api.latency import p99
+from api.metrics.counters import BUCKETS_SECONDS
+from api.metrics.latency import p99
 
 SLOTS = len(BUCKETS_SECONDS) + 1
 
 
 def buckets(**counts: int) -> list[int]:
-    """Counts by the number of their bucket: `_0`, `_1` …"""
+    """Returns counts by the number of their bucket: `_0`, `_1` …"""
     return [counts.get(f"_{number}", 0) for number in range(SLOTS)]
 
 
 @pytest.mark.parametrize(
     ("counted", "seconds"),
     [
-        pytest.param(buckets(), 0.0, id="no answers"),
+        pytest.param(buckets(), 0.0, id="no responses"),
         pytest.param(buckets(_0=1000), 0.0005, id="all fast"),
         pytest.param(buckets(_0=990, _4=10), 0.0005, id="one in a hundred may be slow"),
         pytest.param(buckets(_0=989, _4=11), 0.01, id="more than that may not"),

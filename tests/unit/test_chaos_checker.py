@@ -9,7 +9,7 @@ from projector.record import Kind
 from projector.reference import Entity
 from tests.chaos.checker import Checker
 from tests.chaos.core import ORGANIZATIONS
-from tests.chaos.history import Answer, CaughtUp, History, Loss, Window
+from tests.chaos.history import CaughtUp, History, Loss, Response, Window
 from tests.crm import uuid
 
 ORGANIZATION = ORGANIZATIONS[0]
@@ -36,17 +36,17 @@ def history() -> History:
     return found
 
 
-def answer(status: int, at: float, shown: str = "", **fields: object) -> Answer:
+def answer(status: int, at: float, shown: str = "", **fields: object) -> Response:
     """One that took a tenth of a second."""
     given = {"key": KEY, "wanted": LEAD, "organization_id": ORGANIZATION, "body": b"x"} | fields
-    return Answer(at, at + 0.1, status=status, shown=shown, **given)  # type: ignore[arg-type]
+    return Response(at, at + 0.1, status=status, shown=shown, **given)  # type: ignore[arg-type]
 
 
-def with_answers(*answers: Answer) -> Plant:
+def with_answers(*answers: Response) -> Plant:
     return lambda found: found.answers.extend(answers)
 
 
-def summary(at: float, shown: str | None, lead: str = "v1") -> Answer:
+def summary(at: float, shown: str | None, lead: str = "v1") -> Response:
     return answer(200, at, lead, contact_id=CONTACT[2], contact_shown=shown)
 
 

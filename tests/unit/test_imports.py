@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-OURS = {"api", "bench", "devstack", "projector", "schemas", "tests"}
+OURS = {"api", "bench", "devstack", "projector", "schemas", "telemetry", "tests"}
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -37,8 +37,9 @@ def roots(path: Path) -> set[str]:
     ("package", "allowed"),
     [
         pytest.param("schemas", {"schemas"}, id="schemas imports nothing of ours"),
-        pytest.param("projector", {"projector", "schemas"}, id="projector never imports api"),
-        pytest.param("api", {"api", "schemas"}, id="api never imports projector"),
+        pytest.param("telemetry", {"telemetry", "schemas"}, id="telemetry knows neither process"),
+        pytest.param("projector", {"projector", "schemas", "telemetry"}, id="projector never imports api"),
+        pytest.param("api", {"api", "schemas", "telemetry"}, id="api never imports projector"),
     ],
 )
 def test_a_package_imports_only_what_it_may(package: str, allowed: set[str]) -> None:
@@ -51,18 +52,31 @@ def test_a_package_imports_only_what_it_may(package: str, allowed: set[str]) -> 
     [
         pytest.param("projector", "aiokafka", "kafka/", id="aiokafka in the projector"),
         pytest.param("projector", "redis", "redis/", id="Redis in the projector"),
-        pytest.param("api", "redis", "address.py", id="Redis in the API"),
-        pytest.param("api", "hiredis", "connection.py", id="the protocol of Redis in the API"),
+        pytest.param("api", "redis", "redis/address.py", id="Redis in the API"),
+        pytest.param("api", "hiredis", "redis/connection.py", id="the protocol of Redis in the API"),
+        pytest.param("api", "uvicorn", ("server.py", "edge/"), id="the HTTP server in the API"),
+        pytest.param("api", "prometheus_client", "metrics/exporter.py", id="Prometheus in the API"),
         pytest.param("api", "aiokafka", None, id="no Kafka in the API"),
         pytest.param("schemas", "redis", None, id="no Redis in schemas"),
         pytest.param("schemas", "aiokafka", None, id="no Kafka in schemas"),
     ],
 )
-def test_a_library_is_imported_in_one_place_only(package: str, library: str, modules: str | None) -> None:
+def test_a_library_is_imported_in_one_place_only(
+    package: str, library: str, modules: str | tuple[str, ...] | None
+) -> None:
     importers = {str(path.relative_to(ROOT / package)) for path in files(package) if library in roots(path)}
     elsewhere = {importer for importer in importers if modules is None or not importer.startswith(modules)}
     assert elsewhere == set()
     assert bool(importers) == (modules is not None), "the table names a place that imports it no more"
+
+
+def test_only_the_edge_uses_private_parts_of_uvicorn() -> None:
+    users = {
+        path.parent.name
+        for path in files("api")
+        if any(name.startswith(("uvicorn._", "uvicorn.protocols")) for name in imported(path))
+    }
+    assert users == {"edge"}
 
 
 ROOMS = (
@@ -78,13 +92,28 @@ ROOMS = (
 )
 """The rooms of the projector from the ground up: a room imports only what is on a floor below its own."""
 
+API_ROOMS = (
+    ("api.errors", "api.etags", "api.orphan"),
+    ("api.credentials",),
+    ("api.redis",),
+    ("api.metrics", "api.limits", "api.local_limiter"),
+    ("api.request", "api.response"),
+    ("api.edge", "api.endpoint"),
+    ("api.documents", "api.pages"),
+    ("api.app",),
+    ("api.server",),
+    ("api.__main__",),
+)
+"""The rooms of the API, likewise."""
+
 
 def room(module: str) -> tuple[int, str] | None:
     """The floor and the name of the room that a module belongs to."""
-    for floor, rooms in enumerate(ROOMS):
-        for name in rooms:
-            if module == name or module.startswith(f"{name}."):
-                return floor, name
+    for floors in (ROOMS, API_ROOMS):
+        for floor, rooms in enumerate(floors):
+            for name in rooms:
+                if module == name or module.startswith(f"{name}."):
+                    return floor, name
     return None
 
 
@@ -98,13 +127,13 @@ def modules_of(path: Path) -> Iterator[str]:
                 yield from (f"{module}.{name.name}" for name in names)
 
 
-@pytest.mark.parametrize("path", files("projector"), ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", files("projector") + files("api"), ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_room_imports_only_what_is_below_it(path: Path) -> None:
     module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-    if module == "projector":
+    if module in ("projector", "api"):
         return
     own = room(module)
-    assert own, f"{module} is in no room: add it to ROOMS"
+    assert own, f"{module} is in no room: add it to ROOMS or API_ROOMS"
     above = []
     for name in modules_of(path):
         other = room(name)
@@ -115,7 +144,19 @@ def test_a_room_imports_only_what_is_below_it(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["api_keys", "base62", "documents", "events", "fields", "layouts", "names", "openapi/document", "json_schema"],
+    [
+        "api_keys",
+        "base62",
+        "documents",
+        "events",
+        "fields",
+        "layouts",
+        "names",
+        "openapi/document",
+        "json_schema",
+        "redis_access",
+        "redis_url",
+    ],
 )
 def test_contracts_are_pure(module: str) -> None:
     """No clock, no files, no network."""

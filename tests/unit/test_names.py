@@ -26,6 +26,7 @@ OWNER = names.organization(ORGANIZATION)
         pytest.param(names.organization_limit(OWNER), TAG + b"q", id="limit of an organization"),
         pytest.param(names.key_limit(OWNER, HASH), TAG + b"q" + HASH.encode(), id="limit of a key"),
         pytest.param(names.lead(OWNER, 1, ID), TAG + b"1l" + SHORT, id="lead"),
+        pytest.param(names.document(OWNER, 1, b"l", ID), TAG + b"1l" + SHORT, id="document"),
         pytest.param(names.contact(OWNER, 12, ID), TAG + b"12c" + SHORT, id="contact"),
         pytest.param(names.contact_leads(OWNER, 3, ID), TAG + b"3i" + SHORT, id="leads of a contact"),
         pytest.param(names.GENERATIONS, b"lv:generations", id="generations"),

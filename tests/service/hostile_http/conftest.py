@@ -1,4 +1,4 @@
-"""An API whose log is read, and an organization with a lead whose content must never stand there."""
+"""An API whose log is checked, and an organization with a lead whose content must never appear in that log."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Clients that send without end, or never read: neither memory nor other people's time is theirs."""
+"""Clients that send without end or never read: they take neither memory nor the time of other clients."""
 
 import socket
 import struct
@@ -7,7 +7,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from api.edge import Edge
+from api.edge.protocol import Edge
 from devstack.waiting import wait_until
 from tests.service.api_server import LEADS
 from tests.service.hostile import Target, target
@@ -50,7 +50,7 @@ def flood(api: Target, head: bytes, piece: bytes, seconds: float, *, read: bool)
         pytest.param(b"POST / HTTP/1.1\r\nContent-Length: 9999999999\r\n\r\n", b"b" * 300_000, True, id="a long body"),
     ],
 )
-def test_a_flood_takes_neither_memory_nor_other_peoples_time(
+def test_a_flood_takes_neither_memory_nor_the_time_of_others(
     api: Target, caller: Caller, head: bytes, piece: bytes, *, read: bool
 ) -> None:
     before = psutil.Process().memory_info().rss
@@ -93,4 +93,6 @@ def test_pipelined_requests_of_a_client_that_is_gone(api: Target, caller: Caller
         with api.connect() as connection:
             connection.sendall(request * 200)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    assert api.get(LEADS + lead, key=caller.key).status == 200  # and `caller` finds no error in the log
+    assert (
+        api.get(LEADS + lead, key=caller.key).status == 200
+    )  # and the fixture `caller` checks that no error was logged

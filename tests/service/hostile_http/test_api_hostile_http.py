@@ -1,5 +1,5 @@
-"""Hostile HTTP on raw sockets: each request ends in one answer in JSON below 500 or a clean close, holds up nobody
-else, and leaves no key and nothing of a document in the log."""
+"""Hostile HTTP on raw sockets: each request ends in one JSON response below 500 or in a clean close, delays no other
+client, and leaves neither a key nor a part of a document in the log."""
 
 import re
 import socket
@@ -44,7 +44,9 @@ BODIES = [
 
 @pytest.mark.parametrize("method", [b"GET", b"POST", b"OPTIONS", b"DELETE"])
 @pytest.mark.parametrize("head", BODIES)
-def test_nothing_in_or_behind_a_body_is_a_request(api: Target, caller: Caller, method: bytes, head: bytes) -> None:
+def test_nothing_inside_or_after_a_body_is_parsed_as_a_request(
+    api: Target, caller: Caller, method: bytes, head: bytes
+) -> None:
     path = f"{LEADS}{uuid4()}".encode()
     (answer,) = responses(api.exchange(method + b" " + path + b" HTTP/1.1\r\n" + head + REQUEST * 3))
     assert_sound(answer)
@@ -53,8 +55,8 @@ def test_nothing_in_or_behind_a_body_is_a_request(api: Target, caller: Caller, m
     assert answer.headers["x-request-id"] != "trailer"
 
 
-def test_an_answer_survives_a_body_that_nobody_reads(api: Target, caller: Caller) -> None:
-    """Closing at once would reset the connection, and the client might never see why."""
+def test_a_response_survives_a_body_that_is_not_read(api: Target, caller: Caller) -> None:
+    """Closing at once would reset the connection, and the client might never read the response."""
     with api.connect() as connection:
         connection.sendall(f"POST {LEADS}{uuid4()} HTTP/1.1\r\nContent-Length: 3000000\r\n\r\n".encode())
         connection.sendall(b"b" * 3_000_000)
@@ -160,7 +162,7 @@ def requests(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[bytes]:
-    """Requests one behind the other, some bytes replaced, cut into pieces."""
+    """Several requests in sequence, with some bytes replaced, cut into pieces."""
     sent = b"".join(draw(st.lists(requests() | st.just(REQUEST), min_size=1, max_size=4)))
     for _ in range(draw(st.integers(0, 2))):
         place = draw(st.integers(0, len(sent)))
@@ -175,7 +177,7 @@ def test_any_stream_of_bytes(api: Target, caller: Caller, lead: str) -> None:
     @settings(max_examples=250, suppress_health_check=[HealthCheck.too_slow])
     @given(streams())
     def fuzz(pieces: list[bytes]) -> None:
-        assume(b"HEAD" not in b"".join(pieces))  # its answers cannot be told apart without knowing the question
+        assume(b"HEAD" not in b"".join(pieces))  # responses to HEAD cannot be separated without knowing the requests
         with api.connect() as connection:
             try:
                 for piece in pieces:
@@ -183,9 +185,9 @@ def test_any_stream_of_bytes(api: Target, caller: Caller, lead: str) -> None:
                 connection.shutdown(socket.SHUT_WR)
                 answers = responses(read_all(connection))
             except TimeoutError:
-                raise  # neither an answer nor an end
+                raise  # neither a response nor a close
             except OSError:
-                return  # closed while we were still sending: behind `Connection: close`
+                return  # closed while this client was still sending, after `Connection: close`
         for answer in answers:
             assert_sound(answer)
 

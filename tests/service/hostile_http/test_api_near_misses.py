@@ -1,4 +1,4 @@
-"""Ids that try to leave their organization, and keys that are nearly right."""
+"""Ids that try to reach another organization, and keys that are almost valid."""
 
 from urllib.parse import quote_from_bytes
 
@@ -15,7 +15,7 @@ ids = st.text(max_size=40) | st.sampled_from(["}", "{", "*", "..", "x}lv:{y", "\
 
 
 def test_ids_never_leave_the_hash_tag(api: Target, caller: Caller, records: Records, lead: str) -> None:
-    """Redis itself says which keys it was asked for."""
+    """MONITOR of Redis shows which keys were requested."""
     evalshas: list[str] = []
 
     @settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])

@@ -1,8 +1,7 @@
-"""Everything the API asks of Redis: one script call a request, whose keys all lie under the caller's hash tag."""
+"""The requests' only use of Redis: one script call per request, whose keys all share the caller's hash tag."""
 
 import hashlib
 import struct
-from collections.abc import Callable
 from importlib import resources
 from typing import Any
 
@@ -10,20 +9,20 @@ from msgspec import Struct
 
 from api.credentials import Credentials
 from api.errors import ErrorReply
-from api.generation import LiveGeneration
-from api.servers import Servers
+from api.redis.generation import LiveGeneration
+from api.redis.servers import Servers
+from schemas import names
 from schemas.settings import ApiSettings, limit
 
-DocumentName = Callable[[bytes, int, str], bytes]
-"""The name of a document from its organization's name, a generation and an id: `names.lead`, `names.contact`."""
-
-_SCRIPT = resources.files("api").joinpath("lua", "serve.lua").read_bytes()
+_SCRIPT = resources.files("api.redis").joinpath("lua", "serve.lua").read_bytes()
 _SHA = hashlib.sha1(_SCRIPT, usedforsecurity=False).hexdigest().encode()
 _HEAD = struct.Struct("<HQIIIQIIIQQBB")
+_NOT_FOUND = (401, 403, 404)
+"""Statuses of a key, an organization or a document that Redis does not hold."""
 
 
 class Reply(Struct, frozen=True, gc=False):
-    """What `serve.lua` returns, in its order. Only `status` is there with 401 and 403.
+    """The reply of `serve.lua`, in its order. With 401 and 403 only `status` is set.
 
     Times are in microseconds, windows in seconds.
     """
@@ -40,17 +39,14 @@ class Reply(Struct, frozen=True, gc=False):
     organization_full_in: int = 0
     wait: int = 0
     violated: int = 0
-    """1 the key's limit, 2 the organization's, 3 both."""
-    limited: int = 1
-    """0 where the charge could not be written."""
+    """The limits that were exceeded: 1 the key's, 2 the organization's, 3 both."""
+    charged: int = 1
+    """0 if Redis refused to write the charge."""
     value: bytes = b""
 
 
-_NOT_THERE = (401, 403, 404)
-
-
 def read_reply(reply: int | bytes) -> Reply:
-    """A reply of `serve.lua`, as its header says."""
+    """Decode a reply of `serve.lua`, as the header of the script describes it."""
     if isinstance(reply, int):
         return Reply(reply)
     fields: list[Any] = [*_HEAD.unpack_from(reply), reply[_HEAD.size :]]
@@ -58,7 +54,7 @@ def read_reply(reply: int | bytes) -> Reply:
 
 
 class Store:
-    """Redis, for the resources. On a cluster the organization's hash tag says which primary is asked."""
+    """Redis as the resources see it. On a cluster, the organization's hash tag decides which primary is called."""
 
     def __init__(self, settings: ApiSettings, servers: Servers, generation: LiveGeneration) -> None:
         by_key, by_organization = limit(settings.key_rate_limit), limit(settings.organization_rate_limit)
@@ -67,13 +63,12 @@ class Store:
         self._servers = servers
         self._generation = generation
 
-    async def serve(
-        self, caller: Credentials, name: DocumentName, record_id: str | None, tags: tuple[bytes, ...]
-    ) -> Reply:
-        """Check the key, charge the limits and read a document, in one atomic step.
+    async def serve(self, caller: Credentials, letter: bytes, record_id: str | None, tags: tuple[bytes, ...]) -> Reply:
+        """Check the key, charge both rate limits and read a document, in one atomic step.
 
-        `record_id` is None where the path holds no UUID: the call is charged and answers 400. Raises Unavailable, also
-        where nothing is there because Redis was emptied.
+        `letter` is that of the resource in names. `record_id` is None if the path does not hold a UUID: the request is
+        charged all the same, and the status is 400. Raises Unavailable, also if nothing is found because Redis was
+        emptied.
         """
         generation = self._generation.current()
         if generation is None:
@@ -81,13 +76,13 @@ class Store:
         link = self._servers.link(caller.organization_tag)
         keys = [caller.active_key, caller.organization, caller.key_limit, caller.organization_limit]
         if record_id is not None:
-            keys.append(name(caller.organization, generation, record_id))
+            keys.append(names.document(caller.organization, generation, letter, record_id))
         command = (b"EVALSHA", _SHA, len(keys), *keys, caller.organization_tag, *self._limits, *tags)
         try:
-            reply = await link.call(*command)
+            packed = await link.call(*command)
         except ErrorReply as error:
-            reply = await self._servers.again(error, link, caller.organization_tag, command, _SCRIPT)
-        found = read_reply(reply)
-        if found.status in _NOT_THERE:
-            await self._generation.refresh()  # a Redis that was emptied a moment ago says the same
-        return found
+            packed = await self._servers.retry(error, link, caller.organization_tag, command, _SCRIPT)
+        reply = read_reply(packed)
+        if reply.status in _NOT_FOUND:
+            await self._generation.refresh()  # a Redis that was emptied a moment ago gives the same reply
+        return reply

@@ -1,11 +1,12 @@
-"""One connection to Redis that all requests of a worker share: commands go out together, in one write a turn of
-the event loop, and replies come back in the order of the commands.
+"""One connection to Redis that all requests of a worker share. Commands that are issued in the same turn of the event
+loop go out in one write (a pipeline), and Redis replies in the order of the commands.
 
-    call ──► unsent ──(one write a turn, or 16 commands)──► Redis ──► reader ──► callers, first in first out
+    call ──► unsent ──(one write per turn, or per 16 commands)──► Redis ──► reader ──► callers, first in, first out
 
-The order is all that ties a reply to its caller. So a caller that gave up leaves its place in the row, and its reply
-is dropped when it comes: anything else would hand an organization another one's document (CVE-2023-28858). And a
-connection on which anything went wrong is not used again, whatever may still come out of it.
+This order is the only link between a reply and its caller. A caller that gave up therefore keeps its place in the
+queue, and its reply is discarded when it arrives: if replies shifted by one, an organization would be handed another
+organization's document (CVE-2023-28858). For the same reason, a connection on which anything went wrong is closed and
+never used again, whatever may still arrive on it.
 """
 
 import asyncio
@@ -22,16 +23,18 @@ Argument = bytes | str | int
 Command = tuple[Argument, ...]
 
 _CHECKS_PER_TIMEOUT = 10
-_MOST_UNSENT = 16
-"""In a turn with more, Redis begins while we are still at the rest: else the two would wait for each other in turns."""
+_MAX_UNSENT = 16
+"""Commands that are held back for one write. With more, Redis starts on the first ones while this process still
+prepares the others; otherwise the two would wait for each other in turns."""
 _INCOMPLETE = object()
-_pack: Callable[[Command], bytes] = hiredis.pack_command  # type: ignore[assignment]  # says a tuple of one
+_pack: Callable[[Command], bytes] = hiredis.pack_command  # type: ignore[assignment]  # declared as a 1-tuple
 
 
 class Connection(asyncio.Protocol):
-    """A connection's life, from made to lost. `lost` is done when it is over.
+    """A connection from its opening to its loss. `lost` is done when the connection is over; its result is the reason.
 
-    `timeout` is in seconds. Where the oldest command waits longer, the connection is dead: all its callers fail.
+    `timeout` is in seconds. When the oldest command has waited longer, the connection counts as dead and all its
+    callers fail.
     """
 
     def __init__(self, timeout: float, max_in_flight: int) -> None:
@@ -42,42 +45,42 @@ class Connection(asyncio.Protocol):
         self._reader = hiredis.Reader(notEnoughData=_INCOMPLETE)
         self._unsent: list[bytes] = []
         self._callers: deque[tuple[Future[Any], float]] = deque()
-        self._watch: asyncio.TimerHandle | None = None
+        self._timeout_check: asyncio.TimerHandle | None = None
         self.lost: Future[str] = self._loop.create_future()
 
     @property
     def in_flight(self) -> int:
-        """Commands without a reply yet, including those whose callers gave up."""
+        """The number of commands without a reply, including those whose callers gave up."""
         return len(self._callers)
 
     def call(self, command: Command) -> Future[Any]:
-        """Send a command, at the latest at the end of this turn. The future's result is the reply, bytes undecoded;
-        its error is ErrorReply or Unavailable. It may be cancelled at any time.
+        """Send a command, at the latest at the end of this turn of the event loop. The future's result is the reply,
+        with bytes undecoded; its error is ErrorReply or Unavailable. It may be cancelled at any time.
 
-        Raises Unavailable at once where the connection is gone or too many wait already.
+        Raises Unavailable at once if the connection is closed or `max_in_flight` commands are waiting already.
         """
         if self._transport is None:
             raise Unavailable("the connection to Redis is closed")
         if len(self._callers) >= self._max_in_flight:
-            raise Unavailable(f"{self._max_in_flight} requests wait for Redis already")
-        packed = _pack(command)  # before it stands in the row: what cannot be packed is never sent, and gets no reply
+            raise Unavailable(f"{self._max_in_flight} requests are waiting for Redis already")
+        packed = _pack(command)  # before it is queued: a command that cannot be packed is never sent and gets no reply
         reply: Future[Any] = self._loop.create_future()
         self._callers.append((reply, self._loop.time()))
         if not self._unsent:
             self._loop.call_soon(self._flush)
         self._unsent.append(packed)
-        if len(self._unsent) == _MOST_UNSENT:
+        if len(self._unsent) == _MAX_UNSENT:
             self._flush()
         return reply
 
     def close(self, reason: str) -> None:
-        """Cut the connection and fail everyone who waits, now. Safe to repeat."""
+        """Close the connection and fail all waiting callers now. Calling it again has no effect."""
         transport, self._transport = self._transport, None
         if transport is None:
             return
         transport.abort()
-        if self._watch is not None:
-            self._watch.cancel()
+        if self._timeout_check is not None:
+            self._timeout_check.cancel()
         for caller, _ in self._callers:
             if not caller.done():
                 caller.set_exception(Unavailable(reason))
@@ -86,42 +89,42 @@ class Connection(asyncio.Protocol):
             self.lost.set_result(reason)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport  # type: ignore[assignment]  # asyncio's own signature says no more
-        self._check()
+        self._transport = transport  # type: ignore[assignment]  # asyncio declares only BaseTransport
+        self._check_timeout()
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
         try:
             while self._transport is not None and (reply := self._reader.gets()) is not _INCOMPLETE:
-                self._hand_over(reply)
+                self._deliver(reply)
         except hiredis.ProtocolError as error:
-            self.close(f"Redis sent what is no reply: {error}")
+            self.close(f"Redis sent something that is not a reply: {error}")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.close(f"the connection to Redis broke: {exc or 'closed by Redis'}")
+        self.close(f"the connection to Redis was lost: {exc or 'closed by Redis'}")
 
     def _flush(self) -> None:
         if self._transport is not None:
             self._transport.write(b"".join(self._unsent))
         self._unsent.clear()
 
-    def _hand_over(self, reply: object) -> None:
+    def _deliver(self, reply: object) -> None:
         if not self._callers:
             self.close("Redis sent a reply that nobody asked for")
             return
         caller, _ = self._callers.popleft()
         if caller.done():
-            return  # cancelled; its reply ends here
+            return  # it was cancelled: its reply is discarded
         if isinstance(reply, hiredis.ReplyError):
             caller.set_exception(_error(str(reply)))
         else:
             caller.set_result(reply)
 
-    def _check(self) -> None:
+    def _check_timeout(self) -> None:
         if self._callers and self._loop.time() - self._callers[0][1] > self._timeout:
-            self.close(f"Redis did not answer within {self._timeout:g} s")
+            self.close(f"Redis did not reply within {self._timeout:g} s")
             return
-        self._watch = self._loop.call_later(self._timeout / _CHECKS_PER_TIMEOUT, self._check)
+        self._timeout_check = self._loop.call_later(self._timeout / _CHECKS_PER_TIMEOUT, self._check_timeout)
 
 
 def _error(text: str) -> ErrorReply:

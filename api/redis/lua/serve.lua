@@ -1,14 +1,15 @@
--- One request: key, access, both rate limits, ETag and document, in one trip (contract section 1, rows 5 to 10).
--- Values lie as schemas/layouts.py says. The limits are GCRA: a bucket is the time at which it is full again.
--- KEYS  1 active key  2 organization  3 key's limit  4 organization's limit  [5 document; left out for a bad id]
--- ARGV  1 organization's tag  2, 3 key quota and window (seconds)  4, 5 organization quota and window, where the
---       organization has none of its own; then the caller's ETags (12 bytes each), or `*`
+-- Serves one request in one round trip: key, access, both rate limits, ETag and document (contract section 1, rows 5
+-- to 10). Values are laid out as schemas/layouts.py describes. The limits are GCRA: what is stored for a bucket is the
+-- time at which it will be full again.
+-- KEYS  1 active key  2 organization  3 key's limit  4 organization's limit  [5 document; absent if the id is invalid]
+-- ARGV  1 organization's tag  2, 3 key quota and window (seconds)  4, 5 organization quota and window; a pair applies
+--       if the organization has none of its own; then the ETags of the request (12 bytes each), or `*`
 -- Returns 401, 403, or a string: status, now, key quota, window, remaining, full in, organization quota, window,
---         remaining, full in, wait, violated, limited (`<I2I8I4I4I4I8I4I4I4I8I8BB`), then the value: whole with 200,
---         its first 34 bytes with 304, else nothing. Times are in microseconds, windows in seconds; violated 1 key,
---         2 organization, 3 both; limited 0 where the charge could not be written: then the caller applies a bound of
---         its own. 400 stands for "no document was asked for". It is one string because Redis 6 takes longer to send
---         a list of 14 than for all the rest.
+--         remaining, full in, wait, violated, charged (`<I2I8I4I4I4I8I4I4I4I8I8BB`), then the value: all of it with
+--         200, its first 34 bytes with 304, otherwise nothing. Times are in microseconds, windows in seconds. violated:
+--         1 key, 2 organization, 3 both. charged: 0 if the charge could not be written; the caller then applies a limit
+--         of its own. 400 means that no document was asked for. The reply is one string because Redis 6 takes longer to
+--         send a list of 14 elements than for all the rest.
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
@@ -29,9 +30,9 @@ if quota == 0 then quota, window = tonumber(ARGV[4]), tonumber(ARGV[5]) end
 local function save(name, full_at)
   local expires = string.format('%d', math.ceil((full_at - now) / 1000))
   local failure = redis.pcall('SET', name, string.format('%d', full_at), 'PX', expires).err
-  -- A replica, or a primary that was demoted, may hold what is long out of date: nothing of it is served.
+  -- A replica, or a primary that was demoted, may hold data that is long out of date: it must not be served.
   if failure and string.find(failure, 'READONLY', 1, true) then error(failure) end
-  -- Where only the limiter cannot write (memory is full, say), the document is still served.
+  -- If only the limiter cannot write (because memory is full, for example), the document is still served.
   return not failure
 end
 
@@ -40,9 +41,9 @@ local function bucket(name, quota, window)
   local interval = math.ceil(window * 1000000 / quota)
   local burst = interval * quota
   local full_at = math.max(tonumber(redis.call('GET', name) or 0), now)
-  if full_at > now + burst then -- the limit was lowered, or the clock set back: drain from here on
+  if full_at > now + burst then -- the limit was lowered, or the clock was set back: drain from now on
     full_at = now + burst
-    -- One that cannot be written would not drain, and `wait` would be wrong each time: no bucket, then.
+    -- A bucket that cannot be written would not drain, and `wait` would be wrong each time: treat it as full.
     if not save(name, full_at) then full_at = now end
   end
   local room = burst - (full_at - now)
@@ -65,14 +66,14 @@ else
   end
 end
 
-local limited = 1
+local charged = 1
 if status ~= 429 and status ~= 304 then
   key_full_at, key_remaining = key_full_at + key_interval, key_remaining - 1
   full_at, remaining = full_at + interval, remaining - 1
-  if not (save(KEYS[3], key_full_at) and save(KEYS[4], full_at)) then limited = 0 end
+  if not (save(KEYS[3], key_full_at) and save(KEYS[4], full_at)) then charged = 0 end
 end
 
 if status == 304 then value = string.sub(value, 1, 34) elseif status ~= 200 then value = '' end
 local violated = (key_wait > 0 and 1 or 0) + (wait > 0 and 2 or 0)
 return struct.pack('<I2I8I4I4I4I8I4I4I4I8I8BB', status, now, key_quota, key_window, key_remaining, key_full_at - now,
-  quota, window, remaining, full_at - now, math.max(key_wait, wait), violated, limited) .. value
+  quota, window, remaining, full_at - now, math.max(key_wait, wait), violated, charged) .. value

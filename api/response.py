@@ -1,16 +1,19 @@
-"""What goes back: status, headers, body; for errors as contract section 1 says."""
+"""A response: status, headers and body. Errors are answered as section 1 of the contract says."""
 
+from collections.abc import Iterable
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from api.errors import ApiError, Headers, InvalidApiKey, MissingApiKey, RateLimitExceeded, Unavailable
+from api.errors import ApiError, Header, Headers, InvalidApiKey, MissingApiKey, RateLimitExceeded, Unavailable
 from schemas.problems import Error, RateLimitError, RetryableError
 
 JSON = (b"content-type", b"application/json")
 NO_STORE = (b"cache-control", b"no-store")
 
+_STATUS_LINES = {int(status): b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
 _CHALLENGE = b'Bearer realm="leadview"'
 _CORS: Headers = (
     (b"access-control-allow-origin", b"*"),
@@ -24,33 +27,40 @@ _CORS: Headers = (
 )
 
 
-class Answer(Struct, frozen=True, gc=False):
-    """An answer without what depends on the request alone (its id, CORS)."""
+class Response(Struct, frozen=True, gc=False):
+    """A response without the headers that depend on the request alone (its id, CORS)."""
 
     status: int
     headers: Headers = ()
     body: bytes = b""
 
 
-def of_struct(body: Struct) -> Answer:
-    """200, not to be stored."""
-    return Answer(200, (JSON, NO_STORE), msgspec.json.encode(body))
+def json_response(body: Struct) -> Response:
+    """Returns a 200 that must not be stored."""
+    return Response(200, (JSON, NO_STORE), msgspec.json.encode(body))
 
 
-def of_error(error: ApiError, request_id: bytes) -> Answer:
-    """The answer that an error stands for."""
+def error_response(error: ApiError, request_id: bytes) -> Response:
+    """Returns the response that reports an error to the caller."""
     body = msgspec.json.encode(_body(error, request_id.decode()))
-    return Answer(error.status, (JSON, NO_STORE, *_headers(error), *error.headers), body)
+    return Response(error.status, (JSON, NO_STORE, *_headers(error), *error.headers), body)
 
 
-def all_headers(answer: Answer, request_id: bytes, *, cors: bool) -> list[tuple[bytes, bytes]]:
-    """Those of the answer and those that depend on the request. 204 and 304 have no length."""
-    headers = [*answer.headers, (b"x-request-id", request_id)]
-    if answer.status not in (204, 304):
-        headers.append((b"content-length", b"%d" % len(answer.body)))
+def all_headers(response: Response, request_id: bytes, *, cors: bool) -> list[Header]:
+    """Returns the headers of the response and those that depend on the request. A 204 or 304 has no length."""
+    headers = [*response.headers, (b"x-request-id", request_id)]
+    if response.status not in (204, 304):
+        headers.append((b"content-length", b"%d" % len(response.body)))
     if cors:
         headers += _CORS
     return headers
+
+
+def encode_head(status: int, headers: Iterable[Header], *, close: bool) -> bytes:
+    """Returns the status line and the headers as they are sent. `close` adds `Connection: close`."""
+    lines = [b": ".join(header) for header in headers]
+    lines.append(b"connection: close\r\n\r\n" if close else b"\r\n")
+    return _STATUS_LINES[status] + b"\r\n".join(lines)
 
 
 def _body(error: ApiError, request_id: str) -> Error:

@@ -1,7 +1,8 @@
-"""The rate limits where Redis cannot write them down: each worker counts for itself, in memory, on its own clock.
+"""The local fallback limiter, used for a request whose charge Redis refused to write. Each worker counts for itself, in
+memory, on its own clock.
 
-The same buckets, quotas and windows as in `lua/serve.lua`; but what a worker granted, no other one knows of. So with
-`n` workers, up to `n` times the limits pass. Used only for a request whose charge Redis refused.
+Buckets, quotas and windows are those of `redis/lua/serve.lua`, but the workers do not know what the others granted:
+`n` workers let up to `n` times the limits pass.
 """
 
 import time
@@ -11,15 +12,16 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from api.credentials import Credentials
-from api.store import Reply
+from api.redis.store import Reply
 
-MOST_BUCKETS = 8192
-"""Two for each key in use, or fewer. With more, the one that was not charged for the longest time is forgotten."""
+MAX_BUCKETS = 8192
+"""A key in use takes at most two: its own and its organization's. Beyond this number, the bucket that has not been
+charged for the longest time is forgotten."""
 _SECOND = 1_000_000
 
 
 class _Bucket(NamedTuple):
-    """How a bucket stands. Times are in microseconds."""
+    """The present state of a bucket. Times are in microseconds."""
 
     interval: int
     remaining: int
@@ -27,20 +29,22 @@ class _Bucket(NamedTuple):
     wait: int
 
 
-class Bound:
-    """Buckets of one worker, by their names in Redis. Each is the time at which it is full again."""
+class LocalLimiter:
+    """The buckets of one worker, by their names in Redis. Each is stored as the time at which it is full again."""
 
-    def __init__(self, most: int = MOST_BUCKETS, clock: Callable[[], int] = time.monotonic_ns) -> None:
-        """`clock` counts nanoseconds and is never set back."""
-        self._most = most
+    def __init__(self, max_buckets: int = MAX_BUCKETS, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        """`clock` counts nanoseconds and never goes back."""
+        self._max_buckets = max_buckets
         self._clock = clock
-        self._full_at: dict[bytes, int] = {}  # the one charged last stands last
+        self._full_at: dict[bytes, int] = {}  # in the order of their last charge
 
     def charge(self, caller: Credentials, reply: Reply) -> Reply:
-        """The reply with this worker's limits in place of Redis's: charged to both, or 429 and charged to neither."""
+        """Returns the reply with the limits of this worker in place of those in Redis. Either both buckets are charged,
+        or neither is, and the status is 429.
+        """
         now = self._clock() // 1000
-        key = self._look(caller.key_limit, reply.key_quota, reply.key_window, now)
-        organization = self._look(caller.organization_limit, reply.organization_quota, reply.organization_window, now)
+        key = self._read(caller.key_limit, reply.key_quota, reply.key_window, now)
+        organization = self._read(caller.organization_limit, reply.organization_quota, reply.organization_window, now)
         violated = (key.wait > 0) + 2 * (organization.wait > 0)
         if violated:
             reply = replace(reply, status=429, value=b"", violated=violated, wait=max(key.wait, organization.wait))
@@ -55,7 +59,7 @@ class Bound:
             organization_full_in=organization.full_in,
         )
 
-    def _look(self, name: bytes, quota: int, window: int, now: int) -> _Bucket:
+    def _read(self, name: bytes, quota: int, window: int, now: int) -> _Bucket:
         interval = -(-window * _SECOND // quota)  # rounded up
         burst = interval * quota
         full_in = min(max(self._full_at.get(name, 0) - now, 0), burst)  # the limit may have been lowered
@@ -66,6 +70,6 @@ class Bound:
         full_in = bucket.full_in + bucket.interval
         self._full_at.pop(name, None)
         self._full_at[name] = now + full_in
-        if len(self._full_at) > self._most:
+        if len(self._full_at) > self._max_buckets:
             del self._full_at[next(iter(self._full_at))]
         return bucket._replace(remaining=bucket.remaining - 1, full_in=full_in)

@@ -1,18 +1,18 @@
-"""A worker's own limits, for when Redis cannot write any: the clock is in the row, in seconds."""
+"""The local limiter of a worker, used when Redis cannot write charges. The clock is part of each test, in seconds."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from api.bound import Bound
 from api.credentials import Credentials, credentials
-from api.store import Reply
+from api.local_limiter import LocalLimiter
+from api.redis.store import Reply
 from schemas import api_keys
 from tests.crm import ORGANIZATION, OTHER_ORGANIZATION
 
 SECOND = 1_000_000
-SERVED = Reply(200, 1_700_000_000 * SECOND, 2, 10, 2, 0, 3, 10, 3, 0, limited=0, value=b"document")
+SERVED = Reply(200, 1_700_000_000 * SECOND, 2, 10, 2, 0, 3, 10, 3, 0, charged=0, value=b"document")
 
 
 def caller(digit: str = "1", organization: str = ORGANIZATION) -> Credentials:
@@ -20,7 +20,7 @@ def caller(digit: str = "1", organization: str = ORGANIZATION) -> Credentials:
 
 
 class At:
-    """A clock that says what it is told."""
+    """A clock that is set by the test."""
 
     seconds = 1000.0
 
@@ -28,18 +28,18 @@ class At:
         return round(self.seconds * 1e9)
 
 
-def statuses(bound: Bound, *callers: Credentials, reply: Reply = SERVED) -> list[int]:
-    return [bound.charge(each, reply).status for each in callers]
+def statuses(limiter: LocalLimiter, *callers: Credentials, reply: Reply = SERVED) -> list[int]:
+    return [limiter.charge(each, reply).status for each in callers]
 
 
-def test_as_many_as_the_key_may() -> None:
-    bound = Bound(clock=At())
-    assert statuses(bound, *[caller()] * 4) == [200, 200, 429, 429]
+def test_the_quota_of_a_key_passes() -> None:
+    limiter = LocalLimiter(clock=At())
+    assert statuses(limiter, *[caller()] * 4) == [200, 200, 429, 429]
 
 
 @pytest.mark.parametrize("status", [200, 400, 404])
-def test_what_is_left_stands_in_the_reply(status: int) -> None:
-    reply = Bound(clock=At()).charge(caller(), replace(SERVED, status=status))
+def test_the_reply_says_what_remains(status: int) -> None:
+    reply = LocalLimiter(clock=At()).charge(caller(), replace(SERVED, status=status))
     assert reply == replace(
         SERVED,
         status=status,
@@ -60,48 +60,48 @@ def test_what_is_left_stands_in_the_reply(status: int) -> None:
 )
 def test_429_charges_neither_and_says_when(before: str, asks: str, violated: int, wait: int) -> None:
     clock = At()
-    bound = Bound(clock=clock)
-    statuses(bound, *map(caller, before))
+    limiter = LocalLimiter(clock=clock)
+    statuses(limiter, *map(caller, before))
     for _ in range(3):
-        reply = bound.charge(caller(asks), SERVED)
+        reply = limiter.charge(caller(asks), SERVED)
         assert (reply.status, reply.violated, reply.wait, reply.value) == (429, violated, wait, b"")
     clock.seconds += (wait - 1) / SECOND
-    assert bound.charge(caller(asks), SERVED).status == 429
+    assert limiter.charge(caller(asks), SERVED).status == 429
     clock.seconds += 1 / SECOND
-    assert bound.charge(caller(asks), SERVED).status == 200
+    assert limiter.charge(caller(asks), SERVED).status == 200
 
 
-def test_organizations_have_nothing_in_common() -> None:
-    bound = Bound(clock=At())
-    assert statuses(bound, *[caller()] * 3, caller("1", OTHER_ORGANIZATION)) == [200, 200, 429, 200]
+def test_organizations_do_not_share_buckets() -> None:
+    limiter = LocalLimiter(clock=At())
+    assert statuses(limiter, *[caller()] * 3, caller("1", OTHER_ORGANIZATION)) == [200, 200, 429, 200]
 
 
 def test_a_limit_that_was_lowered_holds_at_once() -> None:
-    bound = Bound(clock=At())
+    limiter = LocalLimiter(clock=At())
     hourly = replace(SERVED, key_window=3600, organization_window=3600)
-    assert statuses(bound, *[caller()] * 3, reply=hourly) == [200, 200, 429]
-    assert bound.charge(caller(), SERVED).wait == 5 * SECOND
+    assert statuses(limiter, *[caller()] * 3, reply=hourly) == [200, 200, 429]
+    assert limiter.charge(caller(), SERVED).wait == 5 * SECOND
 
 
 def test_memory_is_bounded() -> None:
-    """Who was not charged for the longest time is forgotten; who comes again and again is not."""
-    bound = Bound(most=4, clock=At())
+    """The bucket that has not been charged for the longest time is forgotten, one in regular use is not."""
+    limiter = LocalLimiter(max_buckets=4, clock=At())
     regular = caller()
-    assert statuses(bound, regular, regular) == [200, 200]
+    assert statuses(limiter, regular, regular) == [200, 200]
     many = [caller("2", f"00000000-0000-4000-8000-{number:012}") for number in range(50)]
-    assert statuses(bound, *many) == [200] * 50
-    assert len(bound._full_at) == 4
-    assert statuses(bound, many[-1], many[-1]) == [200, 429]
+    assert statuses(limiter, *many) == [200] * 50
+    assert len(limiter._full_at) == 4
+    assert statuses(limiter, many[-1], many[-1]) == [200, 429]
 
 
 @given(st.lists(st.integers(0, 4 * SECOND), min_size=1, max_size=60))
-def test_never_more_than_the_quota_and_what_flowed_back(pauses: list[int]) -> None:
+def test_never_more_than_the_quota_and_what_was_regained(pauses: list[int]) -> None:
     clock = At()
-    bound = Bound(clock=clock)
+    limiter = LocalLimiter(clock=clock)
     served = []
     for pause in pauses:
         clock.seconds += pause / SECOND
-        if bound.charge(caller(), SERVED).status == 200:
+        if limiter.charge(caller(), SERVED).status == 200:
             served.append(clock.seconds)
     for start in range(len(served)):
         for end in range(start, len(served)):

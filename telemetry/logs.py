@@ -1,6 +1,6 @@
-"""Structured logs: one JSON object a line on standard error, the same in every process.
+"""Structured logs: one JSON object per line on standard error, in the same form for every process.
 
-`logger.info("what happened", extra={"partition": 3})` adds fields. Never pass keys or payloads.
+`logger.info("what happened", extra={"partition": 3})` adds fields. Never log API keys or payloads.
 """
 
 import logging
@@ -15,7 +15,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 class JsonLines(logging.Formatter):
-    """`time`, `level`, `logger`, `message`, then the fields of `extra`, then a traceback where there is one."""
+    """Writes `time`, `level`, `logger`, `message`, then the fields of `extra`, then the traceback if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, object] = {
@@ -35,6 +35,6 @@ def configure(level: LogLevel) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # It tells every step of every rebalance, and a hundred errors a second while Kafka is away: what matters of that
-    # reaches our own code as an exception, and is logged there once.
+    # aiokafka logs every step of every rebalance, and a hundred errors a second while Kafka is not reachable. Errors
+    # that matter reach the projector as exceptions, and the projector logs them once.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)

@@ -1,11 +1,8 @@
-"""A lead or a contact by its id: the checks of contract section 1, in the order of its table, from row 2 on."""
+"""A document by its id: the checks of contract section 1, in the order of its table, from row 2 on."""
 
 import re
 
 from api import limits
-from api.answer import JSON, Answer
-from api.bound import Bound
-from api.counters import Counters
 from api.credentials import Credentials, credentials
 from api.errors import (
     AccessDisabled,
@@ -17,13 +14,16 @@ from api.errors import (
     Unavailable,
 )
 from api.etags import etag, tags_to_match
+from api.local_limiter import LocalLimiter
+from api.metrics.counters import Counters
+from api.redis.store import Reply
 from api.request import Request
-from api.store import DocumentName, Reply
+from api.response import JSON, Response
 from schemas.fields import UUID_PATTERN
 
 _ALLOW = (b"allow", b"GET, HEAD, OPTIONS")
 _REVALIDATE = (b"cache-control", b"private, no-cache")
-_OPTIONS = Answer(
+_OPTIONS = Response(
     204,
     (
         _ALLOW,
@@ -35,20 +35,21 @@ _OPTIONS = Answer(
 _uuid = re.compile(UUID_PATTERN).fullmatch
 
 
-class Resource:
-    """One kind of record. `name` makes its name in Redis; its body begins at `body` in the value there.
+class Documents:
+    """The documents of one resource. `letter` stands for the resource in names, and `body` is the offset of the body in
+    a stored value.
 
-    `counters` and `bound` are the worker's, the same for all kinds.
+    `counters` and `limiter` belong to the worker; all resources share them.
     """
 
-    def __init__(self, name: DocumentName, body: int, counters: Counters, bound: Bound) -> None:
-        self._name = name
+    def __init__(self, letter: bytes, body: int, counters: Counters, limiter: LocalLimiter) -> None:
+        self._letter = letter
         self._body = body
         self._counters = counters
-        self._bound = bound
+        self._limiter = limiter
 
-    async def read(self, request: Request) -> Answer:
-        """Answer GET, HEAD and OPTIONS. Raises ApiError for whatever else there is to say."""
+    async def read(self, request: Request) -> Response:
+        """Answer GET, HEAD and OPTIONS. Raises ApiError for every response that is an error."""
         if request.method not in ("GET", "HEAD"):
             return self._other_method(request.method)
         headers = request.headers
@@ -56,40 +57,40 @@ class Resource:
         segment = request.last_segment
         tags = tags_to_match(headers[b"if-none-match"]) if b"if-none-match" in headers else ()
         try:
-            reply = await request.state["store"].serve(caller, self._name, segment if _uuid(segment) else None, tags)
+            reply = await request.state["store"].serve(caller, self._letter, segment if _uuid(segment) else None, tags)
         except Unavailable:
             self._counters.redis_errors += 1
             raise
-        return self._answer(reply if reply.limited else self._uncharged(caller, reply))
+        return self._response(reply if reply.charged else self._charge_locally(caller, reply))
 
-    def _other_method(self, method: str) -> Answer:
+    def _other_method(self, method: str) -> Response:
         if method == "OPTIONS":
             return _OPTIONS
         raise MethodNotAllowed(headers=(_ALLOW,))
 
-    def _uncharged(self, caller: Credentials, reply: Reply) -> Reply:
-        """Only the limiter cannot write: served all the same, as far as the worker's own bound allows."""
+    def _charge_locally(self, caller: Credentials, reply: Reply) -> Reply:
+        """Redis reads but refuses to write the charge: the request is served as far as the local limiter allows."""
         self._counters.limiter_failures += 1
-        bounded = self._bound.charge(caller, reply)
-        if bounded.status == 429:
+        charged = self._limiter.charge(caller, reply)
+        if charged.status == 429:
             self._counters.limiter_refusals += 1
-        return bounded
+        return charged
 
-    def _answer(self, reply: Reply) -> Answer:
+    def _response(self, reply: Reply) -> Response:
         if reply.status == 401:
-            raise InvalidApiKey("unknown, revoked or expired")
+            raise InvalidApiKey("the key is unknown, revoked or expired")
         if reply.status == 403:
             raise AccessDisabled
         if reply.status == 429:
             raise limits.exceeded(reply)
-        return self._record(reply, limits.headers(reply))
+        return self._document(reply, limits.headers(reply))
 
-    def _record(self, reply: Reply, limit_headers: Headers) -> Answer:
+    def _document(self, reply: Reply, limit_headers: Headers) -> Response:
         if reply.status == 400:
             raise InvalidId(headers=limit_headers)
         if reply.status == 404:
             raise NoSuchRecord(headers=limit_headers)
         tag = (b"etag", etag(reply.value))
         if reply.status == 304:
-            return Answer(304, (tag, _REVALIDATE, *limit_headers))
-        return Answer(200, (JSON, tag, _REVALIDATE, *limit_headers), reply.value[self._body :])
+            return Response(304, (tag, _REVALIDATE, *limit_headers))
+        return Response(200, (JSON, tag, _REVALIDATE, *limit_headers), reply.value[self._body :])

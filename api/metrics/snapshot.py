@@ -1,4 +1,4 @@
-"""A worker's numbers as a file, `<process id>.json`, that the exporter reads."""
+"""A worker's counters as a file, `<process id>.json`, which the exporter reads."""
 
 import asyncio
 import logging
@@ -8,31 +8,32 @@ from pathlib import Path
 
 import msgspec
 
-from api.counters import Counters
-from api.generation import LiveGeneration
-from api.servers import Servers
+from api.metrics.counters import Counters
+from api.redis.generation import LiveGeneration
+from api.redis.servers import Servers
 
-EVERY_SECONDS = 1.0
-GONE_SECONDS = 5.0
+INTERVAL_SECONDS = 1.0
+STALE_SECONDS = 5.0
+"""The worker of a file that is older than this is no longer running."""
 
 logger = logging.getLogger(__name__)
 
 
-async def keep(directory: Path, counters: Counters, servers: Servers, generation: LiveGeneration) -> None:
-    """Writes them once a second, and a last time when it is cancelled: what was counted stays counted."""
+async def report(directory: Path, counters: Counters, servers: Servers, generation: LiveGeneration) -> None:
+    """Writes the counters once a second, and a last time when it is cancelled, so that no count is lost."""
     try:
         while True:
             counters.in_flight = servers.in_flight
             counters.generation = generation.last_known
             counters.ready = generation.current() is not None
             write(directory, counters)
-            await asyncio.sleep(EVERY_SECONDS)
+            await asyncio.sleep(INTERVAL_SECONDS)
     finally:
         write(directory, counters)
 
 
 def write(directory: Path, counters: Counters) -> None:
-    """Replaces the file in one step: a reader finds the old numbers or the new ones. A full disk is logged."""
+    """Replace the file atomically: a reader finds either the old counters or the new ones. A full disk is logged."""
     path = directory / f"{os.getpid()}.json"
     fresh = path.with_suffix(".new")
     try:
@@ -43,12 +44,12 @@ def write(directory: Path, counters: Counters) -> None:
 
 
 def read(directory: Path) -> list[Counters]:
-    """Those of all workers that ever ran. One that no longer runs has counts, but is not ready."""
+    """Returns the counters of all workers that ever ran. The gauges of a worker that no longer runs are 0."""
     return [_read(path) for path in directory.glob("*.json")]
 
 
 def _read(path: Path) -> Counters:
     counters = msgspec.json.decode(path.read_bytes(), type=Counters)
-    if time.time() - path.stat().st_mtime > GONE_SECONDS:
+    if time.time() - path.stat().st_mtime > STALE_SECONDS:
         counters.in_flight, counters.generation, counters.ready = 0, 0, False
     return counters

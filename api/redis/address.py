@@ -1,0 +1,171 @@
+"""Where Redis is and how to log in: the address of one server, the Sentinels that name a master, or the slot map of a
+cluster. redis-py parses the options of URLs, sets up TLS, and talks to Sentinels and to the nodes of a cluster.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from ssl import SSLContext
+from typing import Any
+from urllib.parse import urlsplit
+
+import redis.asyncio
+from msgspec import Struct
+from msgspec.structs import replace
+from redis.asyncio import Sentinel
+from redis.asyncio.cluster import ClusterNode, NodesManager
+from redis.asyncio.connection import parse_url
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisClusterException, RedisError
+
+from api.errors import AddressError, Unavailable
+from schemas import names
+from schemas.redis_access import RedisAccess, redis_access
+from schemas.redis_url import Host
+from schemas.settings import RedisSettings
+
+_SERVER_OPTIONS = {"host", "port", "db", "username", "password"}
+_TIMEOUT_SECONDS = 0.5
+"""For each Sentinel or node that is asked where Redis is; the next one is asked after it."""
+
+
+class Address(Struct, frozen=True):
+    """One Redis server."""
+
+    host: str = "127.0.0.1"
+    port: int = 6379
+    db: int = 0
+    username: str | None = None
+    password: str | None = None
+    tls: SSLContext | None = None
+    must_be_master: bool = False
+    """The server must confirm that it is a master: Sentinels may still name one that was demoted a moment ago."""
+
+    async def find(self) -> "Address":
+        return self
+
+    async def close(self) -> None:
+        """There is nothing to close."""
+
+    def __repr__(self) -> str:
+        return f"{self.host}:{self.port}/{self.db}"  # never the password
+
+
+class Sentinels:
+    """Sentinels, which know the present master."""
+
+    def __init__(self, master: str, hosts: Iterable[Host], server: Address, options: dict[str, Any]) -> None:
+        """`server` says how to log in to the master, `options` how redis-py logs in to the Sentinels."""
+        self._master = master
+        self._server = server
+        self._sentinel = Sentinel(list(hosts), sentinel_kwargs=options)  # type: ignore[no-untyped-call]
+
+    async def find(self) -> Address:
+        """Returns the address of the master. Raises Unavailable."""
+        try:
+            host, port = await self._sentinel.discover_master(self._master)
+        except (OSError, RedisError) as error:
+            # redis-py adds a list of connections to the message.
+            raise Unavailable(str(error).partition(" : <")[0]) from error
+        return replace(self._server, host=host, port=port)
+
+    async def close(self) -> None:
+        await self._sentinel.aclose()
+
+    def __repr__(self) -> str:
+        return f"the master {self._master!r} of the Sentinels"
+
+
+class ClusterMap:
+    """The slot map of a cluster: which primary serves which slot."""
+
+    def __init__(self, hosts: Iterable[Host], server: Address, options: dict[str, Any]) -> None:
+        """`server` says how to log in to a primary, `options` says the same to redis-py."""
+        self._hosts = list(hosts)
+        self._server = server
+        seeds = [ClusterNode(host, port, **options) for host, port in self._hosts]
+        self._nodes = NodesManager(seeds, require_full_coverage=False, connection_kwargs=options)
+
+    async def read(self) -> list[Host | None]:
+        """Returns the primary of each slot, or None for a slot without one. Raises Unavailable."""
+        try:
+            await self._nodes.initialize(self._hosts)
+        except (OSError, RedisError, RedisClusterException) as error:
+            raise Unavailable(str(error)) from error
+        owners: list[Host | None] = [None] * names.SLOTS
+        for slot, nodes in self._nodes.slots_cache.items():
+            owners[slot] = (nodes[0].host, int(nodes[0].port))
+        return owners
+
+    def address(self, host: Host) -> Address:
+        """Returns the address of a primary."""
+        return replace(self._server, host=host[0], port=host[1])
+
+    async def close(self) -> None:
+        await asyncio.gather(self._nodes.aclose(), self._nodes.aclose("startup_nodes"))
+
+
+def location(settings: RedisSettings) -> Address | Sentinels | ClusterMap:
+    """Returns where the settings say that Redis is. It has to be called in an event loop. Raises AddressError."""
+    access, options = _read(settings)
+    server = _address(access, options)
+    asking = _options_of_asking(options)
+    match access.kind:
+        case "cluster":
+            user = {name: options[name] for name in options if name in ("username", "password", "connection_class")}
+            return ClusterMap(access.hosts, server, asking | user)
+        case "sentinel":
+            user = access.sentinel_user | {"ssl": access.encrypted}
+            return Sentinels(access.master, access.hosts, replace(server, must_be_master=True), asking | user)
+        case _:
+            return server
+
+
+def address(settings: RedisSettings) -> Address:
+    """Returns the address that the settings name, of several hosts the first. Raises AddressError."""
+    return _address(*_read(settings))
+
+
+def _read(settings: RedisSettings) -> tuple[RedisAccess, dict[str, Any]]:
+    """Returns the settings together with redis-py's options for a connection to a Redis server."""
+    try:
+        access = redis_access(settings)
+        options: dict[str, Any] = {**parse_url(access.server)}
+    except ValueError as error:
+        raise AddressError(f"LEADVIEW_REDIS_URL is not valid: {error}") from error
+    if urlsplit(access.server).path.strip("/") and "db" not in options:  # redis-py would use database 0
+        raise AddressError("LEADVIEW_REDIS_URL is not valid: the database is not a number")
+    return access, options | access.options
+
+
+def _options_of_asking(options: dict[str, Any]) -> dict[str, Any]:
+    """Returns redis-py's options for connections to the servers that are asked where Redis is, without a user."""
+    return {
+        "socket_timeout": _TIMEOUT_SECONDS,
+        "socket_connect_timeout": _TIMEOUT_SECONDS,
+        "retry": Retry(NoBackoff(), 0),
+        "protocol": 2,
+    } | _tls_options(options)
+
+
+def _tls_options(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name.startswith("ssl_")}
+
+
+def _address(access: RedisAccess, options: dict[str, Any]) -> Address:
+    tls = _tls_options(options)
+    server = {name: value for name, value in options.items() if name not in tls and name != "connection_class"}
+    unusable = server.keys() - _SERVER_OPTIONS or (set() if access.encrypted else tls.keys())
+    if unusable:
+        raise AddressError(
+            f"LEADVIEW_REDIS_URL has options that cannot be used: {', '.join(sorted(unusable))}. "
+            "It takes db and, with rediss://, ssl_ options."
+        )
+    return Address(**server, tls=_tls(tls) if access.encrypted else None)
+
+
+def _tls(options: dict[str, Any]) -> SSLContext:
+    try:
+        return redis.asyncio.SSLConnection(**options).ssl_context.get()
+    except (OSError, RedisError, TypeError, ValueError) as error:
+        raise AddressError(f"TLS to Redis cannot be set up (LEADVIEW_REDIS_TLS_…): {error}") from error

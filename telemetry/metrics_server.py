@@ -1,0 +1,116 @@
+"""The server of the metrics port: health at `/healthz`, metrics in Prometheus's format at every other path.
+
+It runs in threads of its own, so that it still responds when the event loop does not. Each connection has a thread,
+serves one request and is closed, so that an idle connection does not delay the others.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from http import HTTPStatus
+from socket import SHUT_RDWR
+from socketserver import ThreadingMixIn
+from typing import Any, NamedTuple
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+import msgspec
+from prometheus_client import CollectorRegistry, make_wsgi_app
+
+MAX_CONNECTIONS = 32
+CONNECTION_SECONDS = 10.0
+
+logger = logging.getLogger(__name__)
+
+
+class Health(NamedTuple):
+    """The answer to `/healthz`: 200 or 503, with `body` as JSON."""
+
+    healthy: bool
+    body: object
+
+
+class MetricsServer:
+    """Serves from its creation until `close`."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        registry: CollectorRegistry,
+        health: Callable[[], Health],
+        *,
+        max_connections: int = MAX_CONNECTIONS,
+        connection_seconds: float = CONNECTION_SECONDS,
+    ) -> None:
+        """`health` is called in threads of this server. A connection is closed after `connection_seconds`, whatever it
+        is doing, and those beyond `max_connections` at once. Raises OSError if it cannot listen.
+        """
+        self._metrics = make_wsgi_app(registry)
+        self._health = health
+        self._server = make_server(host, port, self._respond, server_class=_Server, handler_class=_Handler)
+        self._server.max_connections = max_connections
+        self._server.connection_seconds = connection_seconds
+        threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop listening. Connections that are open by then end by themselves."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _respond(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        if environ.get("PATH_INFO") != "/healthz":
+            return self._metrics(environ, start_response)  # type: ignore[no-any-return]  # WSGI is not typed
+        healthy, content = self._health()
+        status = HTTPStatus.OK if healthy else HTTPStatus.SERVICE_UNAVAILABLE
+        body = msgspec.json.encode(content)
+        headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+        start_response(f"{status.value} {status.phrase}", headers)
+        return [body]
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """Ends connections that are too many or too slow. The overridden methods are hooks of socketserver."""
+
+    daemon_threads = True
+    request_queue_size = 128
+    max_connections = MAX_CONNECTIONS
+    connection_seconds = CONNECTION_SECONDS
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        self._deadlines: dict[Any, float] = {}
+        super().__init__(*arguments, **named)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 - socketserver's signature
+        """Returns whether the connection is served. It is closed at once otherwise."""
+        return len(self._deadlines) < self.max_connections
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._deadlines[request] = time.monotonic() + self.connection_seconds
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._deadlines.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Cut connections whose time is over: their threads then find nothing more to read or write, and end.
+
+        `serve_forever` calls this at least twice a second. A socket timeout would not do, because it starts again with
+        every byte.
+        """
+        now = time.monotonic()
+        for request, deadline in self._deadlines.copy().items():
+            if now > deadline:
+                with suppress(OSError):  # its thread has closed it a moment ago
+                    request.shutdown(SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - socketserver's signature
+        """Called for a connection that broke. socketserver would write a traceback to standard error."""
+        logger.debug("a connection of the metrics port failed", exc_info=True)  # noqa: LOG014 - called while it is handled
+
+
+class _Handler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name in the base class
+        """Requests are not logged."""

@@ -1,0 +1,148 @@
+"""The server of the metrics port, over real sockets."""
+
+import http.client
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, suppress
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from devstack.ports import free_port
+from devstack.waiting import wait_until
+from telemetry.metrics_server import Health, MetricsServer
+
+MAX_CONNECTIONS = 16
+UNFINISHED = [b"", b"GET /met", b"GET /metrics HTTP/1.1\r\nHost: x\r\n"]
+
+
+class Port:
+    """A running server. `health` is what it says of itself."""
+
+    def __init__(self, connection_seconds: float = 60) -> None:
+        registry = CollectorRegistry()
+        Counter("scraped", "Something that is counted", registry=registry).inc(7)
+        self.health = Health(True, {"status": "ok"})
+        self.number = free_port()
+        self.server = MetricsServer(
+            "127.0.0.1",
+            self.number,
+            registry,
+            lambda: self.health,
+            max_connections=MAX_CONNECTIONS,
+            connection_seconds=connection_seconds,
+        )
+
+    def get(self, path: str, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.number, timeout=5)) as connection:
+            connection.request(method, path)
+            response = connection.getresponse()
+            return response.status, dict(response.getheaders()), response.read()
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.number), timeout=5)
+
+    def is_served(self) -> bool:
+        try:
+            return self.get("/healthz")[0] == 200
+        except (ConnectionError, http.client.HTTPException):
+            return False
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[Port]:
+    port = Port()
+    yield port
+    port.server.close()
+
+
+@pytest.fixture(scope="module")
+def hurried_port() -> Iterator[Port]:
+    port = Port(connection_seconds=0.1)
+    yield port
+    port.server.close()
+
+
+@pytest.fixture
+def fresh_port() -> Iterator[Port]:
+    """No connection of another test is counted here."""
+    port = Port()
+    yield port
+    port.server.close()
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Returns whether the server closes the connection without a response."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("health", "status"),
+    [
+        pytest.param(Health(True, {"status": "ok"}), 200, id="healthy"),
+        pytest.param(Health(False, {"status": "unhealthy", "problems": ["x"]}), 503, id="unhealthy"),
+    ],
+)
+def test_health(port: Port, health: Health, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(port, "health", health)
+    answered, headers, body = port.get("/healthz")
+    assert (answered, json.loads(body)) == (status, health.body)
+    assert headers["Content-Type"] == "application/json"
+    assert headers["Content-Length"] == str(len(body))
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/", "/anything"])
+def test_metrics(port: Port, path: str) -> None:
+    status, headers, body = port.get(path)
+    assert status == 200
+    assert headers["Content-Type"].startswith("text/plain")
+    assert b"scraped_total 7.0\n" in body
+
+
+def test_other_methods(port: Port) -> None:
+    assert port.get("/metrics", "POST")[0] == 405
+
+
+@pytest.mark.parametrize("sent", UNFINISHED)
+def test_idle_connections_delay_nobody(fresh_port: Port, sent: bytes) -> None:
+    with ExitStack() as idle:
+        for _ in range(MAX_CONNECTIONS // 2):
+            idle.enter_context(fresh_port.connect()).sendall(sent)
+        for _ in range(MAX_CONNECTIONS // 4):  # one that was answered may be counted a moment longer
+            assert fresh_port.get("/metrics")[0] == 200
+
+
+def test_connections_are_limited(fresh_port: Port) -> None:
+    with ExitStack() as idle:
+        for _ in range(MAX_CONNECTIONS):
+            idle.enter_context(fresh_port.connect())
+        with fresh_port.connect() as refused:
+            assert is_closed(refused)
+    wait_until(fresh_port.is_served, "connections that were closed are no longer counted", 5)
+
+
+@pytest.mark.parametrize("sent", UNFINISHED)
+def test_slow_connections_are_closed(hurried_port: Port, sent: bytes) -> None:
+    with ExitStack() as slow:
+        connections = [slow.enter_context(hurried_port.connect()) for _ in range(MAX_CONNECTIONS)]
+        for connection in connections:
+            with suppress(ConnectionError):  # it was closed already
+                connection.sendall(sent)
+        assert all(map(is_closed, connections))
+        wait_until(hurried_port.is_served, "the server has threads for others again", 5)
+
+
+def test_a_port_that_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder, pytest.raises(OSError, match="in use"):
+        MetricsServer("127.0.0.1", holder.getsockname()[1], CollectorRegistry(), lambda: Health(True, {}))
+
+
+def test_close() -> None:
+    port = Port()
+    assert port.is_served()
+    port.server.close()
+    assert not port.is_served()

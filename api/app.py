@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
@@ -30,29 +29,9 @@ from api.redis.link import Link
 from api.redis.servers import OneServer, Servers
 from api.redis.store import Store
 from api.request import State
-from schemas import layouts
+from schemas.openapi.document import ROOT
+from schemas.resources import RESOURCES
 from schemas.settings import ApiSettings
-
-_BASE = "/api/v1/ext"
-
-
-class Resource(Struct, frozen=True):
-    """A kind of record that is served by its id."""
-
-    noun: str
-    """The route in the metrics."""
-    topic: str
-    """The segment of the path before the id."""
-    letter: bytes
-    """Stands for the resource in the names of documents."""
-    body: int
-    """The offset of the body in a stored value."""
-
-
-RESOURCES = (
-    Resource("contact", "contacts", b"c", layouts.CONTACT_BODY),
-    Resource("lead", "leads", b"l", layouts.LEAD_BODY),
-)
 
 
 def create_app(settings: ApiSettings, snapshots: Path | None = None) -> Starlette:
@@ -63,13 +42,13 @@ def create_app(settings: ApiSettings, snapshots: Path | None = None) -> Starlett
     counters = Counters()
     limiter = LocalLimiter()
     resources = {
-        f"{_BASE}/{each.topic}".encode(): Endpoint(
-            each.noun, Documents(each.letter, each.body, counters, limiter).read, counters
+        f"{ROOT}/{resource.topic}".encode(): Endpoint(
+            resource.noun, Documents(resource, counters, limiter).read, counters
         )
-        for each in RESOURCES
+        for resource in RESOURCES
     }
     routes: list[BaseRoute] = [
-        Route(f"{_BASE}/openapi.json", Endpoint("openapi", pages.openapi, counters)),
+        Route(f"{ROOT}/openapi.json", Endpoint("openapi", pages.openapi, counters)),
         Route("/healthz", Endpoint("healthz", pages.healthz, counters)),
         Route("/readyz", Endpoint("readyz", pages.readyz, counters)),
     ]
@@ -115,7 +94,7 @@ def _lifespan(settings: ApiSettings, counters: Counters, snapshots: Path | None)
             background = [
                 group.create_task(servers.run()),
                 group.create_task(generation.poll()),
-                group.create_task(latency.report(servers, counters, [each.noun for each in RESOURCES])),
+                group.create_task(latency.report(servers, counters, [resource.noun for resource in RESOURCES])),
                 group.create_task(orphan.watch()),
             ]
             if snapshots is not None:

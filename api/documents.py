@@ -20,6 +20,7 @@ from api.redis.store import Reply
 from api.request import Request
 from api.response import JSON, Response
 from schemas.fields import UUID_PATTERN
+from schemas.resources import Resource
 
 _ALLOW = (b"allow", b"GET, HEAD, OPTIONS")
 _REVALIDATE = (b"cache-control", b"private, no-cache")
@@ -36,15 +37,11 @@ _uuid = re.compile(UUID_PATTERN).fullmatch
 
 
 class Documents:
-    """The documents of one resource. `letter` stands for the resource in names, and `body` is the offset of the body in
-    a stored value.
+    """The documents of one resource. `counters` and `limiter` belong to the worker; all resources share them."""
 
-    `counters` and `limiter` belong to the worker; all resources share them.
-    """
-
-    def __init__(self, letter: bytes, body: int, counters: Counters, limiter: LocalLimiter) -> None:
-        self._letter = letter
-        self._body = body
+    def __init__(self, resource: Resource, counters: Counters, limiter: LocalLimiter) -> None:
+        self._resource = resource
+        self._body = resource.body
         self._counters = counters
         self._limiter = limiter
 
@@ -57,7 +54,9 @@ class Documents:
         segment = request.last_segment
         tags = tags_to_match(headers[b"if-none-match"]) if b"if-none-match" in headers else ()
         try:
-            reply = await request.state["store"].serve(caller, self._letter, segment if _uuid(segment) else None, tags)
+            reply = await request.state["store"].serve(
+                caller, self._resource, segment if _uuid(segment) else None, tags
+            )
         except Unavailable:
             self._counters.redis_errors += 1
             raise

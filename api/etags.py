@@ -6,7 +6,7 @@ proxy turned into a strong one matches as well.
 
 import re
 
-from schemas.layouts import TAGS
+from schemas.layouts import ETAG
 
 MAX_TAGS = 32
 """Further tags of a request are ignored: at worst, a whole document is sent although a 304 was possible."""
@@ -17,7 +17,7 @@ _OWN_TAG = re.compile(rb"[0-9a-f]{24}")
 
 def etag(value: bytes) -> bytes:
     """Returns the ETag header for a document's value in Redis."""
-    return b'W/"%b"' % value[TAGS].hex().encode()
+    return b'W/"%b"' % value[ETAG].hex().encode()
 
 
 def tags_to_match(header: bytes) -> tuple[bytes, ...]:

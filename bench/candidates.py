@@ -19,7 +19,7 @@ from bench.load import Load
 from bench.server import Server
 from devstack.ports import free_port
 from devstack.redis_server import RedisServer
-from schemas import layouts, names
+from schemas import layouts, names, resources
 from schemas.api_keys import key_hash
 
 SUBJECTS = (
@@ -113,7 +113,7 @@ def _copy_tenant(connection: Redis, tenant: Tenant) -> list[bytes]:
     connection.set(f"idiomatic:key:{key_hash(tenant.key)}", msgspec.json.encode(caller))
     bodies = []
     for lead_id in tenant.leads:
-        value = connection.get(names.lead(names.organization(own), 1, lead_id))
+        value = connection.get(names.document(resources.LEAD, names.organization(own), 1, lead_id))
         assert isinstance(value, bytes)  # noqa: S101 - it was just written
         bodies.append(value[layouts.LEAD_BODY :])
         connection.set(f"idiomatic:{own}:leads:{lead_id}", bodies[-1])

@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from bench import requests
 from bench.crm import Tenant
 from bench.prober import Event
-from projector.record import Kind, Record
+from projector.record import Record
+from schemas import resources
 
 FIRST_VERSION = 1_000
 """Higher than the versions of all sample data."""
@@ -46,14 +47,14 @@ class Changes:
 
     def _request(self, record: Record) -> bytes:
         organization_id, _, entity_id = (record.key or b"").decode().partition(":")
-        kind = "leads" if record.kind == Kind.LEAD else "contacts"
+        kind = record.kind.topic
         return requests.get(kind, entity_id, self._keys[organization_id])
 
 
 def changed(record: Record, version: int, mark: str) -> bytes:
     """The event of a newer version of a lead or contact, whose document contains the mark."""
     event = msgspec.json.decode(record.value or b"")
-    return _encode(event, version, {"referrer" if record.kind == Kind.LEAD else "email": mark})
+    return _encode(event, version, {"referrer" if record.kind is resources.LEAD else "email": mark})
 
 
 def another_note(lead: Record) -> Record:

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from devstack.sample import SampleCrm
 from projector import mapping
-from projector.record import Kind, Record
-from schemas import events
+from projector.record import Record
+from schemas import events, resources
 from schemas.api_keys import RANDOM_LENGTH, key_hash, mint
 from schemas.base62 import ALPHABET
 
@@ -63,8 +63,8 @@ class Crm:
             status="active",
             created_at=_NOW,
         )
-        yield self._record(Kind.ORGANIZATION, organization_id, "crm.organization.changed", organization)
-        yield self._record(Kind.API_KEY, f"{organization_id}:{api_key.id}", "crm.api_key.changed", api_key)
+        yield self._record(resources.ORGANIZATION, organization_id, "crm.organization.changed", organization)
+        yield self._record(resources.API_KEY, f"{organization_id}:{api_key.id}", "crm.api_key.changed", api_key)
 
     def lead_and_contact(self, tenant: Tenant) -> Iterator[Record]:
         """A new contact of this organization, and a lead of this contact."""
@@ -74,8 +74,8 @@ class Crm:
         lead = replace(lead, id=self._uuid(), organization_id=organization_id, contact_id=contact.id)
         tenant.contacts.append(contact.id)
         tenant.leads.append(lead.id)
-        yield self._record(Kind.CONTACT, f"{organization_id}:{contact.id}", "crm.contact.changed", contact)
-        yield self._record(Kind.LEAD, f"{organization_id}:{lead.id}", "crm.lead.changed", lead)
+        yield self._record(resources.CONTACT, f"{organization_id}:{contact.id}", "crm.contact.changed", contact)
+        yield self._record(resources.LEAD, f"{organization_id}:{lead.id}", "crm.lead.changed", lead)
 
     def records(self, organizations: int, documents: int) -> Iterator[Record]:
         """This number of organizations, and this number of leads and contacts spread evenly over them."""
@@ -84,7 +84,7 @@ class Crm:
         for number in range(documents // 2):
             yield from self.lead_and_contact(self.tenants[number % organizations])
 
-    def _record(self, kind: Kind, key: str, event_type: str, entity: events.Entity) -> Record:
+    def _record(self, kind: resources.Kind, key: str, event_type: str, entity: events.Entity) -> Record:
         self._offset += 1
         event = {
             "specversion": "1.0",
@@ -94,7 +94,7 @@ class Crm:
             "time": _NOW,
             "data": entity,
         }
-        return Record(f"crm.{kind}", 0, self._offset, 0, key.encode(), msgspec.json.encode(event), (), kind)
+        return Record(f"crm.{kind.topic}", 0, self._offset, 0, key.encode(), msgspec.json.encode(event), (), kind)
 
     def _uuid(self) -> str:
         return str(uuid.UUID(int=self._random.getrandbits(128), version=4))

@@ -13,7 +13,7 @@ from bench.cores import service_cores
 from bench.crm import Crm
 from bench.lab import Lab
 from devstack.waiting import wait_until
-from schemas import names
+from schemas import names, resources
 
 _TIME = Metric("until all are right", "s", chart=True)
 _THESE_WORST = Metric("worst read, these leads", "ms")
@@ -107,7 +107,9 @@ class _Contact:
     def _check(self) -> None:
         """Check that all documents show the change, as the index says. Raises MeasurementFailed."""
         owner, mark = names.organization(self._tenant.organization_id), self._mark().encode()
-        values = self._service.redis.mget([names.lead(owner, _GENERATION, lead) for lead in self._tenant.leads])
+        values = self._service.redis.mget(
+            [names.document(resources.LEAD, owner, _GENERATION, lead) for lead in self._tenant.leads]
+        )
         wrong = sum(mark not in value for value in values if isinstance(value, bytes))
         if wrong or None in values:
             raise MeasurementFailed(f"{wrong} leads show the contact as it was before")

@@ -12,7 +12,8 @@ from bench.crm import Crm
 from bench.filling import fill
 from bench.lab import Lab, client
 from devstack.redis_server import RedisServer
-from schemas import layouts, names
+from schemas import names
+from schemas.resources import CONTACT, LEAD, RESOURCES, Resource
 
 _RATIO = Metric("Redis bytes per document byte", "times", chart=True)
 _REDIS_BYTES = Metric("Redis, lead and contact", "bytes")
@@ -22,7 +23,6 @@ _ORGANIZATION_BYTES = Metric("Redis, organization and key", "bytes")
 _LEAD_SIZE = 700
 _ORGANIZATIONS = 10
 _BATCH = 1000
-_KINDS = {"leads": (names.lead, layouts.LEAD_BODY), "contacts": (names.contact, layouts.CONTACT_BODY)}
 _PLAIN = "plain-set"
 
 T = TypeVar("T")
@@ -95,8 +95,8 @@ def _used(server: RedisServer) -> float:
 
 def _values(server: RedisServer, leadview: RedisServer, crm: Crm) -> Values:
     pairs = sum(len(tenant.leads) for tenant in crm.tenants)
-    leads = sum(len(body) for _, body in _bodies(leadview, crm, "leads"))
-    contacts = sum(len(body) for _, body in _bodies(leadview, crm, "contacts"))
+    leads = sum(len(body) for _, body in _bodies(leadview, crm, LEAD))
+    contacts = sum(len(body) for _, body in _bodies(leadview, crm, CONTACT))
     used = _used(server)
     return {
         _RATIO.name: used / (leads + contacts),
@@ -108,23 +108,22 @@ def _values(server: RedisServer, leadview: RedisServer, crm: Crm) -> Values:
 
 def _copy_bodies(leadview: RedisServer, plain: RedisServer, crm: Crm) -> None:
     with client(plain) as connection:
-        for kind in _KINDS:
-            for batch in _batches(_bodies(leadview, crm, kind)):
+        for resource in RESOURCES:
+            for batch in _batches(_bodies(leadview, crm, resource)):
                 connection.mset(dict(batch))
 
 
-def _bodies(server: RedisServer, crm: Crm, kind: str) -> Iterator[tuple[bytes, bytes]]:
+def _bodies(server: RedisServer, crm: Crm, resource: Resource) -> Iterator[tuple[bytes, bytes]]:
     """The keys in Redis and the served bodies of all leads, or of all contacts."""
-    name, body = _KINDS[kind]
     keys = (
-        name(names.organization(tenant.organization_id), 1, record_id)
+        names.document(resource, names.organization(tenant.organization_id), 1, record_id)
         for tenant in crm.tenants
-        for record_id in (tenant.leads if kind == "leads" else tenant.contacts)
+        for record_id in (tenant.leads if resource is LEAD else tenant.contacts)
     )
     with client(server) as connection:
         for batch in _batches(keys):
             values: list[bytes] = connection.mget(batch)
-            yield from ((each, value[body:]) for each, value in zip(batch, values, strict=True))
+            yield from ((each, value[resource.body :]) for each, value in zip(batch, values, strict=True))
 
 
 def _batches(items: Iterator[T]) -> Iterator[list[T]]:

@@ -6,9 +6,9 @@ import shutil
 import socket
 import subprocess
 from contextlib import ExitStack, suppress
-from importlib import resources
 from pathlib import Path
 
+from api.redis.store import SCRIPT
 from bench.cores import Cores, pinned
 from bench.lab import Lab, client
 from bench.server import ROOT, Server
@@ -55,9 +55,8 @@ def _accepts(port: int) -> bool:
 
 
 def _configuration(directory: Path, modules: Path, port: int, redis: RedisServer, workers: int) -> str:
-    script = resources.files("api.redis").joinpath("lua", "serve.lua").read_bytes()
     with client(redis) as connection:
-        connection.script_load(script)
+        connection.script_load(SCRIPT)
     return (
         (_PEERS / "nginx.conf")
         .read_text()
@@ -67,7 +66,7 @@ def _configuration(directory: Path, modules: Path, port: int, redis: RedisServer
             workers=workers,
             script=_PEERS / "nginx.lua",
             redis_port=redis.port,
-            sha=hashlib.sha1(script, usedforsecurity=False).hexdigest(),
+            sha=hashlib.sha1(SCRIPT, usedforsecurity=False).hexdigest(),
             port=port,
         )
     )

@@ -7,13 +7,13 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from functools import partial
-from importlib import resources
 
+from api.redis.store import SCRIPT
 from bench.benchmark import MeasurementFailed
 from bench.candidates import Stage
 from bench.cores import pinned
 from bench.lab import Lab
-from schemas import api_keys, names
+from schemas import api_keys, names, resources
 
 RunCalls = Callable[[float], tuple[float, int]]
 """Calls the script for a number of seconds. Returns calls a second, and the number of calls."""
@@ -45,15 +45,14 @@ def _run(program: str, stage: Stage, seconds: float) -> tuple[float, int]:
 
 def _call(stage: Stage) -> list[str]:
     tenant = stage.tenants[0]
-    script = resources.files("api.redis").joinpath("lua", "serve.lua").read_bytes()
     owner, hashed = names.organization(tenant.organization_id), api_keys.key_hash(tenant.key)
     keys = [
         names.api_key(owner, hashed),
         owner,
         names.key_limit(owner, hashed),
         names.organization_limit(owner),
-        names.lead(owner, 1, tenant.leads[0]),
+        names.document(resources.LEAD, owner, 1, tenant.leads[0]),
     ]
-    sha = hashlib.sha1(script, usedforsecurity=False).hexdigest()
+    sha = hashlib.sha1(SCRIPT, usedforsecurity=False).hexdigest()
     arguments = [api_keys.organization_tag(tenant.organization_id), "100", "10", "300", "10"]
     return ["EVALSHA", sha, str(len(keys)), *(key.decode() for key in keys), *arguments]

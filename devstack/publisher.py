@@ -11,9 +11,9 @@ from confluent_kafka.cimpl import NewTopic
 
 from devstack.failure import StackFailed
 from devstack.sample import Message, SampleCrm
+from schemas.resources import BY_TOPIC
 from schemas.settings import ProjectorSettings
 
-TOPICS = ("leads", "contacts", "organizations", "api-keys")
 PARTITIONS = 6
 _REACH_SECONDS = 10.0
 _FLUSH_SECONDS = 30.0
@@ -47,7 +47,7 @@ def create_missing_topics(settings: ProjectorSettings) -> list[str]:
     client = AdminClient(connection(settings))
     try:
         there = client.list_topics(timeout=_REACH_SECONDS).topics
-        wanted = [settings.topic_prefix + topic for topic in TOPICS if settings.topic_prefix + topic not in there]
+        wanted = [settings.topic_prefix + topic for topic in BY_TOPIC if settings.topic_prefix + topic not in there]
         new = [NewTopic(name, PARTITIONS, config={"cleanup.policy": "compact"}) for name in wanted]
         for created in client.create_topics(new).values() if new else ():
             created.result(_FLUSH_SECONDS)

@@ -15,8 +15,9 @@ from devstack import entities
 from devstack.occasions import PLACES
 from schemas import base62, events
 from schemas.api_keys import RANDOM_LENGTH, mint
+from schemas.envelopes import event_type
+from schemas.resources import API_KEY, CONTACT, LEAD, ORGANIZATION, Kind
 
-_TOPICS = {"lead": "leads", "contact": "contacts", "organization": "organizations", "api_key": "api-keys"}
 _OWN_LIMITS = events.RateLimits(
     key=events.RateLimit(quota=200, window_seconds=10), organization=events.RateLimit(quota=500, window_seconds=10)
 )
@@ -79,7 +80,7 @@ class SampleCrm:
         """Everything there is, organizations and keys first. The time of each event is now, as in an export."""
         for index, tenant in enumerate(self.tenants):
             yield self._organization(tenant, _OWN_LIMITS if index == 1 else None)
-        yield from (self._message("crm.api_key.changed", api_key) for api_key in self._api_keys)
+        yield from (self._message(API_KEY, api_key) for api_key in self._api_keys)
         yield from map(self._contact, tuple(self.contacts.values()))
         yield from map(self._lead, tuple(self.leads.values()))
 
@@ -123,7 +124,7 @@ class SampleCrm:
         if lead.id not in self._kept:
             del self.leads[lead.id]
             self._inquiries.remove(lead.id)
-            yield self._deleted("lead", lead)
+            yield self._deleted(LEAD, lead)
 
     def _drop_contact(self) -> Iterator[Message]:
         """Its leads stay, without it."""
@@ -131,7 +132,7 @@ class SampleCrm:
         if contact.id not in self._kept:
             del self.contacts[contact.id]
             self._people[contact.organization_id].remove(contact.id)
-            yield self._deleted("contact", contact)
+            yield self._deleted(CONTACT, contact)
 
     # Who is there.
 
@@ -187,36 +188,35 @@ class SampleCrm:
 
     def _lead(self, lead: events.Lead) -> Message:
         self.leads[lead.id] = lead
-        return self._message("crm.lead.changed", lead)
+        return self._message(LEAD, lead)
 
     def _contact(self, contact: events.Contact) -> Message:
         self.contacts[contact.id] = contact
-        return self._message("crm.contact.changed", contact)
+        return self._message(CONTACT, contact)
 
     def _organization(self, tenant: Tenant, limits: events.RateLimits | None) -> Message:
         own = tenant.organization_id
         organization = events.Organization(id=own, organization_id=own, version=1, api_access=True, rate_limits=limits)
-        return self._message("crm.organization.changed", organization)
+        return self._message(ORGANIZATION, organization)
 
-    def _deleted(self, kind: str, entity: events.Entity) -> Message:
+    def _deleted(self, kind: Kind, entity: events.Entity) -> Message:
         """Mostly an event, sometimes a tombstone."""
         gone = events.Deleted(id=entity.id, organization_id=entity.organization_id, version=entity.version + 1)
-        message = self._message(f"crm.{kind}.deleted", gone)
+        message = self._message(kind, gone, "deleted")
         return message if self._random.random() < 0.7 else message._replace(value=None)
 
-    def _message(self, kind: str, entity: events.Entity) -> Message:
+    def _message(self, kind: Kind, entity: events.Entity, verb: str = "changed") -> Message:
         own = entity.organization_id
-        topic = _TOPICS[kind.split(".")[1]]
-        key = own if topic == "organizations" else f"{own}:{entity.id}"
+        key = own if kind is ORGANIZATION else f"{own}:{entity.id}"
         event = {
             "specversion": "1.0",
             "id": self._uuid(),
             "source": "/crm/sample",
-            "type": kind,
+            "type": event_type(kind, verb),
             "time": self._time(own),
             "data": entity,
         }
-        return Message(topic, key.encode(), msgspec.json.encode(event))
+        return Message(kind.topic, key.encode(), msgspec.json.encode(event))
 
     def _time(self, organization: str) -> datetime:
         """Now, in the zone of the organization."""

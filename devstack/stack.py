@@ -19,9 +19,10 @@ from devstack.failure import StackFailed, with_logs
 from devstack.figures import read
 from devstack.kafka_jars import KafkaJarsMissing
 from devstack.ports import free_port
-from devstack.publisher import PARTITIONS, TOPICS, Publisher, create_missing_topics
+from devstack.publisher import PARTITIONS, Publisher, create_missing_topics
 from devstack.redis_server import RedisServer, RedisServerMissing
 from devstack.sample import SampleCrm, Tenant
+from schemas.resources import BY_TOPIC
 from schemas.settings import ApiSettings, ProjectorSettings, load
 
 _ROOT = Path(__file__).parents[1]
@@ -151,7 +152,7 @@ class Stack:
         self._exits.enter_context(kafka)
         self._checks.append(kafka.check_running)
         self._variables["LEADVIEW_KAFKA_BOOTSTRAP_SERVERS"] = kafka.bootstrap_servers
-        for topic in TOPICS:
+        for topic in BY_TOPIC:
             kafka.create_topic(self._projector.topic_prefix + topic, PARTITIONS)
 
     def _run(self, name: str, *arguments: str) -> None:

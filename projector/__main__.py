@@ -15,6 +15,7 @@ from projector.commands.operator import Operator
 from projector.errors import ProjectorError
 from projector.redis.store import Store
 from projector.run import run
+from schemas.resources import BY_NOUN
 from schemas.settings import ProjectorSettings, SettingsError, load
 from telemetry.logs import configure
 
@@ -62,11 +63,12 @@ async def _status(_: argparse.Namespace, operator: Operator) -> int:
 
 
 async def _show(arguments: argparse.Namespace, operator: Operator) -> int:
-    entity = await show.read(operator.store, arguments.kind, arguments.organization, arguments.id)
+    resource = BY_NOUN[arguments.kind]
+    entity = await show.read(operator.store, resource, arguments.organization, arguments.id)
     if operator.json:
         operator.print_json(entity)
     else:
-        show_view.show(entity, arguments.kind, operator.settings.topic_prefix, operator.console)
+        show_view.show(entity, resource, operator.settings.topic_prefix, operator.console)
     return 0
 
 

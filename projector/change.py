@@ -5,15 +5,19 @@ of the payload.
 """
 
 import re
-from typing import Any
+from typing import Any, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from projector.errors import BadRecord
-from projector.record import EntityKey, Kind, Record, entity_key
+from projector.record import EntityKey, Record, entity_key
 from schemas import events
-from schemas.fields import Timestamp, are_uuids
+from schemas.envelopes import ENVELOPES, event_type
+from schemas.fields import Timestamp
+from schemas.ids import Ids
 from schemas.layouts import milliseconds
+from schemas.resources import KINDS, Kind
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
@@ -21,35 +25,25 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
     kind: Kind
     key: EntityKey
-    entity: events.Data | None
+    entity: events.Entity | None
     time: int
     """Of the event, in milliseconds since 1970; the record's own where the event has none."""
 
 
 _STRUCTURED: dict[Kind, msgspec.json.Decoder[Any]] = {
-    Kind.LEAD: msgspec.json.Decoder(events.LeadChanged | events.LeadDeleted),
-    Kind.CONTACT: msgspec.json.Decoder(events.ContactChanged | events.ContactDeleted),
-    Kind.ORGANIZATION: msgspec.json.Decoder(events.OrganizationChanged | events.OrganizationDeleted),
-    Kind.API_KEY: msgspec.json.Decoder(events.ApiKeyChanged | events.ApiKeyDeleted),
+    kind: msgspec.json.Decoder(envelopes.changed | envelopes.deleted) for kind, envelopes in ENVELOPES.items()
 }
 _DATA: dict[Kind, dict[str, msgspec.json.Decoder[Any]]] = {
-    Kind.LEAD: {
-        "crm.lead.changed": msgspec.json.Decoder(events.Lead),
-        "crm.lead.deleted": msgspec.json.Decoder(events.Deleted),
-    },
-    Kind.CONTACT: {
-        "crm.contact.changed": msgspec.json.Decoder(events.Contact),
-        "crm.contact.deleted": msgspec.json.Decoder(events.Deleted),
-    },
-    Kind.ORGANIZATION: {
-        "crm.organization.changed": msgspec.json.Decoder(events.Organization),
-        "crm.organization.deleted": msgspec.json.Decoder(events.Deleted),
-    },
-    Kind.API_KEY: {
-        "crm.api_key.changed": msgspec.json.Decoder(events.ApiKey),
-        "crm.api_key.deleted": msgspec.json.Decoder(events.Deleted),
-    },
+    kind: {
+        event_type(kind, "changed"): msgspec.json.Decoder(kind.event),
+        event_type(kind, "deleted"): msgspec.json.Decoder(events.Deleted),
+    }
+    for kind in KINDS
 }
+_OTHER_IDS: dict[type[events.Entity], Ids] = {
+    kind.event: ids for kind in KINDS if (ids := Ids(kind.event, but=frozenset(events.Entity.__struct_fields__)))
+}
+"""The ids of an entity besides its own and its organization's, if it has others."""
 _JSON_TYPE = re.compile(r"[a-z]+/([a-z0-9.+-]+\+)?json\s*(;.*)?", re.IGNORECASE)
 _VALUE = re.compile(r"""(['"]).*\1""", re.DOTALL)
 
@@ -65,11 +59,11 @@ def read(record: Record) -> Change:
         raise BadRecord(_without_values(error)) from None
     except RecursionError:
         raise BadRecord("the JSON is nested too deep") from None
-    _check_ids(key, entity)
+    entity = _with_checked_ids(key, entity)
     return Change(record.kind, key, entity, record.timestamp if time is None else time)
 
 
-def _read_event(record: Record, value: bytes) -> tuple[events.Data, int | None]:
+def _read_event(record: Record, value: bytes) -> tuple[events.Entity, int | None]:
     if record.headers and "ce_specversion" in (headers := dict(record.headers)):
         return _read_binary(record.kind, headers, value)
     event = _STRUCTURED[record.kind].decode(value)
@@ -78,7 +72,7 @@ def _read_event(record: Record, value: bytes) -> tuple[events.Data, int | None]:
     return event.data, None if event.time is None else milliseconds(event.time)
 
 
-def _read_binary(kind: Kind, headers: dict[str, bytes], value: bytes) -> tuple[events.Data, int | None]:
+def _read_binary(kind: Kind, headers: dict[str, bytes], value: bytes) -> tuple[events.Entity, int | None]:
     attributes = {name: (headers.get(name) or b"").decode() for name in ("ce_specversion", "ce_id", "ce_source")}
     if attributes["ce_specversion"] != "1.0":
         raise BadRecord("header ce_specversion is not 1.0")
@@ -86,7 +80,7 @@ def _read_binary(kind: Kind, headers: dict[str, bytes], value: bytes) -> tuple[e
         raise BadRecord("header ce_id or ce_source is missing")
     decoder = _DATA[kind].get((headers.get("ce_type") or b"").decode())
     if decoder is None:
-        raise BadRecord(f"header ce_type is missing, or no type of the topic {kind}")
+        raise BadRecord(f"header ce_type is missing, or not a type of the topic {kind.topic}")
     if "content-type" in headers:
         _check_json(headers["content-type"].decode())
     time = headers.get("ce_time")
@@ -97,7 +91,7 @@ def _read_time(text: str) -> int:
     try:
         return milliseconds(msgspec.convert(text, Timestamp))
     except msgspec.ValidationError:
-        raise BadRecord("header ce_time is no RFC 3339 time with an offset") from None
+        raise BadRecord("header ce_time is not an RFC 3339 time with an offset") from None
 
 
 def _check_json(content_type: str) -> None:
@@ -105,23 +99,19 @@ def _check_json(content_type: str) -> None:
         raise BadRecord("the content type of the event's data is not JSON")
 
 
-def _check_ids(key: EntityKey, entity: events.Data) -> None:
-    """The key's ids are UUIDs already, so that those of the data are when they are the same."""
-    if entity.id.lower() != key.id or entity.organization_id.lower() != key.organization_id:
-        raise BadRecord("id and organization_id of the data are not those of the message key")
-    if isinstance(entity, events.Lead):
-        _check_other_ids(entity)
-
-
-def _check_other_ids(lead: events.Lead) -> None:
-    ids = [event.id for event in lead.events] if lead.events else []
-    ids.append(lead.contact_id)
-    if lead.assigned_to is not None:
-        ids.append(lead.assigned_to)
-    if not are_uuids(ids):
-        named = {"contact_id": lead.contact_id, "assigned_to": lead.assigned_to}
-        bad = [name for name, id_ in named.items() if id_ is not None and not are_uuids([id_])]
-        raise BadRecord(f"{bad[0] if bad else 'the id of an event'} is no UUID")
+def _with_checked_ids(key: EntityKey, entity: events.Entity) -> events.Entity:
+    """Returns the entity with its ids in lower case. Raises BadRecord."""
+    if entity.id != key.id or entity.organization_id != key.organization_id:
+        # The ids of the key are UUIDs in lower case.
+        if entity.id.lower() != key.id or entity.organization_id.lower() != key.organization_id:
+            raise BadRecord("id and organization_id of the data are not those of the message key")
+        entity = replace(entity, id=key.id, organization_id=key.organization_id)
+    others = _OTHER_IDS.get(type(entity))
+    if others is None or others.are_lower(entity):
+        return entity
+    if wrong := others.wrong(entity):
+        raise BadRecord(f"`$.data.{wrong}` is not a UUID")
+    return cast(events.Entity, others.lowered(entity))
 
 
 def _without_values(error: Exception) -> str:

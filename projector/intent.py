@@ -1,41 +1,42 @@
-"""What is to be done in Redis for a change: values that the store acts on.
+"""What a change asks to be done in Redis, as values.
 
-A `head` is the first 22 bytes of a value (schemas.layouts): which event it shows. The store compares it with what
-is stored and answers whether it was newer.
+A `head` is the first 22 bytes of a stored value and identifies the event that it shows (`schemas.layouts`). The scripts
+compare it with the stored one, and write only if it is newer.
 """
+
+from typing import ClassVar
 
 import msgspec
 
+from schemas.resources import LEAD, Resource
+
 
 class PutLead(msgspec.Struct, frozen=True, gc=False):
-    """`before` and `after` are the body's bytes around the contact summary, which the script puts between."""
+    """Write a lead. The script puts the summary of its contact between `before` and `after`."""
 
+    resource: ClassVar[Resource] = LEAD
     organization_id: str
     id: str
     contact_id: str
     head: bytes
-    tag: bytes
+    body_hash: bytes
     before: bytes
     after: bytes
 
 
-class DeleteLead(msgspec.Struct, frozen=True, gc=False):
-    organization_id: str
-    id: str
-    head: bytes
+class PutDocument(msgspec.Struct, frozen=True, gc=False):
+    """Write a document of any other resource. `value` is what is stored; of a contact, without its first lead."""
 
-
-class PutContact(msgspec.Struct, frozen=True, gc=False):
-    """`value` is all that is stored but for the first lead: head, tag, mark, where the summary ends, and body."""
-
+    resource: Resource
     organization_id: str
     id: str
     value: bytes
 
 
-class DeleteContact(msgspec.Struct, frozen=True, gc=False):
-    """`value` is the marker: its head."""
+class DeleteDocument(msgspec.Struct, frozen=True, gc=False):
+    """Leave a marker in place of a document. `value` is the marker: the head alone."""
 
+    resource: Resource
     organization_id: str
     id: str
     value: bytes
@@ -50,7 +51,7 @@ class PutOrganization(msgspec.Struct, frozen=True, gc=False):
 
 
 class PutApiKey(msgspec.Struct, frozen=True, gc=False):
-    """`record` is what the API looks up; empty when the key is revoked."""
+    """`record` is what the API looks up; empty if the key is revoked."""
 
     organization_id: str
     id: str
@@ -60,9 +61,13 @@ class PutApiKey(msgspec.Struct, frozen=True, gc=False):
 
 
 class DeleteApiKey(msgspec.Struct, frozen=True, gc=False):
+    """Leave a marker in place of an API key. The marker is the head alone."""
+
     organization_id: str
     id: str
     head: bytes
 
 
-Intent = PutLead | DeleteLead | PutContact | DeleteContact | PutOrganization | PutApiKey | DeleteApiKey
+PutOrDelete = PutLead | PutDocument | DeleteDocument
+"""What concerns a document."""
+Intent = PutOrDelete | PutOrganization | PutApiKey | DeleteApiKey

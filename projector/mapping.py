@@ -1,11 +1,12 @@
 """The pure mapping from a change to documents and intents: no clock, no I/O, no logging.
 
-`VERSION` goes up with every change that alters a document: generations built by another one are due for a rebuild.
+Raise `VERSION` with every change that alters a document. A live generation of another version is due for a rebuild.
 """
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import chain
-from typing import Any, assert_never, cast
+from typing import Any, cast
 
 import msgspec
 
@@ -13,33 +14,34 @@ from projector.change import Change
 from projector.errors import BadRecord
 from projector.intent import (
     DeleteApiKey,
-    DeleteContact,
-    DeleteLead,
+    DeleteDocument,
     Intent,
     PutApiKey,
-    PutContact,
+    PutDocument,
     PutLead,
+    PutOrDelete,
     PutOrganization,
 )
-from projector.record import EntityKey, Kind, Record
+from projector.record import EntityKey, Record
 from schemas import documents, events
 from schemas.api_keys import organization_tag
-from schemas.layouts import content_hash, milliseconds, write_head
+from schemas.layouts import BODY_ID, BODY_ORGANIZATION_ID, NO_CONTACT, content_hash, milliseconds, write_head
+from schemas.resources import API_KEY, CONTACT, LEAD, ORGANIZATION, RESOURCES, Kind, Resource
 
 VERSION = 1
 
-MOST_LEVELS = 100
-"""Of objects and arrays inside each other in `attribution`. A limit of ours: else what can be read would depend on the
-stack, here and in the readers of the document."""
+MAX_LEVELS = 100
+"""Maximum nesting of objects and arrays in `attribution`. Without it, whether a record can be read would depend on the
+size of the stack, here and in the programs that read the document."""
 
 _CONTAINERS = frozenset((dict, list))
 _encode = msgspec.json.Encoder().encode
-# Stands for the contact while a lead is encoded: this byte never occurs in JSON, where it is always escaped.
+# Takes the place of the contact while a lead is encoded. JSON never contains this byte, it is always escaped.
 _CONTACT = cast(Any, msgspec.Raw(b"\0"))
 
 
 def intent(change: Change, record: Record) -> Intent:
-    """What a change asks for. Raises BadRecord where it cannot be shown."""
+    """Returns what a change asks for. Raises BadRecord if it cannot be shown."""
     try:
         return _intent(change, record)
     except OverflowError:
@@ -51,42 +53,43 @@ def intent(change: Change, record: Record) -> Intent:
 def _intent(change: Change, record: Record) -> Intent:
     key = change.key
     match change.entity:
-        case events.Lead() as lead:
-            return _put_lead(key, _head(b"L", change, record), lead_document(lead))
-        case events.Contact() as contact:
-            return _put_contact(key, _head(b"L", change, record), contact_document(contact))
+        case None:
+            return _delete(change.kind, key, _head(b"T", change, record))
+        case events.Deleted():
+            return _delete(change.kind, key, _head(b"D", change, record))
         case events.Organization() as organization:
             return PutOrganization(key.organization_id, _head(b"L", change, record), _access(organization))
         case events.ApiKey() as api_key:
             return _put_api_key(key, _head(b"L", change, record), api_key)
-        case events.Deleted():
-            return _delete(change.kind, key, _head(b"D", change, record))
-        case None:
-            return _delete(change.kind, key, _head(b"T", change, record))
-        case _:
-            assert_never(change.entity)
+        case entity:
+            return _put(cast(Resource, change.kind), key, _head(b"L", change, record), entity)
+
+
+def document(resource: Resource, entity: events.Entity) -> Any:
+    """Returns the document of a resource's event; of a lead without its contact. Raises BadRecord and OverflowError."""
+    return _DOCUMENTS[resource](entity)
 
 
 def lead_document(lead: events.Lead) -> documents.Lead:
-    """The document of a lead (specification, "Lead"), its contact still to be put in."""
+    """Returns the document of a lead (specification, "Lead"). A placeholder is in the place of its contact."""
     counts = lead.counts or events.Counts()
     quote = lead.quote
-    # By position: for more than 15 keywords CPython makes a dictionary, which took a third of the whole mapping.
+    # By position: CPython builds a dictionary for more than 15 keywords, which took a third of the whole mapping.
     return documents.Lead(
-        lead.id.lower(),
-        lead.organization_id.lower(),
-        lead.contact_id.lower(),
+        lead.id,
+        lead.organization_id,
+        lead.contact_id,
         lead.stage,
         lead.event_type_key,
         lead.event_location,
         lead.referrer,
         _source(lead.attribution),
-        lead.assigned_to.lower() if lead.assigned_to else None,
+        lead.assigned_to,
         lead.booking_id,
         lead.tags or [],
         [_event(event) for event in lead.events] if lead.events else [],
         _CONTACT,
-        # The total's digits as they were sent: a float would lose some.
+        # The digits of the total exactly as they were sent: a float would lose some.
         cast(Any, msgspec.Raw(quote.total.encode())) if quote and quote.total else None,
         counts.notes or 0,
         counts.tasks or 0,
@@ -98,16 +101,16 @@ def lead_document(lead: events.Lead) -> documents.Lead:
 
 
 def _source(attribution: dict[str, Any] | None) -> dict[str, Any] | msgspec.UnsetType:
-    """Left out where there is none. Raises BadRecord where it is nested too deep; most is flat, and costs one look."""
+    """Returns UNSET if there is none. Raises BadRecord if it is nested too deep. Flat objects take one check."""
     if not attribution:
         return msgspec.UNSET
-    if not _CONTAINERS.isdisjoint(map(type, attribution.values())) and _is_deeper(attribution, MOST_LEVELS):
-        raise BadRecord(f"attribution is nested deeper than {MOST_LEVELS} levels")
+    if not _CONTAINERS.isdisjoint(map(type, attribution.values())) and _is_deeper(attribution, MAX_LEVELS):
+        raise BadRecord(f"attribution is nested deeper than {MAX_LEVELS} levels")
     return attribution
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
-    """Level by level, as the stack must not matter."""
+    """Goes level by level, so that the size of the stack does not matter."""
     level = [value]
     for _ in range(levels):
         inner = chain.from_iterable(each.values() if type(each) is dict else each for each in level)
@@ -118,10 +121,10 @@ def _is_deeper(value: Any, levels: int) -> bool:
 
 
 def contact_document(contact: events.Contact) -> documents.Contact:
-    """The document of a contact (contract section 1)."""
+    """Returns the document of a contact (contract section 1)."""
     return documents.Contact(
-        id=contact.id.lower(),
-        organization_id=contact.organization_id.lower(),
+        id=contact.id,
+        organization_id=contact.organization_id,
         first_name=contact.first_name,
         last_name=contact.last_name,
         email=contact.email,
@@ -133,19 +136,24 @@ def contact_document(contact: events.Contact) -> documents.Contact:
 
 
 def contact_summary(contact: documents.Contact) -> documents.ContactSummary:
-    """What a lead shows of its contact."""
-    return documents.ContactSummary(
-        id=contact.id,
-        first_name=contact.first_name,
-        last_name=contact.last_name,
-        email=contact.email,
-        phone_number=contact.phone_number,
-    )
+    """Returns what a lead shows of its contact: the fields of the same names."""
+    return documents.ContactSummary(**{name: getattr(contact, name) for name in _SUMMARY})
+
+
+def _field_after_summary(contact: tuple[str, ...], summary: tuple[str, ...]) -> str:
+    """The scripts cut the summary out of a contact's JSON: its id, and all that is between both ids and this field."""
+    expected = ("id", "organization_id", *summary[1:])
+    if summary[0] != "id" or contact[: len(expected)] != expected or len(contact) == len(expected):
+        raise TypeError(
+            f"documents.Contact must begin with the fields {', '.join(expected)}, and have others after them, because "
+            f"the summary inside a lead is cut out of its JSON. It has: {', '.join(contact)}"
+        )
+    return contact[len(expected)]
 
 
 def _event(event: events.RequestedEvent) -> documents.Event:
     return documents.Event(
-        id=event.id.lower(),
+        id=event.id,
         event_date=_utc(event.starts_at) if event.starts_at else None,
         event_length_hours=event.length_hours,
         event_guests=event.guests,
@@ -159,24 +167,26 @@ def _utc(time: datetime) -> datetime:
     return time if time.tzinfo is UTC else time.astimezone(UTC)
 
 
-def _put_lead(key: EntityKey, head: bytes, document: documents.Lead) -> PutLead:
-    body = _encode(document)
-    before, _, after = body.partition(b"\0")
-    return PutLead(key.organization_id, key.id, document.contact_id, head, content_hash(body), before, after)
+def _put(resource: Resource, key: EntityKey, head: bytes, entity: events.Entity) -> PutOrDelete:
+    found = document(resource, entity)
+    body = _encode(found)
+    if resource is LEAD:
+        before, _, after = body.partition(b"\0")
+        return PutLead(key.organization_id, key.id, found.contact_id, head, content_hash(body), before, after)
+    rest = _contact_summary_hash(body) if resource is CONTACT else NO_CONTACT
+    return PutDocument(resource, key.organization_id, key.id, head + content_hash(body) + rest + body)
 
 
-def _put_contact(key: EntityKey, head: bytes, document: documents.Contact) -> PutContact:
-    body = _encode(document)
-    # What `contact_summary` shows: `{"id":…` in 44 bytes, and the fields behind `,"organization_id":…` in 57. No text
-    # of a user holds this name of a field: a quote inside a text is always escaped.
-    fields_end = body.index(b',"custom_fields":')
-    summary = b"%b%b}" % (body[:44], body[101:fields_end])
-    rest = content_hash(body) + content_hash(summary) + fields_end.to_bytes(3, "little")
-    return PutContact(key.organization_id, key.id, head + rest + body)
+def _contact_summary_hash(body: bytes) -> bytes:
+    """The hash of what `contact_summary` shows, and where its fields end in the body."""
+    # No text of a user holds this name of a field: a quote inside a text is always escaped.
+    fields_end = body.index(_AFTER_SUMMARY)
+    summary = b"%b%b}" % (body[BODY_ID], body[BODY_ORGANIZATION_ID.stop : fields_end])
+    return content_hash(summary) + fields_end.to_bytes(3, "little")
 
 
 def _put_api_key(key: EntityKey, head: bytes, api_key: events.ApiKey) -> PutApiKey:
-    # 0 stands for "never": an expiry before 1970 has passed all the same.
+    # 0 means "never", so an expiry before 1970 becomes 1: it has passed as well.
     expiry = max(1, milliseconds(api_key.expires_at)) if api_key.expires_at else 0
     record = organization_tag(key.organization_id).encode() + expiry.to_bytes(6, "little")
     return PutApiKey(
@@ -185,17 +195,11 @@ def _put_api_key(key: EntityKey, head: bytes, api_key: events.ApiKey) -> PutApiK
 
 
 def _delete(kind: Kind, key: EntityKey, head: bytes) -> Intent:
-    match kind:
-        case Kind.LEAD:
-            return DeleteLead(key.organization_id, key.id, head)
-        case Kind.CONTACT:
-            return DeleteContact(key.organization_id, key.id, head)
-        case Kind.ORGANIZATION:
-            return PutOrganization(key.organization_id, head, b"")
-        case Kind.API_KEY:
-            return DeleteApiKey(key.organization_id, key.id, head)
-        case _:
-            assert_never(kind)
+    if kind is ORGANIZATION:
+        return PutOrganization(key.organization_id, head, b"")
+    if kind is API_KEY:
+        return DeleteApiKey(key.organization_id, key.id, head)
+    return DeleteDocument(cast(Resource, kind), key.organization_id, key.id, head)
 
 
 def _access(organization: events.Organization) -> bytes:
@@ -210,3 +214,11 @@ def _access(organization: events.Organization) -> bytes:
 def _head(state: bytes, change: Change, record: Record) -> bytes:
     version = change.entity.version if change.entity else 0
     return write_head(state, version, record.offset, record.partition, change.time)
+
+
+_DOCUMENTS: dict[Resource, Callable[[Any], msgspec.Struct]] = {CONTACT: contact_document, LEAD: lead_document}
+if _missing := [resource.noun for resource in RESOURCES if resource not in _DOCUMENTS]:
+    raise TypeError(f"projector/mapping.py has no function in _DOCUMENTS for: {', '.join(_missing)}")
+
+_SUMMARY = documents.ContactSummary.__struct_fields__
+_AFTER_SUMMARY = b',"%b":' % _field_after_summary(documents.Contact.__struct_fields__, _SUMMARY).encode()

@@ -1,27 +1,12 @@
 """A Kafka record in the form that the projector uses."""
 
-from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
 
 from projector.errors import BadRecord
 from schemas.fields import UUID_AS_0, digits_as_0
-
-
-class Kind(StrEnum):
-    """The kinds of entity. The value is the name of the topic without its prefix."""
-
-    __hash__ = str.__hash__  # Enum's own is a Python function, and each record is looked up by its kind
-
-    LEAD = "leads"
-    CONTACT = "contacts"
-    ORGANIZATION = "organizations"
-    API_KEY = "api-keys"
-
-
-DOCUMENT_KINDS = (Kind.LEAD, Kind.CONTACT)
-ACCESS_KINDS = (Kind.ORGANIZATION, Kind.API_KEY)
+from schemas.resources import ORGANIZATION, Kind
 
 
 class Partition(NamedTuple):
@@ -53,6 +38,7 @@ class EntityKey(msgspec.Struct, frozen=True, gc=False):
 
 _LOWER_CASE = digits_as_0("0123456789abcdef")
 _ENTITY_KEY = UUID_AS_0 + b":" + UUID_AS_0
+_UUID_LENGTH = len(UUID_AS_0)
 
 
 def entity_key(record: Record) -> EntityKey:
@@ -62,9 +48,9 @@ def entity_key(record: Record) -> EntityKey:
     events of one entity would have no order.
     """
     key = record.key or b""
-    is_organization = record.kind is Kind.ORGANIZATION
+    is_organization = record.kind is ORGANIZATION
     if key.translate(_LOWER_CASE) != (UUID_AS_0 if is_organization else _ENTITY_KEY):
         shape = "<organization_id>" if is_organization else "<organization_id>:<entity_id>"
         raise BadRecord(f"the message key is not {shape} with ids in lower case")
     text = key.decode()
-    return EntityKey(text[:36], text[-36:])
+    return EntityKey(text[:_UUID_LENGTH], text[-_UUID_LENGTH:])

@@ -1,14 +1,14 @@
-"""What is right: the documents that a list of records means, as a pure function (the first promise of the design).
+"""The documents that follow from a list of records, as a pure function (the first promise of the design).
 
-Nothing of it is shared with the scripts that write to Redis. Tests compare Redis with it byte for byte, and `verify`
-audits a generation with it.
+It shares nothing with the scripts that write to Redis. Tests compare Redis with it byte for byte, and `verify` audits a
+generation with it.
 
-The newest event of an entity decides, whatever order the partitions were read in:
+The newest event of an entity decides, in whatever order the partitions were read:
 
 - An event with a version is newer than one with a lower version.
-- A tombstone has no version: it comes after what stands before it in its partition; against another partition (their
-  number was raised in between) the times decide. It keeps the version before it, which an event that brings the entity
-  back must exceed.
+- A tombstone has no version. It is newer than the records before it in its partition. Compared with a record of another
+  partition (after partitions were added), the later time wins. It keeps the version before it, and an event that
+  creates the entity again must have a higher one.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,12 +19,13 @@ import msgspec
 from projector import mapping
 from projector.change import Change, read
 from projector.errors import BadRecord
-from projector.record import Kind, Record
+from projector.record import Record
 from schemas import documents, events
+from schemas.resources import CONTACT, ORGANIZATION, Kind, Resource
 
 Entity = tuple[Kind, str, str]
 """Kind, organization, id."""
-Document = documents.Lead | documents.Contact | None
+Document = msgspec.Struct | None
 
 
 class Newest(msgspec.Struct, frozen=True, gc=False):
@@ -89,7 +90,7 @@ class Reference:
 
     def is_erased(self, organization_id: str) -> bool:
         """Is the organization deleted, and everything of it?"""
-        organization = self._newest.get((Kind.ORGANIZATION, organization_id, organization_id))
+        organization = self._newest.get((ORGANIZATION, organization_id, organization_id))
         return organization is not None and not organization.live
 
     def _whole(self, entity: Entity) -> Document:
@@ -100,7 +101,7 @@ class Reference:
             return None
         if not isinstance(found.document, documents.Lead):
             return cast(Document, found.document)
-        contact = self._newest.get((Kind.CONTACT, organization_id, found.document.contact_id))
+        contact = self._newest.get((CONTACT, organization_id, found.document.contact_id))
         summary = (
             mapping.contact_summary(cast(documents.Contact, contact.document)) if contact and contact.live else None
         )
@@ -116,12 +117,9 @@ def documents_of(records: Iterable[Record]) -> dict[Entity, bytes]:
 
 
 def _document(change: Change) -> Document:
-    match change.entity:
-        case events.Lead() as lead:
-            return mapping.lead_document(lead)
-        case events.Contact() as contact:
-            return mapping.contact_document(contact)
-    return None
+    if not isinstance(change.kind, Resource) or isinstance(change.entity, events.Deleted | None):
+        return None
+    return cast(Document, mapping.document(change.kind, change.entity))
 
 
 def is_newer(found: Newest, before: Newest) -> bool:

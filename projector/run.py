@@ -12,10 +12,10 @@ from projector.errors import Unavailable
 from projector.ledger.ledger import Ledger
 from projector.line.line import Line
 from projector.mapping import VERSION
-from projector.record import ACCESS_KINDS, DOCUMENT_KINDS
 from projector.redis.store import Store
 from projector.stop import Stop
 from projector.upkeep.keeper import Keeper
+from schemas.resources import ACCESS_KINDS, RESOURCES
 from schemas.settings import ProjectorSettings, effective
 from telemetry.metrics_server import Health, MetricsServer
 
@@ -29,7 +29,7 @@ async def run(settings: ProjectorSettings) -> None:
     store = Store(settings)
     lines = [
         Line("access", settings, ACCESS_KINDS, f"{settings.group_id}.access", store, Ledger(store)),
-        Line("documents", settings, DOCUMENT_KINDS, settings.group_id, store, Ledger(store)),
+        Line("documents", settings, RESOURCES, settings.group_id, store, Ledger(store)),
     ]
     metrics = _metrics(settings, lines)
     try:

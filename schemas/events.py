@@ -114,9 +114,6 @@ class ApiKey(Entity, frozen=True, kw_only=True):
     expires_at: Timestamp | None = None
 
 
-Data = Lead | Contact | Organization | ApiKey | Deleted
-
-
 class CloudEvent(Struct, frozen=True, kw_only=True, tag_field="type"):
     """The envelope in structured mode. `time` is optional in CloudEvents; if absent, the record's timestamp is used."""
 
@@ -125,35 +122,3 @@ class CloudEvent(Struct, frozen=True, kw_only=True, tag_field="type"):
     source: Annotated[str, Meta(min_length=1)]
     time: Timestamp | None = None
     datacontenttype: str | None = None
-
-
-class LeadChanged(CloudEvent, frozen=True, kw_only=True, tag="crm.lead.changed"):
-    data: Lead
-
-
-class LeadDeleted(CloudEvent, frozen=True, kw_only=True, tag="crm.lead.deleted"):
-    data: Deleted
-
-
-class ContactChanged(CloudEvent, frozen=True, kw_only=True, tag="crm.contact.changed"):
-    data: Contact
-
-
-class ContactDeleted(CloudEvent, frozen=True, kw_only=True, tag="crm.contact.deleted"):
-    data: Deleted
-
-
-class OrganizationChanged(CloudEvent, frozen=True, kw_only=True, tag="crm.organization.changed"):
-    data: Organization
-
-
-class OrganizationDeleted(CloudEvent, frozen=True, kw_only=True, tag="crm.organization.deleted"):
-    data: Deleted
-
-
-class ApiKeyChanged(CloudEvent, frozen=True, kw_only=True, tag="crm.api_key.changed"):
-    data: ApiKey
-
-
-class ApiKeyDeleted(CloudEvent, frozen=True, kw_only=True, tag="crm.api_key.deleted"):
-    data: Deleted

@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
+from schemas.envelopes import ENVELOPES
 from schemas.events import CloudEvent
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -15,7 +16,8 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 def event_types() -> dict[str, type[CloudEvent]]:
     """The Struct of each event type, by its `type`."""
-    return {str(struct.__struct_config__.tag): struct for struct in CloudEvent.__subclasses__()}
+    structs = [struct for envelopes in ENVELOPES.values() for struct in envelopes]
+    return {str(struct.__struct_config__.tag): struct for struct in structs}
 
 
 def event_schemas() -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""How values lie in Redis: a small binary head, then the JSON bytes that are served as they are.
+"""The layout of values in Redis: a small binary head, then the JSON bytes that are served unchanged.
 
 Every entity's value begins with the same 22 bytes, little-endian; Lua reads them as `<c1I7I6I2I6`:
 
@@ -11,23 +11,24 @@ Every entity's value begins with the same 22 bytes, little-endian; Lua reads the
 
 A live document goes on with:
 
-    22  6  tag: hash of the document without the contact summary inside
-    28  6  mark: hash of the contact summary (a lead's: of the one it shows); zeros where there is none
-    lead:     34  3  where the contact's value begins in the body    37  3  its length    40  body
-    contact:  34  3  where the summary's fields end in the body
-              37  28 first lead: mark of the summary that it shows, and its short id; zeros for none    65  body
+    22  6  body hash: of the document without the contact summary inside
+    28  6  summary hash: of the contact summary (of a lead: the one that it shows); zeros if there is none
+    lead:     34  3  offset of the contact summary in the body    37  3  its length    40  body
+    contact:  34  3  where the fields of the summary end in the body
+              37  28 first lead: hash of the summary that it shows, and its short id; zeros for none    65  body
+    others:   34  body
 
-Tag and mark together are the ETag: they come from the content alone, so that a rebuild answers the same. The
-mark is also the score in the index of a contact's leads: those with another score are still to be brought up to date.
+Both hashes together are the ETag. They depend on the content alone, so a rebuild does not change them. The summary
+hash is also the score in the index of a contact's leads: leads with another score still have to be updated.
 
 An organization goes on with:
 
-    22  1  work due: `-` none, `E` erase its keys (deleted), `R` replay its topics (created again after a delete)
+    22  1  job due: `-` none, `E` erase its keys (deleted), `R` reapply its records (recreated after a delete)
     23  1  API access: `1` or `0`
-    24  16 key quota, key window, organization quota, organization window: 4 bytes each, 0 where the setting holds
+    24  16 key quota, key window, organization quota, organization window: 4 bytes each, 0 if the setting applies
 
-An API key's entity goes on with its hash (64 hex digits) at 22. What the API looks up by that hash exists only
-while the key is active, and is no entity:
+The entity of an API key goes on with its hash (64 hex digits) at 22. The record that the API looks up by that hash
+exists only while the key is active, and has no head:
 
     0  22  organization, base62: what the key may read
     22  6  expiry, milliseconds since 1970; 0 for never
@@ -40,22 +41,75 @@ import msgspec
 from xxhash import xxh3_64_digest
 
 STATE_LIVE = 76  # ord("L"): indexing bytes gives a number
-TAGS = slice(22, 34)
-LEAD_BODY = 40
-CONTACT_BODY = 65
-FIRST_LEAD = slice(37, 65)
 HEAD = 22
-_HEAD = Struct("<QQQ").pack
+HEAD_FORMAT = "<c1I7I6I2I6"
+"""State, version, offset, partition and time, for `struct.unpack` of Lua."""
+VERSION = slice(1, 8)
+COORDINATES = slice(8, 16)
+"""Offset and partition of the event, as one number of 8 bytes."""
+TIME = slice(16, HEAD)
 HASH_BYTES = 6
+SHORT_ID = 22
+"""Length of an id in names and indexes (`schemas.names.short_id`)."""
+BODY_HASH = slice(22, 28)
+SUMMARY_HASH = slice(28, 34)
+ETAG = slice(22, 34)
+
+LEAD_SUMMARY_PLACE = slice(34, 40)
+"""Offset and length of the summary in the body, 3 bytes each."""
+LEAD_BODY = 40
+SUMMARY_FIELDS_STOP = slice(34, 37)
+"""Where the fields of the summary end in the body of a contact, 3 bytes."""
+FIRST_LEAD = slice(37, 65)
+CONTACT_BODY = 65
+PLAIN_BODY = 34
+"""Of a resource without links."""
+
+# The ids come first in every body and have a fixed length, so that they are found by position.
+BODY_ID = slice(0, 44)
+BODY_ORGANIZATION_ID = slice(44, 101)
+LEAD_CONTACT_ID = slice(116, 152)
+"""In the body of a lead."""
+STORED_CONTACT_ID = slice(LEAD_BODY + LEAD_CONTACT_ID.start, LEAD_BODY + LEAD_CONTACT_ID.stop)
+"""In the stored value of a lead."""
+
+JOB_DUE = slice(22, 23)
+ACCESS = slice(23, 24)
+LIMITS = slice(24, 40)
+API_KEY_HASH = 22
+KEY_ORGANIZATION = slice(0, 22)
+"""In the record of an active key, which has no head."""
+KEY_EXPIRY = slice(22, 28)
+
 NO_CONTACT = bytes(HASH_BYTES)
+_HEAD = Struct("<QQQ").pack
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-# Both ids stand first in every body and have a fixed length, so Lua finds them by position.
-LEAD_CONTACT_ID = slice(116, 152)
+_FOR_LUA = (
+    *("HEAD", "HEAD_FORMAT", "HASH_BYTES", "SHORT_ID", "SUMMARY_HASH", "ETAG", "LEAD_SUMMARY_PLACE", "LEAD_BODY"),
+    *("SUMMARY_FIELDS_STOP", "FIRST_LEAD", "CONTACT_BODY", "BODY_ID", "BODY_ORGANIZATION_ID", "LEAD_CONTACT_ID"),
+    *("STORED_CONTACT_ID", "JOB_DUE", "ACCESS", "LIMITS", "KEY_ORGANIZATION", "KEY_EXPIRY"),
+)
+
+
+def lua_constants() -> str:
+    """Returns a line of Lua that declares the constants of this module, to put before a script.
+
+    A slice becomes two constants: `FIRST_LEAD` and `FIRST_LEAD_END`, the first and the last place counted from 1, as
+    `string.sub` takes them.
+    """
+    constants: dict[str, str] = {}
+    for name in _FOR_LUA:
+        match globals()[name]:
+            case slice(start=start, stop=stop):
+                constants |= {name: str(start + 1), f"{name}_END": str(stop)}
+            case value:
+                constants[name] = f"'{value}'" if isinstance(value, str) else str(value)
+    return f"local {', '.join(constants)} = {', '.join(constants.values())}\n"
 
 
 class Head(msgspec.Struct, frozen=True):
-    """The first 22 bytes of a value: which event it shows."""
+    """The first 22 bytes of a value: the event that it shows."""
 
     live: bool
     version: int
@@ -66,17 +120,22 @@ class Head(msgspec.Struct, frozen=True):
 
 
 def read_head(value: bytes) -> Head:
-    """Read the head of any entity's value. Raises ValueError where it is too short to be one."""
+    """Read the head of any entity's value. Raises ValueError if the value is too short."""
     if len(value) < HEAD:
-        raise ValueError(f"a value of {len(value)} bytes is no entity of ours")
+        raise ValueError(f"a value of {len(value)} bytes does not begin with a head")
     number = int.from_bytes
     return Head(
         value[0] == STATE_LIVE,
-        number(value[1:8], "little"),
+        number(value[VERSION], "little"),
         number(value[8:14], "little"),
         number(value[14:16], "little"),
-        number(value[16:22], "little"),
+        number(value[TIME], "little"),
     )
+
+
+def coordinates(offset: int, partition: int) -> bytes:
+    """Returns the bytes of a head that say where in its topic the event is: `COORDINATES`."""
+    return (offset | partition << 48).to_bytes(8, "little")
 
 
 def write_head(state: bytes, version: int, offset: int, partition: int, time: int) -> bytes:

@@ -35,12 +35,15 @@ from uuid import UUID
 
 from schemas import base62
 from schemas.api_keys import organization_tag
+from schemas.layouts import SHORT_ID
+from schemas.resources import RESOURCES, Resource
 
 SLOTS = 16_384
 HOME = b"ledger"
 """The hash tag of what there is one of, whatever the number of shards."""
 
 PREFIX = b"lv:"
+_START = b"lv:{"
 GENERATIONS = b"lv:generations"
 POSITIONS = b"lv:{ledger}:positions"
 COPIES = "copies"
@@ -52,7 +55,7 @@ JOBS = b"lv:tasks"
 
 def short_id(uuid: str) -> bytes:
     """A canonical UUID in 22 base64 characters; b64 in C is five times as fast as base62 in Python."""
-    return b2a_base64(bytes.fromhex(uuid.replace("-", "")))[:22]
+    return b2a_base64(bytes.fromhex(uuid.replace("-", "")))[:SHORT_ID]
 
 
 def long_id(short: bytes) -> str:
@@ -68,12 +71,12 @@ def organization(organization_id: str) -> bytes:
 
 def tagged(tag: str) -> bytes:
     """`organization`, from the 22 characters inside an API key."""
-    return b"lv:{%b}" % tag.encode()
+    return b"%b%b}" % (_START, tag.encode())
 
 
 def organization_id(owner: bytes) -> str:
     """The UUID that `organization` was made of."""
-    return str(UUID(int=base62.decode(owner[4:26].decode())))
+    return str(UUID(int=base62.decode(owner[len(_START) : -1].decode())))
 
 
 def api_key(owner: bytes, key_hash: str) -> bytes:
@@ -92,22 +95,19 @@ def key_limit(owner: bytes, key_hash: str) -> bytes:
     return owner + b"q" + key_hash.encode()
 
 
-def document(owner: bytes, generation: int, letter: bytes, entity_id: str) -> bytes:
-    """A document of any resource. `letter` is that of the resource: `l` lead, `c` contact."""
-    return b"%b%d%b%b" % (owner, generation, letter, short_id(entity_id))
+def document(resource: Resource, owner: bytes, generation: int, entity_id: str) -> bytes:
+    """A document of a resource, or the marker of a deleted one."""
+    return b"%b%d%b%b" % (owner, generation, resource.letter, short_id(entity_id))
 
 
-def lead(owner: bytes, generation: int, lead_id: str) -> bytes:
-    return b"%b%dl%b" % (owner, generation, short_id(lead_id))
-
-
-DOCUMENT = re.compile(rb"(lv:\{[0-9A-Za-z]{22}\})(\d+)([lci])(.{22})", re.DOTALL)
-"""A name of a generation: owner, generation, kind, short id."""
+_LETTERS = b"".join(resource.letter for resource in RESOURCES) + b"i"
+IN_GENERATION = re.compile(rb"(lv:\{[0-9A-Za-z]{22}\})(\d+)([%b])(.{22})" % _LETTERS, re.DOTALL)
+"""A name of a generation: owner, generation, letter of the resource (`i` for an index), short id."""
 
 
 def of_generation(generation: int) -> bytes:
     """The pattern of all names of a generation."""
-    return b"lv:{*}%d[lci]*" % generation
+    return b"lv:{*}%d[%b]*" % (generation, _LETTERS)
 
 
 def of_organization(owner: bytes) -> bytes:
@@ -115,8 +115,8 @@ def of_organization(owner: bytes) -> bytes:
     return owner + b"?*"
 
 
-def lead_by_short_id(owner: bytes, generation: int, lead_id: bytes) -> bytes:
-    return b"%b%dl%b" % (owner, generation, lead_id)
+def document_by_short_id(resource: Resource, owner: bytes, generation: int, entity_id: bytes) -> bytes:
+    return b"%b%d%b%b" % (owner, generation, resource.letter, entity_id)
 
 
 def lead_with_contact(owner: bytes, generation: int, lead_id: bytes, contact_id: bytes) -> list[bytes]:
@@ -129,10 +129,6 @@ def contact_with_leads(owner: bytes, generation: int, contact_id: bytes) -> list
     """A contact and the contact's leads, from a short id."""
     start = b"%b%d" % (owner, generation)
     return [start + b"c" + contact_id, start + b"i" + contact_id]
-
-
-def contact(owner: bytes, generation: int, contact_id: str) -> bytes:
-    return b"%b%dc%b" % (owner, generation, short_id(contact_id))
 
 
 def contact_leads(owner: bytes, generation: int, contact_id: str) -> bytes:

@@ -6,10 +6,10 @@ from uuid import UUID
 
 import msgspec
 
-from projector.record import Kind, Record
-from schemas import api_keys
+from projector.record import Record
+from schemas import api_keys, resources
+from schemas.envelopes import event_type
 
-TYPES = {Kind.LEAD: "lead", Kind.CONTACT: "contact", Kind.ORGANIZATION: "organization", Kind.API_KEY: "api_key"}
 _BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 
 Json = dict[str, Any]
@@ -39,7 +39,7 @@ def at_ms(seconds: float) -> int:
 class Message(msgspec.Struct, frozen=True):
     """What a producer hands to Kafka. `value` is None for a tombstone."""
 
-    kind: Kind
+    kind: resources.Kind
     key: bytes
     value: bytes | None
     headers: tuple[tuple[str, bytes], ...] = ()
@@ -50,25 +50,25 @@ class Message(msgspec.Struct, frozen=True):
         """The message at its place in Kafka."""
         timestamp = at_ms(self.seconds)
         return Record(
-            f"{prefix}{self.kind}", partition, offset, timestamp, self.key, self.value, self.headers, self.kind
+            f"{prefix}{self.kind.topic}", partition, offset, timestamp, self.key, self.value, self.headers, self.kind
         )
 
 
 def lead(version: int = 1, *, seconds: float = 0, **fields: Any) -> Message:
     """A lead as it is from now on. `fields` replace those of `lead_data`."""
-    return changed(Kind.LEAD, lead_data(version=version, **fields), seconds)
+    return changed(resources.LEAD, lead_data(version=version, **fields), seconds)
 
 
 def contact(version: int = 1, *, seconds: float = 0, **fields: Any) -> Message:
-    return changed(Kind.CONTACT, contact_data(version=version, **fields), seconds)
+    return changed(resources.CONTACT, contact_data(version=version, **fields), seconds)
 
 
 def organization(version: int = 1, *, seconds: float = 0, **fields: Any) -> Message:
-    return changed(Kind.ORGANIZATION, organization_data(version=version, **fields), seconds)
+    return changed(resources.ORGANIZATION, organization_data(version=version, **fields), seconds)
 
 
 def api_key(version: int = 1, *, seconds: float = 0, **fields: Any) -> Message:
-    return changed(Kind.API_KEY, api_key_data(version=version, **fields), seconds)
+    return changed(resources.API_KEY, api_key_data(version=version, **fields), seconds)
 
 
 def lead_data(**fields: Any) -> Json:
@@ -96,7 +96,11 @@ def key_hash(number: int) -> str:
 
 
 def deleted(
-    kind: Kind, version: int, entity_id: str | None = None, organization_id: str = ORGANIZATION, seconds: float = 0
+    kind: resources.Kind,
+    version: int,
+    entity_id: str | None = None,
+    organization_id: str = ORGANIZATION,
+    seconds: float = 0,
 ) -> Message:
     """The event that an entity of this kind is no more."""
     entity_id = entity_id or _default_id(kind, organization_id)
@@ -105,24 +109,24 @@ def deleted(
 
 
 def tombstone(
-    kind: Kind, entity_id: str | None = None, organization_id: str = ORGANIZATION, seconds: float = 0
+    kind: resources.Kind, entity_id: str | None = None, organization_id: str = ORGANIZATION, seconds: float = 0
 ) -> Message:
     """A null value: the entity of its key is no more."""
     key = message_key(kind, organization_id, entity_id or _default_id(kind, organization_id))
     return Message(kind, key, None, seconds=seconds)
 
 
-def changed(kind: Kind, data: Json, seconds: float = 0, verb: str = "changed") -> Message:
+def changed(kind: resources.Kind, data: Json, seconds: float = 0, verb: str = "changed") -> Message:
     """A structured event with this `data`."""
     event = {**envelope(kind, seconds, verb), "data": data}
     key = message_key(kind, str(data.get("organization_id")), str(data.get("id")))
     return Message(kind, key, msgspec.json.encode(event), seconds=seconds)
 
 
-def envelope(kind: Kind, seconds: float = 0, verb: str = "changed") -> Json:
+def envelope(kind: resources.Kind, seconds: float = 0, verb: str = "changed") -> Json:
     """What a structured event holds besides `data`."""
     attributes = {"specversion": "1.0", "id": "e1", "source": "/crm", "time": at(seconds)}
-    return {"type": f"crm.{TYPES[kind]}.{verb}", **attributes}
+    return {"type": event_type(kind, verb), **attributes}
 
 
 def binary(message: Message) -> Message:
@@ -133,8 +137,8 @@ def binary(message: Message) -> Message:
     return msgspec.structs.replace(message, value=value, headers=(*headers, ("content-type", b"application/json")))
 
 
-def message_key(kind: Kind, organization_id: str, entity_id: str) -> bytes:
-    whole = organization_id if kind is Kind.ORGANIZATION else f"{organization_id}:{entity_id}"
+def message_key(kind: resources.Kind, organization_id: str, entity_id: str) -> bytes:
+    whole = organization_id if kind is resources.ORGANIZATION else f"{organization_id}:{entity_id}"
     return whole.encode()
 
 
@@ -142,5 +146,10 @@ def _entity(entity_id: str) -> Json:
     return {"id": entity_id, "organization_id": ORGANIZATION, "version": 1}
 
 
-def _default_id(kind: Kind, organization_id: str) -> str:
-    return {Kind.LEAD: LEAD, Kind.CONTACT: CONTACT, Kind.ORGANIZATION: organization_id, Kind.API_KEY: API_KEY}[kind]
+def _default_id(kind: resources.Kind, organization_id: str) -> str:
+    return {
+        resources.LEAD: LEAD,
+        resources.CONTACT: CONTACT,
+        resources.ORGANIZATION: organization_id,
+        resources.API_KEY: API_KEY,
+    }[kind]

@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from projector.record import Kind, Record
+from projector.record import Record
 from projector.reference import Entity
+from schemas import resources
 from tests import crm
 from tests.crm import Message
 
@@ -37,17 +38,17 @@ class Happening(msgspec.Struct, frozen=True):
 class History(msgspec.Struct):
     """The topics, by kind and partition: records in the order of their offsets."""
 
-    partitions: dict[tuple[Kind, int], list[Record]] = {}
+    partitions: dict[tuple[resources.Kind, int], list[Record]] = {}
 
     def records(self) -> list[Record]:
         """All records, partition after partition."""
         return [record for records in self.partitions.values() for record in records]
 
-    def of(self, kinds: Collection[Kind]) -> "History":
+    def of(self, kinds: Collection[resources.Kind]) -> "History":
         """The topics of these kinds alone."""
         return History({place: records for place, records in self.partitions.items() if place[0] in kinds})
 
-    def at(self, kind: Kind, partition: int, offset: int) -> Record:
+    def at(self, kind: resources.Kind, partition: int, offset: int) -> Record:
         return self.partitions[kind, partition][offset]
 
     def add(self, message: Message, partition: int) -> None:
@@ -67,10 +68,10 @@ class History(msgspec.Struct):
 def _entities() -> list[Entity]:
     found: list[Entity] = []
     for organization_id in ORGANIZATIONS:
-        found += [(Kind.LEAD, organization_id, lead_id) for lead_id in LEADS]
-        found += [(Kind.CONTACT, organization_id, contact_id) for contact_id in CONTACTS]
-        found += [(Kind.API_KEY, organization_id, key_id) for key_id in API_KEYS]
-        found.append((Kind.ORGANIZATION, organization_id, organization_id))
+        found += [(resources.LEAD, organization_id, lead_id) for lead_id in LEADS]
+        found += [(resources.CONTACT, organization_id, contact_id) for contact_id in CONTACTS]
+        found += [(resources.API_KEY, organization_id, key_id) for key_id in API_KEYS]
+        found.append((resources.ORGANIZATION, organization_id, organization_id))
     return found
 
 
@@ -133,14 +134,14 @@ def _message(happening: Happening, version: int, second: int) -> Message:
     return _changed(kind, version, happening.choice, ids)
 
 
-def _changed(kind: Kind, version: int, choice: int, ids: dict[str, Any]) -> Message:
+def _changed(kind: resources.Kind, version: int, choice: int, ids: dict[str, Any]) -> Message:
     match kind:
-        case Kind.LEAD:
+        case resources.LEAD:
             contact_id = (*CONTACTS, crm.uuid(0xC3))[choice]
             return crm.lead(version, contact_id=contact_id, referrer=f"version {version}", **ids)
-        case Kind.CONTACT:
+        case resources.CONTACT:
             return crm.contact(version, first_name=("Ada", "Grace", "Zoë")[choice], **ids)
-        case Kind.ORGANIZATION:
+        case resources.ORGANIZATION:
             return crm.organization(version, api_access=choice > 0, **ids)
         case _:
             hash_ = crm.key_hash(int(ids["id"][-2:], 16) * 10 + min(choice, 1))
@@ -155,14 +156,18 @@ def traffic(seed: int, events: int, *, contacts: int = 40, leads: int = 150) -> 
     random = Random(seed)
     versions: dict[Entity, int] = {}
     for number in range(events):
-        kind = random.choices([Kind.LEAD, Kind.CONTACT], [3, 1])[0]
-        pool = _lead_id if kind is Kind.LEAD else _contact_id
-        entity = (kind, random.choice(ORGANIZATIONS), pool(random.randrange(leads if kind is Kind.LEAD else contacts)))
+        kind = random.choices([resources.LEAD, resources.CONTACT], [3, 1])[0]
+        pool = _lead_id if kind is resources.LEAD else _contact_id
+        entity = (
+            kind,
+            random.choice(ORGANIZATIONS),
+            pool(random.randrange(leads if kind is resources.LEAD else contacts)),
+        )
         versions[entity] = versions.get(entity, seed * 100_000) + random.randint(1, 3)
         verb = random.choices(["changed", "deleted", "tombstone"], [20, 2, 1])[0]
         happening = Happening(entity, verb, 0, 0, moved=False)
         message = _message(happening, versions[entity], number)
-        if verb == "changed" and kind is Kind.LEAD:
+        if verb == "changed" and kind is resources.LEAD:
             contact_id = _contact_id(random.randrange(contacts))
             ids = {"id": entity[2], "organization_id": entity[1], "contact_id": contact_id}
             message = crm.lead(versions[entity], seconds=number, referrer=f"event {number}", **ids)

@@ -11,8 +11,9 @@ import msgspec
 from projector import mapping
 from projector.change import read
 from projector.errors import BadRecord
-from projector.record import Kind, Record
+from projector.record import Record
 from projector.reference import documents_of
+from schemas import resources
 from schemas.json_schema import event_schemas
 from schemas.openapi.document import document
 from tests import crm
@@ -37,7 +38,7 @@ VALID = [
     ),
     crm.organization(rate_limits={"key": {"quota": 1, "window_seconds": 1}}),
     crm.api_key(expires_at=crm.at(1), name=SECRET),
-    crm.deleted(Kind.LEAD, 2),
+    crm.deleted(resources.LEAD, 2),
 ]
 VALID += [crm.binary(message) for message in VALID]
 
@@ -110,8 +111,9 @@ def _no_number(text: str) -> Any:
 
 
 @cache
-def _of_documents(kind: Kind) -> jsonschema_rs.Validator:
-    name = {Kind.LEAD: "Lead", Kind.CONTACT: "Contact"}[kind]
+def _of_documents(kind: resources.Kind) -> jsonschema_rs.Validator:
+    assert isinstance(kind, resources.Resource)
+    name = kind.document.__name__
     components = document()["components"]
     return jsonschema_rs.validator_for({"$ref": f"#/components/schemas/{name}", "components": components})
 

@@ -12,10 +12,12 @@ from api.errors import ErrorReply
 from api.redis.generation import LiveGeneration
 from api.redis.servers import Servers
 from schemas import names
+from schemas.layouts import lua_constants
+from schemas.resources import Resource
 from schemas.settings import ApiSettings, limit
 
-_SCRIPT = resources.files("api.redis").joinpath("lua", "serve.lua").read_bytes()
-_SHA = hashlib.sha1(_SCRIPT, usedforsecurity=False).hexdigest().encode()
+SCRIPT = lua_constants().encode() + resources.files("api.redis").joinpath("lua", "serve.lua").read_bytes()
+_SHA = hashlib.sha1(SCRIPT, usedforsecurity=False).hexdigest().encode()
 _HEAD = struct.Struct("<HQIIIQIIIQQBB")
 _NOT_FOUND = (401, 403, 404)
 """Statuses of a key, an organization or a document that Redis does not hold."""
@@ -63,12 +65,13 @@ class Store:
         self._servers = servers
         self._generation = generation
 
-    async def serve(self, caller: Credentials, letter: bytes, record_id: str | None, tags: tuple[bytes, ...]) -> Reply:
+    async def serve(
+        self, caller: Credentials, resource: Resource, record_id: str | None, tags: tuple[bytes, ...]
+    ) -> Reply:
         """Check the key, charge both rate limits and read a document, in one atomic step.
 
-        `letter` is that of the resource in names. `record_id` is None if the path does not hold a UUID: the request is
-        charged all the same, and the status is 400. Raises Unavailable, also if nothing is found because Redis was
-        emptied.
+        `record_id` is None if the path does not hold a UUID: the request is charged all the same, and the status is
+        400. Raises Unavailable, also if nothing is found because Redis was emptied.
         """
         generation = self._generation.current()
         if generation is None:
@@ -76,12 +79,12 @@ class Store:
         link = self._servers.link(caller.organization_tag)
         keys = [caller.active_key, caller.organization, caller.key_limit, caller.organization_limit]
         if record_id is not None:
-            keys.append(names.document(caller.organization, generation, letter, record_id))
+            keys.append(names.document(resource, caller.organization, generation, record_id))
         command = (b"EVALSHA", _SHA, len(keys), *keys, caller.organization_tag, *self._limits, *tags)
         try:
             packed = await link.call(*command)
         except ErrorReply as error:
-            packed = await self._servers.retry(error, link, caller.organization_tag, command, _SCRIPT)
+            packed = await self._servers.retry(error, link, caller.organization_tag, command, SCRIPT)
         reply = read_reply(packed)
         if reply.status in _NOT_FOUND:
             await self._generation.refresh()  # a Redis that was emptied a moment ago gives the same reply

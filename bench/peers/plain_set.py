@@ -13,11 +13,11 @@ import uvloop
 from redis.asyncio import Redis
 
 from bench.peers.consuming import Share, share_of_arguments, start_consumer
-from schemas import events
+from schemas.envelopes import ENVELOPES
+from schemas.resources import RESOURCES
 
 _decoders: dict[str, msgspec.json.Decoder[Any]] = {
-    "leads": msgspec.json.Decoder(events.LeadChanged),
-    "contacts": msgspec.json.Decoder(events.ContactChanged),
+    resource.topic: msgspec.json.Decoder(ENVELOPES[resource].changed) for resource in RESOURCES
 }
 
 

@@ -5,6 +5,9 @@ import re
 from collections.abc import Sequence
 from uuid import UUID
 
+from schemas.resources import AS_SPECIFIED, BY_NOUN, Resource
+
+_TOPICS = [resource.topic for resource in AS_SPECIFIED]
 _DEAD_LETTER_ACTIONS = {
     "list": "print a line for each",
     "show": "print each with its key and time",
@@ -17,9 +20,16 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse a command line, by default that of this process. Exits the process with code 2 if it is wrong."""
     parser = _parser()
     arguments = parser.parse_args(words)
-    if arguments.command == "rebuild" and (arguments.lead or arguments.contact) and not arguments.organization:
-        parser.error("--lead and --contact are rebuilt in place, and need their --organization")
+    if arguments.command == "rebuild" and entity(arguments) and not arguments.organization:
+        flags = " and ".join(f"--{noun}" for noun in BY_NOUN)
+        parser.error(f"{flags} are rebuilt in place, and need their --organization")
     return arguments
+
+
+def entity(arguments: argparse.Namespace) -> tuple[Resource, str] | None:
+    """Returns the resource and the id of the one entity that `rebuild` writes again in place; None if there is none."""
+    named = ((resource, getattr(arguments, resource.noun)) for resource in AS_SPECIFIED)
+    return next(((resource, id_) for resource, id_ in named if id_), None)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -33,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     about.add_argument("--json", action="store_true")
     entity = commands.add_parser("show", help="print a document and the events that wrote it")
-    entity.add_argument("kind", choices=["lead", "contact"])
+    entity.add_argument("kind", choices=list(BY_NOUN))
     entity.add_argument("organization", type=_uuid)
     entity.add_argument("id", type=_uuid)
     entity.add_argument("--json", action="store_true")
@@ -70,8 +80,8 @@ def _rebuild(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--organization", type=_uuid, help="write the documents of one organization again, in place")
     one = command.add_mutually_exclusive_group()
-    one.add_argument("--lead", type=_uuid, help="only this lead of the organization")
-    one.add_argument("--contact", type=_uuid, help="only this contact of the organization")
+    for noun in BY_NOUN:
+        one.add_argument(f"--{noun}", type=_uuid, help=f"only this {noun} of the organization")
     _forced(command)
     _compared(command)
 
@@ -110,8 +120,10 @@ def _uuid(text: str) -> str:
 
 
 def _field(text: str) -> str:
-    if not re.fullmatch(r"(leads|contacts)\.[a-z_]+", text):
-        raise argparse.ArgumentTypeError(f"{text!r}: write leads.FIELD or contacts.FIELD, such as leads.quote_total")
+    topic, _, field = text.partition(".")
+    if topic not in _TOPICS or not re.fullmatch("[a-z_]+", field):
+        forms = " or ".join(f"{topic}.FIELD" for topic in _TOPICS)
+        raise argparse.ArgumentTypeError(f"{text!r}: write {forms}, such as leads.quote_total")
     return text
 
 

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import os
 
+from projector.commands import arguments as arguments_of
 from projector.commands import preflight_view
 from projector.commands.operator import Operator
 from projector.commands.rebuild_progress import RebuildView
@@ -12,11 +13,11 @@ from projector.ledger import generations
 from projector.rebuild import drop, preflight, promote, replay
 from projector.rebuild.promote import Criteria
 from projector.rebuild.throttle import Throttle
-from projector.record import DOCUMENT_KINDS, Kind
 from projector.stop import Stop
 from projector.upkeep import reapply
 from projector.verify import audit, report
 from projector.verify.report import Report
+from schemas.resources import RESOURCES
 
 _NICENESS = 10
 
@@ -84,12 +85,8 @@ async def _replay(arguments: argparse.Namespace, operator: Operator, stop: Stop)
 
 
 async def _in_place(arguments: argparse.Namespace, operator: Operator) -> int:
-    kinds: tuple[Kind, ...] = DOCUMENT_KINDS
-    entity_id = None
-    if arguments.lead:
-        kinds, entity_id = (Kind.LEAD,), arguments.lead
-    elif arguments.contact:
-        kinds, entity_id = (Kind.CONTACT,), arguments.contact
+    resource, entity_id = arguments_of.entity(arguments) or (None, None)
+    kinds = [resource] if resource else RESOURCES
     count = await reapply.in_place(operator.store, operator.settings, arguments.organization, kinds, entity_id)
     operator.console.print(f"{count:,} records replayed in place")
     if not count:

@@ -14,9 +14,9 @@ from projector.ledger.ledger import lag
 from projector.rebuild.preflight import duration
 from projector.rebuild.replay import Rebuild, progress
 from projector.rebuild.throttle import Throttle
-from projector.record import DOCUMENT_KINDS
 from projector.redis.store import Store
 from projector.stop import Stop
+from schemas.resources import RESOURCES
 from schemas.settings import ProjectorSettings
 
 _REFRESH_SECONDS = 0.5
@@ -36,7 +36,7 @@ class RebuildView:
 
     async def run(self, stop: Stop, console: Console) -> None:
         """Show the progress until `stop` is set, and then a last time."""
-        async with open_reader(self._settings, DOCUMENT_KINDS) as reader:
+        async with open_reader(self._settings, RESOURCES) as reader:
             if console.is_terminal:
                 await self._bar(reader, stop, console)
             else:

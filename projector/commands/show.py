@@ -1,6 +1,6 @@
 """Reads one entity as it is stored: the first thing to check if a reader reports a wrong document."""
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -9,9 +9,8 @@ from projector.ledger import generations
 from projector.redis.store import Store
 from projector.upkeep.redrive import all_dead_letters
 from schemas import names
-from schemas.layouts import CONTACT_BODY, LEAD_BODY, LEAD_CONTACT_ID, TAGS, Head, read_head
-
-EntityName = Literal["lead", "contact"]
+from schemas.layouts import ETAG, LEAD_CONTACT_ID, Head, read_head
+from schemas.resources import CONTACT, LEAD, Resource
 
 
 class StoredEntity(msgspec.Struct, frozen=True):
@@ -34,33 +33,33 @@ class Entity(msgspec.Struct, frozen=True):
     dead_letters: list[DeadLetter]
 
 
-async def read(store: Store, kind: EntityName, organization_id: str, entity_id: str) -> Entity:
+async def read(store: Store, resource: Resource, organization_id: str, entity_id: str) -> Entity:
     """Read an entity from every generation that is written. Raises Unavailable."""
     registry = await generations.read(store)
     owner = names.organization(organization_id)
     stored = []
     for generation in registry.written_generations:
-        entity = await _read_stored(store, kind, owner, generation, entity_id)
+        entity = await _read_stored(store, resource, owner, generation, entity_id)
         stored.append(msgspec.structs.replace(entity, live=generation == registry.live))
     key = f"{organization_id}:{entity_id}"
     dead_letters = [dead_letter for dead_letter in await all_dead_letters(store) if dead_letter.key == key]
     return Entity(stored, dead_letters)
 
 
-async def _read_stored(store: Store, kind: EntityName, owner: bytes, generation: int, entity_id: str) -> StoredEntity:
-    name = (names.lead if kind == "lead" else names.contact)(owner, generation, entity_id)
+async def _read_stored(store: Store, resource: Resource, owner: bytes, generation: int, entity_id: str) -> StoredEntity:
+    name = names.document(resource, owner, generation, entity_id)
     value = await _get(store, name)
     head = read_head(value) if value else None
     if value is None or head is None or not head.live:
         return StoredEntity(generation, False, name.decode(), head, None, None, None)
-    body = value[LEAD_BODY if kind == "lead" else CONTACT_BODY :]
-    contact = await _contact_head(store, owner, generation, body) if kind == "lead" else None
-    etag = f'W/"{value[TAGS].hex()}"'
+    body = value[resource.body :]
+    contact = await _contact_head(store, owner, generation, body) if resource is LEAD else None
+    etag = f'W/"{value[ETAG].hex()}"'
     return StoredEntity(generation, False, name.decode(), head, contact, etag, msgspec.json.decode(body))
 
 
 async def _contact_head(store: Store, owner: bytes, generation: int, body: bytes) -> Head | None:
-    value = await _get(store, names.contact(owner, generation, body[LEAD_CONTACT_ID].decode()))
+    value = await _get(store, names.document(CONTACT, owner, generation, body[LEAD_CONTACT_ID].decode()))
     return read_head(value) if value else None
 
 

@@ -4,20 +4,21 @@ from datetime import UTC, datetime
 
 from rich.console import Console
 
-from projector.commands.show import Entity, EntityName
+from projector.commands.show import Entity
 from schemas.layouts import Head
+from schemas.resources import CONTACT, LEAD, Resource
 
 
-def show(entity: Entity, kind: EntityName, topic_prefix: str, console: Console) -> None:
+def show(entity: Entity, resource: Resource, topic_prefix: str, console: Console) -> None:
     """Print what each generation holds of an entity, and its dead letters."""
     for stored in entity.generations:
         console.print(
             f"[bold]generation {stored.generation}[/]{' (live)' if stored.live else ''}  {stored.name}",
             soft_wrap=True,
         )
-        console.print(f"  event    {_coordinates(stored.event, f'{topic_prefix}{kind}s')}")
-        if kind == "lead":
-            console.print(f"  contact  {_coordinates(stored.contact, f'{topic_prefix}contacts')}")
+        console.print(f"  event    {_coordinates(stored.event, f'{topic_prefix}{resource.topic}')}")
+        if resource is LEAD:
+            console.print(f"  contact  {_coordinates(stored.contact, f'{topic_prefix}{CONTACT.topic}')}")
         if stored.etag:
             console.print(f"  etag     {stored.etag}", markup=False)
             console.print_json(data=stored.document)

@@ -14,9 +14,10 @@ from projector.ledger.checkpoint import Position
 from projector.ledger.generations import Registry
 from projector.ledger.ledger import read_stored
 from projector.mapping import VERSION
-from projector.record import Kind, Partition
+from projector.record import Partition
 from projector.redis.store import Store
 from schemas import names
+from schemas.resources import KINDS
 from schemas.settings import ProjectorSettings
 
 
@@ -62,7 +63,7 @@ class Status(msgspec.Struct, frozen=True):
 
 async def read(store: Store, settings: ProjectorSettings) -> Status:
     """Read the status from Redis and Kafka. Raises Unavailable."""
-    async with open_reader(settings, list(Kind)) as reader:
+    async with open_reader(settings, KINDS) as reader:
         # Right before the positions: records that are published in between would look like lag.
         ranges = await reader.range(await reader.partitions())
     registry = await generations.read(store)

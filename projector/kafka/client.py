@@ -10,7 +10,8 @@ from aiokafka.errors import KafkaError
 from aiokafka.helpers import create_ssl_context
 
 from projector.errors import Unavailable
-from projector.record import Kind, Record
+from projector.record import Record
+from schemas.resources import Kind
 from schemas.settings import ProjectorSettings
 
 # The longest time in milliseconds until a consumer notices new topics and partitions.
@@ -19,7 +20,7 @@ _METADATA_AGE_MS = 2000
 
 def topic(settings: ProjectorSettings, kind: Kind) -> str:
     """Returns the name of the topic of a kind."""
-    return f"{settings.topic_prefix}{kind.value}"
+    return f"{settings.topic_prefix}{kind.topic}"
 
 
 def records(messages: Iterable[Any], kind: Kind) -> list[Record]:

@@ -10,7 +10,8 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from projector.errors import Unavailable
 from projector.kafka.client import connection, consumer, errors, records, topic
-from projector.record import Kind, Partition, Record
+from projector.record import Partition, Record
+from schemas.resources import Kind
 from schemas.settings import ProjectorSettings
 
 

@@ -7,7 +7,8 @@ from aiokafka import ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
 
 from projector.kafka.client import consumer, errors, records, topic
-from projector.record import Kind, Partition, Record
+from projector.record import Partition, Record
+from schemas.resources import Kind
 from schemas.settings import ProjectorSettings
 
 logger = logging.getLogger(__name__)

@@ -1,9 +1,9 @@
-"""Which records of a batch are shown by documents already: those need not be decoded, mapped and sent once more.
+"""Which records of a batch are already applied: they need not be decoded, mapped and sent again.
 
-A topic that is read again (after a rewind, or by a rebuild that goes on) is passed over at twice the rate so (the
-benchmark `projector` prints it). A record counts as shown only where its very coordinates stand in the document, in
-every generation, and its value holds the version that stands there too: a topic that was deleted and made again uses
-its offsets for other events.
+A topic that is read again (after a rewind, or by a resumed rebuild) is passed over at twice the rate (the benchmark
+`projector` prints it). A record counts as applied only if its own coordinates are in the head of the document, in every
+generation, and its value contains the version in the head: a topic that was deleted and recreated uses its offsets
+again, for other events.
 """
 
 import asyncio
@@ -13,33 +13,34 @@ from itertools import islice
 import msgspec
 
 from projector.errors import BadRecord
-from projector.record import DOCUMENT_KINDS, EntityKey, Kind, Partition, Record, entity_key
-from projector.redis.calls import Command, Generations, contact_keys, groups
+from projector.record import EntityKey, Partition, Record, entity_key
+from projector.redis.calls import Command, Generations, document_keys, groups
 from projector.redis.store import Store
 from schemas import names
-from schemas.layouts import HEAD
+from schemas.layouts import COORDINATES, HEAD, TIME, VERSION, coordinates
+from schemas.resources import CONTACT, RESOURCES, Resource
 
-# A look at the head of a document is short work for Redis.
-_TOGETHER = 100
+# Reading a head takes Redis much less time than writing a document, so a call may hold more of them.
+_MAX_HEADS = 100
 _CALLS = 10
 
 
-class _Asked(msgspec.Struct, frozen=True, gc=False):
-    """A record that is asked for, and where its answer belongs."""
+class _Query(msgspec.Struct, frozen=True, gc=False):
+    """A record whose document's head is read. The result goes to `times[index]`."""
 
     record: Record
     key: EntityKey
     times: list[int | None]
-    place: int
+    index: int
 
 
-_Call = tuple[Command, list[_Asked]]
+_Call = tuple[Command, list[_Query]]
 
 
-async def shown_times(
+async def applied_times(
     store: Store, polled: Mapping[Partition, Sequence[Record]], generations: Generations
 ) -> dict[Partition, list[int | None]]:
-    """For each record the time of its event (ms since 1970), where documents show that event; else None.
+    """Returns for each record the time of its event (ms since 1970) if it is already applied; otherwise None.
 
     Raises Unavailable.
     """
@@ -51,34 +52,34 @@ async def shown_times(
     try:
         while some := list(islice(calls, _CALLS)):
             asking.append((some, asyncio.create_task(store.run([command for command, _ in some]))))
-            await asyncio.sleep(0)  # lets it out: Redis looks these up while the next are made
+            await asyncio.sleep(0)  # sends them: Redis reads these heads while the next calls are built
         for some, task in asking:
-            for (_, asked), heads in zip(some, await task, strict=True):
-                _note(asked, heads)
+            for (_, queries), heads in zip(some, await task, strict=True):
+                _note(queries, heads)
     finally:
         await asyncio.gather(*(task for _, task in asking), return_exceptions=True)
     return times
 
 
-def _note(asked: list[_Asked], heads: bytes) -> None:
-    """What the script answered for these."""
-    for number, one in enumerate(asked):
-        one.times[one.place] = event_time(one.record, heads[number * HEAD : number * HEAD + HEAD])
+def _note(queries: list[_Query], heads: bytes) -> None:
+    """Store the results of one call."""
+    for number, query in enumerate(queries):
+        query.times[query.index] = event_time(query.record, heads[number * HEAD : number * HEAD + HEAD])
 
 
 def event_time(record: Record, head: bytes) -> int | None:
-    """When the event of this record happened, where a document that begins so shows it; else None."""
+    """Returns the time of the record's event if a document with this head shows it; otherwise None."""
     if not head[0]:
-        return None  # NOT_SHOWN: zeros, which are the coordinates of the very first record
-    if head[8:16] != (record.offset | record.partition << 48).to_bytes(8, "little"):
+        return None  # zeros, which would also be the coordinates of the very first record
+    if head[COORDINATES] != coordinates(record.offset, record.partition):
         return None
     if record.value is None:
         same = head[:1] == b"T"
     else:
-        # As compact JSON has it. Where it is written in another way, the record is only read once more.
-        version = b'"version":%d' % int.from_bytes(head[1:8], "little")
+        # As compact JSON has it. A record that is written in another way is only read once more.
+        version = b'"version":%d' % int.from_bytes(head[VERSION], "little")
         same = head[:1] != b"T" and (version + b"," in record.value or version + b"}" in record.value)
-    return int.from_bytes(head[16:22], "little") if same else None
+    return int.from_bytes(head[TIME], "little") if same else None
 
 
 def _calls(
@@ -88,33 +89,30 @@ def _calls(
     *,
     clustered: bool,
 ) -> Iterator[_Call]:
-    by_kind: dict[Kind, list[_Asked]] = {kind: [] for kind in DOCUMENT_KINDS}
+    by_resource: dict[Resource, list[_Query]] = {resource: [] for resource in RESOURCES}
     for partition, records in polled.items():
-        if records[0].kind in by_kind:
-            by_kind[records[0].kind] += _asked(records, times[partition])
-    for kind, everything in by_kind.items():
-        for asked in groups(everything, _organization, clustered=clustered, most=_TOGETHER):
-            yield _command(kind, asked, generations), asked
+        if isinstance(resource := records[0].kind, Resource):
+            by_resource[resource] += _queries(records, times[partition])
+    for resource, all_queries in by_resource.items():
+        for queries in groups(all_queries, _organization, clustered=clustered, max_items=_MAX_HEADS):
+            yield _command(resource, queries, generations), queries
 
 
-def _asked(records: Sequence[Record], times: list[int | None]) -> Iterator[_Asked]:
+def _queries(records: Sequence[Record], times: list[int | None]) -> Iterator[_Query]:
     for index, record in enumerate(records):
         try:
-            yield _Asked(record, entity_key(record), times, index)
+            yield _Query(record, entity_key(record), times, index)
         except BadRecord:
             continue  # it is parked when it is read
 
 
-def _command(kind: Kind, asked: Sequence[_Asked], generations: Generations) -> Command:
+def _command(resource: Resource, queries: Sequence[_Query], generations: Generations) -> Command:
     keys: list[bytes] = []
-    for one in asked:
-        owner = names.organization(one.key.organization_id)
-        if kind is Kind.CONTACT:
-            keys += contact_keys(owner, one.key.id, generations)
-        else:
-            keys += [names.lead(owner, generation, one.key.id) for generation in generations]
-    return Command("heads", keys, [b"%d" % len(generations), b"1" if kind is Kind.CONTACT else b""])
+    for query in queries:
+        owner = names.organization(query.key.organization_id)
+        keys += document_keys(resource, owner, query.key.id, generations)
+    return Command("heads", keys, [b"%d" % len(generations), b"1" if resource is CONTACT else b""])
 
 
-def _organization(asked: _Asked) -> str:
-    return asked.key.organization_id
+def _organization(query: _Query) -> str:
+    return query.key.organization_id

@@ -16,7 +16,7 @@ from projector.errors import LineStopped, Superseded, Unavailable
 from projector.kafka.source import Source
 from projector.ledger.checkpoint import GenerationsChanged, Outcome, Stored, WentBack
 from projector.ledger.ledger import Ledger
-from projector.line.already_applied import shown_times
+from projector.line.already_applied import applied_times
 from projector.line.batch import Batch
 from projector.line.guard import BadRecordGuard
 from projector.line.health import LineHealth
@@ -24,9 +24,10 @@ from projector.line.metrics import DEAD_LETTERS, LineMetrics
 from projector.line.policy import LIVE, Policy
 from projector.line.positions import Positions
 from projector.line.writer import Writer
-from projector.record import Kind, Partition, Record
+from projector.record import Partition, Record
 from projector.redis.store import Store
 from projector.stop import Stop
+from schemas.resources import Kind
 from schemas.settings import ProjectorSettings
 
 _POLL_SECONDS = 0.5
@@ -114,8 +115,8 @@ class Line:
         started = time.monotonic()
         guard = self._guard.fork()
         generations = self._positions.written_generations
-        applied_times = await shown_times(self._store, polled, generations) if self._reading_again else None
-        batch = Batch(polled, guard, applied_times)
+        times = await applied_times(self._store, polled, generations) if self._reading_again else None
+        batch = Batch(polled, guard, times)
         applied = await self._writer.write(batch, generations)
         self._reading_again = 2 * applied.stale > batch.size
         if self._stored(await self._positions.cover(batch.steps(self._positions.offsets), batch.dead_letters)):

@@ -26,7 +26,7 @@ class Writer:
                 await self._pacer.wait()
                 if len(in_flight) == pace.slices_in_flight:
                     _add(applied, in_flight, await _first_of(in_flight))
-                applying = self._applier.apply(intents, generations, together=pace.max_documents)
+                applying = self._applier.apply(intents, generations, max_documents=pace.max_documents)
                 in_flight.add(asyncio.create_task(applying))
                 await asyncio.sleep(0)  # lets the slice be sent, and Kafka's heartbeat run
             while in_flight:

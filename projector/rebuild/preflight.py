@@ -10,8 +10,9 @@ from projector.ledger.generations import Registry
 from projector.ledger.ledger import Ledger, lag
 from projector.mapping import VERSION
 from projector.rebuild.replay import load, progress
-from projector.record import DOCUMENT_KINDS, Partition
+from projector.record import Partition
 from projector.redis.store import Store
+from schemas.resources import RESOURCES
 from schemas.settings import ProjectorSettings
 
 RATE = 20_000
@@ -41,7 +42,7 @@ class Preflight(msgspec.Struct, frozen=True):
 async def check(store: Store, settings: ProjectorSettings) -> Preflight:
     """Read the state of the topics and of Redis. Raises Unavailable."""
     registry = await generations.read(store)
-    async with open_reader(settings, DOCUMENT_KINDS) as reader:
+    async with open_reader(settings, RESOURCES) as reader:
         ranges = await reader.range(await reader.partitions())
         retention = await reader.retention()
     positions = await Ledger(store).positions(list(ranges))

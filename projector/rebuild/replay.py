@@ -26,18 +26,17 @@ from projector.line.line import Line
 from projector.line.policy import Policy
 from projector.mapping import VERSION
 from projector.rebuild.throttle import Throttle
-from projector.record import DOCUMENT_KINDS, Kind, Partition
+from projector.record import Partition
 from projector.redis.store import Store
 from projector.stop import Stop
 from schemas import names
+from schemas.resources import RESOURCES, Kind
 from schemas.settings import ProjectorSettings
 
 _CHECK_SECONDS = 0.25
 _CATCH_UP_SECONDS = 60.0
 # Every projector reads the list of generations to write once a second: after that it writes both.
 _SETTLE_SECONDS = 2.0
-# Contacts first: their leads are then written only once, with the summary.
-_ORDER = (Kind.CONTACT, Kind.LEAD)
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -92,7 +91,7 @@ async def _add_generation(store: Store, registry: Registry) -> None:
 
 async def load(store: Store, settings: ProjectorSettings, generation: int) -> Rebuild:
     """Read a rebuild that was started, and fix those of its targets that are not stored yet. Raises Unavailable."""
-    async with open_reader(settings, DOCUMENT_KINDS) as reader:
+    async with open_reader(settings, RESOURCES) as reader:
         available = await reader.range(await reader.partitions())
     live = await read_positions(store, list(available))
     ranges = {}
@@ -125,7 +124,7 @@ async def progress(store: Store, rebuild: Rebuild, topics: Sequence[str]) -> Pro
 
 async def replay(store: Store, settings: ProjectorSettings, rebuild: Rebuild, throttle: Throttle, stop: Stop) -> None:
     """Take part in the replay until all of it is done or `stop` is set. Raises Unavailable, Refused or LineStopped."""
-    for kind in _ORDER:
+    for kind in RESOURCES:
         await _replay_kind(store, settings, rebuild, kind, throttle, stop)
     if not stop.is_set():
         registry = await generations.read(store)
@@ -163,7 +162,7 @@ async def catch_up(store: Store, settings: ProjectorSettings, stop: Stop) -> int
     """
     await stop.sleep(_SETTLE_SECONDS)
     deadline = time.monotonic() + _CATCH_UP_SECONDS
-    async with open_reader(settings, DOCUMENT_KINDS) as reader:
+    async with open_reader(settings, RESOURCES) as reader:
         partitions = await reader.partitions()
         while not stop.is_set():
             asked_at, ranges = time.monotonic(), await reader.range(partitions)
@@ -187,7 +186,7 @@ def _line(store: Store, settings: ProjectorSettings, rebuild: Rebuild, kind: Kin
     def halt(error: LineStopped) -> None:
         raise error
 
-    group_id = f"{settings.group_id}.rebuild.{rebuild.generation}.{kind}"
+    group_id = f"{settings.group_id}.rebuild.{rebuild.generation}.{kind.topic}"
     # If the ledger is gone, there is no generation to write.
     ledger = Ledger(store, names.rebuild(rebuild.generation), first=(), parks=False)
     policy = Policy(throttle, generations_changed, halt)

@@ -1,8 +1,8 @@
-"""Carries out intents: writes them, then what follows from the answers.
+"""Carries out intents: writes them, and does what follows from the replies.
 
-What follows: the leads of a changed contact get its summary (a fan-out in slices, no call longer than about 100
-leads), a lead that has moved leaves the index of its former contact, an API key whose hash has changed is written with
-both records, and a deleted or re-created organization becomes a task. Everything may be repeated at any time.
+The leads of a changed contact get its new summary (a fan-out in slices, with at most about 100 leads per call). A lead
+that has moved is removed from the index of its former contact. An API key whose hash has changed is written with both
+records. A deleted or recreated organization becomes a job. All of this is safe to repeat at any time.
 """
 
 import re
@@ -13,34 +13,35 @@ import msgspec
 
 from projector.intent import (
     DeleteApiKey,
-    DeleteContact,
-    DeleteLead,
+    DeleteDocument,
     Intent,
     PutApiKey,
-    PutContact,
+    PutDocument,
     PutLead,
+    PutOrDelete,
     PutOrganization,
 )
 from projector.redis import calls
-from projector.redis.calls import LEADS, Command, Fan, Generations
+from projector.redis.calls import MAX_LEADS, Command, Fan, Generations
 from projector.redis.store import Store
 from schemas.fields import UUID_PATTERN
+from schemas.resources import CONTACT, LEAD
 
 STALE, WRITTEN, ORGANIZATION_DELETED, ERASE_DUE, REPLAY_DUE = 0, 1, 2, 8, 16
 _CONTACT_ID = re.compile(UUID_PATTERN.encode())
 
 
 class Applied(msgspec.Struct):
-    """How many intents of a batch were newer than what was stored, older, or of a deleted organization."""
+    """Counts the intents of a batch: newer than what was stored, not newer, or of a deleted organization."""
 
     written: int = 0
     stale: int = 0
     dropped: int = 0
     respliced: int = 0
-    """Leads that got another summary of their contact."""
+    """Leads that got a new summary of their contact."""
 
     def count(self, codes: bytes) -> None:
-        """Count what scripts answered: a digit an intent."""
+        """Count the codes that a script replied: one digit for each intent."""
         written, stale = codes.count(b"%d" % WRITTEN), codes.count(b"%d" % STALE)
         self.written += written
         self.stale += stale
@@ -54,7 +55,7 @@ class Applied(msgspec.Struct):
 
 
 class Applier:
-    """Writes intents into Redis. Every method raises Unavailable, and is safe to call again then."""
+    """Writes intents into Redis. Every method may raise Unavailable, and is then safe to call again."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -64,54 +65,63 @@ class Applier:
         intents: Sequence[Intent],
         generations: Generations,
         *,
-        again: bool = False,
-        together: int = calls.TOGETHER,
+        overwrite_equal: bool = False,
+        max_documents: int = calls.MAX_DOCUMENTS,
     ) -> Applied:
-        """Write the intents, in any order, in all these generations, with all that follows from them.
+        """Write the intents, in any order, in all these generations, and do all that follows from them.
 
-        No script call holds more than `together` documents.
-
-        With `again`, documents and API keys are written once more where the stored ones show the very same events.
+        No script call holds more than `max_documents` documents. With `overwrite_equal`, documents and API keys are
+        also written if the stored ones show the very same events.
         """
         if not intents:
             return Applied()
         clustered = await self._store.clustered()
-        wanted = list(calls.calls(intents, generations, again=again, clustered=clustered, together=together))
+        wanted = list(
+            calls.calls(
+                intents,
+                generations,
+                overwrite_equal=overwrite_equal,
+                clustered=clustered,
+                max_documents=max_documents,
+            )
+        )
         replies = await self._store.run([call.command for call in wanted])
         applied = Applied()
         moves: list[Command] = []
         fans: list[Fan] = []
-        tasks: list[str] = []
+        jobs: list[str] = []
         for call, reply in zip(wanted, replies, strict=True):
             match call.intents[0]:
-                case PutLead() | DeleteLead():
-                    moves += _moves(cast(Sequence[PutLead | DeleteLead], call.intents), reply, generations)
-                    applied.count(reply[0])
-                case PutContact() | DeleteContact():
-                    fans += _fans(cast(Sequence[PutContact | DeleteContact], call.intents), reply)
+                case PutLead() | PutDocument() | DeleteDocument() as first:
+                    documents = cast(Sequence[PutOrDelete], call.intents)
+                    if first.resource is LEAD:
+                        moves += _moves(documents, reply, generations)
+                    elif first.resource is CONTACT:
+                        fans += _fans(documents, reply)
                     applied.count(reply[0])
                 case PutApiKey() | DeleteApiKey() as key:
-                    applied.count(b"%d" % await self._finish_api_key(key, reply, again=again))
+                    code = await self._finish_api_key(key, reply, overwrite_equal=overwrite_equal)
+                    applied.count(b"%d" % code)
                 case PutOrganization() as organization:
-                    tasks += _tasks(organization, reply)
+                    jobs += _jobs(organization, reply)
                     applied.count(b"%d" % (reply & (WRITTEN | ORGANIZATION_DELETED)))
                 case unknown:
                     assert_never(unknown)
-        if tasks:
-            await self._store.add_jobs(tasks)
+        if jobs:
+            await self._store.add_jobs(jobs)
         if moves:
             await self._store.run(moves)
         applied.respliced = await self._fan_out(fans, generations)
         return applied
 
     async def _fan_out(self, fans: list[Fan], generations: Generations) -> int:
-        """Bring the leads of contacts up to date: all contacts side by side, a slice of leads each."""
+        """Put new summaries into leads: all contacts at once, a slice of leads each. Returns how many were written."""
         written = 0
         clustered = await self._store.clustered()
         while fans:
             written += sum(await self._store.run(list(calls.resplices(fans, generations, clustered=clustered))))
-            # Fewer than a slice means that there are no others.
-            fans = [fan for fan in fans if len(fan.lead_ids) >= LEADS]
+            # If a contact had less than a full slice, it has no other leads to update.
+            fans = [fan for fan in fans if len(fan.lead_ids) >= MAX_LEADS]
             if fans:
                 asks = [calls.pending_leads(fan.organization_id, fan.contact_id, generations) for fan in fans]
                 for fan, ids in zip(fans, await self._store.run(asks), strict=True):
@@ -119,20 +129,20 @@ class Applier:
                 fans = [fan for fan in fans if fan.lead_ids]
         return written
 
-    async def _finish_api_key(self, intent: PutApiKey | DeleteApiKey, reply: Any, *, again: bool) -> int:
-        """Where another hash is stored, call again with its record among the keys, until nothing came between."""
+    async def _finish_api_key(self, intent: PutApiKey | DeleteApiKey, reply: Any, *, overwrite_equal: bool) -> int:
+        """Repeat the call with the record of the stored hash among its keys, until no other write comes between."""
         while isinstance(reply, bytes):
-            [reply] = await self._store.run([calls.api_key(intent, reply.decode(), again=again)])
+            [reply] = await self._store.run([calls.api_key(intent, reply.decode(), overwrite_equal=overwrite_equal)])
         return cast(int, reply)
 
 
-def _moves(leads: Sequence[PutLead | DeleteLead], reply: list[Any], generations: Generations) -> Iterator[Command]:
+def _moves(leads: Sequence[PutOrDelete], reply: list[Any], generations: Generations) -> Iterator[Command]:
     for number, contact_id in _pairs(reply):
-        if _CONTACT_ID.fullmatch(contact_id):  # else the lead was corrupted
+        if _CONTACT_ID.fullmatch(contact_id):  # otherwise the stored lead was corrupted
             yield calls.leave_contact(leads[number], contact_id.decode(), generations)
 
 
-def _fans(contacts: Sequence[PutContact | DeleteContact], reply: list[Any]) -> Iterable[Fan]:
+def _fans(contacts: Sequence[PutOrDelete], reply: list[Any]) -> Iterable[Fan]:
     fans: dict[int, Fan] = {}
     for number, lead_id in _pairs(reply):
         contact = contacts[number]
@@ -142,11 +152,11 @@ def _fans(contacts: Sequence[PutContact | DeleteContact], reply: list[Any]) -> I
 
 
 def _pairs(reply: list[Any]) -> Iterator[tuple[int, bytes]]:
-    """What follows the digits in the reply of a script for documents."""
+    """Yields what follows the codes in the reply of a script for documents: the number of an intent, and an id."""
     return zip(reply[1::2], reply[2::2], strict=True)
 
 
-def _tasks(intent: PutOrganization, reply: int) -> list[str]:
+def _jobs(intent: PutOrganization, reply: int) -> list[str]:
     if reply & ERASE_DUE:
         return [f"erase {intent.organization_id}"]
     if reply & REPLAY_DUE:

@@ -1,30 +1,32 @@
-"""From intents to the script calls that carry them out, in every generation that is being written.
+"""From intents to the script calls that carry them out, in every written generation.
 
 Pure. On a Redis Cluster all keys of a call belong to one organization, and so to one slot.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar, assert_never
+from typing import TypeVar, assert_never, cast
 
 import msgspec
 
 from projector.intent import (
     DeleteApiKey,
-    DeleteContact,
-    DeleteLead,
+    DeleteDocument,
     Intent,
     PutApiKey,
-    PutContact,
+    PutDocument,
     PutLead,
+    PutOrDelete,
     PutOrganization,
 )
 from schemas import names
+from schemas.resources import CONTACT, LEAD, RESOURCES, Resource
 
 Generations = tuple[int, ...]
-TOGETHER = 20
-"""Documents in one call of a script, where nobody says less. Fewer cost more each; more would keep a reader waiting."""
-LEADS = 100
-"""Leads that one call brings up to date, at most."""
+MAX_DOCUMENTS = 20
+"""Default for the maximum number of documents per script call. Redis is single-threaded: larger calls delay readers,
+smaller ones cost more per document."""
+MAX_LEADS = 100
+"""Maximum number of leads that one call updates with the summary of their contact."""
 T = TypeVar("T")
 
 
@@ -37,7 +39,7 @@ class Command(msgspec.Struct, frozen=True, gc=False):
 
 
 class Fan(msgspec.Struct, gc=False):
-    """A contact, and leads of it that are to be brought up to date; ids are short ones, as in the index."""
+    """A contact, and those of its leads that show an old summary. `lead_ids` are short ids, as in the index."""
 
     organization_id: str
     contact_id: str
@@ -45,7 +47,7 @@ class Fan(msgspec.Struct, gc=False):
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
-    """A command, and the intents that it carries out: its script's header says what it answers for each."""
+    """A command, and the intents that it carries out. The header of its script says what it replies for each."""
 
     command: Command
     intents: Sequence[Intent]
@@ -55,41 +57,37 @@ def calls(
     intents: Iterable[Intent],
     generations: Generations,
     *,
-    again: bool = False,
+    overwrite_equal: bool = False,
     clustered: bool = False,
-    together: int = TOGETHER,
+    max_documents: int = MAX_DOCUMENTS,
 ) -> Iterator[Call]:
-    """The calls for these intents: up to `together` documents in each, on a cluster those of one organization.
+    """Yields the calls for these intents, with up to `max_documents` in each; on a cluster those of one organization.
 
-    Those of one entity keep their order. With `again` a document or API key is written once more where the stored
+    Intents of one entity keep their order. With `overwrite_equal`, a document or API key is also written if the stored
     one shows the very same event.
     """
-    leads: list[PutLead | DeleteLead] = []
-    contacts: list[PutContact | DeleteContact] = []
+    by_resource: dict[Resource, list[PutOrDelete]] = {resource: [] for resource in RESOURCES}
     for intent in intents:
         match intent:
-            case PutLead() | DeleteLead():
-                leads.append(intent)
-            case PutContact() | DeleteContact():
-                contacts.append(intent)
+            case PutLead() | PutDocument() | DeleteDocument():
+                by_resource[intent.resource].append(intent)
             case PutOrganization():
                 owner = names.organization(intent.organization_id)
                 yield Call(Command("put_organization", [owner], [intent.head, intent.access]), [intent])
             case PutApiKey() | DeleteApiKey():
-                yield Call(api_key(intent, "", again=again), [intent])
+                yield Call(api_key(intent, "", overwrite_equal=overwrite_equal), [intent])
             case _:
                 assert_never(intent)
-    # Contacts first: a lead that comes after its contact needs no second write.
-    for some_contacts in groups(contacts, _organization, clustered=clustered, most=together):
-        yield Call(put_contacts(some_contacts, generations, again=again), some_contacts)
-    for some_leads in groups(leads, _organization, clustered=clustered, most=together):
-        yield Call(put_leads(some_leads, generations, again=again), some_leads)
+    # In the order of RESOURCES: a lead that is written after its contact needs no second write.
+    for resource, documents in by_resource.items():
+        for group in groups(documents, _organization, clustered=clustered, max_items=max_documents):
+            yield Call(put_documents(resource, group, generations, overwrite_equal=overwrite_equal), group)
 
 
 def groups(
-    items: list[T], organization: Callable[[T], str], *, clustered: bool, most: int = TOGETHER
+    items: list[T], organization: Callable[[T], str], *, clustered: bool, max_items: int = MAX_DOCUMENTS
 ) -> Iterator[list[T]]:
-    """What may go into one call: on a cluster of one organization, and never too many."""
+    """Yields what may go into one call: on a cluster the items of one organization, and never more than `max_items`."""
     if clustered:
         by_organization: dict[str, list[T]] = {}
         for item in items:
@@ -97,44 +95,53 @@ def groups(
     else:
         by_organization = {"": items}
     for those in by_organization.values():
-        for start in range(0, len(those), most):
-            yield those[start : start + most]
+        for start in range(0, len(those), max_items):
+            yield those[start : start + max_items]
 
 
-def put_leads(leads: Sequence[PutLead | DeleteLead], generations: Generations, *, again: bool = False) -> Command:
-    """Write leads, or leave markers in place of deleted ones."""
+def put_documents(
+    resource: Resource, intents: Sequence[PutOrDelete], generations: Generations, *, overwrite_equal: bool = False
+) -> Command:
+    """Write documents of a resource, or leave markers in place of deleted ones."""
+    start = [b"%d" % len(generations), b"1" if overwrite_equal else b""]
+    if resource is LEAD:
+        return _put_leads(intents, generations, start)
     keys: list[bytes] = []
-    arguments = [b"%d" % len(generations), b"1" if again else b""]
-    for lead in leads:
-        owner = names.organization(lead.organization_id)
+    for intent in intents:
+        owner = names.organization(intent.organization_id)
         keys.append(owner)
-        if isinstance(lead, DeleteLead):
+        keys += document_keys(resource, owner, intent.id, generations)
+    script = "put_contacts" if resource is CONTACT else "put_documents"
+    values = [intent.value for intent in cast(Sequence[PutDocument | DeleteDocument], intents)]
+    return Command(script, keys, start + values)
+
+
+def _put_leads(intents: Sequence[PutOrDelete], generations: Generations, arguments: list[bytes]) -> Command:
+    keys: list[bytes] = []
+    for intent in intents:
+        owner = names.organization(intent.organization_id)
+        keys.append(owner)
+        if not isinstance(intent, PutLead):
             for generation in generations:
-                keys += (names.lead(owner, generation, lead.id), owner, owner)
-            arguments += (lead.head, b"", b"")
+                keys += (names.document(LEAD, owner, generation, intent.id), owner, owner)
+            arguments += (intent.value, b"", b"")
             continue
-        lead_id, contact_id = names.short_id(lead.id), names.short_id(lead.contact_id)
+        lead_id, contact_id = names.short_id(intent.id), names.short_id(intent.contact_id)
         for generation in generations:
             keys += names.lead_with_contact(owner, generation, lead_id, contact_id)
-        arguments += (lead.head + lead.tag, lead.before, lead.after)
+        arguments += (intent.head + intent.body_hash, intent.before, intent.after)
     return Command("put_leads", keys, arguments)
 
 
-def put_contacts(
-    contacts: Sequence[PutContact | DeleteContact], generations: Generations, *, again: bool = False
-) -> Command:
-    """Write contacts, or leave markers in place of deleted ones."""
-    keys: list[bytes] = []
-    for contact in contacts:
-        owner = names.organization(contact.organization_id)
-        keys.append(owner)
-        keys += contact_keys(owner, contact.id, generations)
-    values = [contact.value for contact in contacts]
-    return Command("put_contacts", keys, [b"%d" % len(generations), b"1" if again else b"", *values])
+def document_keys(resource: Resource, owner: bytes, entity_id: str, generations: Generations) -> list[bytes]:
+    """Returns the name of a document in each generation; of a contact, each followed by the index of its leads."""
+    if resource is CONTACT:
+        return contact_keys(owner, entity_id, generations)
+    return [names.document(resource, owner, generation, entity_id) for generation in generations]
 
 
-def api_key(intent: PutApiKey | DeleteApiKey, stored_hash: str, *, again: bool = False) -> Command:
-    """The call for a key, whose stored hash is known from the call before (empty at first)."""
+def api_key(intent: PutApiKey | DeleteApiKey, stored_hash: str, *, overwrite_equal: bool = False) -> Command:
+    """Returns the call for a key. `stored_hash` is what the call before replied; empty at first."""
     owner = names.organization(intent.organization_id)
     keys = [owner, names.api_key_entity(owner, intent.id)]
     if isinstance(intent, PutApiKey):
@@ -144,29 +151,29 @@ def api_key(intent: PutApiKey | DeleteApiKey, stored_hash: str, *, again: bool =
     if isinstance(intent, DeleteApiKey):
         return Command("delete_api_key", keys, [intent.head, stored_hash.encode()])
     entity = intent.head + intent.hash.encode()
-    return Command("put_api_key", keys, [entity, intent.record, stored_hash.encode(), b"1" if again else b""])
+    return Command("put_api_key", keys, [entity, intent.record, stored_hash.encode(), b"1" if overwrite_equal else b""])
 
 
-def leave_contact(lead: PutLead | DeleteLead, contact_id: str, generations: Generations) -> Command:
-    """Take a lead out of the index of the contact that it has left."""
+def leave_contact(lead: PutOrDelete, contact_id: str, generations: Generations) -> Command:
+    """Remove a lead from the index of its former contact."""
     owner = names.organization(lead.organization_id)
     keys = []
     for generation in generations:
-        keys += [names.lead(owner, generation, lead.id), *contact_keys(owner, contact_id, (generation,))]
+        keys += [names.document(LEAD, owner, generation, lead.id), *contact_keys(owner, contact_id, (generation,))]
     return Command("leave_contact", keys, [contact_id.encode(), names.short_id(lead.id)])
 
 
 def pending_leads(organization_id: str, contact_id: str, generations: Generations) -> Command:
-    """Which leads of a contact are still to be brought up to date."""
+    """Read which leads of a contact show an old summary of it."""
     owner = names.organization(organization_id)
     return Command("pending_leads", contact_keys(owner, contact_id, generations), [])
 
 
 def resplices(fans: Iterable[Fan], generations: Generations, *, clustered: bool) -> Iterator[Command]:
-    """Bring all these leads up to date: many contacts in a call, and no call with more leads than `LEADS`."""
+    """Put the present summaries into all these leads: many contacts per call, and at most `MAX_LEADS` leads."""
     together: list[Fan] = []
     for fan in _sliced(fans):
-        full = sum(len(other.lead_ids) for other in together) + len(fan.lead_ids) > LEADS
+        full = sum(len(other.lead_ids) for other in together) + len(fan.lead_ids) > MAX_LEADS
         if together and (full or (clustered and fan.organization_id != together[0].organization_id)):
             yield _resplice(together, generations)
             together = []
@@ -177,8 +184,8 @@ def resplices(fans: Iterable[Fan], generations: Generations, *, clustered: bool)
 
 def _sliced(fans: Iterable[Fan]) -> Iterator[Fan]:
     for fan in fans:
-        for start in range(0, len(fan.lead_ids), LEADS):
-            yield Fan(fan.organization_id, fan.contact_id, fan.lead_ids[start : start + LEADS])
+        for start in range(0, len(fan.lead_ids), MAX_LEADS):
+            yield Fan(fan.organization_id, fan.contact_id, fan.lead_ids[start : start + MAX_LEADS])
 
 
 def _resplice(fans: Sequence[Fan], generations: Generations) -> Command:
@@ -188,13 +195,13 @@ def _resplice(fans: Sequence[Fan], generations: Generations) -> Command:
         owner = names.organization(fan.organization_id)
         for generation in generations:
             keys += contact_keys(owner, fan.contact_id, (generation,))
-            keys += [names.lead_by_short_id(owner, generation, lead_id) for lead_id in fan.lead_ids]
+            keys += [names.document_by_short_id(LEAD, owner, generation, lead_id) for lead_id in fan.lead_ids]
         arguments += (fan.contact_id.encode(), b"%d" % len(fan.lead_ids), *fan.lead_ids)
     return Command("resplice", keys, arguments)
 
 
 def contact_keys(owner: bytes, contact_id: str, generations: Generations) -> list[bytes]:
-    """A contact and the index of its leads, in each generation."""
+    """Returns the names of a contact and of the index of its leads, in each generation."""
     keys: list[bytes] = []
     short_id = names.short_id(contact_id)
     for generation in generations:

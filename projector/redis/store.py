@@ -14,6 +14,7 @@ from projector.errors import Refused, Unavailable
 from projector.redis.calls import Command
 from projector.redis.servers import ERRORS, NoScriptError, Request, ResponseError, pack, servers
 from schemas import names
+from schemas.layouts import lua_constants
 from schemas.settings import RedisSettings
 
 _LUA = files("projector.redis") / "lua"
@@ -26,7 +27,7 @@ class Script:
     """The text of a script and its SHA-1, by which Redis finds it."""
 
     def __init__(self, path: Any) -> None:
-        self.text: str = (_LUA / "layout.lua").read_text() + path.read_text()
+        self.text: str = lua_constants() + (_LUA / "layout.lua").read_text() + path.read_text()
         self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest().encode()
 
 

@@ -14,18 +14,18 @@ from socket import gethostname
 from typing import cast
 
 from projector.errors import Unavailable
-from projector.record import Kind
 from projector.redis.calls import Command
 from projector.redis.store import Store
 from projector.upkeep import reapply
 from schemas import names
 from schemas.layouts import HEAD
+from schemas.resources import API_KEY, RESOURCES
 from schemas.settings import ProjectorSettings
 
 # Short, and renewed: a projector that died, or a lock that was restored with an old state of Redis, delays a job only
 # briefly.
 _LOCK_SECONDS = 6
-_REPLAYED = (Kind.API_KEY, Kind.CONTACT, Kind.LEAD)
+_REPLAYED = (API_KEY, *RESOURCES)
 
 logger = logging.getLogger(__name__)
 

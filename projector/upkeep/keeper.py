@@ -9,11 +9,12 @@ from projector.ledger import generations
 from projector.ledger.ledger import Ledger
 from projector.line.metrics import REBUILD_DUE, REDIS_MEMORY
 from projector.mapping import VERSION
-from projector.record import Kind, Partition
+from projector.record import Partition
 from projector.redis.store import Store
 from projector.stop import Stop
 from projector.upkeep import jobs
 from schemas import names
+from schemas.resources import KINDS
 from schemas.settings import ProjectorSettings
 
 _PAUSE_SECONDS = 1.0
@@ -72,7 +73,7 @@ class Keeper:
         return bool(await self._store.ask_one(b"EXISTS", names.JOBS))
 
     async def _read_end_offsets(self) -> dict[Partition, int]:
-        async with open_reader(self._settings, list(Kind)) as reader:
+        async with open_reader(self._settings, KINDS) as reader:
             ranges = await reader.range(await reader.partitions())
         return {partition: last for partition, (_, last) in ranges.items()}
 

@@ -10,10 +10,11 @@ from projector.change import read
 from projector.errors import BadRecord
 from projector.kafka.reader import Reader, open_reader
 from projector.ledger.ledger import read_written_generations
-from projector.record import DOCUMENT_KINDS, Kind, Partition, Record
+from projector.record import Partition, Record
 from projector.redis.applier import Applied, Applier
 from projector.redis.calls import Generations
 from projector.redis.store import Store
+from schemas.resources import RESOURCES, Kind
 from schemas.settings import ProjectorSettings
 
 _BATCH = 200
@@ -36,7 +37,7 @@ async def in_place(
     store: Store,
     settings: ProjectorSettings,
     organization_id: str,
-    kinds: Sequence[Kind] = DOCUMENT_KINDS,
+    kinds: Sequence[Kind] = RESOURCES,
     entity_id: str | None = None,
 ) -> int:
     """Apply the records of one organization, or of one entity, again, in every generation that is written.
@@ -47,7 +48,7 @@ async def in_place(
     wanted = of_entity(organization_id, entity_id) if entity_id else of_organization(organization_id)
     async with open_reader(settings, kinds) as reader:
         ranges = await reader.range(await reader.partitions())
-        return await replay(store, reader, ranges, wanted, again=True)
+        return await replay(store, reader, ranges, wanted, overwrite_equal=True)
 
 
 async def replay(
@@ -56,7 +57,7 @@ async def replay(
     ranges: Mapping[Partition, tuple[int, int]],
     wanted: Wanted,
     *,
-    again: bool = False,
+    overwrite_equal: bool = False,
 ) -> int:
     """Apply the wanted records of these ranges [first, last). Returns how many there were. Raises Unavailable."""
     count = 0
@@ -66,11 +67,13 @@ async def replay(
         if selected:
             generations = await read_written_generations(store)
             for start in range(0, len(selected), _BATCH):
-                await write(store, selected[start : start + _BATCH], generations, again=again)
+                await write(store, selected[start : start + _BATCH], generations, overwrite_equal=overwrite_equal)
     return count
 
 
-async def write(store: Store, records: list[Record], generations: Generations, *, again: bool = False) -> Applied:
+async def write(
+    store: Store, records: list[Record], generations: Generations, *, overwrite_equal: bool = False
+) -> Applied:
     """Apply these records, except bad ones. Raises Unavailable."""
     intents = []
     for record in records:
@@ -78,4 +81,4 @@ async def write(store: Store, records: list[Record], generations: Generations, *
             intents.append(mapping.intent(read(record), record))
         except BadRecord:
             continue
-    return await Applier(store).apply(intents, generations, again=again)
+    return await Applier(store).apply(intents, generations, overwrite_equal=overwrite_equal)

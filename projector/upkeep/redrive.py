@@ -14,10 +14,11 @@ from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord, Refused
 from projector.kafka.reader import Reader, open_reader
 from projector.ledger import generations
-from projector.record import Kind, Partition, Record
+from projector.record import Partition, Record
 from projector.redis.applier import Applier
 from projector.redis.store import Store
 from schemas import names
+from schemas.resources import KINDS
 from schemas.settings import ProjectorSettings
 
 _MAX_GAP = 5000
@@ -68,7 +69,7 @@ async def redrive(
 
     A dead letter is deleted, unless its record is still bad: then it stays, with the new reason. Raises Unavailable.
     """
-    async with open_reader(settings, list(Kind)) as reader:
+    async with open_reader(settings, KINDS) as reader:
         for neighbours in _neighbours(dead_letters):
             records = await _read_records(reader, neighbours)
             for dead_letter in neighbours:

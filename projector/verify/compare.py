@@ -6,34 +6,38 @@ read again after a moment: a process that takes part in the replay may have been
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any, NamedTuple
 from zlib import crc32
 
 import msgspec
 
 from projector.redis.store import SLICE, Store
-from projector.verify.report import Difference, Report
+from projector.verify.report import Difference, Report, counts_by_topic
 from schemas import names
-from schemas.layouts import CONTACT_BODY, LEAD_BODY, TAGS, read_head
+from schemas.layouts import ETAG, read_head
+from schemas.resources import RESOURCES, Resource
 
 _ROUNDS = 3
 _PAUSE_SECONDS = 0.5
-# More than these are not read again: so many do not differ for a moment only.
-_MOST_SUSPECTS = 10_000
-_KINDS = {b"l": "leads", b"c": "contacts"}
-_BODIES = {"leads": LEAD_BODY, "contacts": CONTACT_BODY}
+# If more than these differ, the rest are reported without another check: it is not only for a moment then.
+_MAX_SUSPECTS = 10_000
+_BY_LETTER = {resource.letter: resource for resource in RESOURCES}
+
+DocumentKey = tuple[Resource, str, str]
+"""Resource, organization, id."""
 
 
 class Document(msgspec.Struct, frozen=True):
-    """What stands under a name: version, body and tags of a live document; none of them where there is none."""
+    """What a value holds: version, body and ETag of a live document. All are empty if there is none."""
 
     version: int = 0
     body: bytes | None = None
-    tags: bytes = b""
+    etag: bytes = b""
 
 
 class Pair(NamedTuple):
-    """Where a document is found: its names in the live generation and in the other."""
+    """The names of a document in the live generation and in the other one."""
 
     live: bytes
     other: bytes
@@ -43,25 +47,25 @@ async def compare(
     store: Store, live: int, other: int, *, sample: float = 1.0, allowed: frozenset[str] = frozenset()
 ) -> Report:
     """Compare `other` with `live`: all documents, or this share of them. Raises Unavailable."""
-    report = Report(f"generation {other} against generation {live}", dict.fromkeys(_BODIES, 0), sample)
+    report = Report(f"generation {other} against generation {live}", counts_by_topic(), sample)
     suspects: list[Pair] = []
     async for found_in, pairs in _pairs(store, live, other, sample):
         for generation, pair, (before, after) in zip(found_in, pairs, await _values(store, pairs), strict=True):
-            # A document of both comes under both of its names: it counts under the live one.
+            # The scan finds a document of both generations twice. It counts under its live name.
             if generation != live and before is not None:
                 continue
             difference = _compare(report, pair, before, after)
-            if difference and not difference.is_allowed(allowed) and len(suspects) < _MOST_SUSPECTS:
+            if difference and not difference.is_allowed(allowed) and len(suspects) < _MAX_SUSPECTS:
                 suspects.append(pair)
             elif difference:
                 report.add(difference, allowed)
-    for difference in await _look_again(store, suspects):
+    for difference in await _recheck(store, suspects):
         report.add(difference, allowed)
     return report
 
 
-async def _look_again(store: Store, pairs: list[Pair]) -> list[Difference]:
-    """What still differs after a moment, and another, and another."""
+async def _recheck(store: Store, pairs: list[Pair]) -> list[Difference]:
+    """Returns what still differs after several pauses."""
     differences: list[Difference] = []
     for _ in range(_ROUNDS):
         if not pairs:
@@ -84,71 +88,72 @@ async def _values(store: Store, pairs: list[Pair]) -> list[list[bytes | None]]:
 
 
 async def _pairs(store: Store, live: int, other: int, sample: float) -> AsyncIterator[tuple[list[int], list[Pair]]]:
-    """In which generations documents were found, and where they are; in slices."""
+    """Yields slices: the generations in which documents were found, and their names."""
     found_in: list[int] = []
     pairs: list[Pair] = []
-    async for owner, generation, kind, short in document_names(store, sample):
+    async for owner, generation, resource, short in document_names(store, sample):
         if generation not in (live, other):
             continue
         found_in.append(generation)
-        pairs.append(Pair(b"%b%d%b%b" % (owner, live, kind, short), b"%b%d%b%b" % (owner, other, kind, short)))
+        of_generation = partial(names.document_by_short_id, resource, owner, entity_id=short)
+        pairs.append(Pair(of_generation(live), of_generation(other)))
         if len(pairs) == SLICE:
             yield found_in, pairs
             found_in, pairs = [], []
     yield found_in, pairs
 
 
-async def document_names(store: Store, sample: float) -> AsyncIterator[tuple[bytes, int, bytes, bytes]]:
-    """Owner, generation, kind and short id of every document, or of a share that is the same in all generations."""
+async def document_names(store: Store, sample: float) -> AsyncIterator[tuple[bytes, int, Resource, bytes]]:
+    """Yields owner, generation, resource and short id of every document, or of a share that is the same every time."""
     async for keys in store.scan(b"lv:{*}*"):
-        for match in map(names.DOCUMENT.fullmatch, keys):
-            if match and match[3] in _KINDS and in_sample(match[4], sample):
-                yield match[1], int(match[2]), match[3], match[4]
+        for match in map(names.IN_GENERATION.fullmatch, keys):
+            if match and match[3] in _BY_LETTER and in_sample(match[4], sample):
+                yield match[1], int(match[2]), _BY_LETTER[match[3]], match[4]
 
 
 def in_sample(short_id: bytes, sample: float) -> bool:
-    """Does this id belong to the share of them that is looked at? The same answer every time."""
+    """Returns whether this id belongs to the share that is compared. The result is the same every time."""
     return crc32(short_id) < sample * 2**32
 
 
 def _compare(report: Report, pair: Pair, before: bytes | None, after: bytes | None) -> Difference | None:
-    difference = _difference(pair, before, after)
-    _, _, kind, _ = _parts(pair.live)
-    report.checked[kind] += document(kind, before).body is not None or document(kind, after).body is not None
-    return difference
+    resource, _, _ = _key(pair.live)
+    exists = document(resource, before).body is not None or document(resource, after).body is not None
+    report.checked[resource.topic] += exists
+    return _difference(pair, before, after)
 
 
 def _difference(pair: Pair, before: bytes | None, after: bytes | None) -> Difference | None:
-    organization, _, kind, id_ = _parts(pair.live)
-    fields = differing_fields(document(kind, before), document(kind, after))
-    return Difference(kind, organization, id_, tuple(fields)) if fields else None
+    resource, organization, id_ = _key(pair.live)
+    fields = differing_fields(document(resource, before), document(resource, after))
+    return Difference(resource.topic, organization, id_, tuple(fields)) if fields else None
 
 
-def _parts(name: bytes) -> tuple[str, int, str, str]:
-    match = names.DOCUMENT.fullmatch(name)
+def _key(name: bytes) -> DocumentKey:
+    match = names.IN_GENERATION.fullmatch(name)
     if not match:
         raise ValueError("not the name of a document")
-    return names.organization_id(match[1]), int(match[2]), _KINDS[match[3]], names.long_id(match[4])
+    return _BY_LETTER[match[3]], names.organization_id(match[1]), names.long_id(match[4])
 
 
-def document(kind: str, value: bytes | None) -> Document:
-    """Read a value; a marker, and what is no value of ours, is no document."""
-    if not value or len(value) < _BODIES[kind] or not read_head(value).live:
+def document(resource: Resource, value: bytes | None) -> Document:
+    """Read a value. A marker, and a value that is not Leadview's, is no document."""
+    if not value or len(value) < resource.body or not read_head(value).live:
         return Document()
-    return Document(read_head(value).version, value[_BODIES[kind] :], value[TAGS])
+    return Document(read_head(value).version, value[resource.body :], value[ETAG])
 
 
 def differing_fields(expected: Document, found: Document) -> list[str]:
-    """Which fields of a document differ; `missing`, `extra` or `unreadable` for a whole one.
+    """Returns which fields of a document differ; `missing`, `extra` or `unreadable` for a whole document.
 
-    `version`, `etag` and `bytes` where the fields say the same.
+    If all fields are equal, `version`, `etag` or `bytes` says what differs besides.
     """
     if expected.body is None or found.body is None:
         if expected.body is None and found.body is None:
             return []
         return ["missing" if found.body is None else "extra"]
     if expected.body == found.body:
-        pairs = {"version": (expected.version, found.version), "etag": (expected.tags, found.tags)}
+        pairs = {"version": (expected.version, found.version), "etag": (expected.etag, found.etag)}
         return [name for name, (was, is_) in pairs.items() if was != is_]
     before, after = _decode(expected.body), _decode(found.body)
     if not isinstance(before, dict) or not isinstance(after, dict):

@@ -4,13 +4,13 @@ Served at `/api/v1/ext/openapi.json`, and committed as `docs/schemas/openapi.jso
 """
 
 from functools import cache
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 
-from schemas import documents
 from schemas.openapi import examples, guide, headers
 from schemas.problems import Error, Health, Problem, RateLimitError, RetryableError, with_status
+from schemas.resources import AS_SPECIFIED, Resource
 
 Json = dict[str, Any]
 
@@ -20,7 +20,7 @@ VERSION = "1.0.0-beta"
 
 _BODIES: dict[int, type[Error]] = {429: RateLimitError, 503: RetryableError}
 _ERRORS = (400, 401, 403, 404, 405, 408, 429, 431, 500, 503)
-_COMPONENTS = (documents.Lead, documents.Contact, Error, RetryableError, RateLimitError, Health)
+_COMPONENTS = (*(resource.document for resource in AS_SPECIFIED), Error, RetryableError, RateLimitError, Health)
 
 
 @cache
@@ -36,8 +36,7 @@ def document() -> Json:
         },
         "servers": [{"url": "/", "description": "The server that this document was read from"}],
         "tags": [
-            {"name": "Leads", "description": "Inquiries of customers, with the events that they requested"},
-            {"name": "Contacts", "description": "The people who submitted the inquiries"},
+            *({"name": _tag(resource), "description": resource.summary} for resource in AS_SPECIFIED),
             {"name": "Service", "description": "Health and description of the service. These paths need no key"},
         ],
         "security": [{"apiKey": []}],
@@ -47,24 +46,31 @@ def document() -> Json:
 
 
 def _resources() -> Json:
-    return {
-        f"{ROOT}/leads/{{id}}": _resource("Lead", "lead", guide.LEAD),
-        f"{ROOT}/contacts/{{id}}": _resource("Contact", "contact", guide.CONTACT),
-    }
+    return {f"{ROOT}/{resource.topic}/{{id}}": _resource(resource) for resource in AS_SPECIFIED}
 
 
-def _resource(name: str, noun: str, description: str) -> Json:
+def _tag(resource: Resource) -> str:
+    return resource.topic.title()
+
+
+def _name(resource: Resource) -> str:
+    """The name of its schema, and part of the names of its operations."""
+    return resource.document.__name__
+
+
+def _resource(resource: Resource) -> Json:
+    name, noun = _name(resource), resource.noun
     own_id = _reference("parameters", f"{name}Id")
     others = [_reference("parameters", other) for other in ("IfNoneMatch", "RequestId")]
-    shared = {"tags": [f"{name}s"]}
+    shared = {"tags": [_tag(resource)]}
     return {
         "parameters": [own_id, *others],
         "get": shared
         | {
             "operationId": f"get{name}",
             "summary": f"Read one {noun}",
-            "description": description,
-            "responses": {"200": _record(name, noun), **_references()},
+            "description": resource.about,
+            "responses": {"200": _record(resource), **_references()},
         },
         "head": shared
         | {
@@ -76,12 +82,11 @@ def _resource(name: str, noun: str, description: str) -> Json:
     }
 
 
-def _record(name: str, noun: str) -> Json:
-    example = _builtins(getattr(examples, name.upper()))
+def _record(resource: Resource) -> Json:
     return {
-        "description": f"The {noun}",
+        "description": f"The {resource.noun}",
         "headers": headers.of_resource(200),
-        "content": _json(_reference("schemas", name), example),
+        "content": _json(_reference("schemas", _name(resource)), _builtins(resource.example)),
     }
 
 
@@ -134,7 +139,8 @@ def _open(operation: str, summary: str, schema: Json, more: Json | None = None) 
 
 def _components() -> Json:
     _, schemas = msgspec.json.schema_components(_COMPONENTS, ref_template="#/components/schemas/{name}")
-    schemas["Lead"]["required"].remove("source")  # may be UNSET
+    for resource in AS_SPECIFIED:
+        _let_be_absent(resource.document, schemas[_name(resource)])
     names = {_response_name(status): status for status in _ERRORS}
     return {
         "schemas": schemas,
@@ -145,6 +151,13 @@ def _components() -> Json:
         "parameters": _parameters(),
         "securitySchemes": {"apiKey": {"type": "http", "scheme": "bearer", "description": guide.KEY}},
     }
+
+
+def _let_be_absent(document: type[msgspec.Struct], schema: Json) -> None:
+    """msgspec requires every field without a default, also one that can be UNSET."""
+    for field, hint in get_type_hints(document).items():
+        if msgspec.UnsetType in get_args(hint):
+            schema["required"].remove(field)
 
 
 def _error(status: int) -> Json:
@@ -177,8 +190,10 @@ def _body_example(body: type[Error], problem: Problem) -> Json:
 
 def _parameters() -> Json:
     return {
-        "LeadId": _path_id("UUID of the lead", examples.LEAD_ID),
-        "ContactId": _path_id("UUID of the contact", examples.CONTACT_ID),
+        **{
+            f"{_name(resource)}Id": _path_id(f"UUID of the {resource.noun}", _builtins(resource.example)["id"])
+            for resource in AS_SPECIFIED
+        },
         "IfNoneMatch": _header_parameter(
             "If-None-Match",
             "The `ETag` of your copy: the response is 304 while the copy is current",

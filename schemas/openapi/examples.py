@@ -1,8 +1,11 @@
-"""Example documents and ids for the OpenAPI document. The documents are Structs, so that no field can be missing."""
+"""Example documents for the OpenAPI document, the events that they are made from, and example ids.
+
+All are Structs, so that no field can be missing.
+"""
 
 from datetime import UTC, datetime
 
-from schemas import documents
+from schemas import documents, events
 
 LEAD_ID = "7d0c2f52-0b1e-4f63-9c1c-3c8f6f0d2a11"
 CONTACT_ID = "c6a1f3b0-58de-4a7b-8a35-0f4b9e1d7722"
@@ -66,4 +69,49 @@ LEAD = documents.Lead(
     archived_at=None,
     created_at=_CREATED,
     updated_at=datetime(2026, 3, 11, 8, 2, 47, tzinfo=UTC),
+)
+
+CONTACT_EVENT = events.Contact(
+    id=CONTACT_ID,
+    organization_id=_ORGANIZATION_ID,
+    version=7,
+    first_name=CONTACT.first_name,
+    last_name=CONTACT.last_name,
+    email=CONTACT.email,
+    phone=CONTACT.phone_number,
+    custom_fields=CONTACT.custom_fields,
+    created_at=CONTACT.created_at,
+    updated_at=CONTACT.updated_at,
+)
+
+LEAD_EVENT = events.Lead(
+    id=LEAD_ID,
+    organization_id=_ORGANIZATION_ID,
+    version=12,
+    contact_id=CONTACT_ID,
+    stage=LEAD.stage,
+    created_at=LEAD.created_at,
+    updated_at=LEAD.updated_at,
+    event_type_key=LEAD.event_type_key,
+    event_location=LEAD.event_location,
+    referrer=LEAD.referrer,
+    attribution={"utm_source": "newsletter", "utm_campaign": "spring"},
+    assigned_to=LEAD.assigned_to,
+    booking_id=LEAD.booking_id,
+    tags=LEAD.tags,
+    events=[
+        events.RequestedEvent(
+            id=event.id,
+            starts_at=event.event_date,
+            length_hours=event.event_length_hours,
+            guests=event.event_guests,
+            timezone=event.event_timezone,
+            type_key=event.event_type_key,
+            location=event.event_location,
+        )
+        for event in LEAD.events
+    ],
+    quote=events.Quote(total="14250.5", currency="EUR"),
+    counts=events.Counts(notes=LEAD.notes_count, tasks=LEAD.tasks_count, quotes=LEAD.quotes_count),
+    archived_at=LEAD.archived_at,
 )

@@ -6,9 +6,8 @@ import msgspec
 
 from projector import mapping
 from projector.change import read
-from projector.record import Kind
 from projector.reference import Document, Entity
-from schemas import documents, events
+from schemas import documents, events, resources
 from tests.crm import Message
 
 
@@ -27,7 +26,7 @@ class Bodies:
         """The body of a version; of a lead, with this version of its contact. None where there is no such version."""
         document = self._document(register, shown)
         if isinstance(document, documents.Lead):
-            contact = self._document((Kind.CONTACT, register[1], document.contact_id), contact_shown or "")
+            contact = self._document((resources.CONTACT, register[1], document.contact_id), contact_shown or "")
             if contact_shown is not None and contact is None:
                 return None
             summary = mapping.contact_summary(contact) if isinstance(contact, documents.Contact) else None

@@ -5,8 +5,7 @@ from contextlib import contextmanager
 from math import inf
 from random import Random
 
-from projector.record import Kind
-from schemas import names
+from schemas import names, resources
 from tests.chaos import brokers
 from tests.chaos.history import now
 from tests.chaos.world import World
@@ -16,7 +15,7 @@ _MOST_PARTITIONS = 6
 
 @contextmanager
 def partitions_raised(world: World, random: Random) -> Iterator[None]:
-    kind = random.choice(list(Kind))
+    kind = random.choice(resources.KINDS)
     if world.partitions[kind] < _MOST_PARTITIONS:
         world.add_partition(kind)
     yield
@@ -25,14 +24,14 @@ def partitions_raised(world: World, random: Random) -> Iterator[None]:
 @contextmanager
 def topic_made_again(world: World, random: Random) -> Iterator[None]:
     """Offsets start over. The core product publishes all of it once more, and the operator rebuilds."""
-    kind = random.choice(list(Kind))
+    kind = random.choice(resources.KINDS)
     with world.operating:
         _drop_all(world)
         with world.publishing:
             world.catch_up()
             began_at = now()
             world.make_topic_again(kind)
-            if kind is Kind.LEAD:  # letters that speak of offsets of the former one
+            if kind is resources.LEAD:  # letters that speak of offsets of the former one
                 world.client.delete(names.DEAD_LETTERS)
                 world.bad_keys.clear()
             ends = {place: end for place, end in world.flow.ends.items() if place[0] == world.flow.topic(kind)}
@@ -52,7 +51,7 @@ def _drop_all(world: World) -> None:
 
 @contextmanager
 def leader_killed(world: World, random: Random) -> Iterator[None]:
-    topic = world.flow.topic(random.choice(list(Kind)))
+    topic = world.flow.topic(random.choice(resources.KINDS))
     with _broker_killed(world, brokers.leader(world.flow.kafka.bootstrap_servers, topic)):
         yield
 

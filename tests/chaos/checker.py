@@ -14,8 +14,8 @@ from math import inf
 
 from msgspec import Struct, field
 
-from projector.record import Kind
 from projector.reference import Entity
+from schemas import resources
 from tests.chaos.history import CaughtUp, Floors, History, Loss, Response, State
 
 SHOWN = (200, 304)
@@ -37,7 +37,7 @@ class Anomaly(Struct, frozen=True):
         answer = self.answer
         kind, organization, id_ = answer.wanted
         shown = f" {answer.shown} with contact {answer.contact_shown}" if answer.status in SHOWN else ""
-        asked = f"{kind} {organization[-2:]} {id_[-4:]} with key {answer.key[2][-2:]}"
+        asked = f"{kind.topic} {organization[-2:]} {id_[-4:]} with key {answer.key[2][-2:]}"
         return f"{self.kind}: {asked} at {answer.asked_at:.3f}: {answer.status}{shown}: {self.what} [{self.near}]"
 
 
@@ -76,7 +76,7 @@ class Checker:
 
     def check(self) -> Verdict:
         """All anomalies, in the order of time."""
-        self._loose = {org: list(self._re_creations(org)) for kind, org, _ in self._registers(Kind.ORGANIZATION)}
+        self._loose = {org: list(self._re_creations(org)) for kind, org, _ in self._registers(resources.ORGANIZATION)}
         for _, order, thing in sorted(self._timeline(), key=lambda entry: entry[:2]):
             match thing:
                 case Loss():
@@ -99,12 +99,12 @@ class Checker:
         for loss in self._history.losses:
             yield loss.began_at, _Order.LOST, loss
 
-    def _registers(self, kind: Kind) -> list[Entity]:
+    def _registers(self, kind: resources.Kind) -> list[Entity]:
         return [register for register in self._published.states if register[0] is kind]
 
     def _re_creations(self, organization: str) -> Iterator[tuple[float, float]]:
         """From each delete of an organization until everything of it had been replayed: it is not judged then."""
-        states = self._published.of((Kind.ORGANIZATION, organization, organization))
+        states = self._published.of((resources.ORGANIZATION, organization, organization))
         for index, state in enumerate(states):
             if index and state.value is None:
                 back = states[index + 1].acked_at if index + 1 < len(states) else inf
@@ -149,7 +149,7 @@ class Checker:
             self._wrong("content", "no such document was ever published", answer)
 
     def _check_registers(self, answer: Response, floors: dict[object, int]) -> None:
-        organization = (Kind.ORGANIZATION, answer.key[1], answer.key[1])
+        organization = (resources.ORGANIZATION, answer.key[1], answer.key[1])
         if answer.status == 401:
             self._place(answer, answer.key, answer.key, lambda value: value != "active", floors)
             return
@@ -185,7 +185,7 @@ class Checker:
             self._wrong(kind, f"{register}: floor {floor} {states[floor].value!r}, fitting {sent[-3:]}", answer)
             return None
         self._seen.raise_to(name, found, answer.answered_at)
-        if register[0] in (Kind.API_KEY, Kind.ORGANIZATION):
+        if register[0] in (resources.API_KEY, resources.ORGANIZATION):
             self._check_delay(answer, states, sent[-1])
         return found
 
@@ -213,7 +213,7 @@ def _kind(states: list[State], sent: list[int], floor: int, register: Entity) ->
     """A word for what is wrong with an answer that fits none of the states that are possible still."""
     if not sent:
         return "invented"
-    if register[0] in (Kind.API_KEY, Kind.ORGANIZATION):
+    if register[0] in (resources.API_KEY, resources.ORGANIZATION):
         return "access"
     if states[sent[-1]].value is None:
         return "lost"
@@ -222,13 +222,13 @@ def _kind(states: list[State], sent: list[int], floor: int, register: Entity) ->
 
 def _summary(answer: Response) -> tuple[object, Entity]:
     """A contact as this lead shows it: it may be behind the contact's own document, but never goes back either."""
-    contact = (Kind.CONTACT, answer.wanted[1], answer.contact_id)
+    contact = (resources.CONTACT, answer.wanted[1], answer.contact_id)
     return (answer.wanted, contact), contact
 
 
 def _tells(answer: Response) -> Iterator[tuple[object, Entity]]:
     """The names and registers that an answer tells something of."""
-    organization = (Kind.ORGANIZATION, answer.key[1], answer.key[1])
+    organization = (resources.ORGANIZATION, answer.key[1], answer.key[1])
     for register in (answer.key, organization, answer.wanted):
         yield register, register
     if answer.contact_id:

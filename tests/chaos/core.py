@@ -10,9 +10,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from projector.record import Kind
 from projector.reference import Entity
-from schemas import api_keys
+from schemas import api_keys, resources
 from tests import crm
 from tests.crm import Message
 
@@ -62,7 +61,7 @@ class Core:
         while True:
             yield self._next()
 
-    def again(self, kind: Kind) -> Iterator[Message]:
+    def again(self, kind: resources.Kind) -> Iterator[Message]:
         """All of a kind as it is now, once more, as after its topic was made anew: deletes as events."""
         for entity, version in list(self._versions.items()):
             if entity[0] is not kind:
@@ -85,19 +84,19 @@ class Core:
         if chance < 0.048:
             return self._switch_organization(organization)
         if chance < 0.40:
-            return self._any(Kind.CONTACT, organization, self.contacts)
-        return self._any(Kind.LEAD, organization, self.leads)
+            return self._any(resources.CONTACT, organization, self.contacts)
+        return self._any(resources.LEAD, organization, self.leads)
 
-    def _any(self, kind: Kind, organization: str, ids: list[str]) -> Change:
+    def _any(self, kind: resources.Kind, organization: str, ids: list[str]) -> Change:
         """The first quarter of them is never deleted: a 404 there is always wrong."""
         id_ = self._random.choice(ids)
         verb = self._random.random()
         if ids.index(id_) >= len(ids) // 4 and verb < 0.12:
             return self._gone(kind, organization, id_, tombstone=verb < 0.04)
-        return self._lead(organization, id_) if kind is Kind.LEAD else self._contact(organization, id_)
+        return self._lead(organization, id_) if kind is resources.LEAD else self._contact(organization, id_)
 
     def _lead(self, organization: str, id_: str) -> Change:
-        entity = (Kind.LEAD, organization, id_)
+        entity = (resources.LEAD, organization, id_)
         if entity not in self._contact_of or self._random.random() < 0.2:
             self._contact_of[entity] = self._random.choice(self.contacts)
         version = self._version(entity)
@@ -106,39 +105,39 @@ class Core:
         return self._change(crm.lead(version, **fields), entity, text)
 
     def _contact(self, organization: str, id_: str) -> Change:
-        entity = (Kind.CONTACT, organization, id_)
+        entity = (resources.CONTACT, organization, id_)
         version = self._version(entity)
         text = f"v{version}"
         return self._change(crm.contact(version, **self._fields(entity), first_name=text), entity, text)
 
-    def _gone(self, kind: Kind, organization: str, id_: str, *, tombstone: bool) -> Change:
+    def _gone(self, kind: resources.Kind, organization: str, id_: str, *, tombstone: bool) -> Change:
         entity = (kind, organization, id_)
         if tombstone:
             return self._change(crm.tombstone(kind, id_, organization, self._seconds()), entity, None)
         return self._change(crm.deleted(kind, self._version(entity), id_, organization, self._seconds()), entity, None)
 
     def _switch_key(self, organization: str) -> Change:
-        entity = (Kind.API_KEY, organization, KEY_IDS[1])
+        entity = (resources.API_KEY, organization, KEY_IDS[1])
         self._off ^= {entity}
         return self._key(organization, KEY_IDS[1])
 
     def _switch_organization(self, organization: str) -> Change:
-        entity = (Kind.ORGANIZATION, organization, organization)
+        entity = (resources.ORGANIZATION, organization, organization)
         if organization == STEADY:
-            return self._any(Kind.LEAD, organization, self.leads)
+            return self._any(resources.LEAD, organization, self.leads)
         self._off ^= {entity}
         if organization == DELETED and entity in self._off:
-            return self._gone(Kind.ORGANIZATION, organization, organization, tombstone=False)
+            return self._gone(resources.ORGANIZATION, organization, organization, tombstone=False)
         return self._organization(organization)
 
     def _organization(self, organization: str) -> Change:
-        entity = (Kind.ORGANIZATION, organization, organization)
+        entity = (resources.ORGANIZATION, organization, organization)
         on = entity not in self._off
         fields = self._fields(entity) | {"api_access": on, "rate_limits": _UNLIMITED}
         return self._change(crm.organization(self._version(entity), **fields), entity, "on" if on else "off")
 
     def _key(self, organization: str, key_id: str) -> Change:
-        entity = (Kind.API_KEY, organization, key_id)
+        entity = (resources.API_KEY, organization, key_id)
         status = "revoked" if entity in self._off else "active"
         fields = self._fields(entity) | {"hash": api_keys.key_hash(key_text(entity)), "status": status}
         return self._change(crm.api_key(self._version(entity), **fields), entity, status)
@@ -146,8 +145,8 @@ class Core:
     def _bad(self, organization: str) -> Change:
         self._number += 1
         # A key of its own: under a lead's, compaction would leave nothing else of the lead.
-        key = crm.message_key(Kind.LEAD, organization, crm.uuid(0xBAD00000 + self._number))
-        return Change(Message(Kind.LEAD, key, b"{", seconds=self._seconds()), None, bad=True)
+        key = crm.message_key(resources.LEAD, organization, crm.uuid(0xBAD00000 + self._number))
+        return Change(Message(resources.LEAD, key, b"{", seconds=self._seconds()), None, bad=True)
 
     def _change(self, message: Message, entity: Entity, value: str | None) -> Change:
         if message.value is not None and self._random.random() < 0.3:

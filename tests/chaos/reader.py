@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-from projector.record import Kind
 from projector.reference import Entity
+from schemas import resources
 from tests.chaos.core import KEY_IDS, ORGANIZATIONS, Core, key_text
 from tests.chaos.history import Response, now
 from tests.service.api_server import CONTACTS, LEADS
 
-_PATHS = {Kind.LEAD: LEADS, Kind.CONTACT: CONTACTS}
+_PATHS: dict[resources.Kind, str] = {resources.LEAD: LEADS, resources.CONTACT: CONTACTS}
 _TIMEOUT_SECONDS = 5.0
 
 
@@ -41,7 +41,7 @@ class Reader(threading.Thread):
         self.join()
 
     def _ask(self) -> Response:
-        key = (Kind.API_KEY, self._random.choice(ORGANIZATIONS), self._random.choices(KEY_IDS, [3, 1])[0])
+        key = (resources.API_KEY, self._random.choice(ORGANIZATIONS), self._random.choices(KEY_IDS, [3, 1])[0])
         wanted = self._wanted(key[1])
         asked_at = now()
         try:
@@ -67,10 +67,10 @@ class Reader(threading.Thread):
     def _wanted(self, organization: str) -> Entity:
         chance = self._random.random()
         if chance < 0.02:
-            return Kind.LEAD, organization, self._core.unknown
+            return resources.LEAD, organization, self._core.unknown
         if chance < 0.3:
-            return Kind.CONTACT, organization, self._random.choice(self._core.contacts)
-        return Kind.LEAD, organization, self._random.choice(self._core.leads)
+            return resources.CONTACT, organization, self._random.choice(self._core.contacts)
+        return resources.LEAD, organization, self._random.choice(self._core.leads)
 
 
 def read(answer: Response, body: bytes) -> Response:
@@ -79,7 +79,7 @@ def read(answer: Response, body: bytes) -> Response:
         document: dict[str, Any] = msgspec.json.decode(body)
         answer.body = body
         answer.organization_id = document["organization_id"]
-        if answer.wanted[0] is Kind.CONTACT:
+        if answer.wanted[0] is resources.CONTACT:
             answer.shown = document["first_name"]
         else:
             answer.shown, answer.contact_id = document["referrer"], document["contact_id"]

@@ -7,8 +7,7 @@ import msgspec
 from msgspec import Struct, field
 
 from projector.ledger import generations
-from projector.record import Kind
-from schemas import names
+from schemas import names, resources
 from tests.chaos.checker import Checker, Verdict
 from tests.chaos.core import KEY_IDS, ORGANIZATIONS, Core, key_text
 from tests.chaos.history import now
@@ -159,9 +158,9 @@ def _wrong_access(world: World) -> list[str]:
     api, published = ApiServer(world.api_port), world.history.published
     wrong = []
     for organization in ORGANIZATIONS:
-        access = published.of((Kind.ORGANIZATION, organization, organization))[-1].value
+        access = published.of((resources.ORGANIZATION, organization, organization))[-1].value
         for key_id in KEY_IDS:
-            key = (Kind.API_KEY, organization, key_id)
+            key = (resources.API_KEY, organization, key_id)
             status = published.of(key)[-1].value
             expected = 401 if access is None or status != "active" else 403 if access == "off" else 200
             # The first lead of an organization is never deleted.

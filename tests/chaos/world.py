@@ -18,8 +18,7 @@ from devstack.ports import free_port
 from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer
 from devstack.waiting import wait_until
-from projector.record import Kind
-from schemas import names
+from schemas import names, resources
 from tests.chaos import brokers as kafka_brokers
 from tests.chaos.history import CaughtUp, History, Loss, now
 from tests.chaos.proxy import FaultProxy
@@ -64,14 +63,14 @@ class World:
         self.to_api = self._stack.enter_context(FaultProxy(self.redis.port))
         self.flow = self._stack.enter_context(Flow(kafka, prefix, self.sentinel or self.redis, directory))
         self.projectors: dict[str, Child] = {}
-        self.partitions = dict.fromkeys(Kind, 0)
+        self.partitions = dict.fromkeys(resources.KINDS, 0)
         self.publishing = threading.Lock()
         """Held while something is being published."""
         self.operating = threading.Lock()
         """Held while an operator's command runs."""
         self.bad_keys: set[str] = set()
         """Message keys of all bad records that the topics hold."""
-        self.again: Callable[[Kind], Iterable[Message]] = lambda _: ()
+        self.again: Callable[[resources.Kind], Iterable[Message]] = lambda _: ()
         """What the core product publishes where it publishes all of a kind once more."""
         self.api_port = free_port()
         self._api: Child | None = None
@@ -96,7 +95,7 @@ class World:
         """Topics, projectors, the API."""
         if self.brokers:
             kafka_brokers.compact_often(self.flow.kafka.bootstrap_servers)
-        for kind in Kind:
+        for kind in resources.KINDS:
             self._create_topic(kind, partitions)
         for name in PROJECTORS:
             self.start_projector(name)
@@ -133,12 +132,12 @@ class World:
             return ApiServer(self.api_port).get("/readyz").status == 200
         return False
 
-    def _create_topic(self, kind: Kind, partitions: int) -> None:
+    def _create_topic(self, kind: resources.Kind, partitions: int) -> None:
         self.flow.kafka.create_topic(self.flow.topic(kind), partitions)
         kafka_brokers.compact_soon(self.flow.kafka.bootstrap_servers, self.flow.topic(kind))
         self.partitions[kind] = partitions
 
-    def make_topic_again(self, kind: Kind, partitions: int = 2) -> None:
+    def make_topic_again(self, kind: resources.Kind, partitions: int = 2) -> None:
         """Delete the topic of a kind, create it anew, and publish into it what the core product holds."""
         topic = self.flow.topic(kind)
         kafka_brokers.delete_topic(self.flow.kafka.bootstrap_servers, topic)
@@ -150,7 +149,7 @@ class World:
         """An operator's command, to its end. Raises subprocess.TimeoutExpired."""
         return self.flow.command(*words, redis_url=self._url(self.to_projector), kafka_session_timeout=2)
 
-    def add_partition(self, kind: Kind) -> None:
+    def add_partition(self, kind: resources.Kind) -> None:
         """One more for the topic of this kind."""
         with self.publishing:
             self.partitions[kind] += 1

@@ -6,14 +6,15 @@ from projector import mapping
 from projector.change import Change
 from projector.errors import BadRecord
 from projector.intent import Intent
-from projector.record import Kind, Record
+from projector.record import Record
+from schemas import resources
 
 _intent = mapping.intent
 REASON = "the mapping has lost its mind"
 
 
 def intent(change: Change, record: Record) -> Intent:
-    if record.kind is Kind.LEAD and int(change.key.id[-1], 16) % 2:
+    if record.kind is resources.LEAD and int(change.key.id[-1], 16) % 2:
         raise BadRecord(REASON)
     return _intent(change, record)
 

@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 
 from devstack.waiting import wait_until
-from projector.record import Kind
-from schemas import api_keys
+from schemas import api_keys, resources
 from tests import crm
 from tests.crm import Message
 from tests.service.api_server import CONTACTS, LEADS
@@ -52,8 +51,8 @@ class Changes:
     def more(self) -> Iterator[Message]:
         """Changes without an end: mostly of leads and contacts, some moves, deletes and re-creations."""
         while True:
-            kind = self._random.choice((Kind.LEAD, Kind.LEAD, Kind.CONTACT))
-            ids, make = (self.leads, self._lead) if kind is Kind.LEAD else (self.contacts, self._contact)
+            kind = self._random.choice((resources.LEAD, resources.LEAD, resources.CONTACT))
+            ids, make = (self.leads, self._lead) if kind is resources.LEAD else (self.contacts, self._contact)
             id_ = self._random.choice(ids)
             if self._random.random() < 0.1 and id_ not in ids[: self.steady]:
                 yield crm.deleted(kind, self._next(id_), id_, self.organization)

@@ -25,9 +25,9 @@ from devstack.redis_cluster import RedisCluster
 from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer
 from devstack.topics import admin
-from projector.record import Kind, Record
+from projector.record import Record
 from projector.reference import Reference
-from schemas import names
+from schemas import names, resources
 from tests.crm import Message, at_ms
 from tests.service import stored
 from tests.service.services import Kafka, client_of
@@ -54,11 +54,11 @@ class Flow:
         self.client = client_of(server.url)
 
     def create_topics(self, partitions: int = 3) -> None:
-        for kind in Kind:
+        for kind in resources.KINDS:
             self.kafka.create_topic(self.topic(kind), partitions)
 
-    def topic(self, kind: Kind) -> str:
-        return f"{self.prefix}{kind}"
+    def topic(self, kind: resources.Kind) -> str:
+        return f"{self.prefix}{kind.topic}"
 
     def publish(self, *messages: Message, partition: int | None = None) -> None:
         """Send these, and return when Kafka has them all."""
@@ -79,14 +79,14 @@ class Flow:
             self._producer.poll(0)
         assert self._producer.flush(PATIENCE_SECONDS) == 0
 
-    def add_partitions(self, kind: Kind, number: int) -> None:
+    def add_partitions(self, kind: resources.Kind, number: int) -> None:
         """Raise the number of partitions of a topic."""
         client = admin(self.kafka.bootstrap_servers)  # kept: without it the request would be dropped
         topic = self.topic(kind)
         client.create_partitions([NewPartitions(topic, number)])[topic].result(PATIENCE_SECONDS)
         self._producer = self._new_producer()  # the former one does not know of them yet
 
-    def topic_is_new(self, kind: Kind) -> None:
+    def topic_is_new(self, kind: resources.Kind) -> None:
         """The topic was deleted and made again: what was published to it is forgotten."""
         self.ends = {place: end for place, end in self.ends.items() if place[0] != self.topic(kind)}
         self.reference.forget(kind)
@@ -132,9 +132,9 @@ class Flow:
                 found[topic, int(partition)] = int(value.split()[0])
         return found
 
-    def caught_up(self, *kinds: Kind) -> bool:
+    def caught_up(self, *kinds: resources.Kind) -> bool:
         """Has every record (of these kinds) been covered by a checkpoint?"""
-        topics = {self.topic(kind) for kind in kinds or Kind}
+        topics = {self.topic(kind) for kind in kinds or resources.KINDS}
         positions = self.positions()
         return all(positions.get(place) == end for place, end in self.ends.items() if place[0] in topics)
 
@@ -194,7 +194,7 @@ class Flow:
 
 
 class _Reference(Reference):
-    def forget(self, kind: Kind) -> None:
+    def forget(self, kind: resources.Kind) -> None:
         """As if no record of this kind had ever been there."""
         self._newest = {entity: newest for entity, newest in self._newest.items() if entity[0] is not kind}
 

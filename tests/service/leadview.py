@@ -16,9 +16,9 @@ from devstack import topics
 from devstack.child import Child
 from devstack.ports import free_port
 from devstack.waiting import wait_until
-from projector.record import Kind, Partition, Record
+from projector.record import Partition, Record
 from projector.reference import Entity, documents_of
-from schemas import names
+from schemas import names, resources
 from tests.crm import Message
 from tests.service import stored
 from tests.service.api_server import ApiServer
@@ -54,8 +54,8 @@ class Leadview:
         self._stack = stack
         self._producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5, "log_level": 0})
         self.admin = topics.admin(kafka.bootstrap_servers)
-        for kind in Kind:
-            kafka.create_topic(f"{prefix}{kind}", PARTITIONS)
+        for kind in resources.KINDS:
+            kafka.create_topic(f"{prefix}{kind.topic}", PARTITIONS)
         wait_until(self._has_leaders, "every partition has a leader")
 
     def environment(self, **settings: object) -> dict[str, str]:
@@ -77,7 +77,7 @@ class Leadview:
         """Send these, and return when Kafka has all of them."""
         for message in messages:
             self._producer.produce(
-                f"{self.prefix}{message.kind}", message.value, message.key, headers=list(message.headers)
+                f"{self.prefix}{message.kind.topic}", message.value, message.key, headers=list(message.headers)
             )
             self._producer.poll(0)
         assert self._producer.flush(PATIENCE_SECONDS) == 0
@@ -188,7 +188,11 @@ class Leadview:
             return False
 
     def _offsets(self, which: OffsetSpec) -> dict[Partition, int]:
-        wanted = [TopicPartition(f"{self.prefix}{kind}", number) for kind in Kind for number in range(PARTITIONS)]
+        wanted = [
+            TopicPartition(f"{self.prefix}{kind.topic}", number)
+            for kind in resources.KINDS
+            for number in range(PARTITIONS)
+        ]
         found = self.admin.list_offsets(dict.fromkeys(wanted, which))
         return {
             Partition(at.topic, at.partition): result.result(PATIENCE_SECONDS).offset for at, result in found.items()
@@ -201,7 +205,7 @@ class Leadview:
         assert partition is not None
         assert offset is not None
         headers = cast(tuple[tuple[str, bytes], ...], tuple(message.headers() or ()))
-        kind = Kind(topic.removeprefix(self.prefix))
+        kind = resources.BY_TOPIC[topic.removeprefix(self.prefix)]
         return Record(topic, partition, offset, message.timestamp()[1], message.key(), message.value(), headers, kind)
 
 

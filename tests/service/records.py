@@ -6,7 +6,7 @@ import msgspec
 import redis
 from msgspec import Struct, field
 
-from schemas import api_keys, names
+from schemas import api_keys, names, resources
 from schemas.layouts import NO_CONTACT, content_hash
 
 
@@ -88,7 +88,9 @@ class Records:
         record_id = _new_id()
         encoded = msgspec.json.encode(body)
         value = head(state) + content_hash(encoded) + NO_CONTACT + bytes(6) + encoded
-        self.client.set(names.lead(names.organization(organization_id), generation, record_id), value)
+        self.client.set(
+            names.document(resources.LEAD, names.organization(organization_id), generation, record_id), value
+        )
         return record_id
 
     def contact(self, organization_id: str, body: object, *, generation: int = 1, state: bytes = b"L") -> str:
@@ -96,7 +98,9 @@ class Records:
         record_id = _new_id()
         encoded = msgspec.json.encode(body)
         value = head(state) + content_hash(encoded) + content_hash(b"summary") + bytes(3 + 28) + encoded
-        self.client.set(names.contact(names.organization(organization_id), generation, record_id), value)
+        self.client.set(
+            names.document(resources.CONTACT, names.organization(organization_id), generation, record_id), value
+        )
         return record_id
 
 

@@ -6,24 +6,24 @@ from uuid import UUID
 
 import redis
 
-from projector.record import Kind
 from projector.reference import Entity
-from schemas import names
+from schemas import names, resources
 
-_KINDS = {b"l": Kind.LEAD, b"c": Kind.CONTACT}
-_BODY = {Kind.LEAD: 40, Kind.CONTACT: 65}
+_BY_LETTER = {resource.letter: resource for resource in resources.RESOURCES}
 NO_MARK = bytes(6)
 
 
 def documents(client: redis.Redis, generation: int = 1) -> dict[Entity, bytes]:
     """The body of every live document of a generation."""
-    return {entity: value[_BODY[entity[0]] :] for entity, value in values(client, generation).items() if _live(value)}
+    return {entity: value[_body(entity) :] for entity, value in values(client, generation).items() if _live(value)}
 
 
 def values(client: redis.Redis, generation: int = 1) -> dict[Entity, bytes]:
     """The whole value of every document and marker of a generation."""
-    matches = [names.DOCUMENT.fullmatch(key) for key in client.scan_iter(names.of_generation(generation), count=5000)]
-    wanted = [match for match in matches if match and match[3] in _KINDS]
+    matches = [
+        names.IN_GENERATION.fullmatch(key) for key in client.scan_iter(names.of_generation(generation), count=5000)
+    ]
+    wanted = [match for match in matches if match and match[3] in _BY_LETTER]
     with client.pipeline(transaction=False) as pipeline:
         for match in wanted:
             pipeline.get(match[0])
@@ -34,7 +34,7 @@ def values(client: redis.Redis, generation: int = 1) -> dict[Entity, bytes]:
 def index(client: redis.Redis, contact_id: str, organization_id: str, generation: int = 1) -> dict[str, bytes]:
     """The leads of a contact, each with the mark of the summary that it shows."""
     owner = names.organization(organization_id)
-    contact: bytes = client.get(names.contact(owner, generation, contact_id)) or b""  # type: ignore[assignment]
+    contact: bytes = client.get(names.document(resources.CONTACT, owner, generation, contact_id)) or b""  # type: ignore[assignment]
     first = _first_lead(contact)
     others = {
         names.long_id(lead): int(score).to_bytes(6, "little")
@@ -51,17 +51,17 @@ def assert_consistent(client: redis.Redis, generation: int = 1, *, after_crash: 
     After a crash a lead may have been left in the index of a former contact: its next change drops it there.
     """
     found = values(client, generation)
-    leads = {entity: value for entity, value in found.items() if entity[0] is Kind.LEAD and _live(value)}
+    leads = {entity: value for entity, value in found.items() if entity[0] is resources.LEAD and _live(value)}
     expected: dict[tuple[str, str], dict[str, bytes]] = {}
     for (_, organization_id, lead_id), value in leads.items():
         contact_id = value[40 + 116 : 40 + 152].decode()
-        contact = found.get((Kind.CONTACT, organization_id, contact_id), b"")
+        contact = found.get((resources.CONTACT, organization_id, contact_id), b"")
         mark = contact[28:34] if _live(contact) else NO_MARK
         assert value[28:34] == mark, f"lead {lead_id} shows another summary than its contact has"
         expected.setdefault((organization_id, contact_id), {})[lead_id] = mark
-    sets = [names.DOCUMENT.fullmatch(name) for name in client.scan_iter(b"lv:{*}%di*" % generation, count=5000)]
+    sets = [names.IN_GENERATION.fullmatch(name) for name in client.scan_iter(b"lv:{*}%di*" % generation, count=5000)]
     places = {(names.organization_id(match[1]), names.long_id(match[4])) for match in sets if match}
-    places |= {(organization_id, id_) for (kind, organization_id, id_) in found if kind is Kind.CONTACT}
+    places |= {(organization_id, id_) for (kind, organization_id, id_) in found if kind is resources.CONTACT}
     for place in places:
         leads_there = index(client, place[1], place[0], generation)
         own = expected.pop(place, {})
@@ -82,7 +82,12 @@ def short(uuid: str) -> bytes:
 
 
 def _entity(match: re.Match[bytes]) -> Entity:
-    return _KINDS[match[3]], names.organization_id(match[1]), names.long_id(match[4])
+    return _BY_LETTER[match[3]], names.organization_id(match[1]), names.long_id(match[4])
+
+
+def _body(entity: Entity) -> int:
+    assert isinstance(entity[0], resources.Resource)
+    return entity[0].body
 
 
 def _live(value: bytes) -> bool:

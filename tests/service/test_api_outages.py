@@ -11,7 +11,7 @@ import redis
 
 from devstack.redis_server import RedisServer
 from devstack.waiting import wait_until
-from schemas import names
+from schemas import names, resources
 from schemas.settings import ApiSettings
 from tests.service.api_server import LEADS, ApiServer, Response, running_api
 from tests.service.records import Caller, Records
@@ -154,7 +154,7 @@ def test_a_value_of_another_type(api: ApiServer, caller: Caller, client: redis.R
 
 def test_the_live_generation_is_served(api: ApiServer, records: Records, caller: Caller, client: redis.Redis) -> None:
     lead_id = records.lead(caller.organization_id, {"generation": 1}, generation=1)
-    first, second = (names.lead(caller.name, number, lead_id) for number in (1, 2))
+    first, second = (names.document(resources.LEAD, caller.name, number, lead_id) for number in (1, 2))
     client.set(second, records.read(first).replace(b'"generation":1', b'"generation":2'))
 
     def served() -> object:

@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from api.redis.store import _SCRIPT, Reply, read_reply
-from schemas import api_keys, names
+from api.redis.store import SCRIPT, Reply, read_reply
+from schemas import api_keys, names, resources
 from schemas.layouts import CONTACT_BODY, LEAD_BODY
 from tests.service.records import Caller, Records
 from tests.service.services import RedisService, empty_redis
@@ -40,12 +40,12 @@ def run(records: Records, caller: Caller, document: bytes | None, *tags: bytes, 
     keys = [active, caller.name, *bucket_names(caller), *([document] if document else [])]
     owner = tag or api_keys.organization_tag(caller.organization_id)
     arguments: list[Any] = [owner, 100, 10_000, 300, 10_000, *tags]
-    return read_reply(records.client.eval(_SCRIPT.decode(), len(keys), *keys, *arguments))
+    return read_reply(records.client.eval(SCRIPT.decode(), len(keys), *keys, *arguments))
 
 
 def lead_name(records: Records, caller: Caller, **how: Any) -> bytes:
     lead_id = records.lead(caller.organization_id, {"id": "x"}, **how)
-    return names.lead(caller.name, 1, lead_id)
+    return names.document(resources.LEAD, caller.name, 1, lead_id)
 
 
 def fill(records: Records, name: bytes, full_in: int) -> None:
@@ -71,7 +71,7 @@ def test_200_returns_the_whole_value_and_charges_both(records: Records) -> None:
 def test_contact(records: Records) -> None:
     caller = records.caller()
     contact_id = records.contact(caller.organization_id, {"id": "c"})
-    reply = run(records, caller, names.contact(caller.name, 1, contact_id))
+    reply = run(records, caller, names.document(resources.CONTACT, caller.name, 1, contact_id))
     assert (reply.status, reply.value[CONTACT_BODY:]) == (200, b'{"id":"c"}')
 
 
@@ -96,7 +96,11 @@ def test_another_tag_does_not_match(records: Records) -> None:
 )
 def test_404_is_charged_and_not_matched(records: Records, state: bytes | None) -> None:
     caller = records.caller()
-    name = lead_name(records, caller, state=state) if state else names.lead(caller.name, 1, str(uuid4()))
+    name = (
+        lead_name(records, caller, state=state)
+        if state
+        else names.document(resources.LEAD, caller.name, 1, str(uuid4()))
+    )
     reply = run(records, caller, name, b"*")
     assert (reply.status, reply.value, reply.key_remaining) == (404, b"", 99)
     assert records.client.exists(*bucket_names(caller)) == 2

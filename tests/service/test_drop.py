@@ -10,13 +10,13 @@ import pytest
 from projector.errors import Refused
 from projector.ledger.generations import Description, change_writing
 from projector.rebuild import drop
-from schemas import names
+from schemas import names, resources
 from tests import crm
 from tests.service.projection import Projection, open_projection
 from tests.service.services import RedisService
 from tests.waiting import wait_until
 
-LEAD = names.lead(names.organization(crm.ORGANIZATION), 1, crm.LEAD)
+LEAD = names.document(resources.LEAD, names.organization(crm.ORGANIZATION), 1, crm.LEAD)
 
 
 def generations(projection: Projection, live: int, *written: int) -> None:

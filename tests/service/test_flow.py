@@ -10,8 +10,7 @@ import pytest
 from devstack.ports import free_port
 from devstack.redis_server import RedisServer, RedisServerMissing
 from projector.dead_letter import DeadLetter
-from projector.record import Kind
-from schemas import names
+from schemas import names, resources
 from tests import crm
 from tests.chaos.brokers import delete_topic
 from tests.faulty_proxy import Faults, faulty_proxy
@@ -58,7 +57,7 @@ async def test_whole_flow(flow: Flow, projectors: int) -> None:
     assert flow.client.exists(KEY)
     await wait_until(lambda: flow.client.hget(names.GENERATIONS, "live") == b"1", "it is served")
 
-    flow.publish(crm.deleted(Kind.ORGANIZATION, 2))
+    flow.publish(crm.deleted(resources.ORGANIZATION, 2))
     await flow.settled()
     assert flow.client.get(OWNER)[22:] == b"-"
     assert list(flow.client.scan_iter(names.of_organization(OWNER))) == []
@@ -68,7 +67,9 @@ async def test_whole_flow(flow: Flow, projectors: int) -> None:
     assert {entity[1] for entity in stored.documents(flow.client)} == {crm.ORGANIZATION, crm.OTHER_ORGANIZATION}
     await wait_until(lambda: flow.client.exists(KEY), "the key is replayed as well")
 
-    documents = {place: end for place, end in flow.ends.items() if place[0] in _topics(flow, Kind.LEAD, Kind.CONTACT)}
+    documents = {
+        place: end for place, end in flow.ends.items() if place[0] in _topics(flow, resources.LEAD, resources.CONTACT)
+    }
     await wait_until(lambda: flow.committed(flow.group) == documents, "the positions are committed to Kafka")
     access = {place: end for place, end in flow.ends.items() if place not in documents}
     assert flow.committed(f"{flow.group}.access") == access
@@ -85,7 +86,7 @@ async def test_kill_9_in_the_middle(flow: Flow, server: RedisServer) -> None:
     flow.publish_all(traffic(1, 4000))
     flow.publish(crm.lead(1, id=crm.uuid(0xF00)))
     with faulty_proxy(server.port) as proxy:
-        proxy.faults = Faults(held=names.lead(OWNER, 1, crm.uuid(0xF00)))
+        proxy.faults = Faults(held=names.document(resources.LEAD, OWNER, 1, crm.uuid(0xF00)))
         first = flow.start("first", batch_records=200, redis_url=f"redis://127.0.0.1:{proxy.port}/0")
         await wait_until(lambda: sum(flow.positions().values()) > 500, "some batches are covered")
         first.kill()
@@ -121,7 +122,7 @@ async def test_redis_is_restarted_emptied_and_goes_back_in_time(flow: Flow, serv
 
     flow.client.config_set("appendonly", "no")
     flow.client.save()
-    flow.publish(crm.lead(1, id=crm.uuid(0xAA)), crm.deleted(Kind.CONTACT, 999, crm.uuid(0xC00001)))
+    flow.publish(crm.lead(1, id=crm.uuid(0xAA)), crm.deleted(resources.CONTACT, 999, crm.uuid(0xC00001)))
     flow.publish_all(traffic(4, 300))
     await flow.settled()
     behind = flow.positions()
@@ -160,10 +161,10 @@ async def test_a_recreated_topic_is_read_from_its_beginning_for_good(flow: Flow)
     projector = flow.start()
     await flow.settled()
 
-    topic = flow.topic(Kind.LEAD)
+    topic = flow.topic(resources.LEAD)
     delete_topic(flow.kafka.bootstrap_servers, topic)
     flow.kafka.create_topic(topic, 1)
-    flow.topic_is_new(Kind.LEAD)
+    flow.topic_is_new(resources.LEAD)
     flow.publish_all(crm.lead(3, id=lead) for lead in leads)
     await wait_until(lambda: flow.positions().get((topic, 0)) == 100, "the position is one of the new topic")
     projector.kill()
@@ -188,7 +189,9 @@ async def test_many_leads_on_one_contact_never_lose_it(flow: Flow, server: Redis
     def all_show_the_new_name() -> bool:
         """Read some leads, as clients do: each shows a contact, and never an older one than before."""
         sample = random.sample(leads, 200)
-        for lead, value in zip(sample, flow.client.mget([names.lead(OWNER, 1, lead) for lead in sample]), strict=True):
+        for lead, value in zip(
+            sample, flow.client.mget([names.document(resources.LEAD, OWNER, 1, lead) for lead in sample]), strict=True
+        ):
             name = msgspec.json.decode(value[40:])["contact"]["first_name"]
             assert name == "Grace" or lead not in changed, "a lead showed an older contact after a newer one"
             if name == "Grace":
@@ -198,7 +201,7 @@ async def test_many_leads_on_one_contact_never_lose_it(flow: Flow, server: Redis
     held = leads[number // 2]
     with faulty_proxy(server.port) as proxy:
         # The fan-out stops half-way until it is looked at: however fast the machine is, readers meet it.
-        proxy.faults = Faults(held=names.lead(OWNER, 1, held))
+        proxy.faults = Faults(held=names.document(resources.LEAD, OWNER, 1, held))
         flow.start("proxied", redis_url=f"redis://127.0.0.1:{proxy.port}/0")
         flow.publish(crm.contact(2, first_name="Grace"))
         await wait_until(lambda: proxy.holding and not all_show_the_new_name(), "the fan-out is half-way")
@@ -218,7 +221,7 @@ async def test_access_is_not_behind_the_leads(flow: Flow, server: RedisServer, h
     flow.create_topics(partitions=2)
     flow.publish(crm.organization(1), crm.api_key(1))
     with faulty_proxy(server.port) as proxy:
-        proxy.faults = Faults(held=names.lead(OWNER, 1, leads[held]))
+        proxy.faults = Faults(held=names.document(resources.LEAD, OWNER, 1, leads[held]))
         flow.start(batch_records=100, redis_url=f"redis://127.0.0.1:{proxy.port}/0")
         await wait_until(lambda: flow.client.exists(KEY), "the key opens")
         flow.publish_all(crm.lead(1, id=lead) for lead in leads)
@@ -226,15 +229,15 @@ async def test_access_is_not_behind_the_leads(flow: Flow, server: RedisServer, h
         await wait_until(is_at_work, "the leads are in hand")
         flow.publish(crm.api_key(2, status="revoked"))
         seconds = await seconds_until(lambda: not flow.client.exists(KEY), "the key opens no more")
-        assert not flow.client.exists(names.lead(OWNER, 1, leads[held]))
-        assert not flow.caught_up(Kind.LEAD)
+        assert not flow.client.exists(names.document(resources.LEAD, OWNER, 1, leads[held]))
+        assert not flow.caught_up(resources.LEAD)
         assert seconds < 1.0
         proxy.faults = Faults()
         await flow.settled()
 
 
 def _has_covered_leads(flow: Flow) -> bool:
-    return any(topic == flow.topic(Kind.LEAD) for topic, _ in flow.positions())
+    return any(topic == flow.topic(resources.LEAD) for topic, _ in flow.positions())
 
 
 async def test_dead_letters(flow: Flow) -> None:
@@ -245,7 +248,7 @@ async def test_dead_letters(flow: Flow) -> None:
     flow.publish(_bare(b"{"), crm.lead(3, stage="STALE"))
     projector = flow.start(metrics_port=port, dead_letter_row=5)
     await flow.settled()
-    topic = flow.topic(Kind.LEAD)
+    topic = flow.topic(resources.LEAD)
     letters = msgspec.json.decode(flow.command("dead-letters", "list", "--json").stdout)
     assert [(letter["topic"], letter["partition"], letter["offset"]) for letter in letters] == [
         (topic, 0, 1),
@@ -260,7 +263,7 @@ async def test_dead_letters(flow: Flow) -> None:
     assert "5 consecutive bad records" in ask(port, "/healthz")[1]["problems"][0]
     assert flow.positions()[topic, 0] == 4
     flow.publish(crm.organization(2, api_access=False))
-    await wait_until(lambda: flow.caught_up(Kind.ORGANIZATION), "the line of access records continues")
+    await wait_until(lambda: flow.caught_up(resources.ORGANIZATION), "the line of access records continues")
     projector.stop()
     assert projector.wait(PATIENCE_SECONDS) == 0
     assert flow.positions()[topic, 0] == 4
@@ -275,7 +278,7 @@ async def _redrive(flow: Flow, topic: str) -> None:
     flow.publish(crm.lead(1, id=crm.OTHER_LEAD))
     await flow.settled()
     lost = flow.ends[topic, 0] - 1
-    flow.client.delete(names.lead(OWNER, 1, crm.OTHER_LEAD))
+    flow.client.delete(names.document(resources.LEAD, OWNER, 1, crm.OTHER_LEAD))
     for offset in (0, lost, 9999):
         letter = DeadLetter(topic, 0, offset, "key", "an older projector could not read it", 1)
         flow.client.hset(names.DEAD_LETTERS, letter.field, msgspec.json.encode(letter).decode())
@@ -310,9 +313,9 @@ async def test_a_projector_in_daily_use(flow: Flow) -> None:
     text = ask(port, "/metrics")[1]
     assert 'leadview_projector_records_total{line="documents",result="written"} 2.0' in text
 
-    flow.add_partitions(Kind.LEAD, 3)
+    flow.add_partitions(resources.LEAD, 3)
     flow.publish(crm.lead(3, seconds=1, stage="STALE"), crm.lead(1, id=crm.OTHER_LEAD), partition=2)
-    flow.publish(crm.tombstone(Kind.LEAD, crm.OTHER_LEAD, seconds=2), partition=1)
+    flow.publish(crm.tombstone(resources.LEAD, crm.OTHER_LEAD, seconds=2), partition=1)
     await flow.settled()
 
     shown = msgspec.json.decode(flow.command("show", "lead", crm.ORGANIZATION, crm.LEAD, "--json").stdout)
@@ -361,7 +364,7 @@ def test_a_redis_that_evicts_stops_the_start(flow: Flow) -> None:
     assert "Set its maxmemory-policy to noeviction" in done.stderr
 
 
-def _topics(flow: Flow, *kinds: Kind) -> set[str]:
+def _topics(flow: Flow, *kinds: resources.Kind) -> set[str]:
     return {flow.topic(kind) for kind in kinds}
 
 
@@ -378,7 +381,7 @@ def _without_log(server: RedisServer) -> None:
 
 
 def _bare(value: bytes) -> crm.Message:
-    return crm.Message(Kind.LEAD, crm.lead(1).key, value)
+    return crm.Message(resources.LEAD, crm.lead(1).key, value)
 
 
 async def test_a_topic_that_is_read_again_is_passed_over(flow: Flow) -> None:
@@ -386,12 +389,12 @@ async def test_a_topic_that_is_read_again_is_passed_over(flow: Flow) -> None:
     flow.create_topics(partitions=2)
     flow.publish(crm.organization(1), crm.contact(1))
     flow.publish_all(crm.lead(1, id=crm.uuid(5000 + n)) for n in range(3000))
-    flow.publish_all(crm.Message(Kind.LEAD, b"no key", b"{}") for _ in range(5))
+    flow.publish_all(crm.Message(resources.LEAD, b"no key", b"{}") for _ in range(5))
     flow.start()
     await flow.settled()
-    lost = names.lead(OWNER, 1, crm.uuid(5100))
+    lost = names.document(resources.LEAD, OWNER, 1, crm.uuid(5100))
     flow.client.delete(lost)
-    flow.client.hdel(names.POSITIONS, *(names.position(flow.topic(Kind.LEAD), number) for number in range(2)))
+    flow.client.hdel(names.POSITIONS, *(names.position(flow.topic(resources.LEAD), number) for number in range(2)))
     await wait_until(lambda: flow.client.exists(lost) and flow.caught_up(), "it is read again")
     await flow.settled()
     assert flow.client.hlen(names.DEAD_LETTERS) == 5

@@ -9,9 +9,9 @@ import pytest
 from projector.change import read
 from projector.errors import BadRecord
 from projector.mapping import intent
-from projector.record import Kind, Record
+from projector.record import Record
 from projector.reference import documents_of
-from schemas import api_keys
+from schemas import api_keys, resources
 from tests import crm
 from tests.crm import CONTACT, LEAD, ORGANIZATION, Message
 from tests.hostile_events import MORSELS, VALID, tokens
@@ -20,7 +20,7 @@ from tests.service.api_server import CONTACTS, LEADS, ApiServer, patient, runnin
 from tests.service.projection import Projection
 
 KEY = api_keys.mint(ORGANIZATION, "h" * 30)
-PATHS = {Kind.LEAD: LEADS + LEAD, Kind.CONTACT: CONTACTS + CONTACT}
+PATHS: dict[resources.Kind, str] = {resources.LEAD: LEADS + LEAD, resources.CONTACT: CONTACTS + CONTACT}
 MOST = "1000000/1s"
 BASES = [VALID[place] for place in (0, 1, 5, 6)]
 
@@ -61,7 +61,7 @@ def is_accepted(record: Record, version: int) -> bool:
 )
 async def test_what_is_accepted_is_served(projection: Projection, api: ApiServer, base: Message) -> None:
     await projection.apply(crm.organization().record(), crm.api_key(hash=api_keys.key_hash(KEY)).record())
-    own = crm.contact() if base.kind is Kind.LEAD else crm.lead()
+    own = crm.contact() if base.kind is resources.LEAD else crm.lead()
     await projection.apply(own.record())
     for record in accepted(base, 25):
         await projection.apply(record)
@@ -69,6 +69,6 @@ async def test_what_is_accepted_is_served(projection: Projection, api: ApiServer
         assert projection.documents() == expected
         answer = api.get(PATHS[base.kind], key=KEY)
         assert answer.status == 200
-        assert answer.body == expected[(base.kind, ORGANIZATION, LEAD if base.kind is Kind.LEAD else CONTACT)]
+        assert answer.body == expected[(base.kind, ORGANIZATION, LEAD if base.kind is resources.LEAD else CONTACT)]
         assert answer.json["organization_id"] == ORGANIZATION
     stored.assert_consistent(projection.client)

@@ -6,8 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from projector.record import Kind
-from schemas import api_keys, names
+from schemas import api_keys, names, resources
 from tests import crm
 from tests.crm import CONTACT, LEAD, ORGANIZATION, OTHER_ORGANIZATION
 from tests.service.api_server import CONTACTS, LEADS, ApiServer, patient, running_api
@@ -111,7 +110,7 @@ async def test_a_deleted_contact_leaves_no_byte(projection: Projection, api: Api
     await project_both(projection)
     await projection.apply(crm.contact(version=2, custom_fields={"diet": "nutriamatic"}, **secrets).record(offset=1))
     assert b"Zaphodia" in api.get(LEADS + LEAD, key=KEYS[ORGANIZATION]).body
-    await projection.apply(crm.deleted(Kind.CONTACT, 3).record(offset=2))
+    await projection.apply(crm.deleted(resources.CONTACT, 3).record(offset=2))
     kept = everything(projection)
     for secret in (*secrets.values(), "nutriamatic", "diet"):
         assert secret.encode() not in kept

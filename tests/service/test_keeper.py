@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from projector.record import Kind
 from projector.redis.applier import Applier
 from projector.redis.store import Store
 from projector.upkeep import jobs
 from projector.upkeep.keeper import Keeper
-from schemas import names
+from schemas import names, resources
 from schemas.settings import ProjectorSettings
 from tests import crm
 from tests.service import stored
@@ -86,7 +85,7 @@ async def test_end_offsets_are_read_again_if_another_projector_was_first(world: 
 
 
 async def test_an_organization_that_is_still_replayed_is_not_served_half_full(world: World) -> None:
-    world.leadview.publish([crm.deleted(Kind.ORGANIZATION, 1), crm.lead(1), crm.organization(2)])
+    world.leadview.publish([crm.deleted(resources.ORGANIZATION, 1), crm.lead(1), crm.organization(2)])
     world.redis.sadd(names.JOBS, JOB)
     world.redis.set(LOCK, "another projector", ex=3600)
     world.apply_all()
@@ -100,9 +99,12 @@ async def test_an_organization_that_is_still_replayed_is_not_served_half_full(wo
 @pytest.mark.parametrize(
     "dropped",
     [
-        pytest.param(names.contact(OWNER, 1, crm.CONTACT), id="a contact, and with it the index of its first lead"),
+        pytest.param(
+            names.document(resources.CONTACT, OWNER, 1, crm.CONTACT),
+            id="a contact, and with it the index of its first lead",
+        ),
         pytest.param(names.contact_leads(OWNER, 1, crm.CONTACT), id="the index of its other leads"),
-        pytest.param(names.lead(OWNER, 1, crm.LEAD), id="a lead"),
+        pytest.param(names.document(resources.LEAD, OWNER, 1, crm.LEAD), id="a lead"),
         pytest.param(names.api_key(OWNER, crm.key_hash(1)), id="what an API key is looked up by"),
         pytest.param(names.api_key_entity(OWNER, crm.API_KEY), id="an API key"),
     ],
@@ -116,7 +118,7 @@ async def test_an_erasure_that_was_overtaken_leaves_nothing_wrong(world: World, 
     intents = [intent_of(message.record(offset)) for offset, message in enumerate(messages)]
     await apply([intent_of(crm.organization(1).record(0)), *intents], (1,))
     before = stored.values(world.redis)
-    await apply([intent_of(crm.deleted(Kind.ORGANIZATION, 2).record(1))], (1,))
+    await apply([intent_of(crm.deleted(resources.ORGANIZATION, 2).record(1))], (1,))
     assert await jobs._drop(world.store, OWNER, [dropped]) == 1
     await apply([intent_of(crm.organization(3).record(2))], (1,))
     await jobs.run_all(world.store, world.settings)

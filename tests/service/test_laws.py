@@ -11,10 +11,10 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from projector.record import DOCUMENT_KINDS, Kind, Record
+from projector.record import Record
 from projector.reference import Reference, documents_of
 from projector.upkeep import jobs, reapply
-from schemas import names
+from schemas import names, resources
 from tests import crm, histories
 from tests.histories import History
 from tests.service import stored
@@ -70,7 +70,7 @@ async def test_the_next_generation_equals_the_live_one(projection: Projection, h
     begun = random.randint(0, len(batches))
     await _apply(projection, history, batches[:begun], random, (1,))
     line = [(batch, (1, 2)) for batch in batches[begun:]]
-    rebuild = [(batch, (2,)) for batch in histories.merged(history.of(DOCUMENT_KINDS), random)]
+    rebuild = [(batch, (2,)) for batch in histories.merged(history.of(resources.RESOURCES), random)]
     for batch, generations in _mixed(line, rebuild, random):
         await projection.apply(*batch, generations=generations)
         if random.random() < 0.3:
@@ -87,7 +87,7 @@ async def test_a_crash_before_what_follows_a_script(projection: Projection, hist
     """No fan-out, no lead that leaves an index, in one generation or both; then everything comes once more."""
     projection.client.flushdb()
     random = Random(seed)
-    documents = history.of(DOCUMENT_KINDS)
+    documents = history.of(resources.RESOURCES)
     for batch in histories.merged(documents, random):
         generations = random.choice([(1,), (2,), (1, 2)])
         if random.random() < 0.5:
@@ -155,7 +155,9 @@ async def _replay(
     head = await jobs._head(projection.store, owner)
     wanted = reapply.of_organization(organization_id)
     for batch in histories.merged(history, random):
-        await reapply.write(projection.store, [record for record in batch if wanted(record)], generations, again=True)
+        await reapply.write(
+            projection.store, [record for record in batch if wanted(record)], generations, overwrite_equal=True
+        )
     return await jobs._finish(projection.store, owner, head)
 
 
@@ -193,7 +195,7 @@ def _active_hashes(projection: Projection) -> set[bytes]:
 def _expected_hashes(reference: Reference, history: History) -> set[bytes]:
     expected = set()
     for (kind, organization_id, _), newest in reference.newest.items():
-        if kind is Kind.API_KEY and newest.live and not reference.is_erased(organization_id):
+        if kind is resources.API_KEY and newest.live and not reference.is_erased(organization_id):
             data = _data(history.at(kind, newest.partition, newest.offset))
             if data["status"] == "active":
                 expected.add(names.api_key(names.organization(organization_id), data["hash"]))
@@ -213,7 +215,7 @@ def _expected_access(reference: Reference, history: History) -> dict[str, bytes]
             b"-%d" % _data(history.at(kind, newest.partition, newest.offset))["api_access"] if newest.live else b"gone"
         )
         for (kind, organization_id, _), newest in reference.newest.items()
-        if kind is Kind.ORGANIZATION
+        if kind is resources.ORGANIZATION
     }
 
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from projector.record import Kind
 from projector.redis import calls
 from projector.redis.applier import Applier
 from projector.redis.calls import Command
 from projector.redis.store import Store
+from schemas import resources
 from schemas.settings import ProjectorSettings
 from tests import crm
 from tests.crm import Message
@@ -36,8 +36,8 @@ UPDATES = [
         id="the contact changes and changes back",
     ),
     pytest.param([crm.lead(2, contact_id=crm.OTHER_CONTACT)], [b"0"], id="a stale record changes nothing"),
-    pytest.param([crm.deleted(Kind.LEAD, 4)], [b"1", 0, FORMER], id="deleted"),
-    pytest.param([crm.tombstone(Kind.LEAD, seconds=9)], [b"1", 0, FORMER], id="a tombstone"),
+    pytest.param([crm.deleted(resources.LEAD, 4)], [b"1", 0, FORMER], id="deleted"),
+    pytest.param([crm.tombstone(resources.LEAD, seconds=9)], [b"1", 0, FORMER], id="a tombstone"),
 ]
 
 

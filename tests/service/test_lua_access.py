@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from projector.record import Kind, Record
+from projector.record import Record
 from projector.redis.applier import ERASE_DUE, ORGANIZATION_DELETED, REPLAY_DUE, STALE, WRITTEN
 from projector.redis.calls import Command
 from projector.upkeep import jobs
-from schemas import api_keys, names
+from schemas import api_keys, names, resources
 from tests import crm
 from tests.service import stored
 from tests.service.projection import Projection
@@ -24,11 +24,11 @@ def organization(version: int, offset: int, **fields: Any) -> Record:
 
 
 def organization_deleted(version: int, offset: int) -> Record:
-    return crm.deleted(Kind.ORGANIZATION, version).record(offset)
+    return crm.deleted(resources.ORGANIZATION, version).record(offset)
 
 
 def organization_gone(offset: int) -> Record:
-    return crm.tombstone(Kind.ORGANIZATION).record(offset)
+    return crm.tombstone(resources.ORGANIZATION).record(offset)
 
 
 def key(version: int, offset: int, number: int = 1, **fields: Any) -> Record:
@@ -36,11 +36,11 @@ def key(version: int, offset: int, number: int = 1, **fields: Any) -> Record:
 
 
 def key_deleted(version: int, offset: int) -> Record:
-    return crm.deleted(Kind.API_KEY, version).record(offset)
+    return crm.deleted(resources.API_KEY, version).record(offset)
 
 
 def key_gone(offset: int) -> Record:
-    return crm.tombstone(Kind.API_KEY).record(offset)
+    return crm.tombstone(resources.API_KEY).record(offset)
 
 
 ORGANIZATIONS = [
@@ -118,9 +118,9 @@ async def test_a_deleted_organization_leaves_its_marker_alone(projection: Projec
         pytest.param(crm.lead(9).record(9), id="a lead"),
         pytest.param(crm.contact(9).record(9), id="a contact"),
         pytest.param(crm.api_key(9).record(9), id="an API key"),
-        pytest.param(crm.deleted(Kind.LEAD, 9).record(9), id="a deleted lead"),
-        pytest.param(crm.deleted(Kind.CONTACT, 9).record(9), id="a deleted contact"),
-        pytest.param(crm.deleted(Kind.API_KEY, 9).record(9), id="a deleted API key"),
+        pytest.param(crm.deleted(resources.LEAD, 9).record(9), id="a deleted lead"),
+        pytest.param(crm.deleted(resources.CONTACT, 9).record(9), id="a deleted contact"),
+        pytest.param(crm.deleted(resources.API_KEY, 9).record(9), id="a deleted API key"),
     ],
 )
 async def test_what_comes_after_an_organization_was_deleted_is_ignored(projection: Projection, late: Record) -> None:
@@ -134,7 +134,7 @@ async def test_what_comes_after_an_organization_was_deleted_is_ignored(projectio
 async def test_erasing_stops_where_the_organization_is_created_again(projection: Projection) -> None:
     await projection.apply(organization_deleted(1, 0))
     await projection.apply(organization(2, 1), crm.lead().record())
-    name = names.lead(OWNER, 1, crm.LEAD)
+    name = names.document(resources.LEAD, OWNER, 1, crm.LEAD)
     assert await projection.store.run([Command("erase", [OWNER, name], [])]) == [-1]
     assert projection.client.exists(name)
 
@@ -226,7 +226,7 @@ async def test_two_keys_of_an_organization_do_not_touch_each_other(projection: P
 
 def _documents(number: int) -> list[Record]:
     leads = [crm.lead(1, id=crm.uuid(1000 + n)).record(n) for n in range(number)]
-    return [crm.contact(1).record(0), *leads, crm.deleted(Kind.LEAD, 2, crm.uuid(1000)).record(number)]
+    return [crm.contact(1).record(0), *leads, crm.deleted(resources.LEAD, 2, crm.uuid(1000)).record(number)]
 
 
 def test_short_ids_are_those_of_the_index() -> None:

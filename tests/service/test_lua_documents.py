@@ -6,19 +6,19 @@ import msgspec
 import pytest
 
 from projector.errors import Unavailable
-from projector.record import Kind, Record
+from projector.record import Record
 from projector.redis import calls
 from projector.redis.applier import Applied
 from projector.reference import documents_of
-from schemas import names
+from schemas import names, resources
 from schemas.layouts import FIRST_LEAD, read_head
 from tests import crm
 from tests.crm import Message
 from tests.service import stored
 from tests.service.projection import Projection, intent_of
 
-LEAD = (Kind.LEAD, crm.ORGANIZATION, crm.LEAD)
-CONTACT = (Kind.CONTACT, crm.ORGANIZATION, crm.CONTACT)
+LEAD = (resources.LEAD, crm.ORGANIZATION, crm.LEAD)
+CONTACT = (resources.CONTACT, crm.ORGANIZATION, crm.CONTACT)
 OWNER = names.organization(crm.ORGANIZATION)
 
 
@@ -31,19 +31,19 @@ def contact(version: int, offset: int, name: str = "Ada", **fields: Any) -> Reco
 
 
 def lead_deleted(version: int, offset: int) -> Record:
-    return crm.deleted(Kind.LEAD, version).record(offset)
+    return crm.deleted(resources.LEAD, version).record(offset)
 
 
 def contact_deleted(version: int, offset: int) -> Record:
-    return crm.deleted(Kind.CONTACT, version).record(offset)
+    return crm.deleted(resources.CONTACT, version).record(offset)
 
 
 def lead_gone(offset: int, partition: int = 0, seconds: float = 0) -> Record:
-    return crm.tombstone(Kind.LEAD, seconds=seconds).record(offset, partition)
+    return crm.tombstone(resources.LEAD, seconds=seconds).record(offset, partition)
 
 
 def contact_gone(offset: int) -> Record:
-    return crm.tombstone(Kind.CONTACT).record(offset)
+    return crm.tombstone(resources.CONTACT).record(offset)
 
 
 def resplices(*lead_ids: bytes) -> list[calls.Command]:
@@ -172,9 +172,9 @@ async def test_a_lead_shows_the_newest_event_of_its_contact(
             ("NEW", "Ada"),
             id="moved away and back",
         ),
-        pytest.param([crm.contact(1), crm.lead(1), crm.deleted(Kind.LEAD, 2)], None, id="lead deleted"),
+        pytest.param([crm.contact(1), crm.lead(1), crm.deleted(resources.LEAD, 2)], None, id="lead deleted"),
         pytest.param(
-            [crm.contact(1), crm.lead(1), crm.deleted(Kind.LEAD, 2), crm.lead(3)], ("NEW", "Ada"), id="lead again"
+            [crm.contact(1), crm.lead(1), crm.deleted(resources.LEAD, 2), crm.lead(3)], ("NEW", "Ada"), id="lead again"
         ),
         pytest.param(
             [crm.contact(1, organization_id=crm.OTHER_ORGANIZATION), crm.lead(1)],
@@ -223,7 +223,7 @@ async def test_no_byte_of_a_deleted_contact_is_left(projection: Projection) -> N
 
 async def test_a_change_that_leaves_the_summary_alone_touches_no_lead(projection: Projection) -> None:
     await projection.apply(contact(1, 0), lead(1, 0))
-    name = names.lead(OWNER, 1, crm.LEAD)
+    name = names.document(resources.LEAD, OWNER, 1, crm.LEAD)
     before = projection.client.get(name)
     applied = await projection.apply(contact(2, 1, custom_fields={"company": "Kite"}))
     assert (applied.written, applied.respliced) == (1, 0)
@@ -267,7 +267,7 @@ async def test_resplice_may_be_repeated(projection: Projection) -> None:
 @pytest.mark.parametrize("gone", [0, 1, 2], ids=["the first", "the second", "the last"])
 async def test_a_lead_that_is_gone_leaves_the_others_in_the_index(projection: Projection, gone: int) -> None:
     leads = [crm.lead(1, id=crm.uuid(1000 + n)) for n in range(3)]
-    deleted = crm.deleted(Kind.LEAD, 2, crm.uuid(1000 + gone))
+    deleted = crm.deleted(resources.LEAD, 2, crm.uuid(1000 + gone))
     records = [contact(1, 0), *(message.record(n) for n, message in enumerate([*leads, deleted]))]
     for record in records:
         await projection.apply(record)
@@ -281,7 +281,7 @@ async def test_a_lead_that_is_gone_leaves_the_others_in_the_index(projection: Pr
 async def test_resplice_puts_leads_back_that_the_index_has_lost(projection: Projection) -> None:
     leads = [lead(1, n, id=crm.uuid(1000 + n)) for n in range(3)]
     await projection.apply(contact(1, 0), *leads)
-    projection.client.setrange(names.contact(OWNER, 1, crm.CONTACT), FIRST_LEAD.start, bytes(28))
+    projection.client.setrange(names.document(resources.CONTACT, OWNER, 1, crm.CONTACT), FIRST_LEAD.start, bytes(28))
     projection.client.delete(names.contact_leads(OWNER, 1, crm.CONTACT))
     await projection.store.run(resplices(*(stored.short(crm.uuid(1000 + n)) for n in range(3))))
     stored.assert_consistent(projection.client)
@@ -446,11 +446,14 @@ async def test_the_same_event_mends_a_spoiled_document_where_it_is_written_again
     await projection.apply(contact(1, 0), lead(1, 1))
     stands = _dump(projection)
     intent = intent_of(record)
-    lead_name, contact_name = names.lead(OWNER, 1, crm.LEAD), names.contact(OWNER, 1, crm.CONTACT)
-    projection.client.setrange(lead_name if record.kind is Kind.LEAD else contact_name, 70, "spoiled")
+    lead_name, contact_name = (
+        names.document(resources.LEAD, OWNER, 1, crm.LEAD),
+        names.document(resources.CONTACT, OWNER, 1, crm.CONTACT),
+    )
+    projection.client.setrange(lead_name if record.kind is resources.LEAD else contact_name, 70, "spoiled")
     assert (await projection.apply(record)).stale == 1
     assert _dump(projection) != stands
-    assert (await projection.applier.apply([intent], (1,), again=True)).written == 1
+    assert (await projection.applier.apply([intent], (1,), overwrite_equal=True)).written == 1
     assert _dump(projection) == stands
 
 

@@ -168,7 +168,7 @@ def test_a_process_that_dies_ends_it_with_its_log(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "variables", "status", "message"),
     [
-        pytest.param((), {"LEADVIEW_NOTHING": "1"}, 2, "LEADVIEW_NOTHING is no setting", id="unknown setting"),
+        pytest.param((), {"LEADVIEW_NOTHING": "1"}, 2, "LEADVIEW_NOTHING is not a setting", id="unknown setting"),
         pytest.param((), {"LEADVIEW_BATCH_RECORDS": "0"}, 2, "LEADVIEW_BATCH_RECORDS='0'", id="bad setting"),
         pytest.param(("--leads", "90000"), {}, 2, "--apache-kafka", id="more than the embedded Kafka holds"),
         pytest.param(("--redis-url", "redis://127.0.0.1:1"), {}, 1, "Redis at 127.0.0.1:1 cannot", id="no Redis there"),

@@ -9,13 +9,12 @@ import pytest
 
 from schemas import names
 from schemas.layouts import NO_CONTACT
-from schemas.openapi import examples
-from tests.service.api_server import CONTACTS, LEADS, ApiServer, patient, running_api
+from schemas.openapi.document import ROOT
+from schemas.resources import RESOURCES
+from tests.service.api_server import ApiServer, patient, running_api
 from tests.service.records import Caller, Records, head
 from tests.service.services import RedisService
 from tests.waiting import PATIENCE_SECONDS
-
-BODY_PLACE = {LEADS: bytes(6), CONTACTS: bytes(3 + 28)}
 
 
 @pytest.fixture
@@ -31,18 +30,17 @@ def caller(redis_server: RedisService) -> Iterator[Caller]:
     """One whose organization has the records of the document's examples."""
     with redis_server.client() as client:
         caller = Records(client).caller()
-        for path, name, record_id, document in (
-            (LEADS, names.lead, examples.LEAD_ID, examples.LEAD),
-            (CONTACTS, names.contact, examples.CONTACT_ID, examples.CONTACT),
-        ):
-            value = head() + b"tagtag" + NO_CONTACT + BODY_PLACE[path] + msgspec.json.encode(document)
-            client.set(name(caller.name, 1, record_id), value)
+        for resource in RESOURCES:
+            start = (head() + b"tagtag" + NO_CONTACT).ljust(resource.body, b"\0")
+            value = start + msgspec.json.encode(resource.example)
+            client.set(names.document(resource, caller.name, 1, resource.event_example.id), value)
         yield caller
 
 
 def test_the_examples_are_served(api: ApiServer, caller: Caller) -> None:
     """So that what follows meets 200 and 304 as well."""
-    for path in (LEADS + examples.LEAD_ID, CONTACTS + examples.CONTACT_ID):
+    for resource in RESOURCES:
+        path = f"{ROOT}/{resource.topic}/{resource.event_example.id}"
         found = api.get(path, key=caller.key)
         assert found.status == 200
         assert api.get(path, key=caller.key, headers={"If-None-Match": found.headers["etag"]}).status == 304

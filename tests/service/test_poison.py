@@ -14,8 +14,7 @@ import pytest
 
 from devstack.ports import free_port
 from devstack.waiting import wait_until
-from projector.record import Kind
-from schemas import names
+from schemas import names, resources
 from tests import crm
 from tests.crm import Message
 from tests.service.bad_deploy import REASON
@@ -101,7 +100,7 @@ def test_parked_events_of_one_lead_are_driven_again_in_their_order(leadview: Lea
     """Nothing newer came meanwhile: what counts in the end is the last of them."""
     leads = [crm.uuid(0x100001 + 2 * number) for number in range(5)]
     leadview.publish(crm.lead(version, id=lead, referrer=f"v{version}") for version in range(1, 5) for lead in leads)
-    leadview.publish([crm.deleted(Kind.LEAD, 5, leads[0]), crm.tombstone(Kind.LEAD, leads[1])])
+    leadview.publish([crm.deleted(resources.LEAD, 5, leads[0]), crm.tombstone(resources.LEAD, leads[1])])
     leadview.start("run", command=BAD_DEPLOY)
     wait_until(lambda: len(_letters(leadview)) == 22, "all are parked")
     assert leadview.documents() == {}

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from devstack.waiting import wait_until
-from schemas import names
+from schemas import names, resources
 from tests import crm
 from tests.service.api_server import LEADS, ApiServer
 from tests.service.changes import STOOD_STILL_SECONDS, Changes, Reader, Writer
@@ -95,7 +95,7 @@ def test_readers_see_no_error_and_no_step_back(leadview: Leadview) -> None:
             done = leadview.run("rebuild")
             assert done.status == 0, done.output
             # A lead that differs shows which generation is served.
-            mark = names.lead(names.organization(crm.ORGANIZATION), 2, crm.LEAD)
+            mark = names.document(resources.LEAD, names.organization(crm.ORGANIZATION), 2, crm.LEAD)
             leadview.redis.set(mark, leadview.redis.get(mark).replace(b"generation 1", b"generation 2"))
 
             done = leadview.run("promote")

@@ -15,9 +15,8 @@ from redis import RedisCluster
 from devstack.child import Child
 from devstack.waiting import wait_until
 from projector.line.pace import YIELDING
-from projector.record import Kind
 from projector.reference import Entity
-from schemas import names
+from schemas import names, resources
 from tests import crm
 from tests.faulty_proxy import Faults, faulty_proxy
 from tests.service import stored
@@ -48,7 +47,9 @@ def assert_equal_and_right(leadview: Leadview, *generations: int) -> None:
 def _values(leadview: Leadview, generation: int) -> dict[Entity, bytes]:
     """Values without the first lead of a contact: which of its leads comes first depends on the order of writing."""
     found = stored.values(leadview.redis, generation)
-    return {entity: value[:37] + value[65:] if entity[0] is Kind.CONTACT else value for entity, value in found.items()}
+    return {
+        entity: value[:37] + value[65:] if entity[0] is resources.CONTACT else value for entity, value in found.items()
+    }
 
 
 def _has_replayed(leadview: Leadview, records: int) -> bool:
@@ -77,7 +78,9 @@ def test_killed_again_and_again_beside_live_writes(leadview: Leadview) -> None:
     slow_api(leadview)
     reached = 0
     with faulty_proxy(urlsplit(leadview.environment()["LEADVIEW_REDIS_URL"]).port or 6379) as proxy:
-        proxy.faults = Faults(held=names.lead(names.organization(crm.ORGANIZATION), 2, changes.leads[-1]))
+        proxy.faults = Faults(
+            held=names.document(resources.LEAD, names.organization(crm.ORGANIZATION), 2, changes.leads[-1])
+        )
         url = f"redis://127.0.0.1:{proxy.port}/0"
         for _ in range(3):
             rebuild = leadview.start("rebuild", batch_records=100, redis_url=url)
@@ -196,7 +199,7 @@ def test_preflight(leadview: Leadview) -> None:
     assert "Nothing is served yet" in leadview.run("rebuild")
     leadview.start("run")
     leadview.wait_until_served()
-    admin, leads = leadview.admin, f"{leadview.prefix}{Kind.LEAD}"
+    admin, leads = leadview.admin, f"{leadview.prefix}{resources.LEAD.topic}"
 
     def configure(**values: str) -> None:
         entries = [

@@ -12,7 +12,7 @@ import redis
 from redis.exceptions import NoPermissionError, ResponseError
 
 from devstack.redis_server import RedisServer
-from schemas import names
+from schemas import names, resources
 from schemas.api_keys import key_hash, mint
 from schemas.settings import ApiSettings, load, variable
 from tests import crm
@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "redis-users.conf.example"
 OWNER = names.organization(crm.ORGANIZATION)
-LEAD = names.lead(OWNER, 1, crm.LEAD)
+LEAD = names.document(resources.LEAD, OWNER, 1, crm.LEAD)
 
 
 def password(user: str) -> str:

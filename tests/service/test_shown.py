@@ -2,9 +2,10 @@
 
 import pytest
 
-from projector.line.already_applied import shown_times
-from projector.record import Kind, Partition, Record
+from projector.line.already_applied import applied_times
+from projector.record import Partition, Record
 from projector.redis import calls
+from schemas import resources
 from tests import crm
 from tests.service.projection import Projection
 
@@ -15,20 +16,20 @@ GRACE = crm.contact(2, first_name="Grace", seconds=3).record(1)
 async def times(
     projection: Projection, polled: dict[Partition, list[Record]], generations: calls.Generations = (1,)
 ) -> dict[Partition, list[int | None]]:
-    return await shown_times(projection.store, polled, generations)
+    return await applied_times(projection.store, polled, generations)
 
 
 async def test_what_documents_show_is_found(projection: Projection) -> None:
     leads = [
         *(crm.lead(1, id=crm.uuid(1000 + n), seconds=n).record(n) for n in range(230)),
-        crm.deleted(Kind.LEAD, 2, seconds=8).record(230),
-        crm.tombstone(Kind.LEAD, seconds=9).record(231),
+        crm.deleted(resources.LEAD, 2, seconds=8).record(230),
+        crm.tombstone(resources.LEAD, seconds=9).record(231),
         crm.lead(3, id=crm.uuid(1000), seconds=7).record(232),
     ]
     contacts = [crm.contact(1).record(0), GRACE]
     keys = [crm.api_key(1).record(0)]
     await projection.apply(*contacts, *leads, *keys)
-    bad = Record("crm.leads", 0, 233, 0, b"no key", b"{}", (), Kind.LEAD)
+    bad = Record("crm.leads", 0, 233, 0, b"no key", b"{}", (), resources.LEAD)
     found = await times(projection, {LEADS: [*leads, bad], CONTACTS: contacts, KEYS: keys})
     assert found[LEADS] == [None, *(crm.at_ms(n) for n in range(1, 230)), None, crm.at_ms(9), crm.at_ms(7), None]
     assert found[CONTACTS] == [None, crm.at_ms(3)]
@@ -59,7 +60,8 @@ async def test_in_every_generation_a_contact_s_leads_must_be_right(projection: P
 
 
 @pytest.mark.parametrize(
-    "record", [pytest.param(GRACE, id="changed"), pytest.param(crm.deleted(Kind.CONTACT, 2).record(1), id="deleted")]
+    "record",
+    [pytest.param(GRACE, id="changed"), pytest.param(crm.deleted(resources.CONTACT, 2).record(1), id="deleted")],
 )
 async def test_a_contact_whose_leads_are_not_right_yet_is_not_shown(projection: Projection, record: Record) -> None:
     """Else a fan-out that broke off would not go on."""

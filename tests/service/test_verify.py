@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from devstack.waiting import wait_until
-from projector.record import Kind
-from schemas import names
+from schemas import names, resources
 from tests import crm
 from tests.service.changes import Changes, Reader, Writer
 from tests.service.leadview import Leadview
@@ -28,10 +27,10 @@ class Planter:
         self._generation = generation
 
     def lead(self, number: int) -> bytes:
-        return names.lead(OWNER, self._generation, IDS[number])
+        return names.document(resources.LEAD, OWNER, self._generation, IDS[number])
 
     def contact(self, number: int) -> bytes:
-        return names.contact(OWNER, self._generation, IDS[number])
+        return names.document(resources.CONTACT, OWNER, self._generation, IDS[number])
 
     def changed_value(self) -> None:
         """Another document, whole and consistent in itself, as another event would have made it."""
@@ -46,7 +45,7 @@ class Planter:
         self._redis.delete(self.lead(2))
 
     def extra(self) -> None:
-        self._redis.copy(self.lead(3), names.lead(OWNER, self._generation, crm.uuid(0x5FFF)))
+        self._redis.copy(self.lead(3), names.document(resources.LEAD, OWNER, self._generation, crm.uuid(0x5FFF)))
 
     def corrupted_byte(self) -> None:
         self._redis.setrange(self.lead(4), 60, b"\xff")
@@ -159,7 +158,7 @@ def _assert_bounds(leadview: Leadview) -> None:
 
 
 def _assert_promotion_is_refused(leadview: Leadview) -> None:
-    leadview.redis.delete(names.lead(OWNER, 2, IDS[3]))
+    leadview.redis.delete(names.document(resources.LEAD, OWNER, 2, IDS[3]))
     done = leadview.run("promote")
     assert done.status == 1
     assert "Not promoted" in done
@@ -218,7 +217,7 @@ def _organization(leadview: Leadview, organization: str) -> dict[bytes, Any]:
 
 def _assert_shown(leadview: Leadview) -> None:
     """`show` prints the document, the events that wrote it and its dead letters."""
-    bad = crm.Message(Kind.LEAD, crm.message_key(Kind.LEAD, OTHER, IDS[2]), b"no JSON")
+    bad = crm.Message(resources.LEAD, crm.message_key(resources.LEAD, OTHER, IDS[2]), b"no JSON")
     leadview.publish([bad])
     leadview.wait_until_current()
     done = leadview.run("show", "lead", OTHER, IDS[2])

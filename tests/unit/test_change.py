@@ -7,8 +7,8 @@ import pytest
 
 from projector.change import Change, read
 from projector.errors import BadRecord
-from projector.record import EntityKey, Kind
-from schemas import events
+from projector.record import EntityKey
+from schemas import events, resources
 from tests import crm
 from tests.crm import Json, Message, lead_data
 
@@ -17,7 +17,7 @@ KEY = EntityKey(crm.ORGANIZATION, crm.LEAD)
 LEAD = crm.lead(7, seconds=5)
 
 
-def structured(data: object = None, kind: Kind = Kind.LEAD, **attributes: object) -> Message:
+def structured(data: object = None, kind: resources.Kind = resources.LEAD, **attributes: object) -> Message:
     """A structured event with some attributes replaced; one that is None is left out."""
     event = {**crm.envelope(kind, 5), "data": lead_data() if data is None else data} | attributes
     value = msgspec.json.encode({name: value for name, value in event.items() if value is not None})
@@ -25,7 +25,7 @@ def structured(data: object = None, kind: Kind = Kind.LEAD, **attributes: object
 
 
 def bare(value: bytes) -> Message:
-    return Message(Kind.LEAD, LEAD.key, value)
+    return Message(resources.LEAD, LEAD.key, value)
 
 
 def with_headers(**replaced: bytes | None) -> Message:
@@ -85,11 +85,11 @@ def test_structured_and_binary_say_the_same() -> None:
 
 
 def test_a_tombstone_has_neither_version_nor_time_of_its_own() -> None:
-    assert read(crm.tombstone(Kind.LEAD, seconds=9).record()) == Change(Kind.LEAD, KEY, None, crm.at_ms(9))
+    assert read(crm.tombstone(resources.LEAD, seconds=9).record()) == Change(resources.LEAD, KEY, None, crm.at_ms(9))
 
 
-@pytest.mark.parametrize("kind", list(Kind))
-def test_deleted_is_read_on_every_topic(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", resources.KINDS)
+def test_deleted_is_read_on_every_topic(kind: resources.Kind) -> None:
     entity = read(crm.deleted(kind, 3).record()).entity
     assert isinstance(entity, events.Deleted)
     assert entity.version == 3
@@ -180,7 +180,9 @@ DEEP = b'{"a":' * 5000 + b"1" + b"}" * 5000
         pytest.param(bare((LEAD.value or b"") + b"{}"), "trailing characters", id="two events"),
         pytest.param(bare((LEAD.value or b"").replace(b"NEW", b"\xff\xfe")), "UTF-8", id="invalid UTF-8"),
         pytest.param(bare((LEAD.value or b"").replace(b"NEW", b"\\ud800x")), "", id="half a surrogate pair"),
-        pytest.param(bare(msgspec.json.encode(crm.envelope(Kind.LEAD))), "missing required field `data`", id="no data"),
+        pytest.param(
+            bare(msgspec.json.encode(crm.envelope(resources.LEAD))), "missing required field `data`", id="no data"
+        ),
         pytest.param(structured([1]), "`$.data`", id="data is no object"),
         pytest.param(structured(specversion="0.3"), "`$.specversion`", id="another version of CloudEvents"),
         pytest.param(structured(specversion=None), "`specversion`", id="no version of CloudEvents"),
@@ -222,42 +224,53 @@ def test_bad_records(message: Message, reason: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "data", "reason"),
     [
-        pytest.param(Kind.CONTACT, without(crm.contact_data(), "first_name"), "`first_name`", id="no first name"),
-        pytest.param(Kind.CONTACT, crm.contact_data(last_name=None), "`$.data.last_name`", id="a last name of null"),
+        pytest.param(resources.CONTACT, without(crm.contact_data(), "first_name"), "`first_name`", id="no first name"),
         pytest.param(
-            Kind.CONTACT,
+            resources.CONTACT, crm.contact_data(last_name=None), "`$.data.last_name`", id="a last name of null"
+        ),
+        pytest.param(
+            resources.CONTACT,
             crm.contact_data(custom_fields={SECRET: {}}),
             "custom_fields[...]`",
             id="a nested custom field",
         ),
         pytest.param(
-            Kind.CONTACT, crm.contact_data(custom_fields={SECRET: [1]}), "custom_fields[...][0]`", id="array of numbers"
+            resources.CONTACT,
+            crm.contact_data(custom_fields={SECRET: [1]}),
+            "custom_fields[...][0]`",
+            id="array of numbers",
         ),
         pytest.param(
-            Kind.ORGANIZATION, without(crm.organization_data(), "api_access"), "`api_access`", id="access unknown"
+            resources.ORGANIZATION, without(crm.organization_data(), "api_access"), "`api_access`", id="access unknown"
         ),
         pytest.param(
-            Kind.ORGANIZATION, crm.organization_data(api_access="yes"), "`$.data.api_access`", id="access yes"
+            resources.ORGANIZATION, crm.organization_data(api_access="yes"), "`$.data.api_access`", id="access yes"
         ),
         pytest.param(
-            Kind.ORGANIZATION,
+            resources.ORGANIZATION,
             crm.organization_data(rate_limits={"key": {"quota": 0, "window_seconds": 1}}),
             "`$.data.rate_limits.key.quota`",
             id="a quota of 0",
         ),
         pytest.param(
-            Kind.ORGANIZATION,
+            resources.ORGANIZATION,
             crm.organization_data(rate_limits={"key": {"quota": 1}}),
             "`window_seconds`",
             id="a quota without window",
         ),
-        pytest.param(Kind.API_KEY, crm.api_key_data(hash=SECRET), "`$.data.hash`", id="a hash that is none"),
-        pytest.param(Kind.API_KEY, crm.api_key_data(hash=crm.key_hash(1) + "\n"), "`$.data.hash`", id="a longer hash"),
-        pytest.param(Kind.API_KEY, crm.api_key_data(status=SECRET), "'…' - at `$.data.status`", id="another status"),
-        pytest.param(Kind.API_KEY, crm.api_key_data(expires_at="2026"), "`$.data.expires_at`", id="a year as expiry"),
+        pytest.param(resources.API_KEY, crm.api_key_data(hash=SECRET), "`$.data.hash`", id="a hash that is none"),
+        pytest.param(
+            resources.API_KEY, crm.api_key_data(hash=crm.key_hash(1) + "\n"), "`$.data.hash`", id="a longer hash"
+        ),
+        pytest.param(
+            resources.API_KEY, crm.api_key_data(status=SECRET), "'…' - at `$.data.status`", id="another status"
+        ),
+        pytest.param(
+            resources.API_KEY, crm.api_key_data(expires_at="2026"), "`$.data.expires_at`", id="a year as expiry"
+        ),
     ],
 )
-def test_bad_data_of_other_topics(kind: Kind, data: Json, reason: str) -> None:
+def test_bad_data_of_other_topics(kind: resources.Kind, data: Json, reason: str) -> None:
     _assert_bad(structured(data, kind), reason)
 
 

@@ -5,18 +5,18 @@ from math import inf
 
 import pytest
 
-from projector.record import Kind
 from projector.reference import Entity
+from schemas import resources
 from tests.chaos.checker import Checker
 from tests.chaos.core import ORGANIZATIONS
 from tests.chaos.history import CaughtUp, History, Loss, Response, Window
 from tests.crm import uuid
 
 ORGANIZATION = ORGANIZATIONS[0]
-OWNER = (Kind.ORGANIZATION, ORGANIZATION, ORGANIZATION)
-KEY = (Kind.API_KEY, ORGANIZATION, uuid(1))
-LEAD = (Kind.LEAD, ORGANIZATION, uuid(2))
-CONTACT = (Kind.CONTACT, ORGANIZATION, uuid(3))
+OWNER = (resources.ORGANIZATION, ORGANIZATION, ORGANIZATION)
+KEY = (resources.API_KEY, ORGANIZATION, uuid(1))
+LEAD = (resources.LEAD, ORGANIZATION, uuid(2))
+CONTACT = (resources.CONTACT, ORGANIZATION, uuid(3))
 
 Plant = Callable[[History], None]
 
@@ -50,7 +50,7 @@ def summary(at: float, shown: str | None, lead: str = "v1") -> Response:
     return answer(200, at, lead, contact_id=CONTACT[2], contact_shown=shown)
 
 
-def access(*changes: tuple[float, str | None], of: tuple[Kind, str, str] = KEY) -> Plant:
+def access(*changes: tuple[float, str | None], of: tuple[resources.Kind, str, str] = KEY) -> Plant:
     def plant(found: History) -> None:
         for at, value in changes:
             found.published.add(of, value, at, at + 0.1)

@@ -7,8 +7,8 @@ from projector.dead_letter import DeadLetter
 from projector.ledger import checkpoint
 from projector.ledger.checkpoint import GenerationsChanged, Position, Step, Stored, WentBack
 from projector.ledger.ledger import format_generations, parse_generations
-from projector.record import Kind, Partition
-from schemas import names
+from projector.record import Partition
+from schemas import names, resources
 from tests import crm
 
 
@@ -54,7 +54,7 @@ def test_a_dead_letter_holds_no_payload() -> None:
     ],
 )
 def test_any_key_can_be_shown(key: bytes | None, shown: str) -> None:
-    record = msgspec.structs.replace(crm.tombstone(Kind.LEAD).record(), key=key)
+    record = msgspec.structs.replace(crm.tombstone(resources.LEAD).record(), key=key)
     letter = DeadLetter.of(record, "it is bad")
     assert letter.key == shown
     assert msgspec.json.decode(msgspec.json.encode(letter), type=DeadLetter) == letter

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from projector.record import Kind
+from schemas import resources
 from tests import crm
 from tests.crm import Message
 from tests.hostile_events import MORSELS, SECRET, VALID, check, tokens
@@ -21,8 +21,8 @@ json = st.recursive(
 valid = st.sampled_from(VALID)
 
 
-@given(kind=st.sampled_from(list(Kind)), key=st.none() | st.binary(max_size=80), value=st.none() | st.binary())
-def test_any_bytes(kind: Kind, key: bytes | None, value: bytes | None) -> None:
+@given(kind=st.sampled_from(resources.KINDS), key=st.none() | st.binary(max_size=80), value=st.none() | st.binary())
+def test_any_bytes(kind: resources.Kind, key: bytes | None, value: bytes | None) -> None:
     check(Message(kind, key or b"", value))
 
 
@@ -85,7 +85,7 @@ def test_attribution_has_a_hundred_levels(brackets: tuple[str, str], depth: int,
     inner = f'{opening}"a":' * (depth - 1) if opening == "{" else opening * (depth - 1)
     deep = f'"attribution":{{"a":{inner}1{closing * (depth - 1)}}},"stage"'
     value = (crm.lead().value or b"").replace(b'"stage"', deep.encode())
-    assert _below(frames, Message(Kind.LEAD, crm.lead().key, value)) == outcome
+    assert _below(frames, Message(resources.LEAD, crm.lead().key, value)) == outcome
 
 
 def _below(frames: int, message: Message) -> str:

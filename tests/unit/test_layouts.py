@@ -42,7 +42,7 @@ def test_read_head_answers_or_refuses_any_bytes(value: bytes) -> None:
     if len(value) >= layouts.HEAD:
         assert read_head(value).live is (value[:1] == b"L")
     else:
-        with pytest.raises(ValueError, match="no entity"):
+        with pytest.raises(ValueError, match="does not begin with a head"):
             read_head(value)
 
 
@@ -51,9 +51,9 @@ def test_a_head_has_the_length_of_its_format() -> None:
 
 
 def test_sections_follow_each_other() -> None:
-    assert slice(layouts.HEAD, layouts.HEAD + 2 * layouts.HASH_BYTES) == layouts.TAGS
-    assert layouts.TAGS.stop + 3 + 3 == layouts.LEAD_BODY
-    assert slice(layouts.TAGS.stop + 3, layouts.CONTACT_BODY) == layouts.FIRST_LEAD
+    assert slice(layouts.HEAD, layouts.HEAD + 2 * layouts.HASH_BYTES) == layouts.ETAG
+    assert layouts.ETAG.stop + 3 + 3 == layouts.LEAD_BODY
+    assert slice(layouts.ETAG.stop + 3, layouts.CONTACT_BODY) == layouts.FIRST_LEAD
     assert layouts.CONTACT_BODY - layouts.FIRST_LEAD.start == layouts.HASH_BYTES + len(
         names.short_id(examples.CONTACT_ID)
     )

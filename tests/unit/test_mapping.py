@@ -8,10 +8,9 @@ import pytest
 from projector import mapping
 from projector.change import read
 from projector.errors import BadRecord
-from projector.intent import DeleteApiKey, DeleteContact, DeleteLead, PutApiKey, PutContact, PutLead, PutOrganization
-from projector.record import Kind
-from schemas import documents
-from schemas.layouts import FIRST_LEAD, LEAD_CONTACT_ID, NO_CONTACT, read_head
+from projector.intent import DeleteApiKey, DeleteDocument, PutApiKey, PutDocument, PutLead, PutOrganization
+from schemas import documents, resources
+from schemas.layouts import BODY_HASH, FIRST_LEAD, LEAD_CONTACT_ID, NO_CONTACT, SUMMARY_HASH, read_head
 from tests import crm
 from tests.crm import Json, Message
 
@@ -32,7 +31,7 @@ def lead_body(**fields: Any) -> bytes:
 
 def contact_body(**fields: Any) -> bytes:
     put = intent_of(crm.contact(**fields))
-    assert isinstance(put, PutContact)
+    assert isinstance(put, PutDocument)
     return put.value[FIRST_LEAD.start :]
 
 
@@ -216,37 +215,38 @@ def test_the_scripts_find_the_contact_of_a_lead_by_position() -> None:
     assert put.before.endswith(b'"contact":')
 
 
-def test_tag_and_mark_follow_the_content() -> None:
+def test_both_hashes_follow_the_content() -> None:
     """Together they are the ETag: the same content gives the same, whichever event brought it."""
     first, again = intent_of(crm.lead(1)), intent_of(crm.lead(9, seconds=5), offset=7)
     other = intent_of(crm.lead(1, stage="STALE"))
-    assert first.tag == again.tag != other.tag
-    tag, mark = slice(22, 28), slice(28, 34)
+    assert first.body_hash == again.body_hash != other.body_hash
     ada = intent_of(crm.contact()).value
     company = intent_of(crm.contact(custom_fields={"company": "Kite"})).value
     grace = intent_of(crm.contact(first_name="Grace")).value
-    assert company[tag] != ada[tag] != grace[tag]
-    assert company[mark] == ada[mark] != grace[mark]
-    assert NO_CONTACT not in (ada[mark], grace[mark])
+    assert company[BODY_HASH] != ada[BODY_HASH] != grace[BODY_HASH]
+    assert company[SUMMARY_HASH] == ada[SUMMARY_HASH] != grace[SUMMARY_HASH]
+    assert NO_CONTACT not in (ada[SUMMARY_HASH], grace[SUMMARY_HASH])
 
 
 @pytest.mark.parametrize(
     ("message", "kind", "state"),
     [
-        pytest.param(crm.deleted(Kind.LEAD, 4), DeleteLead, b"D", id="a lead"),
-        pytest.param(crm.tombstone(Kind.LEAD), DeleteLead, b"T", id="a lead, by a tombstone"),
-        pytest.param(crm.deleted(Kind.CONTACT, 4), DeleteContact, b"D", id="a contact"),
-        pytest.param(crm.tombstone(Kind.CONTACT), DeleteContact, b"T", id="a contact, by a tombstone"),
-        pytest.param(crm.deleted(Kind.ORGANIZATION, 4), PutOrganization, b"D", id="an organization"),
-        pytest.param(crm.tombstone(Kind.ORGANIZATION), PutOrganization, b"T", id="an organization, by a tombstone"),
-        pytest.param(crm.deleted(Kind.API_KEY, 4), DeleteApiKey, b"D", id="an API key"),
-        pytest.param(crm.tombstone(Kind.API_KEY), DeleteApiKey, b"T", id="an API key, by a tombstone"),
+        pytest.param(crm.deleted(resources.LEAD, 4), DeleteDocument, b"D", id="a lead"),
+        pytest.param(crm.tombstone(resources.LEAD), DeleteDocument, b"T", id="a lead, by a tombstone"),
+        pytest.param(crm.deleted(resources.CONTACT, 4), DeleteDocument, b"D", id="a contact"),
+        pytest.param(crm.tombstone(resources.CONTACT), DeleteDocument, b"T", id="a contact, by a tombstone"),
+        pytest.param(crm.deleted(resources.ORGANIZATION, 4), PutOrganization, b"D", id="an organization"),
+        pytest.param(
+            crm.tombstone(resources.ORGANIZATION), PutOrganization, b"T", id="an organization, by a tombstone"
+        ),
+        pytest.param(crm.deleted(resources.API_KEY, 4), DeleteApiKey, b"D", id="an API key"),
+        pytest.param(crm.tombstone(resources.API_KEY), DeleteApiKey, b"T", id="an API key, by a tombstone"),
     ],
 )
 def test_deletes(message: Message, kind: type, state: bytes) -> None:
     intent = intent_of(message)
     assert isinstance(intent, kind)
-    assert (intent.value if isinstance(intent, DeleteContact) else getattr(intent, "head", b"")).startswith(state)
+    assert (intent.value if isinstance(intent, DeleteDocument) else getattr(intent, "head", b"")).startswith(state)
     assert getattr(intent, "access", b"") == b""
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas import api_keys, names
+from schemas import api_keys, names, resources
 
 ORGANIZATION = "00000000-0000-0000-0000-00000000003e"
 TAG = b"lv:{0000000000000000000010}"
@@ -25,9 +25,8 @@ OWNER = names.organization(ORGANIZATION)
         pytest.param(names.api_key_entity(OWNER, ID), TAG + b"a" + SHORT, id="api key entity"),
         pytest.param(names.organization_limit(OWNER), TAG + b"q", id="limit of an organization"),
         pytest.param(names.key_limit(OWNER, HASH), TAG + b"q" + HASH.encode(), id="limit of a key"),
-        pytest.param(names.lead(OWNER, 1, ID), TAG + b"1l" + SHORT, id="lead"),
-        pytest.param(names.document(OWNER, 1, b"l", ID), TAG + b"1l" + SHORT, id="document"),
-        pytest.param(names.contact(OWNER, 12, ID), TAG + b"12c" + SHORT, id="contact"),
+        pytest.param(names.document(resources.LEAD, OWNER, 1, ID), TAG + b"1l" + SHORT, id="lead"),
+        pytest.param(names.document(resources.CONTACT, OWNER, 12, ID), TAG + b"12c" + SHORT, id="contact"),
         pytest.param(names.contact_leads(OWNER, 3, ID), TAG + b"3i" + SHORT, id="leads of a contact"),
         pytest.param(names.GENERATIONS, b"lv:generations", id="generations"),
         pytest.param(names.POSITIONS, b"lv:{ledger}:positions", id="positions"),
@@ -57,7 +56,8 @@ def all_names(organization_id: str, generation: int, entity_id: str, key_hash: s
         names.api_key(owner, key_hash),
         names.key_limit(owner, key_hash),
         names.api_key_entity(owner, entity_id),
-        *(make(owner, generation, entity_id) for make in (names.lead, names.contact, names.contact_leads)),
+        *(names.document(resource, owner, generation, entity_id) for resource in resources.RESOURCES),
+        names.contact_leads(owner, generation, entity_id),
     ]
 
 
@@ -84,7 +84,9 @@ def test_generations_and_ids_do_not_run_into_each_other(
     organization_id: str, generation: int, other_generation: int, entity_id: str, other_id: str
 ) -> None:
     owner = names.organization(organization_id)
-    same = names.lead(owner, generation, entity_id) == names.lead(owner, other_generation, other_id)
+    same = names.document(resources.LEAD, owner, generation, entity_id) == names.document(
+        resources.LEAD, owner, other_generation, other_id
+    )
     assert same is ((generation, entity_id) == (other_generation, other_id))
 
 
@@ -103,9 +105,9 @@ def test_patterns_find_what_they_say_and_nothing_else(given_arguments: tuple[str
 @given(arguments)
 def test_a_name_of_a_document_is_read_back(given_arguments: tuple[str, int, str, str]) -> None:
     organization_id, generation, entity_id, _ = given_arguments
-    found = [names.DOCUMENT.fullmatch(name) for name in all_names(*given_arguments)]
+    found = [names.IN_GENERATION.fullmatch(name) for name in all_names(*given_arguments)]
     assert found[:5] == [None] * 5
-    for match, kind in zip(found[5:], (b"l", b"c", b"i"), strict=True):
+    for match, kind in zip(found[5:], (b"c", b"l", b"i"), strict=True):
         assert match
         assert match.groups()[1:3] == (b"%d" % generation, kind)
         assert names.organization_id(match[1]) == organization_id
@@ -133,7 +135,7 @@ def test_the_tag_inside_a_key_names_the_organization(uuid: UUID) -> None:
 
 
 def test_documents_fit_the_size_class_they_are_made_for() -> None:
-    assert len(names.lead(OWNER, 99, ID)) <= 52
+    assert len(names.document(resources.LEAD, OWNER, 99, ID)) <= 52
 
 
 @pytest.mark.parametrize(

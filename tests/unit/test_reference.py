@@ -3,12 +3,13 @@
 import msgspec
 import pytest
 
-from projector.record import Kind, Record
+from projector.record import Record
 from projector.reference import Reference, documents_of
+from schemas import resources
 from tests import crm
 
-LEAD = (Kind.LEAD, crm.ORGANIZATION, crm.LEAD)
-CONTACT = (Kind.CONTACT, crm.ORGANIZATION, crm.CONTACT)
+LEAD = (resources.LEAD, crm.ORGANIZATION, crm.LEAD)
+CONTACT = (resources.CONTACT, crm.ORGANIZATION, crm.CONTACT)
 
 
 def stage(*records: Record) -> str | None:
@@ -26,11 +27,11 @@ def stale(version: int, offset: int, partition: int = 0, seconds: float = 0) -> 
 
 
 def gone(offset: int, partition: int = 0, seconds: float = 0) -> Record:
-    return crm.tombstone(Kind.LEAD, seconds=seconds).record(offset, partition)
+    return crm.tombstone(resources.LEAD, seconds=seconds).record(offset, partition)
 
 
 def deleted(version: int, offset: int) -> Record:
-    return crm.deleted(Kind.LEAD, version).record(offset)
+    return crm.deleted(resources.LEAD, version).record(offset)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_the_newest_event_decides(records: list[Record], expected: str | None) -
         pytest.param([], None, id="never heard of"),
         pytest.param([crm.contact(1)], "Ada", id="one event"),
         pytest.param([crm.contact(1), crm.contact(2, first_name="Grace")], "Grace", id="changed"),
-        pytest.param([crm.contact(1), crm.deleted(Kind.CONTACT, 2)], None, id="deleted"),
+        pytest.param([crm.contact(1), crm.deleted(resources.CONTACT, 2)], None, id="deleted"),
         pytest.param([crm.contact(1, organization_id=crm.OTHER_ORGANIZATION)], None, id="of another organization"),
     ],
 )
@@ -85,9 +86,11 @@ def test_a_lead_shows_its_contact_as_it_is_now(
     [
         pytest.param([], {LEAD, CONTACT}, id="never heard of: documents without access"),
         pytest.param([crm.organization(1, api_access=False)], {LEAD, CONTACT}, id="no access"),
-        pytest.param([crm.organization(1), crm.deleted(Kind.ORGANIZATION, 2)], set(), id="deleted"),
-        pytest.param([crm.tombstone(Kind.ORGANIZATION)], set(), id="deleted by a tombstone"),
-        pytest.param([crm.deleted(Kind.ORGANIZATION, 1), crm.organization(2)], {LEAD, CONTACT}, id="created again"),
+        pytest.param([crm.organization(1), crm.deleted(resources.ORGANIZATION, 2)], set(), id="deleted"),
+        pytest.param([crm.tombstone(resources.ORGANIZATION)], set(), id="deleted by a tombstone"),
+        pytest.param(
+            [crm.deleted(resources.ORGANIZATION, 1), crm.organization(2)], {LEAD, CONTACT}, id="created again"
+        ),
     ],
 )
 def test_a_deleted_organization_has_no_documents(organizations: list[crm.Message], expected: set[object]) -> None:
@@ -99,7 +102,7 @@ def test_bad_records_change_nothing() -> None:
     bad = [
         crm.lead(2, stage="WRONG").record(1),
         crm.lead(3, created_at="0001-01-01T00:00:00+05:00").record(2),
-        msgspec.structs.replace(crm.tombstone(Kind.LEAD).record(3), key=b"x"),
+        msgspec.structs.replace(crm.tombstone(resources.LEAD).record(3), key=b"x"),
     ]
     assert stage(new(1, 0), *bad) == "NEW"
 

@@ -5,20 +5,21 @@ from msgspec.structs import replace
 
 from projector import mapping
 from projector.change import read
-from projector.intent import DeleteLead, PutLead
+from projector.intent import DeleteDocument, PutLead
 from projector.line.already_applied import event_time
-from projector.record import Kind, Record
+from projector.record import Record
+from schemas import resources
 from tests import crm
 
 LEAD = crm.lead(7, seconds=5).record(3, partition=2)
-DELETED = crm.deleted(Kind.LEAD, 7, seconds=5).record(3, partition=2)
-GONE = crm.tombstone(Kind.LEAD, seconds=5).record(3, partition=2)
+DELETED = crm.deleted(resources.LEAD, 7, seconds=5).record(3, partition=2)
+GONE = crm.tombstone(resources.LEAD, seconds=5).record(3, partition=2)
 
 
 def head_of(record: Record) -> bytes:
     intent = mapping.intent(read(record), record)
-    assert isinstance(intent, PutLead | DeleteLead)
-    return intent.head
+    assert isinstance(intent, PutLead | DeleteDocument)
+    return intent.head if isinstance(intent, PutLead) else intent.value
 
 
 @pytest.mark.parametrize(

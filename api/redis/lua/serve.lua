@@ -15,15 +15,15 @@ local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 
 local key = redis.call('GET', KEYS[1])
-if not key or string.sub(key, 1, 22) ~= ARGV[1] then return 401 end
-local expiry = struct.unpack('<I6', key, 23)
+if not key or string.sub(key, KEY_ORGANIZATION, KEY_ORGANIZATION_END) ~= ARGV[1] then return 401 end
+local expiry = struct.unpack('<I6', key, KEY_EXPIRY)
 if expiry > 0 and expiry * 1000 <= now then return 401 end
 
 local organization = redis.call('GET', KEYS[2])
-if not organization or string.sub(organization, 1, 1) ~= 'L' or string.sub(organization, 24, 24) ~= '1' then
+if not organization or string.sub(organization, 1, 1) ~= 'L' or string.sub(organization, ACCESS, ACCESS_END) ~= '1' then
   return 403
 end
-local key_quota, key_window, quota, window = struct.unpack('<I4I4I4I4', organization, 25)
+local key_quota, key_window, quota, window = struct.unpack('<I4I4I4I4', organization, LIMITS)
 if key_quota == 0 then key_quota, key_window = tonumber(ARGV[2]), tonumber(ARGV[3]) end
 if quota == 0 then quota, window = tonumber(ARGV[4]), tonumber(ARGV[5]) end
 
@@ -60,7 +60,7 @@ elseif not KEYS[5] then
 elseif not value or string.sub(value, 1, 1) ~= 'L' then
   status = 404
 else
-  local etag = string.sub(value, 23, 34)
+  local etag = string.sub(value, ETAG, ETAG_END)
   for i = 6, #ARGV do
     if ARGV[i] == etag or ARGV[i] == '*' then status = 304 end
   end
@@ -73,7 +73,7 @@ if status ~= 429 and status ~= 304 then
   if not (save(KEYS[3], key_full_at) and save(KEYS[4], full_at)) then charged = 0 end
 end
 
-if status == 304 then value = string.sub(value, 1, 34) elseif status ~= 200 then value = '' end
+if status == 304 then value = string.sub(value, 1, ETAG_END) elseif status ~= 200 then value = '' end
 local violated = (key_wait > 0 and 1 or 0) + (wait > 0 and 2 or 0)
 return struct.pack('<I2I8I4I4I4I8I4I4I4I8I8BB', status, now, key_quota, key_window, key_remaining, key_full_at - now,
   quota, window, remaining, full_at - now, math.max(key_wait, wait), violated, charged) .. value

@@ -1,30 +1,31 @@
--- Stands before every script of the projector: how values lie in Redis (schemas/layouts.py says it in full).
+-- Precedes every script of the projector: what they share about the layout of values in Redis (schemas/layouts.py).
+-- The loader puts the constants of that module in front. A slice there is two constants here, NAME and NAME_END: the
+-- first and the last place, counted from 1. GETRANGE and SETRANGE count from 0.
 
 local STALE, WRITTEN, ORGANIZATION_DELETED, ERASE_DUE, REPLAY_DUE = 0, 1, 2, 8, 16
-local HEAD = 22
-local CONTACT_BODY = 65
-local NO_CONTACT = string.rep('\0', 6)
-local NO_LEAD = string.rep('\0', 28)
-local NOT_SHOWN = string.rep('\0', HEAD)
+local NO_CONTACT = string.rep('\0', HASH_BYTES)
+local NO_LEAD = string.rep('\0', FIRST_LEAD_END - FIRST_LEAD + 1)
+local NO_HEAD = string.rep('\0', HEAD)
 
 local function is_live(value) return string.byte(value, 1) == 76 end -- 'L'
 
--- May the event of `head` replace what is stored? Versions decide. A tombstone has none (0): there the offset
--- decides, or the time where the two came from different partitions (their number was raised in between).
--- With `again` ('1'), the very event that is stored counts as newer: that rebuilds a document in place.
-local function is_newer(stored, head, again)
-  if #stored < HEAD then return true end -- nothing there, or nothing of ours
-  local state, version, offset, partition, time = struct.unpack('<c1I7I6I2I6', stored)
-  local _, new_version, new_offset, new_partition, new_time = struct.unpack('<c1I7I6I2I6', head)
+-- Returns whether the event of `head` may replace what is stored. The higher version wins. A tombstone has no version
+-- (0): there the higher offset wins, or the later time if the two came from different partitions (after partitions were
+-- added).
+-- With `overwrite_equal` ('1'), the very event that is stored counts as newer: that repairs a document in place.
+local function is_newer(stored, head, overwrite_equal)
+  if #stored < HEAD then return true end -- nothing is stored, or no value of Leadview
+  local state, version, offset, partition, time = struct.unpack(HEAD_FORMAT, stored)
+  local _, new_version, new_offset, new_partition, new_time = struct.unpack(HEAD_FORMAT, head)
   if new_version == 0 or state == 'T' then
     local after
     if new_partition == partition then after = new_offset > offset else after = new_time > time end
     if not after or new_version == 0 then return after end
   end
-  return new_version > version or (again == '1' and new_version == version)
+  return new_version > version or (overwrite_equal == '1' and new_version == version)
 end
 
--- What stays of a deleted entity. A tombstone keeps the version before it.
+-- Returns what remains of a deleted entity. A tombstone keeps the version before it.
 local function marker(stored, head)
   if #stored < HEAD or string.byte(head, 1) ~= 84 then return head end -- 'T'
   return 'T' .. string.sub(stored, 2, 8) .. string.sub(head, 9, HEAD)
@@ -35,51 +36,52 @@ local function organization_is_deleted(name)
   return value and not is_live(value)
 end
 
--- The summary of a contact and its mark, from the contact's value: both ids stand first in it, in fixed length.
+-- Returns the summary of a contact and its hash, from the contact's value.
 local function summary_of(contact)
   if #contact < CONTACT_BODY or not is_live(contact) then return 'null', NO_CONTACT end
-  local mark, fields_end = struct.unpack('<c6I3', contact, 29)
-  local body = CONTACT_BODY
-  return string.sub(contact, body + 1, body + 44) .. string.sub(contact, body + 102, body + fields_end) .. '}', mark
+  local fields_end = struct.unpack('<I3', contact, SUMMARY_FIELDS_STOP)
+  local id = string.sub(contact, CONTACT_BODY + BODY_ID, CONTACT_BODY + BODY_ID_END)
+  local fields = string.sub(contact, CONTACT_BODY + BODY_ORGANIZATION_ID_END + 1, CONTACT_BODY + fields_end)
+  return id .. fields .. '}', string.sub(contact, SUMMARY_HASH, SUMMARY_HASH_END)
 end
 
-local function score(mark) return (struct.unpack('<I6', mark)) end
+local function score(summary_hash) return (struct.unpack('<I6', summary_hash)) end
 
--- The index of a contact's leads: each with the mark of the summary that it shows. The first stands in the contact's
--- own value (28 bytes: mark and id), since most contacts have one lead only; the others, and all of them while the
--- contact is not there, stand in a sorted set. No lead is in both, and without a first there are no others.
+-- The index of a contact's leads holds the hash of the summary that each lead shows. The first lead is stored in the
+-- contact's own value (summary hash and id), since most contacts have only one. The others are in a sorted set; if the
+-- contact does not exist, all of them are. No lead is in both, and without a first lead there are no others.
 local function first_of(contact)
   if #contact < CONTACT_BODY or not is_live(contact) then return nil end
-  return string.sub(contact, 38, CONTACT_BODY)
+  return string.sub(contact, FIRST_LEAD, FIRST_LEAD_END)
 end
 
--- The lead of the set that becomes the first one: to be written as such, and then taken out of the set.
+-- Returns the lead of the set that becomes the first one. The caller writes it as such, and then removes it from the set.
 local function next_first(leads)
   local lowest = redis.call('ZRANGE', leads, 0, 0, 'WITHSCORES')
   if not lowest[1] then return NO_LEAD end
   return struct.pack('<I6', tonumber(lowest[2])) .. lowest[1]
 end
 
-local function index_put(name, leads, first, id, mark)
-  if first and (first == NO_LEAD or string.sub(first, 7) == id) then
-    redis.call('SETRANGE', name, 37, mark .. id)
-    return mark .. id
+local function index_put(name, leads, first, id, summary_hash)
+  if first and (first == NO_LEAD or string.sub(first, HASH_BYTES + 1) == id) then
+    redis.call('SETRANGE', name, FIRST_LEAD - 1, summary_hash .. id)
+    return summary_hash .. id
   end
-  redis.call('ZADD', leads, score(mark), id)
+  redis.call('ZADD', leads, score(summary_hash), id)
   return first
 end
 
 local function index_remove(name, leads, first, id)
-  if first and string.sub(first, 7) == id then
+  if first and string.sub(first, HASH_BYTES + 1) == id then
     first = next_first(leads)
-    redis.call('SETRANGE', name, 37, first)
-    id = string.sub(first, 7)
+    redis.call('SETRANGE', name, FIRST_LEAD - 1, first)
+    id = string.sub(first, HASH_BYTES + 1)
   end
   redis.call('ZREM', leads, id)
   return first
 end
 
--- Collect (in `pending`, each once) up to 100 leads of a contact that show another summary than its present one.
+-- Collect in `pending`, each once, up to 100 leads of a contact that show another summary than its present one.
 -- `contact` is its value, or the beginning of it.
 local function collect_pending(contact, leads, pending)
   local function add(id)
@@ -88,31 +90,31 @@ local function collect_pending(contact, leads, pending)
       pending[#pending + 1] = id
     end
   end
-  local mark, first = NO_CONTACT, first_of(contact)
+  local summary_hash, first = NO_CONTACT, first_of(contact)
   if first == NO_LEAD then return end
   if first then
-    mark = string.sub(contact, 29, 34)
-    if string.sub(first, 1, 6) ~= mark then add(string.sub(first, 7)) end
+    summary_hash = string.sub(contact, SUMMARY_HASH, SUMMARY_HASH_END)
+    if string.sub(first, 1, HASH_BYTES) ~= summary_hash then add(string.sub(first, HASH_BYTES + 1)) end
   end
-  local current = string.format('(%.0f', score(mark))
+  local current = string.format('(%.0f', score(summary_hash))
   for _, range in ipairs({ { '-inf', current }, { current, '+inf' } }) do
     for _, id in ipairs(redis.call('ZRANGEBYSCORE', leads, range[1], range[2], 'LIMIT', 0, 100)) do add(id) end
   end
 end
 
--- Which contact a stored lead belongs to: a UUID of 36 characters, '' for no lead.
+-- Returns the contact that a stored lead belongs to: its UUID, or '' for no lead.
 local function contact_of(stored_lead)
-  if #stored_lead < 192 or not is_live(stored_lead) then return '' end
-  return string.sub(stored_lead, 157, 192)
+  if #stored_lead < STORED_CONTACT_ID_END or not is_live(stored_lead) then return '' end
+  return string.sub(stored_lead, STORED_CONTACT_ID, STORED_CONTACT_ID_END)
 end
 
--- Collect (in `former`, each once) the contact that a stored lead belongs to, where its new body names another one.
+-- Collect in `former`, each once, the contact that a stored lead belongs to, if its new body names another one.
 local function collect_former(stored_lead, body, former)
-  local before, after = contact_of(stored_lead), string.sub(body, 117, 152)
+  local before, after = contact_of(stored_lead), string.sub(body, LEAD_CONTACT_ID, LEAD_CONTACT_ID_END)
   if before ~= '' and before ~= after and before ~= former[1] then former[#former + 1] = before end
 end
 
--- Write the records of a call, in all generations. ARGV begins with the number of generations and `again`; then each
+-- Write the records of a call, in all generations. ARGV begins with the number of generations and `overwrite_equal`; then each
 -- record has `arguments` of ARGV, and of KEYS its organization and `keys` for each generation.
 -- `write(a, k, found)` gets a record's places in both; it answers whether it was newer, and adds ids to `found`.
 -- Returns the reply: a digit for each record; then, for each id that was found, the record's number (from 0) and the id.

@@ -2,7 +2,7 @@
 -- follow in slices (`resplice`). The index of a deleted one stays: it says only which leads name it, should it be
 -- created again.
 -- KEYS  for each contact: organization; then for each generation: contact, the contact's leads
--- ARGV  1 number of generations  2 '1' for again, else ''; then for each contact: the value without its first lead, or
+-- ARGV  1 number of generations  2 '1' for overwrite_equal, else ''; then for each contact: the value without its first lead, or
 --       a marker's head
 -- Returns a list: a digit for each contact (STALE, WRITTEN or ORGANIZATION_DELETED); then, for each of up to 100 leads
 --         that show another summary, the contact's number (from 0) and the lead's id in the index: also when stale, so
@@ -12,16 +12,16 @@
 local function put(value, name, leads, stored)
   local first = first_of(stored)
   if not is_live(value) then
-    if first and first ~= NO_LEAD then redis.call('ZADD', leads, score(first), string.sub(first, 7)) end
+    if first and first ~= NO_LEAD then redis.call('ZADD', leads, score(first), string.sub(first, HASH_BYTES + 1)) end
     value = marker(stored, value)
     redis.call('SET', name, value)
     return value
   end
   local new_first = first or next_first(leads)
-  redis.call('SET', name, string.sub(value, 1, 37) .. new_first .. string.sub(value, 38))
+  redis.call('SET', name, string.sub(value, 1, FIRST_LEAD - 1) .. new_first .. string.sub(value, FIRST_LEAD))
   -- After the SET, which Redis refuses when its memory is full: a script that has written anything may go on then.
-  if new_first ~= first and new_first ~= NO_LEAD then redis.call('ZREM', leads, string.sub(new_first, 7)) end
-  return string.sub(value, 1, 37) .. new_first
+  if new_first ~= first and new_first ~= NO_LEAD then redis.call('ZREM', leads, string.sub(new_first, HASH_BYTES + 1)) end
+  return string.sub(value, 1, FIRST_LEAD - 1) .. new_first
 end
 
 return write_each(1, 2, function(a, k, pending)

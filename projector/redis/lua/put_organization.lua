@@ -4,8 +4,8 @@
 -- Returns STALE or WRITTEN, + ERASE_DUE while keys of a deleted organization are still to be dropped, or + REPLAY_DUE
 --         while the topics are still to be read again for one created after a delete
 
-local stored = redis.call('GETRANGE', KEYS[1], 0, 22)
-local work, written = string.sub(stored, 23, 23), STALE
+local stored = redis.call('GETRANGE', KEYS[1], 0, JOB_DUE_END - 1)
+local work, written = string.sub(stored, JOB_DUE, JOB_DUE_END), STALE
 if is_newer(stored, ARGV[1]) then
   written = WRITTEN
   if ARGV[2] == '' then

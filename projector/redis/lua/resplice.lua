@@ -7,16 +7,16 @@
 local written = 0
 
 -- Returns the first lead of the index from then on.
-local function resplice(name, id, contact, leads, lead, first, summary, mark)
+local function resplice(name, id, contact, leads, lead, first, summary, summary_hash)
   local value = redis.call('GET', lead) or ''
   if contact_of(value) ~= contact then return index_remove(name, leads, first, id) end -- deleted, or moved elsewhere
-  local at, length = struct.unpack('<I3I3', value, 35)
-  if string.sub(value, 29, 34) ~= mark then
-    redis.call('SET', lead, string.sub(value, 1, 28) .. mark .. struct.pack('<I3I3', at, #summary)
-      .. string.sub(value, 41, 40 + at) .. summary .. string.sub(value, 41 + at + length))
+  if string.sub(value, SUMMARY_HASH, SUMMARY_HASH_END) ~= summary_hash then
+    local at, length = struct.unpack('<I3I3', value, LEAD_SUMMARY_PLACE)
+    redis.call('SET', lead, string.sub(value, 1, SUMMARY_HASH - 1) .. summary_hash .. struct.pack('<I3I3', at, #summary)
+      .. string.sub(value, LEAD_BODY + 1, LEAD_BODY + at) .. summary .. string.sub(value, LEAD_BODY + at + length + 1))
     written = written + 1
   end
-  return index_put(name, leads, first, id, mark)
+  return index_put(name, leads, first, id, summary_hash)
 end
 
 local k, a = 1, 2
@@ -24,10 +24,10 @@ while a <= #ARGV do
   local contact, count = ARGV[a], tonumber(ARGV[a + 1])
   for _ = 1, tonumber(ARGV[1]) do
     local value = redis.call('GET', KEYS[k]) or ''
-    local summary, mark = summary_of(value)
+    local summary, summary_hash = summary_of(value)
     local first = first_of(value)
     for n = 1, count do
-      first = resplice(KEYS[k], ARGV[a + 1 + n], contact, KEYS[k + 1], KEYS[k + 1 + n], first, summary, mark)
+      first = resplice(KEYS[k], ARGV[a + 1 + n], contact, KEYS[k + 1], KEYS[k + 1 + n], first, summary, summary_hash)
     end
     k = k + 2 + count
   end

@@ -1,0 +1,76 @@
+"""The kinds of entity, a row each. Topics, decoders, routes, names in Redis, commands and the OpenAPI document follow.
+
+A resource is a kind that external tools read: it has documents. How to add one: `docs/changing.md`.
+"""
+
+from msgspec import Struct
+
+from schemas import documents, events, layouts
+from schemas.openapi import examples, guide
+
+
+class Kind(Struct, frozen=True, eq=False):
+    """A kind of entity: a topic of change events. Rows are compared by identity: `kind is LEAD`."""
+
+    noun: str
+    """In event types (`crm.<noun>.changed`), metrics and commands."""
+    topic: str
+    """Name of the topic without its prefix; of a resource also the segment of the path."""
+    event: type[events.Entity]
+    """The `data` of a `changed` event."""
+
+
+class Resource(Kind, frozen=True, eq=False):
+    """A kind with documents."""
+
+    letter: bytes
+    """Its documents' names in Redis have this letter (`schemas.names`)."""
+    body: int
+    """The offset of the JSON in a stored value (`schemas.layouts`)."""
+    document: type[Struct]
+    example: Struct
+    """A document with every field, for the OpenAPI document."""
+    event_example: events.Entity
+    """The event that becomes `example`, but for the contact inside a lead."""
+    summary: str
+    """What the records are, in a few words, for the OpenAPI document."""
+    about: str
+    """What the endpoint returns, in CommonMark, for the OpenAPI document."""
+
+
+ORGANIZATION = Kind(noun="organization", topic="organizations", event=events.Organization)
+API_KEY = Kind(noun="api_key", topic="api-keys", event=events.ApiKey)
+
+CONTACT = Resource(
+    noun="contact",
+    topic="contacts",
+    event=events.Contact,
+    letter=b"c",
+    body=layouts.CONTACT_BODY,
+    document=documents.Contact,
+    example=examples.CONTACT,
+    event_example=examples.CONTACT_EVENT,
+    summary="The people who submitted the inquiries",
+    about=guide.CONTACT,
+)
+LEAD = Resource(
+    noun="lead",
+    topic="leads",
+    event=events.Lead,
+    letter=b"l",
+    body=layouts.LEAD_BODY,
+    document=documents.Lead,
+    example=examples.LEAD,
+    event_example=examples.LEAD_EVENT,
+    summary="Inquiries of customers, with the events that they requested",
+    about=guide.LEAD,
+)
+
+RESOURCES = (CONTACT, LEAD)
+"""In the order of a replay: contacts first, so that a lead is written once, with the summary of its contact."""
+AS_SPECIFIED = RESOURCES[::-1]
+"""In the order of the specification, for people to read: leads first."""
+ACCESS_KINDS = (ORGANIZATION, API_KEY)
+KINDS: tuple[Kind, ...] = (*ACCESS_KINDS, *RESOURCES)
+BY_TOPIC = {kind.topic: kind for kind in KINDS}
+BY_NOUN = {resource.noun: resource for resource in AS_SPECIFIED}

@@ -7,7 +7,7 @@ import msgspec
 from projector.kafka.reader import Retention, open_reader
 from projector.ledger import generations
 from projector.ledger.generations import Registry
-from projector.ledger.ledger import Ledger, lag
+from projector.ledger.ledger import lag, read_positions
 from projector.mapping import VERSION
 from projector.rebuild.replay import load, progress
 from projector.record import Partition
@@ -45,7 +45,7 @@ async def check(store: Store, settings: ProjectorSettings) -> Preflight:
     async with open_reader(settings, RESOURCES) as reader:
         ranges = await reader.range(await reader.partitions())
         retention = await reader.retention()
-    positions = await Ledger(store).positions(list(ranges))
+    positions = await read_positions(store, list(ranges))
     records = sum(max(0, (positions[p] or 0) - first) for p, (first, _) in ranges.items())
     share = 1.0
     if registry.next:

@@ -6,7 +6,7 @@ import time
 from projector.errors import Unavailable
 from projector.kafka.reader import open_reader
 from projector.ledger import generations
-from projector.ledger.ledger import Ledger
+from projector.ledger.ledger import read_positions
 from projector.line.metrics import REBUILD_DUE, REDIS_MEMORY
 from projector.mapping import VERSION
 from projector.record import Partition
@@ -61,7 +61,7 @@ class Keeper:
         await generations.begin_first(self._store)
         if self._end_offsets is None:
             self._end_offsets = await self._read_end_offsets()
-        positions = await Ledger(self._store).positions(list(self._end_offsets))
+        positions = await read_positions(self._store, list(self._end_offsets))
         applied = all((positions[partition] or 0) >= end for partition, end in self._end_offsets.items())
         if applied and not await self._jobs_left():
             await generations.serve_first(self._store)

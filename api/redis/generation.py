@@ -79,6 +79,6 @@ class LiveGeneration:
         if reply is None:
             return None if self._was_declared else FIRST
         if not reply.isdigit():
-            raise Unavailable(f"the live generation in Redis is not a number: {reply[:20]!r}")
+            raise Unavailable(f"the live generation in Redis is not a number: {reply!r:.20}")
         self._was_declared = True
         return int(reply)

@@ -20,6 +20,8 @@ from projector.redis.calls import Command, Generations
 from projector.redis.store import Store
 from schemas import names
 
+_DROPPING = "dropping:"
+
 
 class Description(msgspec.Struct, frozen=True):
     """What is known about a generation.
@@ -66,7 +68,7 @@ async def read(store: Store) -> Registry:
     descriptions = {
         int(name): msgspec.json.decode(value, type=Description) for name, value in fields.items() if name.isdigit()
     }
-    dropping = frozenset(int(name[9:]) for name in fields if name.startswith("dropping:"))
+    dropping = frozenset(int(name.removeprefix(_DROPPING)) for name in fields if name.startswith(_DROPPING))
     live, previous, last = (int(fields.get(name, b"0")) for name in ("live", "previous", "last"))
     return Registry(live, previous, written, descriptions, dropping, last)
 

@@ -124,7 +124,7 @@ class OneServer:
             return None
         # Lists of first slot, last slot, primary, replicas.
         found: Any = await self.client.execute_command("CLUSTER SLOTS")  # type: ignore[no-untyped-call]
-        if len({tuple(primary[:2]) for _, _, primary, *_ in found}) < 2:
+        if len({(host, port) for _, _, (host, port, *_), *_ in found}) < 2:
             return None
         return "it is one node of a cluster: write redis+cluster:// (or rediss+cluster://) in LEADVIEW_REDIS_URL"
 

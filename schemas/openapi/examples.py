@@ -36,13 +36,13 @@ LEAD = documents.Lead(
     id=LEAD_ID,
     organization_id=_ORGANIZATION_ID,
     contact_id=CONTACT_ID,
-    stage="QUOTE_SENT",
+    stage="ACCEPTED",
     event_type_key="wedding",
     event_location="Glasshouse",
     referrer="https://www.example.org/venues",
     source={"utm_source": "newsletter", "utm_campaign": "spring"},
     assigned_to="0e5b7a64-19c2-4d3f-a8e7-5b6c4d3e2f10",
-    booking_id=None,
+    booking_id="BK-2041",
     tags=["HOT_LEAD"],
     events=[
         documents.Event(
@@ -52,7 +52,7 @@ LEAD = documents.Lead(
             event_guests=120,
             event_timezone="Europe/London",
             event_type_key="wedding",
-            event_location=None,
+            event_location="Glasshouse terrace",
         )
     ],
     contact=documents.ContactSummary(
@@ -66,7 +66,7 @@ LEAD = documents.Lead(
     notes_count=3,
     tasks_count=1,
     quotes_count=1,
-    archived_at=None,
+    archived_at=datetime(2026, 9, 30, 7, 0, tzinfo=UTC),
     created_at=_CREATED,
     updated_at=datetime(2026, 3, 11, 8, 2, 47, tzinfo=UTC),
 )

@@ -28,7 +28,7 @@ end
 -- Returns what remains of a deleted entity. A tombstone keeps the version before it.
 local function marker(stored, head)
   if #stored < HEAD or string.byte(head, 1) ~= 84 then return head end -- 'T'
-  return 'T' .. string.sub(stored, 2, 8) .. string.sub(head, 9, HEAD)
+  return 'T' .. string.sub(stored, VERSION, VERSION_END) .. string.sub(head, VERSION_END + 1, HEAD)
 end
 
 local function organization_is_deleted(name)

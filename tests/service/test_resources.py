@@ -1,0 +1,160 @@
+"""Every resource does everything, from its first event to the last key: one conformance test over all rows.
+
+It uses what a row says, and nothing that only one resource has.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+
+from devstack.waiting import wait_until
+from schemas import api_keys, names
+from schemas.openapi.document import ROOT
+from schemas.resources import ORGANIZATION, RESOURCES, Resource
+from tests import crm
+from tests.service.api_server import ApiServer, Response
+from tests.service.leadview import Leadview
+
+pytestmark = pytest.mark.apache
+
+OWN, OTHER, LIMITED = crm.ORGANIZATION, crm.OTHER_ORGANIZATION, crm.uuid(0xA3)
+OWNER = names.organization(OWN)
+
+
+@dataclass
+class Client:
+    """An external tool, with a key for each organization and purpose."""
+
+    leadview: Leadview
+    api: ApiServer
+    keys: dict[str, str] = field(default_factory=dict)
+
+    def key(self, organization: str, purpose: str = "") -> str:
+        """A key that the projectors have applied."""
+        name = organization + purpose
+        if name not in self.keys:
+            key = self.keys[name] = api_keys.mint(organization)
+            fields = {"id": crm.uuid(0xF00 + len(self.keys)), "organization_id": organization}
+            self.leadview.publish([crm.api_key(hash=api_keys.key_hash(key), **fields)])
+            self.leadview.wait_until_current()
+        return self.keys[name]
+
+    def get(
+        self, resource: Resource, organization: str = OWN, method: str = "GET", purpose: str = "", **headers: str
+    ) -> Response:
+        path = f"{ROOT}/{resource.topic}/{resource.event_example.id}"
+        return self.api.get(path, key=self.key(organization, purpose), method=method, headers=headers)
+
+
+@pytest.fixture
+def client(leadview: Leadview) -> Iterator[Client]:
+    leadview.publish(crm.organization(organization_id=each) for each in (OWN, OTHER))
+    limits = {"key": {"quota": 1, "window_seconds": 3600}}
+    leadview.publish([crm.organization(organization_id=LIMITED, rate_limits=limits)])
+    leadview.publish(event(resource, organization=each) for each in (OWN, LIMITED) for resource in RESOURCES)
+    leadview.start("run")
+    leadview.wait_until_served()
+    with leadview.api() as api:
+        yield Client(leadview, api)
+
+
+def event(resource: Resource, version: int = 1, organization: str = OWN) -> crm.Message:
+    """The example event of a resource, in one of our organizations."""
+    data = msgspec.to_builtins(resource.event_example) | {"version": version, "organization_id": organization}
+    return crm.changed(resource, data)
+
+
+def document(resource: Resource, organization: str = OWN) -> object:
+    return json.loads(msgspec.json.encode(resource.example)) | {"organization_id": organization}
+
+
+def stored_name(resource: Resource, generation: int) -> bytes:
+    return names.document(resource, OWNER, generation, resource.event_example.id)
+
+
+def test_every_resource_does_everything(client: Client) -> None:
+    for resource in RESOURCES:
+        served(client, resource)
+        limited_and_isolated(client, resource)
+    rebuilt_and_promoted(client)
+    for resource in RESOURCES:
+        verified_and_repaired(client, resource)
+        shown(client, resource)
+    dropped(client)
+    erased_and_created_again(client)
+    for resource in RESOURCES:
+        deleted(client, resource)
+
+
+def served(client: Client, resource: Resource) -> None:
+    found = client.get(resource)
+    assert (found.status, found.json) == (200, document(resource))
+    assert client.get(resource, **{"If-None-Match": found.headers["etag"]}).status == 304
+    assert client.get(resource, method="HEAD").headers["etag"] == found.headers["etag"]
+    assert client.get(resource, method="DELETE").status == 405
+
+
+def limited_and_isolated(client: Client, resource: Resource) -> None:
+    statuses = [client.get(resource, LIMITED, purpose=resource.noun).status for _ in range(2)]
+    assert statuses == [200, 429]
+    assert client.get(resource, OTHER).status == 404
+
+
+def rebuilt_and_promoted(client: Client) -> None:
+    before = [client.get(resource).headers["etag"] for resource in RESOURCES]
+    done = client.leadview.run("rebuild", "--promote")
+    assert done.status == 0, done.output
+    wait_until(lambda: client.leadview.generations()["live"] == "2", "generation 2 is live")
+    assert [client.get(resource).headers["etag"] for resource in RESOURCES] == before
+    assert all(client.leadview.redis.exists(stored_name(resource, 2)) for resource in RESOURCES)
+
+
+def verified_and_repaired(client: Client, resource: Resource) -> None:
+    assert client.leadview.run("verify").status == 0
+    client.leadview.redis.setrange(stored_name(resource, 2), resource.body + 3, b"~")
+    done = client.leadview.run("verify", "--json")
+    assert done.status == 1
+    [example] = json.loads(done.output)["examples"]
+    assert (example["kind"], example["id"]) == (resource.topic, resource.event_example.id)
+    flag = f"--{resource.noun}"
+    done = client.leadview.run("rebuild", "--organization", OWN, flag, resource.event_example.id)
+    assert "1 records replayed in place" in done
+    assert client.leadview.run("verify").status == 0
+
+
+def shown(client: Client, resource: Resource) -> None:
+    done = client.leadview.run("show", resource.noun, OWN, resource.event_example.id)
+    assert f"version 1 at {client.leadview.prefix}{resource.topic}:" in done
+
+
+def dropped(client: Client) -> None:
+    done = client.leadview.run("drop")
+    assert "generation 1 dropped" in done
+    assert list(client.leadview.redis.scan_iter(names.of_generation(1))) == []
+
+
+def erased_and_created_again(client: Client) -> None:
+    leadview = client.leadview
+    etags = [client.get(resource).headers["etag"] for resource in RESOURCES]
+    leadview.publish([crm.deleted(ORGANIZATION, 2, OWN, OWN)])
+    wait_until(lambda: not list(leadview.redis.scan_iter(names.of_organization(OWNER))), "no key of it is left")
+    assert {client.get(resource).status for resource in RESOURCES} == {401}
+    leadview.publish([crm.organization(3, organization_id=OWN)])
+    for resource, etag in zip(RESOURCES, etags, strict=True):
+        wait_until(lambda resource=resource: client.get(resource).status == 200, f"{resource.noun} is reapplied")
+        assert client.get(resource).headers["etag"] == etag
+
+
+def deleted(client: Client, resource: Resource) -> None:
+    client.leadview.publish([crm.deleted(resource, 2, resource.event_example.id)])
+    wait_until(lambda: client.get(resource).status == 404, f"{resource.noun} is deleted")
+    name = stored_name(resource, 2)
+    marker = client.leadview.redis.get(name)
+    client.leadview.publish([event(resource)])
+    client.leadview.wait_until_current()
+    assert client.leadview.redis.get(name) == marker, "an older event does not bring it back"
+    client.leadview.publish([event(resource, 3)])
+    wait_until(lambda: client.get(resource).status == 200, f"{resource.noun} is created again")

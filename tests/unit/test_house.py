@@ -1,0 +1,74 @@
+"""The shape of the code: sizes, and one home for the places of stored bytes."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("api", "projector", "schemas", "telemetry")
+MAX_FILE_LINES, MAX_CLASS_LINES = 300, 200
+NO_STORED_VALUES = {ROOT / "schemas" / "layouts.py", ROOT / "schemas" / "key_vectors.py"}
+"""The home of such places, and the test vectors of API keys, which cut an alphabet."""
+
+# A number that is a place in a stored value. 0 and 1 are the beginning of any text, -1 is its end.
+PLACE_IN_LUA = re.compile(
+    r"string\.sub\((?:[^()]|\([^()]*\))*?,\s*-?(?:[2-9]|\d{2,})\b|'(?:GETRANGE|SETRANGE)'[^)]*,\s*(?:[2-9]|\d{2,})\b"
+    r"|struct\.unpack\([^()]*,\s*\d+\)"
+)
+
+
+def sources() -> list[Path]:
+    return [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", sources(), ids=name)
+def test_files_and_classes_are_small(path: Path) -> None:
+    text = path.read_text("utf-8")
+    assert text.count("\n") <= MAX_FILE_LINES
+    classes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)]
+    large = [node.name for node in classes if (node.end_lineno or 0) - node.lineno + 1 > MAX_CLASS_LINES]
+    assert large == []
+
+
+def literal_slices(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Slice) and node.step is None:
+            places = [bound.value for bound in (node.lower, node.upper) if isinstance(bound, ast.Constant)]
+            if any(isinstance(place, int) and place > 1 for place in places):
+                yield f"line {node.lineno}: [{ast.unparse(node)}]"
+
+
+@pytest.mark.parametrize("path", [path for path in sources() if path not in NO_STORED_VALUES], ids=name)
+def test_no_place_in_a_stored_value_is_a_literal(path: Path) -> None:
+    assert list(literal_slices(path)) == [], "name it in schemas/layouts.py"
+
+
+@pytest.mark.parametrize(
+    "path", [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.lua"))], ids=name
+)
+def test_no_place_in_a_script_is_a_literal(path: Path) -> None:
+    lines = [line.partition("--")[0] for line in path.read_text("utf-8").splitlines()]
+    found = [f"line {number}: {line.strip()}" for number, line in enumerate(lines, 1) if PLACE_IN_LUA.search(line)]
+    assert found == [], "name it in schemas/layouts.py, which is put in front of every script"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "return string.sub(stored_lead, 157, 192)",
+        "local hash = string.sub(value, 29, 34)",
+        "redis.call('GETRANGE', KEYS[k], 0, 191)",
+        "redis.call('SETRANGE', name, 37, first)",
+        "local at, length = struct.unpack('<I3I3', value, 35)",
+        "x = string.sub(string.sub(a, 1, HEAD), 23)",
+    ],
+)
+def test_the_check_of_scripts_finds_literals(line: str) -> None:
+    assert PLACE_IN_LUA.search(line)

@@ -1,0 +1,49 @@
+"""The guard of `mapping.VERSION`: documents that change without it would never be rebuilt."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import msgspec
+
+from projector import mapping
+from projector.reference import documents_of
+from schemas import events
+from schemas.resources import RESOURCES, Resource
+from tests import crm
+
+HISTORY = Path(__file__).parents[1] / "data" / "mapping-versions.json"
+"""The hash of the documents of `fixed_events` for each version of the mapping that there ever was."""
+MINIMAL_ID = crm.uuid(0xE1)
+
+
+def minimal(resource: Resource) -> events.Entity:
+    """The example event with its required fields only."""
+    required = [field.name for field in msgspec.structs.fields(resource.event) if field.required]
+    values = {name: getattr(resource.event_example, name) for name in required}
+    return resource.event(**values | {"id": MINIMAL_ID})
+
+
+def fixed_events() -> list[crm.Message]:
+    """Returns for each resource an event with every field (test_resources.py asserts that), and a minimal one."""
+    return [
+        crm.changed(resource, msgspec.to_builtins(entity))
+        for resource in RESOURCES
+        for entity in (resource.event_example, minimal(resource))
+    ]
+
+
+def test_documents_change_with_the_version_only() -> None:
+    documents = documents_of(message.record(offset) for offset, message in enumerate(fixed_events()))
+    assert len(documents) == 2 * len(RESOURCES)
+    ordered = sorted(documents.items(), key=lambda item: (item[0][0].topic, item[0][2]))
+    found = hashlib.sha256(b"\n".join(document for _, document in ordered)).hexdigest()
+    history = json.loads(HISTORY.read_text("utf-8"))
+    version = str(mapping.VERSION)
+    assert version in history, f'add the line "{version}": "{found}" to {HISTORY.name}'
+    assert history[version] == found, (
+        f"The documents changed, so live generations need a rebuild. Raise VERSION in projector/mapping.py to "
+        f'{mapping.VERSION + 1}, add "{mapping.VERSION + 1}": "{found}" to tests/data/{HISTORY.name} (change no other '
+        f"line), and run `python -m schemas`. Only if this version was never released, replace its hash instead."
+    )
+    assert max(map(int, history)) == mapping.VERSION

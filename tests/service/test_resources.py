@@ -6,6 +6,7 @@ It uses what a row says, and nothing that only one resource has.
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 import pytest
@@ -37,10 +38,14 @@ class Client:
         name = organization + purpose
         if name not in self.keys:
             key = self.keys[name] = api_keys.mint(organization)
-            fields = {"id": crm.uuid(0xF00 + len(self.keys)), "organization_id": organization}
-            self.leadview.publish([crm.api_key(hash=api_keys.key_hash(key), **fields)])
+            id_ = crm.uuid(0xF00 + len(self.keys))
+            event = crm.api_key(id=id_, organization_id=organization, hash=api_keys.key_hash(key))
+            self.leadview.publish([event])
             self.leadview.wait_until_current()
         return self.keys[name]
+
+    def is_served(self, resource: Resource) -> bool:
+        return self.get(resource).status == 200
 
     def get(
         self, resource: Resource, organization: str = OWN, method: str = "GET", purpose: str = "", **headers: str
@@ -144,7 +149,7 @@ def erased_and_created_again(client: Client) -> None:
     assert {client.get(resource).status for resource in RESOURCES} == {401}
     leadview.publish([crm.organization(3, organization_id=OWN)])
     for resource, etag in zip(RESOURCES, etags, strict=True):
-        wait_until(lambda resource=resource: client.get(resource).status == 200, f"{resource.noun} is reapplied")
+        wait_until(partial(client.is_served, resource), f"{resource.noun} is reapplied")
         assert client.get(resource).headers["etag"] == etag
 
 
@@ -157,4 +162,4 @@ def deleted(client: Client, resource: Resource) -> None:
     client.leadview.wait_until_current()
     assert client.leadview.redis.get(name) == marker, "an older event does not bring it back"
     client.leadview.publish([event(resource, 3)])
-    wait_until(lambda: client.get(resource).status == 200, f"{resource.noun} is created again")
+    wait_until(partial(client.is_served, resource), f"{resource.noun} is created again")

@@ -15,13 +15,14 @@ import jsonschema_rs
 import pytest
 import yaml
 
+from schemas.resources import BY_TOPIC
 from schemas.settings import ApiSettings, ProjectorSettings, RedisSettings, load, variable
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-TOPICS = {"crm.leads", "crm.contacts", "crm.organizations", "crm.api-keys"}
+TOPICS = {f"crm.{topic}" for topic in BY_TOPIC}
 ONCE = {"topics"}
 
 each_service = pytest.mark.parametrize("name", SERVICES)

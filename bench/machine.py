@@ -15,7 +15,6 @@ _PACKAGES = (
     "hiredis",
     "httptools",
     "msgspec",
-    "orjson",
     "redis",
     "starlette",
     "uvicorn",

@@ -5,6 +5,9 @@ import shutil
 from bench.cores import pinned
 from bench.lab import client
 from devstack.redis_server import RedisServer
+from devstack.waiting import wait_until
+
+_LOAD_SECONDS = 60.0
 
 
 class Snapshots:
@@ -26,6 +29,9 @@ class Snapshots:
         shutil.copyfile(self._file(name), self._loaded_at_start)
         with pinned(self._cores):
             self._server.restart()
+        # A server that is still loading answers INFO already, and refuses everything else.
+        with client(self._server) as redis:
+            wait_until(lambda: not redis.info("persistence")["loading"], "Redis has loaded a snapshot", _LOAD_SECONDS)
 
     def _file(self, name: str) -> str:
         return str(self._server.directory / f"{name}.rdb")

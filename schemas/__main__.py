@@ -1,4 +1,4 @@
-"""Writes what the Structs say into `docs/`, where a test compares it.
+"""Generates parts of the documentation from the Structs. A test checks that the committed files are up to date.
 
 python -m schemas             writes docs/schemas/*.json, docs/api-keys.json and the tables of docs/api-keys.md
 python -m schemas settings    prints the README's table of settings
@@ -20,7 +20,7 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 
 def files(docs: Path) -> dict[Path, str]:
-    """All generated files and what belongs into them. Reads `api-keys.md`, whose prose is written by hand."""
+    """Returns the content of each generated file. Reads `api-keys.md`, because only its tables are generated."""
     schemas = {**event_schemas(), "openapi": document()}
     page = docs / "api-keys.md"
     return {
@@ -49,7 +49,7 @@ def _pretty(value: Any) -> str:
 
 
 def _with_tables(page: str, tables: dict[str, str]) -> str:
-    """`page` with everything between `<!-- name -->` and `<!-- /name -->` replaced by the table of that name."""
+    """Returns `page` with the text between `<!-- name -->` and `<!-- /name -->` replaced by the table of that name."""
     for name, text in tables.items():
         before, _, rest = page.partition(f"<!-- {name} -->\n")
         _, end, after = rest.partition(f"<!-- /{name} -->")

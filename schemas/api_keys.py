@@ -2,8 +2,8 @@
 
     lv_live_ | 22: the organization's UUID as a 128-bit number | 30: random | 6: CRC-32 of all before
 
-The organization part only finds the right place in a Redis Cluster in one trip. It grants nothing: what a key
-may read comes from the stored record alone. Test vectors for other languages: `docs/api-keys.md`.
+With the organization in the key, one round trip to the right node of a Redis Cluster is enough. That part grants
+nothing: the stored record alone decides what a key may read. Test vectors for other languages: `docs/api-keys.md`.
 """
 
 import secrets
@@ -24,14 +24,14 @@ _CHECKSUM_START = KEY_LENGTH - CHECKSUM_LENGTH
 
 
 class MalformedKey(ValueError):
-    """The text is no API key: wrong prefix, length, alphabet or checksum. Never carries the text itself."""
+    """The text is not an API key: its prefix, length, alphabet or checksum is wrong. Never contains the text itself."""
 
 
 class ParsedKey(msgspec.Struct, frozen=True):
-    """What the text of a key says by itself: where to look (`organization_tag`) and what for (`hash`)."""
+    """What can be read from the text of a key: the organization, and the hash under which the key is stored."""
 
     organization_tag: str
-    """22 base62 characters, the hash tag of the organization's names in Redis."""
+    """22 base62 characters: the hash tag of the organization's keys in Redis."""
     hash: str
     """SHA-256 of the whole key, 64 lower-case hex digits."""
 
@@ -41,32 +41,32 @@ class ParsedKey(msgspec.Struct, frozen=True):
 
 
 def organization_tag(organization_id: str) -> str:
-    """The organization's UUID as 22 base62 characters."""
+    """Returns the organization's UUID as 22 base62 characters."""
     return base62.encode(UUID(organization_id).int, ORGANIZATION_LENGTH)
 
 
 def mint(organization_id: str, random_part: str | None = None) -> str:
-    """A new key of an organization. `random_part` (30 base62 characters) is for test vectors only."""
+    """Returns a new key of an organization. `random_part` (30 base62 characters) is for test vectors only."""
     if random_part is None:
         random_part = "".join(secrets.choice(base62.ALPHABET) for _ in range(RANDOM_LENGTH))
     if len(random_part) != RANDOM_LENGTH:
-        raise ValueError(f"the random part has {RANDOM_LENGTH} base62 characters")
+        raise ValueError(f"the random part must have {RANDOM_LENGTH} base62 characters")
     base62.decode(random_part)
     body = PREFIX + organization_tag(organization_id) + random_part
     return body + checksum(body)
 
 
 def key_hash(key: str) -> str:
-    """SHA-256 of the whole key in lower-case hex: all that is ever stored of it."""
+    """Returns the SHA-256 of the whole key in lower-case hex. Nothing else of a key is ever stored."""
     return sha256(key.encode()).hexdigest()
 
 
 def parse(key: str) -> ParsedKey:
-    """Check a key's form and checksum, without any look-up. Raises MalformedKey."""
+    """Check the form and the checksum of a key, without a look-up. Raises MalformedKey."""
     if len(key) != KEY_LENGTH or not key.isascii() or not key.startswith(PREFIX):
-        raise MalformedKey(f"an API key is {PREFIX} and {KEY_LENGTH - len(PREFIX)} base62 characters")
+        raise MalformedKey(f"an API key consists of {PREFIX} and {KEY_LENGTH - len(PREFIX)} base62 characters")
     if not key[len(PREFIX) :].isalnum():
-        raise MalformedKey("an API key holds base62 characters only")
+        raise MalformedKey("an API key contains only base62 characters")
     body = key[:_CHECKSUM_START]
     if key[_CHECKSUM_START:] != checksum(body):
         raise MalformedKey("the checksum of the API key is wrong")
@@ -77,5 +77,5 @@ def parse(key: str) -> ParsedKey:
 
 
 def checksum(body: str) -> str:
-    """CRC-32 of everything before it, as six base62 characters."""
+    """Returns the CRC-32 of everything before the checksum, as six base62 characters."""
     return base62.encode(zlib.crc32(body.encode()), CHECKSUM_LENGTH)

@@ -5,18 +5,18 @@ _VALUES = {character: value for value, character in enumerate(ALPHABET)}
 
 
 def encode(number: int, width: int) -> str:
-    """`number` in exactly `width` characters, left-padded with `0`. Raises OverflowError where it does not fit."""
+    """Returns `number` in exactly `width` characters, left-padded with `0`. Raises OverflowError if it does not fit."""
     characters = []
     for _ in range(width):
         number, digit = divmod(number, 62)
         characters.append(ALPHABET[digit])
     if number:
-        raise OverflowError(f"the number does not fit {width} base62 characters")
+        raise OverflowError(f"the number does not fit into {width} base62 characters")
     return "".join(reversed(characters))
 
 
 def decode(text: str) -> int:
-    """The number that `text` stands for. Raises ValueError on a character outside the alphabet."""
+    """Returns the number that `text` encodes. Raises ValueError if a character is not in the alphabet."""
     number = 0
     for character in text:
         try:

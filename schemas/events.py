@@ -44,7 +44,7 @@ class Quote(Struct, frozen=True, kw_only=True):
 
 
 class Counts(Struct, frozen=True, kw_only=True):
-    """Number of notes, tasks and quotes of a lead. An absent number means 0."""
+    """The numbers of notes, tasks and quotes of a lead. An absent number means 0."""
 
     notes: int | None = None
     tasks: int | None = None

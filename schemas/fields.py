@@ -7,21 +7,21 @@ from msgspec import Meta
 
 UUID_PATTERN = "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
 
-# Checking the pattern of each id took half the time of decoding a lead, so all ids are checked at once (`schemas.ids`).
+# A pattern for each id took half the time of decoding a lead. Instead, all ids are checked at once (`schemas.ids`).
 Uuid = Annotated[str, Meta(min_length=36, max_length=36, extra_json_schema={"format": "uuid", "pattern": UUID_PATTERN})]
 Version = Annotated[int, Meta(ge=1, le=2**53 - 1, description="Grows with each change of the entity")]
 Timestamp = Annotated[datetime, Meta(tz=True)]
 Sha256Hex = Annotated[str, Meta(pattern="^[0-9a-fA-F]{64}$", min_length=64, max_length=64)]
-# JSON's own grammar of a number, so that the text can stand in a document exactly as it was sent; with an exponent that
-# readers can take: many refuse what is beyond an IEEE double. Here, too, `$` alone would let a trailing line feed pass.
+# The grammar of a number in JSON, so that a document can contain the text exactly as it was sent. The exponent has at
+# most two digits, because many readers refuse numbers beyond an IEEE double. `$` alone would accept a final line feed.
 DecimalText = Annotated[str, Meta(pattern=r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,2})?$(?!\n)", max_length=64)]
 UUID_AS_0 = b"00000000-0000-0000-0000-000000000000"
-"""A canonical UUID whose digits were made 0: comparing with it takes a third of a regular expression's time."""
+"""A canonical UUID with every digit replaced by 0. Comparing with it is three times as fast as a regular expression."""
 CustomFieldValue = str | int | float | bool | list[str] | None
 
 
 def digits_as_0(digits: str) -> bytes:
-    """The table for `bytes.translate` that makes each of these digits 0."""
+    """Returns the table for `bytes.translate` that replaces each of these digits by 0."""
     return bytes(ord("0") if chr(code) in digits else code for code in range(256))
 
 

@@ -1,4 +1,4 @@
-"""The ids inside an event, found by the type of the field (`schemas.fields.Uuid`), not by a list of names.
+"""The ids in an event. They are found by the type of the field (`schemas.fields.Uuid`), not by a list of names.
 
 msgspec checks only the length of an id: a pattern for each would take half the time of decoding a lead.
 """
@@ -14,7 +14,7 @@ from schemas.fields import Uuid, are_lower_uuids, are_uuids
 
 
 class Ids:
-    """The ids of a Struct other than those in `but`, with those of the Structs in its lists."""
+    """The ids of a Struct and of the Structs in its lists, without the fields named in `but`."""
 
     def __init__(self, struct: type[Struct], but: frozenset[str] = frozenset()) -> None:
         hints = get_type_hints(struct, include_extras=True)
@@ -27,7 +27,7 @@ class Ids:
         return bool(self._fields or self._lists)
 
     def of(self, entity: Any) -> list[str]:
-        """Returns all that are set. One of them may come twice."""
+        """Returns all ids that are not None. An id may occur twice."""
         found = [id_ for id_ in self._get(entity) if id_ is not None]
         for name, ids in self._lists.items():
             for item in getattr(entity, name) or ():
@@ -35,7 +35,7 @@ class Ids:
         return found
 
     def wrong(self, entity: Any) -> str | None:
-        """Returns the path of an id that is not a UUID; None if all are."""
+        """Returns the path of an id that is not a UUID; None if all of them are."""
         return next((path for path, id_ in self._named(entity) if not are_uuids([id_])), None)
 
     def lowered(self, entity: Any) -> Any:
@@ -49,7 +49,7 @@ class Ids:
         return replace(entity, **changed)
 
     def are_lower(self, entity: Any) -> bool:
-        """Returns whether all are canonical UUIDs in lower case, as nearly all producers send them."""
+        """Returns whether all ids are canonical UUIDs in lower case, as nearly all producers send them."""
         return are_lower_uuids(self.of(entity))
 
     def _named(self, entity: Any) -> Iterator[tuple[str, str]]:
@@ -58,12 +58,12 @@ class Ids:
                 yield name, id_
         for name, ids in self._lists.items():
             for number, item in enumerate(getattr(entity, name) or ()):
-                for inner, id_ in ids._named(item):  # noqa: SLF001  # of its own class
+                for inner, id_ in ids._named(item):  # noqa: SLF001  # the same class
                     yield f"{name}[{number}].{inner}", id_
 
 
 def _getter(fields: tuple[str, ...]) -> Callable[[Any], Iterable[Any]]:
-    """Returns what reads these fields of a Struct. attrgetter is the fastest, but with one name it returns no tuple."""
+    """Returns a function that reads these fields. attrgetter is the fastest, but with one name it returns no tuple."""
     if len(fields) > 1:
         return attrgetter(*fields)
     return lambda struct: [getattr(struct, field) for field in fields]

@@ -13,7 +13,7 @@ _USUAL = "2b9f4d8e-6c3a-4e51-b7d0-9a8c1f2e3d4b"
 
 
 class Vector(Struct, frozen=True):
-    """A key that is right, and what it is made of."""
+    """A valid key and its parts."""
 
     organization_id: str
     random_part: str
@@ -22,7 +22,7 @@ class Vector(Struct, frozen=True):
 
 
 class Malformed(Struct, frozen=True):
-    """A text that is no key, and why."""
+    """A text that is not a valid key, and the reason."""
 
     text: str
     why: str
@@ -34,12 +34,12 @@ class Vectors(Struct, frozen=True):
 
 
 def vectors() -> Vectors:
-    """The same at every call: nothing in it is random."""
+    """Returns the test vectors, which are the same at every call."""
     return Vectors(tuple(_valid()), tuple(_malformed(api_keys.mint(_USUAL, ALPHABET[10:40]))))
 
 
 def tables() -> dict[str, str]:
-    """Markdown tables by name: `valid`, `malformed`."""
+    """Returns the Markdown tables by name: `valid`, `malformed`."""
     known = vectors()
     valid = (
         (f"`{row.organization_id}`", f"`{row.random_part}`", f"`{row.key}`", f"`{row.sha256}`") for row in known.valid
@@ -94,7 +94,7 @@ def _checked(body: str) -> str:
 
 
 def _code(text: str) -> str:
-    """In a table a line feed would end the row: it is written as `\\n`, and nothing at all as a word."""
+    """Returns `text` as code for a table cell: a line feed, which would end the row, as `\\n`; no text as "(empty)"."""
     return f"`{text}`".replace("\n", "\\n") if text else "(empty)"
 
 

@@ -2,35 +2,35 @@
 
 Every entity's value begins with the same 22 bytes, little-endian; Lua reads them as `<c1I7I6I2I6`:
 
-    0   1  state: `L` live; `D` deleted by an event, `T` by a tombstone: a marker that keeps older events
-           from bringing the entity back
-    1   7  version of the newest event; a tombstone, which has none, keeps the one before
+    0   1  state: `L` live; `D` deleted by an event; `T` deleted by a tombstone. A deleted entity leaves this head as a
+           marker, so that older events cannot restore it
+    1   7  version of the newest event; a tombstone has no version and keeps the previous one
     8   6  offset of that event
     14  2  partition
     16  6  time of the event, milliseconds since 1970
 
-A live document goes on with:
+In a live document follow:
 
     22  6  body hash: of the document without the contact summary inside
-    28  6  summary hash: of the contact summary (of a lead: the one that it shows); zeros if there is none
+    28  6  summary hash: of the contact summary (in a lead: of the summary inside it); zeros if there is none
     lead:     34  3  offset of the contact summary in the body    37  3  its length    40  body
     contact:  34  3  where the fields of the summary end in the body
-              37  28 first lead: hash of the summary that it shows, and its short id; zeros for none    65  body
+              37  28 first lead: hash of the summary inside it, and its short id; zeros for none    65  body
     others:   34  body
 
 Both hashes together are the ETag. They depend on the content alone, so a rebuild does not change them. The summary
 hash is also the score in the index of a contact's leads: leads with another score still have to be updated.
 
-An organization goes on with:
+In an organization follow:
 
     22  1  job due: `-` none, `E` erase its keys (deleted), `R` reapply its records (recreated after a delete)
     23  1  API access: `1` or `0`
     24  16 key quota, key window, organization quota, organization window: 4 bytes each, 0 if the setting applies
 
-The entity of an API key goes on with its hash (64 hex digits) at 22. The record that the API looks up by that hash
+In the entity of an API key, its hash follows (64 hex digits, at 22). The record that the API looks up by that hash
 exists only while the key is active, and has no head:
 
-    0  22  organization, base62: what the key may read
+    0  22  organization, base62: the key may read its documents
     22  6  expiry, milliseconds since 1970; 0 for never
 """
 
@@ -59,17 +59,17 @@ LEAD_SUMMARY_PLACE = slice(34, 40)
 """Offset and length of the summary in the body, 3 bytes each."""
 LEAD_BODY = 40
 SUMMARY_FIELDS_STOP = slice(34, 37)
-"""Where the fields of the summary end in the body of a contact, 3 bytes."""
+"""The offset at which the fields of the summary end in the body of a contact, 3 bytes."""
 FIRST_LEAD = slice(37, 65)
 CONTACT_BODY = 65
 PLAIN_BODY = 34
-"""Of a resource without links."""
+"""The body of a resource without links begins here."""
 
 # The ids come first in every body and have a fixed length, so that they are found by position.
 BODY_ID = slice(0, 44)
 BODY_ORGANIZATION_ID = slice(44, 101)
 LEAD_CONTACT_ID = slice(116, 152)
-"""In the body of a lead."""
+"""In the body of a lead (`LEAD_BODY`)."""
 STORED_CONTACT_ID = slice(LEAD_BODY + LEAD_CONTACT_ID.start, LEAD_BODY + LEAD_CONTACT_ID.stop)
 """In the stored value of a lead."""
 
@@ -109,7 +109,7 @@ def lua_constants() -> str:
 
 
 class Head(msgspec.Struct, frozen=True):
-    """The first 22 bytes of a value: the event that it shows."""
+    """The first 22 bytes of a value: the state, and the newest event that was applied."""
 
     live: bool
     version: int
@@ -134,25 +134,24 @@ def read_head(value: bytes) -> Head:
 
 
 def coordinates(offset: int, partition: int) -> bytes:
-    """Returns the bytes of a head that say where in its topic the event is: `COORDINATES`."""
+    """Returns the bytes of a head that hold the offset and the partition of the event: `COORDINATES`."""
     return (offset | partition << 48).to_bytes(8, "little")
 
 
 def write_head(state: bytes, version: int, offset: int, partition: int, time: int) -> bytes:
-    """The bytes that `read_head` reads; `state` is `L`, `D` or `T`."""
-    # Three numbers of 8 bytes: a third of the time that five odd lengths take.
-    # And no max(), which would be a call.
+    """Returns the bytes that `read_head` reads. `state` is `L`, `D` or `T`; a negative `time` becomes 0."""
+    # Packing three numbers of 8 bytes takes a third of the time of five numbers of odd lengths. max() would be a call.
     return _HEAD(state[0] | version << 8, offset | partition << 48, time if time > 0 else 0)[:HEAD]  # noqa: FURB136
 
 
 def content_hash(content: bytes) -> bytes:
-    """Six bytes that change whenever the content does; never all zeros, which stand for "no contact"."""
+    """Returns six bytes that change whenever the content does. They are never all zeros, which mean "no contact"."""
     digest = xxh3_64_digest(content)[:HASH_BYTES]
     return digest if digest != NO_CONTACT else b"\1" + NO_CONTACT[1:]
 
 
 def milliseconds(time: datetime) -> int:
-    """Milliseconds since 1970, in the 48 bits that a head has for them."""
+    """Returns milliseconds since 1970, which fit into the 48 bits of a head. A time before 1970 becomes 0."""
     since = time - _EPOCH
     found = since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
     return found if found > 0 else 0  # noqa: FURB136

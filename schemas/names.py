@@ -1,6 +1,6 @@
-"""The one place that makes names of keys in Redis.
+"""The names of all keys in Redis. No other module composes them.
 
-All names of an organization share its hash tag, so that every script is legal on a Redis Cluster:
+All names of an organization share its hash tag, so that a script may use them together on a Redis Cluster:
 
     lv:{<organization>}                    organization: access and limits, or the marker of a deleted one
     lv:{<organization>}k<hash>             active API key, by the SHA-256 of the key (hex)
@@ -9,22 +9,22 @@ All names of an organization share its hash tag, so that every script is legal o
     lv:{<organization>}q<hash>             rate limit of a key (expires)
     lv:{<organization>}<generation>l<id>   lead document, or the marker of a deleted one
     lv:{<organization>}<generation>c<id>   contact document, or marker
-    lv:{<organization>}<generation>i<id>   leads of a contact but for the first, which stands in the contact's value:
-                                           sorted set, lead id by mark of the summary shown
+    lv:{<organization>}<generation>i<id>   leads of a contact except the first, which is stored in the contact's value:
+                                           sorted set of lead ids; the score is the hash of the summary in the lead
 
 `<organization>` is the UUID in 22 base62 characters, as in API keys; `<id>` is a UUID in 22 base64 characters.
-Short names are worth it: 52 bytes or fewer fit jemalloc's class of 56. The rest belongs to no organization:
+Names are short to save memory: up to 52 bytes fit into an allocation of 56 bytes. These keys belong to no organization:
 
-    lv:generations                 hash: which generation is served, and what is known of each
+    lv:generations                 hash: the live generation, and the description of each generation
     lv:{ledger}:positions          hash: the checkpoint of each partition, `<topic>:<partition>`
-    lv:{ledger}:rebuild:<number>   hash: positions of the replay that fills a generation, and where each ends
+    lv:{ledger}:rebuild:<number>   hash: positions of the replay that fills a generation, and its end offsets
     lv:{ledger}:dead-letters       hash: records that could not be applied, `<topic>:<partition>:<offset>`
-    lv:latency                     hash: what the API's workers last measured, by worker
+    lv:latency                     hash: the latest latencies that each API worker measured
     lv:tasks                       set: jobs that must survive a crash (`erase <organization>`, `replay <organization>`)
-    lv:task:<job>                  which projector runs it right now (expires)
+    lv:task:<job>                  the projector that runs the job right now (expires)
 
 A checkpoint writes positions and dead letters in one script, so they share a hash tag as well. On a cluster each shard
-has a copy of the positions, `lv:{<number>}:positions` (and `…:rebuild:<number>`): the number is that of `slot_tag`.
+has a copy of the positions, `lv:{<number>}:positions` (and `…:rebuild:<number>`); `slot_tag` chooses the number.
 """
 
 import re
@@ -40,42 +40,42 @@ from schemas.resources import RESOURCES, Resource
 
 SLOTS = 16_384
 HOME = b"ledger"
-"""The hash tag of what there is one of, whatever the number of shards."""
+"""The hash tag of the keys that exist only once, whatever the number of shards."""
 
 PREFIX = b"lv:"
 _START = b"lv:{"
 GENERATIONS = b"lv:generations"
 POSITIONS = b"lv:{ledger}:positions"
 COPIES = "copies"
-"""The field of a ledger's copy that names all of them: their hash tags, with spaces between."""
+"""The field of a ledger's copy that lists the hash tags of all copies, separated by spaces."""
 LATENCY = b"lv:latency"
 DEAD_LETTERS = b"lv:{ledger}:dead-letters"
 JOBS = b"lv:tasks"
 
 
 def short_id(uuid: str) -> bytes:
-    """A canonical UUID in 22 base64 characters; b64 in C is five times as fast as base62 in Python."""
+    """Returns a UUID as 22 base64 characters. Python has base64 in C, which is five times as fast as our base62."""
     return b2a_base64(bytes.fromhex(uuid.replace("-", "")))[:SHORT_ID]
 
 
 def long_id(short: bytes) -> str:
-    """The canonical UUID that `short_id` was made of."""
+    """Returns the canonical UUID that `short_id` encoded."""
     return str(UUID(bytes=a2b_base64(short + b"==")))
 
 
 @lru_cache(maxsize=65536)
 def organization(organization_id: str) -> bytes:
-    """The organization's record, and the start of all its other names."""
+    """Returns the name of the organization's record, with which all its other names begin."""
     return tagged(organization_tag(organization_id))
 
 
 def tagged(tag: str) -> bytes:
-    """`organization`, from the 22 characters inside an API key."""
+    """Returns the same as `organization`, from the 22 characters inside an API key."""
     return b"%b%b}" % (_START, tag.encode())
 
 
 def organization_id(owner: bytes) -> str:
-    """The UUID that `organization` was made of."""
+    """Returns the UUID that `organization` encoded."""
     return str(UUID(int=base62.decode(owner[len(_START) : -1].decode())))
 
 
@@ -96,22 +96,22 @@ def key_limit(owner: bytes, key_hash: str) -> bytes:
 
 
 def document(resource: Resource, owner: bytes, generation: int, entity_id: str) -> bytes:
-    """A document of a resource, or the marker of a deleted one."""
+    """Returns the name of a document, or of the marker of a deleted one."""
     return b"%b%d%b%b" % (owner, generation, resource.letter, short_id(entity_id))
 
 
 _LETTERS = b"".join(resource.letter for resource in RESOURCES) + b"i"
 IN_GENERATION = re.compile(rb"(lv:\{[0-9A-Za-z]{22}\})(\d+)([%b])(.{22})" % _LETTERS, re.DOTALL)
-"""A name of a generation: owner, generation, letter of the resource (`i` for an index), short id."""
+"""A name in a generation: owner, generation, letter of the resource (`i` for an index), short id."""
 
 
 def of_generation(generation: int) -> bytes:
-    """The pattern of all names of a generation."""
+    """Returns the pattern of all names in a generation."""
     return b"lv:{*}%d[%b]*" % (generation, _LETTERS)
 
 
 def of_organization(owner: bytes) -> bytes:
-    """The pattern of all names of an organization but its own record's."""
+    """Returns the pattern of all names of an organization except that of its own record."""
     return owner + b"?*"
 
 
@@ -120,13 +120,16 @@ def document_by_short_id(resource: Resource, owner: bytes, generation: int, enti
 
 
 def lead_with_contact(owner: bytes, generation: int, lead_id: bytes, contact_id: bytes) -> list[bytes]:
-    """A lead, its contact and the contact's leads, from short ids: the hot path makes each id once."""
+    """Returns the names of a lead, its contact and the index of the contact's leads.
+
+    The parameters are short ids, so that a caller with several generations encodes each id only once.
+    """
     start = b"%b%d" % (owner, generation)
     return [start + b"l" + lead_id, start + b"c" + contact_id, start + b"i" + contact_id]
 
 
 def contact_with_leads(owner: bytes, generation: int, contact_id: bytes) -> list[bytes]:
-    """A contact and the contact's leads, from a short id."""
+    """Returns the names of a contact and of the index of its leads, from a short id."""
     start = b"%b%d" % (owner, generation)
     return [start + b"c" + contact_id, start + b"i" + contact_id]
 
@@ -148,17 +151,17 @@ def rebuild(generation: int) -> bytes:
 
 
 def copy(ledger: bytes, tag: bytes) -> bytes:
-    """The copy of a ledger (`POSITIONS`, `rebuild`) under another hash tag."""
+    """Returns the name of the copy of a ledger (`POSITIONS`, `rebuild`) under another hash tag."""
     return ledger.replace(b"{%b}" % HOME, b"{%b}" % tag)
 
 
 def tag_slot(tag: bytes) -> int:
-    """The slot of a cluster that keys with this hash tag lie in."""
+    """Returns the cluster slot of keys with this hash tag."""
     return crc_hqx(tag, 0) % SLOTS
 
 
 def slot_tag(slot: int) -> bytes:
-    """A hash tag whose keys lie in this slot: the smallest number."""
+    """Returns a hash tag whose keys are in this slot: the smallest number that hashes to it."""
     return _slot_tags()[slot]
 
 
@@ -174,7 +177,7 @@ def _slot_tags() -> list[bytes]:
 
 
 def target(topic: str, partition: int) -> str:
-    """The field of a rebuild's ledger that says where the replay of a partition ends."""
+    """Returns the field of a rebuild's ledger that holds the end offset of a partition's replay."""
     return f"target:{topic}:{partition}"
 
 

@@ -7,7 +7,7 @@ from schemas.settings import RedisSettings
 
 
 class RedisAccess(Struct, frozen=True):
-    """What the settings say about Redis. Options have the names of redis-py's keyword arguments."""
+    """The connection to Redis that the settings describe. Options have the names of redis-py's keyword arguments."""
 
     kind: Kind
     hosts: tuple[Host, ...]
@@ -15,16 +15,16 @@ class RedisAccess(Struct, frozen=True):
     master: str
     """The name by which the Sentinels know the master."""
     server: str
-    """A plain URL of the first host, with what a connection to any Redis server needs."""
+    """A plain URL of the first host; its user, password, database and query apply to every Redis server."""
     encrypted: bool
     options: dict[str, str]
-    """User, password and TLS files from settings of their own. They override those of the URL."""
+    """User, password and TLS files from the separate settings. They override those in the URL."""
     sentinel_user: dict[str, str]
     """User and password of the Sentinels themselves."""
 
 
 def redis_access(settings: RedisSettings) -> RedisAccess:
-    """Raises ValueError if the URL is not valid. The message contains nothing of the URL."""
+    """Resolve the settings. Raises ValueError if the URL is not valid; the message contains nothing of the URL."""
     url = redis_url(settings.redis_url)
     encrypted = url.server.startswith("rediss://")
     options = _given(username=settings.redis_username, password=settings.redis_password)

@@ -1,10 +1,10 @@
-"""`LEADVIEW_REDIS_URL`: one server, a master that Sentinels name, or a cluster.
+"""Parses `LEADVIEW_REDIS_URL`: one server, the master that Sentinels monitor, or a cluster.
 
     redis://[user:password@]host[:port][/database]
     redis+sentinel://[user:password@]host[:port][,host[:port]…]/master name[/database]
     redis+cluster://[user:password@]host[:port][,host[:port]…]
 
-`rediss` in place of `redis` asks for TLS. User and password are those of the Redis servers, never of the Sentinels.
+`rediss` in place of `redis` means TLS. User and password are those of the Redis servers, never of the Sentinels.
 """
 
 import re
@@ -24,25 +24,25 @@ _FORM = re.compile(
 
 
 class RedisUrl(Struct, frozen=True):
-    """What a URL says. `server` is a plain URL of the first host, with what a connection to any server needs."""
+    """The parts of a URL. `server` is a plain URL of the first host, with all that a connection to any server needs."""
 
     kind: Kind
     server: str
     hosts: tuple[Host, ...]
     master: str = ""
-    """The name that the Sentinels know it by."""
+    """The name by which the Sentinels know the master."""
 
 
 def redis_url(text: str) -> RedisUrl:
-    """Read it. Raises ValueError, whose message shows nothing of the text: there may be a password in it."""
+    """Parse the URL. Raises ValueError; the message contains nothing of the text, which may include a password."""
     match = _FORM.fullmatch(text)
     if not match:
         raise ValueError(
             "it begins with redis://, redis+sentinel:// or redis+cluster:// (rediss… with TLS); "
             "in a password, write special characters as %2F and the like"
         )
-    kind: Kind = match["kind"] or "server"  # type: ignore[assignment]  # the pattern has no others
-    _host(f"{match['user'] or ''}@h", kind)  # redis-py reads it once more, and would show it in its error
+    kind: Kind = match["kind"] or "server"  # type: ignore[assignment]  # the pattern matches no other kinds
+    _host(f"{match['user'] or ''}@h", kind)  # redis-py parses it again, and its error would show the password
     hosts = tuple(_host(part, kind) for part in match["hosts"].split(","))
     path = match["path"] or ""
     if kind == "server":
@@ -60,9 +60,9 @@ def _host(text: str, kind: Kind) -> Host:
         parts = urlsplit(f"//{text}")
         host, port = parts.hostname, parts.port
     except ValueError:
-        raise ValueError("a host or port in it is not valid, so it is no valid URL") from None
+        raise ValueError("it has an invalid host or port") from None
     if port == 0:
-        raise ValueError("its port is 1 to 65535")
+        raise ValueError("its port must be 1 to 65535")
     if not host and kind != "server":
         raise ValueError("it lacks a host")
     return host or "127.0.0.1", _PORTS[kind] if port is None else port
@@ -77,5 +77,5 @@ def _master(path: str) -> tuple[str, str]:
 
 def _no_path(path: str) -> str:
     if path.strip("/") not in ("", "0"):
-        raise ValueError("a cluster has database 0 only")
+        raise ValueError("a cluster has only database 0")
     return ""

@@ -1,6 +1,7 @@
-"""The kinds of entity, a row each. Topics, decoders, routes, names in Redis, commands and the OpenAPI document follow.
+"""The kinds of entity, one row each. Topics, decoders, routes, names in Redis, commands and the OpenAPI document are
+derived from these rows.
 
-A resource is a kind that external tools read: it has documents. How to add one: `docs/changing.md`.
+A resource is a kind that has documents, which external tools read. How to add one: `docs/changing.md`.
 """
 
 from msgspec import Struct
@@ -13,9 +14,9 @@ class Kind(Struct, frozen=True, eq=False):
     """A kind of entity: a topic of change events. Rows are compared by identity: `kind is LEAD`."""
 
     noun: str
-    """In event types (`crm.<noun>.changed`), metrics and commands."""
+    """The word in event types (`crm.<noun>.changed`), metrics and commands."""
     topic: str
-    """Name of the topic without its prefix; of a resource also the segment of the path."""
+    """The name of the topic without its prefix. For a resource it is also the segment of the API's path."""
     event: type[events.Entity]
     """The `data` of a `changed` event."""
 
@@ -24,14 +25,14 @@ class Resource(Kind, frozen=True, eq=False):
     """A kind with documents."""
 
     letter: bytes
-    """Its documents' names in Redis have this letter (`schemas.names`)."""
+    """The letter in the names of its documents in Redis (`schemas.names`)."""
     body: int
     """The offset of the JSON in a stored value (`schemas.layouts`)."""
     document: type[Struct]
     example: Struct
     """A document with every field, for the OpenAPI document."""
     event_example: events.Entity
-    """The event that becomes `example`, but for the contact inside a lead."""
+    """The event that becomes `example`, except for the contact inside a lead."""
     summary: str
     """What the records are, in a few words, for the OpenAPI document."""
     about: str

@@ -157,12 +157,12 @@ S = TypeVar("S", bound=RedisSettings)
 
 def load(process: type[S], environment: Mapping[str, str]) -> S:
     """Returns the settings of a process. Raises SettingsError, which names every setting that is wrong."""
-    ours = {name: value for name, value in environment.items() if _is_ours(name)}
+    given = {name: value for name, value in environment.items() if _is_setting(name)}
     known = {variable(field) for settings in PROCESSES for field in settings.__struct_fields__}
-    problems = [_unknown(name, known) for name in sorted(ours.keys() - known)]
+    problems = [_unknown(name, known) for name in sorted(given.keys() - known)]
     values = {}
     for field, kind in get_type_hints(process, include_extras=True).items():
-        text = ours.get(variable(field), "")
+        text = given.get(variable(field), "")
         if text == "":  # `NAME=` in an environment file means "not set"
             continue
         try:
@@ -193,7 +193,7 @@ def effective(settings: RedisSettings) -> dict[str, object]:
     return {variable(field): _shown(field, getattr(settings, field)) for field in settings.__struct_fields__}
 
 
-def _is_ours(name: str) -> bool:
+def _is_setting(name: str) -> bool:
     return name.startswith(PREFIX) and not name.startswith(IGNORED)
 
 

@@ -1,4 +1,4 @@
-"""The README's table of settings, made of the Structs that read them."""
+"""The README's table of settings, derived from the Structs that hold the settings."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
@@ -12,7 +12,7 @@ HEAD = ("Setting", "Default", "Meaning")
 
 
 class Row(NamedTuple):
-    """As it stands in the table, Markdown included."""
+    """One line of the table. The cells are Markdown."""
 
     setting: str
     default: str
@@ -20,13 +20,13 @@ class Row(NamedTuple):
 
 
 def rows() -> list[Row]:
-    """Every setting once: those of all processes first, then each process's own."""
+    """Returns every setting once: first those of all processes, then those of each process."""
     unique = {row.setting: row for process in PROCESSES for row in _rows(process)}
     return list(unique.values())
 
 
 def table() -> str:
-    """The whole table in Markdown."""
+    """Returns the whole table in Markdown."""
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (HEAD, ("---",) * len(HEAD), *rows()))
 
 
@@ -43,7 +43,7 @@ def _default(value: object) -> str:
 
 
 def _meaning(hint: Any) -> str:
-    """The description nearest to the field, wherever a type alias has one of its own."""
+    """Returns the description of the field. That of a type alias comes before it, so the last one is the field's."""
     if get_origin(hint) is not Annotated:
         return ""
     found = [meta.description for meta in get_args(hint)[1:] if isinstance(meta, Meta) and meta.description]

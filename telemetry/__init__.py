@@ -1,1 +1,1 @@
-"""What both processes need to be observed: structured logs and the server of the metrics port."""
+"""What both processes need to be observable: structured logs and the server of the metrics port."""

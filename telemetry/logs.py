@@ -35,6 +35,6 @@ def configure(level: LogLevel) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # aiokafka logs every step of every rebalance, and a hundred errors a second while Kafka is not reachable. Errors
+    # aiokafka logs every step of every rebalance, and a hundred errors per second while Kafka is not reachable. Errors
     # that matter reach the projector as exceptions, and the projector logs them once.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)

@@ -1,7 +1,7 @@
 """The server of the metrics port: health at `/healthz`, metrics in Prometheus's format at every other path.
 
-It runs in threads of its own, so that it still responds when the event loop does not. Each connection has a thread,
-serves one request and is closed, so that an idle connection does not delay the others.
+It runs in its own threads, so that it still responds when the event loop does not. Each connection has its own thread
+and is closed after one request, so that an idle connection does not delay the others.
 """
 
 import logging
@@ -44,8 +44,8 @@ class MetricsServer:
         max_connections: int = MAX_CONNECTIONS,
         connection_seconds: float = CONNECTION_SECONDS,
     ) -> None:
-        """`health` is called in threads of this server. A connection is closed after `connection_seconds`, whatever it
-        is doing, and those beyond `max_connections` at once. Raises OSError if it cannot listen.
+        """`health` is called in threads of this server. Every connection is closed after `connection_seconds`, and
+        connections beyond `max_connections` are closed at once. Raises OSError if the server cannot listen.
         """
         self._metrics = make_wsgi_app(registry)
         self._health = health
@@ -55,7 +55,7 @@ class MetricsServer:
         threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True).start()
 
     def close(self) -> None:
-        """Stop listening. Connections that are open by then end by themselves."""
+        """Stop listening. Open connections are still served and then closed."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -71,7 +71,7 @@ class MetricsServer:
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """Ends connections that are too many or too slow. The overridden methods are hooks of socketserver."""
+    """Limits the number and the duration of connections. The overridden methods are hooks of socketserver."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -83,7 +83,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().__init__(*arguments, **named)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 - socketserver's signature
-        """Returns whether the connection is served. It is closed at once otherwise."""
+        """Returns whether the connection is served. Otherwise socketserver closes it at once."""
         return len(self._deadlines) < self.max_connections
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -95,19 +95,19 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Cut connections whose time is over: their threads then find nothing more to read or write, and end.
+        """Shut down connections whose time is over. Their threads can then neither read nor write, and end.
 
-        `serve_forever` calls this at least twice a second. A socket timeout would not do, because it starts again with
-        every byte.
+        `serve_forever` calls this at least twice a second. A socket timeout would not suffice, because it starts
+        again with every byte.
         """
         now = time.monotonic()
         for request, deadline in self._deadlines.copy().items():
             if now > deadline:
-                with suppress(OSError):  # its thread has closed it a moment ago
+                with suppress(OSError):  # its thread closed it a moment ago
                     request.shutdown(SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - socketserver's signature
-        """Called for a connection that broke. socketserver would write a traceback to standard error."""
+        """Log that a connection failed. By default socketserver writes a traceback to standard error."""
         logger.debug("a connection of the metrics port failed", exc_info=True)  # noqa: LOG014 - called while it is handled
 
 

@@ -14,7 +14,7 @@ In a live document follow:
     22  6  body hash: of the document without the contact summary inside
     28  6  summary hash: of the contact summary (in a lead: of the summary inside it); zeros if there is none
     lead:     34  3  offset of the contact summary in the body    37  3  its length    40  body
-    contact:  34  3  where the fields of the summary end in the body
+    contact:  34  3  offset at which the fields of the summary end in the body
               37  28 first lead: hash of the summary inside it, and its short id; zeros for none    65  body
     others:   34  body
 

@@ -56,7 +56,9 @@ def test_a_value_is_read(process: type[RedisSettings], name: str, text: str, exp
         pytest.param({"KEY_RATE_LIMIT": "fast"}, ["LEADVIEW_KEY_RATE_LIMIT='fast'", "100/10s"], id="rate limit"),
         pytest.param({"REDIS_URL": "http://h"}, ["LEADVIEW_REDIS_URL='http://h'", "redis://"], id="scheme"),
         pytest.param({"REDIS_URL": "redis://[::1"}, ["LEADVIEW_REDIS_URL", "invalid host or port"], id="broken URL"),
-        pytest.param({"REDIS_URL": "redis://h:99999"}, ["LEADVIEW_REDIS_URL", "invalid host or port"], id="port of a URL"),
+        pytest.param(
+            {"REDIS_URL": "redis://h:99999"}, ["LEADVIEW_REDIS_URL", "invalid host or port"], id="port of a URL"
+        ),
         pytest.param({"REDIS_URL": "redis://h:0"}, ["LEADVIEW_REDIS_URL", "65535"], id="port 0 of a URL"),
         pytest.param({"API_PROT": "1"}, ["LEADVIEW_API_PROT", "did you mean LEADVIEW_API_PORT?"], id="typing error"),
         pytest.param({"XYZZY": "1"}, ["LEADVIEW_XYZZY", "README"], id="unknown"),

@@ -1,15 +1,15 @@
 -- Serves one request in one round trip: key, access, both rate limits, ETag and document (contract section 1, rows 5
--- to 10). Values are laid out as schemas/layouts.py describes. The limits are GCRA: what is stored for a bucket is the
--- time at which it will be full again.
+-- to 10). schemas/layouts.py describes the layout of the values. The rate limits use GCRA: the stored value of a bucket
+-- is the time at which it will be full again.
 -- KEYS  1 active key  2 organization  3 key's limit  4 organization's limit  [5 document; absent if the id is invalid]
--- ARGV  1 organization's tag  2, 3 key quota and window (seconds)  4, 5 organization quota and window; a pair applies
---       if the organization has none of its own; then the ETags of the request (12 bytes each), or `*`
+-- ARGV  1 organization's tag  2, 3 key quota and window (seconds)  4, 5 organization quota and window; these defaults
+--       apply if the organization has no own limits; then the ETags of the request (12 bytes each), or `*`
 -- Returns 401, 403, or a string: status, now, key quota, window, remaining, full in, organization quota, window,
---         remaining, full in, wait, violated, charged (`<I2I8I4I4I4I8I4I4I4I8I8BB`), then the value: all of it with
---         200, its first 34 bytes with 304, otherwise nothing. Times are in microseconds, windows in seconds. violated:
---         1 key, 2 organization, 3 both. charged: 0 if the charge could not be written; the caller then applies a limit
---         of its own. 400 means that no document was asked for. The reply is one string because Redis 6 takes longer to
---         send a list of 14 elements than for all the rest.
+--         remaining, full in, wait, violated, charged (`<I2I8I4I4I4I8I4I4I4I8I8BB`), then the value: the whole value
+--         for 200, its first 34 bytes for 304, otherwise nothing. Times are in microseconds, windows in seconds.
+--         violated: 1 key, 2 organization, 3 both. charged: 0 if the charge could not be written; the caller then applies
+--         its local limiter. 400 means that the request names no document. The reply is one string because in Redis 6 a
+--         list of 14 elements costs more time than the rest of the script.
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
@@ -30,9 +30,9 @@ if quota == 0 then quota, window = tonumber(ARGV[4]), tonumber(ARGV[5]) end
 local function save(name, full_at)
   local expires = string.format('%d', math.ceil((full_at - now) / 1000))
   local failure = redis.pcall('SET', name, string.format('%d', full_at), 'PX', expires).err
-  -- A replica, or a primary that was demoted, may hold data that is long out of date: it must not be served.
+  -- A replica or a demoted primary may have data that is long out of date, which must not be served.
   if failure and string.find(failure, 'READONLY', 1, true) then error(failure) end
-  -- If only the limiter cannot write (because memory is full, for example), the document is still served.
+  -- If only the limiter cannot write (because the memory is full, for example), the document is still served.
   return not failure
 end
 

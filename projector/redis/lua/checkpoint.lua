@@ -1,9 +1,10 @@
--- Move positions forward and keep dead letters, after the writes that they cover.
--- KEYS  1 positions  [2 dead letters; left out for the copy of another shard]
--- ARGV  1 the generations that were written to, "1,2", '' for a copy  2 number of positions; for each: field, offset expected
---       (-1 for none), new value (begins with the next offset); then for each dead letter: field, JSON
--- Returns the number of dead letters; or, nothing written, the fields whose position is lower than expected
---         (Redis went back in time), or `writing` where other generations are to be written: write again, to those
+-- Moves positions forward and stores dead letters, after the writes that they cover.
+-- KEYS  1 positions  [2 dead letters; absent for the copy of another shard]
+-- ARGV  1 the generations that the batch was written to, "1,2" ('' for a copy)  2 number of positions; for each:
+--       field, expected offset (-1 for none), new value (begins with the next offset); then for each dead letter:
+--       field, JSON
+-- Returns the number of all dead letters. If it stores nothing, it returns a list: the fields whose position is lower
+--         than expected (Redis lost writes), or `writing` if other generations must be written (then write to those)
 
 if KEYS[2] and (redis.call('HGET', KEYS[1], 'writing') or '1') ~= ARGV[1] then return { 'writing' } end
 
@@ -17,7 +18,7 @@ end
 if #lower > 0 then return lower end
 
 for i = 3, last, 3 do
-  -- A zombie's position may be behind: it never takes a position back.
+  -- A consumer that lost its partition may send a lower position, which never replaces a higher one.
   if tonumber(string.match(ARGV[i + 2], '^%d+')) > stored[i] then
     redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 2])
   end

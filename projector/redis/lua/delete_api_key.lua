@@ -1,7 +1,7 @@
--- Leave a marker in place of an API key, where the event is newer than what is stored.
--- KEYS  1 organization  2 entity  [3 record of the hash stored before]
--- ARGV  1 head  2 the hash stored before, '' when unknown
--- Returns as put_api_key does
+-- Replaces an API key by a marker, if the event is newer than what is stored.
+-- KEYS  1 organization  2 entity  [3 record of the stored hash]
+-- ARGV  1 head  2 the stored hash, '' if it is not known yet
+-- Returns the same as put_api_key
 
 if organization_is_deleted(KEYS[1]) then return ORGANIZATION_DELETED end
 local stored = redis.call('GETRANGE', KEYS[2], 0, -1)

@@ -1,6 +1,6 @@
--- Drop keys of a deleted organization: one slice of many.
--- KEYS  1 organization; then keys to drop
--- Returns how many were dropped, or -1 where the organization is not deleted (any more): then nothing is
+-- Deletes a batch of the keys of a deleted organization.
+-- KEYS  1 organization; then the keys to delete
+-- Returns how many keys existed, or -1 if the organization is not deleted (any more) and nothing was done
 
 if not organization_is_deleted(KEYS[1]) then return -1 end
 local dropped = 0

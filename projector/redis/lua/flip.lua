@@ -1,7 +1,7 @@
--- Serve another generation: the one pointer that the API follows.
+-- Makes another generation live. The API follows this pointer.
 -- KEYS  1 generations
--- ARGV  1 the generation that was live when this was decided  2 the one from now on  3 time, milliseconds since 1970
--- Returns 1, or 0 where another is live by now, or the wanted one is being dropped
+-- ARGV  1 the generation that the caller saw live  2 the new live generation  3 time, milliseconds since 1970
+-- Returns 1, or 0 if another generation is live by now, or if the new one is being dropped
 
 if (redis.call('HGET', KEYS[1], 'live') or '0') ~= ARGV[1] then return 0 end
 if redis.call('HEXISTS', KEYS[1], ARGV[2]) == 0 then return 0 end

@@ -1,7 +1,7 @@
--- Forget the positions of partitions that were made again, where they are still those that were read.
+-- Deletes the positions of partitions whose topics were recreated, if they have not changed since they were read.
 -- KEYS  1 positions
--- ARGV  for each partition: field, next offset that it had
--- Returns how many were forgotten
+-- ARGV  for each partition: field, the next offset that was read
+-- Returns how many were deleted
 
 local forgotten = 0
 for i = 1, #ARGV, 2 do

@@ -1,8 +1,8 @@
--- Returns which event each of these documents shows, so that a record that is already applied is not decoded again.
--- KEYS  for each record, for each generation: document; for contacts then the contact's leads
+-- Reads which event each document was last changed by, so that a record that is already applied is not decoded again.
+-- KEYS  for each record, for each generation: document; for a contact also the index of its leads
 -- ARGV  1 number of generations  2 '1' for contacts, else ''
--- Returns for each record the head of its document, one after the other; zeros if there is none, if generations differ,
---         or if leads of the contact show another summary
+-- Returns one string: for each record the head of its document; zeros if there is no document, if the generations
+--         differ, or if leads of the contact contain an old summary
 
 local width = ARGV[2] == '1' and 2 or 1
 local heads = {}

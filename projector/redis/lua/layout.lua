@@ -1,6 +1,6 @@
--- Precedes every script of the projector: what they share about the layout of values in Redis (schemas/layouts.py).
--- The loader puts the constants of that module in front. A slice there is two constants here, NAME and NAME_END: the
--- first and the last place, counted from 1. GETRANGE and SETRANGE count from 0.
+-- Functions that read and write the layout of values in Redis (schemas/layouts.py). The loader puts this file before
+-- every script of the projector, and the constants of that module before this file. A slice there becomes two constants
+-- here, NAME and NAME_END: the first and the last byte, counted from 1. GETRANGE and SETRANGE count from 0.
 
 local STALE, WRITTEN, ORGANIZATION_DELETED, ERASE_DUE, REPLAY_DUE = 0, 1, 2, 8, 16
 local NO_CONTACT = string.rep('\0', HASH_BYTES)
@@ -10,11 +10,10 @@ local NO_HEAD = string.rep('\0', HEAD)
 local function is_live(value) return string.byte(value, 1) == 76 end -- 'L'
 
 -- Returns whether the event of `head` may replace what is stored. The higher version wins. A tombstone has no version
--- (0): there the higher offset wins, or the later time if the two came from different partitions (after partitions were
--- added).
--- With `overwrite_equal` ('1'), the very event that is stored counts as newer: that repairs a document in place.
+-- (0): if either event is one, the higher offset wins, or the later time if they came from different partitions (after
+-- partitions were added). With `overwrite_equal` ('1'), the same event counts as newer, to repair a document in place.
 local function is_newer(stored, head, overwrite_equal)
-  if #stored < HEAD then return true end -- nothing is stored, or no value of Leadview
+  if #stored < HEAD then return true end -- nothing is stored, or a value that Leadview did not write
   local state, version, offset, partition, time = struct.unpack(HEAD_FORMAT, stored)
   local _, new_version, new_offset, new_partition, new_time = struct.unpack(HEAD_FORMAT, head)
   if new_version == 0 or state == 'T' then
@@ -25,18 +24,19 @@ local function is_newer(stored, head, overwrite_equal)
   return new_version > version or (overwrite_equal == '1' and new_version == version)
 end
 
--- Returns what remains of a deleted entity. A tombstone keeps the version before it.
+-- Returns the marker that replaces a deleted entity. A tombstone keeps the stored version.
 local function marker(stored, head)
   if #stored < HEAD or string.byte(head, 1) ~= 84 then return head end -- 'T'
   return 'T' .. string.sub(stored, VERSION, VERSION_END) .. string.sub(head, VERSION_END + 1, HEAD)
 end
 
 local function organization_is_deleted(name)
-  local value = redis.call('GET', name) -- faster than a part of it: the value is short
+  local value = redis.call('GET', name) -- the value is short, and GET is faster than GETRANGE
   return value and not is_live(value)
 end
 
--- Returns the summary of a contact and its hash, from the contact's value.
+-- Returns the summary of a contact (JSON) and the hash of the summary, from the contact's value; 'null' and zeros if
+-- the contact does not exist.
 local function summary_of(contact)
   if #contact < CONTACT_BODY or not is_live(contact) then return 'null', NO_CONTACT end
   local fields_end = struct.unpack('<I3', contact, SUMMARY_FIELDS_STOP)
@@ -47,21 +47,24 @@ end
 
 local function score(summary_hash) return (struct.unpack('<I6', summary_hash)) end
 
--- The index of a contact's leads holds the hash of the summary that each lead shows. The first lead is stored in the
--- contact's own value (summary hash and id), since most contacts have only one. The others are in a sorted set; if the
--- contact does not exist, all of them are. No lead is in both, and without a first lead there are no others.
+-- The index of a contact's leads contains the hash of the summary inside each lead. The first lead is stored in the
+-- contact's own value (summary hash and id), since most contacts have only one. The others are in a sorted set. If the
+-- contact does not exist, the set contains all of them. No lead is in both places, and the set of an existing contact
+-- without a first lead is empty. This returns the first lead; nil if the contact does not exist.
 local function first_of(contact)
   if #contact < CONTACT_BODY or not is_live(contact) then return nil end
   return string.sub(contact, FIRST_LEAD, FIRST_LEAD_END)
 end
 
--- Returns the lead of the set that becomes the first one. The caller writes it as such, and then removes it from the set.
+-- Returns the lead of the set that becomes the first one. The caller stores it, and then removes it from the set.
 local function next_first(leads)
   local lowest = redis.call('ZRANGE', leads, 0, 0, 'WITHSCORES')
   if not lowest[1] then return NO_LEAD end
   return struct.pack('<I6', tonumber(lowest[2])) .. lowest[1]
 end
 
+-- Puts a lead into the index of a contact, with the hash of the summary inside it. `first` is the first lead before the
+-- call. Returns the first lead after it.
 local function index_put(name, leads, first, id, summary_hash)
   if first and (first == NO_LEAD or string.sub(first, HASH_BYTES + 1) == id) then
     redis.call('SETRANGE', name, FIRST_LEAD - 1, summary_hash .. id)
@@ -71,6 +74,7 @@ local function index_put(name, leads, first, id, summary_hash)
   return first
 end
 
+-- Removes a lead from the index of a contact. Returns the first lead after the call.
 local function index_remove(name, leads, first, id)
   if first and string.sub(first, HASH_BYTES + 1) == id then
     first = next_first(leads)
@@ -81,8 +85,8 @@ local function index_remove(name, leads, first, id)
   return first
 end
 
--- Collect in `pending`, each once, up to 100 leads of a contact that show another summary than its present one.
--- `contact` is its value, or the beginning of it.
+-- Adds leads of a contact whose summary is not the present one to `pending`, each once: the first lead, and up to 100
+-- with a lower and 100 with a higher hash. `contact` is the contact's value, or the beginning of it.
 local function collect_pending(contact, leads, pending)
   local function add(id)
     if not pending[id] then
@@ -102,22 +106,24 @@ local function collect_pending(contact, leads, pending)
   end
 end
 
--- Returns the contact that a stored lead belongs to: its UUID, or '' for no lead.
+-- Returns the UUID of the contact of a stored lead; '' if the value is not a live lead.
 local function contact_of(stored_lead)
   if #stored_lead < STORED_CONTACT_ID_END or not is_live(stored_lead) then return '' end
   return string.sub(stored_lead, STORED_CONTACT_ID, STORED_CONTACT_ID_END)
 end
 
--- Collect in `former`, each once, the contact that a stored lead belongs to, if its new body names another one.
+-- Adds the contact of a stored lead to `former`, once, if the new body names another contact.
 local function collect_former(stored_lead, body, former)
   local before, after = contact_of(stored_lead), string.sub(body, LEAD_CONTACT_ID, LEAD_CONTACT_ID_END)
   if before ~= '' and before ~= after and before ~= former[1] then former[#former + 1] = before end
 end
 
--- Write the records of a call, in all generations. ARGV begins with the number of generations and `overwrite_equal`; then each
--- record has `arguments` of ARGV, and of KEYS its organization and `keys` for each generation.
--- `write(a, k, found)` gets a record's places in both; it answers whether it was newer, and adds ids to `found`.
--- Returns the reply: a digit for each record; then, for each id that was found, the record's number (from 0) and the id.
+-- Writes the records of a call in all generations. ARGV begins with the number of generations and `overwrite_equal`;
+-- then come `arguments` values per record. KEYS contains, per record, its organization and `keys` names for each
+-- generation.
+-- `write(a, k, found)` gets the indexes of a record in ARGV and KEYS. It returns whether the record was newer, and adds
+-- ids to `found`.
+-- Returns the reply: a digit for each record; then, for each id in `found`, the record's number (from 0) and the id.
 local function write_each(arguments, keys, write)
   local generations, k = tonumber(ARGV[1]), 1
   local codes, reply = {}, { '' }

@@ -1,7 +1,7 @@
--- Take a lead out of the index of a contact that it belongs to no more.
--- KEYS  for each generation: lead, the contact, the contact's leads
+-- Removes a lead from the index of its former contact.
+-- KEYS  for each generation: lead, contact, index of the contact's leads
 -- ARGV  1 contact's UUID  2 lead's id in the index
--- Returns 1. Safe at any time: a lead that has come back in between stays
+-- Returns 1. It is safe to call at any time: a lead that belongs to the contact again is not removed
 
 for i = 1, #KEYS, 3 do
   if contact_of(redis.call('GETRANGE', KEYS[i], 0, STORED_CONTACT_ID_END - 1)) ~= ARGV[1] then

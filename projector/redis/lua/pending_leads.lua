@@ -1,6 +1,7 @@
--- Some of the leads that show another summary of a contact than its present one.
--- KEYS  for each generation: contact, the contact's leads
--- Returns the ids of up to 100 leads a generation and side; none when all are up to date
+-- Reads which leads of a contact contain another summary than its present one.
+-- KEYS  for each generation: contact, index of the contact's leads
+-- Returns the short ids of some of these leads (per generation the first lead, and up to 100 with a lower and 100 with
+--         a higher hash); an empty list if all leads are up to date
 
 local pending = {}
 for i = 1, #KEYS, 2 do

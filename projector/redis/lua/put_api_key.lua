@@ -1,8 +1,9 @@
--- Write an API key where its event is newer than what is stored. Only an active key has a record to look up.
--- KEYS  1 organization  2 entity  3 record of the new hash  [4 record of the hash stored before]
--- ARGV  1 head and hash  2 the record, empty when the key is revoked  3 the hash stored before, '' when unknown
+-- Writes an API key, if its event is newer than what is stored. Only an active key has a record that the API looks up.
+-- KEYS  1 organization  2 entity  3 record of the new hash  [4 record of the stored hash]
+-- ARGV  1 head and hash  2 the record, '' if the key is revoked  3 the stored hash, '' if it is not known yet
 --       4 '1' for overwrite_equal, else ''
--- Returns STALE, WRITTEN or ORGANIZATION_DELETED; or, nothing written, the stored hash: call again with its record
+-- Returns STALE, WRITTEN or ORGANIZATION_DELETED; or the stored hash, if nothing was written because its record must be
+--         among KEYS: call again with it
 
 if organization_is_deleted(KEYS[1]) then return ORGANIZATION_DELETED end
 local stored = redis.call('GETRANGE', KEYS[2], 0, -1)

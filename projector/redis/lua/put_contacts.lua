@@ -1,14 +1,13 @@
--- Write contacts, or leave markers of deleted ones, each where its event is newer than what is stored. Their leads
--- follow in slices (`resplice`). The index of a deleted one stays: it says only which leads name it, should it be
--- created again.
--- KEYS  for each contact: organization; then for each generation: contact, the contact's leads
--- ARGV  1 number of generations  2 '1' for overwrite_equal, else ''; then for each contact: the value without its first lead, or
---       a marker's head
--- Returns a list: a digit for each contact (STALE, WRITTEN or ORGANIZATION_DELETED); then, for each of up to 100 leads
---         that show another summary, the contact's number (from 0) and the lead's id in the index: also when stale, so
---         that a fan-out that broke off goes on
+-- Writes contacts, or replaces deleted ones by markers, each if its event is newer than what is stored. Their leads are
+-- updated later, in batches (`resplice`). The index of a deleted contact remains, in case the contact is recreated.
+-- KEYS  for each contact: organization; then for each generation: contact, index of the contact's leads
+-- ARGV  1 number of generations  2 '1' for overwrite_equal, else ''; then for each contact: the value without its first
+--       lead, or the head of a marker
+-- Returns a list: a string with a digit for each contact (STALE, WRITTEN or ORGANIZATION_DELETED); then, for some of
+--         the leads that contain another summary (`pending_leads`), the contact's number (from 0) and the lead's short
+--         id. A stale contact returns its leads as well, so that an interrupted fan-out is completed
 
--- Write a newer value, with the first lead of the index in its place. Returns the beginning of what is stored then.
+-- Writes a newer value, and puts the first lead of the index into it. Returns the beginning of the new value.
 local function put(value, name, leads, stored)
   local first = first_of(stored)
   if not is_live(value) then
@@ -19,7 +18,7 @@ local function put(value, name, leads, stored)
   end
   local new_first = first or next_first(leads)
   redis.call('SET', name, string.sub(value, 1, FIRST_LEAD - 1) .. new_first .. string.sub(value, FIRST_LEAD))
-  -- After the SET, which Redis refuses when its memory is full: a script that has written anything may go on then.
+  -- After the SET: when its memory is full, Redis refuses the first write of a script, but not the later ones.
   if new_first ~= first and new_first ~= NO_LEAD then redis.call('ZREM', leads, string.sub(new_first, HASH_BYTES + 1)) end
   return string.sub(value, 1, FIRST_LEAD - 1) .. new_first
 end

@@ -1,7 +1,8 @@
--- Write documents of a resource without links, or leave markers of deleted ones, each if its event is newer than what is
--- stored.
+-- Writes documents of a resource without links, or replaces deleted ones by markers, each if its event is newer than
+-- what is stored.
 -- KEYS  for each document: organization; then for each generation: document
--- ARGV  1 number of generations  2 '1' for overwrite_equal, else ''; then for each document: the value, or a marker's head
+-- ARGV  1 number of generations  2 '1' for overwrite_equal, else ''; then for each document: the value, or the head of
+--       a marker
 -- Returns a list of one string: a digit for each document (STALE, WRITTEN or ORGANIZATION_DELETED)
 
 return write_each(1, 1, function(a, k)

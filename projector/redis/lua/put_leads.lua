@@ -1,11 +1,11 @@
--- Write leads, each around the summary of its contact as it is now, or leave markers of deleted ones, each where its
--- event is newer than what is stored.
--- KEYS  for each lead: organization; then for each generation: lead, its contact, the contact's leads (a marker has no
---       contact: there both are the organization)
--- ARGV  1 number of generations  2 '1' for overwrite_equal, else ''; then for each lead: head and body hash, body before the contact,
---       body after it (a marker: its head, and two times '')
--- Returns a list: a digit for each lead (STALE, WRITTEN or ORGANIZATION_DELETED); then, for each other contact that a
---         written lead belonged to, the lead's number (from 0) and that contact's UUID (generations may differ)
+-- Writes leads, each with the present summary of its contact, or replaces deleted ones by markers, each if its event is
+-- newer than what is stored.
+-- KEYS  for each lead: organization; then for each generation: lead, its contact, index of the contact's leads (a
+--       marker has no contact: both are the organization)
+-- ARGV  1 number of generations  2 '1' for overwrite_equal, else ''; then for each lead: head and body hash, body
+--       before the contact summary, body after it (for a marker: its head, '' and '')
+-- Returns a list: a string with a digit for each lead (STALE, WRITTEN or ORGANIZATION_DELETED); then, for each former
+--         contact of a written lead, the lead's number (from 0) and the UUID of that contact (generations may differ)
 
 local function put(a, stored, lead, contact, leads)
   if not is_live(ARGV[a]) then

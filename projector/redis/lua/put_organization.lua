@@ -1,8 +1,8 @@
--- Write an organization, or leave its marker, where the event is newer than what is stored.
+-- Writes an organization, or replaces it by a marker, if the event is newer than what is stored.
 -- KEYS  1 organization
--- ARGV  1 head  2 API access and limits (17 bytes), empty for a delete
--- Returns STALE or WRITTEN, + ERASE_DUE while keys of a deleted organization are still to be dropped, or + REPLAY_DUE
---         while the topics are still to be read again for one created after a delete
+-- ARGV  1 head  2 API access and limits (17 bytes), '' for a delete
+-- Returns STALE or WRITTEN; plus ERASE_DUE until the keys of a deleted organization have been erased, or plus
+--         REPLAY_DUE until the records of an organization that was recreated after a delete have been applied again
 
 local stored = redis.call('GETRANGE', KEYS[1], 0, JOB_DUE_END - 1)
 local work, written = string.sub(stored, JOB_DUE, JOB_DUE_END), STALE

@@ -1,15 +1,15 @@
--- Put the present summaries of contacts into some of their leads. One slice of a fan-out; safe to repeat.
--- KEYS  for each contact, for each generation: contact, the contact's leads, then the leads
--- ARGV  1 number of generations; then for each contact: its UUID, number of leads, the leads' ids in the index in the
---       order of KEYS
+-- Puts the present summaries of contacts into some of their leads: one batch of a fan-out. It is safe to repeat.
+-- KEYS  for each contact, for each generation: contact, index of the contact's leads, then the leads
+-- ARGV  1 number of generations; then for each contact: its UUID, the number of leads, the short ids of the leads in
+--       the order of KEYS
 -- Returns how many leads were written
 
 local written = 0
 
--- Returns the first lead of the index from then on.
+-- Updates one lead and its entry in the index. Returns the first lead of the index after that.
 local function resplice(name, id, contact, leads, lead, first, summary, summary_hash)
   local value = redis.call('GET', lead) or ''
-  if contact_of(value) ~= contact then return index_remove(name, leads, first, id) end -- deleted, or moved elsewhere
+  if contact_of(value) ~= contact then return index_remove(name, leads, first, id) end -- deleted or moved
   if string.sub(value, SUMMARY_HASH, SUMMARY_HASH_END) ~= summary_hash then
     local at, length = struct.unpack('<I3I3', value, LEAD_SUMMARY_PLACE)
     redis.call('SET', lead, string.sub(value, 1, SUMMARY_HASH - 1) .. summary_hash .. struct.pack('<I3I3', at, #summary)

@@ -1,7 +1,7 @@
--- Note that a generation is being dropped: from now on it cannot be served.
+-- Marks a generation as being dropped. From then on it cannot become live.
 -- KEYS  1 generations
--- ARGV  1 the generation
--- Returns 1, or 0 where it is live
+-- ARGV  1 generation
+-- Returns 1, or 0 if the generation is live
 
 if redis.call('HGET', KEYS[1], 'live') == ARGV[1] then return 0 end
 redis.call('HDEL', KEYS[1], ARGV[1])

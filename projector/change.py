@@ -1,7 +1,7 @@
-"""From the bytes of a record to the change that it says: CloudEvents 1.0, structured or binary, or a tombstone.
+"""Parses a record into the change that it describes: a CloudEvent 1.0, structured or binary, or a tombstone.
 
-Pure: no clock, no I/O. Everything that breaks the contract raises BadRecord, with a reason that holds no value
-of the payload.
+Pure: no clock, no I/O. A record that violates the contract raises BadRecord, with a reason that contains no value of
+the payload.
 """
 
 import re
@@ -21,13 +21,13 @@ from schemas.resources import KINDS, Kind
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
-    """What a record says of one entity. `entity` is None for a tombstone, which has no version."""
+    """The change of one entity. `entity` is None for a tombstone, which has no version."""
 
     kind: Kind
     key: EntityKey
     entity: events.Entity | None
     time: int
-    """Of the event, in milliseconds since 1970; the record's own where the event has none."""
+    """The time of the event in milliseconds since 1970; if the event has none, the timestamp of the record."""
 
 
 _STRUCTURED: dict[Kind, msgspec.json.Decoder[Any]] = {
@@ -43,13 +43,13 @@ _DATA: dict[Kind, dict[str, msgspec.json.Decoder[Any]]] = {
 _OTHER_IDS: dict[type[events.Entity], Ids] = {
     kind.event: ids for kind in KINDS if (ids := Ids(kind.event, but=frozenset(events.Entity.__struct_fields__)))
 }
-"""The ids of an entity besides its own and its organization's, if it has others."""
+"""The ids in an entity other than its own and its organization's, for the kinds that have such ids."""
 _JSON_TYPE = re.compile(r"[a-z]+/([a-z0-9.+-]+\+)?json\s*(;.*)?", re.IGNORECASE)
 _VALUE = re.compile(r"""(['"]).*\1""", re.DOTALL)
 
 
 def read(record: Record) -> Change:
-    """The change that a record says. Raises BadRecord."""
+    """Returns the change that a record describes. Raises BadRecord."""
     key = entity_key(record)
     if record.value is None:
         return Change(record.kind, key, None, record.timestamp)
@@ -58,7 +58,7 @@ def read(record: Record) -> Change:
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadRecord(_without_values(error)) from None
     except RecursionError:
-        raise BadRecord("the JSON is nested too deep") from None
+        raise BadRecord("the JSON is nested too deeply") from None
     entity = _with_checked_ids(key, entity)
     return Change(record.kind, key, entity, record.timestamp if time is None else time)
 
@@ -80,7 +80,7 @@ def _read_binary(kind: Kind, headers: dict[str, bytes], value: bytes) -> tuple[e
         raise BadRecord("header ce_id or ce_source is missing")
     decoder = _DATA[kind].get((headers.get("ce_type") or b"").decode())
     if decoder is None:
-        raise BadRecord(f"header ce_type is missing, or not a type of the topic {kind.topic}")
+        raise BadRecord(f"header ce_type is missing, or it is not a type of the topic {kind.topic}")
     if "content-type" in headers:
         _check_json(headers["content-type"].decode())
     time = headers.get("ce_time")
@@ -102,7 +102,7 @@ def _check_json(content_type: str) -> None:
 def _with_checked_ids(key: EntityKey, entity: events.Entity) -> events.Entity:
     """Returns the entity with its ids in lower case. Raises BadRecord."""
     if entity.id != key.id or entity.organization_id != key.organization_id:
-        # The ids of the key are UUIDs in lower case.
+        # The ids of the key are already UUIDs in lower case.
         if entity.id.lower() != key.id or entity.organization_id.lower() != key.organization_id:
             raise BadRecord("id and organization_id of the data are not those of the message key")
         entity = replace(entity, id=key.id, organization_id=key.organization_id)
@@ -115,7 +115,7 @@ def _with_checked_ids(key: EntityKey, entity: events.Entity) -> events.Entity:
 
 
 def _without_values(error: Exception) -> str:
-    """msgspec quotes a bad value as Python would, one in a message; it may be personal, and hold quotes itself."""
+    """Returns the message without values. msgspec quotes the bad value, which may be personal and contain quotes."""
     if isinstance(error, UnicodeDecodeError):
         return "the text is not UTF-8"
     return _VALUE.sub("'…'", str(error))

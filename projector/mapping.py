@@ -1,6 +1,6 @@
 """The pure mapping from a change to documents and intents: no clock, no I/O, no logging.
 
-Raise `VERSION` with every change that alters a document. A live generation of another version is due for a rebuild.
+Increase `VERSION` with every change that alters documents. A live generation of another version must be rebuilt.
 """
 
 from collections.abc import Callable
@@ -31,23 +31,23 @@ from schemas.resources import API_KEY, CONTACT, LEAD, ORGANIZATION, RESOURCES, K
 VERSION = 1
 
 MAX_LEVELS = 100
-"""Maximum nesting of objects and arrays in `attribution`. Without it, whether a record can be read would depend on the
-size of the stack, here and in the programs that read the document."""
+"""Maximum nesting of objects and arrays in `attribution`. Without a limit, the size of the stack would decide whether a
+record can be read, here and in the programs that read the document."""
 
 _CONTAINERS = frozenset((dict, list))
 _encode = msgspec.json.Encoder().encode
-# Takes the place of the contact while a lead is encoded. JSON never contains this byte, it is always escaped.
+# A placeholder for the contact while a lead is encoded. JSON never contains this byte, because it is always escaped.
 _CONTACT = cast(Any, msgspec.Raw(b"\0"))
 
 
 def intent(change: Change, record: Record) -> Intent:
-    """Returns what a change asks for. Raises BadRecord if it cannot be shown."""
+    """Returns the write that a change requires. Raises BadRecord if it cannot be represented in a document."""
     try:
         return _intent(change, record)
     except OverflowError:
-        raise BadRecord("a time lies outside of the years 1 to 9999 in UTC") from None
+        raise BadRecord("a time is outside of the years 1 to 9999 in UTC") from None
     except RecursionError:
-        raise BadRecord("the JSON is nested too deep") from None
+        raise BadRecord("the JSON is nested too deeply") from None
 
 
 def _intent(change: Change, record: Record) -> Intent:
@@ -66,15 +66,15 @@ def _intent(change: Change, record: Record) -> Intent:
 
 
 def document(resource: Resource, entity: events.Entity) -> Any:
-    """Returns the document of a resource's event; of a lead without its contact. Raises BadRecord and OverflowError."""
+    """Returns the document of an event; that of a lead is without its contact. Raises BadRecord and OverflowError."""
     return _DOCUMENTS[resource](entity)
 
 
 def lead_document(lead: events.Lead) -> documents.Lead:
-    """Returns the document of a lead (specification, "Lead"). A placeholder is in the place of its contact."""
+    """Returns the document of a lead (specification, "Lead"), with a placeholder instead of its contact."""
     counts = lead.counts or events.Counts()
     quote = lead.quote
-    # By position: CPython builds a dictionary for more than 15 keywords, which took a third of the whole mapping.
+    # By position: for more than 15 keywords CPython builds a dictionary, which took a third of the time of the mapping.
     return documents.Lead(
         lead.id,
         lead.organization_id,
@@ -89,7 +89,7 @@ def lead_document(lead: events.Lead) -> documents.Lead:
         lead.tags or [],
         [_event(event) for event in lead.events] if lead.events else [],
         _CONTACT,
-        # The digits of the total exactly as they were sent: a float would lose some.
+        # The total keeps its digits exactly as they were sent. A float would lose some.
         cast(Any, msgspec.Raw(quote.total.encode())) if quote and quote.total else None,
         counts.notes or 0,
         counts.tasks or 0,
@@ -101,7 +101,7 @@ def lead_document(lead: events.Lead) -> documents.Lead:
 
 
 def _source(attribution: dict[str, Any] | None) -> dict[str, Any] | msgspec.UnsetType:
-    """Returns UNSET if there is none. Raises BadRecord if it is nested too deep. Flat objects take one check."""
+    """Returns UNSET if it is empty. Raises BadRecord if it is nested too deeply. A flat object needs only one check."""
     if not attribution:
         return msgspec.UNSET
     if not _CONTAINERS.isdisjoint(map(type, attribution.values())) and _is_deeper(attribution, MAX_LEVELS):
@@ -110,7 +110,7 @@ def _source(attribution: dict[str, Any] | None) -> dict[str, Any] | msgspec.Unse
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
-    """Goes level by level, so that the size of the stack does not matter."""
+    """Returns whether `value` has more levels. It works without recursion, so the size of the stack does not matter."""
     level = [value]
     for _ in range(levels):
         inner = chain.from_iterable(each.values() if type(each) is dict else each for each in level)
@@ -136,17 +136,17 @@ def contact_document(contact: events.Contact) -> documents.Contact:
 
 
 def contact_summary(contact: documents.Contact) -> documents.ContactSummary:
-    """Returns what a lead shows of its contact: the fields of the same names."""
+    """Returns the summary of a contact inside its leads: the fields with the same names."""
     return documents.ContactSummary(**{name: getattr(contact, name) for name in _SUMMARY})
 
 
 def _field_after_summary(contact: tuple[str, ...], summary: tuple[str, ...]) -> str:
-    """The scripts cut the summary out of a contact's JSON: its id, and all that is between both ids and this field."""
+    """Returns the field after the summary. The scripts cut the summary out of a contact's JSON up to this field."""
     expected = ("id", "organization_id", *summary[1:])
     if summary[0] != "id" or contact[: len(expected)] != expected or len(contact) == len(expected):
         raise TypeError(
-            f"documents.Contact must begin with the fields {', '.join(expected)}, and have others after them, because "
-            f"the summary inside a lead is cut out of its JSON. It has: {', '.join(contact)}"
+            f"documents.Contact must begin with the fields {', '.join(expected)} and have other fields after them, "
+            f"because the summary inside a lead is cut out of its JSON. Its fields are: {', '.join(contact)}"
         )
     return contact[len(expected)]
 
@@ -178,15 +178,15 @@ def _put(resource: Resource, key: EntityKey, head: bytes, entity: events.Entity)
 
 
 def _contact_summary_hash(body: bytes) -> bytes:
-    """The hash of what `contact_summary` shows, and where its fields end in the body."""
-    # No text of a user holds this name of a field: a quote inside a text is always escaped.
+    """Returns the hash of the contact summary, and the offset at which its fields end in the body."""
+    # No text of a user can contain this field name, because quotes inside a text are escaped.
     fields_end = body.index(_AFTER_SUMMARY)
     summary = b"%b%b}" % (body[BODY_ID], body[BODY_ORGANIZATION_ID.stop : fields_end])
     return content_hash(summary) + fields_end.to_bytes(3, "little")
 
 
 def _put_api_key(key: EntityKey, head: bytes, api_key: events.ApiKey) -> PutApiKey:
-    # 0 means "never", so an expiry before 1970 becomes 1: it has passed as well.
+    # 0 means "never", so an expiry before 1970 becomes 1, which is in the past as well.
     expiry = max(1, milliseconds(api_key.expires_at)) if api_key.expires_at else 0
     record = organization_tag(key.organization_id).encode() + expiry.to_bytes(6, "little")
     return PutApiKey(

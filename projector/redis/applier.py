@@ -1,6 +1,6 @@
-"""Carries out intents: writes them, and does what follows from the replies.
+"""Carries out intents: writes them, and does what the replies require.
 
-The leads of a changed contact get its new summary (a fan-out in slices, with at most about 100 leads per call). A lead
+The leads of a changed contact get its new summary (a fan-out in batches, with at most about 100 leads per call). A lead
 that has moved is removed from the index of its former contact. An API key whose hash has changed is written with both
 records. A deleted or recreated organization becomes a job. All of this is safe to repeat at any time.
 """
@@ -32,7 +32,7 @@ _CONTACT_ID = re.compile(UUID_PATTERN.encode())
 
 
 class Applied(msgspec.Struct):
-    """Counts the intents of a batch: newer than what was stored, not newer, or of a deleted organization."""
+    """Counts the intents of a batch: written, stale (not newer than the stored value), or of a deleted organization."""
 
     written: int = 0
     stale: int = 0
@@ -41,7 +41,7 @@ class Applied(msgspec.Struct):
     """Leads that got a new summary of their contact."""
 
     def count(self, codes: bytes) -> None:
-        """Count the codes that a script replied: one digit for each intent."""
+        """Count the codes in the reply of a script: one digit for each intent."""
         written, stale = codes.count(b"%d" % WRITTEN), codes.count(b"%d" % STALE)
         self.written += written
         self.stale += stale
@@ -68,10 +68,10 @@ class Applier:
         overwrite_equal: bool = False,
         max_documents: int = calls.MAX_DOCUMENTS,
     ) -> Applied:
-        """Write the intents, in any order, in all these generations, and do all that follows from them.
+        """Write the intents, in any order, in all these generations, and do what the replies require.
 
-        No script call holds more than `max_documents` documents. With `overwrite_equal`, documents and API keys are
-        also written if the stored ones show the very same events.
+        A script call contains at most `max_documents` documents. With `overwrite_equal`, a document or API key is also
+        written if the stored one was written by the same event.
         """
         if not intents:
             return Applied()
@@ -115,12 +115,12 @@ class Applier:
         return applied
 
     async def _fan_out(self, fans: list[Fan], generations: Generations) -> int:
-        """Put new summaries into leads: all contacts at once, a slice of leads each. Returns how many were written."""
+        """Put the new summaries into leads, a batch per contact and round. Returns how many leads were written."""
         written = 0
         clustered = await self._store.clustered()
         while fans:
             written += sum(await self._store.run(list(calls.resplices(fans, generations, clustered=clustered))))
-            # If a contact had less than a full slice, it has no other leads to update.
+            # If a contact had less than a full batch, it has no other leads to update.
             fans = [fan for fan in fans if len(fan.lead_ids) >= MAX_LEADS]
             if fans:
                 asks = [calls.pending_leads(fan.organization_id, fan.contact_id, generations) for fan in fans]
@@ -130,7 +130,7 @@ class Applier:
         return written
 
     async def _finish_api_key(self, intent: PutApiKey | DeleteApiKey, reply: Any, *, overwrite_equal: bool) -> int:
-        """Repeat the call with the record of the stored hash among its keys, until no other write comes between."""
+        """Repeat the call with the record of the stored hash among its keys, until no other write intervenes."""
         while isinstance(reply, bytes):
             [reply] = await self._store.run([calls.api_key(intent, reply.decode(), overwrite_equal=overwrite_equal)])
         return cast(int, reply)
@@ -152,7 +152,7 @@ def _fans(contacts: Sequence[PutOrDelete], reply: list[Any]) -> Iterable[Fan]:
 
 
 def _pairs(reply: list[Any]) -> Iterator[tuple[int, bytes]]:
-    """Yields what follows the codes in the reply of a script for documents: the number of an intent, and an id."""
+    """Yields the pairs after the codes in the reply of a script for documents: the number of an intent, and an id."""
     return zip(reply[1::2], reply[2::2], strict=True)
 
 

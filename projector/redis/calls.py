@@ -1,4 +1,4 @@
-"""From intents to the script calls that carry them out, in every written generation.
+"""Turns intents into the script calls that carry them out, in every written generation.
 
 Pure. On a Redis Cluster all keys of a call belong to one organization, and so to one slot.
 """
@@ -39,7 +39,7 @@ class Command(msgspec.Struct, frozen=True, gc=False):
 
 
 class Fan(msgspec.Struct, gc=False):
-    """A contact, and those of its leads that show an old summary. `lead_ids` are short ids, as in the index."""
+    """A contact, and those of its leads that contain an old summary. `lead_ids` are short ids, as in the index."""
 
     organization_id: str
     contact_id: str
@@ -47,7 +47,7 @@ class Fan(msgspec.Struct, gc=False):
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
-    """A command, and the intents that it carries out. The header of its script says what it replies for each."""
+    """A command, and the intents that it carries out. The header of its script describes the reply."""
 
     command: Command
     intents: Sequence[Intent]
@@ -61,10 +61,10 @@ def calls(
     clustered: bool = False,
     max_documents: int = MAX_DOCUMENTS,
 ) -> Iterator[Call]:
-    """Yields the calls for these intents, with up to `max_documents` in each; on a cluster those of one organization.
+    """Yields the calls for these intents, with up to `max_documents` in each; on a cluster, of only one organization.
 
     Intents of one entity keep their order. With `overwrite_equal`, a document or API key is also written if the stored
-    one shows the very same event.
+    one was written by the same event.
     """
     by_resource: dict[Resource, list[PutOrDelete]] = {resource: [] for resource in RESOURCES}
     for intent in intents:
@@ -78,7 +78,7 @@ def calls(
                 yield Call(api_key(intent, "", overwrite_equal=overwrite_equal), [intent])
             case _:
                 assert_never(intent)
-    # In the order of RESOURCES: a lead that is written after its contact needs no second write.
+    # In the order of RESOURCES, because a lead that is written after its contact needs no second write.
     for resource, documents in by_resource.items():
         for group in groups(documents, _organization, clustered=clustered, max_items=max_documents):
             yield Call(put_documents(resource, group, generations, overwrite_equal=overwrite_equal), group)
@@ -87,16 +87,16 @@ def calls(
 def groups(
     items: list[T], organization: Callable[[T], str], *, clustered: bool, max_items: int = MAX_DOCUMENTS
 ) -> Iterator[list[T]]:
-    """Yields what may go into one call: on a cluster the items of one organization, and never more than `max_items`."""
+    """Yields the items that may share a call: at most `max_items`, and on a cluster only those of one organization."""
     if clustered:
         by_organization: dict[str, list[T]] = {}
         for item in items:
             by_organization.setdefault(organization(item), []).append(item)
     else:
         by_organization = {"": items}
-    for those in by_organization.values():
-        for start in range(0, len(those), max_items):
-            yield those[start : start + max_items]
+    for group in by_organization.values():
+        for start in range(0, len(group), max_items):
+            yield group[start : start + max_items]
 
 
 def put_documents(
@@ -134,14 +134,14 @@ def _put_leads(intents: Sequence[PutOrDelete], generations: Generations, argumen
 
 
 def document_keys(resource: Resource, owner: bytes, entity_id: str, generations: Generations) -> list[bytes]:
-    """Returns the name of a document in each generation; of a contact, each followed by the index of its leads."""
+    """Returns the name of a document in each generation; for a contact, the index of its leads follows each name."""
     if resource is CONTACT:
         return contact_keys(owner, entity_id, generations)
     return [names.document(resource, owner, generation, entity_id) for generation in generations]
 
 
 def api_key(intent: PutApiKey | DeleteApiKey, stored_hash: str, *, overwrite_equal: bool = False) -> Command:
-    """Returns the call for a key. `stored_hash` is what the call before replied; empty at first."""
+    """Returns the call for a key. `stored_hash` is the reply of the previous call; empty in the first call."""
     owner = names.organization(intent.organization_id)
     keys = [owner, names.api_key_entity(owner, intent.id)]
     if isinstance(intent, PutApiKey):
@@ -164,22 +164,22 @@ def leave_contact(lead: PutOrDelete, contact_id: str, generations: Generations) 
 
 
 def pending_leads(organization_id: str, contact_id: str, generations: Generations) -> Command:
-    """Read which leads of a contact show an old summary of it."""
+    """Read which leads of a contact contain an old summary."""
     owner = names.organization(organization_id)
     return Command("pending_leads", contact_keys(owner, contact_id, generations), [])
 
 
 def resplices(fans: Iterable[Fan], generations: Generations, *, clustered: bool) -> Iterator[Command]:
     """Put the present summaries into all these leads: many contacts per call, and at most `MAX_LEADS` leads."""
-    together: list[Fan] = []
+    batch: list[Fan] = []
     for fan in _sliced(fans):
-        full = sum(len(other.lead_ids) for other in together) + len(fan.lead_ids) > MAX_LEADS
-        if together and (full or (clustered and fan.organization_id != together[0].organization_id)):
-            yield _resplice(together, generations)
-            together = []
-        together.append(fan)
-    if together:
-        yield _resplice(together, generations)
+        full = sum(len(other.lead_ids) for other in batch) + len(fan.lead_ids) > MAX_LEADS
+        if batch and (full or (clustered and fan.organization_id != batch[0].organization_id)):
+            yield _resplice(batch, generations)
+            batch = []
+        batch.append(fan)
+    if batch:
+        yield _resplice(batch, generations)
 
 
 def _sliced(fans: Iterable[Fan]) -> Iterator[Fan]:

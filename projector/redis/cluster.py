@@ -19,12 +19,12 @@ from schemas.redis_url import Host
 # A slot that is being moved refuses calls with several keys until the move is done.
 _REDIRECTED_SECONDS = 5.0
 _REDIRECT_PAUSE = 0.02
-# How often the map of slots is read: a shard may be added without any redirection that says so.
+# How often the map of slots is read. A shard may be added without any redirection.
 _MAP_SECONDS, _SHORTEST_MAP_SECONDS = 10.0, 0.5
 
 
 class _Route(NamedTuple):
-    """Where a request is sent; `number` is its index among all requests."""
+    """The server that a request is sent to. `number` is the index of the request among all requests."""
 
     number: int
     request: Request
@@ -54,7 +54,7 @@ class Cluster:
         self._map = self.client.nodes_manager
 
     async def send(self, requests: Sequence[Request], replication_epoch: int | None = None) -> list[Any]:
-        """Send one pipeline to each primary, concurrently. Redirected requests are sent again, to where they belong."""
+        """Send one pipeline to each primary, concurrently. Redirected requests are sent again, to the right primary."""
         await self._refresh_map()
         replies: list[Any] = [None] * len(requests)
         routes = [_Route(number, request, self._owner(request.key)) for number, request in enumerate(requests)]

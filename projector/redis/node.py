@@ -1,4 +1,4 @@
-"""Connections to one address of Redis, and the pipelines that are sent there."""
+"""Connections to one address of Redis, and pipelines of commands."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -17,7 +17,7 @@ TIMEOUT = 10.0
 
 
 class Request(NamedTuple):
-    """A command as it is sent, and one of its keys, which decides the server that it is sent to."""
+    """A command in the protocol of Redis, and one of its keys, which decides the server that it is sent to."""
 
     key: bytes
     packed: bytes
@@ -28,7 +28,7 @@ class ReplicationEpochChanged(RedisError):
 
 
 class ReplicationEpoch:
-    """Counts how often a server turned out to have another replication id than before."""
+    """Counts how often a server had another replication id than before."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -46,9 +46,9 @@ class Node:
         self._replication_ids: WeakKeyDictionary[AbstractConnection, bytes] = WeakKeyDictionary()
 
     async def send(self, packed: Sequence[bytes], replication_epoch: int | None = None) -> list[Any]:
-        """Returns the replies in order, errors among them. All are read, so that none is left for the next caller.
+        """Returns the replies in order, including errors. All are read, so that none is left for the next caller.
 
-        Raises ReplicationEpochChanged if `replication_epoch` is not the present one any more.
+        Raises ReplicationEpochChanged if `replication_epoch` is no longer the current one.
         """
         async with self._connection() as connection:
             if replication_epoch not in (None, self._epoch.number):
@@ -60,7 +60,7 @@ class Node:
                     try:
                         replies.append(await connection.read_response(disable_decoding=True, timeout=inf))
                     except ReadOnlyError:
-                        raise  # the server was demoted: this connection is of no more use
+                        raise  # the server was demoted, so this connection must not be used any more
                     except ResponseError as error:
                         replies.append(error)
             return replies
@@ -99,5 +99,5 @@ class Node:
 
 
 def pack(*words: Any) -> bytes:
-    """Returns a command as it is sent."""
+    """Returns a command in the protocol of Redis."""
     return cast(bytes, hiredis.pack_command(words))

@@ -1,11 +1,11 @@
-"""The Redis servers behind the store: one server, the master that Sentinels name, or the primaries of a cluster.
+"""The Redis servers behind the store: one server, the master that Sentinels monitor, or the primaries of a cluster.
 
 redis-py parses URLs, and implements TLS, Sentinel and the map of a cluster's slots. Commands are sent as bytes, in one
 pipeline to each server, concurrently.
 
 A server and its replicas share a replication id. It changes with a restart or a failover, and writes that were
-acknowledged before may then be missing. So every new connection asks for the id, and the *replication epoch* counts the
-changes: a caller that passes the epoch in which it wrote knows that what it sends next reaches the same data.
+acknowledged before may then be missing. So every new connection asks for the id, and the *replication epoch* counts its
+changes. A caller passes the epoch in which it wrote, so that its next commands fail unless they reach the same data.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ __all__ = ["ERRORS", "NoScriptError", "Request", "ResponseError", "Servers", "pa
 
 
 class Servers(Protocol):
-    """What the store needs of Redis. Every method raises `ERRORS`."""
+    """What the store needs from Redis. Every method may raise `ERRORS`."""
 
     sharded: bool
     """Whether there are several servers, each with a part of the keys."""
@@ -43,9 +43,9 @@ class Servers(Protocol):
     """Increases whenever slots have moved."""
 
     async def send(self, requests: Sequence[Request], replication_epoch: int | None = None) -> list[Any]:
-        """Returns the replies in order, errors among them.
+        """Returns the replies in order, including errors.
 
-        Raises ReplicationEpochChanged if `replication_epoch` is not the present one any more.
+        Raises ReplicationEpochChanged if `replication_epoch` is no longer the current one.
         """
 
     async def memories(self) -> list[dict[str, Any]]:
@@ -55,7 +55,7 @@ class Servers(Protocol):
         """Returns the slots of each primary; an empty list if this is not a cluster."""
 
     async def wrong_url(self) -> str | None:
-        """Returns why a URL of this kind does not fit the server that answers; None if it fits."""
+        """Returns why the kind of URL does not fit the server; None if it fits."""
 
     async def load(self, scripts: Sequence[str]) -> None:
         """Load these scripts into every server."""
@@ -65,7 +65,7 @@ class Servers(Protocol):
 
 
 def servers(settings: RedisSettings) -> Servers:
-    """Returns the servers that the settings name. Does not connect yet."""
+    """Returns the servers that the settings name. It does not connect yet."""
     access = redis_access(settings)
     options: dict[str, Any] = {**parse_url(access.server), **access.options}
     # By default redis-py sends a command that timed out again, ten times. Only the line may decide to retry, because it
@@ -100,7 +100,7 @@ def _sentinel_pool(access: RedisAccess, options: dict[str, Any]) -> ConnectionPo
 
 
 class OneServer:
-    """A single server, or the master that Sentinels name."""
+    """A single server, or the master that Sentinels monitor."""
 
     sharded = False
     map_version = 0
@@ -122,7 +122,7 @@ class OneServer:
     async def wrong_url(self) -> str | None:
         if not (await self.client.info("cluster")).get("cluster_enabled"):
             return None
-        # Lists of first slot, last slot, primary, replicas.
+        # The reply is a list of lists: first slot, last slot, primary, replicas.
         found: Any = await self.client.execute_command("CLUSTER SLOTS")  # type: ignore[no-untyped-call]
         if len({(host, port) for _, _, (host, port, *_), *_ in found}) < 2:
             return None

@@ -1,7 +1,7 @@
 """Redis, as the projector uses it: scripts in pipelines, positions, dead letters and jobs.
 
-Only `projector/redis/servers.py` knows which servers these are. Every error of Redis is raised as Unavailable: what
-was sent may or may not have been written, and is safe to send again, since a version guards every write.
+Only `projector/redis/servers.py` knows which servers these are. Every error of Redis is raised as Unavailable. The
+commands may or may not have been executed. It is safe to repeat them, because every write compares versions.
 """
 
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -55,7 +55,7 @@ class Store:
 
     @property
     def map_version(self) -> int:
-        """A number that grows whenever slots have moved from one shard to another."""
+        """Increases whenever slots have moved from one shard to another."""
         return self._servers.map_version
 
     async def close(self) -> None:
@@ -63,7 +63,7 @@ class Store:
         await self._servers.close()
 
     async def clustered(self) -> bool:
-        """Returns whether all keys of a call must be in one slot. Asks Redis only once. Raises Unavailable."""
+        """Returns whether all keys of a call must be in one slot. It asks Redis only once. Raises Unavailable."""
         if self._clustered is None:
             async with self._errors():
                 self._clustered = bool((await self._client.info("cluster"))["cluster_enabled"])

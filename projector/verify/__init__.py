@@ -1,1 +1,1 @@
-"""Compares what Redis holds with the topics, or one generation with another."""
+"""Compares the documents in Redis with the topics, or those of one generation with another."""

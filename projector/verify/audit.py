@@ -1,9 +1,9 @@
 """Audits the live generation against the topics: finds evicted, corrupted, missing and superfluous documents.
 
-1.  The topics are read once, up to the positions of the projectors. Only hashes of each document are kept: less than a
-    kilobyte for each entity, whatever its size.
-2.  Every document in Redis is compared with them. Its bytes are hashed again, so that a corrupted one is noticed.
-3.  A document that differs may only have changed meanwhile: `recheck` finds out.
+1.  The topics are read once, up to the positions of the projectors. Of each document only hashes are kept, so an entity
+    takes less than a kilobyte of memory, whatever its size.
+2.  Every document in Redis is compared with these hashes. Its bytes are hashed, so that corruption is detected.
+3.  A document that differs may only have changed in the meantime, so `recheck` checks it again.
 """
 
 from collections.abc import AsyncIterator
@@ -35,7 +35,10 @@ async def audit(
     sample: float = 1.0,
     allowed: frozenset[str] = frozenset(),
 ) -> Report:
-    """Compare every document, or this share of them, with the topics. Raises Unavailable."""
+    """Compare all documents, or the share `sample` of them, with the topics. Raises Unavailable.
+
+    `allowed` are the fields that may differ, such as `leads.quote_total`.
+    """
     report = Report(f"generation {generation} against the topics", counts_by_topic(), sample)
     async with open_reader(settings, _READ) as reader:
         covered = await read_covered(store, reader)
@@ -47,13 +50,13 @@ async def audit(
     for (resource, organization_id, entity_id), fields in verdict.differing.items():
         report.add(Difference(resource.topic, organization_id, entity_id, fields), allowed)
     if verdict.changing:
-        report.notes.append(f"{verdict.changing:,} documents kept changing, and could not be compared")
+        report.notes.append(f"{verdict.changing:,} documents kept changing and could not be compared")
     return report
 
 
 async def _notes(store: Store, reader: Reader, covered: Ranges) -> list[str]:
     notes = [
-        f"{partition.topic}:{partition.partition} begins at offset {first}: what earlier records say shows as extra"
+        f"{partition.topic}:{partition.partition} begins at offset {first}: documents of earlier records count as extra"
         for partition, (first, _) in covered.items()
         if first
     ]
@@ -73,7 +76,7 @@ async def _read_topics(reader: Reader, covered: Ranges, sample: float) -> Refere
 
 
 def _is_wanted(record: Record, sample: float) -> bool:
-    """A sample leaves out leads only: any lead may show any contact."""
+    """A sample leaves out only leads, because any lead may contain the summary of any contact."""
     if record.kind is not LEAD or sample == 1:
         return True
     try:
@@ -115,7 +118,7 @@ def _is_right(entity: DocumentKey, value: bytes | None, indexed: bytes | None, e
 
 
 async def _entities(store: Store, generation: int, sample: float) -> AsyncIterator[list[DocumentKey]]:
-    """Yields, in slices, the entities that have a document or marker in Redis."""
+    """Yields the entities that have a document or a marker in Redis, in lists of up to `SLICE`."""
     entities: list[DocumentKey] = []
     async for owner, number, resource, short in document_names(store, sample):
         if number == generation:
@@ -134,7 +137,7 @@ async def _read_stored(
     for entity in entities:
         resource, organization_id, id_ = entity
         owner = names.organization(organization_id)
-        contact_id = contact_of(expected, entity) or id_  # a name that does not exist, if no contact is needed
+        contact_id = contact_of(expected, entity) or id_  # without a contact: a key that does not exist
         commands += (
             (b"GET", names.document(resource, owner, generation, id_)),
             (b"GETRANGE", names.document(CONTACT, owner, generation, contact_id), 0, CONTACT_BODY - 1),

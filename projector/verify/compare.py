@@ -1,7 +1,7 @@
-"""Compares the documents of two generations, while both go on being written.
+"""Compares the documents of two generations while both are being written.
 
-Both values of a document are read by one command, and every write reaches both in one. What differs all the same is
-read again after a moment: a process that takes part in the replay may have been ahead of the projectors.
+One command reads both values of a document, and every write of the projectors changes both in one script. They may
+still differ for a moment, because the replay may be ahead of the projectors. So documents that differ are read again.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from schemas.resources import RESOURCES, Resource
 
 _ROUNDS = 3
 _PAUSE_SECONDS = 0.5
-# If more than these differ, the rest are reported without another check: it is not only for a moment then.
+# If more documents differ, the rest is reported without another check: that many do not differ only for a moment.
 _MAX_SUSPECTS = 10_000
 _BY_LETTER = {resource.letter: resource for resource in RESOURCES}
 
@@ -29,7 +29,7 @@ DocumentKey = tuple[Resource, str, str]
 
 
 class Document(msgspec.Struct, frozen=True):
-    """What a value holds: version, body and ETag of a live document. All are empty if there is none."""
+    """Version, body and ETag of a live document. All are empty if there is no live document."""
 
     version: int = 0
     body: bytes | None = None
@@ -46,12 +46,15 @@ class Pair(NamedTuple):
 async def compare(
     store: Store, live: int, other: int, *, sample: float = 1.0, allowed: frozenset[str] = frozenset()
 ) -> Report:
-    """Compare `other` with `live`: all documents, or this share of them. Raises Unavailable."""
+    """Compare all documents of the generations `other` and `live`, or the share `sample` of them. Raises Unavailable.
+
+    `allowed` are the fields that may differ, such as `leads.quote_total`.
+    """
     report = Report(f"generation {other} against generation {live}", counts_by_topic(), sample)
     suspects: list[Pair] = []
     async for found_in, pairs in _pairs(store, live, other, sample):
         for generation, pair, (before, after) in zip(found_in, pairs, await _values(store, pairs), strict=True):
-            # The scan finds a document of both generations twice. It counts under its live name.
+            # The scan finds a document that is in both generations twice. It is counted under its live name.
             if generation != live and before is not None:
                 continue
             difference = _compare(report, pair, before, after)
@@ -65,7 +68,7 @@ async def compare(
 
 
 async def _recheck(store: Store, pairs: list[Pair]) -> list[Difference]:
-    """Returns what still differs after several pauses."""
+    """Returns the differences that remain after several pauses."""
     differences: list[Difference] = []
     for _ in range(_ROUNDS):
         if not pairs:
@@ -88,7 +91,7 @@ async def _values(store: Store, pairs: list[Pair]) -> list[list[bytes | None]]:
 
 
 async def _pairs(store: Store, live: int, other: int, sample: float) -> AsyncIterator[tuple[list[int], list[Pair]]]:
-    """Yields slices: the generations in which documents were found, and their names."""
+    """Yields lists of up to `SLICE`: the generations in which documents were found, and their pairs of names."""
     found_in: list[int] = []
     pairs: list[Pair] = []
     async for owner, generation, resource, short in document_names(store, sample):
@@ -104,7 +107,7 @@ async def _pairs(store: Store, live: int, other: int, sample: float) -> AsyncIte
 
 
 async def document_names(store: Store, sample: float) -> AsyncIterator[tuple[bytes, int, Resource, bytes]]:
-    """Yields owner, generation, resource and short id of every document, or of a share that is the same every time."""
+    """Yields owner, generation, resource and short id of every document in the sample. Raises Unavailable."""
     async for keys in store.scan(b"lv:{*}*"):
         for match in map(names.IN_GENERATION.fullmatch, keys):
             if match and match[3] in _BY_LETTER and in_sample(match[4], sample):
@@ -112,7 +115,7 @@ async def document_names(store: Store, sample: float) -> AsyncIterator[tuple[byt
 
 
 def in_sample(short_id: bytes, sample: float) -> bool:
-    """Returns whether this id belongs to the share that is compared. The result is the same every time."""
+    """Returns whether this id belongs to the share `sample` (0 to 1). The result for an id is always the same."""
     return crc32(short_id) < sample * 2**32
 
 
@@ -132,21 +135,22 @@ def _difference(pair: Pair, before: bytes | None, after: bytes | None) -> Differ
 def _key(name: bytes) -> DocumentKey:
     match = names.IN_GENERATION.fullmatch(name)
     if not match:
-        raise ValueError("not the name of a document")
+        raise ValueError("this is not the name of a document")
     return _BY_LETTER[match[3]], names.organization_id(match[1]), names.long_id(match[4])
 
 
 def document(resource: Resource, value: bytes | None) -> Document:
-    """Read a value. A marker, and a value that is not Leadview's, is no document."""
+    """Parse a stored value. Returns an empty document for a marker, and for a value that Leadview did not write."""
     if not value or len(value) < resource.body or not read_head(value).live:
         return Document()
     return Document(read_head(value).version, value[resource.body :], value[ETAG])
 
 
 def differing_fields(expected: Document, found: Document) -> list[str]:
-    """Returns which fields of a document differ; `missing`, `extra` or `unreadable` for a whole document.
+    """Returns the names of the fields that differ.
 
-    If all fields are equal, `version`, `etag` or `bytes` says what differs besides.
+    A whole document can be `missing`, `extra` or `unreadable`. If all fields are equal, the result may be `version`,
+    `etag` or `bytes`.
     """
     if expected.body is None or found.body is None:
         if expected.body is None and found.body is None:

@@ -1,4 +1,4 @@
-"""The two hashes of a document (`schemas.layouts`): those that follow from the topics, and from the stored bytes."""
+"""The two hashes of a document (`schemas.layouts`), computed from the topics or from the stored bytes."""
 
 from typing import NamedTuple, cast
 
@@ -25,7 +25,7 @@ _NUMBER_BYTES = 3
 
 
 class Hashes(NamedTuple):
-    """All that an audit keeps of a document. `summary_hash` is a contact's, `contact_id` a lead's."""
+    """What an audit keeps of a document. Only a contact has `summary_hash`, and only a lead has `contact_id`."""
 
     body_hash: bytes
     summary_hash: bytes = NO_CONTACT
@@ -33,7 +33,7 @@ class Hashes(NamedTuple):
 
 
 def hashes(document: Document) -> Hashes | None:
-    """Returns what a `Reference` has to keep of a document, for `expected_hashes`."""
+    """Returns what a `Reference` must keep of a document so that `expected_hashes` works."""
     match document:
         case None:
             return None
@@ -46,13 +46,13 @@ def hashes(document: Document) -> Hashes | None:
 
 
 def contact_of(expected: Reference, entity: Entity) -> str | None:
-    """Returns the contact of a live lead; None for everything else. `expected` keeps hashes."""
+    """Returns the id of a live lead's contact; None for other entities. `expected` keeps `hashes`."""
     newest = expected.newest.get(entity)
     return cast(Hashes, newest.document).contact_id if entity[0] is LEAD and newest and newest.live else None
 
 
 def expected_hashes(expected: Reference, entity: Entity) -> bytes | None:
-    """Returns both hashes that a document should have; None if there should be none. `expected` keeps hashes."""
+    """Returns both hashes that a document should have; None if it should not exist. `expected` keeps `hashes`."""
     _, organization_id, _ = entity
     found = expected.newest.get(entity)
     if found is None or not found.live or expected.is_erased(organization_id):
@@ -66,7 +66,7 @@ def expected_hashes(expected: Reference, entity: Entity) -> bytes | None:
 
 
 def stored_hashes(resource: Resource, value: bytes) -> bytes:
-    """Returns both hashes, computed from the bytes of a live document; empty if they contradict the stored ones."""
+    """Returns both hashes, computed from the bytes of a live document; b"" if they are not equal to the stored ones."""
     if resource is LEAD:
         found = _hashes_of_lead(value)
     elif resource is CONTACT:
@@ -86,10 +86,10 @@ def _hashes_of_lead(value: bytes) -> bytes:
 
 
 def indexed_hash(contact: bytes, score: bytes | None, lead_id: bytes) -> bytes | None:
-    """Returns the summary hash that the index of a contact has for a lead; None if the lead is not in it.
+    """Returns the summary hash of a lead in the index of its contact; None if the lead is not in the index.
 
-    `contact` is the beginning of the contact's value, `score` the lead's in the sorted set as Redis returns it,
-    `lead_id` its short id.
+    `contact` is the beginning of the contact's value, `score` the score of the lead in the sorted set as Redis returns
+    it, and `lead_id` the short id of the lead.
     """
     first = contact[FIRST_LEAD]
     if contact[:1] == b"L" and first[HASH_BYTES:] == lead_id:

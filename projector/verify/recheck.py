@@ -1,8 +1,8 @@
-"""Checks again the documents that seem to differ from the topics, since one may only have changed meanwhile.
+"""Checks again the documents that seem to differ from the topics, because they may only have changed in the meantime.
 
-The topics are read up to the positions of the projectors: everything before them has been written. The head of a stored
-value says which event it shows. If that event comes after those positions, the value is newer than what was read, and
-is checked once more. A value that shows no newer event, and still differs from the topics, is wrong.
+The topics are read up to the positions of the projectors: all records before them have been written. The head of a
+stored value names the newest event that was applied. If that event comes after those positions, the value is newer than
+what was read, and is checked again. A value without a newer event that differs from the topics is wrong.
 """
 
 import asyncio
@@ -25,24 +25,24 @@ from schemas.settings import ProjectorSettings
 
 _ROUNDS = 5
 _PAUSE_SECONDS = 0.3
-# Maximum number of whole documents in memory.
+# The maximum number of whole documents in memory.
 _MAX_DOCUMENTS = 50_000
 
 Ranges = Mapping[Partition, tuple[int, int]]
 
 
 class Verdict(NamedTuple):
-    """The fields that differ in each document, and how many documents changed between all checks."""
+    """The fields that differ in each document, and how many documents changed during every check."""
 
     differing: dict[DocumentKey, tuple[str, ...]]
     changing: int
 
 
 class _Stored(NamedTuple):
-    """What Redis holds of a document.
+    """A document in Redis, and the values that it depends on.
 
-    `organization` is the beginning of its record, up to the job due; `contact` the beginning of a lead's contact, and
-    `indexed` the summary hash that the index of that contact has for the lead.
+    `organization` is the beginning of the organization's record, including the job due. `contact` is the beginning of
+    the value of a lead's contact, and `indexed` the summary hash of the lead in the index of that contact.
     """
 
     organization: bytes
@@ -52,14 +52,14 @@ class _Stored(NamedTuple):
 
 
 class _Exact(NamedTuple):
-    """What follows from the topics: `whole` keeps the documents, `hashed` their hashes."""
+    """The documents according to the topics: `whole` keeps the documents, `hashed` their hashes."""
 
     whole: Reference
     hashed: Reference
 
 
 async def read_covered(store: Store, reader: Reader) -> dict[Partition, tuple[int, int]]:
-    """Returns the offsets [first, position) that have certainly been written. Raises Unavailable."""
+    """Returns the offsets [first, position) of each partition that have been written. Raises Unavailable."""
     partitions = await reader.partitions()
     positions = await read_positions(store, partitions)
     ranges = await reader.range(partitions)
@@ -69,7 +69,7 @@ async def read_covered(store: Store, reader: Reader) -> dict[Partition, tuple[in
 async def recheck(
     store: Store, settings: ProjectorSettings, reader: Reader, generation: int, suspects: Iterable[DocumentKey]
 ) -> Verdict:
-    """Returns those of the suspects that certainly differ. Raises Unavailable."""
+    """Returns which of the suspects really differ. Raises Unavailable."""
     rest = iter(suspects)
     chosen = list(islice(rest, _MAX_DOCUMENTS))
     differing: dict[DocumentKey, tuple[str, ...]] = dict.fromkeys(rest, ("hash",))
@@ -92,7 +92,7 @@ async def recheck(
 
 
 async def _read_exactly(reader: Reader, covered: Ranges, entities: list[DocumentKey]) -> _Exact:
-    """Read these entities with their organizations, and the contacts of leads among them, from the topics."""
+    """Read these entities, their organizations, and the contacts of their leads from the topics."""
     exact = _Exact(Reference(), Reference(hashes))
     organizations = {organization_id.encode() for _, organization_id, _ in entities}
     keys = {_key(organization_id, id_) for _, organization_id, id_ in entities}
@@ -126,7 +126,7 @@ async def _read_stored(store: Store, generation: int, entities: list[DocumentKey
         for entity in entities[start : start + SLICE]:
             resource, organization_id, id_ = entity
             owner = names.organization(organization_id)
-            contact_id = contact_of(exact.hashed, entity) or id_  # a name that does not exist, if none is needed
+            contact_id = contact_of(exact.hashed, entity) or id_  # without a contact: a key that does not exist
             commands += (
                 (b"GETRANGE", owner, 0, JOB_DUE.stop - 1),
                 (b"GET", names.document(resource, owner, generation, id_)),
@@ -143,7 +143,7 @@ async def _read_stored(store: Store, generation: int, entities: list[DocumentKey
 def _is_changing(
     settings: ProjectorSettings, resource: Resource, found: _Stored, covered: Ranges, available: Ranges
 ) -> bool:
-    """Returns whether a stored value shows a newer event than was read, or its organization has a job due."""
+    """Returns whether a stored value has a newer event than was read, or its organization has a job due."""
     if found.organization[JOB_DUE] in (b"E", b"R"):
         return True
     values = ((ORGANIZATION, found.organization), (resource, found.value), (CONTACT, found.contact))
@@ -152,14 +152,14 @@ def _is_changing(
             continue
         head = read_head(value)
         partition = Partition(topic(settings, kind), head.partition)
-        # An offset behind the end of its partition was corrupted.
+        # If the offset is not below the end offset of its partition, the value is corrupted.
         if partition in covered and covered[partition][1] <= head.offset < available[partition][1]:
             return True
     return False
 
 
 def _fields(entity: DocumentKey, found: _Stored, exact: _Exact) -> tuple[str, ...]:
-    """Returns what differs from the topics, in words."""
+    """Returns the names of what differs from the topics: fields, `head`, `index` or the words of `differing_fields`."""
     resource = entity[0]
     body, wanted = exact.whole.document(entity), expected_hashes(exact.hashed, entity)
     expected = Document(exact.whole.newest[entity].version, body, wanted or b"") if body else Document()

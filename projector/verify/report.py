@@ -1,4 +1,4 @@
-"""What a verification found, for people and as JSON."""
+"""The result of a verification, as text and as JSON."""
 
 from collections import Counter
 
@@ -12,7 +12,7 @@ _EXAMPLES = 10
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """One document that differs. `fields` are the body's; `missing` or `extra` where one side has no document."""
+    """One document that differs. `fields` are the fields of the body that differ, or a word of `differing_fields`."""
 
     kind: str
     organization: str
@@ -21,21 +21,21 @@ class Difference(msgspec.Struct, frozen=True):
 
     @property
     def named_fields(self) -> list[str]:
-        """With the kind before each: `leads.quote_total`."""
+        """The fields with the kind before each of them: `leads.quote_total`."""
         return [f"{self.kind}.{field}" for field in self.fields]
 
     def is_allowed(self, allowed: frozenset[str]) -> bool:
-        """May all of its fields differ?"""
+        """Returns whether all of its fields are allowed to differ."""
         return allowed.issuperset(self.named_fields)
 
 
 def counts_by_topic() -> dict[str, int]:
-    """Returns zero for the topic of each resource: how many of its documents were checked."""
+    """Returns 0 for the topic of each resource: the initial number of checked documents."""
     return {resource.topic: 0 for resource in AS_SPECIFIED}
 
 
 class Report(msgspec.Struct):
-    """What a verification found. `allowed` differences do not count against promotion."""
+    """The result of a verification. Differences that are `allowed` do not prevent a promotion."""
 
     of: str
     checked: dict[str, int]
@@ -45,18 +45,18 @@ class Report(msgspec.Struct):
     changed: int = 0
     allowed: int = 0
     by_field: dict[str, int] = msgspec.field(default_factory=dict)
-    """Documents by field that differs, `leads.quote_total`; allowed ones too."""
+    """The number of documents by the field that differs (`leads.quote_total`), including allowed differences."""
     examples: list[Difference] = msgspec.field(default_factory=list)
     notes: list[str] = msgspec.field(default_factory=list)
     seen: set[int] = msgspec.field(default_factory=set)
-    """Hashes of what was counted: a scan may come upon a name twice."""
+    """Hashes of the documents that were counted, because a scan may return a name twice."""
 
     @property
     def differences(self) -> int:
         return self.missing + self.extra + self.changed
 
     def add(self, difference: Difference, allowed: frozenset[str]) -> None:
-        """Count a difference; one whose fields are all allowed only as such."""
+        """Count a difference. If all of its fields are allowed, it counts only as allowed."""
         entity = hash((difference.kind, difference.organization, difference.id))
         if entity in self.seen:
             return
@@ -76,17 +76,17 @@ class Report(msgspec.Struct):
             self.examples.append(difference)
 
     def passes(self, threshold: int) -> bool:
-        """Are there no more differences than `threshold` that are not allowed?"""
+        """Returns whether the number of differences that are not allowed is at most `threshold`."""
         return self.differences <= threshold
 
     def to_json(self) -> dict[str, object]:
-        """All figures, as builtin types."""
+        """Returns all figures as builtin types."""
         found = {field: getattr(self, field) for field in self.__struct_fields__ if field != "seen"}
         return found | {"differences": self.differences}
 
 
 def show(report: Report, console: Console) -> None:
-    """Print a report for people."""
+    """Print a report as text."""
     share = "" if report.sample == 1 else f" (a sample of {report.sample:.2%})"
     counts = ", ".join(f"{count:,} {kind}" for kind, count in report.checked.items())
     console.print(f"[bold]verified[/] {report.of}: {counts}{share}")

@@ -2,8 +2,8 @@
 -- to 10). schemas/layouts.py describes the layout of the values. The rate limits use GCRA: the stored value of a bucket
 -- is the time at which it will be full again.
 -- KEYS  1 active key  2 organization  3 key's limit  4 organization's limit  [5 document; absent if the id is invalid]
--- ARGV  1 organization's tag  2, 3 key quota and window (seconds)  4, 5 organization quota and window; these defaults
---       apply if the organization has no own limits; then the ETags of the request (12 bytes each), or `*`
+-- ARGV  1 organization's tag  2, 3 key quota and window (seconds)  4, 5 organization quota and window; each pair is the
+--       default if the organization does not set that limit; then the ETags of the request (12 bytes each), or `*`
 -- Returns 401, 403, or a string: status, now, key quota, window, remaining, full in, organization quota, window,
 --         remaining, full in, wait, violated, charged (`<I2I8I4I4I4I8I4I4I4I8I8BB`), then the value: the whole value
 --         for 200, its first 34 bytes for 304, otherwise nothing. Times are in microseconds, windows in seconds.

@@ -7,14 +7,14 @@ from devstack.interrupt import ended_by_signals
 
 
 def main() -> int:
-    """The exit status: 0 after Ctrl-C or SIGTERM, 1 where something broke, 2 where it was called wrongly."""
+    """Returns the exit status: 0 after Ctrl-C or SIGTERM, 1 after a failure, 2 for invalid arguments or settings."""
     started, status = time.monotonic(), 0
     with ended_by_signals():
-        # Importing all that is needed takes a while in which Ctrl-C may come, and counts as a part of the start.
+        # The imports take a moment. Ctrl-C must work during that time, and it counts as part of the start.
         from devstack.run import run  # noqa: PLC0415
 
         status = run(started)
-    return status  # noqa: RET504 - where a signal ended it, `run` returned nothing
+    return status  # noqa: RET504 - if a signal ended `run`, it returned nothing
 
 
 if __name__ == "__main__":

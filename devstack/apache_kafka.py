@@ -1,6 +1,6 @@
-"""Apache Kafka from its jars: KRaft, broker and controller in one process a node, on loopback.
+"""Apache Kafka from its jars, on loopback. It uses KRaft; each node is one process, both broker and controller.
 
-directory/1/server.properties   node 1, and so on; node ids start at 1, indexes of methods at 0
+directory/1/server.properties   node 1, and so on; node ids start at 1, the indexes that methods take at 0
 directory/1/data                its storage
 directory/1/kafka.log           warnings and errors
 """
@@ -20,7 +20,7 @@ _FORMAT_TIMEOUT_SECONDS = 180.0
 _REPLICAS = 3
 _CLUSTER_ID = "TGVhZHZpZXdMZWFkdmlldw"
 
-# A broker here lives for minutes: the second compiler and a parallel collector only cost start-up time.
+# A broker runs only for minutes here: the second compiler and a parallel collector would only delay its start.
 _JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xshare:auto")
 _LOG_OPTIONS = (
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
@@ -41,7 +41,7 @@ class _Node(NamedTuple):
 
 
 class ApacheKafka:
-    """A cluster of one or three nodes. `start` it; all nodes serve when that returns. A context manager."""
+    """A cluster of one or three nodes. When `start` returns, all nodes serve. A context manager that stops them."""
 
     def __init__(self, nodes: Sequence[_Node], jars: Path) -> None:
         self._nodes = nodes
@@ -50,7 +50,7 @@ class ApacheKafka:
 
     @classmethod
     def start(cls, directory: Path, nodes: int = 1) -> Self:
-        """Formats storage below `directory` and starts. Fetches the jars where they are not cached yet.
+        """Format the storage below `directory` and start the nodes. Fetches the jars if they are not cached yet.
 
         Raises KafkaJarsMissing, ServerFailed, TimeoutError.
         """
@@ -75,40 +75,40 @@ class ApacheKafka:
         return [child.pid for child in self._children]
 
     def check_running(self) -> None:
-        """Raises ServerFailed where a node has ended."""
+        """Raises ServerFailed if a node has ended."""
         for child in self._children:
             child.check_running()
 
     def create_topic(self, name: str, partitions: int = 4, *, compacted: bool = True) -> None:
-        """Creates the topic with a replica on each of up to three nodes; an existing one stays as it is."""
+        """Create the topic, with a replica on each of up to three nodes. An existing topic is not changed."""
         replicas = min(_REPLICAS, len(self._nodes))
         topics.create_topic(self.bootstrap_servers, name, partitions, replicas=replicas, compacted=compacted)
 
     def stop(self) -> None:
-        """Ends every node. Nothing of the storage is meant to be used after."""
+        """Kill every node. The storage must not be used afterwards."""
         for child in self._children:
             child.kill()
 
     def kill(self, index: int) -> None:
-        """SIGKILL to one node."""
+        """Send SIGKILL to one node."""
         self._children[index].kill()
 
     def pause(self, index: int) -> None:
-        """SIGSTOP to one node: connections stay open and nothing answers."""
+        """Send SIGSTOP to one node: its connections stay open, but it does not respond."""
         self._children[index].pause()
 
     def resume(self, index: int) -> None:
-        """SIGCONT to one node."""
+        """Send SIGCONT to one node."""
         self._children[index].resume()
 
     def restart(self, index: int) -> None:
-        """Shuts one node down where it runs, starts it again on its storage, waits until it serves."""
+        """Stop one node if it runs, start it again with its storage, and wait until it serves."""
         self._children[index].stop()
         self._children[index] = self._launch(self._nodes[index])
         self.wait_until_serving(index)
 
     def wait_until_serving(self, index: int) -> None:
-        """Until the node answers and counts itself among the brokers of the cluster."""
+        """Wait until the node responds and lists itself among the brokers of the cluster. Raises TimeoutError."""
         node = self._nodes[index]
         wait_until(lambda: self._serves(index), f"Kafka node {node.id} serves", _READY_TIMEOUT_SECONDS)
 
@@ -137,7 +137,7 @@ def _java(jars: Path, main_class: str, *arguments: str) -> list[str]:
 
 
 def _format(nodes: Sequence[_Node], jars: Path) -> None:
-    """Writes each node's properties and formats its storage, all at the same time."""
+    """Write the properties of each node and format its storage, all nodes at the same time."""
     formatters = []
     for node in nodes:
         node.directory.mkdir(parents=True, exist_ok=True)
@@ -176,7 +176,7 @@ def _properties(node: _Node, nodes: Sequence[_Node]) -> str:
             "transaction.state.log.replication.factor": replicas,
             "transaction.state.log.min.isr": max(1, replicas - 1),
             "share.coordinator.state.topic.replication.factor": replicas,
-            # A killed or paused node is missed soon.
+            # Detect soon that a node was killed or paused.
             "broker.session.timeout.ms": 3_000,
             "broker.heartbeat.interval.ms": 500,
             "controller.quorum.election.timeout.ms": 500,

@@ -5,54 +5,54 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-DESCRIPTION = """Runs Leadview with sample data that keeps changing, on embedded Redis and Kafka: nothing has to be
-installed or set up. Prints a base URL, a key and curl lines. Ctrl-C ends everything and leaves nothing behind."""
+DESCRIPTION = """Runs Leadview with sample data that keeps changing, on an embedded Redis and Kafka: nothing has to be
+installed or set up. Prints a base URL, an API key and curl commands. Ctrl-C ends everything and removes all files."""
 
-EPILOG = """The settings of Leadview (LEADVIEW_…, see the README) reach the projector and the API, but where they
-listen and which servers they use is said here: a LEADVIEW_REDIS_URL in your environment never makes this write
-sample data to your Redis. From make: make run ARGS="--rate 50 --leads 2000" """
+EPILOG = """The projector and the API use the settings in your environment (LEADVIEW_…, see the README), but their port
+and their servers are chosen with these options. LEADVIEW_REDIS_URL in your environment has no effect, so that no sample
+data is written to your Redis by accident. With make: make run ARGS="--rate 50 --leads 2000" """
 
 MOST_LEADS = 20_000
-"""The embedded Kafka keeps 5 MB of each partition: more leads might be dropped before they are read."""
+"""The embedded Kafka keeps 5 MB of each partition. More leads might be dropped before they are read."""
 
 
 class Arguments(Struct, frozen=True, kw_only=True):
-    """What was asked for."""
+    """The parsed command line."""
 
     redis_url: str | None = None
     kafka: str | None = None
     apache_kafka: bool = False
     port: int | None = None
-    """0 is any free one."""
+    """0 means any free port; None means the port of the settings."""
     rate: float = 3.0
     leads: int = 200
     live: bool = True
 
     @property
     def on_real_servers(self) -> bool:
-        """Data of others may be there, and ours stays."""
+        """Whether the user's own servers are used. They may hold other data, and the sample data remains there."""
         return self.redis_url is not None or self.kafka is not None
 
 
 def parse(words: Sequence[str] | None = None) -> Arguments:
-    """Reads `words`, or the command line. Ends the process where they are wrong, or ask for help."""
+    """Parse `words`, or the command line. Raises SystemExit if they are invalid or ask for help."""
     parser = _parser()
     arguments = Arguments(**vars(parser.parse_args(words)))
     if arguments.leads > MOST_LEADS and not (arguments.kafka or arguments.apache_kafka):
-        parser.error(f"--leads: the embedded Kafka holds no more than {MOST_LEADS}; add --apache-kafka or --kafka")
+        parser.error(f"--leads: the embedded Kafka holds at most {MOST_LEADS}; add --apache-kafka or --kafka")
     return arguments
 
 
 def rate(text: str) -> float:
-    """Changes a second. Raises ValueError."""
+    """Parses the number of changes per second. Raises ValueError."""
     value = float(text)
-    if not 0 <= value <= 10_000:  # also refuses nan
+    if not 0 <= value <= 10_000:  # also rejects nan
         raise ValueError
     return value
 
 
 def leads(text: str) -> int:
-    """How many leads. Raises ValueError."""
+    """Parses the number of leads. Raises ValueError."""
     value = int(text)
     if not 3 <= value <= 10_000_000:
         raise ValueError
@@ -66,19 +66,19 @@ def _port(text: str) -> int:
     return value
 
 
-_port.__name__ = "port"  # argparse names it in its message
+_port.__name__ = "port"  # argparse uses the name in its error message
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m devstack", description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument(
-        "--redis-url", metavar="URL", help="a Redis of yours (redis:// or rediss://); nothing is flushed"
-    )
+    parser.add_argument("--redis-url", metavar="URL", help="use your own Redis; its data is not deleted")
     kafka = parser.add_mutually_exclusive_group()
-    kafka.add_argument("--kafka", metavar="HOST:PORT", help="a Kafka of yours; topics that are missing are created")
+    kafka.add_argument("--kafka", metavar="HOST:PORT", help="use your own Kafka; missing topics are created")
     kafka.add_argument("--apache-kafka", action="store_true", help="start Apache Kafka (needs Java 17; Maven, once)")
-    parser.add_argument("--port", type=_port, help="port of the API: 8000, or a free one where that is taken; 0: any")
-    parser.add_argument("--rate", type=rate, default=3.0, help="changes a second (default: 3)")
-    parser.add_argument("--leads", type=leads, default=200, help="sample leads, from 3 (default: 200)")
+    parser.add_argument(
+        "--port", type=_port, help="port of the API (default: 8000, or a free one if it is in use; 0: any)"
+    )
+    parser.add_argument("--rate", type=rate, default=3.0, help="changes per second (default: 3)")
+    parser.add_argument("--leads", type=leads, default=200, help="number of sample leads, at least 3 (default: 200)")
     parser.add_argument("--no-live", dest="live", action="store_false", help="no live view")
     return parser

@@ -1,4 +1,4 @@
-"""Asking the processes on this machine over HTTP, past any proxy."""
+"""HTTP requests to the processes on this machine, without any proxy."""
 
 import http.client
 from typing import NamedTuple
@@ -7,7 +7,7 @@ _TIMEOUT_SECONDS = 2.0
 
 
 class Reply(NamedTuple):
-    """`status` is 0 where there was no answer, with the reason as `body`."""
+    """A response. If there was none, `status` is 0 and `body` is the reason."""
 
     status: int
     etag: str
@@ -15,7 +15,7 @@ class Reply(NamedTuple):
 
 
 def ask(host: str, port: int, path: str, key: str | None = None) -> Reply:
-    """GET, with an API key where one is given. Raises nothing."""
+    """Send a GET request, with an API key if one is given. It never raises an error."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_SECONDS)
     try:

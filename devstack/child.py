@@ -1,4 +1,4 @@
-"""A server running as a child process: signals, log, and an end with its parent."""
+"""A server as a child process: signals, log, and the guarantee that it ends with its parent."""
 
 import signal
 import subprocess
@@ -14,16 +14,17 @@ _LOG_TAIL_BYTES = 4_000
 
 
 class ServerFailed(RuntimeError):
-    """A server ended by itself or did not become ready. Carries the end of its log."""
+    """A server ended by itself or did not become ready. The message contains the end of its log."""
 
 
 class Child:
-    """One process. Its output is appended to `log`; with `piped`, standard input and output are the caller's.
+    """One process. Its output is appended to `log`. With `piped`, the caller reads and writes its standard streams.
 
-    `directory` is where it runs, else where we do; `environment` is all of its variables, else it gets ours.
+    `directory` is its working directory, and `environment` contains all of its variables. By default, both are those of
+    this process.
 
-    It runs in a session of its own, so that Ctrl-C in the terminal reaches the parent alone, which then stops
-    its servers in the right order.
+    It runs in its own session, so that Ctrl-C in the terminal reaches only the parent, which then stops its servers in
+    the right order.
     """
 
     def __init__(
@@ -55,52 +56,52 @@ class Child:
 
     @property
     def running(self) -> bool:
-        """False once the process has ended. A paused one is running."""
+        """Whether the process has not ended. A paused process is running."""
         if self._process.returncode is None and self._process.poll() is not None:
             leash().release(self.pid)
         return self._process.returncode is None
 
     @property
     def pipes(self) -> tuple[IO[bytes], IO[bytes]]:
-        """Standard input and output of a `piped` child."""
+        """Standard input and output of a `piped` child. Raises ValueError for other children."""
         if self._process.stdin is None or self._process.stdout is None:
             raise ValueError("this child was started without pipes")
         return self._process.stdin, self._process.stdout
 
     def stop(self, timeout: float = STOP_TIMEOUT_SECONDS) -> None:
-        """SIGTERM, then SIGKILL after `timeout` seconds. Does nothing where it has ended already."""
+        """Send SIGTERM, then SIGKILL after `timeout` seconds. Does nothing if the process has already ended."""
         if self.running:
             self._process.terminate()
-            self.resume()  # a paused process acts on no other signal
+            self.resume()  # a paused process handles no other signal
         self._end(timeout)
 
     def kill(self) -> None:
-        """SIGKILL, as a crash would. Returns when the process is gone."""
+        """Send SIGKILL, as in a crash. Returns when the process has ended."""
         if self.running:
             self._process.kill()
         self._end(STOP_TIMEOUT_SECONDS)
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open and nothing answers."""
+        """Send SIGSTOP: connections stay open, but the process does not respond."""
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         self._process.send_signal(signal.SIGCONT)
 
     def wait(self, timeout: float) -> int:
-        """The exit status. Raises subprocess.TimeoutExpired after `timeout` seconds."""
+        """Wait for the end. Returns the exit status. Raises subprocess.TimeoutExpired after `timeout` seconds."""
         status = self._process.wait(timeout)
         leash().release(self.pid)
         return status
 
     def check_running(self) -> None:
-        """Raises ServerFailed where the process has ended."""
+        """Raises ServerFailed if the process has ended."""
         if not self.running:
             raise self.failure(f"ended with status {self._process.returncode}")
 
     def failure(self, what: str) -> ServerFailed:
-        """An error to raise, with the end of the log."""
+        """Returns an error to raise. Its message contains the end of the log."""
         tail = self.log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
         return ServerFailed(f"{self._process.args!r} {what}\n{tail}")
 

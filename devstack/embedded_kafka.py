@@ -1,17 +1,16 @@
-"""Kafka for machines with nothing but Python: librdkafka's mock cluster in a process of its own.
+"""Kafka for machines that have only Python: librdkafka's mock cluster in its own process.
 
-It speaks Kafka's protocol to any client on loopback and keeps everything in memory. It is enough to try
-Leadview, and it is not Kafka. What it does not have:
+It implements Kafka's protocol on loopback and keeps everything in memory. It suffices to try Leadview, but it is not
+Kafka. It does not have:
 
-- Groups of several members: followers that sync after the leader are refused. One member a group works.
-- Retention by anything but size: a partition keeps its newest 5 MB (or 100,000 batches) and drops older ones.
-  No compaction.
-- Admin calls (create topics, describe groups or configurations), offsets by time. A topic asked for by name
-  is created with four partitions.
-- A restart that keeps records.
+- Groups of several members: followers that sync after the leader are rejected. A group with one member works.
+- Retention by time, and compaction: a partition keeps its newest 5 MB (or 100,000 batches).
+- Admin requests (create topics, describe groups or configurations) and offsets by time. A client that asks for a topic
+  creates it with four partitions.
+- Records that survive a restart.
 
-`python -m devstack.embedded_kafka` prints the address, then reads lines `<topic> <partitions>` from standard
-input, answers each with `ok` or a reason, and ends when the input ends: so it dies with its parent.
+`python -m devstack.embedded_kafka` prints its address, then reads lines `<topic> <partitions>` from standard input and
+answers each with `ok` or a reason. It ends when the input ends, and so with its parent.
 """
 
 import sys
@@ -25,7 +24,7 @@ _ROOT = Path(__file__).parents[1]
 
 
 class EmbeddedKafka:
-    """The process. `start` it; it serves when that returns. A context manager that stops it."""
+    """The process. When `start` returns, it serves. A context manager that stops it."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -35,7 +34,7 @@ class EmbeddedKafka:
 
     @classmethod
     def start(cls, directory: Path) -> Self:
-        """Starts it; its log goes to `directory`. Raises ServerFailed."""
+        """Start the process. Its log is in `directory`. Raises ServerFailed."""
         return cls(directory)
 
     @property
@@ -43,11 +42,11 @@ class EmbeddedKafka:
         return self._child.pid
 
     def check_running(self) -> None:
-        """Raises ServerFailed where the process has ended."""
+        """Raises ServerFailed if the process has ended."""
         self._child.check_running()
 
     def create_topic(self, name: str, partitions: int = 4) -> None:
-        """Creates the topic. Raises ValueError, also where it exists."""
+        """Create the topic. Raises ValueError, also if the topic exists."""
         requests, _ = self._child.pipes
         requests.write(f"{name} {partitions}\n".encode())
         requests.flush()
@@ -56,7 +55,7 @@ class EmbeddedKafka:
             raise ValueError(answer)
 
     def stop(self) -> None:
-        """Ends it. Its records are gone."""
+        """Stop the process. Its records are lost."""
         self._child.stop()
 
     def __enter__(self) -> Self:
@@ -70,12 +69,12 @@ class EmbeddedKafka:
         line = output.readline()
         if not line:
             self._child.stop()
-            raise self._child.failure("ended without an answer")
+            raise self._child.failure("ended without a reply")
         return line.decode().strip()
 
 
 def serve() -> None:
-    """Runs the cluster until standard input ends."""
+    """Run the cluster until standard input ends."""
     cluster = MockCluster()
     print(cluster.bootstrap_servers, flush=True)
     for line in sys.stdin:

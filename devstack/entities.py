@@ -1,4 +1,4 @@
-"""Leads and contacts of the sample data as values: new ones, and what becomes of them. No state but the random one."""
+"""Creates and changes leads and contacts of the sample data. These are pure functions, except for `random`."""
 
 from datetime import datetime
 from random import Random
@@ -66,7 +66,7 @@ def new_lead(random: Random, place: Place, contact: events.Contact, time: dateti
 def new_api_key(
     random: Random, organization_id: str, name: str, key: str, time: datetime, *, revoked: bool = False
 ) -> events.ApiKey:
-    """The record of `key`, of which it holds the hash alone."""
+    """Returns the entity of `key`. It contains only the hash of the key."""
     return events.ApiKey(
         id=uuid(random),
         organization_id=organization_id,
@@ -79,20 +79,20 @@ def new_api_key(
 
 
 def worked_on(random: Random, place: Place, lead: events.Lead, time: datetime) -> events.Lead:
-    """A new lead as it may look at some later `time`: in any stage, with all that belongs to it."""
+    """Returns a new lead as it may be at a later `time`: in any stage, with the fields that belong to that stage."""
     for _ in range(random.randrange(5)):
         lead = advanced(random, place, lead, time)
     return touched(random, lead, time, archived_at=time) if random.random() < 0.08 else lead
 
 
 def touched(random: Random, entity: E, time: datetime, **changes: Any) -> E:
-    """`entity` with `changes`. Its version grows, sometimes by more than one."""
+    """Returns `entity` with `changes` and a higher version, sometimes higher by more than one."""
     version = entity.version + random.choice((1, 1, 1, 4))
     return replace(entity, version=version, updated_at=max(time, entity.updated_at), **changes)
 
 
 def advanced(random: Random, place: Place, lead: events.Lead, time: datetime) -> events.Lead:
-    """The lead in a stage that may follow its own, or with another note."""
+    """Returns the lead in a stage that may follow its present one, or with another note or task."""
     if not _NEXT[lead.stage] or random.random() < 0.4:
         return noted(random, lead, time)
     stage = random.choice(_NEXT[lead.stage])
@@ -109,7 +109,7 @@ def advanced(random: Random, place: Place, lead: events.Lead, time: datetime) ->
 
 
 def noted(random: Random, lead: events.Lead, time: datetime) -> events.Lead:
-    """With one note more, or a task, and sometimes another tag."""
+    """Returns the lead with one more note or task, and sometimes another tag."""
     counts = _more(lead, notes=1) if random.random() < 0.8 else _more(lead, tasks=1)
     tags = lead.tags or []
     if random.random() < 0.15:
@@ -118,7 +118,7 @@ def noted(random: Random, lead: events.Lead, time: datetime) -> events.Lead:
 
 
 def edited(random: Random, contact: events.Contact, time: datetime) -> events.Contact:
-    """With another number or family name, which its leads show, or other custom fields, which they do not."""
+    """Returns the contact with another phone number or family name (in its summary) or other custom fields."""
     changes: tuple[dict[str, Any], ...] = (
         {"phone": people.phone(random)},
         {"last_name": people.person(random).last_name},

@@ -1,4 +1,4 @@
-"""What ends `make run` early, told to a person."""
+"""The error that ends `make run`, with a message for the user."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -7,11 +7,11 @@ _LINES = 15
 
 
 class StackFailed(Exception):
-    """Leadview could not be started, or broke. The message says what happened and what to do."""
+    """Leadview could not be started, or a part of it failed. The message says what happened and what to do."""
 
 
 def with_logs(message: str, logs: Iterable[Path]) -> StackFailed:
-    """An error that shows the last lines of logs."""
+    """Returns an error whose message contains the last lines of these logs."""
     return StackFailed("\n\n".join([message, *(_tail(log) for log in logs)]))
 
 

@@ -1,4 +1,4 @@
-"""The numbers of the live view, from what the metrics ports of projector and API say (Prometheus text). Pure."""
+"""The figures of the live view, from the metrics of the projector and the API in the Prometheus text format. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -11,19 +11,19 @@ _HEALTH = ("healthz", "readyz")
 
 
 class Figures(Struct, frozen=True, kw_only=True):
-    """What both processes had counted at one moment."""
+    """The counts of both processes at one moment."""
 
     at: float
-    """On the clock of the one who asked, in seconds."""
+    """Seconds on the clock of the caller."""
     records: dict[str, int]
-    """Records by what became of them: written, stale, dropped, dead."""
+    """Records by result: written, stale, dropped, dead."""
     lag: int
     dead_letters: int
     freshness_seconds: float
-    """Summed over `freshness_batches`."""
+    """The sum over `freshness_batches`."""
     freshness_batches: int
     answers: dict[str, int]
-    """Answers of the API by status, without those to questions after its health."""
+    """Responses of the API by status, without health checks."""
 
     @property
     def seen(self) -> int:
@@ -39,18 +39,18 @@ class Figures(Struct, frozen=True, kw_only=True):
 
 
 class Rates(Struct, frozen=True, kw_only=True):
-    """What happened between two moments."""
+    """The rates between two moments."""
 
     applied: float
-    """Records a second."""
+    """Records per second."""
     answered: float
-    """Answers a second."""
+    """Responses per second."""
     freshness: float | None
-    """Mean seconds from an event to its visible document; None where there was none."""
+    """Mean seconds from an event to its visible document; None if nothing was applied."""
 
 
 def read(projector: str, api: str, at: float) -> Figures:
-    """The figures in the texts of both metrics ports."""
+    """Returns the figures in the texts of both metrics ports, read at the time `at`."""
     samples = [*_samples(projector), *_samples(api)]
     return Figures(
         at=at,
@@ -68,7 +68,7 @@ def read(projector: str, api: str, at: float) -> Figures:
 
 
 def rates(before: Figures, after: Figures) -> Rates:
-    """Between two figures; zeros where no time has passed."""
+    """Returns the rates between two figures; zeros if no time has passed."""
     seconds = after.at - before.at
     batches = after.freshness_batches - before.freshness_batches
     return Rates(

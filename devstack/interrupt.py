@@ -1,7 +1,7 @@
-"""Ctrl-C, SIGTERM and a closed terminal, as one exception: once, so that the way out is not cut off again.
+"""Turns Ctrl-C, SIGTERM and a closed terminal into one exception. Later signals do not interrupt the shutdown.
 
-An exception out of a signal handler can be lost: in a finalizer or a callback Python prints and forgets it. So it is
-noted as well, and `check` raises it again.
+The exception of a signal handler can be lost: in a finalizer or a callback, Python only prints it. So the signal is
+recorded as well, and `check` raises the exception again.
 """
 
 import signal
@@ -13,11 +13,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(KeyboardInterrupt):
-    """Someone wants this to end."""
+    """A signal asked this process to end."""
 
 
 class _Noted:
-    """That a signal came, and how many `uninterrupted` the main thread is in."""
+    """Whether a signal was received, and how many `uninterrupted` blocks the main thread is in."""
 
     wanted = False
     depth = 0
@@ -25,7 +25,7 @@ class _Noted:
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Inside, the first signal raises Interrupted; later ones do nothing. Ending is not a failure: it is swallowed."""
+    """Inside, the first signal raises Interrupted, which ends the block without an error. Later ones do nothing."""
     for number in _SIGNALS:
         signal.signal(number, _raise)
     try:
@@ -38,8 +38,8 @@ def ended_by_signals() -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Inside, a signal waits until the end: else a process that was just started might be known to nobody."""
-    if threading.current_thread() is not threading.main_thread():  # signals come to the main thread only
+    """Delay a signal until the end of the block. Otherwise a process that was just started might not be recorded."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread handles signals
         yield
         return
     _Noted.depth += 1
@@ -51,7 +51,7 @@ def uninterrupted() -> Iterator[None]:
 
 
 def check() -> None:
-    """Raises Interrupted where a signal came before."""
+    """Raises Interrupted if a signal was received."""
     if _Noted.wanted and not _Noted.depth:
         raise Interrupted
 

@@ -1,7 +1,7 @@
-"""The jars of Apache Kafka: fetched once with Maven into a cache directory, then only read.
+"""The jars of Apache Kafka. Maven fetches them once into a cache directory.
 
-The cache is `~/.cache/leadview/kafka-<version>` or `LEADVIEW_TEST_KAFKA_CACHE`. It holds a copy of the pom it
-was made from; another pom in the repository makes it anew.
+The cache is `~/.cache/leadview/kafka-<version>` or `LEADVIEW_TEST_KAFKA_CACHE`. It contains a copy of the POM
+that it was made from. If the POM in the repository differs, the jars are fetched again.
 """
 
 import os
@@ -18,17 +18,17 @@ _JAVA_TIMEOUT_SECONDS = 30
 
 
 class KafkaJarsMissing(RuntimeError):
-    """Java is not there, or the jars are not and cannot be fetched."""
+    """Java is missing, or the jars are missing and cannot be fetched."""
 
 
 def cache_directory() -> Path:
-    """Where the jars are or will be."""
+    """Returns the directory in which the jars are or will be."""
     chosen = os.environ.get("LEADVIEW_TEST_KAFKA_CACHE")
     return Path(chosen) if chosen else Path.home() / ".cache" / "leadview" / f"kafka-{_version()}"
 
 
 def why_unavailable() -> str | None:
-    """What this machine lacks to run Apache Kafka; None where nothing does. Fetches nothing."""
+    """Returns why this machine cannot run Apache Kafka; None if it can. Fetches nothing."""
     java = shutil.which("java")
     if java is None or _java_version(java) < OLDEST_JAVA:
         return f"Apache Kafka needs Java {OLDEST_JAVA} or newer on PATH"
@@ -38,7 +38,7 @@ def why_unavailable() -> str | None:
 
 
 def kafka_jars() -> Path:
-    """The directory of the jars, after fetching them where need be. Raises KafkaJarsMissing."""
+    """Returns the directory of the jars. Fetches them if necessary. Raises KafkaJarsMissing."""
     reason = why_unavailable()
     if reason is not None:
         raise KafkaJarsMissing(reason)
@@ -51,12 +51,12 @@ def kafka_jars() -> Path:
 def _version() -> str:
     found = re.search(r"<kafka\.version>(.+?)</kafka\.version>", POM.read_text())
     if found is None:
-        raise KafkaJarsMissing(f"{POM} names no kafka.version")
+        raise KafkaJarsMissing(f"{POM} does not contain kafka.version")
     return found[1]
 
 
 def _java_version(java: str) -> int:
-    answer = subprocess.run(  # -version prints to standard error
+    answer = subprocess.run(  # java -version prints to standard error
         [java, "-version"], capture_output=True, text=True, check=False, timeout=_JAVA_TIMEOUT_SECONDS
     )
     found = re.search(r'version "(\d+)', answer.stderr)
@@ -69,7 +69,7 @@ def _is_complete(cache: Path) -> bool:
 
 
 def _fetch(cache: Path) -> None:
-    """Fills a directory beside `cache` and renames it: no other process ever sees half of it."""
+    """Fill a directory next to `cache` and rename it, so that no other process sees an incomplete cache."""
     cache.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="kafka-", dir=cache.parent) as scratch:
         jars = Path(scratch) / "jars"
@@ -79,7 +79,7 @@ def _fetch(cache: Path) -> None:
         try:
             jars.rename(cache)
         except OSError:
-            if not _is_complete(cache):  # else another process was first
+            if not _is_complete(cache):  # otherwise another process was first
                 raise
 
 

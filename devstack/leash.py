@@ -1,10 +1,10 @@
-"""Kills our child processes, and theirs, when this process ends, however it ends, SIGKILL included.
+"""Kills the child processes of this process, and their children, when it ends for any reason, even by SIGKILL.
 
-    this process ──pipe──► watcher: reads "+pid" and "-pid"; at the end of the pipe kills what is left
+    this process ──pipe──► watcher: reads "+pid" and "-pid"; at the end of the pipe, it kills the rest
 
-The kernel closes the pipe with its last writer, so there is no way to end without the watcher noticing. This
-was chosen over PR_SET_PDEATHSIG, which exists on Linux only, needs `preexec_fn` (unsafe beside threads), and
-fires when the *thread* that started the child ends.
+The kernel closes the pipe with its last writer, so the watcher always notices the end. PR_SET_PDEATHSIG was not chosen,
+because it exists only on Linux, needs `preexec_fn` (unsafe with threads), and takes effect when the *thread* that
+started the child ends.
 """
 
 import atexit
@@ -18,10 +18,10 @@ from typing import IO
 
 
 class Leash:
-    """The watcher's end in this process. Use `leash()`: one watcher serves all children."""
+    """The connection to the watcher. Use `leash()`, because one watcher serves all children."""
 
     def __init__(self) -> None:
-        # Its own session: Ctrl-C in a terminal goes to a whole group, and the watcher must outlive it.
+        # Its own session, because Ctrl-C in a terminal reaches the whole group, and the watcher must survive it.
         self._watcher = subprocess.Popen(
             [sys.executable, "-I", "-S", __file__],
             stdin=subprocess.PIPE,
@@ -31,32 +31,32 @@ class Leash:
         )
         assert self._watcher.stdin is not None  # noqa: S101 - for mypy: PIPE was asked for
         self._pipe: IO[str] = self._watcher.stdin
-        atexit.register(self._let_go)
+        atexit.register(self._close)
 
     def hold(self, pid: int) -> None:
         self._write(f"+{pid}\n")
 
     def release(self, pid: int) -> None:
-        """Call as soon as the child was waited for: from then on its id may belong to another process."""
+        """Call this as soon as the child was waited for, because its id may then belong to another process."""
         self._write(f"-{pid}\n")
 
     def _write(self, line: str) -> None:
         self._pipe.write(line)
         self._pipe.flush()
 
-    def _let_go(self) -> None:
+    def _close(self) -> None:
         self._pipe.close()
         self._watcher.wait()
 
 
 @cache
 def leash() -> Leash:
-    """The leash of this process."""
+    """Returns the leash of this process."""
     return Leash()
 
 
 def held_at_end(lines: Iterable[str]) -> set[int]:
-    """The ids that `lines` put on the leash and did not release."""
+    """Returns the process ids that `lines` hold and do not release."""
     held: set[int] = set()
     for line in lines:
         pid = int(line[1:])
@@ -68,11 +68,11 @@ def held_at_end(lines: Iterable[str]) -> set[int]:
 
 
 def watch(lines: Iterable[str]) -> None:
-    """Reads until the parent is gone, then kills what it left behind."""
+    """Read until the parent has ended, then kill the processes that it still held."""
     for pid in held_at_end(lines):
         try:
-            os.killpg(pid, signal.SIGKILL)  # each leads a group of its own, in which it may have workers
-        except (ProcessLookupError, PermissionError):  # macOS says the latter of one that is dead
+            os.killpg(pid, signal.SIGKILL)  # each child leads its own group, which may contain workers
+        except (ProcessLookupError, PermissionError):  # macOS raises the latter if the process has ended
             continue
 
 

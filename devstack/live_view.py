@@ -1,4 +1,4 @@
-"""What Leadview does right now: a small table refreshed in place on a terminal, a line every few seconds elsewhere."""
+"""Shows what Leadview does: a small table refreshed in place on a terminal, otherwise a line every few seconds."""
 
 import sys
 import time
@@ -22,20 +22,20 @@ _WINDOW_SECONDS = 5.0
 
 
 class View(Protocol):
-    """Shows figures; called about once a second."""
+    """Shows figures. `show` is called about once per second."""
 
     def show(self, figures: Figures, now: Rates) -> None: ...
 
 
 class Meter:
-    """Asks both metrics ports, and remembers enough to tell rates of the last seconds."""
+    """Reads both metrics ports, and computes rates over the last seconds."""
 
     def __init__(self, projector_port: int, api_port: int) -> None:
         self._ports = (projector_port, api_port)
         self._seen: deque[Figures] = deque()
 
     def take(self) -> tuple[Figures, Rates] | None:
-        """None where one of them does not answer in time."""
+        """Returns the present figures and rates; None if a metrics port does not respond in time."""
         replies = [ask("127.0.0.1", port, "/metrics") for port in self._ports]
         if any(reply.status != 200 for reply in replies):
             return None
@@ -48,7 +48,7 @@ class Meter:
 
 @contextmanager
 def live_view(base_url: str) -> Iterator[View]:
-    """The view that fits standard output."""
+    """Yields the view that suits standard output."""
     console = Console(highlight=False)
     if not console.is_terminal:
         yield LineView(sys.stdout)
@@ -58,7 +58,7 @@ def live_view(base_url: str) -> Iterator[View]:
 
 
 class TableView:
-    """A table in place."""
+    """A table that is refreshed in place."""
 
     def __init__(self, live: Live, base_url: str) -> None:
         self._live = live
@@ -70,7 +70,7 @@ class TableView:
         panel = Panel(
             table(figures, now),
             title=f"Leadview at {self._base_url}",
-            subtitle=f"{running}, Ctrl-C ends it",
+            subtitle=f"{running}, stop with Ctrl-C",
             title_align="left",
             subtitle_align="left",
             expand=False,
@@ -80,7 +80,7 @@ class TableView:
 
 
 class LineView:
-    """A line now and then."""
+    """A line every few seconds."""
 
     def __init__(self, output: TextIO) -> None:
         self._output = output
@@ -94,7 +94,7 @@ class LineView:
 
 
 def table(figures: Figures, now: Rates) -> Table:
-    """Four rows: what, how many, and more about it."""
+    """Returns a table of four rows: name, number, details."""
     grid = Table.grid(padding=(0, 3))
     grid.add_column(style="bold")
     grid.add_column(justify="right", min_width=9)
@@ -108,7 +108,7 @@ def table(figures: Figures, now: Rates) -> Table:
 
 
 def line(figures: Figures, now: Rates) -> str:
-    """The same in one line."""
+    """Returns the same figures in one line."""
     bad = f"  dead letters {figures.dead_letters}" if figures.dead_letters else ""
     return (
         f"applied {figures.applied} ({now.applied:.1f}/s)  lag {figures.lag}  freshness {_freshness(now)}  "

@@ -1,7 +1,7 @@
-"""librdkafka's mock cluster, by the C library inside the package confluent_kafka.
+"""librdkafka's mock cluster, called in the C library inside the package confluent_kafka.
 
-The package itself offers it as a setting (`test.mock.num.brokers`), but then a topic has always four
-partitions and the first member of a group waits three seconds. Only the C functions change that.
+The package offers it as a setting (`test.mock.num.brokers`), but then every topic has four partitions and the first
+member of a group waits three seconds. Only the C functions can change that.
 """
 
 import ctypes
@@ -17,17 +17,17 @@ _GROUP_DELAY_MILLISECONDS = 100
 
 
 class MockClusterFailed(RuntimeError):
-    """librdkafka is not to be found, or refused."""
+    """librdkafka was not found, or a call of it failed."""
 
 
 class MockCluster:
-    """A broker of this very process, listening on loopback until the process ends."""
+    """A broker in this process. It listens on loopback until the process ends."""
 
     def __init__(self, brokers: int = 1) -> None:
         self._library = _load()
         self._cluster = self._library.rd_kafka_mock_cluster_new(_client(self._library), brokers)
         if not self._cluster:
-            raise MockClusterFailed("librdkafka made no mock cluster")
+            raise MockClusterFailed("librdkafka could not create a mock cluster")
         self._library.rd_kafka_mock_group_initial_rebalance_delay_ms(self._cluster, _GROUP_DELAY_MILLISECONDS)
 
     @property
@@ -36,7 +36,7 @@ class MockCluster:
         return address.decode()
 
     def create_topic(self, name: str, partitions: int) -> None:
-        """Raises MockClusterFailed, also where the topic exists."""
+        """Create the topic. Raises MockClusterFailed, also if the topic exists."""
         error = self._library.rd_kafka_mock_topic_create(self._cluster, name.encode(), partitions, _REPLICAS)
         if error:
             raise MockClusterFailed(f"topic {name}: {self._library.rd_kafka_err2str(error).decode()}")
@@ -61,7 +61,7 @@ def _load() -> ctypes.CDLL:
 
 
 def _library_path() -> str:
-    """Where wheels for Linux, macOS and Windows keep it; else the system's."""
+    """Returns the library inside the wheel (Linux, macOS or Windows); otherwise that of the system."""
     package = Path(confluent_kafka.__file__).parent
     for folder in (package.with_name("confluent_kafka.libs"), package / ".dylibs"):
         for path in sorted(folder.glob("*rdkafka*")):
@@ -69,12 +69,12 @@ def _library_path() -> str:
                 return str(path)
     path_of_system = find_library("rdkafka")
     if path_of_system is None:
-        raise MockClusterFailed("no librdkafka, neither in the package confluent_kafka nor on this system")
+        raise MockClusterFailed("there is no librdkafka in the package confluent_kafka or on this system")
     return path_of_system
 
 
 def _client(library: ctypes.CDLL) -> int:
-    """A producer, which librdkafka wants as the owner of a mock cluster."""
+    """Returns a producer, which librdkafka requires as the owner of a mock cluster."""
     reason = ctypes.create_string_buffer(_ERROR_SIZE)
     configuration = library.rd_kafka_conf_new()
     library.rd_kafka_conf_set(configuration, b"log_level", b"3", reason, _ERROR_SIZE)

@@ -1,4 +1,4 @@
-"""What the customers of the sample data ask for: events at places, quotes, and how they found the venue."""
+"""The inquiries in the sample data: events at places, quotes, and how the customers found the venue."""
 
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
@@ -11,7 +11,7 @@ from schemas.fields import CustomFieldValue
 
 
 class Place(NamedTuple):
-    """Where an organization is at home. `offset_hours` is that of standard time: near enough for samples."""
+    """The location of an organization. `offset_hours` is that of standard time, which is exact enough for samples."""
 
     zone_name: str
     offset_hours: float
@@ -35,7 +35,7 @@ PLACES = (
 )
 TAGS = ("HOT_LEAD", "VIP", "RETURNING", "NEEDS_CALL", "OUTDOOR", "BIG_BUDGET", "LAST_MINUTE", "très spécial")
 
-# Kind of event: usual guests, hours, and price of a guest in a currency like the euro.
+# By kind of event: usual number of guests, hours, and price per guest in euros.
 _KINDS = {
     "wedding": (120, 10.0, 140),
     "conference": (250, 8.0, 85),
@@ -62,13 +62,13 @@ def kind(random: Random) -> str:
 
 
 def requested_events(random: Random, place: Place, kind: str, now: datetime) -> list[events.RequestedEvent]:
-    """None to three of them, mostly one; times stand in the zone of the place."""
+    """Returns up to three events, usually one. Their times are in the time zone of the place."""
     count = random.choices((0, 1, 2, 3), weights=(1, 6, 2, 1))[0]
     return [_requested(random, place, kind, now) for _ in range(count)]
 
 
 def quote(random: Random, place: Place, kind: str) -> events.Quote:
-    """A total with as many decimals as the currency has."""
+    """Returns a quote. Its total has as many decimal places as the currency."""
     guests, _, price = _KINDS[kind]
     total = Decimal(_WORTH[place.currency]) * price * guests * random.randrange(60, 160) / 100
     cents = Decimal(random.randrange(1000)) / 1000
@@ -81,7 +81,7 @@ def referrer(random: Random) -> str | None:
 
 
 def attribution(random: Random) -> dict[str, Any] | None:
-    """What a web form collected: sometimes nothing, sometimes nested."""
+    """Returns what a web form collected: sometimes nothing, sometimes nested objects."""
     tracked = {
         "utm_source": random.choice(("newsletter", "search", "social")),
         "utm_medium": random.choice(("cpc", "email", "organic")),
@@ -93,7 +93,7 @@ def attribution(random: Random) -> dict[str, Any] | None:
 
 
 def custom_fields(random: Random) -> dict[str, CustomFieldValue]:
-    """Some of a form's fields, one of every kind of value; a cleared one is null, most are not there at all."""
+    """Returns some fields of a form, which have values of every type. A cleared field is null; most are absent."""
     fields: dict[str, CustomFieldValue] = {
         "company": random.choice(("Kite & Anchor", "株式会社みどり", "Fjord ApS", 'The "Old" Mill')),
         "budget": random.randrange(20, 400) * 100,

@@ -1,6 +1,6 @@
-"""People of the sample data: names from everywhere, and addresses and numbers that reach nobody.
+"""The people in the sample data: names from many countries, with mail addresses and phone numbers that do not exist.
 
-Mail goes to the domains that RFC 2606 reserves. Telephone numbers are from ranges that regulators keep for fiction:
+Mail addresses use the domains that RFC 2606 reserves. Phone numbers are from ranges that regulators keep for fiction:
 Ofcom (UK), NANPA 555-01xx (US, Canada), Bundesnetzagentur (Germany), ARCEP (France), PTS (Sweden), ACMA (Australia).
 """
 
@@ -8,7 +8,7 @@ import unicodedata
 from random import Random
 from typing import NamedTuple
 
-# Given and family names of one place: (as written, in Latin letters; None where that is the same but for accents).
+# A name as it is written, and in Latin letters (None if only accents differ).
 _Name = tuple[str, str | None]
 
 
@@ -63,7 +63,7 @@ _PLACES: list[tuple[list[_Name], list[_Name]]] = [
 ]
 
 _DOMAINS = ("example.com", "example.org", "example.net")
-# Where digits are free, `#` stands for one.
+# `#` is replaced by a random digit.
 _PHONES = (
     "+44 20 7946 0###",
     "+44 7700 900###",
@@ -74,19 +74,19 @@ _PHONES = (
     "+46 8 465 004 ##",
     "+61 2 5550 ####",
 )
-# No accent that can be taken off: these letters are written otherwise.
+# Unicode normalization does not decompose these letters.
 _LETTERS = str.maketrans({"ø": "o", "æ": "ae", "ß": "ss", "ł": "l", "đ": "d", "þ": "th", "ð": "d"})
 
 
 def person(random: Random) -> Person:
-    """Someone new. Now and then without an address, a number, or both."""
+    """Returns a new person, sometimes without a mail address, a phone number or both."""
     first, last = (random.choice(names) for names in random.choice(_PLACES))
     email = _email(random, first, last) if random.random() < 0.9 else None
     return Person(first[0], last[0], email, phone(random) if random.random() < 0.8 else None)
 
 
 def phone(random: Random) -> str:
-    """A number that is given to nobody; sometimes as typed with spaces, sometimes without."""
+    """Returns a phone number that nobody has, with or without spaces."""
     number = "".join(str(random.randrange(10)) if sign == "#" else sign for sign in random.choice(_PHONES))
     return number if random.random() < 0.7 else number.replace(" ", "")
 

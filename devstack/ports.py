@@ -3,19 +3,19 @@
 import random
 import socket
 
-# Below the range from which kernels give out ports by themselves: a server that restarts finds its port still
-# free. Redis Cluster adds 10,000 for its bus, and that must be below, too.
+# Below the range from which kernels assign ports, so that the port of a server is still free when it restarts. Redis
+# Cluster adds 10,000 for its bus, and that port must be below the range, too.
 _FIRST, _LAST = 12_000, 22_700
 _CLUSTER_BUS_OFFSET = 10_000
 _ATTEMPTS = 200
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on, nor on the one 10,000 above. Raises OSError."""
+    """Returns a port of 127.0.0.1 that is free, as is the port 10,000 above it. Raises OSError."""
     for port in random.SystemRandom().sample(range(_FIRST, _LAST), _ATTEMPTS):
         if _is_free(port) and _is_free(port + _CLUSTER_BUS_OFFSET):
             return port
-    raise OSError("no free port found on 127.0.0.1")
+    raise OSError("there is no free port on 127.0.0.1")
 
 
 def _is_free(port: int) -> bool:

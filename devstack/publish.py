@@ -1,7 +1,7 @@
-"""`python -m devstack.publish`: sample data that keeps changing, to the Kafka that the settings name.
+"""`python -m devstack.publish`: sends sample data that keeps changing to the Kafka that the settings name.
 
-For stacks that others started (compose.yaml). Each run makes organizations, keys and records of its own, beside those
-of earlier runs; it deletes nothing of theirs.
+It is for a stack that is already running (compose.yaml). Each run creates new organizations, keys and records, and
+deletes nothing of earlier runs.
 """
 
 import argparse
@@ -23,7 +23,7 @@ _CHECK_SECONDS = 1.0
 
 
 def main() -> int:
-    """Publish until a signal. The exit status: 0 then, 1 where Kafka refuses, 2 where it was called wrongly."""
+    """Publish until a signal. Returns the exit status: 0 then, 1 if Kafka fails, 2 for invalid settings."""
     options = _parser().parse_args()
     try:
         settings = load(ProjectorSettings, os.environ)
@@ -44,9 +44,9 @@ def _publish(options: argparse.Namespace, settings: ProjectorSettings) -> None:
     crm = SampleCrm(options.seed, contacts=max(3, options.leads * 3 // 5), leads=options.leads)
     publisher = Publisher(settings)
     publisher.publish(crm.initial())
-    print(f"Sample data is on its way to {options.base_url}.\n", flush=True)
+    print(f"Sample data was sent and will appear at {options.base_url}.\n", flush=True)
     print(
-        greeting(options.base_url, crm.tenants, limits="100 requests in 10 s, unless settings say otherwise"),
+        greeting(options.base_url, crm.tenants, limits="100 requests in 10 s, unless the settings differ"),
         flush=True,
     )
     stop = threading.Event()
@@ -60,7 +60,7 @@ def _publish(options: argparse.Namespace, settings: ProjectorSettings) -> None:
 
 
 def _watch(publisher: Publisher, alive_file: Path | None) -> None:
-    """Touches `alive_file` each time Kafka has taken more, for a health check to look at."""
+    """Touch `alive_file` whenever Kafka has acknowledged more records, for a health check. Raises StackFailed."""
     delivered, pause = 0, threading.Event()
     while True:
         interrupt.check()
@@ -73,18 +73,20 @@ def _watch(publisher: Publisher, alive_file: Path | None) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m devstack.publish", description=__doc__)
-    parser.add_argument("--rate", type=arguments.rate, default=3.0, help="changes a second (default: 3)")
-    parser.add_argument("--leads", type=arguments.leads, default=200, help="sample leads, from 3 (default: 200)")
+    parser.add_argument("--rate", type=arguments.rate, default=3.0, help="changes per second (default: 3)")
+    parser.add_argument(
+        "--leads", type=arguments.leads, default=200, help="number of sample leads, at least 3 (default: 200)"
+    )
     parser.add_argument(
         "--seed",
         type=int,
         default=secrets.randbits(64),
-        help="the same seed makes the same keys, for anyone who knows it (default: a secret one)",
+        help="anyone who knows the seed can compute the API keys (default: a secret seed)",
     )
     parser.add_argument(
-        "--base-url", default="http://127.0.0.1:8000", help="of the API, for the lines that are printed"
+        "--base-url", default="http://127.0.0.1:8000", help="base URL of the API, for the commands that are printed"
     )
-    parser.add_argument("--alive-file", type=Path, help="touched while Kafka takes what is sent")
+    parser.add_argument("--alive-file", type=Path, help="file that is touched whenever Kafka has acknowledged records")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""Sends sample messages to any Kafka."""
+"""Sends sample messages to a Kafka cluster."""
 
 import time
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ _QUEUE_FULL_SECONDS = 0.05
 
 
 def connection(settings: ProjectorSettings) -> dict[str, str | int | float | bool]:
-    """What librdkafka needs to connect, from the projector's settings."""
+    """Returns the options with which librdkafka connects, from the projector's settings."""
     options: dict[str, str | None] = {
         "bootstrap.servers": settings.kafka_bootstrap_servers,
         "security.protocol": settings.kafka_security_protocol,
@@ -43,24 +43,24 @@ def connection(settings: ProjectorSettings) -> dict[str, str | int | float | boo
 
 
 def create_missing_topics(settings: ProjectorSettings) -> list[str]:
-    """Creates what is missing, compacted; what is there stays as it is. Returns what it created. Raises StackFailed."""
+    """Create the topics that do not exist, with compaction. Returns the created topics. Raises StackFailed."""
     client = AdminClient(connection(settings))
     try:
-        there = client.list_topics(timeout=_REACH_SECONDS).topics
-        wanted = [settings.topic_prefix + topic for topic in BY_TOPIC if settings.topic_prefix + topic not in there]
-        new = [NewTopic(name, PARTITIONS, config={"cleanup.policy": "compact"}) for name in wanted]
+        existing = client.list_topics(timeout=_REACH_SECONDS).topics
+        missing = [settings.topic_prefix + topic for topic in BY_TOPIC if settings.topic_prefix + topic not in existing]
+        new = [NewTopic(name, PARTITIONS, config={"cleanup.policy": "compact"}) for name in missing]
         for created in client.create_topics(new).values() if new else ():
             created.result(_FLUSH_SECONDS)
     except KafkaException as exception:
         reason = exception.args[0]
-        if reason.code() == KafkaError.TOPIC_ALREADY_EXISTS:  # someone else was faster
+        if reason.code() == KafkaError.TOPIC_ALREADY_EXISTS:  # another process created it first
             return []
-        raise StackFailed(f"Kafka at {settings.kafka_bootstrap_servers} refuses: {reason.str()}") from exception
-    return wanted
+        raise StackFailed(f"Kafka at {settings.kafka_bootstrap_servers} failed: {reason.str()}") from exception
+    return missing
 
 
 class Publisher:
-    """A producer of the topics with a prefix. Records of a key go to one partition: the one that kcat chooses, too."""
+    """A producer for the topics with the prefix. All records of a key go to one partition, as with kcat."""
 
     def __init__(self, settings: ProjectorSettings) -> None:
         self._prefix = settings.topic_prefix
@@ -69,28 +69,28 @@ class Publisher:
         self.delivered = 0
 
     def publish(self, messages: Iterable[Message]) -> None:
-        """Sends all and waits until Kafka has them. Raises StackFailed."""
+        """Send all messages and wait until Kafka has acknowledged them. Raises StackFailed."""
         for message in messages:
             self._send(message)
         if self._producer.flush(_FLUSH_SECONDS):
-            raise StackFailed(f"Kafka did not take the sample data within {_FLUSH_SECONDS:g} s")
+            raise StackFailed(f"Kafka did not acknowledge the sample data within {_FLUSH_SECONDS:g} s")
         self.check()
 
     def keep_publishing(self, crm: SampleCrm, rate: float, stop: Event) -> None:
-        """Sends `rate` changes a second until `stop` is set. Trouble shows in `check`."""
+        """Send `rate` changes per second until `stop` is set. `check` raises the failures."""
         if rate == 0:
             return
         changes = crm.changes()
         due = time.monotonic() + 1 / rate
         while not stop.wait(max(0.0, due - time.monotonic())):
-            self._send(next(changes))  # made only now: it carries the time
+            self._send(next(changes))  # created only now, because it contains the present time
             due += 1 / rate
         self._producer.flush(1.0)
 
     def check(self) -> None:
-        """Raises StackFailed where Kafka refused something."""
+        """Raises StackFailed if Kafka rejected a record."""
         if self._failure:
-            raise StackFailed(f"Kafka refused a sample record: {self._failure}")
+            raise StackFailed(f"Kafka rejected a sample record: {self._failure}")
 
     def _send(self, message: Message) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""A Redis of the user's, before anything is started for it."""
+"""Checks the user's Redis before anything is started."""
 
 import socket
 
@@ -9,7 +9,7 @@ _TIMEOUT_SECONDS = 5.0
 
 
 def reach_redis(url: str) -> None:
-    """Raises StackFailed where nothing listens. Whether it lets us in, the projector and the API find out."""
+    """Raises StackFailed if no host of the URL accepts a connection. The projector and the API check the login."""
     failures = [_failure(address) for address in redis_url(url).hosts]
     if all(failures):
         raise StackFailed("; ".join(str(failure) for failure in failures))

@@ -1,4 +1,4 @@
-"""A Redis Cluster of real redis-servers on loopback: its slots can be moved, and a primary's replica can take over."""
+"""A Redis Cluster of real redis-servers on loopback. Its slots can be moved, and replicas can be promoted."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,7 +14,7 @@ _KEYS = 100
 
 
 class RedisCluster:
-    """`primaries` share the slots evenly; `replicas`, where there are any, are one for each, in the same order.
+    """`primaries` share the slots evenly. `replicas` is empty, or has one for each primary in the same order.
 
     A context manager that stops them all.
     """
@@ -41,11 +41,11 @@ class RedisCluster:
 
     @property
     def url(self) -> str:
-        """Names the first primary only: the others are found."""
+        """Names only the first primary. A client finds the others."""
         return f"redis+cluster://127.0.0.1:{self.primaries[0].port}"
 
     def owner(self, slot: int) -> RedisServer:
-        """The node that serves a slot."""
+        """Returns the node that serves a slot."""
         return next(node for node in self._running() if slot in _slots(node))
 
     def move_slot(self, slot: int, target: RedisServer) -> None:
@@ -54,11 +54,11 @@ class RedisCluster:
             move()
 
     def moving(self, slot: int, target: RedisServer) -> "SlotMove":
-        """A context manager: inside, the slot is on its way; its keys go where they belong when it is called."""
+        """Returns a context manager: inside, the slot is being moved. Calling it moves keys."""
         return SlotMove(self, slot, self.owner(slot), target)
 
     def fail_over(self, number: int) -> RedisServer:
-        """Kill a primary, and let its replica take over with what it has; that replica."""
+        """Kill a primary, and promote its replica with the data that it has. Returns that replica."""
         self.primaries[number].kill()
         replica = self.replicas[number]
         replica.resume()
@@ -68,7 +68,7 @@ class RedisCluster:
 
     @contextmanager
     def losing(self, number: int) -> Iterator[None]:
-        """Inside, a primary's replica gets nothing more: what the primary acknowledges, `fail_over` will lose."""
+        """Inside, the replica receives no writes, so `fail_over` loses what the primary acknowledges."""
         cut_off(self.primaries[number], self.replicas[number])
         try:
             yield
@@ -76,7 +76,7 @@ class RedisCluster:
             self.replicas[number].resume()
 
     def announce(self, slot: int, owner: RedisServer) -> None:
-        """Tell every node whose slot it is now."""
+        """Tell every node which node serves the slot now."""
         name = _ask(owner, "CLUSTER MYID")
         for node in [owner, *(node for node in self._running() if node is not owner and _slots(node))]:
             _ask(node, "CLUSTER SETSLOT", slot, "NODE", name)
@@ -92,7 +92,7 @@ class RedisCluster:
 
 
 class SlotMove:
-    """One slot on its way."""
+    """A slot that is being moved."""
 
     def __init__(self, cluster: RedisCluster, slot: int, source: RedisServer, target: RedisServer) -> None:
         self._cluster, self._slot, self._source, self._target = cluster, slot, source, target
@@ -102,11 +102,11 @@ class SlotMove:
         _ask(self._source, "CLUSTER SETSLOT", self._slot, "MIGRATING", _ask(self._target, "CLUSTER MYID"))
         return self
 
-    def __call__(self, most: int = 10**9) -> None:
-        """Send the slot's keys over, `most` of them."""
-        while most > 0 and (keys := _ask(self._source, "CLUSTER GETKEYSINSLOT", self._slot, min(most, _KEYS))):
+    def __call__(self, max_keys: int = 10**9) -> None:
+        """Move keys of the slot to the target, at most `max_keys`."""
+        while max_keys > 0 and (keys := _ask(self._source, "CLUSTER GETKEYSINSLOT", self._slot, min(max_keys, _KEYS))):
             _ask(self._source, "MIGRATE", "127.0.0.1", self._target.port, "", 0, 5000, "KEYS", *keys)
-            most -= len(keys)
+            max_keys -= len(keys)
 
     def __exit__(self, error: object, *_: object) -> None:
         self()
@@ -114,9 +114,9 @@ class SlotMove:
 
 
 def cut_off(primary: RedisServer, replica: RedisServer) -> None:
-    """Freeze a replica, and close its connection: what is in the sockets would else arrive when it wakes up.
+    """Pause a replica and close its connection, because it would read what is in the sockets when it resumes.
 
-    All that the primary acknowledged before this call the replica has; writes may go on meanwhile.
+    The replica has every write that the primary acknowledged before this call. Other writes may continue.
     """
     keep_up(primary)
     replica.pause()
@@ -124,13 +124,13 @@ def cut_off(primary: RedisServer, replica: RedisServer) -> None:
 
 
 def keep_up(primary: RedisServer) -> None:
-    """Returns when the replica has all that the primary acknowledged before this call."""
+    """Wait until the replica has every write that the primary acknowledged before this call."""
     sent = _offsets(primary)[0]
-    wait_until(lambda: _offsets(primary)[1] >= sent, "the replica has all until now")
+    wait_until(lambda: _offsets(primary)[1] >= sent, "the replica has all earlier writes")
 
 
 def _offsets(primary: RedisServer) -> tuple[int, int]:
-    """How far the primary has come, and its replica as it last said; -1 where there is none."""
+    """Returns the replication offsets of the primary and of its replica, as it last reported; -1 without a replica."""
     with primary.client() as client:
         found: Any = client.info("replication")
     return int(found["master_repl_offset"]), int(found["slave0"]["offset"]) if "slave0" in found else -1
@@ -138,7 +138,7 @@ def _offsets(primary: RedisServer) -> tuple[int, int]:
 
 def _introduce(nodes: Sequence[RedisServer]) -> None:
     for epoch, node in enumerate(nodes, start=1):
-        # Without epochs of their own the nodes would first have to settle a collision.
+        # With equal epochs, the nodes would first have to resolve the collision.
         _ask(node, "CLUSTER SET-CONFIG-EPOCH", epoch)
         _ask(node, "CLUSTER MEET", "127.0.0.1", nodes[0].port)
     for node in nodes:
@@ -151,7 +151,7 @@ def _follow(replica: RedisServer, primary: RedisServer) -> None:
 
 
 def _wait_for(node: RedisServer, *words: Any) -> None:
-    """Ask until it can be done."""
+    """Repeat the command until it succeeds. Raises TimeoutError."""
 
     def done() -> bool:
         try:
@@ -164,7 +164,7 @@ def _wait_for(node: RedisServer, *words: Any) -> None:
 
 
 def _slots(node: RedisServer) -> set[int]:
-    """Those that a node says it serves itself."""
+    """Returns the slots that a node says it serves itself."""
     found: set[int] = set()
     for line in str(_ask(node, "CLUSTER NODES", raw=True)).splitlines():
         words = line.split()

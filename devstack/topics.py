@@ -1,4 +1,4 @@
-"""Topics of a running Kafka, by its admin interface. (The embedded Kafka has none.)"""
+"""Topics of a running Kafka, managed with the admin protocol, which the embedded Kafka does not have."""
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
@@ -8,7 +8,7 @@ _TIMEOUT_SECONDS = 60.0
 
 
 def admin(bootstrap_servers: str) -> AdminClient:
-    """An admin client that is quiet about servers which are not up yet."""
+    """Returns an admin client that does not log failures to reach servers that are still starting."""
     return AdminClient(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -22,10 +22,10 @@ def admin(bootstrap_servers: str) -> AdminClient:
 def create_topic(
     bootstrap_servers: str, name: str, partitions: int, *, replicas: int = 1, compacted: bool = True
 ) -> None:
-    """Creates the topic, or leaves one of this name as it is. Raises KafkaException."""
+    """Create the topic. An existing topic is not changed. Raises KafkaException."""
     policy = "compact" if compacted else "delete"
     topic = NewTopic(name, partitions, replicas, config={"cleanup.policy": policy})
-    client = admin(bootstrap_servers)  # kept: without it the request would be dropped
+    client = admin(bootstrap_servers)  # kept in a variable, because the request is dropped with the client
     created = client.create_topics([topic], operation_timeout=_TIMEOUT_SECONDS)
     try:
         created[name].result(_TIMEOUT_SECONDS)
@@ -35,7 +35,7 @@ def create_topic(
 
 
 def broker_ids(bootstrap_servers: str) -> set[int]:
-    """The brokers that serve, empty where none can be reached within a short time."""
+    """Returns the ids of the brokers that serve; empty if none can be reached within a short time."""
     try:
         return set(admin(bootstrap_servers).list_topics(timeout=0.5).brokers)
     except KafkaException:

@@ -4,18 +4,18 @@ import time
 from collections.abc import Callable
 
 PATIENCE_SECONDS = 60.0
-"""How long to wait for what takes a moment: on a busy machine, it takes a while."""
+"""The timeout for what usually takes a moment. On a busy machine it can take much longer."""
 _INTERVAL_SECONDS = 0.02
 
 
 def wait_until(predicate: Callable[[], object], description: str, timeout: float = PATIENCE_SECONDS) -> None:
-    """Polls until `predicate` answers something true. After `timeout` seconds TimeoutError says what for.
+    """Poll until `predicate` returns a true value. Raises TimeoutError with `description` after `timeout` seconds.
 
-    What `predicate` raises goes through: that is how "it died" ends the waiting early.
+    An exception of `predicate` is not caught, so a server that has died ends the waiting early.
     """
     deadline = time.monotonic() + timeout
     while True:
-        is_last = time.monotonic() >= deadline  # however long a busy machine slept, it is asked after that once more
+        is_last = time.monotonic() >= deadline  # after a long pause of a busy machine, it is called once more
         if last := predicate():
             return
         if is_last:

@@ -26,8 +26,8 @@ ROOT = Path(__file__).parents[2]
 STATUSES = {
     "a lead, with the summary of its contact": 200,
     "the contact, with its custom fields": 200,
-    "304 Not Modified, for as long as the contact stays as it is": 304,
-    "a lead of another organization: 404, as if there were none": 404,
+    "304 Not Modified, as long as the contact does not change": 304,
+    "a lead of another organization: 404, as if it did not exist": 404,
     "the description of the API (OpenAPI 3.1), without a key": 200,
 }
 

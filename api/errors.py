@@ -38,7 +38,7 @@ class ApiError(Exception):
 
     status: ClassVar[int] = 500
     code: ClassVar[str] = "internal_error"
-    message: ClassVar[str] = "Something went wrong here. Try again; if it stays, tell us the request id."
+    message: ClassVar[str] = "An internal error occurred. Try again. If it happens again, tell us the request id."
 
     def __init__(self, reason: str = "", *, headers: Headers = ()) -> None:
         """`reason` is for logs only; the caller is told `message`."""
@@ -57,7 +57,7 @@ class Refused(ApiError):
 class NoSuchPath(Refused):
     status = 404
     code = "not_found"
-    message = "There is nothing at this path. See /api/v1/ext/openapi.json for what there is."
+    message = "There is nothing at this path. See /api/v1/ext/openapi.json for all paths."
 
 
 class MethodNotAllowed(Refused):
@@ -83,7 +83,7 @@ class InvalidApiKey(Refused):
 class AccessDisabled(Refused):
     status = 403
     code = "api_access_disabled"
-    message = "API access is off for this organization. It is switched on in the integration settings."
+    message = "API access is disabled for this organization. Enable it in the integration settings."
 
 
 class InvalidId(Refused):
@@ -109,25 +109,25 @@ class BadRequest(Refused):
 class BodyNotAllowed(Refused):
     status = 400
     code = "body_not_allowed"
-    message = "GET and HEAD take no body here. Send the request without one."
+    message = "GET and HEAD requests must not have a body. Send the request without one."
 
 
 class HeadTooLarge(Refused):
     status = 431
     code = "request_header_fields_too_large"
-    message = "Request line and headers are over 16 KB. Send less."
+    message = "The request line and headers are larger than 16 KB. Send fewer or shorter headers."
 
 
 class HeadTooSlow(Refused):
     status = 408
     code = "request_timeout"
-    message = "The head of the request was not complete in time. Send it at once."
+    message = "The request line and headers were not received in time. Send them without a pause."
 
 
 class RateLimitExceeded(ApiError):
     status = 429
     code = "rate_limit_exceeded"
-    message = "Too many requests. Wait as many seconds as `retry_after` says."
+    message = "Too many requests. Try again after `retry_after` seconds."
 
     def __init__(self, retry_after: int, violated: list[Policy], *, headers: Headers = ()) -> None:
         super().__init__(headers=headers)
@@ -138,7 +138,7 @@ class RateLimitExceeded(ApiError):
 class Unavailable(ApiError):
     status = 503
     code = "service_unavailable"
-    message = "The service cannot answer now. Wait as many seconds as `retry_after` says, then try again."
+    message = "The service is temporarily unavailable. Try again after `retry_after` seconds."
     retry_after: ClassVar[int] = 1
 
 
@@ -151,7 +151,7 @@ class ScriptMissing(ErrorReply):
 
 
 class Rebuilding(Unavailable):
-    message = "The data is being rebuilt. Wait as many seconds as `retry_after` says, then try again."
+    message = "The data is being rebuilt. Try again after `retry_after` seconds."
     retry_after = 5
 
 

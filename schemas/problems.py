@@ -63,7 +63,7 @@ PROBLEMS = (
         "body_not_allowed",
         400,
         "The request has a body",
-        "GET and HEAD take no body here. Send the request without one.",
+        "GET and HEAD requests must not have a body. Send the request without one.",
     ),
     Problem(
         "bad_request",
@@ -87,7 +87,7 @@ PROBLEMS = (
         "api_access_disabled",
         403,
         "API access is disabled for the organization",
-        "API access is off for this organization. It is switched on in the integration settings.",
+        "API access is disabled for this organization. Enable it in the integration settings.",
     ),
     Problem(
         "not_found",
@@ -105,31 +105,31 @@ PROBLEMS = (
         "request_timeout",
         408,
         "The request line and headers were not received in time",
-        "The head of the request was not complete in time. Send it at once.",
+        "The request line and headers were not received in time. Send them without a pause.",
     ),
     Problem(
         "rate_limit_exceeded",
         429,
         "The rate limit of the key, of the organization, or of both is used up",
-        "Too many requests. Wait as many seconds as `retry_after` says.",
+        "Too many requests. Try again after `retry_after` seconds.",
     ),
     Problem(
         "request_header_fields_too_large",
         431,
         "The request line and headers are larger than 16 KB",
-        "Request line and headers are over 16 KB. Send less.",
+        "The request line and headers are larger than 16 KB. Send fewer or shorter headers.",
     ),
     Problem(
         "internal_error",
         500,
         "The service has a defect",
-        "Something went wrong here. Try again; if it stays, tell us the request id.",
+        "An internal error occurred. Try again. If it happens again, tell us the request id.",
     ),
     Problem(
         "service_unavailable",
         503,
         "The service is temporarily unavailable",
-        "The service cannot answer now. Wait as many seconds as `retry_after` says, then try again.",
+        "The service is temporarily unavailable. Try again after `retry_after` seconds.",
     ),
 )
 

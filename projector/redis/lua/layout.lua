@@ -10,8 +10,9 @@ local NO_HEAD = string.rep('\0', HEAD)
 local function is_live(value) return string.byte(value, 1) == 76 end -- 'L'
 
 -- Returns whether the event of `head` may replace what is stored. The higher version wins. A tombstone has no version
--- (0): if either event is one, the higher offset wins, or the later time if they came from different partitions (after
--- partitions were added). With `overwrite_equal` ('1'), the same event counts as newer, to repair a document in place.
+-- (0), so it must come after the stored event: at a higher offset, or at a later time if the two came from different
+-- partitions (after partitions were added). An event that replaces a tombstone must come after it as well.
+-- With `overwrite_equal` ('1'), the same event counts as newer, to repair a document in place.
 local function is_newer(stored, head, overwrite_equal)
   if #stored < HEAD then return true end -- nothing is stored, or a value that Leadview did not write
   local state, version, offset, partition, time = struct.unpack(HEAD_FORMAT, stored)

@@ -9,7 +9,7 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 
 from devstack.topics import admin
 from devstack.waiting import wait_until
-from tests.waiting import PATIENCE_SECONDS
+from tests.harness.waiting import PATIENCE_SECONDS
 
 # A segment is compacted when it is closed, and it is closed when a record comes after its time.
 _SOON = {"segment.ms": "1000", "min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": "1000"}

@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from projector.reference import Entity
 from schemas import api_keys, resources
-from tests import crm
-from tests.crm import Message
+from tests.harness import crm
+from tests.harness.crm import Message
 
 ORGANIZATIONS = (crm.uuid(0xA1), crm.uuid(0xA2), crm.uuid(0xA3))
 STEADY, SWITCHED, DELETED = ORGANIZATIONS

@@ -17,8 +17,8 @@ from tests.chaos.pulse import Pulse
 from tests.chaos.reader import Reader
 from tests.chaos.world import World
 from tests.chaos.writer import Writer
-from tests.service import stored
-from tests.service.api_server import LEADS, ApiServer
+from tests.harness import stored
+from tests.harness.api_server import LEADS, ApiServer
 
 
 class Rates(Struct, frozen=True):

@@ -22,11 +22,11 @@ from schemas import names, resources
 from tests.chaos import brokers as kafka_brokers
 from tests.chaos.history import CaughtUp, History, Loss, now
 from tests.chaos.proxy import FaultProxy
-from tests.crm import Message
-from tests.service.api_server import ApiServer
-from tests.service.flow import Flow
-from tests.service.services import Kafka
-from tests.waiting import PATIENCE_SECONDS
+from tests.harness.api_server import ApiServer
+from tests.harness.crm import Message
+from tests.harness.flow import Flow
+from tests.harness.services import Kafka
+from tests.harness.waiting import PATIENCE_SECONDS
 
 PROJECTORS = ("projector-1", "projector-2")
 RECOVER_SECONDS = 3 * PATIENCE_SECONDS

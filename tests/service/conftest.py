@@ -13,10 +13,10 @@ import pytest
 from devstack.kafka_jars import KafkaJarsMissing, kafka_jars
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer, RedisServerMissing
-from tests.service.leadview import Leadview
-from tests.service.projection import Projection, open_projection
-from tests.service.records import Records
-from tests.service.services import Kafka, RedisService, empty_redis, not_available, start_kafka, start_redis
+from tests.harness.leadview import Leadview
+from tests.harness.projection import Projection, open_projection
+from tests.harness.records import Records
+from tests.harness.services import Kafka, RedisService, empty_redis, not_available, start_kafka, start_redis
 
 _REDIS_FIXTURES = ("redis_server", "redis_cluster_server", "redis_shards")
 

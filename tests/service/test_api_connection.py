@@ -16,10 +16,10 @@ from api.redis.connection import Connection
 from api.redis.link import Link
 from devstack.ports import free_port
 from schemas.settings import ApiSettings
-from tests.faulty_proxy import Faults, faulty_proxy
-from tests.service.services import RedisService
-from tests.stopwatch import Stopwatch
-from tests.waiting import PATIENCE_SECONDS, wait_until
+from tests.harness.faulty_proxy import Faults, faulty_proxy
+from tests.harness.services import RedisService
+from tests.harness.stopwatch import Stopwatch
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 TIMEOUT = 2.0
 """For tests in which it is to be over. A machine that stands still for less does no harm."""

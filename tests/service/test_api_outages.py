@@ -13,10 +13,10 @@ from devstack.redis_server import RedisServer
 from devstack.waiting import wait_until
 from schemas import names, resources
 from schemas.settings import ApiSettings
-from tests.service.api_server import LEADS, ApiServer, Response, running_api
-from tests.service.records import Caller, Records
-from tests.stopwatch import Stopwatch
-from tests.waiting import assert_within
+from tests.harness.api_server import LEADS, ApiServer, Response, running_api
+from tests.harness.records import Caller, Records
+from tests.harness.stopwatch import Stopwatch
+from tests.harness.waiting import assert_within
 
 Change = Callable[[redis.Redis], object]
 

@@ -22,10 +22,10 @@ from devstack.ports import free_port
 from devstack.redis_server import RedisServer
 from devstack.waiting import wait_until
 from schemas import api_keys
-from tests.service.api_server import LEADS, ApiServer
-from tests.service.records import Records
-from tests.service.services import RedisService
-from tests.waiting import PATIENCE_SECONDS
+from tests.harness.api_server import LEADS, ApiServer
+from tests.harness.records import Records
+from tests.harness.services import RedisService
+from tests.harness.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "api"]

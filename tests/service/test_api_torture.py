@@ -15,12 +15,12 @@ from msgspec.structs import replace
 
 from devstack import waiting
 from schemas.settings import ApiSettings
-from tests.faulty_proxy import Faults, FaultyProxy, faulty_proxy
-from tests.service.api_server import LEADS, ApiServer, running_api
-from tests.service.records import Caller, Records
-from tests.service.services import RedisService
-from tests.stopwatch import Stopwatch
-from tests.waiting import assert_within, wait_until
+from tests.harness.api_server import LEADS, ApiServer, running_api
+from tests.harness.faulty_proxy import Faults, FaultyProxy, faulty_proxy
+from tests.harness.records import Caller, Records
+from tests.harness.services import RedisService
+from tests.harness.stopwatch import Stopwatch
+from tests.harness.waiting import assert_within, wait_until
 
 ORGANIZATIONS = 60
 CALLERS = 40

@@ -12,10 +12,10 @@ import pytest
 
 from devstack.waiting import wait_until
 from schemas import api_keys
-from tests.service.api_server import CONTACTS, LEADS
-from tests.service.leadview import Leadview
-from tests.service.services import Kafka, RedisService, not_available
-from tests.waiting import PATIENCE_SECONDS
+from tests.harness.api_server import CONTACTS, LEADS
+from tests.harness.leadview import Leadview
+from tests.harness.services import Kafka, RedisService, not_available
+from tests.harness.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.apache
 

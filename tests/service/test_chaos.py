@@ -14,7 +14,7 @@ from devstack.apache_kafka import ApacheKafka
 from tests.chaos.faults import FAULTS
 from tests.chaos.run import run
 from tests.chaos.world import World
-from tests.service.services import Kafka
+from tests.harness.services import Kafka
 
 pytestmark = pytest.mark.apache
 

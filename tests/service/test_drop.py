@@ -11,10 +11,10 @@ from projector.errors import Refused
 from projector.ledger.generations import Description, change_writing
 from projector.rebuild import drop
 from schemas import names, resources
-from tests import crm
-from tests.service.projection import Projection, open_projection
-from tests.service.services import RedisService
-from tests.waiting import wait_until
+from tests.harness import crm
+from tests.harness.projection import Projection, open_projection
+from tests.harness.services import RedisService
+from tests.harness.waiting import wait_until
 
 LEAD = names.document(resources.LEAD, names.organization(crm.ORGANIZATION), 1, crm.LEAD)
 

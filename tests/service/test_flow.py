@@ -11,15 +11,14 @@ from devstack.ports import free_port
 from devstack.redis_server import RedisServer, RedisServerMissing
 from projector.dead_letter import DeadLetter
 from schemas import names, resources
-from tests import crm
 from tests.chaos.brokers import delete_topic
-from tests.faulty_proxy import Faults, faulty_proxy
-from tests.histories import traffic
-from tests.service import stored
-from tests.service.flow import Flow, ask
-from tests.service.services import Kafka, not_available
-from tests.stopwatch import Stopwatch
-from tests.waiting import PATIENCE_SECONDS, seconds_until, wait_until
+from tests.harness import crm, stored
+from tests.harness.faulty_proxy import Faults, faulty_proxy
+from tests.harness.flow import Flow, ask
+from tests.harness.histories import traffic
+from tests.harness.services import Kafka, not_available
+from tests.harness.stopwatch import Stopwatch
+from tests.harness.waiting import PATIENCE_SECONDS, seconds_until, wait_until
 
 pytestmark = pytest.mark.apache
 

@@ -13,11 +13,10 @@ from projector.upkeep import jobs
 from projector.upkeep.keeper import Keeper
 from schemas import names, resources
 from schemas.settings import ProjectorSettings
-from tests import crm
-from tests.service import stored
-from tests.service.leadview import _HEAD, Leadview
-from tests.service.projection import Projection, intent_of
-from tests.waiting import wait_until
+from tests.harness import crm, stored
+from tests.harness.leadview import _HEAD, Leadview
+from tests.harness.projection import Projection, intent_of
+from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.apache
 

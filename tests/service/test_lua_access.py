@@ -9,9 +9,8 @@ from projector.redis.applier import ERASE_DUE, ORGANIZATION_DELETED, REPLAY_DUE,
 from projector.redis.calls import Command
 from projector.upkeep import jobs
 from schemas import api_keys, names, resources
-from tests import crm
-from tests.service import stored
-from tests.service.projection import Projection
+from tests.harness import crm, stored
+from tests.harness.projection import Projection
 
 OWNER = names.organization(crm.ORGANIZATION)
 ENTITY = names.api_key_entity(OWNER, crm.API_KEY)

@@ -12,10 +12,9 @@ from projector.redis.applier import Applied
 from projector.reference import documents_of
 from schemas import names, resources
 from schemas.layouts import FIRST_LEAD, read_head
-from tests import crm
-from tests.crm import Message
-from tests.service import stored
-from tests.service.projection import Projection, intent_of
+from tests.harness import crm, stored
+from tests.harness.crm import Message
+from tests.harness.projection import Projection, intent_of
 
 LEAD = (resources.LEAD, crm.ORGANIZATION, crm.LEAD)
 CONTACT = (resources.CONTACT, crm.ORGANIZATION, crm.CONTACT)

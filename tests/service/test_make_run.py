@@ -18,9 +18,9 @@ import pytest
 
 from devstack.redis_server import RedisServerMissing, redis_program
 from devstack.waiting import wait_until
-from tests.service.services import not_available
+from tests.harness.services import not_available
+from tests.harness.waiting import PATIENCE_SECONDS
 from tests.service.test_servers import is_alive
-from tests.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 STATUSES = {

@@ -8,15 +8,15 @@ import pytest
 from devstack.ports import free_port
 from devstack.waiting import wait_until
 from projector import mapping
-from tests.service import next_mapping, stored
-from tests.service.api_server import LEADS
-from tests.service.changes import Changes, Reader, Writer
-from tests.service.leadview import Leadview
-from tests.waiting import PATIENCE_SECONDS, assert_within
+from tests.harness import next_mapping, stored
+from tests.harness.api_server import LEADS
+from tests.harness.changes import Changes, Reader, Writer
+from tests.harness.leadview import Leadview
+from tests.harness.waiting import PATIENCE_SECONDS, assert_within
 
 pytestmark = pytest.mark.apache
 
-NEXT = (sys.executable, "-m", "tests.service.next_mapping")
+NEXT = (sys.executable, "-m", "tests.harness.next_mapping")
 
 
 def get(port: int, path: str) -> bytes:

@@ -15,18 +15,18 @@ import pytest
 from devstack.ports import free_port
 from devstack.waiting import wait_until
 from schemas import names, resources
-from tests import crm
-from tests.crm import Message
-from tests.service.bad_deploy import REASON
-from tests.service.flow import ask
-from tests.service.leadview import Leadview
-from tests.waiting import PATIENCE_SECONDS
+from tests.harness import crm
+from tests.harness.bad_deploy import REASON
+from tests.harness.crm import Message
+from tests.harness.flow import ask
+from tests.harness.leadview import Leadview
+from tests.harness.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.apache
 
 RECORDS = int(os.environ.get("LEADVIEW_TEST_POISON_RECORDS", "5000"))
 SECONDS = 2 * PATIENCE_SECONDS + RECORDS / 500
-BAD_DEPLOY = (sys.executable, "-m", "tests.service.bad_deploy")
+BAD_DEPLOY = (sys.executable, "-m", "tests.harness.bad_deploy")
 
 POISON: list[Callable[[Message], Message]] = [
     lambda message: msgspec.structs.replace(message, value=b"{"),

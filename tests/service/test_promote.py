@@ -10,12 +10,12 @@ import pytest
 
 from devstack.waiting import wait_until
 from schemas import names, resources
-from tests import crm
-from tests.service.api_server import LEADS, ApiServer
-from tests.service.changes import STOOD_STILL_SECONDS, Changes, Reader, Writer
-from tests.service.leadview import Leadview
+from tests.harness import crm
+from tests.harness.api_server import LEADS, ApiServer
+from tests.harness.changes import STOOD_STILL_SECONDS, Changes, Reader, Writer
+from tests.harness.leadview import Leadview
+from tests.harness.stopwatch import Stopwatch
 from tests.service.test_rebuild import assert_equal_and_right
-from tests.stopwatch import Stopwatch
 
 pytestmark = pytest.mark.apache
 

@@ -17,12 +17,11 @@ from devstack.waiting import wait_until
 from projector.line.pace import YIELDING
 from projector.reference import Entity
 from schemas import names, resources
-from tests import crm
-from tests.faulty_proxy import Faults, faulty_proxy
-from tests.service import stored
-from tests.service.changes import Changes, Writer, now_ms
-from tests.service.leadview import Leadview
-from tests.waiting import PATIENCE_SECONDS
+from tests.harness import crm, stored
+from tests.harness.changes import Changes, Writer, now_ms
+from tests.harness.faulty_proxy import Faults, faulty_proxy
+from tests.harness.leadview import Leadview
+from tests.harness.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.apache
 

@@ -18,13 +18,13 @@ from projector.redis.store import Store
 from schemas import names
 from schemas.api_keys import key_hash, mint, organization_tag
 from schemas.settings import ApiSettings, ProjectorSettings
-from tests import crm
-from tests.histories import traffic
-from tests.service.api_server import LEADS, ApiServer, Response, running_api
-from tests.service.flow import Flow
-from tests.service.records import Records
-from tests.service.services import Kafka, client_of, not_available
-from tests.waiting import seconds_until, wait_until
+from tests.harness import crm
+from tests.harness.api_server import LEADS, ApiServer, Response, running_api
+from tests.harness.flow import Flow
+from tests.harness.histories import traffic
+from tests.harness.records import Records
+from tests.harness.services import Kafka, client_of, not_available
+from tests.harness.waiting import seconds_until, wait_until
 
 HOME = names.tag_slot(names.HOME)
 ORGANIZATION = names.tag_slot(organization_tag(crm.ORGANIZATION).encode())

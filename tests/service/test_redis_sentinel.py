@@ -15,12 +15,12 @@ from projector.redis.store import Store
 from schemas import names
 from schemas.api_keys import key_hash, mint
 from schemas.settings import ApiSettings, ProjectorSettings
-from tests import crm
-from tests.histories import traffic
-from tests.service.api_server import LEADS, running_api
-from tests.service.flow import Flow
-from tests.service.services import Kafka, not_available
-from tests.waiting import seconds_until, wait_until
+from tests.harness import crm
+from tests.harness.api_server import LEADS, running_api
+from tests.harness.flow import Flow
+from tests.harness.histories import traffic
+from tests.harness.services import Kafka, not_available
+from tests.harness.waiting import seconds_until, wait_until
 
 AT = Partition("crm.leads", 0)
 

@@ -15,11 +15,11 @@ from devstack.redis_server import RedisServer
 from schemas import names, resources
 from schemas.api_keys import key_hash, mint
 from schemas.settings import ApiSettings, load, variable
-from tests import crm
-from tests.service.api_server import LEADS, running_api
-from tests.service.flow import Flow
-from tests.service.services import Kafka, not_available
-from tests.waiting import wait_until
+from tests.harness import crm
+from tests.harness.api_server import LEADS, running_api
+from tests.harness.flow import Flow
+from tests.harness.services import Kafka, not_available
+from tests.harness.waiting import wait_until
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "redis-users.conf.example"
 OWNER = names.organization(crm.ORGANIZATION)

@@ -15,9 +15,9 @@ from devstack.waiting import wait_until
 from schemas import api_keys, names
 from schemas.openapi.document import ROOT
 from schemas.resources import ORGANIZATION, RESOURCES, Resource
-from tests import crm
-from tests.service.api_server import ApiServer, Response
-from tests.service.leadview import Leadview
+from tests.harness import crm
+from tests.harness.api_server import ApiServer, Response
+from tests.harness.leadview import Leadview
 
 pytestmark = pytest.mark.apache
 

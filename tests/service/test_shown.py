@@ -6,8 +6,8 @@ from projector.line.already_applied import applied_times
 from projector.record import Partition, Record
 from projector.redis import calls
 from schemas import resources
-from tests import crm
-from tests.service.projection import Projection
+from tests.harness import crm
+from tests.harness.projection import Projection
 
 LEADS, CONTACTS, KEYS = Partition("crm.leads", 0), Partition("crm.contacts", 0), Partition("crm.api-keys", 0)
 GRACE = crm.contact(2, first_name="Grace", seconds=3).record(1)

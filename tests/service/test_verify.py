@@ -7,10 +7,10 @@ import pytest
 
 from devstack.waiting import wait_until
 from schemas import names, resources
-from tests import crm
-from tests.service.changes import Changes, Reader, Writer
-from tests.service.leadview import Leadview
-from tests.service.projection import intent_of
+from tests.harness import crm
+from tests.harness.changes import Changes, Reader, Writer
+from tests.harness.leadview import Leadview
+from tests.harness.projection import intent_of
 
 pytestmark = pytest.mark.apache
 

@@ -9,8 +9,8 @@ from projector.change import Change, read
 from projector.errors import BadRecord
 from projector.record import EntityKey
 from schemas import events, resources
-from tests import crm
-from tests.crm import Json, Message, lead_data
+from tests.harness import crm
+from tests.harness.crm import Json, Message, lead_data
 
 SECRET = "Zaphod"
 KEY = EntityKey(crm.ORGANIZATION, crm.LEAD)

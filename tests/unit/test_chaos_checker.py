@@ -10,7 +10,7 @@ from schemas import resources
 from tests.chaos.checker import Checker
 from tests.chaos.core import ORGANIZATIONS
 from tests.chaos.history import CaughtUp, History, Loss, Response, Window
-from tests.crm import uuid
+from tests.harness.crm import uuid
 
 ORGANIZATION = ORGANIZATIONS[0]
 OWNER = (resources.ORGANIZATION, ORGANIZATION, ORGANIZATION)

@@ -7,8 +7,8 @@ from contextlib import closing, suppress
 
 import pytest
 
-from tests.faulty_proxy import Faults, FaultyProxy, faulty_proxy
-from tests.waiting import PATIENCE_SECONDS, wait_until
+from tests.harness.faulty_proxy import Faults, FaultyProxy, faulty_proxy
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 
 @pytest.fixture

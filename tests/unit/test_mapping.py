@@ -11,8 +11,8 @@ from projector.errors import BadRecord
 from projector.intent import DeleteApiKey, DeleteDocument, PutApiKey, PutDocument, PutLead, PutOrganization
 from schemas import documents, resources
 from schemas.layouts import BODY_HASH, FIRST_LEAD, LEAD_CONTACT_ID, NO_CONTACT, SUMMARY_HASH, read_head
-from tests import crm
-from tests.crm import Json, Message
+from tests.harness import crm
+from tests.harness.crm import Json, Message
 
 EVENT = crm.uuid(0xE1)
 

@@ -9,7 +9,7 @@ from projector.intent import DeleteDocument, PutLead
 from projector.line.already_applied import event_time
 from projector.record import Record
 from schemas import resources
-from tests import crm
+from tests.harness import crm
 
 LEAD = crm.lead(7, seconds=5).record(3, partition=2)
 DELETED = crm.deleted(resources.LEAD, 7, seconds=5).record(3, partition=2)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 
 async def test_it_returns_when_the_answer_is_true() -> None:

@@ -9,11 +9,11 @@ import pytest
 
 from api.edge.protocol import Edge
 from devstack.waiting import wait_until
-from tests.service.api_server import LEADS
-from tests.service.hostile import Target, target
-from tests.service.records import Caller
-from tests.service.services import RedisService
-from tests.stopwatch import Stopwatch
+from tests.harness.api_server import LEADS
+from tests.harness.hostile import Target, target
+from tests.harness.records import Caller
+from tests.harness.services import RedisService
+from tests.harness.stopwatch import Stopwatch
 
 
 def flood(api: Target, head: bytes, piece: bytes, seconds: float, *, read: bool) -> float:

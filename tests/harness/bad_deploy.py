@@ -1,4 +1,4 @@
-"""`python -m tests.service.bad_deploy`: the projector's program after a bad deploy: half of all leads fail."""
+"""`python -m tests.harness.bad_deploy`: the projector's program after a bad deploy: half of all leads fail."""
 
 import sys
 

@@ -16,8 +16,8 @@ from projector.reference import documents_of
 from schemas import resources
 from schemas.json_schema import event_schemas
 from schemas.openapi.document import document
-from tests import crm
-from tests.crm import Message
+from tests.harness import crm
+from tests.harness.crm import Message
 
 SECRET = "Zaphodia"
 """Stands for all that is personal: no reason of a bad record may quote it."""

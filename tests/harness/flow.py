@@ -28,10 +28,10 @@ from devstack.topics import admin
 from projector.record import Record
 from projector.reference import Reference
 from schemas import names, resources
-from tests.crm import Message, at_ms
-from tests.service import stored
-from tests.service.services import Kafka, client_of
-from tests.waiting import PATIENCE_SECONDS, wait_until
+from tests.harness import stored
+from tests.harness.crm import Message, at_ms
+from tests.harness.services import Kafka, client_of
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 SETTLE_SECONDS = 3 * PATIENCE_SECONDS
 

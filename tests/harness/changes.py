@@ -11,12 +11,12 @@ import msgspec
 
 from devstack.waiting import wait_until
 from schemas import api_keys, resources
-from tests import crm
-from tests.crm import Message
-from tests.service.api_server import CONTACTS, LEADS
-from tests.service.leadview import Leadview
-from tests.stopwatch import Stopwatch
-from tests.waiting import PATIENCE_SECONDS
+from tests.harness import crm
+from tests.harness.api_server import CONTACTS, LEADS
+from tests.harness.crm import Message
+from tests.harness.leadview import Leadview
+from tests.harness.stopwatch import Stopwatch
+from tests.harness.waiting import PATIENCE_SECONDS
 
 STOOD_STILL_SECONDS = 0.2
 UNLIMITED = {scope: {"quota": 10**6, "window_seconds": 1} for scope in ("key", "organization")}

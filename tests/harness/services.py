@@ -17,8 +17,8 @@ from devstack.embedded_kafka import EmbeddedKafka
 from devstack.kafka_jars import why_unavailable
 from devstack.redis_server import RedisServer
 from schemas.redis_url import redis_url
-from tests.service import containers
-from tests.waiting import PATIENCE_SECONDS
+from tests.harness import containers
+from tests.harness.waiting import PATIENCE_SECONDS
 
 OUR_PREFIX = "lv:"
 

@@ -8,7 +8,7 @@ import anyio
 
 from devstack import waiting
 from devstack.waiting import PATIENCE_SECONDS
-from tests.stopwatch import Stopwatch
+from tests.harness.stopwatch import Stopwatch
 
 __all__ = ["PATIENCE_SECONDS", "assert_within", "seconds_until", "wait_until"]
 

@@ -14,8 +14,8 @@ from projector.redis.store import Store
 from projector.reference import Entity
 from schemas import names
 from schemas.settings import ProjectorSettings
-from tests.service import stored
-from tests.service.services import RedisService
+from tests.harness import stored
+from tests.harness.services import RedisService
 
 
 class Projection:

@@ -19,11 +19,11 @@ from devstack.waiting import wait_until
 from projector.record import Partition, Record
 from projector.reference import Entity, documents_of
 from schemas import names, resources
-from tests.crm import Message
-from tests.service import stored
-from tests.service.api_server import ApiServer
-from tests.service.services import Kafka, RedisService
-from tests.waiting import PATIENCE_SECONDS
+from tests.harness import stored
+from tests.harness.api_server import ApiServer
+from tests.harness.crm import Message
+from tests.harness.services import Kafka, RedisService
+from tests.harness.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 PARTITIONS = 3

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from projector.record import Record
 from projector.reference import Entity
 from schemas import resources
-from tests import crm
-from tests.crm import Message
+from tests.harness import crm
+from tests.harness.crm import Message
 
 ORGANIZATIONS = (crm.ORGANIZATION, crm.OTHER_ORGANIZATION)
 CONTACTS = (crm.CONTACT, crm.OTHER_CONTACT)

@@ -17,7 +17,7 @@ from api.app import create_app
 from api.edge.protocol import Edge
 from devstack.waiting import wait_until
 from schemas.settings import ApiSettings
-from tests.waiting import PATIENCE_SECONDS
+from tests.harness.waiting import PATIENCE_SECONDS
 
 LEADS = "/api/v1/ext/leads/"
 CONTACTS = "/api/v1/ext/contacts/"

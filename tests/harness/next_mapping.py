@@ -1,4 +1,4 @@
-"""`python -m tests.service.next_mapping`: the projector's program after a change of the mapping, which adds a field."""
+"""`python -m tests.harness.next_mapping`: the projector's program after a change of the mapping, which adds a field."""
 
 import sys
 

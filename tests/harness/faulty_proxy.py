@@ -14,7 +14,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from tests.waiting import PATIENCE_SECONDS
+from tests.harness.waiting import PATIENCE_SECONDS
 
 _AT_ONCE = 65536
 _LONGEST_HELD = 200

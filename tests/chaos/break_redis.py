@@ -9,10 +9,10 @@ from random import Random
 
 from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer
-from devstack.waiting import wait_until
 from tests.chaos.history import CaughtUp, now
 from tests.chaos.proxy import FaultProxy, Mood
 from tests.chaos.world import World
+from tests.harness.waiting import wait_until
 
 
 @contextmanager

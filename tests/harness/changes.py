@@ -9,14 +9,13 @@ from typing import Any
 
 import msgspec
 
-from devstack.waiting import wait_until
 from schemas import api_keys, resources
 from tests.harness import crm
 from tests.harness.api_server import CONTACTS, LEADS
 from tests.harness.crm import Message
 from tests.harness.leadview import Leadview
 from tests.harness.stopwatch import Stopwatch
-from tests.harness.waiting import PATIENCE_SECONDS
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 STOOD_STILL_SECONDS = 0.2
 UNLIMITED = {scope: {"quota": 10**6, "window_seconds": 1} for scope in ("key", "organization")}
@@ -86,7 +85,7 @@ class Writer(threading.Thread):
 
     def run(self) -> None:
         while not self._ended.wait(0.05):
-            self._leadview.publish(next(self._changes) for _ in range(max(1, self._rate // 20)))
+            self._leadview.publish_all(next(self._changes) for _ in range(max(1, self._rate // 20)))
 
     def stop(self) -> None:
         self._ended.set()

@@ -1,217 +1,213 @@
-"""Leadview for tests, as operators have it: real processes, topics of their own, and what the topics say is right."""
+"""Leadview as operators run it: its programs as processes, on a real Kafka and a real Redis, with its own topics."""
 
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, Self
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka import Message as KafkaMessage
-from confluent_kafka.admin._listoffsets import OffsetSpec
+import redis
+from redis.exceptions import ClusterError, RedisClusterException
 
-from devstack import topics
 from devstack.child import Child
 from devstack.ports import free_port
-from devstack.waiting import wait_until
 from projector.record import Partition, Record
-from projector.reference import Entity, documents_of
+from projector.reference import Entity
 from schemas import names, resources
 from tests.harness import stored
 from tests.harness.api_server import ApiServer
 from tests.harness.crm import Message
-from tests.harness.services import Kafka, RedisService
-from tests.harness.waiting import PATIENCE_SECONDS
+from tests.harness.services import Kafka, client_of
+from tests.harness.topics import Topics
+from tests.harness.waiting import PATIENCE_SECONDS, eventually, wait_until
 
 ROOT = Path(__file__).parents[2]
-PARTITIONS = 3
+SETTLE_SECONDS = 3 * PATIENCE_SECONDS
+_REDIS_ABSENT = (redis.ConnectionError, redis.TimeoutError, ClusterError, RedisClusterException)
 _PROJECTOR = (sys.executable, "-m", "projector")
+_API = (sys.executable, "-m", "api")
 _COMMAND_SECONDS = 4 * PATIENCE_SECONDS
-_START, _HEAD = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+
+class HasUrl(Protocol):
+    """A Redis of any kind: one server, a cluster, or one that Sentinels watch."""
+
+    @property
+    def url(self) -> str: ...
 
 
 class Finished(NamedTuple):
-    """A command that has ended."""
+    """A command that has ended. `text in finished` looks in both outputs."""
 
     status: int
-    output: str
+    stdout: str
+    stderr: str
+
+    @property
+    def output(self) -> str:
+        return self.stdout + self.stderr
 
     def __contains__(self, text: object) -> bool:
         return str(text) in self.output
 
 
 class Leadview:
-    """One Leadview: `prefix` keeps its topics and groups apart, `redis` is its own while the test runs."""
+    """One Leadview: a context manager that kills every process that it has started.
 
-    def __init__(self, kafka: Kafka, service: RedisService, prefix: str, directory: Path, stack: ExitStack) -> None:
+    `prefix` keeps its topics and its group apart from those of other tests; while the test runs, nothing else uses
+    `server`. `settings` are those of all its processes. No topic exists and no process runs at the beginning.
+    """
+
+    def __init__(self, kafka: Kafka, prefix: str, server: HasUrl, directory: Path, **settings: object) -> None:
         self.kafka = kafka
-        self.redis = stack.enter_context(service.client())
         self.prefix = prefix
-        self._url = service.url
+        self.topics = Topics(kafka, prefix)
+        self.group = f"{prefix}group"
+        self.use_redis(server)
+        self._settings = settings
         self._directory = directory
-        self._stack = stack
-        self._producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5, "log_level": 0})
-        self.admin = topics.admin(kafka.bootstrap_servers)
-        for kind in resources.KINDS:
-            kafka.create_topic(f"{prefix}{kind.topic}", PARTITIONS)
-        wait_until(self._has_leaders, "every partition has a leader")
+        self._processes = ExitStack()
+        self._started = 0
+
+    def use_redis(self, server: HasUrl) -> None:
+        """Use this Redis from now on. Processes that run already keep the one that they were started with."""
+        self.server = server
+        self.redis: Any = client_of(server.url)
 
     def environment(self, **settings: object) -> dict[str, str]:
-        """All variables of a process of ours."""
-        ours: dict[str, object] = {
-            "redis_url": self._url,
+        """Returns all environment variables of a process."""
+        own = {
+            "redis_url": self.server.url,
             "kafka_bootstrap_servers": self.kafka.bootstrap_servers,
             "topic_prefix": self.prefix,
-            "group_id": f"{self.prefix}group",
-            "batch_records": 300,  # many checkpoints
+            "group_id": self.group,
         }
-        if self.kafka.kind == "apache":  # others may refuse less than the six seconds that are Kafka's own default
-            ours["kafka_session_timeout"] = 2
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("LEADVIEW_")}
-        named = {f"LEADVIEW_{name.upper()}": str(value) for name, value in (ours | settings).items()}
+        named = {f"LEADVIEW_{name.upper()}": str(value) for name, value in (own | self._settings | settings).items()}
         return inherited | {"PYTHONPATH": str(ROOT), "COLUMNS": "160"} | named
 
-    def publish(self, messages: Iterable[Message]) -> None:
-        """Send these, and return when Kafka has all of them."""
-        for message in messages:
-            self._producer.produce(
-                f"{self.prefix}{message.kind.topic}", message.value, message.key, headers=list(message.headers)
-            )
-            self._producer.poll(0)
-        assert self._producer.flush(PATIENCE_SECONDS) == 0
-
-    def start(self, *words: str, command: Sequence[str] = _PROJECTOR, **settings: object) -> Child:
-        """A process of the projector's program in the background, stopped when the test ends."""
-        log = self._directory / f"{len(list(self._directory.iterdir()))}-{words[0]}.log"
-        child = Child([*command, *words], log=log, environment=self.environment(**settings))
-        self._stack.callback(child.stop)
+    def start(self, *words: str, command: Sequence[str] = _PROJECTOR, log: str = "", **settings: object) -> Child:
+        """Start `python -m projector <words>` in the background. Its output is appended to `<log>.log`, by default to
+        a file of its own."""
+        self._started += 1
+        path = self._directory / f"{log or f'{self._started}-{words[0]}'}.log"
+        child = Child([*command, *words], log=path, environment=self.environment(**settings))
+        self._processes.callback(child.kill)
         return child
 
     def run(self, *words: str, command: Sequence[str] = _PROJECTOR, **settings: object) -> Finished:
-        """A command, to its end."""
+        """Run `python -m projector <words>` until it ends. Raises subprocess.TimeoutExpired."""
         done = subprocess.run(
             [*command, *words],
             env=self.environment(**settings),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            capture_output=True,
             text=True,
             timeout=_COMMAND_SECONDS,
             check=False,
         )
-        return Finished(done.returncode, done.stdout)
+        return Finished(done.returncode, done.stdout, done.stderr)
+
+    def start_api(self, port: int, **settings: object) -> Child:
+        """Start `python -m api`. It may not be ready yet."""
+        return self.start(command=_API, log="api", api_port=port, **settings)
 
     @contextmanager
     def api(self, workers: int = 1) -> Iterator[ApiServer]:
-        """`python -m api` on a port of its own."""
+        """Run the API on a free port until the block ends. The block begins when it is ready."""
         api = ApiServer(free_port())
-        command = [sys.executable, "-m", "api"]
-        environment = self.environment(api_port=api.port, api_workers=workers)
-        child = Child(command, log=self._directory / "api.log", environment=environment)
+        child = self.start_api(api.port, api_workers=workers)
         try:
-            wait_until(lambda: _is_ready(child, api), "the API is ready")
+            wait_until(while_running(child, api.is_ready), "the API is ready")
             yield api
         finally:
             child.stop()
 
-    def records(self) -> list[Record]:
-        """Everything that the topics hold now, in order for each partition."""
-        heads = self._offsets(_HEAD)
-        first = self._offsets(_START)
-        left = {partition: head for partition, head in heads.items() if first[partition] < head}
-        consumer = Consumer({"bootstrap.servers": self.kafka.bootstrap_servers, "group.id": "none", "log_level": 0})
-        consumer.assign([TopicPartition(*partition, first[partition]) for partition in left])
-        found = []
-        try:
-            while left:
-                for message in consumer.consume(1000, timeout=0.1):
-                    record = self._record(message)
-                    partition = Partition(record.topic, record.partition)
-                    if record.offset < heads[partition]:
-                        found.append(record)
-                    if record.offset + 1 >= heads[partition]:
-                        left.pop(partition, None)
-        finally:
-            consumer.close()
-        return found
+    def publish(self, *messages: Message, partition: int | None = None) -> list[Record]:
+        """Publish these messages. Returns the records when Kafka has them."""
+        return self.topics.publish(messages, partition)
+
+    def publish_all(self, messages: Iterable[Message]) -> list[Record]:
+        return self.topics.publish(messages)
 
     def expected(self) -> dict[Entity, bytes]:
-        """The documents that the topics mean."""
-        return documents_of(self.records())
+        """Returns the documents that follow from everything that was published."""
+        return self.topics.reference.documents()
 
     def documents(self, generation: int = 1) -> dict[Entity, bytes]:
-        """The documents that Redis has."""
+        """Returns the documents that Redis has."""
         return stored.documents(self.redis, generation)
-
-    def wait_until_current(self, seconds: float = 2 * PATIENCE_SECONDS) -> None:
-        """Until the projectors have applied all that the topics hold now."""
-        heads = {names.position(*at).encode(): head for at, head in self._offsets(_HEAD).items()}
-
-        def is_current() -> bool:
-            positions = self.redis.hgetall(names.POSITIONS)
-            return all(int(positions.get(field, b"0").split()[0]) >= head for field, head in heads.items())
-
-        wait_until(is_current, "the projectors are current", seconds)
-
-    def wait_until_served(self) -> None:
-        """Until the first generation is complete."""
-        self.wait_until_current()
-        wait_until(lambda: self.redis.hget(names.GENERATIONS, "live") == b"1", "generation 1 is served")
 
     def generations(self) -> dict[str, str]:
         return {name.decode(): value.decode() for name, value in self.redis.hgetall(names.GENERATIONS).items()}
 
-    def target(self, generation: int = 2) -> int:
-        """Records that the replay of a rebuild is to apply, over all partitions."""
-        return sum(target for _, target in self._replay(generation))
+    def is_served(self) -> bool:
+        """Is the first generation complete?"""
+        return bool(self.redis.hget(names.GENERATIONS, "live") == b"1")
 
-    def progress(self, generation: int = 2) -> int:
-        """Those of them that it has applied."""
-        return sum(min(position, target) for position, target in self._replay(generation))
+    def positions(self) -> dict[tuple[str, int], int]:
+        """Returns the next offset of each partition, as Redis has it."""
+        found: dict[tuple[str, int], int] = {}
+        for field, value in self.redis.hgetall(names.POSITIONS).items():
+            topic, colon, partition = field.decode().rpartition(":")
+            if colon:
+                found[Partition(topic, int(partition))] = int(value.split()[0])
+        return found
 
-    def _replay(self, generation: int) -> list[tuple[int, int]]:
-        """Position and target of each partition."""
-        ledger = {name.decode(): value for name, value in self.redis.hgetall(names.rebuild(generation)).items()}
-        return [
-            (int(ledger.get(field.removeprefix("target:"), b"0").split()[0]), int(value))
-            for field, value in ledger.items()
-            if field.startswith("target:")
-        ]
+    def caught_up(self, *kinds: resources.Kind) -> bool:
+        """Are the positions (of these kinds) exactly at the end of what was published?"""
+        topics = {self.topics.name(kind) for kind in kinds or resources.KINDS}
+        positions = self.positions()
+        return all(positions.get(at) == end for at, end in self.topics.end_offsets.items() if at[0] in topics)
 
-    def _has_leaders(self) -> bool:
+    def has_applied(self, end_offsets: Mapping[tuple[str, int], int]) -> bool:
+        """Have all records before these offsets been applied?"""
+        positions = self.positions()
+        return all(positions.get(at, 0) >= end for at, end in end_offsets.items())
+
+    def is_current(self) -> bool:
+        """Has everything that was published by now been applied?"""
+        return self.has_applied(dict(self.topics.end_offsets))
+
+    def wait_until_current(self) -> None:
+        """Wait until everything that is published by now has been applied. More may be published meanwhile."""
+        end_offsets = dict(self.topics.end_offsets)
+        wait_until(lambda: self.has_applied(end_offsets), "the projectors are current", 2 * PATIENCE_SECONDS)
+
+    def wait_until_served(self) -> None:
+        """Wait until everything is applied and the first generation is complete."""
+        self.wait_until_current()
+        wait_until(self.is_served, "generation 1 is served")
+
+    async def settled(self, timeout: float = SETTLE_SECONDS, *, after_crash: bool = False) -> None:
+        """Wait until everything is covered, every job is done, and every document is what the reference says. Nothing
+        may be published meanwhile."""
+        await eventually(self._is_settled, "all records are applied", timeout)
+        assert self.documents() == self.expected()
+        stored.assert_consistent(self.redis, after_crash=after_crash)
+
+    def _is_settled(self) -> bool:
         try:
-            return bool(self._offsets(_HEAD))
-        except KafkaException:  # brokers hear of a new topic one after the other
-            # Sometimes librdkafka keeps "unknown topic" for as long as one asks: a new client has heard nothing yet.
-            self.admin = topics.admin(self.kafka.bootstrap_servers)
+            if not self.caught_up() or self.redis.exists(names.JOBS):
+                return False
+            return self.documents() == self.expected()
+        except _REDIS_ABSENT:
             return False
 
-    def _offsets(self, which: OffsetSpec) -> dict[Partition, int]:
-        wanted = [
-            TopicPartition(f"{self.prefix}{kind.topic}", number)
-            for kind in resources.KINDS
-            for number in range(PARTITIONS)
-        ]
-        found = self.admin.list_offsets(dict.fromkeys(wanted, which))
-        return {
-            Partition(at.topic, at.partition): result.result(PATIENCE_SECONDS).offset for at, result in found.items()
-        }
+    def __enter__(self) -> Self:
+        return self
 
-    def _record(self, message: KafkaMessage) -> Record:
-        assert message.error() is None, message.error()
-        topic, partition, offset = message.topic(), message.partition(), message.offset()
-        assert topic is not None
-        assert partition is not None
-        assert offset is not None
-        headers = cast(tuple[tuple[str, bytes], ...], tuple(message.headers() or ()))
-        kind = resources.BY_TOPIC[topic.removeprefix(self.prefix)]
-        return Record(topic, partition, offset, message.timestamp()[1], message.key(), message.value(), headers, kind)
+    def __exit__(self, *_exception: object) -> None:
+        self._processes.close()
+        self.redis.close()
 
 
-def _is_ready(child: Child, api: ApiServer) -> bool:
-    child.check_running()
-    try:
-        return api.get("/readyz").status == 200
-    except OSError:
-        return False
+def while_running(child: Child, predicate: Callable[[], object]) -> Callable[[], object]:
+    """Returns a predicate that raises ServerFailed if the child has ended."""
+
+    def checked() -> object:
+        child.check_running()
+        return predicate()
+
+    return checked

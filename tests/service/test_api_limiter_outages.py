@@ -16,10 +16,10 @@ import redis
 from api import app
 from api.local_limiter import LocalLimiter
 from devstack.redis_server import RedisServer
-from devstack.waiting import wait_until
 from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
 from tests.harness.faulty_proxy import Faults, faulty_proxy
 from tests.harness.records import Caller, Records
+from tests.harness.waiting import wait_until
 
 Change = Callable[[redis.Redis], object]
 NO_RECORD = LEADS + str(uuid4())

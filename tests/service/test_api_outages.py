@@ -10,13 +10,12 @@ import pytest
 import redis
 
 from devstack.redis_server import RedisServer
-from devstack.waiting import wait_until
 from schemas import names, resources
 from schemas.settings import ApiSettings
 from tests.harness.api_server import LEADS, ApiServer, Response, running_api
 from tests.harness.records import Caller, Records
 from tests.harness.stopwatch import Stopwatch
-from tests.harness.waiting import assert_within
+from tests.harness.waiting import assert_within, wait_until
 
 Change = Callable[[redis.Redis], object]
 

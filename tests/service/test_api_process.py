@@ -20,12 +20,11 @@ import redis
 from devstack.child import Child
 from devstack.ports import free_port
 from devstack.redis_server import RedisServer
-from devstack.waiting import wait_until
 from schemas import api_keys
 from tests.harness.api_server import LEADS, ApiServer
 from tests.harness.records import Records
 from tests.harness.services import RedisService
-from tests.harness.waiting import PATIENCE_SECONDS
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "api"]

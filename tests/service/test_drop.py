@@ -14,7 +14,7 @@ from schemas import names, resources
 from tests.harness import crm
 from tests.harness.projection import Projection, open_projection
 from tests.harness.services import RedisService
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import eventually
 
 LEAD = names.document(resources.LEAD, names.organization(crm.ORGANIZATION), 1, crm.LEAD)
 
@@ -44,7 +44,7 @@ async def test_redis_forgets_a_drop(redis_server: RedisService, reached: Callabl
         generations(projection, 2, 1, 2)
         await projection.apply(crm.lead().record(), generations=(1, 2))
         dropping = asyncio.create_task(drop.drop(projection.store, 1))
-        await wait_until(lambda: reached(client), "it is being dropped")
+        await eventually(lambda: reached(client), "it is being dropped")
         client.flushall()
         if back:
             generations(projection, 1, 1)

@@ -17,9 +17,8 @@ import psutil
 import pytest
 
 from devstack.redis_server import RedisServerMissing, redis_program
-from devstack.waiting import wait_until
 from tests.harness.services import not_available
-from tests.harness.waiting import PATIENCE_SECONDS
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 from tests.service.test_servers import is_alive
 
 ROOT = Path(__file__).parents[2]

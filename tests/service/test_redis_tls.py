@@ -22,7 +22,7 @@ from projector.ledger.ledger import Ledger
 from projector.redis.store import Store
 from schemas.settings import ApiSettings, ProjectorSettings, load
 from tests.harness.services import not_available
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import eventually
 
 USER = ["--user", "crm", "on", ">se:same", "allkeys", "+@all"]
 
@@ -80,7 +80,7 @@ async def answers(client: Any, *words: Any) -> None:
             return False
 
     with client:
-        await wait_until(asked, "the server answers")
+        await eventually(asked, "the server answers")
 
 
 async def start_cluster(servers: Servers) -> str:

@@ -15,9 +15,8 @@ from devstack.child import ServerFailed
 from devstack.embedded_kafka import EmbeddedKafka
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer, RedisServerMissing
-from devstack.waiting import wait_until
 from tests.harness.services import Kafka, RedisService
-from tests.harness.waiting import PATIENCE_SECONDS
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 ROOT = Path(__file__).parents[2]
 HEADERS: list[tuple[str, str | bytes | None]] = [("ce_id", b"1"), ("ce_type", b"crm.lead.changed")]

@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from devstack.waiting import wait_until
 from schemas import names, resources
 from tests.harness import crm
 from tests.harness.changes import Changes, Reader, Writer
 from tests.harness.leadview import Leadview
 from tests.harness.projection import intent_of
+from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.apache
 
@@ -105,12 +105,12 @@ def differences(report: dict[str, Any]) -> set[tuple[str, str, tuple[str, ...]]]
 
 def verify(leadview: Leadview, *words: str) -> tuple[int, dict[str, Any]]:
     done = leadview.run("verify", "--json", *words)
-    return done.status, msgspec.json.decode(done.output)
+    return done.status, msgspec.json.decode(done.stdout)
 
 
 def test_verify_finds_what_was_planted_and_nothing_else(leadview: Leadview) -> None:
     changes = Changes(leads=400, contacts=150)
-    leadview.publish([*changes.initial(), *victims(*IDS[:5], *IDS[6:8], IDS[9])])
+    leadview.publish_all([*changes.initial(), *victims(*IDS[:5], *IDS[6:8], IDS[9])])
     leadview.start("run")
     leadview.wait_until_served()
     writer = Writer(leadview, changes, rate=200)
@@ -122,7 +122,7 @@ def test_verify_finds_what_was_planted_and_nothing_else(leadview: Leadview) -> N
             status, report = verify(leadview, *words)
             assert (status, report["differences"], report["examples"]) == (0, 0, []), "no false alarm"
             assert report["checked"]["leads"] > 300
-        assert leadview.run("status", "--json").output.count('"verified_at": "20') == 1
+        assert leadview.run("status", "--json").stdout.count('"verified_at": "20') == 1
 
         plant(leadview, 2)
         status, report = verify(leadview, "--next")
@@ -171,7 +171,7 @@ def _assert_promotion_is_refused(leadview: Leadview) -> None:
 def test_repaired_in_place(leadview: Leadview) -> None:
     """What is missing or spoiled is written again from the topics, with no gap for readers; nothing else is written."""
     changes = Changes(leads=200, contacts=80)
-    leadview.publish([*changes.initial(), *victims()])
+    leadview.publish_all([*changes.initial(), *victims()])
     leadview.start("run")
     leadview.wait_until_served()
     with leadview.api() as api:
@@ -218,7 +218,7 @@ def _organization(leadview: Leadview, organization: str) -> dict[bytes, Any]:
 def _assert_shown(leadview: Leadview) -> None:
     """`show` prints the document, the events that wrote it and its dead letters."""
     bad = crm.Message(resources.LEAD, crm.message_key(resources.LEAD, OTHER, IDS[2]), b"no JSON")
-    leadview.publish([bad])
+    leadview.publish(bad)
     leadview.wait_until_current()
     done = leadview.run("show", "lead", OTHER, IDS[2])
     assert done.status == 0, done.output
@@ -232,7 +232,7 @@ def _assert_shown(leadview: Leadview) -> None:
         ":leads:",
     ):
         assert part.replace(":leads:", f"{leadview.prefix}leads:") in done, part
-    found = msgspec.json.decode(leadview.run("show", "contact", OTHER, IDS[2], "--json").output)
+    found = msgspec.json.decode(leadview.run("show", "contact", OTHER, IDS[2], "--json").stdout)
     assert found["generations"][0]["document"]["first_name"] == "Ada 2"
     assert found["generations"][0]["event"]["version"] == 1
     assert "no event was applied" in leadview.run("show", "contact", OTHER, crm.uuid(0x5FFE))

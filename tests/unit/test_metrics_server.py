@@ -10,8 +10,8 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from devstack.ports import free_port
-from devstack.waiting import wait_until
 from telemetry.metrics_server import Health, MetricsServer
+from tests.harness.waiting import wait_until
 
 MAX_CONNECTIONS = 16
 UNFINISHED = [b"", b"GET /met", b"GET /metrics HTTP/1.1\r\nHost: x\r\n"]

@@ -44,7 +44,7 @@ LEAD_FIELDS = [
         ("location", {"event_location": "Halle 3, Köln"}, {"event_location": "Halle 3, Köln"}),
         ("referrer", {"referrer": "https://example.org/?a=b"}, {"referrer": "https://example.org/?a=b"}),
         ("attribution", {"attribution": {"utm": [1, {}, []]}}, {"source": {"utm": [1, {}, []]}}),
-        ("assigned", {"assigned_to": crm.uuid(7).upper()}, {"assigned_to": crm.uuid(7)}),
+        ("assigned", {"assigned_to": crm.uuid(0xAB).upper()}, {"assigned_to": crm.uuid(0xAB)}),
         ("booking", {"booking_id": "B-7"}, {"booking_id": "B-7"}),
         ("tags", {"tags": ["vip", "", "née"]}, {"tags": ["vip", "", "née"]}),
         ("tags of null", {"tags": None}, {"tags": []}),

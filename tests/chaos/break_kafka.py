@@ -1,4 +1,4 @@
-"""Breaks Kafka. Each breaks on entry and mends on exit."""
+"""Faults of Kafka. Each begins on entry and ends on exit."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,16 +22,16 @@ def partitions_raised(world: World, random: Random) -> Iterator[None]:
 
 
 @contextmanager
-def topic_made_again(world: World, random: Random) -> Iterator[None]:
-    """Offsets start over. The core product publishes all of it once more, and the operator rebuilds."""
+def topic_recreated(world: World, random: Random) -> Iterator[None]:
+    """Offsets begin at 0 again. The core product publishes everything once more, and the operator rebuilds."""
     kind = random.choice(resources.KINDS)
     with world.operating:
         _drop_all(world)
         with world.publishing:
             world.catch_up()
             began_at = now()
-            world.make_topic_again(kind)
-            if kind is resources.LEAD:  # letters that speak of offsets of the former one
+            world.recreate_topic(kind)
+            if kind is resources.LEAD:  # dead letters with offsets of the former topic
                 world.client.delete(names.DEAD_LETTERS)
                 world.bad_keys.clear()
             world.wait_until(lambda: world.leadview.caught_up(kind), "it is read from the beginning")

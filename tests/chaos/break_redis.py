@@ -1,4 +1,4 @@
-"""Breaks Redis. Each breaks on entry and mends on exit."""
+"""Faults of Redis. Each begins on entry and ends on exit."""
 
 import time
 from collections.abc import Iterator

@@ -36,7 +36,7 @@ def coordinator(bootstrap_servers: str, group: str) -> int:
     client = admin(bootstrap_servers)
     found = client.describe_consumer_groups([group])[group].result(PATIENCE_SECONDS)
     if found.coordinator is None:
-        raise KafkaException(f"nobody coordinates {group}")
+        raise KafkaException(f"{group} has no coordinator")
     return int(found.coordinator.id)
 
 

@@ -1,4 +1,4 @@
-"""All that runs in a chaos run: Kafka, Redis behind two fault proxies or watched by a Sentinel, projectors, the API."""
+"""Everything that runs in a chaos run: Leadview, and Redis behind two fault proxies or watched by a Sentinel."""
 
 import shutil
 import threading
@@ -35,9 +35,9 @@ _ABSENT = (redis.RedisError, OSError)
 
 
 class World:
-    """Starts with `start`, ends with the block. `brokers` are there where they may be harmed, too.
+    """Starts with `start`, ends with the block. `brokers` are given if faults may affect them as well.
 
-    `sentinel`: Redis is what a Sentinel names, and the proxies lead nobody anywhere.
+    With `sentinel`, the processes use the Redis that a Sentinel names, and the proxies are not used.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class World:
         self.bad_keys: set[str] = set()
         """Message keys of all bad records that the topics hold."""
         self.again: Callable[[resources.Kind], Iterable[Message]] = lambda _: ()
-        """What the core product publishes where it publishes all of a kind once more."""
+        """What the core product publishes if it publishes all entities of a kind once more."""
         self.api_port = free_port()
         self._api: Child | None = None
 
@@ -122,8 +122,8 @@ class World:
         kafka_brokers.compact_soon(self.leadview.kafka.bootstrap_servers, self.leadview.topics.name(kind))
         self.partitions[kind] = partitions
 
-    def make_topic_again(self, kind: resources.Kind, partitions: int = 2) -> None:
-        """Delete the topic of a kind, create it anew, and publish into it what the core product holds."""
+    def recreate_topic(self, kind: resources.Kind, partitions: int = 2) -> None:
+        """Delete the topic of a kind, create it again, and publish to it what the core product holds."""
         self.leadview.topics.recreate(kind, partitions)
         self._compact_soon(kind, partitions)
         self.leadview.publish_all(self.again(kind))
@@ -133,13 +133,13 @@ class World:
         return self.leadview.run(*words, redis_url=self._url(self.to_projector), kafka_session_timeout=2)
 
     def add_partition(self, kind: resources.Kind) -> None:
-        """One more for the topic of this kind."""
+        """Add a partition to the topic of this kind."""
         with self.publishing:
             self.partitions[kind] += 1
             self.leadview.topics.add_partitions(kind, self.partitions[kind])
 
     def new_redis(self) -> RedisServer:
-        """One more server, empty."""
+        """Start another server, which is empty."""
         self._servers += 1
         directory = self.directory / f"redis-{self._servers}"
         server = RedisServer.start(directory, appendonly=True, options=_REDIS_OPTIONS)
@@ -147,7 +147,7 @@ class World:
         return server
 
     def promote(self, server: RedisServer) -> None:
-        """Make another server the one that everybody uses."""
+        """Make all processes use another server."""
         self.redis = server
         self.leadview.redis.close()
         self.leadview.use_redis(server)
@@ -155,7 +155,7 @@ class World:
         self.to_api.switch(server.port)
 
     def copy_redis(self) -> Path:
-        """The log of Redis as it is now: what it could be restored from."""
+        """Copy the log of Redis as it is now. Redis can be restored from the copy."""
         copy = self.directory / "copy"
         shutil.rmtree(copy, ignore_errors=True)
         copy.mkdir()
@@ -166,32 +166,32 @@ class World:
         return copy
 
     def restore_redis(self, copy: Path) -> None:
-        """Put the copy in the place of the log, of a Redis that does not run, and start it."""
+        """Replace the log of a Redis that does not run by the copy, and start it."""
         for path in self._log_files():
             path.unlink()
         shutil.copytree(copy, self.redis.directory, dirs_exist_ok=True)
         self.redis.restart()
 
     def _log_files(self) -> list[Path]:
-        """Redis 7 has a folder of them, older ones have one file."""
+        """Returns the files of the log: Redis 7 has a folder of them, older ones have one file."""
         folder = self.redis.directory / "appendonlydir"
         return [path for path in (self.redis.directory / "appendonly.aof", *folder.glob("*")) if path.is_file()]
 
     def live(self) -> int:
-        """The generation that is served; 0 where there is none, or no Redis."""
+        """Returns the generation that is served; 0 if there is none or Redis is not available."""
         with suppress(*_ABSENT):
             return int(self.client.hget(names.GENERATIONS, "live") or 0)
         return 0
 
     def catch_up(self, seconds: float = RECOVER_SECONDS) -> None:
-        """Until all that Kafka has by now is applied and served, and note it. Raises TimeoutError."""
+        """Wait until everything that Kafka has by now is applied and served, and note it. Raises TimeoutError."""
         up_to, end_offsets = now(), dict(self.leadview.topics.end_offsets)
         wait_until(lambda: self._has_applied(end_offsets), "all is applied again", seconds)
         wait_until(ApiServer(self.api_port).is_ready, "the API is ready again", seconds)
         self.history.caught_up.append(CaughtUp(up_to, now()))
 
     def lost(self, began_at: float, back_to: float, dark: tuple[float, float] = (inf, -inf)) -> None:
-        """Note that Redis has just lost what it had acknowledged since."""
+        """Note that Redis has just lost what it acknowledged since `back_to`."""
         self.history.losses.append(Loss(began_at, now(), back_to, dark))
 
     def wait_until(self, predicate: Callable[[], object], description: str) -> None:

@@ -23,8 +23,8 @@ CONTACTS = "/api/v1/ext/contacts/"
 
 
 def patient(redis_url: str, **settings: Any) -> ApiSettings:
-    """Settings of an API that takes a slow answer of Redis for no outage: tests that are not of outages must not meet
-    one because the machine is busy."""
+    """Returns settings of an API that does not take a slow reply of Redis for an outage: in tests of something else, a
+    busy machine must not cause one."""
     return ApiSettings(redis_url=redis_url, api_redis_timeout=PATIENCE_SECONDS, **settings)
 
 
@@ -76,7 +76,7 @@ class ApiServer(Struct, frozen=True):
         return self.answers("/readyz")
 
     def connect(self) -> socket.socket:
-        """A bare connection; the caller closes it."""
+        """Returns a TCP connection; the caller closes it."""
         return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_SECONDS)
 
     def exchange(self, sent: bytes) -> bytes:

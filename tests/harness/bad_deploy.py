@@ -10,7 +10,7 @@ from projector.record import Record
 from schemas import resources
 
 _intent = mapping.intent
-REASON = "the mapping has lost its mind"
+REASON = "the mapping of a bad deploy"
 
 
 def intent(change: Change, record: Record) -> Intent:

@@ -50,7 +50,7 @@ def redis_cluster_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
 
 @pytest.fixture(scope="session")
 def three_primaries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
-    """A cluster. Who moves its slots moves them back."""
+    """A cluster. A test that moves its slots moves them back."""
     try:
         cluster = RedisCluster(tmp_path_factory.mktemp("redis-shards"))
     except RedisServerMissing as error:

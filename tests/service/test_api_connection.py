@@ -228,7 +228,7 @@ async def test_replies_sliced_into_bytes() -> None:
     assert replies[3] is None
 
 
-async def test_a_reply_that_nobody_asked_for_ends_the_connection() -> None:
+async def test_an_unsolicited_reply_ends_the_connection() -> None:
     async def chatter(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(65536)
         writer.write(b"+OK\r\n+and another\r\n")

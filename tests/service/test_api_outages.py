@@ -122,7 +122,7 @@ def test_script_flush(api: ApiServer, records: Records, client: redis.Redis) -> 
 
 
 @pytest.mark.parametrize(
-    ("broken", "mended"),
+    ("broken", "repaired"),
     [
         pytest.param(
             lambda client: client.replicaof("127.0.0.1", "1"),
@@ -136,12 +136,12 @@ def test_script_flush(api: ApiServer, records: Records, client: redis.Redis) -> 
         ),
     ],
 )
-def test_error_replies(api: ApiServer, caller: Caller, client: redis.Redis, broken: Change, mended: Change) -> None:
+def test_error_replies(api: ApiServer, caller: Caller, client: redis.Redis, broken: Change, repaired: Change) -> None:
     client.config_set("replica-serve-stale-data", "no")
     broken(client)
     wait_until(lambda: ask(api, caller).status == 503, "Redis refuses")
     assert_unavailable(ask(api, caller))
-    mended(client)
+    repaired(client)
     assert_back_within_a_second(api, caller)
 
 

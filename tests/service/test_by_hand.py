@@ -164,7 +164,7 @@ def hands(programs: None, leadview: Leadview) -> Iterator[Hands]:
 def test_the_life_of_a_lead(hands: Hands) -> None:
     """Every row of the tables that an event can bring about, in the order in which a life brings them."""
     lead, contact = LEADS + LEAD, CONTACTS + CONTACT
-    assert hands.get(lead).error == "invalid_api_key"  # well formed, and nobody's
+    assert hands.get(lead).error == "invalid_api_key"  # well formed, but unknown
 
     hands.key()
     hands.until(lead, 403)

@@ -136,7 +136,7 @@ async def test_redis_is_restarted_emptied_and_goes_back_in_time(leadview: Leadvi
     await eventually(lambda: ask(port, "/healthz") == healthy, "both lines are well again")
 
 
-async def test_a_redis_that_goes_back_while_nobody_writes_is_noticed(leadview: Leadview) -> None:
+async def test_a_redis_that_goes_back_is_noticed_without_any_write(leadview: Leadview) -> None:
     """As after a failover to a replica that lacks the last writes: the connection works, the positions are lower."""
     leadview.topics.create(partitions=1)
     leadview.publish(crm.contact(1), crm.lead(1))
@@ -226,7 +226,7 @@ async def test_access_is_not_behind_the_leads(leadview: Leadview, server: RedisS
         is_at_work = (lambda: proxy.holding) if held == 0 else (lambda: _has_covered_leads(leadview))
         await eventually(is_at_work, "the leads are in hand")
         leadview.publish(crm.api_key(2, status="revoked"))
-        seconds = await seconds_until(lambda: not leadview.redis.exists(KEY), "the key opens no more")
+        seconds = await seconds_until(lambda: not leadview.redis.exists(KEY), "the key does not open any more")
         assert not leadview.redis.exists(names.document(resources.LEAD, OWNER, 1, leads[held]))
         assert not leadview.caught_up(resources.LEAD)
         assert seconds < 1.0
@@ -380,7 +380,7 @@ def _bare(value: bytes) -> crm.Message:
     return crm.Message(resources.LEAD, crm.lead(1).key, value)
 
 
-async def test_a_topic_that_is_read_again_is_passed_over(leadview: Leadview) -> None:
+async def test_records_that_are_read_again_are_skipped(leadview: Leadview) -> None:
     """Records that documents show are not decoded again; documents that were damaged or lost are still repaired."""
     leadview.topics.create(partitions=2)
     leadview.publish(crm.organization(1), crm.contact(1))

@@ -64,7 +64,7 @@ async def test_the_matrix(projection: Projection, api: ApiServer) -> None:
         assert other.encode() not in answer.body
 
 
-async def test_another_organizations_record_is_answered_like_one_that_never_was(
+async def test_another_organizations_record_is_answered_like_one_that_does_not_exist(
     projection: Projection, api: ApiServer
 ) -> None:
     await project_both(projection)

@@ -130,7 +130,7 @@ async def test_what_comes_after_an_organization_was_deleted_is_ignored(projectio
     assert list(projection.client.scan_iter(names.of_organization(OWNER))) == []
 
 
-async def test_erasing_stops_where_the_organization_is_created_again(projection: Projection) -> None:
+async def test_erasing_stops_if_the_organization_is_recreated(projection: Projection) -> None:
     await projection.apply(organization_deleted(1, 0))
     await projection.apply(organization(2, 1), crm.lead().record())
     name = names.document(resources.LEAD, OWNER, 1, crm.LEAD)

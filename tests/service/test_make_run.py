@@ -1,4 +1,4 @@
-"""`make run` as a person has it: start it, paste its lines, end it. Its processes are real."""
+"""`make run` as a developer runs it: start it, paste its lines, end it. Its processes are real."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Bad records at scale: the good ones are all there, the dead letters are exact; and a bad deploy, mended.
+"""Bad records at scale: the good ones are all there, the dead letters are exact; and a bad deploy is repaired.
 
 `LEADVIEW_TEST_POISON_RECORDS=100000` makes it large; `make chaos` takes it as it is.
 """
@@ -60,7 +60,7 @@ def test_one_in_a_hundred(leadview: Leadview) -> None:
 
 
 def test_a_bad_deploy(leadview: Leadview) -> None:
-    """It stops at the limit and says why; the one after goes on from there, and what was parked is driven again."""
+    """It stops at the limit and says why. The next deploy resumes there, and the dead letters are redriven."""
     leads = [crm.uuid(0x100000 + number) for number in range(100)]
     leadview.publish_all(crm.lead(version, id=lead) for version in range(1, 4) for lead in leads)
     good = leadview.start("run")
@@ -95,8 +95,8 @@ def test_a_bad_deploy(leadview: Leadview) -> None:
     assert not _letters(leadview)
 
 
-def test_parked_events_of_one_lead_are_driven_again_in_their_order(leadview: Leadview) -> None:
-    """Nothing newer came meanwhile: what counts in the end is the last of them."""
+def test_dead_letters_of_one_lead_are_redriven_in_their_order(leadview: Leadview) -> None:
+    """Nothing newer was published meanwhile, so the last of them decides."""
     leads = [crm.uuid(0x100001 + 2 * number) for number in range(5)]
     leadview.publish_all(
         crm.lead(version, id=lead, referrer=f"v{version}") for version in range(1, 5) for lead in leads

@@ -81,7 +81,7 @@ def _is_begun(rebuild: Child) -> bool:
     return "records to replay" in rebuild.log.read_text()
 
 
-def test_killed_again_and_again_beside_live_writes(leadview: Leadview) -> None:
+def test_killed_repeatedly_during_live_writes(leadview: Leadview) -> None:
     """Each rebuild resumes where the last one stopped; in the end both generations follow exactly from the topics.
 
     A proxy never lets the write of the last lead reach Redis: however fast the machine is, none that is killed is done.
@@ -179,7 +179,7 @@ def test_small_batches_while_the_api_answers(leadview: Leadview, options: tuple[
     assert_equal_and_right(leadview, 1, 2)
 
 
-def test_interrupted_discarded_and_started_again(leadview: Leadview) -> None:
+def test_interrupted_discarded_and_restarted(leadview: Leadview) -> None:
     """Ctrl-C keeps what is done; `drop` discards a half-filled generation, even while a rebuild is filling it."""
     leadview.publish_all(Changes(leads=2000, contacts=600).initial())
     leadview.start("run")

@@ -84,7 +84,7 @@ class Reader:
         while not self._stop.is_set():
             self.statuses.append(lead(self._api).status)
 
-    async def goes_on(self) -> None:
+    async def continues(self) -> None:
         seen = len(self.statuses)
         await eventually(lambda: len(self.statuses) > seen + 3, "requests continue")
 
@@ -122,7 +122,7 @@ async def test_slots_move_while_it_is_used(leadview: Leadview, cluster: RedisClu
             with cluster.moving(slot, other_than(cluster, source)) as move:
                 move(50)  # half-way: ASK for keys that have moved, TRYAGAIN if a call needs keys of both nodes
                 leadview.publish_all(traffic(seed, 200))
-                await reader.goes_on()
+                await reader.continues()
             await eventually(lambda: reader.statuses[-1] == 200, "it is served by the node that has it now")
             assert cluster.owner(slot) is not source
         await leadview.settled()
@@ -202,7 +202,7 @@ async def test_every_shard_has_a_copy_of_the_positions(store: Store, cluster: Re
         pytest.param(lambda client, key: client.hset(key, "crm.leads:0", "5 1 1"), 5, id="went back"),
     ],
 )
-async def test_what_one_shard_has_lost_is_read_again(
+async def test_what_one_shard_lost_is_read_again(
     store: Store, cluster: RedisCluster, number: int, lose: Any, left: int | None
 ) -> None:
     """Both the running projector and one that starts read it again."""

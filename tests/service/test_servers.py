@@ -1,4 +1,4 @@
-"""The servers that all other service tests stand on: real, restartable, and gone with their parent."""
+"""The servers that all other service tests use: real, restartable, and ended with their parent."""
 
 import signal
 import subprocess

@@ -160,7 +160,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("plant", RIGHT)
-def test_nothing_is_found_in_what_is_right(plant: Plant) -> None:
+def test_a_correct_history_has_no_anomalies(plant: Plant) -> None:
     assert anomalies(plant) == []
 
 

@@ -100,7 +100,7 @@ def test_source_is_left_out_when_there_is_none(attribution: object) -> None:
     assert b'"source"' not in lead_body(attribution=attribution)
 
 
-def test_source_stands_in_its_place() -> None:
+def test_source_is_in_its_place() -> None:
     order = list(msgspec.json.decode(lead_body(attribution={"a": 1})))
     assert order == list(documents.Lead.__struct_fields__)
 

@@ -1,4 +1,4 @@
-"""`eventually`: how tests wait, and what they say when it was in vain."""
+"""`eventually`: how tests wait, and what a timeout says."""
 
 import pytest
 
@@ -31,13 +31,13 @@ async def test_a_failed_assertion_means_not_yet() -> None:
     await eventually(predicate, "it is three")
 
 
-async def test_in_vain_it_says_what_for_and_what_it_saw() -> None:
+async def test_a_timeout_names_the_condition_and_the_last_result() -> None:
     with pytest.raises(TimeoutError, match=r"waited 0 s until the moon is blue; last seen: \[\]"):
         await eventually(list, "the moon is blue", timeout=0)
 
 
-async def test_it_is_asked_once_more_after_the_deadline() -> None:
-    """A machine that stood still until then is no reason to give up."""
+async def test_it_is_called_once_more_after_the_deadline() -> None:
+    """A machine that stood still until then must not make a test fail."""
     answers = iter([False, True])
     await eventually(lambda: next(answers), "ready", timeout=0.001)
     assert list(answers) == []

@@ -71,7 +71,7 @@ class Impatient(Edge):
     stalled_seconds = 0.3
 
 
-def test_who_reads_no_answers_is_put_out(redis_server: RedisService) -> None:
+def test_a_client_that_reads_no_responses_is_disconnected(redis_server: RedisService) -> None:
     with target(redis_server, edge=Impatient) as api, socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(("127.0.0.1", api.port))

@@ -21,7 +21,8 @@ from tests.chaos.history import CaughtUp, History, Loss, now
 from tests.chaos.proxy import FaultProxy
 from tests.harness.api_server import ApiServer
 from tests.harness.crm import Message
-from tests.harness.leadview import Finished, Leadview, while_running
+from tests.harness.leadview import Finished, Leadview
+from tests.harness.processes import while_running
 from tests.harness.services import Kafka
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 

@@ -1,9 +1,7 @@
 """Leadview as operators run it: its programs as processes, on a real Kafka and a real Redis, with its own topics."""
 
-import os
 import subprocess
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
@@ -12,22 +10,19 @@ import redis
 from redis.exceptions import ClusterError, RedisClusterException
 
 from devstack.child import Child
-from devstack.ports import free_port
 from projector.record import Partition, Record
 from projector.reference import Entity
 from schemas import names, resources
-from tests.harness import stored
+from tests.harness import processes, stored
 from tests.harness.api_server import ApiServer
 from tests.harness.crm import Message
+from tests.harness.processes import API, PROJECTOR, running_api_process
 from tests.harness.services import Kafka, client_of
 from tests.harness.topics import Topics
 from tests.harness.waiting import PATIENCE_SECONDS, eventually, wait_until
 
-ROOT = Path(__file__).parents[2]
 SETTLE_SECONDS = 3 * PATIENCE_SECONDS
 _REDIS_ABSENT = (redis.ConnectionError, redis.TimeoutError, ClusterError, RedisClusterException)
-_PROJECTOR = (sys.executable, "-m", "projector")
-_API = (sys.executable, "-m", "api")
 _COMMAND_SECONDS = 4 * PATIENCE_SECONDS
 
 
@@ -78,17 +73,18 @@ class Leadview:
 
     def environment(self, **settings: object) -> dict[str, str]:
         """Returns all environment variables of a process."""
-        own = {
+        return processes.environment(**self._all(settings))
+
+    def _all(self, settings: dict[str, object]) -> dict[str, object]:
+        own: dict[str, object] = {
             "redis_url": self.server.url,
             "kafka_bootstrap_servers": self.kafka.bootstrap_servers,
             "topic_prefix": self.prefix,
             "group_id": self.group,
         }
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("LEADVIEW_")}
-        named = {f"LEADVIEW_{name.upper()}": str(value) for name, value in (own | self._settings | settings).items()}
-        return inherited | {"PYTHONPATH": str(ROOT), "COLUMNS": "160"} | named
+        return own | self._settings | settings
 
-    def start(self, *words: str, command: Sequence[str] = _PROJECTOR, log: str = "", **settings: object) -> Child:
+    def start(self, *words: str, command: Sequence[str] = PROJECTOR, log: str = "", **settings: object) -> Child:
         """Start `python -m projector <words>` in the background. Its output is appended to `<log>.log`, by default to
         a file of its own."""
         self._started += 1
@@ -97,7 +93,7 @@ class Leadview:
         self._processes.callback(child.kill)
         return child
 
-    def run(self, *words: str, command: Sequence[str] = _PROJECTOR, **settings: object) -> Finished:
+    def run(self, *words: str, command: Sequence[str] = PROJECTOR, **settings: object) -> Finished:
         """Run `python -m projector <words>` until it ends. Raises subprocess.TimeoutExpired."""
         done = subprocess.run(
             [*command, *words],
@@ -111,18 +107,14 @@ class Leadview:
 
     def start_api(self, port: int, **settings: object) -> Child:
         """Start `python -m api`. It may not be ready yet."""
-        return self.start(command=_API, log="api", api_port=port, **settings)
+        return self.start(command=API, log="api", api_port=port, **settings)
 
     @contextmanager
     def api(self, workers: int = 1) -> Iterator[ApiServer]:
         """Run the API on a free port until the block ends. The block begins when it is ready."""
-        api = ApiServer(free_port())
-        child = self.start_api(api.port, api_workers=workers)
-        try:
-            wait_until(while_running(child, api.is_ready), "the API is ready")
+        settings = self._all({"api_workers": workers})
+        with running_api_process(self._directory / "api.log", **settings) as (_, api):
             yield api
-        finally:
-            child.stop()
 
     def publish(self, *messages: Message, partition: int | None = None) -> list[Record]:
         """Publish these messages. Returns the records when Kafka has them."""
@@ -201,13 +193,3 @@ class Leadview:
     def __exit__(self, *_exception: object) -> None:
         self._processes.close()
         self.redis.close()
-
-
-def while_running(child: Child, predicate: Callable[[], object]) -> Callable[[], object]:
-    """Returns a predicate that raises ServerFailed if the child has ended."""
-
-    def checked() -> object:
-        child.check_running()
-        return predicate()
-
-    return checked

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.leftovers import no_swallowed_errors, without_leftover_tasks
+from tests.harness.leftovers import no_swallowed_errors, without_leftover_tasks
 
 # Services and slow machines make examples slow. In CI the same ones run each time; elsewhere a failure prints its own.
 settings.register_profile(

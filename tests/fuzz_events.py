@@ -21,7 +21,7 @@ def main(arguments: list[str]) -> int:
     import atheris  # noqa: PLC0415
 
     with atheris.instrument_imports(include=["projector", "schemas"]):
-        from tests.hostile_events import MORSELS, VALID, check, tokens  # noqa: PLC0415
+        from tests.harness.hostile_events import MORSELS, VALID, check, tokens  # noqa: PLC0415
 
     def one_input(data: bytes) -> None:
         """The first bytes choose an event and what replaces which of its tokens; the rest is put into its middle."""

@@ -12,7 +12,7 @@ from devstack.apache_kafka import ApacheKafka
 from tests.chaos.faults import FAULTS
 from tests.chaos.run import Rates, run
 from tests.chaos.world import World
-from tests.service.services import Kafka
+from tests.harness.services import Kafka
 
 
 def main() -> int:

@@ -8,7 +8,7 @@ from projector import mapping
 from projector.change import read
 from projector.reference import Document, Entity
 from schemas import documents, events, resources
-from tests.crm import Message
+from tests.harness.crm import Message
 
 
 class Bodies:

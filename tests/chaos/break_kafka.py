@@ -1,4 +1,4 @@
-"""Breaks Kafka. Each breaks on entry and mends on exit."""
+"""Faults of Kafka. Each begins on entry and ends on exit."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,44 +22,43 @@ def partitions_raised(world: World, random: Random) -> Iterator[None]:
 
 
 @contextmanager
-def topic_made_again(world: World, random: Random) -> Iterator[None]:
-    """Offsets start over. The core product publishes all of it once more, and the operator rebuilds."""
+def topic_recreated(world: World, random: Random) -> Iterator[None]:
+    """Offsets begin at 0 again. The core product publishes everything once more, and the operator rebuilds."""
     kind = random.choice(resources.KINDS)
     with world.operating:
         _drop_all(world)
         with world.publishing:
             world.catch_up()
             began_at = now()
-            world.make_topic_again(kind)
-            if kind is resources.LEAD:  # letters that speak of offsets of the former one
+            world.recreate_topic(kind)
+            if kind is resources.LEAD:  # dead letters with offsets of the former topic
                 world.client.delete(names.DEAD_LETTERS)
                 world.bad_keys.clear()
-            ends = {place: end for place, end in world.flow.ends.items() if place[0] == world.flow.topic(kind)}
-            world.wait_until(lambda: ends.items() <= world.flow.positions().items(), "it is read from the beginning")
+            world.wait_until(lambda: world.leadview.caught_up(kind), "it is read from the beginning")
         for words in (["rebuild"], ["promote", "--force"], ["drop"]):
             done = world.command(*words)
-            assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+            assert done.status == 0, f"{words}: {done.stdout}{done.stderr}"
         world.lost(began_at, -inf)
     yield
 
 
 def _drop_all(world: World) -> None:
     """Every generation but the live one."""
-    while world.command("drop").returncode == 0:
+    while world.command("drop").status == 0:
         pass
 
 
 @contextmanager
 def leader_killed(world: World, random: Random) -> Iterator[None]:
-    topic = world.flow.topic(random.choice(resources.KINDS))
-    with _broker_killed(world, brokers.leader(world.flow.kafka.bootstrap_servers, topic)):
+    topic = world.leadview.topics.name(random.choice(resources.KINDS))
+    with _broker_killed(world, brokers.leader(world.leadview.kafka.bootstrap_servers, topic)):
         yield
 
 
 @contextmanager
 def coordinator_killed(world: World, random: Random) -> Iterator[None]:
-    group = world.flow.group + random.choice(["", ".access"])
-    with _broker_killed(world, brokers.coordinator(world.flow.kafka.bootstrap_servers, group)):
+    group = world.leadview.group + random.choice(["", ".access"])
+    with _broker_killed(world, brokers.coordinator(world.leadview.kafka.bootstrap_servers, group)):
         yield
 
 
@@ -74,8 +73,8 @@ def _broker_killed(world: World, node: int) -> Iterator[None]:
 @contextmanager
 def coordinator_paused(world: World, random: Random) -> Iterator[None]:
     assert world.brokers is not None
-    group = world.flow.group + random.choice(["", ".access"])
-    node = brokers.coordinator(world.flow.kafka.bootstrap_servers, group) - 1
+    group = world.leadview.group + random.choice(["", ".access"])
+    node = brokers.coordinator(world.leadview.kafka.bootstrap_servers, group) - 1
     world.brokers.pause(node)
     yield
     world.brokers.resume(node)

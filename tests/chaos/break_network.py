@@ -1,4 +1,4 @@
-"""Breaks the network between Redis and the others. Each breaks on entry and mends on exit."""
+"""Faults of the network between Redis and the others. Each begins on entry and ends on exit."""
 
 import time
 from collections.abc import Iterator

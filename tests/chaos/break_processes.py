@@ -1,4 +1,4 @@
-"""Breaks projectors and the API. Each breaks on entry and mends on exit."""
+"""Faults of projectors and the API. Each begins on entry and ends on exit."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

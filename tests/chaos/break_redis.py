@@ -1,4 +1,4 @@
-"""Breaks Redis. Each breaks on entry and mends on exit."""
+"""Faults of Redis. Each begins on entry and ends on exit."""
 
 import time
 from collections.abc import Iterator
@@ -9,10 +9,10 @@ from random import Random
 
 from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer
-from devstack.waiting import wait_until
 from tests.chaos.history import CaughtUp, now
 from tests.chaos.proxy import FaultProxy, Mood
 from tests.chaos.world import World
+from tests.harness.waiting import wait_until
 
 
 @contextmanager

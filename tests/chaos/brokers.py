@@ -1,6 +1,5 @@
 """What a chaos run asks of Kafka: who leads, who coordinates, and compaction that does not take its time."""
 
-import time
 from typing import Any
 
 from confluent_kafka import KafkaException
@@ -8,8 +7,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from devstack.topics import admin
-from devstack.waiting import wait_until
-from tests.waiting import PATIENCE_SECONDS
+from tests.harness.waiting import PATIENCE_SECONDS
 
 # A segment is compacted when it is closed, and it is closed when a record comes after its time.
 _SOON = {"segment.ms": "1000", "min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": "1000"}
@@ -27,14 +25,6 @@ def compact_often(bootstrap_servers: str) -> None:
         _alter(client, ConfigResource.Type.BROKER, str(node), {"log.cleaner.backoff.ms": "500"})
 
 
-def delete_topic(bootstrap_servers: str, topic: str) -> None:
-    """Returns when it is gone everywhere."""
-    client = admin(bootstrap_servers)
-    client.delete_topics([topic])[topic].result(PATIENCE_SECONDS)
-    wait_until(lambda: topic not in client.list_topics(timeout=PATIENCE_SECONDS).topics, f"{topic} is gone")
-    time.sleep(0.5)  # its files go a moment later, and a topic of the same name waits for them
-
-
 def leader(bootstrap_servers: str, topic: str) -> int:
     """The node that leads the topic's first partition."""
     found = admin(bootstrap_servers).list_topics(topic, timeout=PATIENCE_SECONDS)
@@ -46,7 +36,7 @@ def coordinator(bootstrap_servers: str, group: str) -> int:
     client = admin(bootstrap_servers)
     found = client.describe_consumer_groups([group])[group].result(PATIENCE_SECONDS)
     if found.coordinator is None:
-        raise KafkaException(f"nobody coordinates {group}")
+        raise KafkaException(f"{group} has no coordinator")
     return int(found.coordinator.id)
 
 

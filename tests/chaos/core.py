@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from projector.reference import Entity
 from schemas import api_keys, resources
-from tests import crm
-from tests.crm import Message
+from tests.harness import crm
+from tests.harness.crm import Message
 
 ORGANIZATIONS = (crm.uuid(0xA1), crm.uuid(0xA2), crm.uuid(0xA3))
 STEADY, SWITCHED, DELETED = ORGANIZATIONS
@@ -62,7 +62,7 @@ class Core:
             yield self._next()
 
     def again(self, kind: resources.Kind) -> Iterator[Message]:
-        """All of a kind as it is now, once more, as after its topic was made anew: deletes as events."""
+        """Yields all entities of a kind as they are now, for a topic that was recreated: deleted ones as events."""
         for entity, version in list(self._versions.items()):
             if entity[0] is not kind:
                 continue
@@ -164,7 +164,7 @@ class Core:
         return self._versions[entity]
 
     def _seconds(self) -> float:
-        """Event time goes on with each event: it orders those of different partitions."""
+        """Returns the time of the next event. It grows with each event: it orders those of different partitions."""
         self._number += 1
         return self._number * _STEP_SECONDS
 

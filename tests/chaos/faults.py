@@ -45,7 +45,7 @@ FAULTS = {
         Fault("reset", break_network.reset, UNAVAILABLE, inside=True, needs="address"),
         Fault("half-closed", break_network.half_closed, UNAVAILABLE, inside=True, needs="address"),
         Fault("partitions-raised", break_kafka.partitions_raised, beside=True),
-        Fault("topic-made-again", break_kafka.topic_made_again, seconds=(0.0, 0.1)),
+        Fault("topic-recreated", break_kafka.topic_recreated, seconds=(0.0, 0.1)),
         Fault("leader-killed", break_kafka.leader_killed, seconds=(1.0, 5.0), needs="brokers", beside=True),
         Fault("coordinator-killed", break_kafka.coordinator_killed, seconds=(1.0, 5.0), needs="brokers", beside=True),
         Fault("coordinator-paused", break_kafka.coordinator_paused, seconds=(1.0, 6.0), needs="brokers", beside=True),

@@ -43,14 +43,14 @@ class Operator(threading.Thread):
             done = self._world.command(command)
         except subprocess.TimeoutExpired:
             return  # a fault was in its way: every command can be run again
-        if done.returncode == 0:
+        if done.status == 0:
             self.done[command] += 1
         elif " differ" in done.stdout and self._world.history.healthy(began_at, now()):
             self.wrong.append(f"{command}: {done.stdout}{done.stderr[-1000:]}")
 
     def _kill_a_rebuild(self) -> None:
         settings = self._world.projector_settings()
-        rebuild = self._world.flow.start("rebuild", "rebuild", **settings)
+        rebuild = self._world.leadview.start("rebuild", log="rebuild", **settings)
         self._ended.wait(self._random.uniform(0.5, 3.0))
         rebuild.kill()
         self.done["rebuild killed"] += 1

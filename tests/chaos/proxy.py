@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from msgspec import Struct
 
-from tests.waiting import PATIENCE_SECONDS
+from tests.harness.waiting import PATIENCE_SECONDS
 
 _CHUNK = 65536
 _STALL_POLL_SECONDS = 0.02

@@ -11,7 +11,7 @@ from projector.reference import Entity
 from schemas import resources
 from tests.chaos.core import KEY_IDS, ORGANIZATIONS, Core, key_text
 from tests.chaos.history import Response, now
-from tests.service.api_server import CONTACTS, LEADS
+from tests.harness.api_server import CONTACTS, LEADS
 
 _PATHS: dict[resources.Kind, str] = {resources.LEAD: LEADS, resources.CONTACT: CONTACTS}
 _TIMEOUT_SECONDS = 5.0

@@ -17,8 +17,8 @@ from tests.chaos.pulse import Pulse
 from tests.chaos.reader import Reader
 from tests.chaos.world import World
 from tests.chaos.writer import Writer
-from tests.service import stored
-from tests.service.api_server import LEADS, ApiServer
+from tests.harness import stored
+from tests.harness.api_server import LEADS, ApiServer
 
 
 class Rates(Struct, frozen=True):
@@ -103,7 +103,7 @@ def run(
     world.catch_up()
     report = Report(seed, now() - began_at, writer.number, operations=operator.done)
     report.final = [*operator.wrong, *_final(world)]
-    report.documents = len(world.flow.reference.documents())
+    report.documents = len(world.leadview.expected())
     for reader in readers:
         world.history.answers += reader.answers
     for window in world.history.windows:
@@ -123,7 +123,7 @@ def _final(world: World) -> list[str]:
 
 def _wrong_documents(world: World) -> list[str]:
     """Of each generation that is served or was: what is written is compared byte for byte."""
-    expected = world.flow.reference.documents()
+    expected = world.leadview.expected()
     wrong = []
     for generation in _complete(world):
         found = stored.documents(world.client, generation)

@@ -1,8 +1,6 @@
-"""All that runs in a chaos run: Kafka, Redis behind two fault proxies or watched by a Sentinel, projectors, the API."""
+"""Everything that runs in a chaos run: Leadview, and Redis behind two fault proxies or watched by a Sentinel."""
 
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
@@ -17,28 +15,30 @@ from devstack.child import Child
 from devstack.ports import free_port
 from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer
-from devstack.waiting import wait_until
 from schemas import names, resources
 from tests.chaos import brokers as kafka_brokers
 from tests.chaos.history import CaughtUp, History, Loss, now
 from tests.chaos.proxy import FaultProxy
-from tests.crm import Message
-from tests.service.api_server import ApiServer
-from tests.service.flow import Flow
-from tests.service.services import Kafka
-from tests.waiting import PATIENCE_SECONDS
+from tests.harness.api_server import ApiServer
+from tests.harness.crm import Message
+from tests.harness.leadview import Finished, Leadview
+from tests.harness.processes import while_running
+from tests.harness.services import Kafka
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 PROJECTORS = ("projector-1", "projector-2")
 RECOVER_SECONDS = 3 * PATIENCE_SECONDS
-_ABSENT = (redis.RedisError, OSError)
 # The log is written before the reply, whatever the disk does: a killed Redis has lost nothing that it acknowledged.
 _REDIS_OPTIONS = ("--appendfsync", "no", "--auto-aof-rewrite-percentage", "0")
 
 
-class World:
-    """Starts with `start`, ends with the block. `brokers` are there where they may be harmed, too.
+_ABSENT = (redis.RedisError, OSError)
 
-    `sentinel`: Redis is what a Sentinel names, and the proxies lead nobody anywhere.
+
+class World:
+    """Starts with `start`, ends with the block. `brokers` are given if faults may affect them as well.
+
+    With `sentinel`, the processes use the Redis that a Sentinel names, and the proxies are not used.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class World:
         self.redis = self.sentinel.master if self.sentinel else self.new_redis()
         self.to_projector = self._stack.enter_context(FaultProxy(self.redis.port))
         self.to_api = self._stack.enter_context(FaultProxy(self.redis.port))
-        self.flow = self._stack.enter_context(Flow(kafka, prefix, self.sentinel or self.redis, directory))
+        self.leadview = self._stack.enter_context(Leadview(kafka, prefix, self.sentinel or self.redis, directory))
         self.projectors: dict[str, Child] = {}
         self.partitions = dict.fromkeys(resources.KINDS, 0)
         self.publishing = threading.Lock()
@@ -71,7 +71,7 @@ class World:
         self.bad_keys: set[str] = set()
         """Message keys of all bad records that the topics hold."""
         self.again: Callable[[resources.Kind], Iterable[Message]] = lambda _: ()
-        """What the core product publishes where it publishes all of a kind once more."""
+        """What the core product publishes if it publishes all entities of a kind once more."""
         self.api_port = free_port()
         self._api: Child | None = None
 
@@ -84,7 +84,7 @@ class World:
     @property
     def client(self) -> Any:
         """The present Redis, without a proxy."""
-        return self.flow.client
+        return self.leadview.redis
 
     @property
     def api(self) -> Child:
@@ -94,69 +94,53 @@ class World:
     def start(self, partitions: int = 2) -> None:
         """Topics, projectors, the API."""
         if self.brokers:
-            kafka_brokers.compact_often(self.flow.kafka.bootstrap_servers)
+            kafka_brokers.compact_often(self.leadview.kafka.bootstrap_servers)
+        self.leadview.topics.create(partitions)
         for kind in resources.KINDS:
-            self._create_topic(kind, partitions)
+            self._compact_soon(kind, partitions)
         for name in PROJECTORS:
             self.start_projector(name)
         self.start_api()
 
     def start_projector(self, name: str) -> None:
-        self.projectors[name] = self.flow.start(name, "run", **self.projector_settings())
+        self.projectors[name] = self.leadview.start("run", log=name, **self.projector_settings())
 
-    def projector_settings(self) -> dict[str, object]:
+    def projector_settings(self) -> dict[str, Any]:
         """Small batches, so that much can happen between them."""
         return {"redis_url": self._url(self.to_projector), "batch_records": 200, "kafka_session_timeout": 2}
 
     def start_api(self) -> None:
         """The API on its port; returns when it answers."""
-        environment = self.flow.environment(
-            redis_url=self._url(self.to_api), api_port=self.api_port, api_redis_timeout=self._api_redis_timeout
+        self._api = self.leadview.start_api(
+            self.api_port, redis_url=self._url(self.to_api), api_redis_timeout=self._api_redis_timeout
         )
-        self._api = Child([sys.executable, "-m", "api"], log=self.directory / "api.log", environment=environment)
-        self._stack.callback(self._api.kill)
-        wait_until(self.answers, "the API answers")
+        wait_until(while_running(self._api, ApiServer(self.api_port).answers), "the API answers")
 
     def _url(self, proxy: FaultProxy) -> str:
         return self.sentinel.url if self.sentinel else proxy.url
 
-    def answers(self) -> bool:
-        """Does the API answer at all?"""
-        self.api.check_running()
-        with suppress(OSError):
-            return ApiServer(self.api_port).get("/healthz").status == 200
-        return False
-
-    def is_ready(self) -> bool:
-        with suppress(OSError):
-            return ApiServer(self.api_port).get("/readyz").status == 200
-        return False
-
-    def _create_topic(self, kind: resources.Kind, partitions: int) -> None:
-        self.flow.kafka.create_topic(self.flow.topic(kind), partitions)
-        kafka_brokers.compact_soon(self.flow.kafka.bootstrap_servers, self.flow.topic(kind))
+    def _compact_soon(self, kind: resources.Kind, partitions: int) -> None:
+        kafka_brokers.compact_soon(self.leadview.kafka.bootstrap_servers, self.leadview.topics.name(kind))
         self.partitions[kind] = partitions
 
-    def make_topic_again(self, kind: resources.Kind, partitions: int = 2) -> None:
-        """Delete the topic of a kind, create it anew, and publish into it what the core product holds."""
-        topic = self.flow.topic(kind)
-        kafka_brokers.delete_topic(self.flow.kafka.bootstrap_servers, topic)
-        self._create_topic(kind, partitions)
-        self.flow.topic_is_new(kind)
-        self.flow.publish_all(self.again(kind))
+    def recreate_topic(self, kind: resources.Kind, partitions: int = 2) -> None:
+        """Delete the topic of a kind, create it again, and publish to it what the core product holds."""
+        self.leadview.topics.recreate(kind, partitions)
+        self._compact_soon(kind, partitions)
+        self.leadview.publish_all(self.again(kind))
 
-    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def command(self, *words: str) -> Finished:
         """An operator's command, to its end. Raises subprocess.TimeoutExpired."""
-        return self.flow.command(*words, redis_url=self._url(self.to_projector), kafka_session_timeout=2)
+        return self.leadview.run(*words, redis_url=self._url(self.to_projector), kafka_session_timeout=2)
 
     def add_partition(self, kind: resources.Kind) -> None:
-        """One more for the topic of this kind."""
+        """Add a partition to the topic of this kind."""
         with self.publishing:
             self.partitions[kind] += 1
-            self.flow.add_partitions(kind, self.partitions[kind])
+            self.leadview.topics.add_partitions(kind, self.partitions[kind])
 
     def new_redis(self) -> RedisServer:
-        """One more server, empty."""
+        """Start another server, which is empty."""
         self._servers += 1
         directory = self.directory / f"redis-{self._servers}"
         server = RedisServer.start(directory, appendonly=True, options=_REDIS_OPTIONS)
@@ -164,15 +148,15 @@ class World:
         return server
 
     def promote(self, server: RedisServer) -> None:
-        """Make another server the one that everybody uses."""
-        self.redis = self.flow.server = server
-        self.flow.client.close()
-        self.flow.client = redis.Redis(port=server.port, socket_timeout=20)
+        """Make all processes use another server."""
+        self.redis = server
+        self.leadview.redis.close()
+        self.leadview.use_redis(server)
         self.to_projector.switch(server.port)
         self.to_api.switch(server.port)
 
     def copy_redis(self) -> Path:
-        """The log of Redis as it is now: what it could be restored from."""
+        """Copy the log of Redis as it is now. Redis can be restored from the copy."""
         copy = self.directory / "copy"
         shutil.rmtree(copy, ignore_errors=True)
         copy.mkdir()
@@ -183,40 +167,39 @@ class World:
         return copy
 
     def restore_redis(self, copy: Path) -> None:
-        """Put the copy in the place of the log, of a Redis that does not run, and start it."""
+        """Replace the log of a Redis that does not run by the copy, and start it."""
         for path in self._log_files():
             path.unlink()
         shutil.copytree(copy, self.redis.directory, dirs_exist_ok=True)
         self.redis.restart()
 
     def _log_files(self) -> list[Path]:
-        """Redis 7 has a folder of them, older ones have one file."""
+        """Returns the files of the log: Redis 7 has a folder of them, older ones have one file."""
         folder = self.redis.directory / "appendonlydir"
         return [path for path in (self.redis.directory / "appendonly.aof", *folder.glob("*")) if path.is_file()]
 
     def live(self) -> int:
-        """The generation that is served; 0 where there is none, or no Redis."""
+        """Returns the generation that is served; 0 if there is none or Redis is not available."""
         with suppress(*_ABSENT):
             return int(self.client.hget(names.GENERATIONS, "live") or 0)
         return 0
 
     def catch_up(self, seconds: float = RECOVER_SECONDS) -> None:
-        """Until all that Kafka has by now is applied and served, and note it. Raises TimeoutError."""
-        up_to, ends = now(), dict(self.flow.ends)
-        wait_until(lambda: self._has_applied(ends), "all is applied again", seconds)
-        wait_until(self.is_ready, "the API is ready again", seconds)
+        """Wait until everything that Kafka has by now is applied and served, and note it. Raises TimeoutError."""
+        up_to, end_offsets = now(), dict(self.leadview.topics.end_offsets)
+        wait_until(lambda: self._has_applied(end_offsets), "all is applied again", seconds)
+        wait_until(ApiServer(self.api_port).is_ready, "the API is ready again", seconds)
         self.history.caught_up.append(CaughtUp(up_to, now()))
 
     def lost(self, began_at: float, back_to: float, dark: tuple[float, float] = (inf, -inf)) -> None:
-        """Note that Redis has just lost what it had acknowledged since."""
+        """Note that Redis has just lost what it acknowledged since `back_to`."""
         self.history.losses.append(Loss(began_at, now(), back_to, dark))
 
     def wait_until(self, predicate: Callable[[], object], description: str) -> None:
         wait_until(predicate, description, RECOVER_SECONDS)
 
-    def _has_applied(self, ends: dict[tuple[str, int], int]) -> bool:
+    def _has_applied(self, end_offsets: dict[tuple[str, int], int]) -> bool:
         with suppress(*_ABSENT):
-            positions = self.flow.positions()
-            applied = all(positions.get(place, 0) >= end for place, end in ends.items())
+            applied = self.leadview.has_applied(end_offsets)
             return applied and not self.client.exists(names.JOBS) and self.live() > 0
         return False

@@ -39,7 +39,7 @@ class Writer(threading.Thread):
         with self._world.publishing:
             sent = list(changes)
             states = [published.add(change.register, change.value) for change in sent if change.register]
-            self._world.flow.publish_all(change.message for change in sent)
+            self._world.leadview.publish_all(change.message for change in sent)
             for state in states:
                 state.acked_at = now()
             for change in sent:

@@ -13,10 +13,10 @@ import pytest
 from devstack.kafka_jars import KafkaJarsMissing, kafka_jars
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer, RedisServerMissing
-from tests.service.leadview import Leadview
-from tests.service.projection import Projection, open_projection
-from tests.service.records import Records
-from tests.service.services import Kafka, RedisService, empty_redis, not_available, start_kafka, start_redis
+from tests.harness.leadview import Leadview
+from tests.harness.projection import Projection, open_projection
+from tests.harness.records import Records
+from tests.harness.services import Kafka, RedisService, empty_redis, not_available, start_kafka, start_redis
 
 _REDIS_FIXTURES = ("redis_server", "redis_cluster_server", "redis_shards")
 
@@ -50,7 +50,7 @@ def redis_cluster_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
 
 @pytest.fixture(scope="session")
 def three_primaries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
-    """A cluster. Who moves its slots moves them back."""
+    """A cluster. A test that moves its slots moves them back."""
     try:
         cluster = RedisCluster(tmp_path_factory.mktemp("redis-shards"))
     except RedisServerMissing as error:
@@ -116,9 +116,9 @@ async def projection(request: pytest.FixtureRequest) -> AsyncIterator[Projection
 
 @pytest.fixture
 def leadview(kafka: Kafka, redis_server: RedisService, topic_prefix: str, tmp_path: Path) -> Iterator[Leadview]:
-    """A Leadview of its own; no process runs yet."""
-    with ExitStack() as stack:
-        yield Leadview(kafka, redis_server, topic_prefix, tmp_path, stack)
+    """A Leadview with topics; no process runs yet."""
+    with new_leadview(kafka, topic_prefix, redis_server, tmp_path) as leadview:
+        yield leadview
 
 
 @pytest.fixture
@@ -126,5 +126,14 @@ def leadview_on_cluster(
     kafka: Kafka, redis_shards: RedisService, topic_prefix: str, tmp_path: Path
 ) -> Iterator[Leadview]:
     """The same on a cluster of three primaries."""
-    with ExitStack() as stack:
-        yield Leadview(kafka, redis_shards, topic_prefix, tmp_path, stack)
+    with new_leadview(kafka, topic_prefix, redis_shards, tmp_path) as leadview:
+        yield leadview
+
+
+def new_leadview(kafka: Kafka, topic_prefix: str, redis: RedisService, directory: Path) -> Leadview:
+    settings = {"batch_records": 300}  # many checkpoints
+    if kafka.kind == "apache":  # others may refuse less than the six seconds that are Kafka's own default
+        settings["kafka_session_timeout"] = 2
+    leadview = Leadview(kafka, topic_prefix, redis, directory, **settings)
+    leadview.topics.create()
+    return leadview

@@ -16,10 +16,10 @@ from api.redis.connection import Connection
 from api.redis.link import Link
 from devstack.ports import free_port
 from schemas.settings import ApiSettings
-from tests.faulty_proxy import Faults, faulty_proxy
-from tests.service.services import RedisService
-from tests.stopwatch import Stopwatch
-from tests.waiting import PATIENCE_SECONDS, wait_until
+from tests.harness.faulty_proxy import Faults, faulty_proxy
+from tests.harness.services import RedisService
+from tests.harness.stopwatch import Stopwatch
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 TIMEOUT = 2.0
 """For tests in which it is to be over. A machine that stands still for less does no harm."""
@@ -112,7 +112,7 @@ async def _use_up(connection: Connection, chance: random.Random) -> int:
         try:
             calls[number] = connection.call((b"ECHO", b"%d" % number + b"-" * chance.randrange(50)))
         except Unavailable:  # too many wait, or the connection is lost: then none does
-            await wait_until(lambda: connection.in_flight < 50, "there is room again")
+            await eventually(lambda: connection.in_flight < 50, "there is room again")
         assert connection.in_flight <= 50
         if calls and chance.random() < 0.3:
             chance.choice(list(calls.values())).cancel()
@@ -228,7 +228,7 @@ async def test_replies_sliced_into_bytes() -> None:
     assert replies[3] is None
 
 
-async def test_a_reply_that_nobody_asked_for_ends_the_connection() -> None:
+async def test_an_unsolicited_reply_ends_the_connection() -> None:
     async def chatter(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(65536)
         writer.write(b"+OK\r\n+and another\r\n")
@@ -286,7 +286,7 @@ async def test_a_link_selects_the_database_and_names_itself(redis_server: RedisS
     where = address(ApiSettings(redis_url=redis_server.url))
     link = Link(Address(where.host, where.port, db=1), timeout=PATIENCE_SECONDS, max_in_flight=10)
     async with kept(link):
-        await wait_until(lambda: link.connected, "the link is connected")
+        await eventually(lambda: link.connected, "the link is connected")
         own = (await link.call(b"CLIENT", b"INFO")).decode()
     assert " db=1 " in own
     assert " name=leadview-api " in own
@@ -307,7 +307,7 @@ async def test_a_link_reconnects_whenever_it_is_closed() -> None:
         await writer.drain()
 
     async with peer(once) as port, kept(Link(Address(port=port), timeout=PATIENCE_SECONDS, max_in_flight=10)) as link:
-        await wait_until(lambda: link.times_connected > 3, "it connected a few times")
+        await eventually(lambda: link.times_connected > 3, "it connected a few times")
 
 
 async def test_a_wrong_password_leads_to_no_connection(redis_server: RedisService) -> None:
@@ -315,7 +315,7 @@ async def test_a_wrong_password_leads_to_no_connection(redis_server: RedisServic
     with redis_server.client() as client:
         client.acl_log_reset()
         async with kept(Link(where, timeout=PATIENCE_SECONDS, max_in_flight=10)) as link:
-            await wait_until(
+            await eventually(
                 lambda: sum(entry["count"] for entry in client.acl_log()) > 2, "it was refused and retried"
             )
             assert link.times_connected == 0

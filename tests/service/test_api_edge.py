@@ -8,10 +8,10 @@ import pytest
 
 from api.edge.protocol import MAX_HEAD_BYTES, Edge
 from schemas import api_keys
-from tests.service.api_server import LEADS, ApiServer, patient, read_all, responses, running_api
-from tests.service.records import Records
-from tests.service.services import RedisService
-from tests.waiting import PATIENCE_SECONDS, assert_within
+from tests.harness.api_server import LEADS, ApiServer, patient, read_all, responses, running_api
+from tests.harness.records import Records
+from tests.harness.services import RedisService
+from tests.harness.waiting import PATIENCE_SECONDS, assert_within
 
 A_KEY = api_keys.mint(str(uuid4()))
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -16,10 +16,10 @@ import redis
 from api import app
 from api.local_limiter import LocalLimiter
 from devstack.redis_server import RedisServer
-from devstack.waiting import wait_until
-from tests.faulty_proxy import Faults, faulty_proxy
-from tests.service.api_server import LEADS, ApiServer, Response, patient, running_api
-from tests.service.records import Caller, Records
+from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
+from tests.harness.faulty_proxy import Faults, faulty_proxy
+from tests.harness.records import Caller, Records
+from tests.harness.waiting import wait_until
 
 Change = Callable[[redis.Redis], object]
 NO_RECORD = LEADS + str(uuid4())
@@ -79,7 +79,7 @@ def want_replicas(client: redis.Redis) -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "mended"),
+    ("broken", "repaired"),
     [
         pytest.param(
             lambda client: client.config_set("maxmemory", "1"),
@@ -100,7 +100,7 @@ def want_replicas(client: redis.Redis) -> None:
     ],
 )
 def test_the_local_limiter_decides_when_charges_cannot_be_written(
-    api: ApiServer, client: redis.Redis, clock: Clock, broken: Change, mended: Change
+    api: ApiServer, client: redis.Redis, clock: Clock, broken: Change, repaired: Change
 ) -> None:
     caller = Records(client).caller(key_limit=(3, 30_000), organization_limit=(100, 30_000))
     broken(client)
@@ -114,7 +114,7 @@ def test_the_local_limiter_decides_when_charges_cannot_be_written(
     assert api.get(NO_RECORD, key=caller.key).status == 429
     clock.now += 1000  # as it says: waiting so long is enough
     assert api.get(NO_RECORD, key=caller.key).status == 404
-    mended(client)
+    repaired(client)
     charged = [api.get(NO_RECORD, key=caller.key).headers["x-ratelimit-remaining"] for _ in range(2)]
     assert charged[-1] in "01"  # charged by Redis again
 
@@ -136,7 +136,7 @@ def test_both_limits_hold_at_once_under_concurrent_callers(api: ApiServer, clien
     ("lost", "granted_again"),
     [pytest.param(False, 0, id="an up-to-date replica"), pytest.param(True, 10, id="a replica that lost the tail")],
 )
-def test_a_failover_grants_at_most_one_window_again(tmp_path: Path, lost: bool, granted_again: int) -> None:
+def test_a_failover_grants_at_most_one_more_window(tmp_path: Path, lost: bool, granted_again: int) -> None:
     with ExitStack() as stack:
         primary, replica = (
             stack.enter_context(RedisServer.start(tmp_path / name, options=("--repl-diskless-sync-delay", "0")))

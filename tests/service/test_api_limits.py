@@ -11,9 +11,9 @@ from uuid import uuid4
 import pytest
 
 from schemas import api_keys
-from tests.service.api_server import LEADS, ApiServer, patient, running_api
-from tests.service.records import Records
-from tests.service.services import RedisService
+from tests.harness.api_server import LEADS, ApiServer, patient, running_api
+from tests.harness.records import Records
+from tests.harness.services import RedisService
 
 NO_RECORD = LEADS + str(uuid4())
 DAY = 24 * 3600

@@ -10,13 +10,12 @@ import pytest
 import redis
 
 from devstack.redis_server import RedisServer
-from devstack.waiting import wait_until
 from schemas import names, resources
 from schemas.settings import ApiSettings
-from tests.service.api_server import LEADS, ApiServer, Response, running_api
-from tests.service.records import Caller, Records
-from tests.stopwatch import Stopwatch
-from tests.waiting import assert_within
+from tests.harness.api_server import LEADS, ApiServer, Response, running_api
+from tests.harness.records import Caller, Records
+from tests.harness.stopwatch import Stopwatch
+from tests.harness.waiting import assert_within, wait_until
 
 Change = Callable[[redis.Redis], object]
 
@@ -123,7 +122,7 @@ def test_script_flush(api: ApiServer, records: Records, client: redis.Redis) -> 
 
 
 @pytest.mark.parametrize(
-    ("broken", "mended"),
+    ("broken", "repaired"),
     [
         pytest.param(
             lambda client: client.replicaof("127.0.0.1", "1"),
@@ -137,12 +136,12 @@ def test_script_flush(api: ApiServer, records: Records, client: redis.Redis) -> 
         ),
     ],
 )
-def test_error_replies(api: ApiServer, caller: Caller, client: redis.Redis, broken: Change, mended: Change) -> None:
+def test_error_replies(api: ApiServer, caller: Caller, client: redis.Redis, broken: Change, repaired: Change) -> None:
     client.config_set("replica-serve-stale-data", "no")
     broken(client)
     wait_until(lambda: ask(api, caller).status == 503, "Redis refuses")
     assert_unavailable(ask(api, caller))
-    mended(client)
+    repaired(client)
     assert_back_within_a_second(api, caller)
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.service.api_server import CONTACTS, LEADS, ApiServer, patient, running_api
-from tests.service.services import RedisService
+from tests.harness.api_server import CONTACTS, LEADS, ApiServer, patient, running_api
+from tests.harness.services import RedisService
 
 EXPOSED = {
     "etag",

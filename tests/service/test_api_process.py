@@ -5,10 +5,8 @@ import re
 import signal
 import socket
 import subprocess
-import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -17,52 +15,19 @@ import psutil
 import pytest
 import redis
 
-from devstack.child import Child
 from devstack.ports import free_port
 from devstack.redis_server import RedisServer
-from devstack.waiting import wait_until
 from schemas import api_keys
-from tests.service.api_server import LEADS, ApiServer
-from tests.service.records import Records
-from tests.service.services import RedisService
-from tests.waiting import PATIENCE_SECONDS
-
-ROOT = Path(__file__).parents[2]
-COMMAND = [sys.executable, "-m", "api"]
-
-
-def environment(**settings: object) -> dict[str, str]:
-    ours = {f"LEADVIEW_{name.upper()}": str(value) for name, value in settings.items()}
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("LEADVIEW_")}
-    return inherited | {"PYTHONPATH": str(ROOT)} | ours
-
-
-def is_ready(child: Child, api: ApiServer) -> bool:
-    child.check_running()
-    return answers(api)
-
-
-def answers(api: ApiServer) -> bool:
-    try:
-        return api.get("/readyz").status == 200
-    except OSError:
-        return False
-
-
-@contextmanager
-def running(log: Path, redis_url: str, **settings: object) -> Iterator[tuple[Child, ApiServer]]:
-    api = ApiServer(free_port())
-    child = Child(COMMAND, log=log, environment=environment(redis_url=redis_url, api_port=api.port, **settings))
-    try:
-        wait_until(lambda: is_ready(child, api), "the API is ready")
-        yield child, api
-    finally:
-        child.stop()
+from tests.harness.api_server import LEADS, ApiServer
+from tests.harness.processes import API, environment, running_api_process
+from tests.harness.records import Records
+from tests.harness.services import RedisService
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 
 def run(**settings: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        COMMAND, env=environment(**settings), capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+        API, env=environment(**settings), capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
     )
 
 
@@ -100,7 +65,7 @@ def test_requests_in_progress_are_answered_after_sigterm(tmp_path: Path, workers
     settings = {"api_workers": workers, "api_redis_timeout": PATIENCE_SECONDS, "metrics_port": metrics.port}
     with (
         RedisServer.start(tmp_path / "redis") as server,
-        running(log, server.url, **settings) as (child, api),
+        running_api_process(log, redis_url=server.url, **settings) as (child, api),
         ThreadPoolExecutor() as pool,
     ):
         wait_until(lambda: values(metrics)["leadview_api_ready_workers"] == workers, "all workers are ready")
@@ -130,7 +95,7 @@ def test_logs_are_json_and_hold_no_key(tmp_path: Path, redis_server: RedisServic
         caller = Records(client).caller()
         client.acl_setuser("seen", enabled=True, passwords=[f"+{password}"], commands=["+@all"], keys=["*"])
         settings = {"log_level": "debug", "redis_username": "seen", "redis_password": password}
-        with running(log, redis_server.url, **settings) as (_, api):
+        with running_api_process(log, redis_url=redis_server.url, **settings) as (_, api):
             for key in (caller.key, caller.key[:-1] + "0", api_keys.mint(str(uuid4()))):
                 api.get(LEADS + str(uuid4()), key=key)
                 api.exchange(f"GET /\x00 HTTP/1.1\r\nAuthorization: Bearer {key}\r\n\r\n".encode())
@@ -150,7 +115,7 @@ def test_metrics(tmp_path: Path, redis_server: RedisService, workers: int) -> No
     settings = {"api_workers": workers, "api_redis_timeout": PATIENCE_SECONDS, "metrics_port": metrics.port}
     with (
         redis_server.client() as client,
-        running(tmp_path / "log", redis_server.url, **settings) as (_, api),
+        running_api_process(tmp_path / "log", redis_url=redis_server.url, **settings) as (_, api),
     ):
         caller = Records(client).caller()
         for _ in range(10):
@@ -191,13 +156,13 @@ def test_workers_end_when_their_parent_was_killed(tmp_path: Path, redis_server: 
     api = ApiServer(free_port())
     with (tmp_path / "log").open("wb") as log:
         parent = subprocess.Popen(
-            COMMAND,
+            API,
             env=environment(redis_url=redis_server.url, api_port=api.port, api_workers=2),
             stderr=log,
             start_new_session=True,
         )
     try:
-        wait_until(lambda: answers(api), "the API is ready")
+        wait_until(api.is_ready, "the API is ready")
         workers = psutil.Process(parent.pid).children(recursive=True)
         assert len(workers) >= 2
         parent.kill()

@@ -7,9 +7,9 @@ from uuid import uuid4
 import pytest
 
 from schemas import api_keys
-from tests.service.api_server import CONTACTS, LEADS, ApiServer, Response, patient, running_api
-from tests.service.records import Caller, Records
-from tests.service.services import RedisService
+from tests.harness.api_server import CONTACTS, LEADS, ApiServer, Response, patient, running_api
+from tests.harness.records import Caller, Records
+from tests.harness.services import RedisService
 
 LIMIT_HEADERS = {
     "ratelimit-policy",

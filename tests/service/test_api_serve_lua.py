@@ -12,8 +12,8 @@ import pytest
 from api.redis.store import SCRIPT, Reply, read_reply
 from schemas import api_keys, names, resources
 from schemas.layouts import CONTACT_BODY, LEAD_BODY
-from tests.service.records import Caller, Records
-from tests.service.services import RedisService, empty_redis
+from tests.harness.records import Caller, Records
+from tests.harness.services import RedisService, empty_redis
 
 SECOND = 1_000_000
 DAY = 24 * 3600

@@ -13,14 +13,13 @@ import pytest
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from devstack import waiting
 from schemas.settings import ApiSettings
-from tests.faulty_proxy import Faults, FaultyProxy, faulty_proxy
-from tests.service.api_server import LEADS, ApiServer, running_api
-from tests.service.records import Caller, Records
-from tests.service.services import RedisService
-from tests.stopwatch import Stopwatch
-from tests.waiting import assert_within, wait_until
+from tests.harness.api_server import LEADS, ApiServer, running_api
+from tests.harness.faulty_proxy import Faults, FaultyProxy, faulty_proxy
+from tests.harness.records import Caller, Records
+from tests.harness.services import RedisService
+from tests.harness.stopwatch import Stopwatch
+from tests.harness.waiting import assert_within, eventually, wait_until
 
 ORGANIZATIONS = 60
 CALLERS = 40
@@ -114,11 +113,11 @@ async def _torture(api: ApiServer, proxy: FaultyProxy, population: Population) -
             proxy.faults = faults
             answered = seen.statuses.total()
             await asyncio.sleep(seconds)
-            await wait_until(partial(seen.has_answers, answered + ANSWERS), "callers were answered")
+            await eventually(partial(seen.has_answers, answered + ANSWERS), "callers were answered")
             if chance.random() < 0.3:
                 proxy.reset_all()
         proxy.faults = Faults()
-        await wait_until(lambda: seen.statuses[200] > 50 and seen.broken_off > 20, "callers were served and broke off")
+        await eventually(lambda: seen.statuses[200] > 50 and seen.broken_off > 20, "callers were served and broke off")
         over.set()
         await asyncio.gather(*calling)
     return seen
@@ -180,7 +179,7 @@ def test_service_resumes_within_a_second(
     def status() -> int:
         return api.get(LEADS + lead, key=caller.key).status
 
-    waiting.wait_until(lambda: status() == 200, "it is served")
+    wait_until(lambda: status() == 200, "it is served")
     proxy.faults = faults
     proxy.reset_all()
     for _ in range(3):

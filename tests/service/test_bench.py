@@ -11,8 +11,8 @@ from bench.benchmark import LEADVIEW
 from bench.outcome import Rounds
 from devstack.kafka_jars import why_unavailable
 from devstack.redis_server import RedisServerMissing, redis_program
-from tests.service.services import not_available
-from tests.waiting import PATIENCE_SECONDS
+from tests.harness.services import not_available
+from tests.harness.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 ALWAYS_THERE = {LEADVIEW, "asgi-constant", "starlette-constant", "idiomatic"}

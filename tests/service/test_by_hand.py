@@ -4,18 +4,15 @@ import json
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from devstack.waiting import wait_until
 from schemas import api_keys
-from tests.service.api_server import CONTACTS, LEADS
-from tests.service.leadview import Leadview
-from tests.service.services import Kafka, RedisService, not_available
-from tests.waiting import PATIENCE_SECONDS
+from tests.harness.api_server import CONTACTS, LEADS
+from tests.harness.leadview import Leadview
+from tests.harness.services import not_available
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.apache
 
@@ -150,22 +147,24 @@ class Hands:
 
 
 @pytest.fixture
-def hands(kafka: Kafka, redis_server: RedisService, topic_prefix: str, tmp_path: Path) -> Iterator[Hands]:
+def programs() -> None:
     for program in ("kcat", "curl"):
         if shutil.which(program) is None:
             not_available(f"there is no {program} here")
-    with ExitStack() as stack:
-        leadview = Leadview(kafka, redis_server, topic_prefix, tmp_path, stack)
-        leadview.start("run")
-        wait_until(lambda: leadview.generations().get("live") == "1", "the projector has begun")
-        with leadview.api() as api:
-            yield Hands(leadview, api.port)
+
+
+@pytest.fixture
+def hands(programs: None, leadview: Leadview) -> Iterator[Hands]:
+    leadview.start("run")
+    wait_until(leadview.is_served, "the projector has begun")
+    with leadview.api() as api:
+        yield Hands(leadview, api.port)
 
 
 def test_the_life_of_a_lead(hands: Hands) -> None:
     """Every row of the tables that an event can bring about, in the order in which a life brings them."""
     lead, contact = LEADS + LEAD, CONTACTS + CONTACT
-    assert hands.get(lead).error == "invalid_api_key"  # well formed, and nobody's
+    assert hands.get(lead).error == "invalid_api_key"  # well formed, but unknown
 
     hands.key()
     hands.until(lead, 403)

@@ -1,6 +1,6 @@
 """Short chaos runs: each fault once. `make chaos` runs as long as one likes; the seed of a failure is in its report.
 
-What `make chaos` has on top takes its time: topics made again (`test_flow.py` has that one by itself), and one more
+What `make chaos` has on top takes its time: topics recreated (`test_flow.py` has that one by itself), and one more
 broker killed.
 """
 
@@ -14,12 +14,12 @@ from devstack.apache_kafka import ApacheKafka
 from tests.chaos.faults import FAULTS
 from tests.chaos.run import run
 from tests.chaos.world import World
-from tests.service.services import Kafka
+from tests.harness.services import Kafka
 
 pytestmark = pytest.mark.apache
 
 SEED = int(os.environ.get("LEADVIEW_TEST_CHAOS_SEED", "1"))
-SLOW = ("topic-made-again", "coordinator-killed")
+SLOW = ("topic-recreated", "coordinator-killed")
 PACE = 0.15
 # Other tests may keep the machine busy: `make chaos` is strict about the half second, and about the second.
 REDIS_TIMEOUT = 1.5

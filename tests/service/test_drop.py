@@ -11,10 +11,10 @@ from projector.errors import Refused
 from projector.ledger.generations import Description, change_writing
 from projector.rebuild import drop
 from schemas import names, resources
-from tests import crm
-from tests.service.projection import Projection, open_projection
-from tests.service.services import RedisService
-from tests.waiting import wait_until
+from tests.harness import crm
+from tests.harness.projection import Projection, open_projection
+from tests.harness.services import RedisService
+from tests.harness.waiting import eventually
 
 LEAD = names.document(resources.LEAD, names.organization(crm.ORGANIZATION), 1, crm.LEAD)
 
@@ -44,7 +44,7 @@ async def test_redis_forgets_a_drop(redis_server: RedisService, reached: Callabl
         generations(projection, 2, 1, 2)
         await projection.apply(crm.lead().record(), generations=(1, 2))
         dropping = asyncio.create_task(drop.drop(projection.store, 1))
-        await wait_until(lambda: reached(client), "it is being dropped")
+        await eventually(lambda: reached(client), "it is being dropped")
         client.flushall()
         if back:
             generations(projection, 1, 1)

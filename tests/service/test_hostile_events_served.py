@@ -12,12 +12,11 @@ from projector.mapping import intent
 from projector.record import Record
 from projector.reference import documents_of
 from schemas import api_keys, resources
-from tests import crm
-from tests.crm import CONTACT, LEAD, ORGANIZATION, Message
-from tests.hostile_events import MORSELS, VALID, tokens
-from tests.service import stored
-from tests.service.api_server import CONTACTS, LEADS, ApiServer, patient, running_api
-from tests.service.projection import Projection
+from tests.harness import crm, stored
+from tests.harness.api_server import CONTACTS, LEADS, ApiServer, patient, running_api
+from tests.harness.crm import CONTACT, LEAD, ORGANIZATION, Message
+from tests.harness.hostile_events import MORSELS, VALID, tokens
+from tests.harness.projection import Projection
 
 KEY = api_keys.mint(ORGANIZATION, "h" * 30)
 PATHS: dict[resources.Kind, str] = {resources.LEAD: LEADS + LEAD, resources.CONTACT: CONTACTS + CONTACT}

@@ -7,10 +7,10 @@ from typing import Any, cast
 import pytest
 
 from schemas import api_keys, names, resources
-from tests import crm
-from tests.crm import CONTACT, LEAD, ORGANIZATION, OTHER_ORGANIZATION
-from tests.service.api_server import CONTACTS, LEADS, ApiServer, patient, running_api
-from tests.service.projection import Projection
+from tests.harness import crm
+from tests.harness.api_server import CONTACTS, LEADS, ApiServer, patient, running_api
+from tests.harness.crm import CONTACT, LEAD, ORGANIZATION, OTHER_ORGANIZATION
+from tests.harness.projection import Projection
 
 ORGANIZATIONS = (ORGANIZATION, OTHER_ORGANIZATION)
 KEYS = {
@@ -64,7 +64,7 @@ async def test_the_matrix(projection: Projection, api: ApiServer) -> None:
         assert other.encode() not in answer.body
 
 
-async def test_another_organizations_record_is_answered_like_one_that_never_was(
+async def test_another_organizations_record_is_answered_like_one_that_does_not_exist(
     projection: Projection, api: ApiServer
 ) -> None:
     await project_both(projection)

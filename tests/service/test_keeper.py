@@ -13,11 +13,10 @@ from projector.upkeep import jobs
 from projector.upkeep.keeper import Keeper
 from schemas import names, resources
 from schemas.settings import ProjectorSettings
-from tests import crm
-from tests.service import stored
-from tests.service.leadview import _HEAD, Leadview
-from tests.service.projection import Projection, intent_of
-from tests.waiting import wait_until
+from tests.harness import crm, stored
+from tests.harness.leadview import Leadview
+from tests.harness.projection import Projection, intent_of
+from tests.harness.waiting import eventually
 
 pytestmark = pytest.mark.apache
 
@@ -41,8 +40,8 @@ class World:
 
     def apply_all(self) -> None:
         """Store the positions of lines that have applied everything that is published."""
-        for partition, head in self.leadview._offsets(_HEAD).items():
-            self.redis.hset(names.POSITIONS, names.position(*partition), f"{head} 0 0")
+        for partition, end in self.leadview.topics.end_offsets.items():
+            self.redis.hset(names.POSITIONS, names.position(*partition), f"{end} 0 0")
 
     def served(self) -> bool:
         return bool(self.redis.hexists(names.GENERATIONS, "live"))
@@ -63,7 +62,7 @@ async def world(leadview: Leadview) -> AsyncIterator[World]:
 
 
 async def test_the_first_generation_is_served_when_all_is_applied(world: World) -> None:
-    world.leadview.publish([crm.lead(1)])
+    world.leadview.publish(crm.lead(1))
     await world.turn()
     assert not world.served()
     world.apply_all()
@@ -73,19 +72,19 @@ async def test_the_first_generation_is_served_when_all_is_applied(world: World) 
 
 async def test_end_offsets_are_read_again_if_another_projector_was_first(world: World) -> None:
     """Redis is emptied, and filled again up to the end offsets that this keeper read first."""
-    world.leadview.publish([crm.lead(1)])
+    world.leadview.publish(crm.lead(1))
     await world.turn()
     world.redis.hset(names.GENERATIONS, "live", "1")
     await world.turn()
     world.redis.flushall()
     world.apply_all()
-    world.leadview.publish([crm.lead(1, id=crm.OTHER_LEAD), crm.contact(1)])
+    world.leadview.publish(crm.lead(1, id=crm.OTHER_LEAD), crm.contact(1))
     await world.turn()
     assert not world.served(), "the API would return 404 for a lead that exists"
 
 
 async def test_an_organization_that_is_still_replayed_is_not_served_half_full(world: World) -> None:
-    world.leadview.publish([crm.deleted(resources.ORGANIZATION, 1), crm.lead(1), crm.organization(2)])
+    world.leadview.publish(crm.deleted(resources.ORGANIZATION, 1), crm.lead(1), crm.organization(2))
     world.redis.sadd(names.JOBS, JOB)
     world.redis.set(LOCK, "another projector", ex=3600)
     world.apply_all()
@@ -114,7 +113,7 @@ async def test_an_erasure_that_was_overtaken_leaves_nothing_wrong(world: World, 
     events as the records that are read again."""
     messages = [crm.contact(1), crm.lead(1), crm.lead(1, id=crm.OTHER_LEAD), crm.api_key(1)]
     apply = Applier(world.store).apply
-    world.leadview.publish(messages)
+    world.leadview.publish_all(messages)
     intents = [intent_of(message.record(offset)) for offset, message in enumerate(messages)]
     await apply([intent_of(crm.organization(1).record(0)), *intents], (1,))
     before = stored.values(world.redis)
@@ -139,7 +138,7 @@ async def test_a_lock_is_held_for_as_long_as_the_work_takes(projection: Projecti
     assert await jobs._lock(projection.store, JOB)
     renewing = asyncio.create_task(jobs._renew(projection.store, JOB))
     projection.client.expire(LOCK, 3600)  # so that it is still there when it is renewed, however late that is
-    await wait_until(lambda: 0 < projection.client.ttl(LOCK) <= 10, "it is renewed")
+    await eventually(lambda: 0 < projection.client.ttl(LOCK) <= 10, "it is renewed")
     renewing.cancel()
     with suppress(asyncio.CancelledError):
         await renewing

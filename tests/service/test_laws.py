@@ -15,10 +15,9 @@ from projector.record import Record
 from projector.reference import Reference, documents_of
 from projector.upkeep import jobs, reapply
 from schemas import names, resources
-from tests import crm, histories
-from tests.histories import History
-from tests.service import stored
-from tests.service.projection import Projection
+from tests.harness import crm, histories, stored
+from tests.harness.histories import History
+from tests.harness.projection import Projection
 
 law = settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 seeds = st.integers(0, 2**32)

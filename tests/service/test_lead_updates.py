@@ -11,10 +11,9 @@ from projector.redis.calls import Command
 from projector.redis.store import Store
 from schemas import resources
 from schemas.settings import ProjectorSettings
-from tests import crm
-from tests.crm import Message
-from tests.service import stored
-from tests.service.projection import Projection, intent_of
+from tests.harness import crm, stored
+from tests.harness.crm import Message
+from tests.harness.projection import Projection, intent_of
 
 STORED = [crm.contact(1), crm.lead(3), crm.lead(3, id=crm.OTHER_LEAD, contact_id=crm.OTHER_CONTACT)]
 UPPER = crm.CONTACT.upper()

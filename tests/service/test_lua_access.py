@@ -9,9 +9,8 @@ from projector.redis.applier import ERASE_DUE, ORGANIZATION_DELETED, REPLAY_DUE,
 from projector.redis.calls import Command
 from projector.upkeep import jobs
 from schemas import api_keys, names, resources
-from tests import crm
-from tests.service import stored
-from tests.service.projection import Projection
+from tests.harness import crm, stored
+from tests.harness.projection import Projection
 
 OWNER = names.organization(crm.ORGANIZATION)
 ENTITY = names.api_key_entity(OWNER, crm.API_KEY)
@@ -131,7 +130,7 @@ async def test_what_comes_after_an_organization_was_deleted_is_ignored(projectio
     assert list(projection.client.scan_iter(names.of_organization(OWNER))) == []
 
 
-async def test_erasing_stops_where_the_organization_is_created_again(projection: Projection) -> None:
+async def test_erasing_stops_if_the_organization_is_recreated(projection: Projection) -> None:
     await projection.apply(organization_deleted(1, 0))
     await projection.apply(organization(2, 1), crm.lead().record())
     name = names.document(resources.LEAD, OWNER, 1, crm.LEAD)

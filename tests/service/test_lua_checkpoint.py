@@ -16,8 +16,8 @@ from projector.redis.store import Store
 from projector.upkeep.redrive import all_dead_letters
 from schemas import names
 from schemas.settings import ProjectorSettings
-from tests import crm
-from tests.service.projection import Projection
+from tests.harness import crm
+from tests.harness.projection import Projection
 
 LEADS, CONTACTS = Partition("crm.leads", 0), Partition("crm.contacts", 3)
 LETTER = DeadLetter.of(crm.lead().record(offset=6), "it is bad")

@@ -12,10 +12,9 @@ from projector.redis.applier import Applied
 from projector.reference import documents_of
 from schemas import names, resources
 from schemas.layouts import FIRST_LEAD, read_head
-from tests import crm
-from tests.crm import Message
-from tests.service import stored
-from tests.service.projection import Projection, intent_of
+from tests.harness import crm, stored
+from tests.harness.crm import Message
+from tests.harness.projection import Projection, intent_of
 
 LEAD = (resources.LEAD, crm.ORGANIZATION, crm.LEAD)
 CONTACT = (resources.CONTACT, crm.ORGANIZATION, crm.CONTACT)
@@ -242,7 +241,7 @@ async def test_many_leads_of_a_contact_follow_in_slices(projection: Projection) 
     stored.assert_consistent(projection.client)
 
 
-async def test_a_fan_out_that_broke_off_goes_on_with_the_same_event(projection: Projection) -> None:
+async def test_the_same_event_continues_an_interrupted_fan_out(projection: Projection) -> None:
     """The contact was written, and then the projector died: read again, the event is stale, and its leads follow."""
     records = [lead(1, n, id=crm.uuid(1000 + n)) for n in range(150)]
     await projection.apply(contact(1, 0), *records)
@@ -319,7 +318,7 @@ async def test_resplice_drops_leads_that_are_not_the_contacts_any_more(projectio
     stored.assert_consistent(projection.client)
 
 
-async def test_resplice_drops_the_first_lead_and_goes_on_with_the_others(projection: Projection) -> None:
+async def test_resplice_drops_the_first_lead_and_continues_with_the_others(projection: Projection) -> None:
     """Another lead becomes the first one, and may be the next in the same slice."""
     others = [lead(1, n, id=crm.uuid(1000 + n)) for n in range(3)]
     await projection.apply(lead(1, 9), *others, contact(1, 0))
@@ -440,7 +439,7 @@ async def test_a_full_redis_refuses_the_whole_of_a_script(
 
 
 @pytest.mark.parametrize("record", [pytest.param(lead(1, 1), id="a lead"), pytest.param(contact(1, 0), id="a contact")])
-async def test_the_same_event_mends_a_spoiled_document_where_it_is_written_again(
+async def test_the_same_event_repairs_a_damaged_document_if_it_overwrites(
     projection: Projection, record: Record
 ) -> None:
     await projection.apply(contact(1, 0), lead(1, 1))

@@ -1,4 +1,4 @@
-"""`make run` as a person has it: start it, paste its lines, end it. Its processes are real."""
+"""`make run` as a developer runs it: start it, paste its lines, end it. Its processes are real."""
 
 import json
 import os
@@ -17,10 +17,9 @@ import psutil
 import pytest
 
 from devstack.redis_server import RedisServerMissing, redis_program
-from devstack.waiting import wait_until
-from tests.service.services import not_available
+from tests.harness.services import not_available
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 from tests.service.test_servers import is_alive
-from tests.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 STATUSES = {

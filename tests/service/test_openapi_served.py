@@ -11,10 +11,10 @@ from schemas import names
 from schemas.layouts import NO_CONTACT
 from schemas.openapi.document import ROOT
 from schemas.resources import RESOURCES
-from tests.service.api_server import ApiServer, patient, running_api
-from tests.service.records import Caller, Records, head
-from tests.service.services import RedisService
-from tests.waiting import PATIENCE_SECONDS
+from tests.harness.api_server import ApiServer, patient, running_api
+from tests.harness.records import Caller, Records, head
+from tests.harness.services import RedisService
+from tests.harness.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Bad records at scale: the good ones are all there, the dead letters are exact; and a bad deploy, mended.
+"""Bad records at scale: the good ones are all there, the dead letters are exact; and a bad deploy is repaired.
 
 `LEADVIEW_TEST_POISON_RECORDS=100000` makes it large; `make chaos` takes it as it is.
 """
@@ -13,20 +13,19 @@ import msgspec
 import pytest
 
 from devstack.ports import free_port
-from devstack.waiting import wait_until
 from schemas import names, resources
-from tests import crm
-from tests.crm import Message
-from tests.service.bad_deploy import REASON
-from tests.service.flow import ask
-from tests.service.leadview import Leadview
-from tests.waiting import PATIENCE_SECONDS
+from tests.harness import crm
+from tests.harness.bad_deploy import REASON
+from tests.harness.crm import Message
+from tests.harness.leadview import Leadview
+from tests.harness.metrics_port import ask
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.apache
 
 RECORDS = int(os.environ.get("LEADVIEW_TEST_POISON_RECORDS", "5000"))
 SECONDS = 2 * PATIENCE_SECONDS + RECORDS / 500
-BAD_DEPLOY = (sys.executable, "-m", "tests.service.bad_deploy")
+BAD_DEPLOY = (sys.executable, "-m", "tests.harness.bad_deploy")
 
 POISON: list[Callable[[Message], Message]] = [
     lambda message: msgspec.structs.replace(message, value=b"{"),
@@ -51,19 +50,19 @@ def test_one_in_a_hundred(leadview: Leadview) -> None:
                 bad_keys.add(message.key)
             yield message
 
-    leadview.publish(messages())
+    published = leadview.publish_all(messages())
     leadview.start("run")
-    wait_until(lambda: _is_current(leadview), "all records are read", SECONDS)
+    wait_until(leadview.is_current, "all records are read", SECONDS)
     assert leadview.documents() == leadview.expected()
-    bad = {names.dead_letter(r.topic, r.partition, r.offset) for r in leadview.records() if r.key in bad_keys}
+    bad = {names.dead_letter(r.topic, r.partition, r.offset) for r in published if r.key in bad_keys}
     assert len(bad) == len(bad_keys) > RECORDS // 200
     assert {field.decode() for field in _letters(leadview)} == bad
 
 
 def test_a_bad_deploy(leadview: Leadview) -> None:
-    """It stops at the limit and says why; the one after goes on from there, and what was parked is driven again."""
+    """It stops at the limit and says why. The next deploy resumes there, and the dead letters are redriven."""
     leads = [crm.uuid(0x100000 + number) for number in range(100)]
-    leadview.publish(crm.lead(version, id=lead) for version in range(1, 4) for lead in leads)
+    leadview.publish_all(crm.lead(version, id=lead) for version in range(1, 4) for lead in leads)
     good = leadview.start("run")
     leadview.wait_until_served()
     good.stop()
@@ -71,7 +70,7 @@ def test_a_bad_deploy(leadview: Leadview) -> None:
     port = free_port()
     bad = leadview.start("run", command=BAD_DEPLOY, metrics_port=port, batch_records=50)
     rounds = max(10, RECORDS // 500)
-    leadview.publish(
+    leadview.publish_all(
         crm.lead(version, id=lead, referrer=f"v{version}") for version in range(4, 4 + rounds) for lead in leads
     )
     wait_until(lambda: ask(port, "/healthz")[0] == 503, "the line is halted")
@@ -82,13 +81,13 @@ def test_a_bad_deploy(leadview: Leadview) -> None:
     letters = [msgspec.json.decode(letter) for letter in _letters(leadview).values()]
     assert 0 < len(letters) <= 100
     assert all(letter["reason"] == REASON for letter in letters)
-    assert not _is_current(leadview), "nothing was drained into the dead letters"
+    assert not leadview.is_current(), "nothing was drained into the dead letters"
 
     leadview.start("run")
-    wait_until(lambda: _is_current(leadview), "the line resumes there", SECONDS)
+    wait_until(leadview.is_current, "the line resumes there", SECONDS)
     done = leadview.run("dead-letters", "redrive")
     assert f"{len(letters)} redriven, 0 still bad" in done
-    driven = [line.split()[0].rsplit(":", 2) for line in done.output.splitlines()[:-1]]
+    driven = [line.split()[0].rsplit(":", 2) for line in done.stdout.splitlines()[:-1]]
     places = [(topic, int(partition), int(offset)) for topic, partition, offset in driven]
     assert places == sorted(places)
     assert len(places) == len(letters)
@@ -96,11 +95,13 @@ def test_a_bad_deploy(leadview: Leadview) -> None:
     assert not _letters(leadview)
 
 
-def test_parked_events_of_one_lead_are_driven_again_in_their_order(leadview: Leadview) -> None:
-    """Nothing newer came meanwhile: what counts in the end is the last of them."""
+def test_dead_letters_of_one_lead_are_redriven_in_their_order(leadview: Leadview) -> None:
+    """Nothing newer was published meanwhile, so the last of them decides."""
     leads = [crm.uuid(0x100001 + 2 * number) for number in range(5)]
-    leadview.publish(crm.lead(version, id=lead, referrer=f"v{version}") for version in range(1, 5) for lead in leads)
-    leadview.publish([crm.deleted(resources.LEAD, 5, leads[0]), crm.tombstone(resources.LEAD, leads[1])])
+    leadview.publish_all(
+        crm.lead(version, id=lead, referrer=f"v{version}") for version in range(1, 5) for lead in leads
+    )
+    leadview.publish(crm.deleted(resources.LEAD, 5, leads[0]), crm.tombstone(resources.LEAD, leads[1]))
     leadview.start("run", command=BAD_DEPLOY)
     wait_until(lambda: len(_letters(leadview)) == 22, "all are parked")
     assert leadview.documents() == {}
@@ -113,11 +114,3 @@ def test_parked_events_of_one_lead_are_driven_again_in_their_order(leadview: Lea
 def _letters(leadview: Leadview) -> dict[bytes, Any]:
     letters: dict[bytes, Any] = leadview.redis.hgetall(names.DEAD_LETTERS)
     return letters
-
-
-def _is_current(leadview: Leadview) -> bool:
-    try:
-        leadview.wait_until_current(0)
-    except TimeoutError:
-        return False
-    return True

@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import pytest
 
-from devstack.waiting import wait_until
 from schemas import names, resources
-from tests import crm
-from tests.service.api_server import LEADS, ApiServer
-from tests.service.changes import STOOD_STILL_SECONDS, Changes, Reader, Writer
-from tests.service.leadview import Leadview
+from tests.harness import crm
+from tests.harness.api_server import LEADS, ApiServer
+from tests.harness.changes import STOOD_STILL_SECONDS, Changes, Reader, Writer
+from tests.harness.leadview import Leadview
+from tests.harness.stopwatch import Stopwatch
+from tests.harness.waiting import wait_until
 from tests.service.test_rebuild import assert_equal_and_right
-from tests.stopwatch import Stopwatch
 
 pytestmark = pytest.mark.apache
 
@@ -84,7 +84,7 @@ def flipped_at(leadview: Leadview) -> float:
 
 def test_readers_see_no_error_and_no_step_back(leadview: Leadview) -> None:
     changes = Changes(leads=300, contacts=120)
-    leadview.publish([*changes.initial(), crm.lead(referrer="generation 1")])
+    leadview.publish_all([*changes.initial(), crm.lead(referrer="generation 1")])
     leadview.start("run")
     leadview.start("run")
     leadview.wait_until_served()

@@ -7,22 +7,22 @@ from functools import partial
 from random import Random
 from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from redis import RedisCluster
 
 from devstack.child import Child
-from devstack.waiting import wait_until
+from projector import mapping
 from projector.line.pace import YIELDING
 from projector.reference import Entity
 from schemas import names, resources
-from tests import crm
-from tests.faulty_proxy import Faults, faulty_proxy
-from tests.service import stored
-from tests.service.changes import Changes, Writer, now_ms
-from tests.service.leadview import Leadview
-from tests.waiting import PATIENCE_SECONDS
+from tests.harness import crm, stored
+from tests.harness.changes import Changes, Writer, now_ms
+from tests.harness.faulty_proxy import Faults, faulty_proxy
+from tests.harness.leadview import Leadview
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.apache
 
@@ -53,7 +53,27 @@ def _values(leadview: Leadview, generation: int) -> dict[Entity, bytes]:
 
 
 def _has_replayed(leadview: Leadview, records: int) -> bool:
-    return leadview.progress() > records
+    return progress(leadview) > records
+
+
+def target(leadview: Leadview, generation: int = 2) -> int:
+    """How many records the replay of a rebuild has to apply, over all partitions."""
+    return sum(target for _, target in _replay(leadview, generation))
+
+
+def progress(leadview: Leadview, generation: int = 2) -> int:
+    """How many of them it has applied."""
+    return sum(min(position, target) for position, target in _replay(leadview, generation))
+
+
+def _replay(leadview: Leadview, generation: int) -> list[tuple[int, int]]:
+    """Position and target of each partition."""
+    ledger = {name.decode(): value for name, value in leadview.redis.hgetall(names.rebuild(generation)).items()}
+    return [
+        (int(ledger.get(field.removeprefix("target:"), b"0").split()[0]), int(value))
+        for field, value in ledger.items()
+        if field.startswith("target:")
+    ]
 
 
 def _is_begun(rebuild: Child) -> bool:
@@ -61,7 +81,7 @@ def _is_begun(rebuild: Child) -> bool:
     return "records to replay" in rebuild.log.read_text()
 
 
-def test_killed_again_and_again_beside_live_writes(leadview: Leadview) -> None:
+def test_killed_repeatedly_during_live_writes(leadview: Leadview) -> None:
     """Each rebuild resumes where the last one stopped; in the end both generations follow exactly from the topics.
 
     A proxy never lets the write of the last lead reach Redis: however fast the machine is, none that is killed is done.
@@ -70,7 +90,7 @@ def test_killed_again_and_again_beside_live_writes(leadview: Leadview) -> None:
     print(f"seed {seed}")  # noqa: T201 - shown if the test fails
     random = Random(seed)
     changes = Changes(leads=2500, contacts=800)
-    leadview.publish(changes.initial())
+    leadview.publish_all(changes.initial())
     projector = leadview.start("run")
     leadview.wait_until_served()
     writer = Writer(leadview, changes, rate=100)
@@ -90,10 +110,10 @@ def test_killed_again_and_again_beside_live_writes(leadview: Leadview) -> None:
             wait_until(partial(_is_begun, rebuild), "it has said how much is left")
             rebuild.kill()
             if reached:
-                left = leadview.target() - reached
+                left = target(leadview) - reached
                 assert f"records to replay   {left:,}," in rebuild.log.read_text(), "it resumes where it stopped"
-            reached = leadview.progress()
-            assert reached < leadview.target()
+            reached = progress(leadview)
+            assert reached < target(leadview)
     projector.kill()
     leadview.redis.delete(names.LATENCY)
 
@@ -117,8 +137,8 @@ def used_memory(leadview: Leadview) -> int:
 def test_the_whole_cycle_on_a_cluster(leadview_on_cluster: Leadview) -> None:
     """Rebuild, verify, promote and drop with two organizations in different slots; the memory is free afterwards."""
     leadview = leadview_on_cluster
-    leadview.publish(Changes(leads=1200, contacts=400).initial())
-    leadview.publish(Changes(leads=300, contacts=100, organization=crm.OTHER_ORGANIZATION).initial())
+    leadview.publish_all(Changes(leads=1200, contacts=400).initial())
+    leadview.publish_all(Changes(leads=300, contacts=100, organization=crm.OTHER_ORGANIZATION).initial())
     leadview.start("run")
     leadview.wait_until_served()
     before = used_memory(leadview)
@@ -146,7 +166,7 @@ def test_the_whole_cycle_on_a_cluster(leadview_on_cluster: Leadview) -> None:
 
 @pytest.mark.parametrize(("options", "yields"), [((), True), (("--max-latency", "0"), False)])
 def test_small_batches_while_the_api_answers(leadview: Leadview, options: tuple[str, ...], yields: bool) -> None:
-    leadview.publish(Changes(leads=800, contacts=300).initial())
+    leadview.publish_all(Changes(leads=800, contacts=300).initial())
     leadview.start("run")
     leadview.wait_until_served()
     slow_api(leadview, 500)
@@ -159,14 +179,14 @@ def test_small_batches_while_the_api_answers(leadview: Leadview, options: tuple[
     assert_equal_and_right(leadview, 1, 2)
 
 
-def test_interrupted_discarded_and_started_again(leadview: Leadview) -> None:
+def test_interrupted_discarded_and_restarted(leadview: Leadview) -> None:
     """Ctrl-C keeps what is done; `drop` discards a half-filled generation, even while a rebuild is filling it."""
-    leadview.publish(Changes(leads=2000, contacts=600).initial())
+    leadview.publish_all(Changes(leads=2000, contacts=600).initial())
     leadview.start("run")
     leadview.wait_until_served()
     slow_api(leadview)
     rebuild = leadview.start("rebuild", batch_records=100)
-    wait_until(lambda: leadview.progress() > 0, "something is replayed")
+    wait_until(lambda: progress(leadview) > 0, "something is replayed")
     os.kill(rebuild.pid, signal.SIGINT)
     assert rebuild.wait(PATIENCE_SECONDS) == 130
     assert "interrupted: run `rebuild` again to resume it, or `drop`" in rebuild.log.read_text()
@@ -175,9 +195,9 @@ def test_interrupted_discarded_and_started_again(leadview: Leadview) -> None:
     assert done.status == 1
     assert "Generation 2 is not complete" in done
 
-    reached = leadview.progress()
+    reached = progress(leadview)
     rebuild = leadview.start("rebuild", batch_records=100)
-    wait_until(lambda: leadview.progress() > reached, "it resumes")
+    wait_until(lambda: progress(leadview) > reached, "it resumes")
     done = leadview.run("drop")
     assert done.status == 0, done.output
     assert rebuild.wait(PATIENCE_SECONDS) == 1
@@ -195,11 +215,13 @@ def test_interrupted_discarded_and_started_again(leadview: Leadview) -> None:
 
 def test_preflight(leadview: Leadview) -> None:
     """Problems are reported before anything is started."""
-    leadview.publish(Changes(leads=300, contacts=100).initial())
+    today = now_ms() / 1000 - crm.at_ms(0) / 1000  # of a topic that deletes old records, Kafka deletes none of these
+    initial = Changes(leads=300, contacts=100).initial()
+    leadview.publish_all(msgspec.structs.replace(message, seconds=today) for message in initial)
     assert "Nothing is served yet" in leadview.run("rebuild")
     leadview.start("run")
     leadview.wait_until_served()
-    admin, leads = leadview.admin, f"{leadview.prefix}{resources.LEAD.topic}"
+    admin, leads = leadview.topics.admin, leadview.topics.name(resources.LEAD)
 
     def configure(**values: str) -> None:
         entries = [
@@ -211,7 +233,7 @@ def test_preflight(leadview: Leadview) -> None:
 
     done = leadview.run("rebuild", "--check")
     assert done.status == 0, done.output
-    assert "begins, mapping version 1" in done
+    assert f"begins, mapping version {mapping.VERSION}" in done
     assert "records to replay   400" in done
 
     configure(cleanup_policy="compact,delete")

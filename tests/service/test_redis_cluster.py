@@ -18,13 +18,13 @@ from projector.redis.store import Store
 from schemas import names
 from schemas.api_keys import key_hash, mint, organization_tag
 from schemas.settings import ApiSettings, ProjectorSettings
-from tests import crm
-from tests.histories import traffic
-from tests.service.api_server import LEADS, ApiServer, Response, running_api
-from tests.service.flow import Flow
-from tests.service.records import Records
-from tests.service.services import Kafka, client_of, not_available
-from tests.waiting import seconds_until, wait_until
+from tests.harness import crm
+from tests.harness.api_server import LEADS, ApiServer, Response, running_api
+from tests.harness.histories import traffic
+from tests.harness.leadview import Leadview
+from tests.harness.records import Records
+from tests.harness.services import Kafka, client_of, not_available
+from tests.harness.waiting import eventually, seconds_until
 
 HOME = names.tag_slot(names.HOME)
 ORGANIZATION = names.tag_slot(organization_tag(crm.ORGANIZATION).encode())
@@ -58,9 +58,9 @@ def replicated(tmp_path: Path) -> Iterator[RedisCluster]:
 
 
 @pytest.fixture
-def flow(kafka: Kafka, topic_prefix: str, cluster: RedisCluster, tmp_path: Path) -> Iterator[Flow]:
-    with Flow(kafka, topic_prefix, cluster, tmp_path) as flow:
-        yield flow
+def leadview(kafka: Kafka, topic_prefix: str, cluster: RedisCluster, tmp_path: Path) -> Iterator[Leadview]:
+    with Leadview(kafka, topic_prefix, cluster, tmp_path) as leadview:
+        yield leadview
 
 
 def other_than(cluster: RedisCluster, node: RedisServer) -> RedisServer:
@@ -84,9 +84,9 @@ class Reader:
         while not self._stop.is_set():
             self.statuses.append(lead(self._api).status)
 
-    async def goes_on(self) -> None:
+    async def continues(self) -> None:
         seen = len(self.statuses)
-        await wait_until(lambda: len(self.statuses) > seen + 3, "requests continue")
+        await eventually(lambda: len(self.statuses) > seen + 3, "requests continue")
 
     @contextmanager
     def running(self) -> Iterator["Reader"]:
@@ -109,48 +109,48 @@ def api_settings(cluster: RedisCluster) -> ApiSettings:
 
 
 @pytest.mark.apache
-async def test_slots_move_while_it_is_used(flow: Flow, cluster: RedisCluster) -> None:
-    flow.create_topics()
-    flow.publish(*ACCESS, crm.contact(1), crm.lead(1))
-    flow.publish_all(traffic(1, 500))
-    flow.start(batch_records=200)
-    await flow.settled()
-    await wait_until(lambda: flow.client.hget(names.GENERATIONS, "live") == b"1", "it is served")
+async def test_slots_move_while_it_is_used(leadview: Leadview, cluster: RedisCluster) -> None:
+    leadview.topics.create()
+    leadview.publish(*ACCESS, crm.contact(1), crm.lead(1))
+    leadview.publish_all(traffic(1, 500))
+    projector = leadview.start("run", batch_records=200)
+    await leadview.settled()
+    await eventually(leadview.is_served, "it is served")
     with running_api(api_settings(cluster)) as api, Reader(api).running() as reader:
         for seed, slot in enumerate((ORGANIZATION, HOME, GENERATIONS), start=2):
             source = cluster.owner(slot)
             with cluster.moving(slot, other_than(cluster, source)) as move:
                 move(50)  # half-way: ASK for keys that have moved, TRYAGAIN if a call needs keys of both nodes
-                flow.publish_all(traffic(seed, 200))
-                await reader.goes_on()
-            await wait_until(lambda: reader.statuses[-1] == 200, "it is served by the node that has it now")
+                leadview.publish_all(traffic(seed, 200))
+                await reader.continues()
+            await eventually(lambda: reader.statuses[-1] == 200, "it is served by the node that has it now")
             assert cluster.owner(slot) is not source
-        await flow.settled()
-        await wait_until(lambda: reader.statuses.count(200) > 20, "requests were served")
+        await leadview.settled()
+        await eventually(lambda: reader.statuses.count(200) > 20, "requests were served")
     assert set(reader.statuses) <= {200, 503}
-    assert "Redis is behind" not in flow.log().read_text()
+    assert "Redis is behind" not in projector.log.read_text()
 
 
 @pytest.mark.apache
 async def test_a_primary_fails_and_its_replica_had_lost_the_tail(
     kafka: Kafka, topic_prefix: str, replicated: RedisCluster, tmp_path: Path
 ) -> None:
-    with Flow(kafka, topic_prefix, replicated, tmp_path) as flow:
-        flow.create_topics()
-        flow.publish(*ACCESS, crm.contact(1), crm.lead(1))
-        flow.publish_all(traffic(1, 300))
+    with Leadview(kafka, topic_prefix, replicated, tmp_path) as leadview:
+        leadview.topics.create()
+        leadview.publish(*ACCESS, crm.contact(1), crm.lead(1))
+        leadview.publish_all(traffic(1, 300))
         number = replicated.primaries.index(replicated.owner(ORGANIZATION))
-        flow.start(batch_records=200)
-        await flow.settled()
-        await wait_until(lambda: flow.client.hget(names.GENERATIONS, "live") == b"1", "it is served")
+        leadview.start("run", batch_records=200)
+        await leadview.settled()
+        await eventually(leadview.is_served, "it is served")
         with running_api(api_settings(replicated)) as api, replicated.losing(number):
-            flow.publish(crm.lead(2, stage="STALE"))
-            flow.publish_all(traffic(2, 300))
-            await flow.settled()  # acknowledged, and covered
+            leadview.publish(crm.lead(2, stage="STALE"))
+            leadview.publish_all(traffic(2, 300))
+            await leadview.settled()  # acknowledged, and covered
             assert lead(api).json["stage"] == "STALE"
             replicated.fail_over(number)
             assert await seconds_until(lambda: lead(api).status == 200, "the API is back") < 1.5
-            await flow.settled()
+            await leadview.settled()
             assert lead(api).json["stage"] == "STALE"
 
 
@@ -202,7 +202,7 @@ async def test_every_shard_has_a_copy_of_the_positions(store: Store, cluster: Re
         pytest.param(lambda client, key: client.hset(key, "crm.leads:0", "5 1 1"), 5, id="went back"),
     ],
 )
-async def test_what_one_shard_has_lost_is_read_again(
+async def test_what_one_shard_lost_is_read_again(
     store: Store, cluster: RedisCluster, number: int, lose: Any, left: int | None
 ) -> None:
     """Both the running projector and one that starts read it again."""
@@ -245,5 +245,5 @@ async def test_a_node_of_a_cluster_is_not_accepted_as_a_server(cluster: RedisClu
 async def test_the_api_says_so_as_well(cluster: RedisCluster, caplog: pytest.LogCaptureFixture) -> None:
     other = other_than(cluster, cluster.owner(GENERATIONS))
     with running_api(ApiSettings(redis_url=other.url), ready=False) as api:
-        await wait_until(lambda: "write redis+cluster://" in caplog.text, "the log says what to do")
+        await eventually(lambda: "write redis+cluster://" in caplog.text, "the log says what to do")
         assert lead(api).status == 503

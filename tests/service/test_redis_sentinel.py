@@ -12,15 +12,14 @@ from projector.ledger.checkpoint import NOTHING_STORED, Position, Step, Stored
 from projector.ledger.ledger import Ledger
 from projector.record import Partition
 from projector.redis.store import Store
-from schemas import names
 from schemas.api_keys import key_hash, mint
 from schemas.settings import ApiSettings, ProjectorSettings
-from tests import crm
-from tests.histories import traffic
-from tests.service.api_server import LEADS, running_api
-from tests.service.flow import Flow
-from tests.service.services import Kafka, not_available
-from tests.waiting import seconds_until, wait_until
+from tests.harness import crm
+from tests.harness.api_server import LEADS, running_api
+from tests.harness.histories import traffic
+from tests.harness.leadview import Leadview
+from tests.harness.services import Kafka, not_available
+from tests.harness.waiting import eventually, seconds_until
 
 AT = Partition("crm.leads", 0)
 
@@ -41,22 +40,22 @@ async def test_a_failover_that_loses_acknowledged_writes(
 ) -> None:
     """The projector notices lower positions and reads again; the API is back within a second of the promotion."""
     key = mint(crm.ORGANIZATION)
-    with Flow(kafka, topic_prefix, redis, tmp_path) as flow:
-        flow.create_topics()
-        flow.publish(crm.organization(1), crm.api_key(1, hash=key_hash(key)), crm.contact(1), crm.lead(1))
-        flow.publish_all(traffic(1, 300))
-        flow.start(batch_records=200)
-        await flow.settled()
-        await wait_until(lambda: flow.client.hget(names.GENERATIONS, "live") == b"1", "it is served")
+    with Leadview(kafka, topic_prefix, redis, tmp_path) as leadview:
+        leadview.topics.create()
+        leadview.publish(crm.organization(1), crm.api_key(1, hash=key_hash(key)), crm.contact(1), crm.lead(1))
+        leadview.publish_all(traffic(1, 300))
+        leadview.start("run", batch_records=200)
+        await leadview.settled()
+        await eventually(leadview.is_served, "it is served")
         with running_api(ApiSettings(redis_url=redis.url)) as api, redis.losing():
-            flow.publish(crm.lead(2, stage="STALE"))
-            flow.publish_all(traffic(2, 300))
-            await flow.settled()  # acknowledged, and covered
+            leadview.publish(crm.lead(2, stage="STALE"))
+            leadview.publish_all(traffic(2, 300))
+            await leadview.settled()  # acknowledged, and covered
             assert api.get(LEADS + crm.LEAD, key=key).json["stage"] == "STALE"
             redis.fail_over()
             seconds = await seconds_until(lambda: api.get(LEADS + crm.LEAD, key=key).status == 200, "the API is back")
             assert seconds < 1.5
-            await flow.settled()
+            await leadview.settled()
             assert api.get(LEADS + crm.LEAD, key=key).json["stage"] == "STALE"
 
 

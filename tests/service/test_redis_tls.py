@@ -21,8 +21,8 @@ from projector.ledger.checkpoint import Outcome, Stored
 from projector.ledger.ledger import Ledger
 from projector.redis.store import Store
 from schemas.settings import ApiSettings, ProjectorSettings, load
-from tests.service.services import not_available
-from tests.waiting import wait_until
+from tests.harness.services import not_available
+from tests.harness.waiting import eventually
 
 USER = ["--user", "crm", "on", ">se:same", "allkeys", "+@all"]
 
@@ -80,7 +80,7 @@ async def answers(client: Any, *words: Any) -> None:
             return False
 
     with client:
-        await wait_until(asked, "the server answers")
+        await eventually(asked, "the server answers")
 
 
 async def start_cluster(servers: Servers) -> str:

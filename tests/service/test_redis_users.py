@@ -15,11 +15,11 @@ from devstack.redis_server import RedisServer
 from schemas import names, resources
 from schemas.api_keys import key_hash, mint
 from schemas.settings import ApiSettings, load, variable
-from tests import crm
-from tests.service.api_server import LEADS, running_api
-from tests.service.flow import Flow
-from tests.service.services import Kafka, not_available
-from tests.waiting import wait_until
+from tests.harness import crm
+from tests.harness.api_server import LEADS, running_api
+from tests.harness.leadview import Leadview
+from tests.harness.services import Kafka, not_available
+from tests.harness.waiting import eventually
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "redis-users.conf.example"
 OWNER = names.organization(crm.ORGANIZATION)
@@ -51,27 +51,27 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 @pytest.mark.apache
 async def test_the_example_is_enough(kafka: Kafka, topic_prefix: str, server: RedisServer, tmp_path: Path) -> None:
     key = mint(crm.ORGANIZATION)
-    with Flow(kafka, topic_prefix, server, tmp_path) as flow:
-        flow.create_topics(partitions=1)
+    with Leadview(kafka, topic_prefix, server, tmp_path) as leadview:
+        leadview.topics.create(partitions=1)
         limits = {"key": {"quota": 100, "window_seconds": 360_000}}  # nothing comes back while the test runs
-        flow.publish(
+        leadview.publish(
             crm.organization(1, rate_limits=limits), crm.api_key(1, hash=key_hash(key)), crm.contact(1), crm.lead(1)
         )
         projector = access("leadview-projector")
-        flow.start(**projector)
-        await flow.settled()
-        flow.publish(crm.contact(2, first_name="Grace"), crm.organization(1, id=crm.OTHER_ORGANIZATION))
-        await flow.settled()
-        await wait_until(lambda: flow.client.hget(names.GENERATIONS, "live") == b"1", "it is served")
-        assert flow.command("status", **projector).returncode == 0
-        assert flow.command("verify", **projector).returncode == 0
+        leadview.start("run", **projector)
+        await leadview.settled()
+        leadview.publish(crm.contact(2, first_name="Grace"), crm.organization(1, id=crm.OTHER_ORGANIZATION))
+        await leadview.settled()
+        await eventually(leadview.is_served, "it is served")
+        assert leadview.run("status", **projector).status == 0
+        assert leadview.run("verify", **projector).status == 0
         user = {variable(name): value for name, value in access("leadview-api").items()}
         with running_api(load(ApiSettings, user | {"LEADVIEW_REDIS_URL": server.url})) as api:
             answer = api.get(LEADS + crm.LEAD, key=key)
             assert (answer.status, answer.headers["x-ratelimit-remaining"]) == (200, "99")
             assert api.get(LEADS + crm.LEAD, key=key).headers["x-ratelimit-remaining"] == "98"
-            await wait_until(lambda: flow.client.exists(names.LATENCY), "the API reports its latency")
-        refused = {entry["object"] for entry in flow.client.acl_log()}
+            await eventually(lambda: leadview.redis.exists(names.LATENCY), "the API reports its latency")
+        refused = {entry["object"] for entry in leadview.redis.acl_log()}
         assert refused <= {"client|setinfo"}  # redis-py names itself from Redis 7.2 on, and need not
 
 

@@ -11,13 +11,13 @@ from functools import partial
 import msgspec
 import pytest
 
-from devstack.waiting import wait_until
 from schemas import api_keys, names
 from schemas.openapi.document import ROOT
 from schemas.resources import ORGANIZATION, RESOURCES, Resource
-from tests import crm
-from tests.service.api_server import ApiServer, Response
-from tests.service.leadview import Leadview
+from tests.harness import crm
+from tests.harness.api_server import ApiServer, Response
+from tests.harness.leadview import Leadview
+from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.apache
 
@@ -40,7 +40,7 @@ class Client:
             key = self.keys[name] = api_keys.mint(organization)
             id_ = crm.uuid(0xF00 + len(self.keys))
             event = crm.api_key(id=id_, organization_id=organization, hash=api_keys.key_hash(key))
-            self.leadview.publish([event])
+            self.leadview.publish(event)
             self.leadview.wait_until_current()
         return self.keys[name]
 
@@ -56,10 +56,10 @@ class Client:
 
 @pytest.fixture
 def client(leadview: Leadview) -> Iterator[Client]:
-    leadview.publish(crm.organization(organization_id=each) for each in (OWN, OTHER))
+    leadview.publish_all(crm.organization(organization_id=each) for each in (OWN, OTHER))
     limits = {"key": {"quota": 1, "window_seconds": 3600}}
-    leadview.publish([crm.organization(organization_id=LIMITED, rate_limits=limits)])
-    leadview.publish(event(resource, organization=each) for each in (OWN, LIMITED) for resource in RESOURCES)
+    leadview.publish(crm.organization(organization_id=LIMITED, rate_limits=limits))
+    leadview.publish_all(event(resource, organization=each) for each in (OWN, LIMITED) for resource in RESOURCES)
     leadview.start("run")
     leadview.wait_until_served()
     with leadview.api() as api:
@@ -122,7 +122,7 @@ def verified_and_repaired(client: Client, resource: Resource) -> None:
     client.leadview.redis.setrange(stored_name(resource, 2), resource.body + 3, b"~")
     done = client.leadview.run("verify", "--json")
     assert done.status == 1
-    [example] = json.loads(done.output)["examples"]
+    [example] = json.loads(done.stdout)["examples"]
     assert (example["kind"], example["id"]) == (resource.topic, resource.event_example.id)
     flag = f"--{resource.noun}"
     done = client.leadview.run("rebuild", "--organization", OWN, flag, resource.event_example.id)
@@ -144,22 +144,22 @@ def dropped(client: Client) -> None:
 def erased_and_created_again(client: Client) -> None:
     leadview = client.leadview
     etags = [client.get(resource).headers["etag"] for resource in RESOURCES]
-    leadview.publish([crm.deleted(ORGANIZATION, 2, OWN, OWN)])
+    leadview.publish(crm.deleted(ORGANIZATION, 2, OWN, OWN))
     wait_until(lambda: not list(leadview.redis.scan_iter(names.of_organization(OWNER))), "no key of it is left")
     assert {client.get(resource).status for resource in RESOURCES} == {401}
-    leadview.publish([crm.organization(3, organization_id=OWN)])
+    leadview.publish(crm.organization(3, organization_id=OWN))
     for resource, etag in zip(RESOURCES, etags, strict=True):
         wait_until(partial(client.is_served, resource), f"{resource.noun} is reapplied")
         assert client.get(resource).headers["etag"] == etag
 
 
 def deleted(client: Client, resource: Resource) -> None:
-    client.leadview.publish([crm.deleted(resource, 2, resource.event_example.id)])
+    client.leadview.publish(crm.deleted(resource, 2, resource.event_example.id))
     wait_until(lambda: client.get(resource).status == 404, f"{resource.noun} is deleted")
     name = stored_name(resource, 2)
     marker = client.leadview.redis.get(name)
-    client.leadview.publish([event(resource)])
+    client.leadview.publish(event(resource))
     client.leadview.wait_until_current()
     assert client.leadview.redis.get(name) == marker, "an older event does not bring it back"
-    client.leadview.publish([event(resource, 3)])
+    client.leadview.publish(event(resource, 3))
     wait_until(partial(client.is_served, resource), f"{resource.noun} is created again")

@@ -1,4 +1,4 @@
-"""The servers that all other service tests stand on: real, restartable, and gone with their parent."""
+"""The servers that all other service tests use: real, restartable, and ended with their parent."""
 
 import signal
 import subprocess
@@ -15,9 +15,8 @@ from devstack.child import ServerFailed
 from devstack.embedded_kafka import EmbeddedKafka
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer, RedisServerMissing
-from devstack.waiting import wait_until
-from tests.service.services import Kafka, RedisService
-from tests.waiting import PATIENCE_SECONDS
+from tests.harness.services import Kafka, RedisService
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 ROOT = Path(__file__).parents[2]
 HEADERS: list[tuple[str, str | bytes | None]] = [("ce_id", b"1"), ("ce_type", b"crm.lead.changed")]
@@ -140,7 +139,7 @@ ORPHANAGE = """
 import sys, time
 from pathlib import Path
 from devstack.{module} import {server}
-from tests.waiting import PATIENCE_SECONDS
+from tests.harness.waiting import PATIENCE_SECONDS
 server = {server}.start(Path(sys.argv[1]))
 print(*getattr(server, "pids", None) or [server.pid], flush=True)
 time.sleep(60)

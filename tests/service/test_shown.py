@@ -6,8 +6,8 @@ from projector.line.already_applied import applied_times
 from projector.record import Partition, Record
 from projector.redis import calls
 from schemas import resources
-from tests import crm
-from tests.service.projection import Projection
+from tests.harness import crm
+from tests.harness.projection import Projection
 
 LEADS, CONTACTS, KEYS = Partition("crm.leads", 0), Partition("crm.contacts", 0), Partition("crm.api-keys", 0)
 GRACE = crm.contact(2, first_name="Grace", seconds=3).record(1)
@@ -64,7 +64,7 @@ async def test_in_every_generation_a_contact_s_leads_must_be_right(projection: P
     [pytest.param(GRACE, id="changed"), pytest.param(crm.deleted(resources.CONTACT, 2).record(1), id="deleted")],
 )
 async def test_a_contact_whose_leads_are_not_right_yet_is_not_shown(projection: Projection, record: Record) -> None:
-    """Else a fan-out that broke off would not go on."""
+    """Otherwise an interrupted fan-out would not continue."""
     await projection.apply(crm.contact(1).record(0), crm.lead(1).record(0))
     await projection.call(record)
     assert await times(projection, {CONTACTS: [record]}) == {CONTACTS: [None]}

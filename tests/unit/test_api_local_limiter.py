@@ -9,7 +9,7 @@ from api.credentials import Credentials, credentials
 from api.local_limiter import LocalLimiter
 from api.redis.store import Reply
 from schemas import api_keys
-from tests.crm import ORGANIZATION, OTHER_ORGANIZATION
+from tests.harness.crm import ORGANIZATION, OTHER_ORGANIZATION
 
 SECOND = 1_000_000
 SERVED = Reply(200, 1_700_000_000 * SECOND, 2, 10, 2, 0, 3, 10, 3, 0, charged=0, value=b"document")

@@ -3,7 +3,7 @@
 import pytest
 
 from projector.commands.arguments import parse
-from tests import crm
+from tests.harness import crm
 
 ID = crm.LEAD
 

@@ -9,8 +9,8 @@ from projector.change import Change, read
 from projector.errors import BadRecord
 from projector.record import EntityKey
 from schemas import events, resources
-from tests import crm
-from tests.crm import Json, Message, lead_data
+from tests.harness import crm
+from tests.harness.crm import Json, Message, lead_data
 
 SECRET = "Zaphod"
 KEY = EntityKey(crm.ORGANIZATION, crm.LEAD)
@@ -134,22 +134,22 @@ BAD_DATA += [
         ("a stage with a quote in it", {"stage": f"'{SECRET}"}, "Invalid enum value '…' - at `$.data.stage`"),
         ("a stage with both quotes in it", {"stage": f"'\"{SECRET}\n'\""}, "Invalid enum value '…'"),
         ("a stage in lower case", {"stage": "new"}, "`$.data.stage`"),
-        ("a contact that is no UUID", {"contact_id": SECRET}, "`$.data.contact_id`"),
+        ("a contact that is not a UUID", {"contact_id": SECRET}, "`$.data.contact_id`"),
         ("a contact with a line feed", {"contact_id": crm.CONTACT + "\n"}, "`$.data.contact_id`"),
         ("a time without a zone", {"created_at": "2026-01-01T00:00:00"}, "timezone component - at `$.data.created_at`"),
         ("a time of another form", {"created_at": SECRET}, "`$.data.created_at`"),
         ("a time as a number", {"created_at": 1767225600}, "`$.data.created_at`"),
-        ("tags that are no text", {"tags": ["a", 1]}, "`$.data.tags[1]`"),
+        ("tags that are not text", {"tags": ["a", 1]}, "`$.data.tags[1]`"),
         ("an event without id", {"events": [{"guests": 3}]}, "`id` - at `$.data.events[0]`"),
         ("guests with a fraction", {"events": [{"id": crm.uuid(1), "guests": 1.5}]}, "`$.data.events[0].guests`"),
         ("a total as a number", {"quote": {"total": 12.5}}, "`$.data.quote.total`"),
         ("a total with a comma", {"quote": {"total": "12,50"}}, "`$.data.quote.total`"),
         ("a total with a plus", {"quote": {"total": "+1"}}, "`$.data.quote.total`"),
-        ("a total that is no double", {"quote": {"total": "1e400"}}, "`$.data.quote.total`"),
+        ("a total that is not a double", {"quote": {"total": "1e400"}}, "`$.data.quote.total`"),
         ("a total with a line feed", {"quote": {"total": "1\n"}}, "`$.data.quote.total`"),
-        ("a total that is no number", {"quote": {"total": "NaN"}}, "`$.data.quote.total`"),
+        ("a total that is not a number", {"quote": {"total": "NaN"}}, "`$.data.quote.total`"),
         ("a total of 65 digits", {"quote": {"total": "1" * 65}}, "`$.data.quote.total`"),
-        ("attribution that is no object", {"attribution": [SECRET]}, "`$.data.attribution`"),
+        ("attribution that is not an object", {"attribution": [SECRET]}, "`$.data.attribution`"),
         (
             "ids of another organization",
             {"organization_id": crm.OTHER_ORGANIZATION},
@@ -174,8 +174,8 @@ DEEP = b'{"a":' * 5000 + b"1" + b"}" * 5000
     [
         pytest.param(bare(b""), "truncated", id="an empty value"),
         pytest.param(bare(b"{"), "truncated", id="half an object"),
-        pytest.param(bare(SECRET.encode()), "malformed", id="no JSON"),
-        pytest.param(bare(b"null"), "got `null`", id="JSON null, which is no null value"),
+        pytest.param(bare(SECRET.encode()), "malformed", id="not JSON"),
+        pytest.param(bare(b"null"), "got `null`", id="JSON null, which is not a null value"),
         pytest.param(bare(b"[]"), "got `array`", id="an array: batches are not CloudEvents of one entity"),
         pytest.param(bare((LEAD.value or b"") + b"{}"), "trailing characters", id="two events"),
         pytest.param(bare((LEAD.value or b"").replace(b"NEW", b"\xff\xfe")), "UTF-8", id="invalid UTF-8"),
@@ -183,7 +183,7 @@ DEEP = b'{"a":' * 5000 + b"1" + b"}" * 5000
         pytest.param(
             bare(msgspec.json.encode(crm.envelope(resources.LEAD))), "missing required field `data`", id="no data"
         ),
-        pytest.param(structured([1]), "`$.data`", id="data is no object"),
+        pytest.param(structured([1]), "`$.data`", id="data is not an object"),
         pytest.param(structured(specversion="0.3"), "`$.specversion`", id="another version of CloudEvents"),
         pytest.param(structured(specversion=None), "`specversion`", id="no version of CloudEvents"),
         pytest.param(structured(id=None), "`id`", id="no event id"),
@@ -193,7 +193,7 @@ DEEP = b'{"a":' * 5000 + b"1" + b"}" * 5000
         pytest.param(structured(type=SECRET), "'…' - at `$.type`", id="an unknown type"),
         pytest.param(structured(type="crm.contact.changed"), "`$.type`", id="a type of another topic"),
         pytest.param(structured(time="2026-01-01T00:00:00"), "`$.time`", id="an event time without a zone"),
-        pytest.param(structured(datacontenttype="text/xml"), "is not JSON", id="data is no JSON"),
+        pytest.param(structured(datacontenttype="text/xml"), "is not JSON", id="data is not JSON"),
         pytest.param(bare(DEEP), "nested too deep", id="nested too deep"),
         pytest.param(
             bare((LEAD.value or b"").replace(b'"stage"', b'"attribution":' + DEEP + b',"stage"')),
@@ -211,10 +211,10 @@ DEEP = b'{"a":' * 5000 + b"1" + b"}" * 5000
         pytest.param(with_headers(ce_source=b""), "ce_id or ce_source", id="binary, an empty source"),
         pytest.param(with_headers(ce_type=None), "ce_type is missing", id="binary, no type"),
         pytest.param(with_headers(ce_type=b"crm.contact.changed"), "ce_type", id="binary, a type of another topic"),
-        pytest.param(with_headers(ce_type=b"\xff"), "UTF-8", id="binary, a header that is no UTF-8"),
+        pytest.param(with_headers(ce_type=b"\xff"), "UTF-8", id="binary, a header that is not UTF-8"),
         pytest.param(with_headers(ce_time=SECRET.encode()), "ce_time", id="binary, a time of another form"),
         pytest.param(with_headers(ce_time=b"2026-01-01T00:00:00"), "ce_time", id="binary, a time without a zone"),
-        pytest.param(with_headers(content__type=b"text/plain"), "is not JSON", id="binary, no JSON"),
+        pytest.param(with_headers(content__type=b"text/plain"), "is not JSON", id="binary, not JSON"),
     ],
 )
 def test_bad_records(message: Message, reason: str) -> None:
@@ -258,7 +258,7 @@ def test_bad_records(message: Message, reason: str) -> None:
             "`window_seconds`",
             id="a quota without window",
         ),
-        pytest.param(resources.API_KEY, crm.api_key_data(hash=SECRET), "`$.data.hash`", id="a hash that is none"),
+        pytest.param(resources.API_KEY, crm.api_key_data(hash=SECRET), "`$.data.hash`", id="not a hash"),
         pytest.param(
             resources.API_KEY, crm.api_key_data(hash=crm.key_hash(1) + "\n"), "`$.data.hash`", id="a longer hash"
         ),

@@ -10,7 +10,7 @@ from schemas import resources
 from tests.chaos.checker import Checker
 from tests.chaos.core import ORGANIZATIONS
 from tests.chaos.history import CaughtUp, History, Loss, Response, Window
-from tests.crm import uuid
+from tests.harness.crm import uuid
 
 ORGANIZATION = ORGANIZATIONS[0]
 OWNER = (resources.ORGANIZATION, ORGANIZATION, ORGANIZATION)
@@ -160,7 +160,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("plant", RIGHT)
-def test_nothing_is_found_in_what_is_right(plant: Plant) -> None:
+def test_a_correct_history_has_no_anomalies(plant: Plant) -> None:
     assert anomalies(plant) == []
 
 

@@ -9,7 +9,7 @@ from projector.ledger.checkpoint import GenerationsChanged, Position, Step, Stor
 from projector.ledger.ledger import format_generations, parse_generations
 from projector.record import Partition
 from schemas import names, resources
-from tests import crm
+from tests.harness import crm
 
 
 def test_a_position_is_read_as_it_was_written() -> None:

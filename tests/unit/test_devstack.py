@@ -99,7 +99,7 @@ def test_arguments() -> None:
     "words",
     [
         pytest.param(["--rate", "-1"], id="rate below zero"),
-        pytest.param(["--rate", "nan"], id="rate that is no number"),
+        pytest.param(["--rate", "nan"], id="rate that is not a number"),
         pytest.param(["--leads", "2"], id="fewer leads than organizations"),
         pytest.param(["--leads", "20001"], id="more leads than the embedded Kafka holds"),
         pytest.param(["--port", "65536"], id="no port"),

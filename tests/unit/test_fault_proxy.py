@@ -9,7 +9,7 @@ from contextlib import closing, suppress
 import pytest
 
 from tests.chaos.proxy import CALM, FaultProxy, Mood
-from tests.waiting import PATIENCE_SECONDS
+from tests.harness.waiting import PATIENCE_SECONDS
 
 TEXT = bytes(range(256)) * 40
 

@@ -7,8 +7,8 @@ from contextlib import closing, suppress
 
 import pytest
 
-from tests.faulty_proxy import Faults, FaultyProxy, faulty_proxy
-from tests.waiting import PATIENCE_SECONDS, wait_until
+from tests.harness.faulty_proxy import Faults, FaultyProxy, faulty_proxy
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ async def test_a_held_request_holds_up_its_own_connection_alone(proxy: FaultyPro
         one.sendall(b"write the ")
         assert one.recv(10) == b"write the "
         one.sendall(b"lead;")
-        await wait_until(lambda: proxy.holding == 1, "the request is held, although it came in two pieces")
+        await eventually(lambda: proxy.holding == 1, "the request is held, although it came in two pieces")
         one.sendall(b"after;")
         other.sendall(b"write the key;")
         assert other.recv(100) == b"write the key;"

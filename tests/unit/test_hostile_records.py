@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import resources
-from tests import crm
-from tests.crm import Message
-from tests.hostile_events import MORSELS, SECRET, VALID, check, tokens
+from tests.harness import crm
+from tests.harness.crm import Message
+from tests.harness.hostile_events import MORSELS, SECRET, VALID, check, tokens
 
 texts = st.text(max_size=8) | st.just(SECRET)
 json = st.recursive(

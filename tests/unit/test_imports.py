@@ -36,7 +36,7 @@ def roots(path: Path) -> set[str]:
 @pytest.mark.parametrize(
     ("package", "allowed"),
     [
-        pytest.param("schemas", {"schemas"}, id="schemas imports nothing of ours"),
+        pytest.param("schemas", {"schemas"}, id="schemas imports no other package"),
         pytest.param("telemetry", {"telemetry", "schemas"}, id="telemetry knows neither process"),
         pytest.param("projector", {"projector", "schemas", "telemetry"}, id="projector never imports api"),
         pytest.param("api", {"api", "schemas", "telemetry"}, id="api never imports projector"),
@@ -67,7 +67,7 @@ def test_a_library_is_imported_in_one_place_only(
     importers = {str(path.relative_to(ROOT / package)) for path in files(package) if library in roots(path)}
     elsewhere = {importer for importer in importers if modules is None or not importer.startswith(modules)}
     assert elsewhere == set()
-    assert bool(importers) == (modules is not None), "the table names a place that imports it no more"
+    assert bool(importers) == (modules is not None), "the table names a module that does not import it any more"
 
 
 def test_only_the_edge_uses_private_parts_of_uvicorn() -> None:

@@ -59,7 +59,7 @@ def test_sections_follow_each_other() -> None:
     )
 
 
-def test_the_contact_id_of_a_lead_lies_where_lua_looks() -> None:
+def test_the_contact_id_of_a_lead_is_where_lua_reads_it() -> None:
     body = msgspec.json.encode(examples.LEAD)
     assert body[layouts.LEAD_CONTACT_ID].decode() == examples.CONTACT_ID
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.leftovers import no_swallowed_errors, without_leftover_tasks
+from tests.harness.leftovers import no_swallowed_errors, without_leftover_tasks
 
 
 async def waits_for_its_task() -> None:

@@ -11,8 +11,8 @@ from projector.errors import BadRecord
 from projector.intent import DeleteApiKey, DeleteDocument, PutApiKey, PutDocument, PutLead, PutOrganization
 from schemas import documents, resources
 from schemas.layouts import BODY_HASH, FIRST_LEAD, LEAD_CONTACT_ID, NO_CONTACT, SUMMARY_HASH, read_head
-from tests import crm
-from tests.crm import Json, Message
+from tests.harness import crm
+from tests.harness.crm import Json, Message
 
 EVENT = crm.uuid(0xE1)
 
@@ -44,7 +44,7 @@ LEAD_FIELDS = [
         ("location", {"event_location": "Halle 3, Köln"}, {"event_location": "Halle 3, Köln"}),
         ("referrer", {"referrer": "https://example.org/?a=b"}, {"referrer": "https://example.org/?a=b"}),
         ("attribution", {"attribution": {"utm": [1, {}, []]}}, {"source": {"utm": [1, {}, []]}}),
-        ("assigned", {"assigned_to": crm.uuid(7).upper()}, {"assigned_to": crm.uuid(7)}),
+        ("assigned", {"assigned_to": crm.uuid(0xAB).upper()}, {"assigned_to": crm.uuid(0xAB)}),
         ("booking", {"booking_id": "B-7"}, {"booking_id": "B-7"}),
         ("tags", {"tags": ["vip", "", "née"]}, {"tags": ["vip", "", "née"]}),
         ("tags of null", {"tags": None}, {"tags": []}),
@@ -100,7 +100,7 @@ def test_source_is_left_out_when_there_is_none(attribution: object) -> None:
     assert b'"source"' not in lead_body(attribution=attribution)
 
 
-def test_source_stands_in_its_place() -> None:
+def test_source_is_in_its_place() -> None:
     order = list(msgspec.json.decode(lead_body(attribution={"a": 1})))
     assert order == list(documents.Lead.__struct_fields__)
 

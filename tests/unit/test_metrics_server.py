@@ -10,8 +10,8 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from devstack.ports import free_port
-from devstack.waiting import wait_until
 from telemetry.metrics_server import Health, MetricsServer
+from tests.harness.waiting import wait_until
 
 MAX_CONNECTIONS = 16
 UNFINISHED = [b"", b"GET /met", b"GET /metrics HTTP/1.1\r\nHost: x\r\n"]
@@ -108,7 +108,7 @@ def test_other_methods(port: Port) -> None:
 
 
 @pytest.mark.parametrize("sent", UNFINISHED)
-def test_idle_connections_delay_nobody(fresh_port: Port, sent: bytes) -> None:
+def test_idle_connections_do_not_delay_others(fresh_port: Port, sent: bytes) -> None:
     with ExitStack() as idle:
         for _ in range(MAX_CONNECTIONS // 2):
             idle.enter_context(fresh_port.connect()).sendall(sent)

@@ -6,7 +6,7 @@ import pytest
 from projector.errors import BadRecord
 from projector.record import EntityKey, Record, entity_key
 from schemas import resources
-from tests import crm
+from tests.harness import crm
 
 ORGANIZATION, LEAD = crm.ORGANIZATION.encode(), crm.LEAD.encode()
 BOTH = ORGANIZATION + b":" + LEAD

@@ -6,7 +6,7 @@ import pytest
 from projector.record import Record
 from projector.reference import Reference, documents_of
 from schemas import resources
-from tests import crm
+from tests.harness import crm
 
 LEAD = (resources.LEAD, crm.ORGANIZATION, crm.LEAD)
 CONTACT = (resources.CONTACT, crm.ORGANIZATION, crm.CONTACT)

@@ -8,7 +8,7 @@ from rich.console import Console
 from projector.verify import report
 from projector.verify.compare import Document, differing_fields, in_sample
 from projector.verify.report import Difference, Report
-from tests import crm
+from tests.harness import crm
 
 TAGS = b"123456123456"
 

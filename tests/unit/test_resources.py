@@ -11,7 +11,7 @@ from projector import mapping
 from projector.reference import documents_of
 from schemas import documents, events, resources
 from schemas.resources import ACCESS_KINDS, BY_TOPIC, CONTACT, KINDS, LEAD, RESOURCES, Kind, Resource
-from tests import crm
+from tests.harness import crm
 
 
 def nothing(value: Any, path: str = "") -> Iterator[str]:

@@ -77,7 +77,7 @@ def test_a_bad_or_unknown_setting_is_named(environment: dict[str, str], named: l
     assert [part for part in named if part not in str(error.value)] == []
 
 
-def test_settings_of_another_process_are_no_fault() -> None:
+def test_settings_of_another_process_are_not_an_error() -> None:
     environment = {"LEADVIEW_GROUP_ID": "other", "LEADVIEW_TEST_ANYTHING": "1"}
     assert load(ApiSettings, environment) == ApiSettings()
 

@@ -9,7 +9,7 @@ from projector.intent import DeleteDocument, PutLead
 from projector.line.already_applied import event_time
 from projector.record import Record
 from schemas import resources
-from tests import crm
+from tests.harness import crm
 
 LEAD = crm.lead(7, seconds=5).record(3, partition=2)
 DELETED = crm.deleted(resources.LEAD, 7, seconds=5).record(3, partition=2)
@@ -40,12 +40,12 @@ def test_a_record_is_shown(record: Record, stored: Record) -> None:
     [
         pytest.param(LEAD, replace(LEAD, offset=4), id="a later offset"),
         pytest.param(LEAD, replace(LEAD, partition=1), id="another partition"),
-        pytest.param(LEAD, crm.lead(8).record(3, partition=2), id="the topic was made again: another version"),
+        pytest.param(LEAD, crm.lead(8).record(3, partition=2), id="the topic was recreated: another version"),
         pytest.param(crm.lead(70).record(3, 2), crm.lead(7).record(3, 2), id="a version that begins alike"),
-        pytest.param(GONE, LEAD, id="the topic was made again: now a tombstone"),
-        pytest.param(LEAD, GONE, id="the topic was made again: a tombstone then"),
+        pytest.param(GONE, LEAD, id="the topic was recreated: now a tombstone"),
+        pytest.param(LEAD, GONE, id="the topic was recreated: a tombstone then"),
         pytest.param(replace(LEAD, value=b'{"version": 7}'), LEAD, id="written in another way: read once more"),
-        pytest.param(replace(LEAD, value=b"\xff"), LEAD, id="the topic was made again: bad now"),
+        pytest.param(replace(LEAD, value=b"\xff"), LEAD, id="the topic was recreated: bad now"),
     ],
 )
 def test_a_record_is_not_shown(record: Record, stored: Record) -> None:

@@ -3,8 +3,8 @@
 import ctypes
 import threading
 
-from tests.stopwatch import Stopwatch
-from tests.waiting import seconds_until
+from tests.harness.stopwatch import Stopwatch
+from tests.harness.waiting import seconds_until
 
 
 def stand_still(seconds: float) -> None:

@@ -10,7 +10,7 @@ from projector import mapping
 from projector.reference import documents_of
 from schemas import events
 from schemas.resources import RESOURCES, Resource
-from tests import crm
+from tests.harness import crm
 
 HISTORY = Path(__file__).parents[1] / "data" / "mapping-versions.json"
 """The hash of the documents of `fixed_events` for each version of the mapping that there ever was."""

@@ -1,13 +1,13 @@
-"""`wait_until`: how tests wait, and what they say when it was in vain."""
+"""`eventually`: how tests wait, and what a timeout says."""
 
 import pytest
 
-from tests.waiting import wait_until
+from tests.harness.waiting import eventually
 
 
 async def test_it_returns_when_the_answer_is_true() -> None:
     answers = iter([None, 0, "", "ready"])
-    await wait_until(lambda: next(answers), "ready")
+    await eventually(lambda: next(answers), "ready")
     assert list(answers) == []
 
 
@@ -17,7 +17,7 @@ async def test_a_coroutine_function_is_awaited() -> None:
     async def predicate() -> bool:
         return next(answers)
 
-    await wait_until(predicate, "ready")
+    await eventually(predicate, "ready")
     assert list(answers) == []
 
 
@@ -28,21 +28,21 @@ async def test_a_failed_assertion_means_not_yet() -> None:
         assert next(answers) == 3
         return True
 
-    await wait_until(predicate, "it is three")
+    await eventually(predicate, "it is three")
 
 
-async def test_in_vain_it_says_what_for_and_what_it_saw() -> None:
+async def test_a_timeout_names_the_condition_and_the_last_result() -> None:
     with pytest.raises(TimeoutError, match=r"waited 0 s until the moon is blue; last seen: \[\]"):
-        await wait_until(list, "the moon is blue", timeout=0)
+        await eventually(list, "the moon is blue", timeout=0)
 
 
-async def test_it_is_asked_once_more_after_the_deadline() -> None:
-    """A machine that stood still until then is no reason to give up."""
+async def test_it_is_called_once_more_after_the_deadline() -> None:
+    """A machine that stood still until then must not make a test fail."""
     answers = iter([False, True])
-    await wait_until(lambda: next(answers), "ready", timeout=0.001)
+    await eventually(lambda: next(answers), "ready", timeout=0.001)
     assert list(answers) == []
 
 
 async def test_other_errors_go_through() -> None:
     with pytest.raises(ZeroDivisionError):
-        await wait_until(lambda: 1 / 0, "never")
+        await eventually(lambda: 1 / 0, "never")

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.service.hostile import SECRET, Target, target
-from tests.service.records import Caller, Records
-from tests.service.services import RedisService
+from tests.harness.hostile import SECRET, Target, target
+from tests.harness.records import Caller, Records
+from tests.harness.services import RedisService
 
 
 @pytest.fixture(scope="module")

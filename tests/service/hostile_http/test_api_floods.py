@@ -8,12 +8,12 @@ import psutil
 import pytest
 
 from api.edge.protocol import Edge
-from devstack.waiting import wait_until
-from tests.service.api_server import LEADS
-from tests.service.hostile import Target, target
-from tests.service.records import Caller
-from tests.service.services import RedisService
-from tests.stopwatch import Stopwatch
+from tests.harness.api_server import LEADS
+from tests.harness.hostile import Target, target
+from tests.harness.records import Caller
+from tests.harness.services import RedisService
+from tests.harness.stopwatch import Stopwatch
+from tests.harness.waiting import wait_until
 
 
 def flood(api: Target, head: bytes, piece: bytes, seconds: float, *, read: bool) -> float:
@@ -71,7 +71,7 @@ class Impatient(Edge):
     stalled_seconds = 0.3
 
 
-def test_who_reads_no_answers_is_put_out(redis_server: RedisService) -> None:
+def test_a_client_that_reads_no_responses_is_disconnected(redis_server: RedisService) -> None:
     with target(redis_server, edge=Impatient) as api, socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(("127.0.0.1", api.port))

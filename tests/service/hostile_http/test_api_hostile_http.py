@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tests.service.api_server import LEADS, read_all, responses
-from tests.service.hostile import Target, assert_sound
-from tests.service.records import Caller
+from tests.harness.api_server import LEADS, read_all, responses
+from tests.harness.hostile import Target, assert_sound
+from tests.harness.records import Caller
 
 REQUEST = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 

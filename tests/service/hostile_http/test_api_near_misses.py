@@ -5,9 +5,9 @@ from urllib.parse import quote_from_bytes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.service.api_server import LEADS, responses
-from tests.service.hostile import Target
-from tests.service.records import Caller, Records
+from tests.harness.api_server import LEADS, responses
+from tests.harness.hostile import Target
+from tests.harness.records import Caller, Records
 
 CLOSING = b"GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n"
 

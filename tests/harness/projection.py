@@ -1,4 +1,4 @@
-"""The projector without Kafka: records go straight through mapping and applier into a real Redis."""
+"""The projector without Kafka: the mapping and the applier write records directly to a real Redis."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,17 +14,17 @@ from projector.redis.store import Store
 from projector.reference import Entity
 from schemas import names
 from schemas.settings import ProjectorSettings
-from tests.service import stored
-from tests.service.services import RedisService
+from tests.harness import stored
+from tests.harness.services import RedisService
 
 
 class Projection:
-    """Writes records into one Redis, and reads what it holds then."""
+    """Writes records to one Redis, and reads what it holds afterwards."""
 
     def __init__(self, store: Store, client: Any, settings: ProjectorSettings) -> None:
         self.store = store
         self.client = client
-        """Synchronous. Answers bytes, which redis-py's types cannot say."""
+        """Synchronous. Returns bytes, which redis-py's types cannot express."""
         self.settings = settings
         self.applier = Applier(store)
 
@@ -33,13 +33,13 @@ class Projection:
         return await self.applier.apply([intent_of(record) for record in records], generations)
 
     async def call(self, record: Record) -> Any:
-        """What the script of a record answers, with nothing that would follow from it."""
+        """Returns the reply of a record's script, and does nothing of what would follow from it."""
         [call] = calls.calls([intent_of(record)], (1,))
         [reply] = await self.store.run([call.command])
         return reply
 
     async def crash(self, *records: Record, generations: tuple[int, ...] = (1,)) -> None:
-        """Write these records, and die before anything that would follow from the answers."""
+        """Write these records, and end before anything that would follow from the replies, as a crash would."""
         wanted = calls.calls([intent_of(record) for record in records], generations, clustered=True)
         await self.store.run([call.command for call in wanted])
 

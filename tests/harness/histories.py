@@ -1,6 +1,6 @@
 """Histories for property tests: what an honest core product may publish, with few ids, so that events meet often.
 
-Versions of an entity grow, with gaps; time goes on. Half-way the topics may get a second partition, to which some
+Versions of an entity grow, with gaps, and time passes. Half-way the topics may get a second partition, to which some
 entities move. Events may be published twice.
 """
 
@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from projector.record import Record
 from projector.reference import Entity
 from schemas import resources
-from tests import crm
-from tests.crm import Message
+from tests.harness import crm
+from tests.harness.crm import Message
 
 ORGANIZATIONS = (crm.ORGANIZATION, crm.OTHER_ORGANIZATION)
 CONTACTS = (crm.CONTACT, crm.OTHER_CONTACT)
@@ -25,7 +25,7 @@ _FIRST_VERSION = 8  # 9 to 10 is never far
 
 
 class Happening(msgspec.Struct, frozen=True):
-    """One thing that the core product does. `choice` picks contact, name or hash."""
+    """One thing that the core product does. `choice` selects the contact, the name or the hash."""
 
     entity: Entity
     verb: str
@@ -41,11 +41,11 @@ class History(msgspec.Struct):
     partitions: dict[tuple[resources.Kind, int], list[Record]] = {}
 
     def records(self) -> list[Record]:
-        """All records, partition after partition."""
+        """Returns all records, partition after partition."""
         return [record for records in self.partitions.values() for record in records]
 
     def of(self, kinds: Collection[resources.Kind]) -> "History":
-        """The topics of these kinds alone."""
+        """Returns the topics of these kinds only."""
         return History({place: records for place, records in self.partitions.items() if place[0] in kinds})
 
     def at(self, kind: resources.Kind, partition: int, offset: int) -> Record:
@@ -56,7 +56,7 @@ class History(msgspec.Struct):
         place.append(message.record(len(place), partition))
 
     def compacted(self) -> "History":
-        """The same topics when only the last record of each message key is left."""
+        """Returns the same topics with only the last record of each message key."""
         return History(
             {
                 place: list({record.key: record for record in records}.values())
@@ -109,7 +109,7 @@ def histories(draw: st.DrawFn, *, again: bool = True) -> History:
 
 
 def merged(history: History, random: Random) -> Iterator[list[Record]]:
-    """Batches of all records: each partition in order, the rest by chance; some of them delivered twice."""
+    """Yields all records in batches: those of a partition in order, the partitions at random, some records twice."""
     read = dict.fromkeys(history.partitions, 0)
     while left := [place for place, count in read.items() if count < len(history.partitions[place])]:
         batch: list[Record] = []
@@ -149,9 +149,9 @@ def _changed(kind: resources.Kind, version: int, choice: int, ids: dict[str, Any
 
 
 def traffic(seed: int, events: int, *, contacts: int = 40, leads: int = 150) -> Iterator[Message]:
-    """So many events of two organizations, as an honest core product sends them: structured and binary mixed.
+    """Yields this number of events of two organizations, as an honest core product sends them, structured and binary.
 
-    A higher seed goes on after a lower one.
+    The versions of a higher seed are higher than those of a lower one.
     """
     random = Random(seed)
     versions: dict[Entity, int] = {}

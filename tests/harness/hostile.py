@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from api.edge.protocol import Edge
-from tests.service.api_server import ApiServer, Response, patient, running_api
-from tests.service.records import Caller
-from tests.service.services import RedisService
+from tests.harness.api_server import ApiServer, Response, patient, running_api
+from tests.harness.records import Caller
+from tests.harness.services import RedisService
 
 SECRET = "Zaphodia Beeblebrox"
 """Part of the documents of these tests."""

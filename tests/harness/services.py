@@ -1,4 +1,4 @@
-"""Which Redis and Kafka the tests run against, and what to do where there is none."""
+"""Which Redis and Kafka the tests run against, and what to do if there is none."""
 
 import os
 from collections.abc import Callable
@@ -17,8 +17,8 @@ from devstack.embedded_kafka import EmbeddedKafka
 from devstack.kafka_jars import why_unavailable
 from devstack.redis_server import RedisServer
 from schemas.redis_url import redis_url
-from tests.service import containers
-from tests.waiting import PATIENCE_SECONDS
+from tests.harness import containers
+from tests.harness.waiting import PATIENCE_SECONDS
 
 OUR_PREFIX = "lv:"
 
@@ -27,12 +27,12 @@ RedisKind = Literal["external", "container", "binary"]
 
 
 class Kafka(NamedTuple):
-    """A running Kafka. Only `embedded` is not the real thing."""
+    """A running Kafka. All but `embedded` are real."""
 
     kind: KafkaKind
     bootstrap_servers: str
     create_topic: Callable[[str, int], None]
-    """Of a name and a number of partitions; compacted where the kind can do that."""
+    """Takes a name and a number of partitions. The topic is compacted if this kind of Kafka can do that."""
 
 
 class RedisService(NamedTuple):
@@ -42,12 +42,12 @@ class RedisService(NamedTuple):
     url: str
 
     def client(self) -> Any:
-        """A new synchronous client that answers bytes; the caller closes it. On a cluster it asks all primaries."""
+        """Returns a new synchronous client of all primaries, which returns bytes. The caller closes it."""
         return client_of(self.url)
 
 
 class _Cluster(redis.RedisCluster):
-    """redis-py leaves its connection to the node that was asked for the others open."""
+    """Also closes the connection to the node that names the others, which redis-py leaves open."""
 
     def __init__(self, host: str, port: int) -> None:
         self._seed = redis.cluster.ClusterNode(host, port)  # type: ignore[no-untyped-call]
@@ -60,7 +60,7 @@ class _Cluster(redis.RedisCluster):
 
 
 def client_of(url: str) -> Any:
-    """A synchronous client that answers bytes, which redis-py's types cannot say."""
+    """Returns a synchronous client that returns bytes. redis-py's types cannot express that."""
     parsed = redis_url(url)
     if parsed.kind == "cluster":
         return _Cluster(*parsed.hosts[0])
@@ -71,19 +71,19 @@ def client_of(url: str) -> Any:
 
 
 def services_required() -> bool:
-    """True where a missing service is a failure: in CI, or on demand."""
+    """Returns whether a missing service is a failure: in CI, or on demand."""
     return os.environ.get("CI") == "true" or os.environ.get("LEADVIEW_TEST_REQUIRE_SERVICES") == "1"
 
 
 def not_available(reason: str) -> NoReturn:
-    """Skips the test, or fails it where services are required."""
+    """Skips the test, or fails it if services are required."""
     if services_required():
         pytest.fail(f"{reason} (no skip: services are required here)", pytrace=False)
     pytest.skip(reason)
 
 
 def start_kafka(stack: ExitStack, directory: Path) -> Kafka:
-    """The first of: the address in LEADVIEW_TEST_KAFKA, a container, Apache's jars, the embedded one."""
+    """Returns the first of: the address in LEADVIEW_TEST_KAFKA, a container, Apache's jars, the embedded one."""
     address = os.environ.get("LEADVIEW_TEST_KAFKA")
     if address:
         return _with_admin("external", address)
@@ -97,9 +97,9 @@ def start_kafka(stack: ExitStack, directory: Path) -> Kafka:
 
 
 def start_redis(stack: ExitStack, directory: Path) -> RedisService:
-    """The first of: the URL in LEADVIEW_TEST_REDIS_URL, a container, a redis-server program.
+    """Returns the first of: the URL in LEADVIEW_TEST_REDIS_URL, a container, a redis-server program.
 
-    Raises RedisServerMissing, and RuntimeError where the database of that URL is not empty: tests empty it.
+    Raises RedisServerMissing, and RuntimeError if the database of that URL is not empty: tests empty it.
     """
     url = os.environ.get("LEADVIEW_TEST_REDIS_URL")
     if url:
@@ -111,7 +111,7 @@ def start_redis(stack: ExitStack, directory: Path) -> RedisService:
 
 
 def empty_redis(service: RedisService) -> None:
-    """Deletes every key of this database, and fails where one was not ours."""
+    """Deletes every key of this database, and fails if one does not begin with our prefix."""
     with service.client() as client:
         foreign = [key for key in client.scan_iter(count=1_000) if not key.startswith(OUR_PREFIX.encode())]
         client.flushdb()

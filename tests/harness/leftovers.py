@@ -1,4 +1,4 @@
-"""What a test may not leave behind in the event loop: running tasks, and errors that nobody looked at."""
+"""What a test must not leave behind in the event loop: running tasks and unhandled errors."""
 
 import asyncio
 import functools
@@ -13,16 +13,16 @@ Parameters = ParamSpec("Parameters")
 def without_leftover_tasks(
     test: Callable[Parameters, Awaitable[None]],
 ) -> Callable[Parameters, Awaitable[None]]:
-    """`test`, failing where a task that began in it still runs when it returns.
+    """Returns `test`, which now fails if a task that it started is still running when it returns.
 
-    A fixture's tasks, begun before, are the fixture's own business.
+    Tasks that fixtures started before are not counted.
     """
 
     @functools.wraps(test)
     async def checked(*arguments: Parameters.args, **named: Parameters.kwargs) -> None:
         before = asyncio.all_tasks()
         await test(*arguments, **named)
-        await asyncio.sleep(0)  # what was cancelled at the very end gets its turn to go
+        await asyncio.sleep(0)  # a task that was cancelled at the very end can finish
         left = [repr(task) for task in asyncio.all_tasks() - before]
         assert not left, f"the test left tasks running: {left}"
 
@@ -40,9 +40,9 @@ class _Errors(logging.Handler):
 
 @contextmanager
 def no_swallowed_errors(logger_name: str = "asyncio") -> Generator[None]:
-    """Fails where asyncio reports an exception that was never retrieved, or raised in a callback.
+    """Fails if asyncio reports an exception that was never retrieved, or one that a callback raised.
 
-    It reports in its log, and nowhere else.
+    asyncio reports these only in its log.
     """
     errors = _Errors()
     logger = logging.getLogger(logger_name)

@@ -14,7 +14,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from tests.waiting import PATIENCE_SECONDS
+from tests.harness.waiting import PATIENCE_SECONDS
 
 _AT_ONCE = 65536
 _LONGEST_HELD = 200
@@ -25,11 +25,11 @@ class Faults(Struct, frozen=True):
     """What to do to each connection; by default nothing."""
 
     slice_bytes: int = _AT_ONCE
-    """So many bytes a write."""
+    """The number of bytes of each write."""
     delay_seconds: float = 0.0
-    """Before each write."""
+    """The pause before each write."""
     end_after: int | None = None
-    """End a connection when so many bytes went to its client."""
+    """End a connection after this number of bytes to its client."""
     end: Literal["reset", "close", "stall"] = "reset"
     stalled: bool = False
     """Nothing goes through, and nothing is closed. New connections are accepted."""
@@ -38,25 +38,25 @@ class Faults(Struct, frozen=True):
 
 
 class FaultyProxy:
-    """Passes on what comes to `port`. Made by `faulty_proxy`."""
+    """Forwards what arrives at `port`. Created by `faulty_proxy`."""
 
     def __init__(self, server_port: int, loop: asyncio.AbstractEventLoop) -> None:
         self.server_port = server_port
-        """New connections go there."""
+        """The port that new connections are forwarded to."""
         self.faults = Faults()
         self.accepted = 0
         self.holding = 0
-        """Connections whose request is held back now."""
+        """The number of connections whose request is held back now."""
         self.port = 0
         self._loop = loop
         self._writers: set[asyncio.StreamWriter] = set()
 
     def reset_all(self) -> None:
-        """Reset every connection there is, on the client's side and on the server's."""
+        """Reset every connection, on the client's side and on the server's."""
         asyncio.run_coroutine_threadsafe(self._reset_all(), self._loop).result(PATIENCE_SECONDS)
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One client's connection."""
+        """Forward one client's connection until it ends."""
         self.accepted += 1
         try:
             up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self.server_port)
@@ -75,14 +75,14 @@ class FaultyProxy:
             writer.transport.abort()
 
     async def end(self) -> None:
-        """Reset every connection, and wait until all is over."""
+        """Reset every connection, and wait until all of them have ended."""
         self.faults = Faults()
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
             await self._reset_all()
             await asyncio.wait(others, timeout=0.02)
 
     async def _pass_requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        tail = b""  # of the piece before: what is to be held may lie in two pieces
+        tail = b""  # of the previous piece: the bytes to hold may be spread over two pieces
         with suppress(OSError):
             while piece := await reader.read(_AT_ONCE):
                 await self._while_stalled()
@@ -141,7 +141,7 @@ class FaultyProxy:
 
 @contextmanager
 def faulty_proxy(server_port: int) -> Iterator[FaultyProxy]:
-    """A proxy to that port of 127.0.0.1, in a thread of its own."""
+    """Run a proxy to this port of 127.0.0.1, in a separate thread, until the block ends."""
     loop = asyncio.new_event_loop()
     proxy = FaultyProxy(server_port, loop)
     thread = threading.Thread(target=loop.run_forever, name="faulty-proxy")

@@ -1,4 +1,4 @@
-"""What stands in Redis, read without the projector's own reading code: documents, and what must hold between them."""
+"""What Redis stores, read without the projector's own code: documents, and what must be true between them."""
 
 import re
 from binascii import b2a_base64
@@ -14,12 +14,12 @@ NO_MARK = bytes(6)
 
 
 def documents(client: redis.Redis, generation: int = 1) -> dict[Entity, bytes]:
-    """The body of every live document of a generation."""
+    """Returns the body of every live document of a generation."""
     return {entity: value[_body(entity) :] for entity, value in values(client, generation).items() if _live(value)}
 
 
 def values(client: redis.Redis, generation: int = 1) -> dict[Entity, bytes]:
-    """The whole value of every document and marker of a generation."""
+    """Returns the whole value of every document and marker of a generation."""
     matches = [
         names.IN_GENERATION.fullmatch(key) for key in client.scan_iter(names.of_generation(generation), count=5000)
     ]
@@ -32,7 +32,7 @@ def values(client: redis.Redis, generation: int = 1) -> dict[Entity, bytes]:
 
 
 def index(client: redis.Redis, contact_id: str, organization_id: str, generation: int = 1) -> dict[str, bytes]:
-    """The leads of a contact, each with the mark of the summary that it shows."""
+    """Returns the leads of a contact, each with the hash of the summary that it shows."""
     owner = names.organization(organization_id)
     contact: bytes = client.get(names.document(resources.CONTACT, owner, generation, contact_id)) or b""  # type: ignore[assignment]
     first = _first_lead(contact)
@@ -40,15 +40,15 @@ def index(client: redis.Redis, contact_id: str, organization_id: str, generation
         names.long_id(lead): int(score).to_bytes(6, "little")
         for lead, score in client.zscan_iter(names.contact_leads(owner, generation, contact_id))
     }
-    assert not first.keys() & others.keys(), "a lead stands in the index twice"
+    assert not first.keys() & others.keys(), "a lead is in the index twice"
     assert first or not others or not _live(contact), "the index of a live contact has a first lead"
     return first | others
 
 
 def assert_consistent(client: redis.Redis, generation: int = 1, *, after_crash: bool = False) -> None:
-    """Every live lead shows its contact as it is, and stands in its index; no index has a lead that is not its own.
+    """Assert that every live lead shows its contact as it is and is in its index, and that no index has another lead.
 
-    After a crash a lead may have been left in the index of a former contact: its next change drops it there.
+    After a crash, a lead may still be in the index of its former contact: its next change removes it there.
     """
     found = values(client, generation)
     leads = {entity: value for entity, value in found.items() if entity[0] is resources.LEAD and _live(value)}
@@ -72,12 +72,12 @@ def assert_consistent(client: redis.Redis, generation: int = 1, *, after_crash: 
 
 
 def _first_lead(contact: bytes) -> dict[str, bytes]:
-    """The lead of the index that stands in its contact's own value."""
+    """Returns the lead of the index that is stored in its contact's own value."""
     return {names.long_id(contact[43:65]): contact[37:43]} if _live(contact) and any(contact[37:65]) else {}
 
 
 def short(uuid: str) -> bytes:
-    """An id as it stands in an index."""
+    """Returns an id as it is stored in an index."""
     return b2a_base64(UUID(uuid).bytes)[:22]
 
 

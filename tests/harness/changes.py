@@ -1,4 +1,4 @@
-"""Leads and contacts of one organization that keep changing, and readers who watch that nothing goes back."""
+"""Leads and contacts of one organization that keep changing, and readers that check that no version goes back."""
 
 import http.client
 import threading
@@ -9,21 +9,20 @@ from typing import Any
 
 import msgspec
 
-from devstack.waiting import wait_until
 from schemas import api_keys, resources
-from tests import crm
-from tests.crm import Message
-from tests.service.api_server import CONTACTS, LEADS
-from tests.service.leadview import Leadview
-from tests.stopwatch import Stopwatch
-from tests.waiting import PATIENCE_SECONDS
+from tests.harness import crm
+from tests.harness.api_server import CONTACTS, LEADS
+from tests.harness.crm import Message
+from tests.harness.leadview import Leadview
+from tests.harness.stopwatch import Stopwatch
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 STOOD_STILL_SECONDS = 0.2
 UNLIMITED = {scope: {"quota": 10**6, "window_seconds": 1} for scope in ("key", "organization")}
 
 
 class Changes:
-    """All that happens in an organization, from one seed. A version shows in `referrer` and `first_name`.
+    """All events of an organization, from one seed. `referrer` and `first_name` show the version.
 
     The first `steady` leads and contacts are never deleted.
     """
@@ -39,7 +38,7 @@ class Changes:
         self._versions: dict[str, int] = {}
 
     def initial(self) -> Iterator[Message]:
-        """The organization, its key, and every lead and contact; some contacts come after their leads."""
+        """Yields the organization, its key, and every lead and contact; some contacts come after their leads."""
         own = self.organization
         yield crm.organization(id=own, organization_id=own, rate_limits=UNLIMITED)
         yield crm.api_key(organization_id=own, hash=api_keys.key_hash(self.key))
@@ -49,7 +48,7 @@ class Changes:
         yield from (self._contact(id_) for id_ in self.contacts[early:])
 
     def more(self) -> Iterator[Message]:
-        """Changes without an end: mostly of leads and contacts, some moves, deletes and re-creations."""
+        """Yields changes without end: of leads and contacts, with some moves, deletes and re-creations."""
         while True:
             kind = self._random.choice((resources.LEAD, resources.LEAD, resources.CONTACT))
             ids, make = (self.leads, self._lead) if kind is resources.LEAD else (self.contacts, self._contact)
@@ -86,7 +85,7 @@ class Writer(threading.Thread):
 
     def run(self) -> None:
         while not self._ended.wait(0.05):
-            self._leadview.publish(next(self._changes) for _ in range(max(1, self._rate // 20)))
+            self._leadview.publish_all(next(self._changes) for _ in range(max(1, self._rate // 20)))
 
     def stop(self) -> None:
         self._ended.set()
@@ -94,9 +93,9 @@ class Writer(threading.Thread):
 
 
 class Reader(threading.Thread):
-    """Reads the steady records over HTTP as fast as it can, until `stop`: every answer is 200, no version goes back.
+    """Reads the steady records over HTTP as fast as it can, until `stop`: each response is 200, no version goes back.
 
-    An answer 503 is right where the machine stood still meanwhile, so that the API had no answer of Redis in time.
+    A response 503 is right if the machine stood still meanwhile, so that the API had no reply of Redis in time.
     """
 
     def __init__(self, port: int, changes: Changes, seed: int) -> None:
@@ -128,7 +127,7 @@ class Reader(threading.Thread):
         connection.close()
 
     def stop(self) -> None:
-        """Also fails where anything was wrong."""
+        """End, and fail if anything was wrong."""
         wait_until(lambda: self.answers > 50 or not self.is_alive(), "the reader has read enough")
         self._ended.set()
         self.join()

@@ -15,17 +15,16 @@ from msgspec import Struct
 from api import server
 from api.app import create_app
 from api.edge.protocol import Edge
-from devstack.waiting import wait_until
 from schemas.settings import ApiSettings
-from tests.waiting import PATIENCE_SECONDS
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 LEADS = "/api/v1/ext/leads/"
 CONTACTS = "/api/v1/ext/contacts/"
 
 
 def patient(redis_url: str, **settings: Any) -> ApiSettings:
-    """Settings of an API that takes a slow answer of Redis for no outage: tests that are not of outages must not meet
-    one because the machine is busy."""
+    """Returns settings of an API that does not take a slow reply of Redis for an outage: in tests of something else, a
+    busy machine must not cause one."""
     return ApiSettings(redis_url=redis_url, api_redis_timeout=PATIENCE_SECONDS, **settings)
 
 
@@ -66,8 +65,18 @@ class ApiServer(Struct, frozen=True):
         finally:
             connection.close()
 
+    def answers(self, path: str = "/healthz") -> bool:
+        """Is the status of this path 200? False if nothing listens."""
+        try:
+            return self.get(path).status == 200
+        except OSError:
+            return False
+
+    def is_ready(self) -> bool:
+        return self.answers("/readyz")
+
     def connect(self) -> socket.socket:
-        """A bare connection; the caller closes it."""
+        """Returns a TCP connection; the caller closes it."""
         return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_SECONDS)
 
     def exchange(self, sent: bytes) -> bytes:
@@ -112,7 +121,7 @@ def running_api(settings: ApiSettings, *, edge: type[Edge] = Edge, ready: bool =
     try:
         wait_until(lambda: uvicorn_server.started, "the API listens")
         if ready:
-            wait_until(lambda: api.get("/readyz").status == 200, "the API is ready")
+            wait_until(api.is_ready, "the API is ready")
         yield api
     finally:
         uvicorn_server.should_exit = True

@@ -1,4 +1,4 @@
-"""Waiting in tests: for a condition, never for a time."""
+"""Waiting in tests: for a condition, never for a time. `wait_until` blocks, `eventually` is for coroutines."""
 
 import inspect
 import time
@@ -6,27 +6,26 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from devstack import waiting
-from devstack.waiting import PATIENCE_SECONDS
-from tests.stopwatch import Stopwatch
+from devstack.waiting import PATIENCE_SECONDS, wait_until
+from tests.harness.stopwatch import Stopwatch
 
-__all__ = ["PATIENCE_SECONDS", "assert_within", "seconds_until", "wait_until"]
+__all__ = ["PATIENCE_SECONDS", "assert_within", "eventually", "seconds_until", "wait_until"]
 
 _INTERVAL_SECONDS = 0.02
 
 
-async def wait_until(
+async def eventually(
     predicate: Callable[[], object | Awaitable[object]], description: str, timeout: float = PATIENCE_SECONDS
 ) -> None:
-    """Polls until `predicate`, a function or a coroutine function, answers something true.
+    """Polls until `predicate`, a function or a coroutine function, returns something true.
 
-    Raises TimeoutError after `timeout` seconds, with `description` ("the lead is readable") and the last
-    answer. An AssertionError of `predicate` counts as "not yet": a whole comparison can be awaited. Others
-    go through.
+    Raises TimeoutError after `timeout` seconds, with `description` ("the lead is readable") and what `predicate`
+    returned last. An AssertionError of `predicate` counts as "not yet", so that it can be a whole comparison. Other
+    exceptions are raised at once.
     """
     deadline = time.monotonic() + timeout
     while True:
-        is_last = time.monotonic() >= deadline  # however long a busy machine slept, it is asked after that once more
+        is_last = time.monotonic() >= deadline  # a busy machine may have slept until then: one more call is due
         last = await _outcome(predicate)
         if last and not isinstance(last, AssertionError):
             return
@@ -38,18 +37,18 @@ async def wait_until(
 async def seconds_until(
     predicate: Callable[[], object | Awaitable[object]], description: str, timeout: float = PATIENCE_SECONDS
 ) -> float:
-    """Waits like `wait_until`. Returns the seconds until `predicate` was true, without those in which the machine
+    """Waits like `eventually`. Returns the seconds until `predicate` was true, without those in which the machine
     stood still (`Stopwatch`): for promises in seconds."""
     with Stopwatch() as stopwatch:
-        await wait_until(predicate, description, timeout)
+        await eventually(predicate, description, timeout)
         return stopwatch.seconds
 
 
 def assert_within(seconds: float, predicate: Callable[[], object], description: str) -> None:
-    """Waits, in synchronous code, until `predicate` is true, and fails if that took longer than promised: more than
-    `seconds`, without those in which the machine stood still (`Stopwatch`)."""
+    """Waits like `wait_until`, and fails if that took longer than `seconds`, without those in which the machine stood
+    still (`Stopwatch`)."""
     with Stopwatch() as stopwatch:
-        waiting.wait_until(predicate, description)
+        wait_until(predicate, description)
         assert stopwatch.seconds <= seconds, f"it took {stopwatch.seconds:.2f} s until {description}"
 
 

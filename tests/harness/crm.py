@@ -1,4 +1,4 @@
-"""The core product, for tests: its change events as messages, which are records once they have a place in Kafka."""
+"""The core product, for tests: its change events as messages, which become records once Kafka has stored them."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 
 def uuid(number: int) -> str:
-    """A canonical UUID, the same for the same number."""
+    """Returns a canonical UUID, the same for the same number."""
     return str(UUID(int=number, version=4))
 
 
@@ -27,12 +27,12 @@ API_KEY = uuid(0xF1)
 
 
 def at(seconds: float) -> str:
-    """So many seconds after the beginning, as RFC 3339."""
+    """Returns the time this number of seconds after the beginning, as RFC 3339."""
     return (_BEGINNING + timedelta(seconds=seconds)).isoformat().replace("+00:00", "Z")
 
 
 def at_ms(seconds: float) -> int:
-    """The same in milliseconds since 1970."""
+    """Returns the same in milliseconds since 1970."""
     return int((_BEGINNING + timedelta(seconds=seconds)).timestamp() * 1000)
 
 
@@ -44,10 +44,10 @@ class Message(msgspec.Struct, frozen=True):
     value: bytes | None
     headers: tuple[tuple[str, bytes], ...] = ()
     seconds: float = 0
-    """When, after the beginning: the record's timestamp."""
+    """The record's timestamp, in seconds after the beginning."""
 
     def record(self, offset: int = 0, partition: int = 0, prefix: str = "crm.") -> Record:
-        """The message at its place in Kafka."""
+        """Returns the message as a record with this position in Kafka."""
         timestamp = at_ms(self.seconds)
         return Record(
             f"{prefix}{self.kind.topic}", partition, offset, timestamp, self.key, self.value, self.headers, self.kind
@@ -55,7 +55,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 def lead(version: int = 1, *, seconds: float = 0, **fields: Any) -> Message:
-    """A lead as it is from now on. `fields` replace those of `lead_data`."""
+    """Returns the event that a lead changed. `fields` replace those of `lead_data`."""
     return changed(resources.LEAD, lead_data(version=version, **fields), seconds)
 
 
@@ -72,7 +72,7 @@ def api_key(version: int = 1, *, seconds: float = 0, **fields: Any) -> Message:
 
 
 def lead_data(**fields: Any) -> Json:
-    """The least that a lead holds, and `fields`."""
+    """Returns the required fields of a lead, and `fields`."""
     least = _entity(LEAD) | {"contact_id": CONTACT, "stage": "NEW", "created_at": at(0), "updated_at": at(0)}
     return least | fields
 
@@ -102,7 +102,7 @@ def deleted(
     organization_id: str = ORGANIZATION,
     seconds: float = 0,
 ) -> Message:
-    """The event that an entity of this kind is no more."""
+    """Returns the event that an entity of this kind was deleted."""
     entity_id = entity_id or _default_id(kind, organization_id)
     data = {"id": entity_id, "organization_id": organization_id, "version": version}
     return changed(kind, data, seconds, verb="deleted")
@@ -111,26 +111,26 @@ def deleted(
 def tombstone(
     kind: resources.Kind, entity_id: str | None = None, organization_id: str = ORGANIZATION, seconds: float = 0
 ) -> Message:
-    """A null value: the entity of its key is no more."""
+    """Returns a null value: the entity of its key was deleted."""
     key = message_key(kind, organization_id, entity_id or _default_id(kind, organization_id))
     return Message(kind, key, None, seconds=seconds)
 
 
 def changed(kind: resources.Kind, data: Json, seconds: float = 0, verb: str = "changed") -> Message:
-    """A structured event with this `data`."""
+    """Returns a structured event with this `data`."""
     event = {**envelope(kind, seconds, verb), "data": data}
     key = message_key(kind, str(data.get("organization_id")), str(data.get("id")))
     return Message(kind, key, msgspec.json.encode(event), seconds=seconds)
 
 
 def envelope(kind: resources.Kind, seconds: float = 0, verb: str = "changed") -> Json:
-    """What a structured event holds besides `data`."""
+    """Returns what a structured event holds besides `data`."""
     attributes = {"specversion": "1.0", "id": "e1", "source": "/crm", "time": at(seconds)}
     return {"type": event_type(kind, verb), **attributes}
 
 
 def binary(message: Message) -> Message:
-    """The same event in binary mode: attributes in headers, the value is `data`."""
+    """Returns the same event in binary mode: its attributes are headers, and the value is `data`."""
     event = msgspec.json.decode(message.value or b"")
     headers = [(f"ce_{name}", str(value).encode()) for name, value in event.items() if name != "data"]
     value = msgspec.json.encode(event["data"])

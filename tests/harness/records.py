@@ -1,4 +1,4 @@
-"""Puts into Redis what the projector would: organizations, keys and documents, as schemas/layouts.py says."""
+"""Writes to Redis what the projector would: organizations, keys and documents, as schemas/layouts.py defines them."""
 
 from uuid import uuid4
 
@@ -40,7 +40,7 @@ class Records:
         self.client = client
 
     def read(self, name: bytes) -> bytes:
-        """The value of that name, which must be there."""
+        """Returns the value of this key, which must exist."""
         value = self.client.get(name)
         assert isinstance(value, bytes)
         return value
@@ -52,7 +52,7 @@ class Records:
         key_limit: tuple[int, int] = (0, 0),
         organization_limit: tuple[int, int] = (0, 0),
     ) -> Caller:
-        """A new organization and its key. Limits are (quota, window in seconds); 0, 0 is the setting's."""
+        """Write a new organization and its key. Limits are (quota, window in seconds); (0, 0): as set."""
         caller = Caller()
         self.organization(
             caller.organization_id, access=access, key_limit=key_limit, organization_limit=organization_limit
@@ -74,7 +74,7 @@ class Records:
         self.client.set(names.organization(organization_id), value)
 
     def key(self, key: str, organization_id: str, *, expires_at: int = 0) -> None:
-        """An active key. `expires_at` is in milliseconds since 1970, 0 for never."""
+        """Write an active key. `expires_at` is in milliseconds since 1970, 0 for never."""
         name = names.api_key(names.organization(organization_id), api_keys.key_hash(key))
         owner = api_keys.organization_tag(organization_id).encode()
         self.client.set(name, owner + expires_at.to_bytes(6, "little"))
@@ -84,7 +84,7 @@ class Records:
         self.client.delete(names.api_key(names.tagged(parsed.organization_tag), parsed.hash))
 
     def lead(self, organization_id: str, body: object, *, generation: int = 1, state: bytes = b"L") -> str:
-        """A lead with `body` as its JSON; answers its id."""
+        """Write a lead with `body` as its JSON. Returns its id."""
         record_id = _new_id()
         encoded = msgspec.json.encode(body)
         value = head(state) + content_hash(encoded) + NO_CONTACT + bytes(6) + encoded
@@ -94,7 +94,7 @@ class Records:
         return record_id
 
     def contact(self, organization_id: str, body: object, *, generation: int = 1, state: bytes = b"L") -> str:
-        """A contact with `body` as its JSON; answers its id."""
+        """Write a contact with `body` as its JSON. Returns its id."""
         record_id = _new_id()
         encoded = msgspec.json.encode(body)
         value = head(state) + content_hash(encoded) + content_hash(b"summary") + bytes(3 + 28) + encoded
@@ -105,5 +105,5 @@ class Records:
 
 
 def head(state: bytes = b"L") -> bytes:
-    """The first 22 bytes of an entity's value; only the state matters to the API."""
+    """Returns the first 22 bytes of an entity's value; only the state matters to the API."""
     return state + (1).to_bytes(7, "little") + bytes(14)

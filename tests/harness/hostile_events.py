@@ -1,4 +1,4 @@
-"""What must hold of every record, whatever it holds; and valid events with things in them that programs choke on."""
+"""What must be true of every record, whatever its bytes are; and valid events that contain what programs fail on."""
 
 import json
 import re
@@ -16,11 +16,11 @@ from projector.reference import documents_of
 from schemas import resources
 from schemas.json_schema import event_schemas
 from schemas.openapi.document import document
-from tests import crm
-from tests.crm import Message
+from tests.harness import crm
+from tests.harness.crm import Message
 
 SECRET = "Zaphodia"
-"""Stands for all that is personal: no reason of a bad record may quote it."""
+"""Represents personal data: the reason of a bad record must not quote it."""
 
 VALID = [
     crm.lead(
@@ -68,12 +68,12 @@ _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|-?[0-9.]+|true|false|null|[\[{]')
 
 
 def tokens(value: bytes) -> list[tuple[int, int]]:
-    """Where each JSON token begins and ends."""
+    """Returns where each JSON token begins and ends."""
     return [match.span() for match in _TOKEN.finditer(value)]
 
 
 def check(message: Message) -> str:
-    """What becomes of a record: "good" or "bad". Raises where it is neither, or where either is not as it must be."""
+    """Returns whether a record is "good" or "bad". Raises AssertionError if it is neither or is not handled as such."""
     record = message.record()
     documents = documents_of([record])
     reason = _reason(record)
@@ -92,7 +92,7 @@ def check(message: Message) -> str:
 
 
 def _reason(record: Record) -> str | None:
-    """Why it is bad; None where it is not."""
+    """Returns why the record is bad; None if it is good."""
     try:
         mapping.intent(read(record), record)
     except BadRecord as error:
@@ -101,13 +101,13 @@ def _reason(record: Record) -> str | None:
 
 
 def _leniently(value: bytes) -> Any:
-    """In fields that nobody knows, and that are left out, text and numbers may be whatever they like."""
+    """Unknown fields are ignored, so text and numbers in them need not be valid."""
     text = value.decode(errors="replace")
     return json.loads(text, strict=False, parse_int=lambda digits: int(digits[:4300]))
 
 
 def _no_number(text: str) -> Any:
-    raise AssertionError(f"{text} is no JSON")
+    raise AssertionError(f"{text} is not JSON")
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Redis and Kafka in containers, where Docker runs and the images can be had."""
+"""Redis and Kafka in containers, if Docker runs and the images are available."""
 
 import os
 from contextlib import ExitStack
@@ -17,7 +17,7 @@ _PING_TIMEOUT_SECONDS = 5
 
 
 def start_kafka(stack: ExitStack) -> str | None:
-    """The bootstrap address, or None where Docker does not run or has no image. Stops with `stack`."""
+    """Returns the bootstrap address; None if Docker does not run or has no image. It stops with `stack`."""
     if not _docker_runs():
         return None
     try:
@@ -28,7 +28,7 @@ def start_kafka(stack: ExitStack) -> str | None:
 
 
 def start_redis(stack: ExitStack) -> str | None:
-    """The URL, or None where Docker does not run or has no image. Stops with `stack`."""
+    """Returns the URL; None if Docker does not run or has no image. It stops with `stack`."""
     if not _docker_runs():
         return None
     try:

@@ -1,4 +1,4 @@
-"""A stopwatch for promises in seconds: time in which this machine stood still does not count."""
+"""A stopwatch for promises in seconds: time during which this machine stood still does not count."""
 
 import threading
 import time
@@ -24,7 +24,7 @@ class Stopwatch:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the beginning, without those that are lost."""
+        """Seconds since the beginning, without the lost ones."""
         with self._lock:
             now = time.monotonic()
             return now - self._began - self._lost - self._delay(now)
@@ -53,7 +53,7 @@ class Stopwatch:
                 self._woke_up = now
 
     def _delay(self, now: float) -> float:
-        """By how much the thread is late by now."""
+        """Returns how many seconds the thread is late by now."""
         if self._ended.is_set():
             return 0.0
         return max(0.0, now - self._woke_up - _PAUSE_SECONDS - _USUAL_DELAY_SECONDS)

@@ -1,4 +1,4 @@
-"""`python -m tests.service.bad_deploy`: the projector's program after a bad deploy: half of all leads fail."""
+"""`python -m tests.harness.bad_deploy`: the projector's program after a bad deploy: half of all leads fail."""
 
 import sys
 
@@ -10,7 +10,7 @@ from projector.record import Record
 from schemas import resources
 
 _intent = mapping.intent
-REASON = "the mapping has lost its mind"
+REASON = "the mapping of a bad deploy"
 
 
 def intent(change: Change, record: Record) -> Intent:

@@ -1,0 +1,195 @@
+"""Leadview as operators run it: its programs as processes, on a real Kafka and a real Redis, with its own topics."""
+
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, Self
+
+import redis
+from redis.exceptions import ClusterError, RedisClusterException
+
+from devstack.child import Child
+from projector.record import Partition, Record
+from projector.reference import Entity
+from schemas import names, resources
+from tests.harness import processes, stored
+from tests.harness.api_server import ApiServer
+from tests.harness.crm import Message
+from tests.harness.processes import API, PROJECTOR, running_api_process
+from tests.harness.services import Kafka, client_of
+from tests.harness.topics import Topics
+from tests.harness.waiting import PATIENCE_SECONDS, eventually, wait_until
+
+SETTLE_SECONDS = 3 * PATIENCE_SECONDS
+_REDIS_ABSENT = (redis.ConnectionError, redis.TimeoutError, ClusterError, RedisClusterException)
+_COMMAND_SECONDS = 4 * PATIENCE_SECONDS
+
+
+class HasUrl(Protocol):
+    """A Redis of any kind: one server, a cluster, or one that Sentinels watch."""
+
+    @property
+    def url(self) -> str: ...
+
+
+class Finished(NamedTuple):
+    """A command that has ended. `text in finished` looks in both outputs."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+    @property
+    def output(self) -> str:
+        return self.stdout + self.stderr
+
+    def __contains__(self, text: object) -> bool:
+        return str(text) in self.output
+
+
+class Leadview:
+    """One Leadview: a context manager that kills every process that it has started.
+
+    `prefix` keeps its topics and its group apart from those of other tests; while the test runs, nothing else uses
+    `server`. `settings` are those of all its processes. No topic exists and no process runs at the beginning.
+    """
+
+    def __init__(self, kafka: Kafka, prefix: str, server: HasUrl, directory: Path, **settings: object) -> None:
+        self.kafka = kafka
+        self.prefix = prefix
+        self.topics = Topics(kafka, prefix)
+        self.group = f"{prefix}group"
+        self.use_redis(server)
+        self._settings = settings
+        self._directory = directory
+        self._processes = ExitStack()
+        self._started = 0
+
+    def use_redis(self, server: HasUrl) -> None:
+        """Use this Redis from now on. Processes that run already keep the one that they were started with."""
+        self.server = server
+        self.redis: Any = client_of(server.url)
+
+    def environment(self, **settings: object) -> dict[str, str]:
+        """Returns all environment variables of a process."""
+        return processes.environment(**self._all(settings))
+
+    def _all(self, settings: dict[str, object]) -> dict[str, object]:
+        own: dict[str, object] = {
+            "redis_url": self.server.url,
+            "kafka_bootstrap_servers": self.kafka.bootstrap_servers,
+            "topic_prefix": self.prefix,
+            "group_id": self.group,
+        }
+        return own | self._settings | settings
+
+    def start(self, *words: str, command: Sequence[str] = PROJECTOR, log: str = "", **settings: object) -> Child:
+        """Start `python -m projector <words>` in the background. Its output is appended to `<log>.log`, by default to
+        a file of its own."""
+        self._started += 1
+        path = self._directory / f"{log or f'{self._started}-{words[0]}'}.log"
+        child = Child([*command, *words], log=path, environment=self.environment(**settings))
+        self._processes.callback(child.kill)
+        return child
+
+    def run(self, *words: str, command: Sequence[str] = PROJECTOR, **settings: object) -> Finished:
+        """Run `python -m projector <words>` until it ends. Raises subprocess.TimeoutExpired."""
+        done = subprocess.run(
+            [*command, *words],
+            env=self.environment(**settings),
+            capture_output=True,
+            text=True,
+            timeout=_COMMAND_SECONDS,
+            check=False,
+        )
+        return Finished(done.returncode, done.stdout, done.stderr)
+
+    def start_api(self, port: int, **settings: object) -> Child:
+        """Start `python -m api`. It may not be ready yet."""
+        return self.start(command=API, log="api", api_port=port, **settings)
+
+    @contextmanager
+    def api(self, workers: int = 1) -> Iterator[ApiServer]:
+        """Run the API on a free port until the block ends. The block begins when it is ready."""
+        settings = self._all({"api_workers": workers})
+        with running_api_process(self._directory / "api.log", **settings) as (_, api):
+            yield api
+
+    def publish(self, *messages: Message, partition: int | None = None) -> list[Record]:
+        """Publish these messages. Returns the records when Kafka has them."""
+        return self.topics.publish(messages, partition)
+
+    def publish_all(self, messages: Iterable[Message]) -> list[Record]:
+        return self.topics.publish(messages)
+
+    def expected(self) -> dict[Entity, bytes]:
+        """Returns the documents that follow from everything that was published."""
+        return self.topics.reference.documents()
+
+    def documents(self, generation: int = 1) -> dict[Entity, bytes]:
+        """Returns the documents that Redis has."""
+        return stored.documents(self.redis, generation)
+
+    def generations(self) -> dict[str, str]:
+        return {name.decode(): value.decode() for name, value in self.redis.hgetall(names.GENERATIONS).items()}
+
+    def is_served(self) -> bool:
+        """Is the first generation complete?"""
+        return bool(self.redis.hget(names.GENERATIONS, "live") == b"1")
+
+    def positions(self) -> dict[tuple[str, int], int]:
+        """Returns the next offset of each partition, as Redis has it."""
+        found: dict[tuple[str, int], int] = {}
+        for field, value in self.redis.hgetall(names.POSITIONS).items():
+            topic, colon, partition = field.decode().rpartition(":")
+            if colon:
+                found[Partition(topic, int(partition))] = int(value.split()[0])
+        return found
+
+    def caught_up(self, *kinds: resources.Kind) -> bool:
+        """Are the positions (of these kinds) exactly at the end of what was published?"""
+        topics = {self.topics.name(kind) for kind in kinds or resources.KINDS}
+        positions = self.positions()
+        return all(positions.get(at) == end for at, end in self.topics.end_offsets.items() if at[0] in topics)
+
+    def has_applied(self, end_offsets: Mapping[tuple[str, int], int]) -> bool:
+        """Have all records before these offsets been applied?"""
+        positions = self.positions()
+        return all(positions.get(at, 0) >= end for at, end in end_offsets.items())
+
+    def is_current(self) -> bool:
+        """Has everything that was published by now been applied?"""
+        return self.has_applied(dict(self.topics.end_offsets))
+
+    def wait_until_current(self) -> None:
+        """Wait until everything that is published by now has been applied. More may be published meanwhile."""
+        end_offsets = dict(self.topics.end_offsets)
+        wait_until(lambda: self.has_applied(end_offsets), "the projectors are current", 2 * PATIENCE_SECONDS)
+
+    def wait_until_served(self) -> None:
+        """Wait until everything is applied and the first generation is complete."""
+        self.wait_until_current()
+        wait_until(self.is_served, "generation 1 is served")
+
+    async def settled(self, timeout: float = SETTLE_SECONDS, *, after_crash: bool = False) -> None:
+        """Wait until everything is covered, every job is done, and every document is what the reference says. Nothing
+        may be published meanwhile."""
+        await eventually(self._is_settled, "all records are applied", timeout)
+        assert self.documents() == self.expected()
+        stored.assert_consistent(self.redis, after_crash=after_crash)
+
+    def _is_settled(self) -> bool:
+        try:
+            if not self.caught_up() or self.redis.exists(names.JOBS):
+                return False
+            return self.documents() == self.expected()
+        except _REDIS_ABSENT:
+            return False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._processes.close()
+        self.redis.close()

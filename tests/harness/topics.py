@@ -1,0 +1,132 @@
+"""The topics of one Leadview on a real Kafka, and a producer that publishes to them as the core product does.
+
+Everything that is published goes to the pure reference as well, with the coordinates that Kafka gave it.
+"""
+
+import time
+from collections.abc import Iterable
+from functools import partial as bind
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Message as Delivered
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.cimpl import NewPartitions
+
+from devstack.topics import admin
+from projector.record import Partition, Record
+from projector.reference import Reference
+from schemas import resources
+from tests.harness.crm import Message, at_ms
+from tests.harness.services import Kafka
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
+
+_END = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_DELETED_FILES_SECONDS = 0.5
+
+
+class Topics:
+    """The topics whose names begin with `prefix`."""
+
+    def __init__(self, kafka: Kafka, prefix: str) -> None:
+        self.kafka = kafka
+        self.prefix = prefix
+        self.admin = admin(kafka.bootstrap_servers)
+        self.reference = _Reference()
+        self.end_offsets: dict[tuple[str, int], int] = {}
+        """Of each partition to which something was published."""
+        self._producer = self._new_producer()
+
+    def name(self, kind: resources.Kind) -> str:
+        return f"{self.prefix}{kind.topic}"
+
+    def create(self, partitions: int = 3) -> None:
+        """Create the topics of all kinds. Returns when each partition has a leader."""
+        for kind in resources.KINDS:
+            self.kafka.create_topic(self.name(kind), partitions)
+        created = [TopicPartition(self.name(kind), number) for kind in resources.KINDS for number in range(partitions)]
+        wait_until(lambda: self._have_leaders(created), "every partition has a leader")
+
+    def recreate(self, kind: resources.Kind, partitions: int) -> None:
+        """Delete the topic of a kind and create it, empty. What was published to it is forgotten."""
+        topic = self.name(kind)
+        self.admin.delete_topics([topic])[topic].result(PATIENCE_SECONDS)
+        wait_until(lambda: topic not in self.admin.list_topics(timeout=PATIENCE_SECONDS).topics, f"{topic} is gone")
+        time.sleep(_DELETED_FILES_SECONDS)  # its files are deleted later, and a topic of this name has to wait for that
+        self.kafka.create_topic(topic, partitions)
+        self.end_offsets = {at: end for at, end in self.end_offsets.items() if at[0] != topic}
+        self.reference.forget(kind)
+        self._producer = self._new_producer()
+
+    def add_partitions(self, kind: resources.Kind, number: int) -> None:
+        """Raise the number of partitions of a topic to `number`."""
+        topic = self.name(kind)
+        self.admin.create_partitions([NewPartitions(topic, number)])[topic].result(PATIENCE_SECONDS)
+        self._producer = self._new_producer()  # the former one does not know the new partitions yet
+
+    def publish(self, messages: Iterable[Message], partition: int | None = None) -> list[Record]:
+        """Publish these messages, to one partition or to those of their keys. Returns the records when Kafka has them,
+        in the order in which Kafka confirmed them."""
+        records: list[Record] = []
+        place: dict[str, Any] = {} if partition is None else {"partition": partition}
+        for message in messages:
+            self._producer.produce(
+                self.name(message.kind),
+                key=message.key,
+                value=message.value,
+                headers=list(message.headers),
+                timestamp=at_ms(message.seconds),
+                on_delivery=bind(self._on_delivery, records, message),
+                **place,
+            )
+            self._producer.poll(0)
+        assert self._producer.flush(PATIENCE_SECONDS) == 0
+        return records
+
+    def committed(self, group: str) -> dict[tuple[str, int], int]:
+        """Returns the offsets that Kafka has stored for a consumer group."""
+        consumer = Consumer({"bootstrap.servers": self.kafka.bootstrap_servers, "group.id": group, "log_level": 0})
+        try:
+            found = consumer.committed([TopicPartition(*at) for at in self.end_offsets], timeout=PATIENCE_SECONDS)
+        finally:
+            consumer.close()
+        return {Partition(at.topic, at.partition): at.offset for at in found if at.offset >= 0}
+
+    def _have_leaders(self, partitions: list[TopicPartition]) -> bool:
+        try:
+            for found in self.admin.list_offsets(dict.fromkeys(partitions, _END)).values():
+                found.result(PATIENCE_SECONDS)
+        except KafkaException:  # the brokers learn about a new topic one after the other
+            # Sometimes librdkafka keeps the answer "unknown topic" for as long as it is asked; a new client does not.
+            self.admin = admin(self.kafka.bootstrap_servers)
+            return False
+        return True
+
+    def _on_delivery(self, records: list[Record], message: Message, error: KafkaError | None, at: Delivered) -> None:
+        assert error is None, error
+        topic, partition, offset = at.topic(), at.partition(), at.offset()
+        assert topic is not None
+        assert partition is not None
+        assert offset is not None
+        self.end_offsets[Partition(topic, partition)] = offset + 1
+        key, value, headers = message.key, message.value, message.headers
+        record = Record(topic, partition, offset, at.timestamp()[1], key, value, headers, message.kind)
+        records.append(record)
+        self.reference.add(record)
+
+    def _new_producer(self) -> Producer:
+        return Producer(
+            {
+                "bootstrap.servers": self.kafka.bootstrap_servers,
+                "partitioner": "murmur2_random",
+                "enable.idempotence": True,
+                "linger.ms": 2,
+                "log_level": 0,
+            }
+        )
+
+
+class _Reference(Reference):
+    def forget(self, kind: resources.Kind) -> None:
+        """Forget all records of this kind, as if they had never been published."""
+        self._newest = {entity: newest for entity, newest in self._newest.items() if entity[0] is not kind}

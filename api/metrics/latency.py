@@ -1,8 +1,7 @@
-"""Tells Redis how long the responses of this worker take, so that a rebuild can yield to them.
+"""Stores the response times of this worker in Redis, so that a rebuild can yield to requests.
 
-The reader is `projector/rebuild/throttle.py`.
-
-The hash `lv:latency` has one field per worker: "<p99 of the last half second in microseconds> <time in ms>".
+The hash `lv:latency` has one field per worker: "<p99 of the last half second in microseconds> <time in ms>". The reader is
+`projector/rebuild/throttle.py`.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Stores the response times of this worker in Redis, so that a rebuild can yield to requests.
 
-The hash `lv:latency` has one field per worker: "<p99 of the last half second in microseconds> <time in ms>". The reader is
-`projector/rebuild/throttle.py`.
+The hash `lv:latency` has one field per worker: "<p99 of the last half second in microseconds> <time in ms>".
+`projector/rebuild/throttle.py` reads it.
 """
 
 import asyncio

@@ -72,8 +72,8 @@ class Store:
     ) -> Reply:
         """Check the key, charge both rate limits and read a document, in one atomic step.
 
-        `record_id` is None if the path does not hold a UUID: the request is still charged, and the status is 400. Raises
-        Unavailable, also if nothing is found because Redis was emptied.
+        `record_id` is None if the path does not hold a UUID: the request is still charged, and the status is 400.
+        Raises Unavailable, also if nothing is found because Redis was emptied.
         """
         generation = self._generation.current()
         if generation is None:

@@ -1,6 +1,6 @@
-"""The application: its routes, and what exists as long as it runs.
+"""The application: its routes, and the objects and tasks that exist while it runs.
 
-/api/v1/ext/leads/{id}      ┐ bare ASGI endpoints, found by one dictionary look-up before Starlette routes
+/api/v1/ext/leads/{id}      ┐ bare ASGI endpoints, found with one dictionary lookup, before Starlette's routing
 /api/v1/ext/contacts/{id}   ┘
 /api/v1/ext/openapi.json, /healthz, /readyz
 every other path            404, also with a trailing slash
@@ -57,8 +57,8 @@ def create_app(settings: ApiSettings, snapshots: Path | None = None) -> Starlett
 
 
 class Api(Starlette):
-    """Starlette with a short cut for documents: their path is a prefix and one segment, and one dictionary look-up
-    finds the endpoint of the prefix.
+    """Starlette with a shortcut for documents: their path is a prefix and one segment, and one dictionary lookup finds
+    the endpoint of the prefix.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ REPEATED = b"\n"
 
 
 class Credentials(Struct, frozen=True):
-    """The names in Redis that a key leads to. It holds no secret: the key itself is not kept."""
+    """The names in Redis that belong to a key. They contain no secret: the key itself is not kept."""
 
     organization_tag: bytes
     """The organization that is encoded in the key. The script compares it with the stored record of the key."""

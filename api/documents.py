@@ -68,7 +68,7 @@ class Documents:
         raise MethodNotAllowed(headers=(_ALLOW,))
 
     def _charge_locally(self, caller: Credentials, reply: Reply) -> Reply:
-        """Redis reads but refuses to write the charge: the request is served as far as the local limiter allows."""
+        """Redis served the read but refused to write the charge: the local limiter decides about the request."""
         self._counters.limiter_failures += 1
         charged = self._limiter.charge(caller, reply)
         if charged.status == 429:

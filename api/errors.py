@@ -41,7 +41,7 @@ class ApiError(Exception):
     message: ClassVar[str] = "An internal error occurred. Try again. If it happens again, tell us the request id."
 
     def __init__(self, reason: str = "", *, headers: Headers = ()) -> None:
-        """`reason` is for logs only; the caller is told `message`."""
+        """`reason` is for logs only; the response has `message`."""
         super().__init__(reason or self.message)
         self.headers = headers
 

@@ -126,7 +126,7 @@ def _rows(figures: dict[str, float]) -> dict[str, list[str]]:
     needs = [need(demand, figures) for demand in DEMANDS]
     return rows | {
         "**Redis memory**": [f"{number(each.memory_gib)} GiB" for each in needs],
-        "**Redis masters** (a replica each besides)": [str(each.shards) for each in needs],
+        "**Redis masters** (each also has a replica)": [str(each.shards) for each in needs],
         "**API workers**": [str(each.api_workers) for each in needs],
         "**projectors**": [str(each.projectors) for each in needs],
         "rebuild with that many processes": [f"{number(each.rebuild_hours * 60)} min" for each in needs],

@@ -36,7 +36,7 @@ _HEADLINES = (
 
 def readme(results: Results) -> str:
     """The figures that the README shows, and all targets that were missed."""
-    lines = ["| | Leadview | of others | `make bench` |", "|---|---|---|---|"]
+    lines = ["| | Leadview | compared with | `make bench` |", "|---|---|---|---|"]
     for what, name, case, metric in _HEADLINES:
         if outcome := results.benchmarks.get(name):
             lines.append(_headline(what, outcome, case, metric))

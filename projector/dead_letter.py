@@ -9,7 +9,7 @@ from schemas import names
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
-    """Where a record is that could not be applied, and why it could not. Never contains the payload."""
+    """The coordinates of a record that could not be applied, and the reason. Never contains the payload."""
 
     topic: str
     partition: int

@@ -1,4 +1,4 @@
-"""What a change asks to be done in Redis, as values.
+"""The writes to Redis that a change requires, as plain values.
 
 A `head` is the first 22 bytes of a stored value and identifies the event that it shows (`schemas.layouts`). The scripts
 compare it with the stored one, and write only if it is newer.
@@ -25,7 +25,9 @@ class PutLead(msgspec.Struct, frozen=True, gc=False):
 
 
 class PutDocument(msgspec.Struct, frozen=True, gc=False):
-    """Write a document of any other resource. `value` is what is stored; of a contact, without its first lead."""
+    """Write a document of any other resource. `value` is stored as it is; into that of a contact the script inserts the
+    first lead of its index.
+    """
 
     resource: Resource
     organization_id: str
@@ -69,5 +71,5 @@ class DeleteApiKey(msgspec.Struct, frozen=True, gc=False):
 
 
 PutOrDelete = PutLead | PutDocument | DeleteDocument
-"""What concerns a document."""
+"""An intent that writes or deletes a document."""
 Intent = PutOrDelete | PutOrganization | PutApiKey | DeleteApiKey

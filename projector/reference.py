@@ -1,6 +1,6 @@
-"""The documents that follow from a list of records, as a pure function (the first promise of the design).
+"""Computes the documents that follow from a list of records, as a pure function.
 
-It shares nothing with the scripts that write to Redis. Tests compare Redis with it byte for byte, and `verify` audits a
+It shares no code with the scripts that write to Redis. Tests compare Redis with it byte for byte, and `verify` audits a
 generation with it.
 
 The newest event of an entity decides, in whatever order the partitions were read:
@@ -29,9 +29,10 @@ Document = msgspec.Struct | None
 
 
 class Newest(msgspec.Struct, frozen=True, gc=False):
-    """The newest event of an entity. `document` is None where the entity is deleted, or has none.
+    """The newest event of an entity.
 
-    It is what the reference was told to keep of the document; by default all of it.
+    `document` is what the reference's function `keep` returned for the document, by default the document itself. `keep`
+    gets None if the entity is deleted or has no document.
     """
 
     live: bool
@@ -44,7 +45,7 @@ class Newest(msgspec.Struct, frozen=True, gc=False):
 
 
 class Reference:
-    """Takes records one by one, in offset order within each partition; `documents` may be asked at any time."""
+    """Takes records one by one, in offset order within each partition. Its documents may be read at any time."""
 
     def __init__(self, keep: Callable[[Document], Any] = lambda document: document) -> None:
         self._keep = keep
@@ -52,15 +53,15 @@ class Reference:
 
     @property
     def newest(self) -> Mapping[Entity, Newest]:
-        """The newest event of every entity ever heard of."""
+        """The newest event of every entity, deleted ones included."""
         return self._newest
 
     def add(self, record: Record) -> None:
-        """Take one record; one that breaks the contract changes nothing."""
+        """Apply a record. A record that breaks the contract changes nothing."""
         try:
             change = read(record)
             document = _document(change)
-        except (BadRecord, OverflowError):  # the latter: a time that UTC has no year for
+        except (BadRecord, OverflowError):  # OverflowError: a time outside of the years 1 to 9999 in UTC
             return
         entity = (change.kind, change.key.organization_id, change.key.id)
         found = Newest(
@@ -80,21 +81,21 @@ class Reference:
             self._newest[entity] = msgspec.structs.replace(found, version=kept)
 
     def documents(self) -> dict[Entity, bytes]:
-        """The JSON of every document that is to be served."""
+        """Returns the JSON of every document that should be served."""
         return {entity: msgspec.json.encode(document) for entity in self._newest if (document := self._whole(entity))}
 
     def document(self, entity: Entity) -> bytes | None:
-        """The JSON of one document; None where there is none."""
+        """Returns the JSON of one document; None if it should not exist."""
         document = self._whole(entity)
         return msgspec.json.encode(document) if document else None
 
     def is_erased(self, organization_id: str) -> bool:
-        """Is the organization deleted, and everything of it?"""
+        """Returns whether the organization is deleted, and all of its documents with it."""
         organization = self._newest.get((ORGANIZATION, organization_id, organization_id))
         return organization is not None and not organization.live
 
     def _whole(self, entity: Entity) -> Document:
-        """A document with the present summary of its contact."""
+        """Returns a document, with the current summary of its contact if it is a lead."""
         _, organization_id, _ = entity
         found = self._newest.get(entity)
         if found is None or self.is_erased(organization_id):
@@ -109,7 +110,7 @@ class Reference:
 
 
 def documents_of(records: Iterable[Record]) -> dict[Entity, bytes]:
-    """The documents that these records mean."""
+    """Returns the documents that follow from these records."""
     reference = Reference()
     for record in records:
         reference.add(record)
@@ -123,7 +124,7 @@ def _document(change: Change) -> Document:
 
 
 def is_newer(found: Newest, before: Newest) -> bool:
-    """May one event of an entity replace the other?"""
+    """Returns whether the event `found` may replace the event `before` of the same entity."""
     if found.tombstone:
         return _comes_after(found, before)
     if before.tombstone and not _comes_after(found, before):

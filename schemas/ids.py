@@ -22,16 +22,23 @@ class Ids:
         self._lists = {name: Ids(item) for name, hint in hints.items() if (item := _items(hint))}
         self._lists = {name: ids for name, ids in self._lists.items() if ids}
         self._get = _getter(self._fields)
+        required = not any(hints[name] != Uuid for name in self._fields)
+        self._only = attrgetter(*self._fields) if len(self._fields) == 1 and required and not self._lists else None
+        """Reads the only id, if there is exactly one, and it is always set."""
 
     def __bool__(self) -> bool:
         return bool(self._fields or self._lists)
 
     def of(self, entity: Any) -> list[str]:
-        """Returns all ids that are not None. An id may occur twice."""
+        """Returns all that are set."""
         found = [id_ for id_ in self._get(entity) if id_ is not None]
         for name, ids in self._lists.items():
-            for item in getattr(entity, name) or ():
-                found += ids.of(item)
+            if items := getattr(entity, name):
+                if ids._only:  # noqa: SLF001  # of its own class; this is the hot path
+                    found += map(ids._only, items)  # noqa: SLF001
+                else:
+                    for item in items:
+                        found += ids.of(item)
         return found
 
     def wrong(self, entity: Any) -> str | None:

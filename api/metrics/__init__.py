@@ -1,1 +1,1 @@
-"""What the API measures of itself: counted by each worker, added up and exported by the main process."""
+"""The metrics of the API: counted by each worker, added up and exported by the main process."""

@@ -1,4 +1,4 @@
-"""What a worker counts: plain integers, so that counting costs a request next to nothing.
+"""The counters of a worker: plain integers, so that counting takes a request almost no time.
 
 Workers are processes, and only one process can listen on the metrics port. Each worker therefore writes its counters to
 a file once a second (`snapshot`), and the exporter in the main process adds them up.

@@ -1,8 +1,7 @@
-"""Tells Redis how long the responses of this worker take, so that a rebuild can yield to them.
-
-The reader is `projector/rebuild/throttle.py`.
+"""Stores the response times of this worker in Redis, so that a rebuild can yield to requests.
 
 The hash `lv:latency` has one field per worker: "<p99 of the last half second in microseconds> <time in ms>".
+`projector/rebuild/throttle.py` reads it.
 """
 
 import asyncio

@@ -26,7 +26,7 @@ from schemas.settings import RedisSettings
 
 _SERVER_OPTIONS = {"host", "port", "db", "username", "password"}
 _TIMEOUT_SECONDS = 0.5
-"""For each Sentinel or node that is asked where Redis is; the next one is asked after it."""
+"""Timeout for each Sentinel or cluster node that is asked for the address of Redis. Then the next one is asked."""
 
 
 class Address(Struct, frozen=True):
@@ -106,17 +106,17 @@ class ClusterMap:
 
 
 def location(settings: RedisSettings) -> Address | Sentinels | ClusterMap:
-    """Returns where the settings say that Redis is. It has to be called in an event loop. Raises AddressError."""
+    """Returns the location of Redis from the settings. It has to be called in an event loop. Raises AddressError."""
     access, options = _read(settings)
     server = _address(access, options)
-    asking = _options_of_asking(options)
+    discovery = _discovery_options(options)
     match access.kind:
         case "cluster":
             user = {name: options[name] for name in options if name in ("username", "password", "connection_class")}
-            return ClusterMap(access.hosts, server, asking | user)
+            return ClusterMap(access.hosts, server, discovery | user)
         case "sentinel":
             user = access.sentinel_user | {"ssl": access.encrypted}
-            return Sentinels(access.master, access.hosts, replace(server, must_be_master=True), asking | user)
+            return Sentinels(access.master, access.hosts, replace(server, must_be_master=True), discovery | user)
         case _:
             return server
 
@@ -138,8 +138,10 @@ def _read(settings: RedisSettings) -> tuple[RedisAccess, dict[str, Any]]:
     return access, options | access.options
 
 
-def _options_of_asking(options: dict[str, Any]) -> dict[str, Any]:
-    """Returns redis-py's options for connections to the servers that are asked where Redis is, without a user."""
+def _discovery_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Returns redis-py's options for connections to Sentinels and cluster nodes that are asked for addresses, without
+    a user.
+    """
     return {
         "socket_timeout": _TIMEOUT_SECONDS,
         "socket_connect_timeout": _TIMEOUT_SECONDS,

@@ -1,4 +1,4 @@
-"""Which generation of documents is served: one number in Redis, which each worker reads twice a second."""
+"""The generation of documents that is served: one number in Redis, which each worker reads twice a second."""
 
 import asyncio
 from contextlib import suppress
@@ -11,7 +11,8 @@ from schemas import names
 FIRST = 1
 POLL_SECONDS = 0.5
 TRUSTED_SECONDS = 2.0
-"""How long the number may be used after it was asked for. All workers serve a promoted generation after this time."""
+"""How long the number may be used after it was requested. All workers serve a promoted generation after this time at
+the latest."""
 
 
 class LiveGeneration:
@@ -61,8 +62,8 @@ class LiveGeneration:
     async def _may_serve_undeclared(self) -> bool:
         """Returns whether generation 1 may be served although no generation was declared live.
 
-        It may if Redis held no projection at all when this worker asked first: then there is nothing that could be
-        missing. Otherwise a projector has begun, and what it fills is not complete yet.
+        It may if this worker once found Redis without any positions: then no document could be missing. Otherwise a
+        projector has begun to fill Redis, and the documents are not complete yet.
         """
         if not self._started_empty:
             self._started_empty = not await self._servers.call(names.HOME, b"EXISTS", names.POSITIONS)

@@ -49,7 +49,7 @@ class Link:
         return self._connection.call(command)
 
     def disconnect(self, reason: str) -> None:
-        """Close the connection to this server. `run` then asks where Redis is now, and connects to it."""
+        """Close the connection to this server. `run` then finds the current address of Redis and connects."""
         if self._connection is not None:
             self._connection.close(reason)
 
@@ -116,7 +116,7 @@ class Link:
             raise Unavailable("the server that the Sentinels name as master is a replica")
         try:
             await connection.call((b"CLIENT", b"SETNAME", b"leadview-api"))
-        except ErrorReply as error:  # a Redis user without this permission works all the same
+        except ErrorReply as error:  # a Redis user without this permission can still be used
             logger.debug("the connection could not be named", extra={"reason": str(error)})
 
     def _log_failure(self, failures: int, error: Exception) -> None:

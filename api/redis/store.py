@@ -56,7 +56,9 @@ def read_reply(reply: int | bytes) -> Reply:
 
 
 class Store:
-    """Redis as the resources see it. On a cluster, the organization's hash tag decides which primary is called."""
+    """Redis as the endpoints of documents use it. On a cluster, the organization's hash tag decides which primary is
+    called.
+    """
 
     def __init__(self, settings: ApiSettings, servers: Servers, generation: LiveGeneration) -> None:
         by_key, by_organization = limit(settings.key_rate_limit), limit(settings.organization_rate_limit)
@@ -70,8 +72,8 @@ class Store:
     ) -> Reply:
         """Check the key, charge both rate limits and read a document, in one atomic step.
 
-        `record_id` is None if the path does not hold a UUID: the request is charged all the same, and the status is
-        400. Raises Unavailable, also if nothing is found because Redis was emptied.
+        `record_id` is None if the path does not hold a UUID: the request is still charged, and the status is 400.
+        Raises Unavailable, also if nothing is found because Redis was emptied.
         """
         generation = self._generation.current()
         if generation is None:
@@ -87,5 +89,5 @@ class Store:
             packed = await self._servers.retry(error, link, caller.organization_tag, command, SCRIPT)
         reply = read_reply(packed)
         if reply.status in _NOT_FOUND:
-            await self._generation.refresh()  # a Redis that was emptied a moment ago gives the same reply
+            await self._generation.refresh()  # if Redis was emptied a moment ago, the reply is the same
         return reply

@@ -22,12 +22,12 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     arguments = parser.parse_args(words)
     if arguments.command == "rebuild" and entity(arguments) and not arguments.organization:
         flags = " and ".join(f"--{noun}" for noun in BY_NOUN)
-        parser.error(f"{flags} are rebuilt in place, and need their --organization")
+        parser.error(f"{flags} need their --organization")
     return arguments
 
 
 def entity(arguments: argparse.Namespace) -> tuple[Resource, str] | None:
-    """Returns the resource and the id of the one entity that `rebuild` writes again in place; None if there is none."""
+    """Returns the resource and the id of the entity that `rebuild` is to repair in place; None if none is named."""
     named = ((resource, getattr(arguments, resource.noun)) for resource in AS_SPECIFIED)
     return next(((resource, id_) for resource, id_ in named if id_), None)
 
@@ -69,14 +69,14 @@ def _dead_letters(command: argparse.ArgumentParser) -> None:
 
 
 def _rebuild(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--check", action="store_true", help="only check what it would cost and what prevents it")
+    command.add_argument("--check", action="store_true", help="only report what it would cost and what prevents it")
     command.add_argument("--promote", action="store_true", help="verify and serve it as soon as it is complete")
     command.add_argument(
         "--max-latency",
         type=float,
         default=10.0,
         metavar="MS",
-        help="pause while the API waits longer than this for Redis (p99, default: 10); with 0 it never pauses",
+        help="pause while the API responds more slowly than this (p99, default: 10); with 0 the replay never yields",
     )
     command.add_argument("--organization", type=_uuid, help="write the documents of one organization again, in place")
     one = command.add_mutually_exclusive_group()

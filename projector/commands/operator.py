@@ -1,4 +1,4 @@
-"""What every command of an operator works with."""
+"""What all commands of operators use."""
 
 import msgspec
 from rich.console import Console
@@ -8,7 +8,7 @@ from schemas.settings import ProjectorSettings
 
 
 class Operator(msgspec.Struct, frozen=True):
-    """The settings, Redis, and where the output goes: to people on `console`, or to programs with `json`."""
+    """The settings, Redis and the console. With `json`, commands print JSON for programs."""
 
     settings: ProjectorSettings
     store: Store
@@ -16,6 +16,6 @@ class Operator(msgspec.Struct, frozen=True):
     json: bool = False
 
     def print_json(self, value: object) -> None:
-        """Print Structs and builtin types as indented JSON, without colors or line breaks of the terminal's width."""
+        """Print Structs and builtin types as indented JSON, without colors or line wrapping."""
         text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
         self.console.out(text, highlight=False)

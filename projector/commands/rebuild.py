@@ -47,16 +47,16 @@ async def run_rebuild(arguments: argparse.Namespace, operator: Operator) -> int:
 
 
 def _lower_priority() -> None:
-    """Leave the processor to the API and the projectors if they run on the same machine."""
+    """Let the API and the projectors on the same machine use the processor first."""
     try:
-        # Unlike a nice process, an idle one makes way at once when another wakes up.
+        # A SCHED_IDLE process yields at once when another process wakes up; a process with a nice value does not.
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     except (AttributeError, OSError):  # not Linux, or not allowed here
         os.nice(_NICENESS)
 
 
 async def _fill(arguments: argparse.Namespace, operator: Operator) -> bool:
-    """Replay, and wait until the projectors have caught up. Returns False if a signal has interrupted it."""
+    """Replay, and wait until the projectors have caught up. Returns False if a signal interrupted this."""
     stop = Stop.on_signals()
     try:
         await _replay(arguments, operator, stop)

@@ -35,7 +35,7 @@ class RebuildView:
         self._started: tuple[float, int] | None = None
 
     async def run(self, stop: Stop, console: Console) -> None:
-        """Show the progress until `stop` is set, and then a last time."""
+        """Show the progress until `stop` is set, and once more at the end."""
         async with open_reader(self._settings, RESOURCES) as reader:
             if console.is_terminal:
                 await self._bar(reader, stop, console)

@@ -1,4 +1,4 @@
-"""Prints an entity for people."""
+"""Prints an entity on a console."""
 
 from datetime import UTC, datetime
 

@@ -1,6 +1,6 @@
-"""Reads how far the projection is: lag and freshness of each partition, generations, dead letters, memory.
+"""Reads the status of the projection: lag and age of each partition, generations, dead letters, memory.
 
-Everything is read from Redis and Kafka, nothing from a projector: so it is also true if no projector is running.
+Everything is read from Redis and Kafka, nothing from a projector, so it is also correct if no projector is running.
 """
 
 import time
@@ -22,7 +22,10 @@ from schemas.settings import ProjectorSettings
 
 
 class PartitionStatus(msgspec.Struct, frozen=True):
-    """`position` is the next offset to be applied, None if nothing has been applied yet; ages are in seconds."""
+    """`position` is the next offset to be applied, None if nothing has been applied yet.
+
+    `log_start` is the first offset in Kafka, `head` the end offset. Ages are in seconds.
+    """
 
     topic: str
     partition: int
@@ -45,7 +48,7 @@ class GenerationStatus(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """How far the projection is. `freshness` is the age in seconds of the oldest state that a reader may see."""
+    """The status of the projection. `freshness` is the age in seconds of the oldest state that a reader may see."""
 
     generation: int | None
     writing: list[int]
@@ -64,7 +67,7 @@ class Status(msgspec.Struct, frozen=True):
 async def read(store: Store, settings: ProjectorSettings) -> Status:
     """Read the status from Redis and Kafka. Raises Unavailable."""
     async with open_reader(settings, KINDS) as reader:
-        # Right before the positions: records that are published in between would look like lag.
+        # Read before the positions: otherwise records that are published in between would count as lag.
         ranges = await reader.range(await reader.partitions())
     registry = await generations.read(store)
     stored = await read_stored(store, list(ranges))

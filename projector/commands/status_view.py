@@ -1,4 +1,4 @@
-"""Prints the status for people."""
+"""Prints the status on a console."""
 
 from rich.console import Console
 from rich.table import Table
@@ -25,7 +25,7 @@ def show(status: Status, console: Console) -> None:
 
 def _generation_table(status: Status) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("generation", "state", "mapping", "begun", "verified"):
+    for column in ("generation", "state", "mapping", "started", "verified"):
         table.add_column(column)
     for generation in status.generations:
         table.add_row(
@@ -41,7 +41,7 @@ def _generation_table(status: Status) -> Table:
 def _partition_table(status: Status) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("topic")
-    for column in ("partition", "position", "head", "lag", "newest event", "checkpoint"):
+    for column in ("partition", "position", "end offset", "lag", "newest event", "checkpoint"):
         table.add_column(column, justify="right")
     for partition in status.partitions:
         table.add_row(

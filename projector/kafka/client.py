@@ -42,7 +42,7 @@ def records(messages: Iterable[Any], kind: Kind) -> list[Record]:
 
 @asynccontextmanager
 async def errors() -> AsyncIterator[None]:
-    """Raises Unavailable for every error of Kafka inside."""
+    """Raises every error of Kafka inside the block as Unavailable."""
     try:
         yield
     except (KafkaError, OSError, TimeoutError) as error:

@@ -62,7 +62,7 @@ class Reader:
         ]
 
     async def retention(self) -> dict[str, Retention] | None:
-        """Returns how long each topic keeps its records; None if the brokers, like embedded ones, do not say."""
+        """Returns how long each topic keeps its records; None if the brokers do not report it (embedded ones)."""
         admin = AIOKafkaAdminClient(**self._connection)
         wanted = [ConfigResource(ConfigResourceType.TOPIC, name) for name in self._kinds]
         try:
@@ -121,7 +121,7 @@ class Reader:
 
 @asynccontextmanager
 async def open_reader(settings: ProjectorSettings, kinds: Sequence[Kind]) -> AsyncIterator[Reader]:
-    """Returns a connected reader of these topics, which is closed at the end. Raises Unavailable."""
+    """Yields a connected reader of these topics, and closes it at the end. Raises Unavailable."""
     reader = Reader(settings, kinds)
     await reader.start()
     try:

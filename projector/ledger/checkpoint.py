@@ -65,7 +65,7 @@ def _arguments(written_generations: bytes, steps: Mapping[Partition, Step]) -> l
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """The positions were stored. `dead_letters` is how many are parked now."""
+    """The positions were stored. `dead_letters` is the number of dead letters that are stored now."""
 
     dead_letters: int
 
@@ -77,14 +77,14 @@ class WentBack(msgspec.Struct, frozen=True):
 
 
 class GenerationsChanged(msgspec.Struct, frozen=True):
-    """Other generations are to be written than the batch was written to. Nothing was stored: write the batch again."""
+    """The written generations have changed since the batch was written. Nothing was stored: write the batch again."""
 
 
 Outcome = Stored | WentBack | GenerationsChanged
 
 
 def outcome(reply: Any) -> Outcome:
-    """Returns what a reply of the script means."""
+    """Decode the reply of the script."""
     if isinstance(reply, int):
         return Stored(reply)
     if reply == [b"writing"]:

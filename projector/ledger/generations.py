@@ -80,7 +80,7 @@ async def new_number(store: Store, registry: Registry) -> int:
 
 
 async def check_mapping(store: Store, written: Generations) -> None:
-    """Check that this program may write these generations: documents of an older mapping would spoil a newer one.
+    """Check that this program may write these generations. An older mapping must not write to a newer generation.
 
     Raises Superseded if one of them was started with a newer mapping version, and Unavailable.
     """
@@ -109,7 +109,7 @@ async def forget(store: Store, generation: int) -> None:
 
 
 async def begin_first(store: Store) -> None:
-    """Describe generation 1 if nothing has ever been served. Safe to repeat. Raises Unavailable."""
+    """Store the description of generation 1, if it is the only one. Safe to repeat. Raises Unavailable."""
     if await read_written_generations(store) == FIRST:
         await store.ask_one(b"HSETNX", names.GENERATIONS, 1, msgspec.json.encode(Description(VERSION, now())))
 

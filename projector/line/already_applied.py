@@ -1,7 +1,7 @@
-"""Which records of a batch are already applied: they need not be decoded, mapped and sent again.
+"""Finds the records of a batch that are already applied: they need not be decoded, mapped and sent again.
 
-A topic that is read again (after a rewind, or by a resumed rebuild) is passed over at twice the rate (the benchmark
-`projector` prints it). A record counts as applied only if its own coordinates are in the head of the document, in every
+This doubles the rate at which a topic is read again, after a rewind or by a resumed rebuild (the benchmark `projector`
+prints it). A record counts as applied only if its own coordinates are in the head of the document, in every
 generation, and its value contains the version in the head: a topic that was deleted and recreated uses its offsets
 again, for other events.
 """
@@ -76,7 +76,7 @@ def event_time(record: Record, head: bytes) -> int | None:
     if record.value is None:
         same = head[:1] == b"T"
     else:
-        # As compact JSON has it. A record that is written in another way is only read once more.
+        # As compact JSON has it. A record with other whitespace is not recognized, which costs only time.
         version = b'"version":%d' % int.from_bytes(head[VERSION], "little")
         same = head[:1] != b"T" and (version + b"," in record.value or version + b"}" in record.value)
     return int.from_bytes(head[TIME], "little") if same else None
@@ -103,7 +103,7 @@ def _queries(records: Sequence[Record], times: list[int | None]) -> Iterator[_Qu
         try:
             yield _Query(record, entity_key(record), times, index)
         except BadRecord:
-            continue  # it is parked when it is read
+            continue  # the batch parks it
 
 
 def _command(resource: Resource, queries: Sequence[_Query], generations: Generations) -> Command:

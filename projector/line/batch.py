@@ -26,7 +26,7 @@ class Batch:
         guard: BadRecordGuard,
         applied_times: Mapping[Partition, Sequence[int | None]] | None = None,
     ) -> None:
-        """`applied_times` has, for each record that documents already show, the time of its event. It is left out."""
+        """`applied_times` has the event time of each record that is already applied. These records are left out."""
         self._polled = polled
         self._guard = guard
         self._applied_times = applied_times or {}

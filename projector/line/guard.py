@@ -20,12 +20,12 @@ class BadRecordGuard:
         self._consecutive = 0
 
     def fork(self) -> "BadRecordGuard":
-        """Returns a copy that counts one batch, and replaces this guard when the batch is covered.
+        """Returns a copy that counts one batch. The copy replaces this guard when the batch is covered.
 
         A batch that is not covered is read again, and its records must count only once.
         """
         fork = copy(self)
-        fork._bad = self._bad.copy()  # noqa: SLF001  # of its own class
+        fork._bad = self._bad.copy()  # noqa: SLF001 - of the same class
         return fork
 
     def passed(self, count: int) -> None:

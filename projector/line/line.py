@@ -205,7 +205,7 @@ class Line:
             await stop.sleep(_HALT_LOG_SECONDS)
 
     async def _wait_while_superseded(self, error: Superseded, stop: Stop) -> None:
-        """Leave the partitions to newer programs until this one may write again, for example after a rollback."""
+        """Leave the partitions to newer programs until this one may write again: the newer generation was dropped."""
         logger.warning("standing by: %s. Deploy the newer program here as well.", error, extra=self._fields())
         self._positions.reset()
         self._source.leave()
@@ -222,5 +222,5 @@ class Line:
         return False
 
     def _fields(self) -> dict[str, object]:
-        """Returns the fields that every log line has."""
+        """Returns the extra fields of every log line."""
         return {"line": self._name}

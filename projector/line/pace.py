@@ -4,7 +4,7 @@ from typing import NamedTuple, Protocol
 
 
 class Pace(NamedTuple):
-    """Records that are decoded and sent together, slices in flight at once, and the most documents in a script call."""
+    """Records per slice, slices in flight at the same time, and maximum documents per script call."""
 
     slice_records: int
     slices_in_flight: int
@@ -30,7 +30,7 @@ class Pacer(Protocol):
 
 
 class FullSpeed:
-    """The `Pacer` of a line that yields to nothing."""
+    """The `Pacer` of a line that never yields to readers."""
 
     async def pace(self) -> Pace:
         return FULL

@@ -61,12 +61,12 @@ class Positions:
         return written
 
     def ahead_of(self, polled: Mapping[Partition, Sequence[Record]]) -> dict[Partition, int]:
-        """Returns positions that lie after the first of these records: their topics were deleted and recreated."""
+        """Returns the positions above the first of these records: their topics were deleted and recreated."""
         at = {partition: self.offsets.get(partition, NOTHING_STORED) for partition in polled}
         return {partition: at[partition] for partition, records in polled.items() if records[0].offset < at[partition]}
 
     async def forget(self, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
-        """Discard the positions of recreated topics. Returns what is stored of these partitions now: nothing.
+        """Discard the positions of recreated topics. Returns `NOTHING_STORED` for each of these partitions.
 
         Stored positions only move forward, so a stale one would make records look applied until they reach it.
         """
@@ -117,7 +117,7 @@ class Positions:
         return {partition: end - max(self.offsets.get(partition, 0), 0) for partition, end in end_offsets.items()}
 
     async def commit(self) -> None:
-        """Copy the positions to Kafka's consumer group. A failure is only logged, because only lag tools read them."""
+        """Commit the positions to Kafka's consumer group. A failure is only logged: only lag tools read them."""
         wanted, self._uncommitted = self._uncommitted, {}
         try:
             await self._source.commit(wanted)

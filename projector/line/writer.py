@@ -40,7 +40,7 @@ class Writer:
 
 
 async def _first_of(in_flight: set[asyncio.Task[Applied]]) -> set[asyncio.Task[Applied]]:
-    """Wait until a task is finished. Returns all that are."""
+    """Wait until at least one task has finished. Returns all finished tasks."""
     done, _ = await asyncio.wait(in_flight, return_when=asyncio.FIRST_COMPLETED)
     return done
 

@@ -18,7 +18,7 @@ from schemas import names
 
 
 class Criteria(msgspec.Struct, frozen=True):
-    """When the next generation is good enough.
+    """The conditions under which the next generation may be promoted.
 
     `sample` is the share of the documents to compare (above 0, at most 1), `allowed` are the fields that may differ
     (`leads.quote_total`), and `threshold` is how many documents may differ in other fields.

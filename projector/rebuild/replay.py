@@ -1,4 +1,4 @@
-"""A rebuild: fills the next generation while the live one stays served and current.
+"""Fills the next generation while the live one is served and kept current.
 
 As soon as a rebuild starts, every projector writes both generations in the same script calls: a checkpoint does not
 cover a batch that missed one of them. So only the records covered before that moment have to be replayed: those of each
@@ -40,7 +40,7 @@ _SETTLE_SECONDS = 2.0
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a replay is: offsets, summed over all partitions and processes."""
+    """The progress of a replay in offsets, summed over all partitions and processes."""
 
     done: int
     total: int
@@ -90,7 +90,7 @@ async def _add_generation(store: Store, registry: Registry) -> None:
 
 
 async def load(store: Store, settings: ProjectorSettings, generation: int) -> Rebuild:
-    """Read a rebuild that was started, and fix those of its targets that are not stored yet. Raises Unavailable."""
+    """Read a rebuild that was started, and store its targets unless they are stored already. Raises Unavailable."""
     async with open_reader(settings, RESOURCES) as reader:
         available = await reader.range(await reader.partitions())
     live = await read_positions(store, list(available))
@@ -112,7 +112,7 @@ async def _fix_target(store: Store, generation: int, partition: Partition, posit
 
 
 async def progress(store: Store, rebuild: Rebuild, topics: Sequence[str]) -> Progress:
-    """Read how far the replay of these topics is. Raises Unavailable."""
+    """Read the progress of the replay of these topics. Raises Unavailable."""
     ranges = {partition: range_ for partition, range_ in rebuild.ranges.items() if partition.topic in topics}
     positions = await read_positions(store, list(ranges), names.rebuild(rebuild.generation))
     done = sum(
@@ -156,9 +156,9 @@ async def _replay_kind(
 
 
 async def catch_up(store: Store, settings: ProjectorSettings, stop: Stop) -> int:
-    """Wait until the projectors are less than a second behind the ends of the topics, or `stop` is set.
+    """Wait until the projectors are less than a second behind the end offsets, or `stop` is set. Returns 0 then.
 
-    Returns 0 then. Returns after a minute how many records they are still behind. Raises Unavailable.
+    If they are not after a minute, returns how many records they are behind. Raises Unavailable.
     """
     await stop.sleep(_SETTLE_SECONDS)
     deadline = time.monotonic() + _CATCH_UP_SECONDS

@@ -1,7 +1,7 @@
 """Makes a replay yield to readers: it writes small batches while the API answers requests, and pauses while it is slow.
 
-Every half second each API worker stores "<p99 of its calls to Redis in microseconds> <time in ms>" in the hash
-`lv:latency`.
+Every half second each API worker stores "<p99 of its response times in microseconds> <time in ms>" in the hash
+`lv:latency` (`api/metrics/latency.py`).
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
 
 
 class Throttle:
-    """`limit` is the latency in seconds above which the replay pauses; with 0 it never yields."""
+    """The replay pauses while the p99 of the API exceeds `limit`, in seconds; with a limit of 0 it never yields."""
 
     def __init__(self, store: Store, limit: float) -> None:
         self._store = store
@@ -65,7 +65,7 @@ class Throttle:
             self._pause = 0.8 * self._pause if self._pause > _FIRST_PAUSE / 2 else 0.0
 
     async def _read_latency(self) -> float:
-        """Returns the latency of the slowest API worker in seconds; 0 if no worker answers requests."""
+        """Returns the p99 of the slowest API worker in seconds; 0 if no worker answers requests."""
         try:
             values = await self._store.ask_one(b"HVALS", names.LATENCY)
         except Unavailable:

@@ -1,1 +1,1 @@
-"""What a projector does besides its lines: jobs, redrive, serving the first generation."""
+"""The work of a projector outside its lines: jobs, redrive, serving the first generation."""

@@ -22,8 +22,8 @@ from schemas.layouts import HEAD
 from schemas.resources import API_KEY, RESOURCES
 from schemas.settings import ProjectorSettings
 
-# Short, and renewed: a projector that died, or a lock that was restored with an old state of Redis, delays a job only
-# briefly.
+# Short and renewed, so that a projector that died, or a lock that was restored with an old state of Redis, delays a job
+# only briefly.
 _LOCK_SECONDS = 6
 _REPLAYED = (API_KEY, *RESOURCES)
 
@@ -54,7 +54,7 @@ async def _forget(store: Store, job: str) -> None:
     """Remove a finished job, unless it has become due again meanwhile."""
     verb, _, organization_id = job.partition(" ")
     await store.ask_one(b"SREM", names.JOBS, job)
-    # An event that made the job due again while it was still in the set added nothing: check, and add it.
+    # If an event made the job due again while it was still in the set, adding it had no effect: add it again.
     work_due = await store.ask_one(b"GETRANGE", names.organization(organization_id), HEAD, HEAD)
     if work_due == (b"E" if verb == "erase" else b"R"):
         await store.add_jobs([job])
@@ -65,7 +65,7 @@ async def _erase(store: Store, organization_id: str) -> bool:
     owner = names.organization(organization_id)
     head = await _head(store, owner)
     if head.startswith(b"L"):
-        return True  # recreated meanwhile: a replay is a job of its own
+        return True  # recreated meanwhile: a separate job replays it
     total = 0
     while erased := await _erase_once(store, owner):
         total += erased
@@ -90,14 +90,14 @@ async def _drop(store: Store, owner: bytes, keys: list[bytes]) -> int:
 async def _replay(store: Store, settings: ProjectorSettings, organization_id: str) -> bool:
     """Read the records of an organization from the beginning of the topics to their current end.
 
-    Records of equal events are written, too: an erasure that was overtaken may have deleted a contact, and with it the
-    index entry of a lead that is still stored, or the record by which an API key is found. Returns False if the job has
-    to be run again.
+    Records of equal events are written, too: an erasure that ran at the same time may have deleted a contact, and with
+    it the index entry of a lead that is still stored, or the record by which an API key is found. Returns False if the
+    job has to be run again.
     """
     owner = names.organization(organization_id)
     head = await _head(store, owner)
     if not head.startswith(b"L"):
-        return True  # deleted meanwhile: an erasure is a job of its own
+        return True  # deleted meanwhile: a separate job erases it
     count = await reapply.in_place(store, settings, organization_id, _REPLAYED)
     logger.info("organization replayed", extra={"organization": organization_id, "records": count})
     return await _finish(store, owner, head)

@@ -1,4 +1,4 @@
-"""What a projector does once a second besides its lines: run jobs, serve the first generation, log warnings."""
+"""The work of a projector outside its lines, once a second: run jobs, serve the first generation, log warnings."""
 
 import logging
 import time
@@ -47,13 +47,13 @@ class Keeper:
         registry = await generations.read(self._store)
         await jobs.run_all(self._store, self._settings)
         if registry.live:
-            self._end_offsets = None  # another projector was first; if Redis is emptied, read them again
+            self._end_offsets = None  # read them again if Redis is emptied later
         else:
             await self._serve_when_complete()
         await self._warn(registry)
 
     async def _serve_when_complete(self) -> None:
-        """Serve the first generation as soon as it is complete: before, the API would return 404 for existing leads.
+        """Serve the first generation once it is complete. Served earlier, the API would return 404 for existing leads.
 
         It is complete if every partition has been applied up to the end offset that it had at the first check, and no
         job is left: the replay of a recreated organization is one.
@@ -69,7 +69,9 @@ class Keeper:
             logger.info("the first generation is complete and is served now")
 
     async def _jobs_left(self) -> bool:
-        """A job is added before the position of its record is stored: read after the positions, this misses none."""
+        """Returns whether any job is left. Call it after reading the positions, so that it misses none: a job is added
+        before the position of its record is stored.
+        """
         return bool(await self._store.ask_one(b"EXISTS", names.JOBS))
 
     async def _read_end_offsets(self) -> dict[Partition, int]:

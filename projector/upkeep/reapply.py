@@ -42,8 +42,8 @@ async def in_place(
 ) -> int:
     """Apply the records of one organization, or of one entity, again, in every generation that is written.
 
-    What already shows the same event is written as well: so corrupted documents are repaired. Returns how many records
-    the topics hold. Raises Unavailable.
+    Documents that already show the same event are written as well, which repairs corrupted ones. Returns how many of
+    these records the topics contain. Raises Unavailable.
     """
     wanted = of_entity(organization_id, entity_id) if entity_id else of_organization(organization_id)
     async with open_reader(settings, kinds) as reader:

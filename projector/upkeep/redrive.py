@@ -100,7 +100,7 @@ def _belongs(dead_letter: DeadLetter, group: list[DeadLetter]) -> bool:
 
 
 async def _read_records(reader: Reader, dead_letters: list[DeadLetter]) -> dict[int, Record]:
-    """Read the records of these dead letters of one partition, by offset, as far as the topic still has them."""
+    """Read the records of these dead letters of one partition, by offset, if the topic still has them."""
     partition = Partition(dead_letters[0].topic, dead_letters[0].partition)
     [(first, last)] = (await reader.range([partition])).values()
     wanted = {dead_letter.offset for dead_letter in dead_letters}

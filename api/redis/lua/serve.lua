@@ -7,8 +7,9 @@
 -- Returns 401, 403, or a string: status, now, key quota, window, remaining, full in, organization quota, window,
 --         remaining, full in, wait, violated, charged (`<I2I8I4I4I4I8I4I4I4I8I8BB`), then the value: the whole value
 --         for 200, its first 34 bytes for 304, otherwise nothing. Times are in microseconds, windows in seconds.
+--         "full in" is the time until the bucket is full again, "wait" the time until the request would be allowed.
 --         violated: 1 key, 2 organization, 3 both. charged: 0 if the charge could not be written; the caller then applies
---         its local limiter. 400 means that the request names no document. The reply is one string because in Redis 6 a
+--         its local limiter. 400 means that KEYS has no document. The reply is one string because in Redis 6 a
 --         list of 14 elements costs more time than the rest of the script.
 
 local clock = redis.call('TIME')

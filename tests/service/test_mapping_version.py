@@ -42,7 +42,7 @@ def test_a_mapping_change_while_both_versions_run(leadview: Leadview, monkeypatc
         done = leadview.run("status", command=NEXT)
         assert f"rebuild due: this program has mapping version {next_mapping.VERSION}" in done
 
-        done = leadview.run("rebuild", "--promote", command=NEXT)
+        done = leadview.run("rebuild", "--promote", "--max-latency", "0", command=NEXT)
         assert done.status == 1
         assert "leads.referrer_length" in done
         assert "Not promoted" in done

@@ -128,7 +128,7 @@ def test_verify_finds_what_was_planted_and_nothing_else(leadview: Leadview) -> N
     writer = Writer(leadview, changes, rate=200)
     writer.start()
     try:
-        done = leadview.run("rebuild")
+        done = leadview.run("rebuild", "--max-latency", "0")
         assert done.status == 0, done.output
         for words in ((), ("--next",), ("--next",)):
             status, report = verify(leadview, *words)

@@ -2,7 +2,7 @@
 
     core ──► writer ──► Kafka ──► projectors ──►┐ proxy ┌► Redis ◄┐ proxy ┌── API ◄── readers
                 │                               └───────┘         └───────┘             │
-                │            nemesis: breaks each of these, and mends it again          │
+                │            nemesis: breaks each of these, and repairs it              │
                 ▼                          │                                            ▼
              history ─────────────────► checker ◄──────────────────────────────────── answers
 

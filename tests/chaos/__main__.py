@@ -1,4 +1,4 @@
-"""`python -m tests.chaos`: a run as long as one likes, on a Kafka and a Redis of its own."""
+"""`python -m tests.chaos`: a run of any length, on its own Kafka and Redis."""
 
 import argparse
 import shutil
@@ -16,7 +16,7 @@ from tests.harness.services import Kafka
 
 
 def main() -> int:
-    """1 where anything was wrong. Logs stay in the directory that is printed then."""
+    """Returns 1 if anything was wrong. Then the logs stay in the directory that is printed."""
     chosen = _arguments()
     faults = [fault for fault in FAULTS.values() if _is_wanted(fault.name, chosen)]
     if not faults:

@@ -1,4 +1,4 @@
-"""What each version of a document looks like, byte for byte, from what was published."""
+"""The bytes of each version of a document, computed from what was published."""
 
 from functools import lru_cache
 
@@ -23,7 +23,7 @@ class Bodies:
             self._messages[register, shown] = message
 
     def __call__(self, register: Entity, shown: str, contact_shown: str | None) -> bytes | None:
-        """The body of a version; of a lead, with this version of its contact. None where there is no such version."""
+        """Returns the body of a version, for a lead with this version of its contact; None if there is none."""
         document = self._document(register, shown)
         if isinstance(document, documents.Lead):
             contact = self._document((resources.CONTACT, register[1], document.contact_id), contact_shown or "")

@@ -31,7 +31,7 @@ def redis_paused(world: World, _: Random) -> Iterator[None]:
 
 @contextmanager
 def redis_went_back(world: World, _: Random) -> Iterator[None]:
-    """It is restarted with an old copy of its data."""
+    """Redis is restarted with an old copy of its data."""
     back_to = now()
     copy = world.copy_redis()
     yield
@@ -66,7 +66,7 @@ def scripts_flushed(world: World, random: Random) -> Iterator[None]:
 
 @contextmanager
 def redis_full(world: World, _: Random) -> Iterator[None]:
-    """Nothing can be written; what there is can be read."""
+    """Redis refuses writes and serves reads."""
     world.client.config_set("maxmemory", world.client.info("memory")["used_memory"] // 2)
     yield
     world.client.config_set("maxmemory", 0)
@@ -74,7 +74,7 @@ def redis_full(world: World, _: Random) -> Iterator[None]:
 
 @contextmanager
 def redis_demoted(world: World, _: Random) -> Iterator[None]:
-    """It is a replica, and refuses writes; then it is the primary again."""
+    """Redis becomes a replica, which refuses writes; then it is the primary again."""
     world.client.replicaof("127.0.0.1", "1")
     yield
     world.client.replicaof("NO", "ONE")
@@ -82,7 +82,7 @@ def redis_demoted(world: World, _: Random) -> Iterator[None]:
 
 @contextmanager
 def failover(world: World, _: Random) -> Iterator[None]:
-    """A replica that had fallen behind is promoted: what the primary acknowledged meanwhile is lost."""
+    """A replica that is behind is promoted: what the primary acknowledged meanwhile is lost."""
     with _sentinel_failover(world, world.sentinel) if world.sentinel else _address_moves(world):
         yield
 

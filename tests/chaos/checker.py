@@ -1,4 +1,4 @@
-"""Checks a run: was every answer right at its time?
+"""Checks a run: was every answer right when it was given?
 
 An answer that ended before another began was not newer, whoever asked: so all readers together are one history. Each
 register has a *floor*, a state that an answer may no longer fall behind. It rises with every answer, and with every
@@ -25,13 +25,13 @@ document that is filled in again within this time may still be served, maybe an 
 
 
 class Anomaly(Struct, frozen=True):
-    """What is wrong, and with which answer. `kind` is a word for each law."""
+    """What is wrong, and with which answer. `kind` names the law that is broken."""
 
     kind: str
     what: str
     answer: Response
     near: str = ""
-    """The faults that were at work then."""
+    """The faults that were active then."""
 
     def __str__(self) -> str:
         answer = self.answer
@@ -50,7 +50,7 @@ class Verdict(Struct):
 
 
 class _Order(IntEnum):
-    """What comes first where times are equal: an answer that is over counts before the next question."""
+    """What comes first if times are equal: an answer that has ended counts before the next request."""
 
     ANSWERED, CAUGHT_UP, LOST, ASKED = range(4)
 
@@ -75,7 +75,7 @@ class Checker:
         self._verdict = Verdict()
 
     def check(self) -> Verdict:
-        """All anomalies, in the order of time."""
+        """Returns all anomalies, in the order of time."""
         self._loose = {org: list(self._re_creations(org)) for kind, org, _ in self._registers(resources.ORGANIZATION)}
         for _, order, thing in sorted(self._timeline(), key=lambda entry: entry[:2]):
             match thing:
@@ -190,7 +190,7 @@ class Checker:
         return found
 
     def _check_delay(self, answer: Response, states: list[State], shown: int) -> None:
-        """Access that was changed: for how long was the former one still served?"""
+        """Check for how long the former access was still served after a change."""
         if shown + 1 == len(states):
             return
         changed_at = states[shown + 1].acked_at
@@ -210,7 +210,7 @@ class Checker:
 
 
 def _kind(states: list[State], sent: list[int], floor: int, register: Entity) -> str:
-    """A word for what is wrong with an answer that fits none of the states that are possible still."""
+    """Returns a word for what is wrong with an answer that fits none of the states that are still possible."""
     if not sent:
         return "invented"
     if register[0] in (resources.API_KEY, resources.ORGANIZATION):
@@ -227,7 +227,7 @@ def _summary(answer: Response) -> tuple[object, Entity]:
 
 
 def _tells(answer: Response) -> Iterator[tuple[object, Entity]]:
-    """The names and registers that an answer tells something of."""
+    """Returns the names and registers that an answer shows something of."""
     organization = (resources.ORGANIZATION, answer.key[1], answer.key[1])
     for register in (answer.key, organization, answer.wanted):
         yield register, register

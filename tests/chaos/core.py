@@ -24,7 +24,7 @@ _STEP_SECONDS = 0.01
 
 
 class Change(Struct, frozen=True):
-    """A message, and what it changes: `register` is None where it changes nothing (a duplicate, a bad record)."""
+    """A message, and what it changes: `register` is None if it changes nothing (a duplicate, a bad record)."""
 
     message: Message
     register: Entity | None
@@ -33,7 +33,7 @@ class Change(Struct, frozen=True):
 
 
 class Core:
-    """Makes changes without an end. `first` has to go out before `more`."""
+    """Makes changes without end. `first` has to be published before `more`."""
 
     def __init__(self, seed: int, *, leads: int = 40, contacts: int = 12, bad_share: float = 0.004) -> None:
         self.leads = [crm.uuid(0x100000 + number) for number in range(leads)]

@@ -17,7 +17,7 @@ now: Callable[[], float] = time.monotonic
 
 
 class State(Struct):
-    """A state of a register: what it shows (None where it is gone), and when that was published."""
+    """A state of a register: what it shows (None if it is deleted), and when that was published."""
 
     value: str | None
     sent_at: float
@@ -30,17 +30,17 @@ class Published(Struct):
     states: dict[Entity, list[State]] = field(default_factory=dict)
 
     def of(self, register: Entity) -> list[State]:
-        """Its states, oldest first. The first one is None: nothing published yet."""
+        """Returns its states, oldest first. The first one is None: nothing was published yet."""
         return self.states.setdefault(register, [State(None, -inf, -inf)])
 
     def add(self, register: Entity, value: str | None, at: float | None = None, acked_at: float = inf) -> State:
-        """A change goes out. `acked_at` is set when Kafka has it."""
+        """Note that a change is being published. `acked_at` is set when Kafka has it."""
         state = State(value, now() if at is None else at, acked_at)
         self.of(register).append(state)
         return state
 
     def acked(self, register: Entity, by: float) -> int:
-        """The last state that Kafka had at that time."""
+        """Returns the last state that Kafka had at that time."""
         states = self.of(register)
         return max((index for index, state in enumerate(states) if state.acked_at <= by), default=0)
 
@@ -59,12 +59,12 @@ class Response(Struct, gc=False):
     """The version of the document, as its text has it."""
     contact_id: str = ""
     contact_shown: str | None = None
-    """The version of the contact inside a lead; None where the lead shows none."""
+    """The version of the contact inside a lead; None if the lead shows none."""
     body: bytes = b""
 
 
 class Window(Struct):
-    """A fault, from its beginning to the end of it, to when everything was applied and served again."""
+    """A fault: when it began, when it ended, and when everything was applied and served again."""
 
     fault: str
     allows: frozenset[int]
@@ -74,9 +74,9 @@ class Window(Struct):
 
 
 class Loss(Struct):
-    """Redis lost acknowledged writes in this time: what it holds after is what it held at `back_to` (-inf: nothing).
+    """Redis lost acknowledged writes in this time: afterwards it holds what it held at `back_to` (-inf: nothing).
 
-    `dark`: from when to when nothing may be answered but 503.
+    `dark`: from when to when 503 is the only right answer.
     """
 
     began_at: float
@@ -128,6 +128,6 @@ class Floors:
             self._rows.setdefault(register, []).append((at, index))
 
     def back_to(self, at: float) -> None:
-        """Redis is again what it was at that time."""
+        """Note that Redis is what it was at that time."""
         for row in self._rows.values():
             del row[bisect_left(row, (at, -1)) :]

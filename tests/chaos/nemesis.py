@@ -1,4 +1,4 @@
-"""The nemesis: one fault after the other, each at work for a while, mended, and waited for until all is well again."""
+"""The nemesis: one fault after the other. Each lasts for a while and ends, and then everything has to recover."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,11 +19,11 @@ Strike = Callable[[World, Random], AbstractContextManager[None]]
 
 
 class Fault(Struct, frozen=True):
-    """Something that breaks. `strike` breaks it on entry and mends it on exit.
+    """Something that breaks. `strike` breaks it on entry and repairs it on exit.
 
     `allows`: the statuses that readers may get meanwhile, besides those that the history explains (0: no answer).
-    `seconds`: how long it is at work, from and to. `needs`: only where brokers may be harmed; where
-    Redis has an address of its own, with a proxy before it; where a Sentinel says which server it is.
+    `seconds`: the shortest and the longest time that it lasts. `needs`: it is used only if brokers may be harmed; if
+    Redis has an address of its own, behind a proxy; or if a Sentinel says which server Redis is.
     """
 
     name: str
@@ -32,21 +32,21 @@ class Fault(Struct, frozen=True):
     seconds: tuple[float, float] = (0.3, 1.5)
     needs: Needs = ""
     beside: bool = False
-    """Another fault may be at work inside of it."""
+    """Another fault may begin and end during this one."""
     inside: bool = False
-    """It may be at work inside of another one."""
+    """It may begin and end during another one."""
 
 
 class Nemesis:
-    """Works through `faults` in an order by chance, again and again; each once before any comes twice.
+    """Uses `faults` repeatedly, in random order: each one once before any is used twice.
 
-    `pairs` is the share of those faults, where they allow it, in which another one is at work at the same time.
+    `pairs` is the share of faults during which another one begins and ends, among those that allow it.
     """
 
     def __init__(
         self, world: World, faults: Sequence[Fault], seed: int, *, pace: float = 1.0, pairs: float = 0.0
     ) -> None:
-        """`pace` makes everything last so much longer, or shorter."""
+        """Every duration is multiplied by `pace`."""
         self._world = world
         self._faults = faults
         self._random = Random(seed)
@@ -54,7 +54,7 @@ class Nemesis:
         self._pairs = pairs
 
     def run(self, seconds: float) -> None:
-        """For so long, and each fault once at least. Raises TimeoutError where something stays broken."""
+        """Run for this time, and use each fault at least once. Raises TimeoutError if something does not recover."""
         until = now() + seconds
         for count, fault in enumerate(chain.from_iterable(self._rounds())):
             if count >= len(self._faults) and now() >= until:
@@ -63,7 +63,7 @@ class Nemesis:
             time.sleep(_QUIET_SECONDS * self._pace)
 
     def strike(self, faults: Sequence[Fault]) -> None:
-        """Break this, and inside of it the next; mend in the opposite order; wait until all is well again."""
+        """Begin these faults one after the other, end them in the opposite order, and wait until all is recovered."""
         world, windows = self._world, [Window(fault.name, fault.allows, now()) for fault in faults]
         world.history.windows += windows
         with ExitStack() as stack:

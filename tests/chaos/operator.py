@@ -1,4 +1,4 @@
-"""The operator: rebuilds, promotes, rolls back and drops, again and again, while the nemesis is at work."""
+"""The operator: rebuilds, promotes, rolls back and drops repeatedly, while the nemesis is active."""
 
 import subprocess
 import threading
@@ -12,7 +12,7 @@ _COMMANDS = ("rebuild", "promote", "rollback", "rollback", "drop")
 
 
 class Operator(threading.Thread):
-    """Until `stop`. `done` counts what succeeded; `wrong` says what was refused for no fault."""
+    """Runs until `stop`. `done` counts what succeeded; `wrong` says what was refused although there was no fault."""
 
     def __init__(self, world: World, seed: int) -> None:
         super().__init__(daemon=True)
@@ -42,7 +42,7 @@ class Operator(threading.Thread):
         try:
             done = self._world.command(command)
         except subprocess.TimeoutExpired:
-            return  # a fault was in its way: every command can be run again
+            return  # because of a fault: every command can be run again
         if done.status == 0:
             self.done[command] += 1
         elif " differ" in done.stdout and self._world.history.healthy(began_at, now()):

@@ -1,4 +1,4 @@
-"""A fault proxy: TCP between a client and a server, with a mood that can be changed at any time.
+"""A fault proxy for TCP between a client and a server. Its mood can be changed at any time.
 
 It runs in a thread with an event loop of its own, so that synchronous tests can use it.
 """
@@ -22,8 +22,8 @@ _BROKEN = (OSError, EOFError)
 class Mood(Struct, frozen=True):
     """How bytes are passed on, in both directions.
 
-    `latency`: so many seconds late. `slice`: in pieces of so many bytes, a turn of the event loop apart.
-    `stalled`: not at all, while connections stay open. `refusing`: new connections are reset at once.
+    `latency`: delay in seconds. `slice`: size of a piece in bytes; each piece waits for a turn of the event loop.
+    `stalled`: nothing is passed on, and connections stay open. `refusing`: new connections are reset at once.
     """
 
     latency: float = 0.0
@@ -61,11 +61,11 @@ class FaultProxy:
 
     @property
     def url(self) -> str:
-        """As the address of a Redis."""
+        """Returns the address of the proxy as that of a Redis."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     def reset(self) -> None:
-        """Break all connections with RST, wherever they are."""
+        """Break all connections with RST."""
         self._wait(self._reset())
 
     def half_close(self) -> None:
@@ -73,7 +73,7 @@ class FaultProxy:
         self._wait(self._half_close())
 
     def switch(self, upstream: int) -> None:
-        """Lead to another server from now on, as an address that moves in a failover."""
+        """Forward new connections to another server, as after a failover that moves an address."""
         self.upstream = upstream
         self.reset()
 

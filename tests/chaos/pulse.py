@@ -1,4 +1,4 @@
-"""Notes when the machine was too busy to be judged: when even a thread that only sleeps did not come to its turn."""
+"""Notes when the machine was too busy to judge the API: even a thread that only sleeps did not wake up in time."""
 
 import threading
 
@@ -7,11 +7,11 @@ from tests.chaos.history import Window, now
 BUSY = "machine-busy"
 _PAUSE_SECONDS = 0.02
 _LATE_SECONDS = 0.15
-_AFTER_SECONDS = 1.0  # until a connection that was given up is there again
+_AFTER_SECONDS = 1.0  # until a connection that was closed is open again
 
 
 class Pulse(threading.Thread):
-    """Until `stop`; then `windows` are the times in which an unavailable API says nothing about it."""
+    """Runs until `stop`. `windows` are the times in which an unavailable API is not counted as wrong."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)

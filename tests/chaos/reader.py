@@ -1,4 +1,4 @@
-"""Readers: external tools that ask the API all the time, and note every answer."""
+"""Readers: external tools that send requests to the API all the time and note every answer."""
 
 import http.client
 import threading
@@ -18,7 +18,7 @@ _TIMEOUT_SECONDS = 5.0
 
 
 class Reader(threading.Thread):
-    """Asks about `rate` times a second over one connection, until `stop`."""
+    """Sends about `rate` requests per second over one connection, until `stop`."""
 
     def __init__(self, port: int, core: Core, seed: int, rate: float) -> None:
         super().__init__(daemon=True)
@@ -52,7 +52,7 @@ class Reader(threading.Thread):
         return read(Response(asked_at, now(), key, wanted, status), body)
 
     def _request(self, key: str, wanted: Entity) -> tuple[int, bytes]:
-        """Status and body. Every other time what is known already is not to be sent again: then it is that."""
+        """Returns status and body. Every other request is conditional; for 304, the body is the one that is known."""
         headers = {"Authorization": f"Bearer {key}"}
         tag, known = self._known.get(wanted, ("", b""))
         if tag and self._random.random() < 0.5:
@@ -74,7 +74,7 @@ class Reader(threading.Thread):
 
 
 def read(answer: Response, body: bytes) -> Response:
-    """Fill in what the body of a 200 shows, or that of a 304 which the reader has."""
+    """Add what the body shows: that of a 200, or the known one of a 304."""
     if answer.status in (200, 304):
         document: dict[str, Any] = msgspec.json.decode(body)
         answer.body = body

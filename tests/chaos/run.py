@@ -40,7 +40,7 @@ class Report(Struct):
     published: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     slowest: dict[str, float] = field(default_factory=dict)
-    """For each fault, the longest that it took until all was well again, after it was mended."""
+    """The longest time that the recovery from each fault took, after it had ended."""
     operations: Counter[str] = field(default_factory=Counter)
     verdict: Verdict = field(default_factory=Verdict)
     final: list[str] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Report(Struct):
             f"seed {self.seed}, {self.seconds:.0f} s, {self.published} changes published; answers checked: {checked}"
         ]
         lines += [
-            f"  {name:<20} x {count:<3} well again within {self.slowest[name]:.1f} s"
+            f"  {name:<20} x {count:<3} recovered within {self.slowest[name]:.1f} s"
             for name, count in sorted(self.faults.items())
         ]
         lines += [f"  operator: {', '.join(f'{name} x {count}' for name, count in sorted(self.operations.items()))}"]
@@ -83,7 +83,7 @@ def run(
     pairs: float = 0.0,
     access_seconds: float = 1.0,
 ) -> Report:
-    """Start everything, let the nemesis work for so long, then compare all. Raises TimeoutError where it hangs."""
+    """Start everything, let the nemesis work for `seconds`, then compare all. Raises TimeoutError if it hangs."""
     core, began_at = Core(seed), now()
     world.again = core.again
     world.start()
@@ -154,7 +154,7 @@ def _wrong_letters(world: World) -> list[str]:
 
 
 def _wrong_access(world: World) -> list[str]:
-    """Every key answers what its last event says."""
+    """Compares the answer to every key with its last event."""
     api, published = ApiServer(world.api_port), world.history.published
     wrong = []
     for organization in ORGANIZATIONS:

@@ -1,4 +1,4 @@
-"""The writer: publishes what the core product does, and notes when."""
+"""The writer: publishes the events of the core product, and notes when."""
 
 import threading
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,7 @@ _TICK_SECONDS = 0.05
 
 
 class Writer(threading.Thread):
-    """Publishes about `rate` changes a second until `stop`."""
+    """Publishes about `rate` changes per second until `stop`."""
 
     def __init__(self, world: World, changes: Iterator[Change], rate: float) -> None:
         super().__init__(daemon=True)
@@ -49,7 +49,7 @@ class Writer(threading.Thread):
             self._world.bad_keys |= {change.message.key.decode() for change in sent if change.bad}
 
     def stop(self) -> None:
-        """Also fails where the writer did."""
+        """End, and raise what the writer raised."""
         self._ended.set()
         self.join()
         if self._failure:

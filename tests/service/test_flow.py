@@ -73,7 +73,7 @@ async def test_whole_flow(leadview: Leadview, projectors: int) -> None:
         lambda: leadview.topics.committed(leadview.group) == documents, "the positions are committed to Kafka"
     )
     access = {at: end for at, end in end_offsets.items() if at not in documents}
-    assert leadview.topics.committed(f"{leadview.group}.access") == access
+    await eventually(lambda: leadview.topics.committed(f"{leadview.group}.access") == access, "so are those of access")
 
     status = msgspec.json.decode(leadview.run("status", "--json").stdout)
     assert (status["generation"], status["lag"], status["dead_letters"]) == (1, 0, 0)

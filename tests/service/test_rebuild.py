@@ -103,9 +103,7 @@ def test_killed_repeatedly_during_live_writes(leadview: Leadview) -> None:
         )
         url = f"redis://127.0.0.1:{proxy.port}/0"
         for _ in range(3):
-            # Small batches: what is held back is then one short pipeline, and no lead before it has been moved without
-            # its former contact hearing of it (a kill in between leaves an entry in that contact's index).
-            rebuild = leadview.start("rebuild", batch_records=10, redis_url=url)
+            rebuild = leadview.start("rebuild", batch_records=100, redis_url=url)
             # One partition of the leads, and that of the held one, may be read before the others.
             goal = min(reached + random.randrange(1, 700), 1500)
             wait_until(partial(_has_replayed, leadview, goal), f"{goal} records are replayed")

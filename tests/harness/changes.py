@@ -73,8 +73,14 @@ class Changes:
         return self._versions[id_]
 
 
+MAX_BEHIND = 500
+
+
 class Writer(threading.Thread):
-    """Publishes changes, about `rate` a second, until `stop`."""
+    """Publishes changes, about `rate` a second, until `stop`.
+
+    It pauses while the projectors are more than `MAX_BEHIND` records behind: a slow machine would never catch up.
+    """
 
     def __init__(self, leadview: Leadview, changes: Changes, rate: int) -> None:
         super().__init__(daemon=True)
@@ -85,7 +91,8 @@ class Writer(threading.Thread):
 
     def run(self) -> None:
         while not self._ended.wait(0.05):
-            self._leadview.publish_all(next(self._changes) for _ in range(max(1, self._rate // 20)))
+            if self._leadview.behind() < MAX_BEHIND:
+                self._leadview.publish_all(next(self._changes) for _ in range(max(1, self._rate // 20)))
 
     def stop(self) -> None:
         self._ended.set()

@@ -158,6 +158,11 @@ class Leadview:
         positions = self.positions()
         return all(positions.get(at, 0) >= end for at, end in end_offsets.items())
 
+    def behind(self) -> int:
+        """Returns how many published records have not been applied yet."""
+        positions = self.positions()
+        return sum(max(0, end - positions.get(at, 0)) for at, end in dict(self.topics.end_offsets).items())
+
     def is_current(self) -> bool:
         """Has everything that was published by now been applied?"""
         return self.has_applied(dict(self.topics.end_offsets))

@@ -26,7 +26,7 @@ METRICS = (RATE, CPU, REDIS_CPU)
 _ACCESS_TOPICS = ("organizations", "api-keys")
 DOCUMENT_TOPICS = ("leads", "contacts")
 GROUP = "bench"
-_TIMEOUT_SECONDS = 120.0
+_TIMEOUT_SECONDS = 600.0
 _POLL_SECONDS = 0.005
 
 

@@ -215,7 +215,7 @@ def test_repaired_in_place(leadview: Leadview) -> None:
             ("leads", IDS[5], ("index",)),  # the index of a contact is evicted with it
             ("leads", IDS[7], ("contact",)),
             ("leads", IDS[9], ("index",)),
-            ("leads", IDS[3], ("unreadable",)),
+            ("leads", IDS[3], ("missing",)),  # what is not a document counts as none
             ("leads", IDS[8], ("unreadable",)),
         }
         done = leadview.run("rebuild", "--organization", OTHER)

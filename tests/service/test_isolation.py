@@ -125,7 +125,9 @@ def everything(projection: Projection) -> bytes:
         found += name + b"\n"
         match projection.client.type(name):
             case b"string":
-                found += cast(bytes, projection.client.get(name))
+                found += (
+                    cast(bytes | None, projection.client.get(name)) or b""
+                )  # a rate limit may have expired meanwhile
             case b"zset":
                 found += b"".join(cast(list[bytes], projection.client.zrange(name, 0, -1)))
             case b"hash":

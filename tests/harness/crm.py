@@ -147,9 +147,7 @@ def _entity(entity_id: str) -> Json:
 
 
 def _default_id(kind: resources.Kind, organization_id: str) -> str:
-    return {
-        resources.LEAD: LEAD,
-        resources.CONTACT: CONTACT,
-        resources.ORGANIZATION: organization_id,
-        resources.API_KEY: API_KEY,
-    }[kind]
+    named = {resources.LEAD: LEAD, resources.CONTACT: CONTACT, resources.API_KEY: API_KEY}
+    if kind is resources.ORGANIZATION:
+        return organization_id
+    return named[kind] if kind in named else uuid(0xE0)

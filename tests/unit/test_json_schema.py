@@ -7,13 +7,13 @@ import pytest
 
 from schemas.__main__ import DOCS, files, main
 from schemas.json_schema import event_schemas, event_types
+from schemas.resources import KINDS
 
-KINDS = ("lead", "contact", "organization", "api_key")
 GENERATED = files(DOCS)
 
 
 def test_there_are_two_schemas_for_each_type() -> None:
-    types = {f"crm.{kind}.{verb}" for kind in KINDS for verb in ("changed", "deleted")}
+    types = {f"crm.{kind.noun}.{verb}" for kind in KINDS for verb in ("changed", "deleted")}
     assert event_types().keys() == types
     assert event_schemas().keys() == types | {f"{name}.data" for name in types}
 

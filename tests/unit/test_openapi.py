@@ -9,9 +9,11 @@ from schemathesis.specs.openapi.definitions import OPENAPI_31_VALIDATOR
 from api.errors import ApiError, NoSuchPath, Rebuilding
 from schemas.openapi.document import document
 from schemas.problems import PROBLEMS
+from schemas.resources import RESOURCES
 
 LEAD = "/api/v1/ext/leads/{id}"
 CONTACT = "/api/v1/ext/contacts/{id}"
+PATHS = [f"/api/v1/ext/{resource.topic}/{{id}}" for resource in RESOURCES]
 RATE_LIMIT = {"RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"}
 
 
@@ -37,7 +39,7 @@ def test_it_is_valid_openapi() -> None:
     assert [error.message for error in OPENAPI_31_VALIDATOR.iter_errors(document())] == []
 
 
-@pytest.mark.parametrize("path", [LEAD, CONTACT])
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("method", ["get", "head"])
 def test_every_status_of_the_contract_is_described(path: str, method: str) -> None:
     described = {int(status) for status in document()["paths"][path][method]["responses"]}
@@ -52,7 +54,7 @@ def test_every_problem_has_an_example(problem: Any) -> None:
     assert (example["error"], example["status"]) == (problem.code, problem.status)
 
 
-@pytest.mark.parametrize("path", [LEAD, CONTACT])
+@pytest.mark.parametrize("path", PATHS)
 def test_the_example_of_a_record_is_valid(path: str) -> None:
     content = answer(path, "get", 200)["content"]["application/json"]
     jsonschema_rs.validate(schema_of(content["schema"]), content["example"], validate_formats=True)
@@ -91,7 +93,8 @@ def test_head_has_no_body() -> None:
 def test_only_the_resources_need_a_key() -> None:
     assert document()["security"] == [{"apiKey": []}]
     get = {path: item["get"].get("security") for path, item in document()["paths"].items()}
-    assert get == {LEAD: None, CONTACT: None, "/api/v1/ext/openapi.json": [], "/healthz": [], "/readyz": []}
+    public = ("/api/v1/ext/openapi.json", "/healthz", "/readyz")
+    assert get == dict.fromkeys(PATHS) | {path: [] for path in public}
 
 
 def test_every_component_is_used() -> None:

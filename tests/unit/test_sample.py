@@ -12,9 +12,10 @@ from devstack.sample import Message, SampleCrm
 from schemas import events
 from schemas.api_keys import key_hash, parse
 from schemas.json_schema import event_types
+from schemas.resources import KINDS
 
 DECODERS = {name: msgspec.json.Decoder(struct) for name, struct in event_types().items()}
-TOPICS = {"lead": "leads", "contact": "contacts", "organization": "organizations", "api_key": "api-keys"}
+TOPICS = {kind.noun: kind.topic for kind in KINDS}
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)
 CHANGES = 3000
 

@@ -124,8 +124,11 @@ async def progress(store: Store, rebuild: Rebuild, topics: Sequence[str]) -> Pro
 
 async def replay(store: Store, settings: ProjectorSettings, rebuild: Rebuild, throttle: Throttle, stop: Stop) -> None:
     """Take part in the replay until all of it is done or `stop` is set. Raises Unavailable, Refused or LineStopped."""
-    for kind in RESOURCES:
-        await _replay_kind(store, settings, rebuild, kind, throttle, stop)
+    topics = [topic(settings, kind) for kind in RESOURCES]
+    # More than once if Redis loses writes of a topic that was replayed already, while another one is being replayed.
+    while not stop.is_set() and not (await progress(store, rebuild, topics)).finished:
+        for kind in RESOURCES:
+            await _replay_kind(store, settings, rebuild, kind, throttle, stop)
     if not stop.is_set():
         registry = await generations.read(store)
         description = registry.descriptions.get(rebuild.generation)

@@ -127,6 +127,28 @@ def test_killed_repeatedly_during_live_writes(leadview: Leadview) -> None:
     assert_equal_and_right(leadview, 1, 2, after_crash=True)
 
 
+def test_redis_loses_contacts_while_leads_are_replayed(leadview: Leadview) -> None:
+    """A topic that was replayed already is replayed again. A proxy holds a lead back until the contacts are lost."""
+    changes = Changes(leads=60, contacts=30)
+    leadview.publish_all(changes.initial())
+    leadview.start("run")
+    leadview.wait_until_served()
+    ledger, prefix = names.rebuild(2), f"{leadview.prefix}{resources.CONTACT.topic}:"
+    with faulty_proxy(urlsplit(leadview.environment()["LEADVIEW_REDIS_URL"]).port or 6379) as proxy:
+        owner = names.organization(crm.ORGANIZATION)
+        proxy.faults = Faults(held=names.document(resources.LEAD, owner, 2, changes.leads[-1]))
+        url = f"redis://127.0.0.1:{proxy.port}/0"
+        rebuild = leadview.start("rebuild", "--max-latency", "0", redis_url=url)
+        wait_until(lambda: proxy.holding > 0, "the leads are being replayed")
+        positions = [field for field in leadview.redis.hkeys(ledger) if field.startswith(prefix.encode())]
+        assert leadview.redis.hdel(ledger, *positions) > 0
+        lost = [name for name in leadview.redis.scan_iter(names.of_generation(2)) if b"}2c" in name]
+        assert leadview.redis.delete(*lost) == len(lost) > 0
+        proxy.faults = Faults()
+        assert rebuild.wait(2 * PATIENCE_SECONDS) == 0, rebuild.log.read_text()
+    assert_equal_and_right(leadview, 1, 2)
+
+
 def used_memory(leadview: Leadview) -> int:
     """Used memory, summed over all primaries of a cluster."""
     primaries = {"target_nodes": RedisCluster.PRIMARIES} if isinstance(leadview.redis, RedisCluster) else {}

@@ -52,17 +52,19 @@ def intent(change: Change, record: Record) -> Intent:
 
 def _intent(change: Change, record: Record) -> Intent:
     key = change.key
+    kind = change.kind
+    # Documents first, because nearly all records are theirs.
+    if isinstance(kind, Resource) and isinstance(change.entity, kind.event):
+        return _put(kind, key, _head(b"L", change, record), change.entity)
     match change.entity:
         case None:
-            return _delete(change.kind, key, _head(b"T", change, record))
-        case events.Deleted():
-            return _delete(change.kind, key, _head(b"D", change, record))
+            return _delete(kind, key, _head(b"T", change, record))
         case events.Organization() as organization:
             return PutOrganization(key.organization_id, _head(b"L", change, record), _access(organization))
         case events.ApiKey() as api_key:
             return _put_api_key(key, _head(b"L", change, record), api_key)
-        case entity:
-            return _put(cast(Resource, change.kind), key, _head(b"L", change, record), entity)
+        case _:
+            return _delete(kind, key, _head(b"D", change, record))
 
 
 def document(resource: Resource, entity: events.Entity) -> Any:

@@ -24,9 +24,9 @@ from api.metrics import latency, snapshot
 from api.metrics.counters import Counters
 from api.redis.address import ClusterMap, address, location
 from api.redis.cluster import Cluster
-from api.redis.generation import LiveGeneration
 from api.redis.link import Link
 from api.redis.servers import OneServer, Servers
+from api.redis.serving import Serving
 from api.redis.store import Store
 from api.request import State
 from schemas.openapi.document import ROOT
@@ -88,19 +88,19 @@ def _lifespan(settings: ApiSettings, counters: Counters, snapshots: Path | None)
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[Mapping[str, Any]]:
         servers = _servers(settings)
-        generation = LiveGeneration(servers)
-        store = Store(settings, servers, generation)
+        serving = Serving(servers)
+        store = Store(settings, servers, serving)
         async with asyncio.TaskGroup() as group:
             background = [
                 group.create_task(servers.run()),
-                group.create_task(generation.poll()),
+                group.create_task(serving.poll()),
                 group.create_task(latency.report(servers, counters, [resource.noun for resource in RESOURCES])),
                 group.create_task(orphan.watch()),
             ]
             if snapshots is not None:
-                background.append(group.create_task(snapshot.report(snapshots, counters, servers, generation)))
+                background.append(group.create_task(snapshot.report(snapshots, counters, servers, serving)))
             await servers.first_attempt()  # otherwise the first requests of a new worker would be answered with 503
-            state: State = {"store": store, "servers": servers, "generation": generation, "counters": counters}
+            state: State = {"store": store, "servers": servers, "serving": serving, "counters": counters}
             yield {**state}
             for task in background:
                 task.cancel()

@@ -14,7 +14,7 @@ from typing import assert_never
 
 from projector.errors import LineStopped, Superseded, Unavailable
 from projector.kafka.source import Source
-from projector.ledger.checkpoint import GenerationsChanged, Outcome, Stored, WentBack
+from projector.ledger.checkpoint import ControlChanged, Outcome, Stored, WentBack
 from projector.ledger.ledger import Ledger
 from projector.line.already_applied import applied_times
 from projector.line.batch import Batch
@@ -56,7 +56,7 @@ class Line:
         self._store = store
         self._policy = policy
         self._source = Source(settings, kinds, group_id, self._on_revoked)
-        self._positions = Positions(name, self._source, store, ledger)
+        self._positions = Positions(name, self._source, ledger)
         self._writer = Writer(store, policy.pacer)
         self._guard = BadRecordGuard(settings.dead_letter_share, settings.dead_letter_row)
         # If most of the last batch was stale, asking Redis first is cheaper than decoding the records again.
@@ -85,6 +85,7 @@ class Line:
                     await self._wait_while_superseded(error, stop)
             await self._positions.commit()
         finally:
+            self._positions.end()
             await self._source.stop()
 
     async def _start(self, stop: Stop) -> None:
@@ -114,10 +115,10 @@ class Line:
         """Map the records, write them, and store the positions after them."""
         started = time.monotonic()
         guard = self._guard.fork()
-        generations = self._positions.written_generations
-        times = await applied_times(self._store, polled, generations) if self._reading_again else None
+        session = self._positions.session
+        times = await applied_times(self._store, polled, session.generations) if self._reading_again else None
         batch = Batch(polled, guard, times)
-        applied = await self._writer.write(batch, generations)
+        applied = await self._writer.write(batch, session)
         self._reading_again = 2 * applied.stale > batch.size
         if self._stored(await self._positions.cover(batch.steps(self._positions.offsets), batch.dead_letters)):
             self._guard = guard
@@ -139,6 +140,7 @@ class Line:
         if now - self._checked_at < _CHECK_SECONDS:
             return
         self._checked_at = now
+        self._positions.keep_assigned()
         self._stored(await self._positions.check())
         await self._measure_lag()
         await self._positions.commit()
@@ -164,11 +166,9 @@ class Line:
                     "Redis lost writes of this projector; reading again from the stored positions",
                     extra=self._fields() | {"positions": fields},
                 )
-            case GenerationsChanged():
-                self._policy.on_generations_changed()
+            case ControlChanged():
                 logger.info(
-                    "the generations to write have changed; reading again from the stored positions",
-                    extra=self._fields(),
+                    "the control record has changed; reading again from the stored positions", extra=self._fields()
                 )
             case unknown:
                 assert_never(unknown)
@@ -192,6 +192,7 @@ class Line:
         self._metrics.stopped()
         self.health.stopped(str(error))
         self._source.pause()
+        self._positions.end()
         while not stop.is_set():
             logger.error(
                 "the line is halted: %s. Nothing was skipped. Fix the producer or the projector, or raise the limit, "
@@ -207,16 +208,17 @@ class Line:
     async def _wait_while_superseded(self, error: Superseded, stop: Stop) -> None:
         """Leave the partitions to newer programs until this one may write again: the newer generation was dropped."""
         logger.warning("standing by: %s. Deploy the newer program here as well.", error, extra=self._fields())
+        self.health.standing_by(str(error))
         self._positions.reset()
         self._source.leave()
         while not stop.is_set() and await self._is_superseded():
-            self.health.alive()
             await stop.sleep(_CHECK_SECONDS)
+        self.health.standing_by(None)
         self._source.join()
 
     async def _is_superseded(self) -> bool:
         try:
-            await self._positions.check_mapping()
+            await self._positions.seek()
         except (Superseded, Unavailable):
             return True
         return False

@@ -2,8 +2,8 @@
 
 As soon as a rebuild starts, every projector writes both generations in the same script calls: a checkpoint does not
 cover a batch that missed one of them. So only the records covered before that moment have to be replayed: those of each
-partition from its first offset to its position at that time, its target. After the replay both generations receive the
-same writes, and a promotion changes only what the new mapping changes.
+partition from its first offset to its target, the highest position that any shard had by then. After the replay both
+generations receive the same writes, and a promotion changes only what the new mapping changes.
 
 Any number of processes share the replay, and each of them may die at any time: positions and targets are stored in
 Redis (`lv:{ledger}:rebuild:<generation>`), by the same code and under the same rules as those of the live line.
@@ -19,9 +19,9 @@ import msgspec
 from projector.errors import LineStopped, Refused, Unavailable
 from projector.kafka.client import topic
 from projector.kafka.reader import open_reader
-from projector.ledger import generations
-from projector.ledger.generations import Description, Registry
-from projector.ledger.ledger import Ledger, lag, read_positions
+from projector.ledger import copies, generations
+from projector.ledger.ledger import Ledger, lag, read_rebuild
+from projector.ledger.writers import Writing
 from projector.line.line import Line
 from projector.line.policy import Policy
 from projector.mapping import VERSION
@@ -63,14 +63,12 @@ class Rebuild(msgspec.Struct, frozen=True):
 
 async def begin(store: Store, settings: ProjectorSettings) -> Rebuild:
     """Start the next generation, or resume the one that was started. Raises Refused or Unavailable."""
-    registry = await generations.read(store)
-    while not registry.next:
-        if not registry.live:
-            raise Refused("Nothing is served yet: the first projection fills generation 1 by itself.")
-        await _add_generation(store, registry)
-        registry = await generations.read(store)
-    generation = registry.next
-    if (started_with := registry.descriptions[generation].mapping) != VERSION:
+    await copies.require(store)
+    record = await copies.current(store)
+    if not record.state.next:
+        record = await generations.add(store, record)
+    generation = record.state.next
+    if (started_with := record.state.generations[generation].mapping) != VERSION:
         raise Refused(
             f"Generation {generation} was started with mapping version {started_with}, this program has {VERSION}. "
             f"Resume the rebuild with that program, or `drop {generation}` and start a new one."
@@ -78,25 +76,14 @@ async def begin(store: Store, settings: ProjectorSettings) -> Rebuild:
     return await load(store, settings, generation)
 
 
-async def _add_generation(store: Store, registry: Registry) -> None:
-    """Make all projectors write one more generation, unless another command has just changed the list."""
-    generation = await generations.new_number(store, registry)
-    await generations.describe(store, generation, Description(VERSION, generations.now()))
-    await store.ask_one(b"HSET", names.rebuild(generation), b"writing", generation)
-    written = registry.written_generations
-    if not await generations.change_writing(store, written, (*written, generation)):
-        await generations.forget(store, generation)
-        await Ledger(store, names.rebuild(generation)).drop()
-
-
 async def load(store: Store, settings: ProjectorSettings, generation: int) -> Rebuild:
     """Read a rebuild that was started, and store its targets unless they are stored already. Raises Unavailable."""
     async with open_reader(settings, RESOURCES) as reader:
         available = await reader.range(await reader.partitions())
-    live = await read_positions(store, list(available))
+    record = await copies.current(store)  # every copy lists the generation, so later batches are written to it as well
     ranges = {}
     for partition, (first, _) in available.items():
-        target = await _fix_target(store, generation, partition, live[partition] or 0)
+        target = await _fix_target(store, generation, partition, record.highest_offset(partition))
         ranges[partition] = (first, max(first, target))
     return Rebuild(generation, ranges)
 
@@ -104,7 +91,8 @@ async def load(store: Store, settings: ProjectorSettings, generation: int) -> Re
 async def _fix_target(store: Store, generation: int, partition: Partition, position: int) -> int:
     """Returns the offset where the replay of a partition ends.
 
-    The first process to ask stores its `position`, and all processes use that.
+    The first process to ask stores its `position`, and all processes use that. If it is lost, a later and higher one
+    takes its place: to replay more than necessary is harmless.
     """
     key, field = names.rebuild(generation), names.target(*partition)
     await store.ask_one(b"HSETNX", key, field, position)
@@ -114,43 +102,45 @@ async def _fix_target(store: Store, generation: int, partition: Partition, posit
 async def progress(store: Store, rebuild: Rebuild, topics: Sequence[str]) -> Progress:
     """Read the progress of the replay of these topics. Raises Unavailable."""
     ranges = {partition: range_ for partition, range_ in rebuild.ranges.items() if partition.topic in topics}
-    positions = await read_positions(store, list(ranges), names.rebuild(rebuild.generation))
-    done = sum(
-        min(max((positions[partition] or 0) - first, 0), target - first)
-        for partition, (first, target) in ranges.items()
-    )
+    positions = await read_rebuild(store, await copies.current(store), rebuild.generation, list(ranges))
+    done = 0
+    for partition, (first, target) in ranges.items():
+        position = positions[partition]
+        done += min(max(position.offset - first, 0), target - first) if position else 0
     return Progress(done, sum(target - first for first, target in ranges.values()))
 
 
-async def replay(store: Store, settings: ProjectorSettings, rebuild: Rebuild, throttle: Throttle, stop: Stop) -> None:
+async def replay(
+    writing: Writing, settings: ProjectorSettings, rebuild: Rebuild, throttle: Throttle, stop: Stop
+) -> None:
     """Take part in the replay until all of it is done or `stop` is set. Raises Unavailable, Refused or LineStopped."""
-    topics = [topic(settings, kind) for kind in RESOURCES]
-    # More than once if Redis loses writes of a topic that was replayed already, while another one is being replayed.
-    while not stop.is_set() and not (await progress(store, rebuild, topics)).finished:
-        for kind in RESOURCES:
-            await _replay_kind(store, settings, rebuild, kind, throttle, stop)
-    if not stop.is_set():
-        registry = await generations.read(store)
-        description = registry.descriptions.get(rebuild.generation)
-        if not description or not await generations.amend(
-            store, rebuild.generation, msgspec.structs.replace(description, complete=True)
-        ):
-            raise _gone(rebuild.generation)
+    store, topics = writing.store, [topic(settings, kind) for kind in RESOURCES]
+    while not stop.is_set():
+        with writing.sessions.closing(await writing.sessions.open_rebuild(rebuild.generation)) as session:
+            incarnations = session.incarnations
+        # More than once if Redis loses writes of a topic that was replayed already, while another one is being
+        # replayed.
+        while not stop.is_set() and not (await progress(store, rebuild, topics)).finished:
+            for kind in RESOURCES:
+                await _replay_kind(writing, settings, rebuild, kind, throttle, stop)
+        if stop.is_set() or await copies.mark_filled(store, incarnations, (rebuild.generation,)):
+            return
+        # A shard was emptied meanwhile: the replay has begun again there.
 
 
 async def _replay_kind(
-    store: Store, settings: ProjectorSettings, rebuild: Rebuild, kind: Kind, throttle: Throttle, stop: Stop
+    writing: Writing, settings: ProjectorSettings, rebuild: Rebuild, kind: Kind, throttle: Throttle, stop: Stop
 ) -> None:
     """Replay this process's share of one topic, then wait until the other processes have done theirs."""
-    if (await progress(store, rebuild, [topic(settings, kind)])).finished:
+    if (await progress(writing.store, rebuild, [topic(settings, kind)])).finished:
         return
     done = Stop()
-    line = _line(store, settings, rebuild, kind, throttle)
+    line = _line(writing, settings, rebuild, kind, throttle)
     running = asyncio.create_task(line.run(done))
     try:
         while not stop.is_set() and not running.done():
             with suppress(Unavailable):  # the line logs it and retries
-                if (await progress(store, rebuild, [topic(settings, kind)])).finished:
+                if (await progress(writing.store, rebuild, [topic(settings, kind)])).finished:
                     break
             await stop.sleep(_CHECK_SECONDS)
     finally:
@@ -176,21 +166,12 @@ async def catch_up(store: Store, settings: ProjectorSettings, stop: Stop) -> int
     return 0
 
 
-def _gone(generation: int) -> Refused:
-    return Refused(f"Generation {generation} is gone: it was dropped while it was being filled, or Redis was emptied.")
-
-
-def _line(store: Store, settings: ProjectorSettings, rebuild: Rebuild, kind: Kind, throttle: Throttle) -> Line:
+def _line(writing: Writing, settings: ProjectorSettings, rebuild: Rebuild, kind: Kind, throttle: Throttle) -> Line:
     """Returns a line that writes this generation only, parks no dead letters, and ends instead of halting."""
-
-    def generations_changed() -> None:
-        raise _gone(rebuild.generation)
 
     def halt(error: LineStopped) -> None:
         raise error
 
     group_id = f"{settings.group_id}.rebuild.{rebuild.generation}.{kind.topic}"
-    # If the ledger is gone, there is no generation to write.
-    ledger = Ledger(store, names.rebuild(rebuild.generation), first=(), parks=False)
-    policy = Policy(throttle, generations_changed, halt)
-    return Line("rebuild", settings, [kind], group_id, store, ledger, policy)
+    ledger = Ledger(writing.store, writing.sessions, rebuild=rebuild.generation)
+    return Line("rebuild", settings, [kind], group_id, writing.store, ledger, Policy(throttle, halt))

@@ -8,6 +8,7 @@ from msgspec import Struct, field
 
 from schemas import api_keys, names, resources
 from schemas.layouts import NO_CONTACT, content_hash
+from tests.harness import control
 
 
 def _new_id() -> str:
@@ -69,6 +70,8 @@ class Records:
         key_limit: tuple[int, int] = (0, 0),
         organization_limit: tuple[int, int] = (0, 0),
     ) -> None:
+        if not self.client.exists(names.CONTROL):
+            control.write(self.client)
         limits = b"".join(number.to_bytes(4, "little") for number in (*key_limit, *organization_limit))
         value = head(state) + b"-" + (b"1" if access else b"0") + limits
         self.client.set(names.organization(organization_id), value)

@@ -52,8 +52,8 @@ class Keeper:
 
     async def _turn(self) -> None:
         record = await self._writing.sessions.look()
-        await self._note_filled(record)
         await jobs.run_all(self._writing, self._settings)
+        await self._note_filled(record)
         await self._finish_drops(record)
         await writers.forget_silent(self._store)
         await self._warn(record)

@@ -211,7 +211,7 @@ def test_interrupted_discarded_and_restarted(leadview: Leadview) -> None:
     wait_until(lambda: progress(leadview) > 0, "something is replayed")
     os.kill(rebuild.pid, signal.SIGINT)
     assert rebuild.wait(PATIENCE_SECONDS) == 130
-    assert "interrupted: run `rebuild` again to resume it, or `drop`" in rebuild.log.read_text()
+    assert "interrupted: run `rebuild` again to resume it, or `drop 2`" in rebuild.log.read_text()
     assert "pausing " in rebuild.log.read_text(), "it yielded to the API"
     done = leadview.run("promote")
     assert done.status == 1

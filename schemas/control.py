@@ -7,6 +7,7 @@ in all copies:
     stamp       grows with each change of these fields (`Stamp`)
     copies      the hash tags of all copies, separated by spaces
     live        the number of the generation that the API serves
+    known       the generations that may have keys in Redis, separated by commas
     state       JSON: everything else (`projector.ledger.control.State`)
 
 These fields belong to one copy, and describe its shard:
@@ -15,6 +16,7 @@ These fields belong to one copy, and describe its shard:
     filling       the generations that were written when the copy was created, separated by commas
     filled        the generations of which this shard holds every record below the positions of this copy. The API
                   serves a shard only if its copy names the live generation here
+    swept         the generations that are being dropped and of which this shard holds no key any more
     <topic>:<partition>   "<next offset> <time of the newest event> <time of the checkpoint>", times in ms since 1970
 """
 
@@ -30,10 +32,12 @@ LAYOUT_FIELD = "layout"
 STAMP = "stamp"
 COPIES = "copies"
 LIVE = "live"
+KNOWN = "known"
 STATE = "state"
 INCARNATION = "incarnation"
 FILLING = "filling"
 FILLED = "filled"
+SWEPT = "swept"
 
 SERVED_FIELDS = (LAYOUT_FIELD, LIVE, FILLED, COPIES)
 """What the API reads with every request."""

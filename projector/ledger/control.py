@@ -19,8 +19,8 @@ from schemas.control import Stamp, format_generations, parse_generations
 
 _OWN_FIELDS = frozenset(
     (
-        *(control.LAYOUT_FIELD, control.STAMP, control.COPIES, control.LIVE, control.STATE),
-        *(control.INCARNATION, control.FILLING, control.FILLED),
+        *(control.LAYOUT_FIELD, control.STAMP, control.COPIES, control.LIVE, control.KNOWN, control.STATE),
+        *(control.INCARNATION, control.FILLING, control.FILLED, control.SWEPT),
     )
 )
 
@@ -77,13 +77,14 @@ Change = Callable[[State], State]
 
 
 class Copy(msgspec.Struct, frozen=True):
-    """A copy of the control record. `positions` and `filled` describe the shard that holds this copy."""
+    """A copy of the control record. `positions`, `filled` and `swept` describe the shard that holds this copy."""
 
     stamp: Stamp
     state: State
     incarnation: str
     filling: Generations
     filled: Generations
+    swept: Generations
     positions: dict[Partition, Position]
 
     @classmethod
@@ -102,6 +103,7 @@ class Copy(msgspec.Struct, frozen=True):
             incarnation=fields[control.INCARNATION].decode(),
             filling=parse_generations(fields[control.FILLING]),
             filled=parse_generations(fields[control.FILLED]),
+            swept=parse_generations(fields[control.SWEPT]),
             positions=positions,
         )
 
@@ -126,6 +128,8 @@ class ControlRecord(msgspec.Struct, frozen=True):
     state: State
     copies: Mapping[bytes, Copy | None]
     shards_without: tuple[int, ...] = ()
+    replication_epoch: int = 0
+    """That of the store when the record was read. Changes are refused if Redis restarted or failed over since."""
 
     @property
     def present(self) -> list[Copy]:
@@ -152,6 +156,10 @@ class ControlRecord(msgspec.Struct, frozen=True):
         if len(positions) < len(found):
             return None
         return min(positions, key=lambda position: position.offset)
+
+    def is_swept(self, generation: int) -> bool:
+        """Returns whether no shard holds a key of a generation that is being dropped."""
+        return all(copy and generation in copy.swept for copy in self.copies.values())
 
     def highest_offset(self, partition: Partition) -> int:
         """Returns the highest position of a partition in any copy; 0 if none has one."""
@@ -180,6 +188,7 @@ def shared_fields(stamp: Stamp, state: State) -> dict[str, str | bytes]:
         control.STAMP: stamp.text,
         control.COPIES: " ".join(state.copies),
         control.LIVE: str(state.live),
+        control.KNOWN: format_generations(tuple(sorted(state.known))),
         control.STATE: msgspec.json.encode(state),
     }
 
@@ -193,6 +202,7 @@ def new_copy_fields(
         control.INCARNATION: control.new_incarnation(),
         control.FILLING: format_generations(state.written),
         control.FILLED: format_generations(filled),
+        control.SWEPT: "",
         **stored,
     }
 

@@ -10,8 +10,8 @@ the tag `ledger`, the home copy, decides which of two concurrent changes comes f
                            have in common: the shard that had its slots before acknowledged all that they cover.
 """
 
-import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -20,11 +20,11 @@ from projector.ledger.control import Change, ControlRecord, Copy, State, first_s
 from projector.redis.calls import Command, Generations
 from projector.redis.store import Store
 from schemas import names
-from schemas.control import Stamp
+from schemas.control import Stamp, format_generations, parse_generations
 
 _HOME = names.HOME.decode()
 _ATTEMPTS = 10
-_PAUSE_SECONDS = 0.1
+_CHANGED = 1
 
 
 async def read(store: Store) -> ControlRecord | None:
@@ -48,7 +48,8 @@ async def read(store: Store) -> ControlRecord | None:
     tags = sorted(tag.encode() for tag in newest.state.copies)
     slots_of_copies = {names.tag_slot(tag) for tag in tags}
     shards_without = tuple(highest for highest, slots in shards.items() if not slots_of_copies & slots)
-    return ControlRecord(newest.stamp, newest.state, {tag: found.get(tag) for tag in tags}, shards_without)
+    copies = {tag: found.get(tag) for tag in tags}
+    return ControlRecord(newest.stamp, newest.state, copies, shards_without, store.replication_epoch)
 
 
 async def require(store: Store) -> ControlRecord:
@@ -86,7 +87,8 @@ async def change(store: Store, record: ControlRecord, compute: Change) -> Contro
     Raises Conflict if the record has changed since, what `compute` raises, and Unavailable.
     """
     stamp, state = record.stamp.next(), compute(record.state)
-    if not await _change_copy(store, names.HOME, record.stamp.text, stamp, state):
+    changed_home = await _change_copy(store, names.HOME, record.stamp, stamp, state, record.replication_epoch)
+    if changed_home != _CHANGED:
         raise Conflict
     changed = await current(store)
     if changed.stamp != stamp and (changed.stamp.lineage, changed.stamp.epoch) <= (stamp.lineage, stamp.epoch):
@@ -106,6 +108,15 @@ async def mark_filled(store: Store, incarnations: Mapping[bytes, str], generatio
         ]
     )
     return all(replies)
+
+
+async def mark_swept(store: Store, record: ControlRecord, generation: int) -> None:
+    """Note that no shard holds a key of a generation that is being dropped. Raises Unavailable, also if Redis restarted
+    or failed over since the record was read: what was deleted may be back.
+    """
+    arguments = [record.stamp.text.encode(), b"%d" % generation]
+    commands = [Command("mark_swept", [_name(tag)], arguments) for tag in record.copies]
+    await store.run(commands, replication_epoch=record.replication_epoch)
 
 
 async def check_layout(store: Store) -> None:
@@ -142,43 +153,43 @@ async def _scanned(store: Store) -> set[bytes]:
 
 
 async def _begin(store: Store) -> None:
-    """Begin the first record, in the home copy. The other shards get their copies by `_repair`."""
+    """Begin the first record, in the home copy. The other shards get their copies by `_repair`.
+
+    Programs that wrote or deleted before Redis was emptied lose their connections first: one that stands still could
+    otherwise delete or cover something of this record, whose generations have the same numbers.
+    """
     await check_layout(store)
+    others = [
+        client
+        for id_, clients in (await store.writer_connections()).items()
+        if id_ != store.writer_id
+        for client in clients
+    ]
+    await store.close_connections(others)
     await _create(store, names.HOME, Stamp.first(), first_state((_HOME,)))
 
 
 async def _repair(store: Store, record: ControlRecord) -> None:
     """Take one step towards copies that agree. It is safe to repeat, to interrupt and to run concurrently."""
-    if lost := _lost(record):
-        await asyncio.sleep(_PAUSE_SECONDS)  # a command may be changing the copies right now
-        again = await read(store)
-        if again and again.stamp == record.stamp and _lost(again) == lost:
-            await _drop_again(store, again, lost)
-        return
     for tag, copy in record.copies.items():
         if copy is None:
             await _create(store, tag, record.stamp, record.state)
         elif copy.stamp != record.stamp:
-            await _change_copy(store, tag, "", record.stamp, record.state)
+            unswept = await _change_copy(store, tag, copy.stamp, record.stamp, record.state)
+            if isinstance(unswept, bytes):
+                await _drop_again(store, record, parse_generations(unswept))
+                return
     if record.shards_without and all(record.copies.values()):
         await _add_copies(store, record)
 
 
-def _lost(record: ControlRecord) -> set[int]:
-    """Returns the generations that older copies know and the newest does not: a failover may have brought back
-    documents of a generation that was dropped.
-    """
-    known = {number for copy in record.present for number in copy.state.known}
-    return known - record.state.known
-
-
-async def _drop_again(store: Store, record: ControlRecord, lost: Iterable[int]) -> None:
-    """Let these generations be deleted again."""
-    dropping = tuple(sorted({*record.state.dropping, *lost}))
-    state = replace(record.state, dropping=dropping, last=max(record.state.last, *lost))
-    stamp = record.stamp.next()
+async def _drop_again(store: Store, record: ControlRecord, generations: Generations) -> None:
+    """Let these generations be deleted again: a failover brought back their keys in a shard."""
+    dropping = tuple(sorted({*record.state.dropping, *generations}))
+    state = replace(record.state, dropping=dropping, last=max(record.state.last, *generations))
+    # The copy that is the newest one decides; the home copy may be the one that went back.
     newest = next(tag for tag, copy in record.copies.items() if copy and copy.stamp == record.stamp)
-    await _change_copy(store, newest, record.stamp.text, stamp, state)
+    await _change_copy(store, newest, record.stamp, record.stamp.next(), state, record.replication_epoch)
 
 
 async def _add_copies(store: Store, record: ControlRecord) -> None:
@@ -202,12 +213,16 @@ async def _create(store: Store, tag: bytes, stamp: Stamp, state: State) -> None:
     await store.run([Command("create_copy", [_name(tag)], _flat(fields))])
 
 
-async def _change_copy(store: Store, tag: bytes, expected: str, stamp: Stamp, state: State) -> bool:
-    """Returns whether the copy was changed."""
+async def _change_copy(
+    store: Store, tag: bytes, expected: Stamp, stamp: Stamp, state: State, replication_epoch: int | None = None
+) -> Any:
+    """Returns the reply of the script: 1 if the copy was changed."""
     shared, own = _flat(shared_fields(stamp, state)), _flat(new_copy_fields(state))
-    arguments = [expected.encode(), stamp.text.encode(), b"%d" % state.live, b"%d" % len(shared), *shared, *own]
-    [changed] = await store.run([Command("change_control", [_name(tag)], arguments)])
-    return bool(changed)
+    known = format_generations(tuple(sorted(state.known)))
+    texts = (expected.text, str(state.live), format_generations(state.written), known, str(len(shared)))
+    arguments = [*(text.encode() for text in texts), *shared, *own]
+    [reply] = await store.run([Command("change_control", [_name(tag)], arguments)], replication_epoch=replication_epoch)
+    return reply
 
 
 def _name(tag: bytes) -> bytes:

@@ -72,7 +72,7 @@ class Ledger:
         positions may be higher.
         """
         record = await copies.read(self._store)
-        if record is None or record.stamp != session.stamp or record.incarnations() != session.incarnations:
+        if record is None or not session.is_of(record):
             return ControlChanged()
         if self._rebuild is None:
             stored = {partition: record.position(partition) for partition in known}

@@ -14,7 +14,6 @@ from projector.ledger.control import ControlRecord
 from projector.mapping import VERSION
 from projector.redis.calls import Generations
 from projector.redis.store import Store
-from schemas import control, names
 from schemas.control import Stamp
 
 
@@ -30,14 +29,18 @@ class Session:
         self.incarnations = record.incarnations()
         self.replication_epoch = store.replication_epoch
 
+    def is_of(self, record: ControlRecord) -> bool:
+        """Returns whether the control record is the one that this session was opened with."""
+        return record.stamp == self.stamp and record.incarnations() == self.incarnations
+
     @property
     def stamp(self) -> Stamp:
         return self.record.stamp
 
     async def confirm(self) -> None:
         """Raises Unavailable if the control record is no longer the one that this session was opened with."""
-        stamp = await self._store.ask_one(b"HGET", names.CONTROL, control.STAMP)
-        if stamp != self.stamp.text.encode():
+        record = await copies.read(self._store)
+        if record is None or not record.agrees or not self.is_of(record):
             raise Unavailable("Redis: the control record has changed while a batch was being written")
 
 

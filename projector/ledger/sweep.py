@@ -15,8 +15,6 @@ from projector.redis.store import Store
 from schemas import names
 from schemas.control import Stamp
 
-# API processes read the live generation with every request and twice a second.
-_GRACE_SECONDS = 5.0
 # Most writers acknowledge within two seconds. Closing the connections of the others is safe: they begin their batch
 # again.
 _ACKNOWLEDGE_SECONDS = 5.0
@@ -29,12 +27,14 @@ async def sweep(store: Store, record: ControlRecord, generation: int) -> int:
     Safe to repeat, to interrupt and to run concurrently. Raises Refused if Redis no longer says that it is being
     dropped, or if a writer cannot be stopped, and Unavailable.
     """
-    await _wait_for_readers(record)
     await stop_writers(store, record.stamp)
-    keys = await _delete(store, generation)
+    keys = 0
+    while not (record := await _dropping(store, generation)).is_swept(generation):
+        keys += await _delete(store, generation)
+        await copies.mark_swept(store, record, generation)
     for tag in record.state.copies:
         await store.ask_one(b"DEL", names.copy(names.rebuild(generation), tag.encode()))
-    await generations.forget(store, await _dropping(store, generation), generation)
+    await generations.forget(store, record, generation)
     return keys
 
 
@@ -48,7 +48,7 @@ async def stop_writers(store: Store, stamp: Stamp) -> None:
     at_first = await store.writer_connections()
     deadline = time.monotonic() + _ACKNOWLEDGE_SECONDS
     while True:
-        acknowledged = {writer.id for writer in await writers.read(store) if writer.heartbeat.acknowledged >= stamp}
+        acknowledged = {writer.id for writer in await writers.read(store) if writer.heartbeat.has_seen(stamp)}
         present = await store.writer_connections()
         behind = [
             client
@@ -64,17 +64,11 @@ async def stop_writers(store: Store, stamp: Stamp) -> None:
         await asyncio.sleep(_PAUSE_SECONDS)
 
 
-async def _wait_for_readers(record: ControlRecord) -> None:
-    """Wait until no API process can still use a generation that was live before the last change of it."""
-    await asyncio.sleep(min(max(0.0, record.state.flipped_at / 1000 + _GRACE_SECONDS - time.time()), _GRACE_SECONDS))
-
-
 async def _delete(store: Store, generation: int) -> int:
     """Unlink all keys of a generation, in batches, until a whole pass finds none. Returns the number of keys."""
     total = 0
     while keys := await _delete_once(store, generation):
         total += keys
-    await _dropping(store, generation)  # a pass that finds nothing may also mean that Redis was emptied
     return total
 
 

@@ -52,6 +52,11 @@ class Heartbeat(msgspec.Struct, frozen=True):
     def acknowledged(self) -> Stamp:
         return Stamp(self.stamp)
 
+    def has_seen(self, stamp: Stamp) -> bool:
+        """Returns whether the writer writes under this control record or one that followed it."""
+        own = self.acknowledged
+        return own == stamp or (own.lineage, own.epoch) > (stamp.lineage, stamp.epoch)
+
 
 class Writer(msgspec.Struct, frozen=True):
     """A writer, and the age of its last heartbeat in milliseconds, by the clock of Redis."""
@@ -98,10 +103,12 @@ async def writing(
     id_ = _new_id()
     store = Store(settings, writer_id=id_)
     here = Writing(store, Sessions(store), id_)
-    beating = asyncio.create_task(_beat(here, role, lines))
+    ended = asyncio.Event()
+    beating = asyncio.create_task(_beat(here, role, lines, ended))
     try:
         yield here
     finally:
+        ended.set()  # asyncio.wait_for, with which redis-py sends, may swallow a cancellation (Python 3.11)
         beating.cancel()
         await asyncio.gather(beating, return_exceptions=True)
         with suppress(Unavailable):
@@ -109,8 +116,8 @@ async def writing(
         await store.close()
 
 
-async def _beat(here: Writing, role: str, lines: Callable[[], dict[str, str]]) -> None:
-    while True:
+async def _beat(here: Writing, role: str, lines: Callable[[], dict[str, str]], ended: asyncio.Event) -> None:
+    while not ended.is_set():
         try:
             await here.sessions.look()
             heartbeat = Heartbeat(role, VERSION, here.sessions.acknowledged.text, lines())

@@ -101,7 +101,9 @@ class Line:
 
     async def _step(self) -> None:
         """Project one batch. Raises Unavailable, LineStopped or Superseded; then no position covers the batch."""
-        await self._positions.seek()
+        if await self._positions.seek():
+            self._metrics.rewound()
+            logger.warning("Redis was emptied; reading again from the beginning", extra=self._fields())
         polled = await self._source.poll(self._batch_records, _POLL_SECONDS)
         if await self._topics_recreated(polled):
             return

@@ -31,6 +31,7 @@ class Positions:
         self._source = source
         self._ledger = ledger
         self._session: Session | None = None
+        self._incarnations: dict[bytes, str] = {}
         self._uncommitted: dict[Partition, int] = {}
         self.offsets: dict[Partition, int] = {}
 
@@ -41,14 +42,23 @@ class Positions:
             raise Unavailable("the line has no session, because its positions were reset")
         return self._session
 
-    async def seek(self) -> None:
+    async def seek(self) -> bool:
         """Seek newly assigned partitions to their stored positions. Opens a session if there is none.
 
-        Raises Superseded, and Refused if there is nothing to write any more.
+        Returns whether Redis, or a shard of it, was emptied since the session before. Raises Superseded, and Refused if
+        there is nothing to write any more.
         """
         if self._session and not self._source.unpositioned():
-            return
+            return False
         await self._open()
+        emptied = any(
+            self.session.incarnations.get(tag) != incarnation for tag, incarnation in self._incarnations.items()
+        )
+        self._incarnations = self.session.incarnations
+        await self._seek()
+        return emptied
+
+    async def _seek(self) -> None:
         unpositioned = self._source.unpositioned()
         if not unpositioned:
             return

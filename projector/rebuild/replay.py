@@ -2,7 +2,7 @@
 
 As soon as a rebuild starts, every projector writes both generations in the same script calls: a checkpoint does not
 cover a batch that missed one of them. So only the records covered before that moment have to be replayed: those of each
-partition from its first offset to its target, the highest position that any shard had by then. After the replay both
+partition from its first offset to its target, the end offset at that time. After the replay both
 generations receive the same writes, and a promotion changes only what the new mapping changes.
 
 Any number of processes share the replay, and each of them may die at any time: positions and targets are stored in
@@ -19,7 +19,8 @@ import msgspec
 from projector.errors import LineStopped, Refused, Unavailable
 from projector.kafka.client import topic
 from projector.kafka.reader import open_reader
-from projector.ledger import copies, generations
+from projector.ledger import copies, generations, sweep
+from projector.ledger.control import ControlRecord
 from projector.ledger.ledger import Ledger, lag, read_rebuild
 from projector.ledger.writers import Writing
 from projector.line.line import Line
@@ -77,26 +78,28 @@ async def begin(store: Store, settings: ProjectorSettings) -> Rebuild:
 
 
 async def load(store: Store, settings: ProjectorSettings, generation: int) -> Rebuild:
-    """Read a rebuild that was started, and store its targets unless they are stored already. Raises Unavailable."""
-    async with open_reader(settings, RESOURCES) as reader:
-        available = await reader.range(await reader.partitions())
-    record = await copies.current(store)  # every copy lists the generation, so later batches are written to it as well
-    ranges = {}
-    for partition, (first, _) in available.items():
-        target = await _fix_target(store, generation, partition, record.highest_offset(partition))
-        ranges[partition] = (first, max(first, target))
-    return Rebuild(generation, ranges)
+    """Read a rebuild that was started, and store its targets unless they are stored already.
 
-
-async def _fix_target(store: Store, generation: int, partition: Partition, position: int) -> int:
-    """Returns the offset where the replay of a partition ends.
-
-    The first process to ask stores its `position`, and all processes use that. If it is lost, a later and higher one
-    takes its place: to replay more than necessary is harmless.
+    A target is the end offset of a partition, read when no program could write the live generation alone any more: so
+    the replay contains everything that readers may have seen. Raises Unavailable.
     """
-    key, field = names.rebuild(generation), names.target(*partition)
-    await store.ask_one(b"HSETNX", key, field, position)
-    return int(await store.ask_one(b"HGET", key, field) or 0)
+    key = names.rebuild(generation)
+    async with open_reader(settings, RESOURCES) as reader:
+        partitions = await reader.partitions()
+        fields = [names.target(*partition) for partition in partitions]
+        if None in await store.ask_one(b"HMGET", key, *fields):
+            await sweep.stop_writers(store, (await copies.current(store)).stamp)
+        available = await reader.range(partitions)
+    # The first process to ask stores the targets, and all processes use these. If they are lost, later and higher ones
+    # take their place: to replay more than necessary is harmless.
+    ends = [available[partition][1] for partition in partitions]
+    await store.ask([(b"HSETNX", key, field, end) for field, end in zip(fields, ends, strict=True)])
+    targets = await store.ask_one(b"HMGET", key, *fields)
+    ranges = {
+        partition: (available[partition][0], max(available[partition][0], int(target)))
+        for partition, target in zip(partitions, targets, strict=True)
+    }
+    return Rebuild(generation, ranges)
 
 
 async def progress(store: Store, rebuild: Rebuild, topics: Sequence[str]) -> Progress:
@@ -113,19 +116,33 @@ async def progress(store: Store, rebuild: Rebuild, topics: Sequence[str]) -> Pro
 async def replay(
     writing: Writing, settings: ProjectorSettings, rebuild: Rebuild, throttle: Throttle, stop: Stop
 ) -> None:
-    """Take part in the replay until all of it is done or `stop` is set. Raises Unavailable, Refused or LineStopped."""
+    """Take part in the replay until the generation is complete or `stop` is set.
+
+    Raises Unavailable, Refused or LineStopped.
+    """
     store, topics = writing.store, [topic(settings, kind) for kind in RESOURCES]
     while not stop.is_set():
         with writing.sessions.closing(await writing.sessions.open_rebuild(rebuild.generation)) as session:
-            incarnations = session.incarnations
-        # More than once if Redis loses writes of a topic that was replayed already, while another one is being
-        # replayed.
+            record = session.record
+        if record.is_complete(rebuild.generation):
+            return
+        # More than once if Redis loses writes of a topic that was replayed already, while another one is replayed.
         while not stop.is_set() and not (await progress(store, rebuild, topics)).finished:
             for kind in RESOURCES:
                 await _replay_kind(writing, settings, rebuild, kind, throttle, stop)
-        if stop.is_set() or await copies.mark_filled(store, incarnations, (rebuild.generation,)):
-            return
-        # A shard was emptied meanwhile: the replay has begun again there.
+        if not stop.is_set():
+            await _note_filled(store, record, rebuild.generation)
+            await stop.sleep(_CHECK_SECONDS)
+
+
+async def _note_filled(store: Store, record: ControlRecord, generation: int) -> None:
+    """Note which shards hold the whole generation. Those that were emptied since it was begun are filled by the live
+    lines, and a keeper notes when they are complete.
+    """
+    incarnations = {
+        tag: copy.incarnation for tag, copy in record.copies.items() if copy and generation not in copy.filling
+    }
+    await copies.mark_filled(store, incarnations, (generation,))
 
 
 async def _replay_kind(

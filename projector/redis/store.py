@@ -47,6 +47,7 @@ class Store:
 
     def __init__(self, settings: RedisSettings, *, writer_id: str = "") -> None:
         """A program that writes documents gives its connections its id, so that `drop` can find and close them."""
+        self.writer_id = writer_id
         self._servers = servers(settings, f"{_WRITER}{writer_id}" if writer_id else "leadview-operator")
         self._client = self._servers.client  # redis-py's client can scan all primaries of a cluster
         self.sharded = self._servers.sharded

@@ -59,6 +59,6 @@ async def test_one_generation_is_always_written(projection: Projection) -> None:
 async def test_redis_is_emptied_in_the_last_pass(redis_server: RedisService) -> None:
     """Nothing is left to sweep, but that does not mean that the drop is done."""
     async with open_projection(redis_server) as projection:
-        await control.complete(projection.store)
+        record = await control.complete(projection.store)
         with pytest.raises(Refused, match="emptied or went back"):
-            await sweep._delete(projection.store, 1)
+            await sweep.sweep(projection.store, record, 1)

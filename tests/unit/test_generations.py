@@ -18,7 +18,7 @@ def record(live: int, previous: int, *written: int, filling: tuple[int, ...] = (
     known = {number: Generation(1, "2026-01-01T00:00:00Z") for number in written}
     state = State(live, written, known, ("ledger",), previous, other.pop("last", max(written)), **other)
     filled = tuple(number for number in written if number not in filling)
-    return ControlRecord(STAMP, state, {b"ledger": Copy(STAMP, state, "i", (), filled, {})})
+    return ControlRecord(STAMP, state, {b"ledger": Copy(STAMP, state, "i", (), filled, (), {})})
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ every other path            404, also with a trailing slash
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 from api import orphan, pages
 from api.documents import Documents
 from api.endpoint import Endpoint
+from api.errors import Unavailable
 from api.local_limiter import LocalLimiter
 from api.metrics import latency, snapshot
 from api.metrics.counters import Counters
@@ -80,6 +81,19 @@ class Api(Starlette):
             if resource is not None and segment:
                 return resource(scope, receive, send)
         return super().__call__(scope, receive, send)
+
+
+async def check_layout(settings: ApiSettings) -> None:
+    """Check that Redis holds no data of another layout. Raises OtherLayout, but nothing if Redis cannot be reached."""
+    servers = _servers(settings)
+    running = asyncio.create_task(servers.run())
+    try:
+        await servers.first_attempt()
+        with suppress(Unavailable):
+            await Serving(servers).check_layout()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 def _lifespan(settings: ApiSettings, counters: Counters, snapshots: Path | None) -> Lifespan[Starlette]:

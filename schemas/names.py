@@ -160,6 +160,12 @@ def tag_slot(tag: bytes) -> int:
     return crc_hqx(tag, 0) % SLOTS
 
 
+def tag(key: bytes) -> bytes:
+    """Returns what decides the cluster slot of a key: its hash tag, or the whole name if it has none."""
+    found = re.search(rb"\{([^}]+)\}", key)
+    return found[1] if found else key
+
+
 def slot_tag(slot: int) -> bytes:
     """Returns a hash tag whose keys are in this slot: the smallest number that hashes to it."""
     return _slot_tags()[slot]

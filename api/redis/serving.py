@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from msgspec import Struct
 
-from api.errors import Rebuilding, Unavailable
+from api.errors import OtherLayout, Rebuilding, Unavailable
 from api.redis.connection import pack
 from api.redis.link import Link
 from api.redis.servers import Servers
@@ -93,6 +93,15 @@ class Serving:
         if check is None:
             link, check = self._servers.link(names.HOME), names.CONTROL
         return self.read(link, await link.call(b"HMGET", check, *_FIELDS))
+
+    async def check_layout(self) -> None:
+        """Check that Redis holds no data of another layout. Raises OtherLayout, and Unavailable."""
+        layout = await self._servers.call(names.HOME, b"HGET", names.CONTROL, control.LAYOUT_FIELD)
+        if layout not in (None, _LAYOUT):
+            raise OtherLayout(f"layout {layout.decode(errors='replace')}")
+        for key in names.OF_OTHER_LAYOUTS:
+            if layout is None and await self._servers.call(names.tag(key), b"EXISTS", key):
+                raise OtherLayout("an earlier layout")
 
     async def ask_any(self) -> None:
         """Ask the shards until one is complete. Raises Unavailable if none is."""

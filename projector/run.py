@@ -15,6 +15,7 @@ from projector.mapping import VERSION
 from projector.redis.store import Store
 from projector.stop import Stop
 from projector.upkeep.keeper import Keeper
+from projector.upkeep.renewal import Renewal
 from schemas.resources import ACCESS_KINDS, RESOURCES
 from schemas.settings import ProjectorSettings, effective
 from telemetry.metrics_server import Health, MetricsServer
@@ -37,8 +38,10 @@ async def run(settings: ProjectorSettings) -> None:
         async with asyncio.TaskGroup() as group:
             for line in lines:
                 group.create_task(line.run(stop))
+            renewal = group.create_task(Renewal(settings, store).run(stop))
             keeper = group.create_task(Keeper(settings, store).run(stop))
             await stop.wait()
+            renewal.cancel()
             keeper.cancel()  # its current job, perhaps a long one, stays stored: another projector continues it
     finally:
         await store.close()

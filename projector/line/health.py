@@ -35,6 +35,12 @@ class LineHealth:
     def stopped(self, reason: str) -> None:
         self._stopped = reason
 
+    def resumed(self) -> None:
+        """The line is no longer halted."""
+        self._stopped = None
+        self.alive()
+        self.advanced()
+
     def problems(self) -> list[str]:
         """Returns what is wrong, in words; an empty list if the line is healthy."""
         now = time.monotonic()

@@ -18,12 +18,22 @@ class DeadLetter(msgspec.Struct, frozen=True):
     reason: str
     time: int
     """When the record was parked, in milliseconds since 1970."""
+    accepted: bool = False
+    """An operator knows that the record is bad: it does not count against the limits of bad records."""
+    note: str = ""
+    """Why it was accepted, in the words of the operator."""
+    accepted_at: int | None = None
+    """When it was accepted, in milliseconds since 1970."""
 
     @classmethod
     def of(cls, record: Record, reason: str) -> "DeadLetter":
         key = (record.key or b"").decode(errors="backslashreplace")
         now = int(time.time() * 1000)
         return cls(record.topic, record.partition, record.offset, key, reason, now)
+
+    def accept(self, note: str, accepted_at: int) -> "DeadLetter":
+        """Returns this dead letter as an accepted one."""
+        return msgspec.structs.replace(self, accepted=True, note=note, accepted_at=accepted_at)
 
     @property
     def field(self) -> str:

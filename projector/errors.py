@@ -2,12 +2,17 @@
 
 ProjectorError
 ├── BadRecord         a record breaks the contract: the line parks it as a dead letter and continues
-├── LineStopped       there are too many bad records: the line halts until an operator intervenes
+├── LineStopped       there are too many bad records: the line halts until an operator accepts them or restarts it
 ├── Superseded        a newer program has to write: the line waits until this one may write again
 ├── Unavailable       Redis or Kafka cannot be reached, or refuses writes: the line retries until it succeeds
 └── Refused           an operator's command cannot be carried out: the message says why, and what to do
     └── Conflict      another command has changed the control record at the same time
 """
+
+from collections.abc import Sequence
+
+Coordinates = tuple[str, int, int]
+"""The topic, partition and offset of a record."""
 
 
 class ProjectorError(Exception):
@@ -23,7 +28,14 @@ class BadRecord(ProjectorError):
 
 
 class LineStopped(ProjectorError):
-    """There are too many bad records. To continue would move a whole topic into the dead letters."""
+    """There are too many bad records. To continue would move a whole topic into the dead letters.
+
+    `bad` are the records that counted. The line tries again as soon as any of them is accepted.
+    """
+
+    def __init__(self, reason: str, bad: Sequence[Coordinates]) -> None:
+        super().__init__(reason)
+        self.bad = tuple(bad)
 
 
 class Superseded(ProjectorError):

@@ -17,6 +17,7 @@ from projector.mapping import VERSION
 from projector.redis.store import Store
 from projector.stop import Stop
 from projector.upkeep.keeper import Keeper
+from projector.upkeep.renewal import Renewal
 from schemas.resources import ACCESS_KINDS, RESOURCES
 from schemas.settings import ProjectorSettings, effective
 from telemetry.metrics_server import Health, MetricsServer
@@ -41,8 +42,10 @@ async def run(settings: ProjectorSettings) -> None:
             async with asyncio.TaskGroup() as group:
                 for line in lines:
                     group.create_task(line.run(stop))
+                renewal = group.create_task(Renewal(settings, writing.store).run(stop))
                 keeper = group.create_task(Keeper(settings, writing).run(stop))
                 await stop.wait()
+                renewal.cancel()
                 keeper.cancel()  # its current job, perhaps a long one, stays stored: another projector continues it
         finally:
             if metrics:

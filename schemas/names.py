@@ -21,7 +21,8 @@ Names are short to save memory: up to 52 bytes fit into an allocation of 56 byte
     lv:{ledger}:dead-letters       hash: records that could not be applied, `<topic>:<partition>:<offset>`
     lv:latency                     hash: the latest latencies that each API worker measured
     lv:tasks                       set: jobs that must survive a crash (`erase <organization>`, `replay <organization>`)
-    lv:task:<job>                  the projector that runs the job right now (expires)
+    lv:task:<job>                  the projector that runs the job right now (expires); `accept` is the job of a
+                                   process that changes which bad records are accepted
 
 A checkpoint writes positions and dead letters in one script, so they share a hash tag as well. On a cluster each shard
 has a copy of the control record, `lv:{<number>}:control` (and `…:rebuild:<number>`); `slot_tag` chooses the number.

@@ -107,7 +107,8 @@ class ProjectorSettings(RedisSettings, frozen=True, kw_only=True):
         str,
         Meta(
             min_length=1,
-            description="Consumer group of leads and contacts; organizations and API keys use it plus `.access`",
+            description="Consumer group of leads and contacts; organizations and API keys use it plus `.access`, and "
+            "accepted bad records are stored under it plus `.accepted`",
         ),
     ] = "leadview"
     kafka_security_protocol: Annotated[

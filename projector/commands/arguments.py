@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from uuid import UUID
 
+from projector.accepted.offset_range import FORMS, OffsetRange
 from schemas.resources import AS_SPECIFIED, BY_NOUN, Resource
 
 _TOPICS = [resource.topic for resource in AS_SPECIFIED]
@@ -12,8 +13,9 @@ _DEAD_LETTER_ACTIONS = {
     "list": "print a line for each",
     "show": "print each with its key and time",
     "redrive": "read the records from Kafka again and apply them in order (default: all)",
-    "drop": "delete them",
+    "drop": "delete them, and never store those of accepted records again",
 }
+_MAX_NOTE = 200
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -23,6 +25,10 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     if arguments.command == "rebuild" and entity(arguments) and not arguments.organization:
         flags = " and ".join(f"--{noun}" for noun in BY_NOUN)
         parser.error(f"{flags} need their --organization")
+    if arguments.command == "dead-letters" and arguments.action == "accept":
+        by_filter = arguments.topic is not None or arguments.reason is not None
+        if bool(arguments.records) == by_filter:
+            parser.error("name the records to accept, or choose dead letters with --topic or --reason or both")
     return arguments
 
 
@@ -47,7 +53,9 @@ def _parser() -> argparse.ArgumentParser:
     entity.add_argument("organization", type=_uuid)
     entity.add_argument("id", type=_uuid)
     entity.add_argument("--json", action="store_true")
-    _dead_letters(commands.add_parser("dead-letters", help="list, redrive or drop records that could not be applied"))
+    _dead_letters(
+        commands.add_parser("dead-letters", help="list, redrive, accept or drop records that could not be applied")
+    )
     _rebuild(
         commands.add_parser("rebuild", help="fill the next generation from the topics while the live one is served")
     )
@@ -63,9 +71,42 @@ def _dead_letters(command: argparse.ArgumentParser) -> None:
     actions = command.add_subparsers(dest="action", required=True)
     for action, text in _DEAD_LETTER_ACTIONS.items():
         verb = actions.add_parser(action, help=text)
-        verb.add_argument("dead_letters", nargs="+" if action == "drop" else "*", metavar="topic:partition:offset")
+        verb.add_argument(
+            "dead_letters",
+            nargs="+" if action == "drop" else "*",
+            metavar="topic:partition:offset",
+            help="coordinates of a dead letter, or a range of them: topic:partition:first-last",
+        )
         if action in ("list", "show"):
             verb.add_argument("--json", action="store_true")
+    _accept(actions.add_parser("accept", help="let bad records no longer count against the limits that halt a line"))
+
+
+def _accept(command: argparse.ArgumentParser) -> None:
+    command.description = (
+        "Accepts known bad records. They remain dead letters, but they no longer count against the limits that halt a "
+        "line: not in the projector, not after Redis was emptied, and not in a rebuild. A line that they have halted "
+        "resumes by itself."
+    )
+    command.add_argument(
+        "records",
+        nargs="*",
+        type=_offset_range,
+        metavar="topic:partition:offset",
+        help="coordinates of a record, or a range of them: topic:partition:first-last. The records need not be stored "
+        "as dead letters yet",
+    )
+    command.add_argument("--topic", help="accept the dead letters of this topic that are stored now")
+    command.add_argument(
+        "--reason", type=_text, metavar="TEXT", help="accept the dead letters whose reason contains this text"
+    )
+    command.add_argument(
+        "--note",
+        type=_note,
+        required=True,
+        metavar="TEXT",
+        help=f"why they are accepted, in at most {_MAX_NOTE} characters; `list` and `show` print it",
+    )
 
 
 def _rebuild(command: argparse.ArgumentParser) -> None:
@@ -117,6 +158,26 @@ def _uuid(text: str) -> str:
         return str(UUID(text))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a UUID") from None
+
+
+def _offset_range(text: str) -> OffsetRange:
+    try:
+        return OffsetRange.parse(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: write {FORMS}, such as crm.leads:0:120-420") from None
+
+
+def _text(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("the text must not be empty")
+    return text
+
+
+def _note(text: str) -> str:
+    note = " ".join(_text(text).split())
+    if len(note) > _MAX_NOTE:
+        raise argparse.ArgumentTypeError(f"a note may have at most {_MAX_NOTE} characters, this one has {len(note)}")
+    return note
 
 
 def _field(text: str) -> str:

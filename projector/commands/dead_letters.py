@@ -1,4 +1,4 @@
-"""The command `dead-letters`: list, show, redrive, drop."""
+"""The command `dead-letters`: list, show, redrive, accept, drop."""
 
 import argparse
 
@@ -8,22 +8,38 @@ from projector.commands.operator import Operator
 from projector.commands.show_view import utc
 from projector.dead_letter import DeadLetter
 from projector.ledger import copies, writers
-from projector.upkeep import redrive
+from projector.upkeep import accept, redrive
 from projector.upkeep.redrive import Redriven
 
 
 async def run_dead_letters(arguments: argparse.Namespace, operator: Operator) -> int:
     """Act on the named dead letters, or on all. Returns 1 if a record that was redriven is still bad."""
+    if arguments.action == "accept":
+        return await _accept(arguments, operator)
+    if arguments.action == "drop":
+        dropped = await redrive.drop(operator.store, operator.settings, arguments.dead_letters)
+        operator.console.print(f"{dropped} dropped")
+        return 0
     dead_letters = await redrive.choose(operator.store, arguments.dead_letters)
-    match arguments.action:
-        case "drop":
-            operator.console.print(f"{await redrive.drop(operator.store, dead_letters)} dropped")
-        case "redrive":
-            return await _redrive(operator, dead_letters)
-        case _ if operator.json:
-            operator.print_json(dead_letters)
-        case action:
-            _print(dead_letters, operator.console, details=action == "show")
+    if arguments.action == "redrive":
+        return await _redrive(operator, dead_letters)
+    if operator.json:
+        operator.print_json(dead_letters)
+    else:
+        _print(dead_letters, operator.console, details=arguments.action == "show")
+    return 0
+
+
+async def _accept(arguments: argparse.Namespace, operator: Operator) -> int:
+    records = arguments.records or await accept.find(
+        operator.store, operator.settings, arguments.topic, arguments.reason
+    )
+    accepted = await accept.accept(operator.store, operator.settings, records, arguments.note)
+    for (topic, partition), offsets in sorted(accepted.offsets.items()):
+        operator.console.print(f"{topic}:{partition}:{offsets}  accepted", markup=False, soft_wrap=True)
+    operator.console.print(
+        f"Dead letters among them: {accepted.dead_letters}. A line that they have halted resumes within a few seconds."
+    )
     return 0
 
 
@@ -41,9 +57,17 @@ async def _redrive(operator: Operator, dead_letters: list[DeadLetter]) -> int:
 
 def _print(dead_letters: list[DeadLetter], console: Console, *, details: bool) -> None:
     for dead_letter in dead_letters:
-        console.print(f"{dead_letter.field}  {dead_letter.reason}", markup=False, soft_wrap=True)
+        accepted = f"  accepted: {dead_letter.note}" if dead_letter.accepted and not details else ""
+        console.print(f"{dead_letter.field}  {dead_letter.reason}{accepted}", markup=False, soft_wrap=True)
         if details:
-            console.print(f"  key     {dead_letter.key}", markup=False, soft_wrap=True)
-            console.print(f"  parked  {utc(dead_letter.time)}")
+            _print_details(dead_letter, console)
     if not dead_letters:
         console.print("no dead letters")
+
+
+def _print_details(dead_letter: DeadLetter, console: Console) -> None:
+    console.print(f"  key       {dead_letter.key}", markup=False, soft_wrap=True)
+    console.print(f"  parked    {utc(dead_letter.time)}")
+    if dead_letter.accepted:
+        accepted = f"{utc(dead_letter.accepted_at or 0)}  {dead_letter.note}"
+        console.print(f"  accepted  {accepted}", markup=False, soft_wrap=True)

@@ -97,6 +97,10 @@ class Source:
         """Fetch no more records, but stay a member of the group."""
         self._consumer.pause(*self._consumer.assignment())
 
+    def resume(self) -> None:
+        """Fetch records again, after `pause`."""
+        self._consumer.resume(*self._consumer.paused() & self._consumer.assignment())
+
     async def position(self, partition: Partition) -> int | None:
         """Returns the next offset to be read, after any transaction markers; None if the partition is not assigned."""
         try:

@@ -1,17 +1,23 @@
 """A batch of records: decoded and written slice by slice, then covered by one checkpoint."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import repeat
 
 from projector import mapping
+from projector.accepted.acceptance import Acceptance
+from projector.accepted.offset_range import OffsetRange, by_partition, spans
 from projector.change import read
 from projector.dead_letter import DeadLetter
-from projector.errors import BadRecord, LineStopped
+from projector.errors import BadRecord, Coordinates, LineStopped
 from projector.intent import Intent
 from projector.ledger.checkpoint import Position, Step
 from projector.line.guard import BadRecordGuard
 from projector.record import Partition, Record
+
+
+def _no_acceptance(_: Coordinates) -> Acceptance | None:
+    return None
 
 
 class Batch:
@@ -25,11 +31,16 @@ class Batch:
         polled: Mapping[Partition, list[Record]],
         guard: BadRecordGuard,
         applied_times: Mapping[Partition, Sequence[int | None]] | None = None,
+        acceptance: Callable[[Coordinates], Acceptance | None] = _no_acceptance,
     ) -> None:
-        """`applied_times` has the event time of each record that is already applied. These records are left out."""
+        """`applied_times` has the event time of each record that is already applied. These records are left out.
+
+        `acceptance` finds out whether an operator has accepted a bad record.
+        """
         self._polled = polled
         self._guard = guard
         self._applied_times = applied_times or {}
+        self._acceptance = acceptance
         self._event_times: dict[Partition, int] = {}
         self._oldest: int | None = None
         self.size = sum(len(records) for records in polled.values())
@@ -48,7 +59,7 @@ class Batch:
                         yield intents
                         intents = []
         except LineStopped as error:
-            self.stopped = error
+            self.stopped = LineStopped(f"{error}. {self._advice(error.bad)}", error.bad)
             return
         yield intents
 
@@ -95,6 +106,38 @@ class Batch:
             self._event_times[partition] = newest
 
     def _park(self, record: Record, error: BadRecord) -> None:
+        """Make a bad record a dead letter, unless an operator has dropped that for good, and count it."""
         dead_letter = DeadLetter.of(record, error.reason)
+        if acceptance := self._acceptance(_coordinates(record)):
+            if acceptance.dropped:
+                return
+            dead_letter = dead_letter.accept(acceptance.note, acceptance.time)
         self.dead_letters.append(dead_letter)
-        self._guard.note(f"{dead_letter.field}: {dead_letter.reason}")
+        self._guard.note(dead_letter)
+
+    def _advice(self, counted: Sequence[Coordinates]) -> str:
+        """Returns how to accept the records that counted, and the bad ones that follow in the last one's partition."""
+        ranges = [OffsetRange(Partition(topic, number), (offset, offset)) for topic, number, offset in counted]
+        partition, (_, last) = ranges[-1]
+        ranges += [
+            OffsetRange(partition, (record.offset, record.offset))
+            for record in self._polled[partition]
+            if record.offset > last and _is_bad(record) and not self._acceptance(_coordinates(record))
+        ]
+        names = " ".join(str(span) for span in spans(by_partition(ranges)))
+        return (
+            f"If you know the {len(ranges)} bad records in this range, accept them: "
+            f"python -m projector dead-letters accept {names} --note 'why'"
+        )
+
+
+def _coordinates(record: Record) -> Coordinates:
+    return record.topic, record.partition, record.offset
+
+
+def _is_bad(record: Record) -> bool:
+    try:
+        mapping.intent(read(record), record)
+    except BadRecord:
+        return True
+    return False

@@ -1,23 +1,28 @@
 """Counts bad records: a few are parked, too many halt the line."""
 
 from collections import deque
+from collections.abc import Callable
 from copy import copy
 
-from projector.errors import LineStopped
+from projector.dead_letter import DeadLetter
+from projector.errors import Coordinates, LineStopped
 
 WINDOW = 1000
 
 
 class BadRecordGuard:
-    """Halts the line after `row` consecutive bad records, or if more than `share` of the last 1000 records are bad."""
+    """Halts the line after `row` consecutive bad records, or if more than `share` of the last 1000 records are bad.
+
+    Bad records that an operator has accepted are not counted at all.
+    """
 
     def __init__(self, share: float, row: int) -> None:
         self._max_bad = share * WINDOW
         self._max_consecutive = row
         self._seen = 0
-        self._bad: deque[int] = deque()
-        """The numbers of the bad records among the last 1000, counted from the start."""
-        self._consecutive = 0
+        self._bad: deque[tuple[int, Coordinates]] = deque()
+        """The bad records among the last 1000, each with its number, counted from the start."""
+        self._consecutive: list[Coordinates] = []
 
     def fork(self) -> "BadRecordGuard":
         """Returns a copy that counts one batch. The copy replaces this guard when the batch is covered.
@@ -26,22 +31,33 @@ class BadRecordGuard:
         """
         fork = copy(self)
         fork._bad = self._bad.copy()  # noqa: SLF001 - of the same class
+        fork._consecutive = self._consecutive.copy()  # noqa: SLF001
         return fork
 
     def passed(self, count: int) -> None:
         """Count this many good records."""
         self._seen += count
         if count:
-            self._consecutive = 0
+            self._consecutive.clear()
 
-    def note(self, reason: str) -> None:
-        """Count a bad record; `reason` says what is wrong with it. Raises LineStopped if there are too many."""
+    def note(self, bad: DeadLetter) -> None:
+        """Count a bad record, unless it is accepted. Raises LineStopped if there are too many."""
+        if bad.accepted:
+            return
+        at = bad.topic, bad.partition, bad.offset
         self._seen += 1
-        self._consecutive += 1
-        self._bad.append(self._seen)
-        while self._bad[0] <= self._seen - WINDOW:
+        self._consecutive.append(at)
+        self._bad.append((self._seen, at))
+        while self._bad[0][0] <= self._seen - WINDOW:
             self._bad.popleft()
-        if self._consecutive >= self._max_consecutive:
-            raise LineStopped(f"{self._consecutive} consecutive bad records; the last: {reason}")
+        last = f"the last: {bad.field}: {bad.reason}"
+        if len(self._consecutive) >= self._max_consecutive:
+            raise LineStopped(f"{len(self._consecutive)} consecutive bad records; {last}", self._consecutive)
         if len(self._bad) > self._max_bad:
-            raise LineStopped(f"{len(self._bad)} of the last {WINDOW} records are bad; the last: {reason}")
+            counted = [at for _, at in self._bad]
+            raise LineStopped(f"{len(counted)} of the last {WINDOW} records are bad; {last}", counted)
+
+    def forgive(self, acceptance: Callable[[Coordinates], object]) -> None:
+        """No longer count the bad records for which `acceptance` returns something true."""
+        self._bad = deque((number, at) for number, at in self._bad if not acceptance(at))
+        self._consecutive = [at for at in self._consecutive if not acceptance(at)]

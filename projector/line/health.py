@@ -49,6 +49,12 @@ class LineHealth:
             return f"halted: {self._stopped}"
         return f"standing by: {self._standing_by}" if self._standing_by else "running"
 
+    def resumed(self) -> None:
+        """The line is no longer halted."""
+        self._stopped = None
+        self.alive()
+        self.advanced()
+
     def problems(self) -> list[str]:
         """Returns what is wrong, in words; an empty list if the line is healthy."""
         now = time.monotonic()

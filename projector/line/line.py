@@ -9,16 +9,18 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import assert_never
 
+from projector.accepted.book import AcceptedBook
 from projector.errors import LineStopped, Superseded, Unavailable
 from projector.kafka.source import Source
 from projector.ledger.checkpoint import ControlChanged, Outcome, Stored, WentBack
 from projector.ledger.ledger import Ledger
+from projector.line.accepted import AcceptedRecords
 from projector.line.already_applied import applied_times
 from projector.line.batch import Batch
 from projector.line.guard import BadRecordGuard
+from projector.line.halt import wait_until_accepted
 from projector.line.health import LineHealth
 from projector.line.metrics import DEAD_LETTERS, LineMetrics
 from projector.line.policy import LIVE, Policy
@@ -32,7 +34,6 @@ from schemas.settings import ProjectorSettings
 
 _POLL_SECONDS = 0.5
 _CHECK_SECONDS = 1.0
-_HALT_LOG_SECONDS = 30.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 
 logger = logging.getLogger(__name__)
@@ -59,6 +60,7 @@ class Line:
         self._positions = Positions(name, self._source, ledger)
         self._writer = Writer(store, policy.pacer)
         self._guard = BadRecordGuard(settings.dead_letter_share, settings.dead_letter_row)
+        self._accepted = AcceptedRecords(AcceptedBook(settings, store))
         # If most of the last batch was stale, asking Redis first is cheaper than decoding the records again.
         self._reading_again = False
         self._checked_at = 0.0
@@ -101,6 +103,7 @@ class Line:
 
     async def _step(self) -> None:
         """Project one batch. Raises Unavailable, LineStopped or Superseded; then no position covers the batch."""
+        self._accepted.forget(self._source.unpositioned())  # it may have changed, also because a topic was recreated
         if await self._positions.seek():
             self._metrics.rewound()
             logger.warning("Redis was emptied; reading again from the beginning", extra=self._fields())
@@ -116,10 +119,11 @@ class Line:
     async def _project(self, polled: dict[Partition, list[Record]]) -> None:
         """Map the records, write them, and store the positions after them."""
         started = time.monotonic()
+        await self._accepted.read(polled)
         guard = self._guard.fork()
         session = self._positions.session
         times = await applied_times(self._store, polled, session.generations) if self._reading_again else None
-        batch = Batch(polled, guard, times)
+        batch = Batch(polled, guard, times, self._accepted.find)
         applied = await self._writer.write(batch, session)
         self._reading_again = 2 * applied.stale > batch.size
         if self._stored(await self._positions.cover(batch.steps(self._positions.offsets), batch.dead_letters)):
@@ -189,23 +193,17 @@ class Line:
         self._positions.reset()
 
     async def _halt(self, error: LineStopped, stop: Stop) -> None:
-        """Do nothing until `stop`, but stay a member of the group: no other projector gets the same bad records."""
-        self._policy.on_halt(error)
-        self._metrics.stopped()
-        self.health.stopped(str(error))
-        self._source.pause()
-        self._positions.end()
-        while not stop.is_set():
-            logger.error(
-                "the line is halted: %s. Nothing was skipped. Fix the producer or the projector, or raise the limit, "
-                "then restart the projector: it resumes where it stopped.",
-                error,
-                extra=self._fields(),
-            )
-            with suppress(Unavailable):
-                # Everything is paused, so this returns no records; but a member that never polls is removed.
-                await self._source.poll(1, 0)
-            await stop.sleep(_HALT_LOG_SECONDS)
+        """Do nothing until `stop`, or until an operator has accepted bad records; then read the batch again."""
+        if not await self._accepted.include_any(error.bad):
+            self._policy.on_halt(error)
+            self._metrics.stopped()
+            self.health.stopped(str(error))
+            self._positions.end()
+            await wait_until_accepted(self._name, self._source, self._accepted, error, stop)
+            self.health.resumed()
+            self._metrics.resumed()
+        self._guard.forgive(self._accepted.find)
+        self._positions.reset()
 
     async def _wait_while_superseded(self, error: Superseded, stop: Stop) -> None:
         """Leave the partitions to newer programs until this one may write again: the newer generation was dropped."""

@@ -63,3 +63,6 @@ class LineMetrics:
 
     def stopped(self) -> None:
         STOPPED.labels(self._line).set(1)
+
+    def resumed(self) -> None:
+        STOPPED.labels(self._line).set(0)

@@ -3,12 +3,15 @@
 A dead letter holds coordinates, key and reason, but never the payload: a redrive reads the record from Kafka again.
 """
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from enum import StrEnum
 
 import msgspec
 
 from projector import mapping
+from projector.accepted.acceptance import Accepted
+from projector.accepted.book import AcceptedBook
+from projector.accepted.offset_range import OffsetRange, by_partition
 from projector.change import read
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord, Refused
@@ -16,7 +19,8 @@ from projector.kafka.reader import Reader, open_reader
 from projector.ledger.writers import Writing
 from projector.record import Partition, Record
 from projector.redis.applier import Applier
-from projector.redis.store import Store
+from projector.redis.calls import Command
+from projector.redis.store import SLICE, Store
 from schemas import names
 from schemas.resources import KINDS, Resource
 from schemas.settings import ProjectorSettings
@@ -41,25 +45,70 @@ async def all_dead_letters(store: Store) -> list[DeadLetter]:
     return sorted(dead_letters, key=lambda dead_letter: (dead_letter.topic, dead_letter.partition, dead_letter.offset))
 
 
-async def choose(store: Store, fields: Iterable[str]) -> list[DeadLetter]:
-    """Read the dead letters named `<topic>:<partition>:<offset>`, or all if none is named.
+async def choose(store: Store, words: Sequence[str]) -> list[DeadLetter]:
+    """Read the dead letters named `<topic>:<partition>:<offset>` or `…:<first>-<last>`, or all if none is named.
 
     Raises Refused if one does not exist, or Unavailable.
     """
-    dead_letters = {dead_letter.field: dead_letter for dead_letter in await all_dead_letters(store)}
-    wanted = list(fields) or list(dead_letters)
-    unknown = [field for field in wanted if field not in dead_letters]
+    dead_letters = await all_dead_letters(store)
+    if not words:
+        return dead_letters
+    chosen: set[str] = set()
+    unknown = []
+    for word in words:
+        wanted = _range(word)
+        named = {letter.field for letter in dead_letters if _is_in(letter, wanted)}
+        chosen |= named
+        if not named:
+            unknown.append(word)
     if unknown:
         raise Refused(f"There is no dead letter {', '.join(unknown)}. `dead-letters list` shows all of them.")
-    return [dead_letter for field, dead_letter in dead_letters.items() if field in wanted]
+    return [letter for letter in dead_letters if letter.field in chosen]
 
 
-async def drop(store: Store, dead_letters: Iterable[DeadLetter]) -> int:
-    """Delete these dead letters. Returns how many of them were still stored. Raises Unavailable."""
+def _range(word: str) -> OffsetRange | None:
+    try:
+        return OffsetRange.parse(word)
+    except ValueError:
+        return None
+
+
+def _is_in(dead_letter: DeadLetter, wanted: OffsetRange | None) -> bool:
+    if wanted is None or wanted.partition != (dead_letter.topic, dead_letter.partition):
+        return False
+    first, last = wanted.offsets
+    return first <= dead_letter.offset <= last
+
+
+async def drop(store: Store, settings: ProjectorSettings, words: Sequence[str]) -> int:
+    """Delete the dead letters named like this, as in `choose`. Returns how many of them were still stored.
+
+    Those of accepted records are not stored again, either after Redis was emptied. Raises Refused or Unavailable.
+    """
+    dead_letters = await choose(store, words)
+    accepted = {(letter.topic, letter.partition) for letter in dead_letters if letter.accepted}
+    offsets = by_partition(OffsetRange.parse(word) for word in words)
+    book = AcceptedBook(settings, store)
+    await book.change({at: ranges for at, ranges in offsets.items() if at in accepted}, Accepted.drop)
+    return await _delete(store, dead_letters)
+
+
+async def _delete(store: Store, dead_letters: Iterable[DeadLetter]) -> int:
     fields = [dead_letter.field for dead_letter in dead_letters]
     if not fields:
         return 0
     return int(await store.ask_one(b"HDEL", names.DEAD_LETTERS, *fields))
+
+
+async def replace(store: Store, dead_letters: Sequence[DeadLetter]) -> int:
+    """Store these dead letters, except those that were deleted meanwhile. Returns how many. Raises Unavailable."""
+    commands = []
+    for start in range(0, len(dead_letters), SLICE):
+        arguments: list[bytes] = []
+        for dead_letter in dead_letters[start : start + SLICE]:
+            arguments += [dead_letter.field.encode(), msgspec.json.encode(dead_letter)]
+        commands.append(Command("replace_dead_letters", [names.DEAD_LETTERS], arguments))
+    return sum(await store.run(commands)) if commands else 0
 
 
 async def redrive(
@@ -76,9 +125,9 @@ async def redrive(
             for dead_letter in neighbours:
                 result, reason = await _apply(writing, records.get(dead_letter.offset))
                 if result is Redriven.STILL_BAD:
-                    await _keep(writing.store, msgspec.structs.replace(dead_letter, reason=reason))
+                    await replace(writing.store, [msgspec.structs.replace(dead_letter, reason=reason)])
                 else:
-                    await drop(writing.store, [dead_letter])
+                    await _delete(writing.store, [dead_letter])
                 yield dead_letter, result, reason
 
 
@@ -122,7 +171,3 @@ async def _apply(writing: Writing, record: Record | None) -> tuple[Redriven, str
     with writing.sessions.closing(await writing.sessions.open(documents=documents)) as session:
         applied = await Applier(writing.store).apply([intent], session.generations, fence=session)
     return (Redriven.APPLIED if applied.written else Redriven.STALE), ""
-
-
-async def _keep(store: Store, dead_letter: DeadLetter) -> None:
-    await store.ask_one(b"HSET", names.DEAD_LETTERS, dead_letter.field, msgspec.json.encode(dead_letter))

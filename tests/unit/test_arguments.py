@@ -6,6 +6,7 @@ from projector.commands.arguments import parse
 from tests.harness import crm
 
 ID = crm.LEAD
+ACCEPT = ["dead-letters", "accept"]
 
 
 def test_defaults() -> None:
@@ -33,6 +34,15 @@ def test_ids_are_read_in_any_case() -> None:
         pytest.param(["verify", "--sample", "1.5"], "a share must be above 0", id="more than all"),
         pytest.param(["verify", "--threshold", "few"], "invalid int value", id="no number"),
         pytest.param(["drop", "two"], "invalid int value", id="no generation"),
+        pytest.param([*ACCEPT, "crm.leads:0:7"], "required: --note", id="accepted without a note"),
+        pytest.param([*ACCEPT, "crm.leads:0:7", "--note", " "], "must not be empty", id="an empty note"),
+        pytest.param([*ACCEPT, "crm.leads:0:7", "--note", "x" * 201], "at most 200", id="a long note"),
+        pytest.param([*ACCEPT, "--note", "x"], "name the records", id="nothing to accept"),
+        pytest.param([*ACCEPT, "crm.leads:0:7", "--topic", "crm.leads", "--note", "x"], "name the", id="both ways"),
+        pytest.param([*ACCEPT, "--reason", "", "--note", "x"], "must not be empty", id="an empty reason"),
+        pytest.param([*ACCEPT, "crm.leads:0:9-7", "--note", "x"], "crm.leads:0:120-420", id="a range backwards"),
+        pytest.param([*ACCEPT, "crm.leads:7", "--note", "x"], "write <topic>:<partition>:", id="no offset"),
+        pytest.param([*ACCEPT, "crm.leads:0:1,2", "--note", "x"], "write <topic>:<partition>:", id="two at once"),
     ],
 )
 def test_wrong_calls(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -40,3 +50,11 @@ def test_wrong_calls(words: list[str], said: str, capsys: pytest.CaptureFixture[
         parse(words)
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
+
+
+def test_accepted_records() -> None:
+    arguments = parse([*ACCEPT, "crm.leads:0:7", "crm.leads:1:120-420", "--note", " an import\nof 2024 "])
+    assert [str(record) for record in arguments.records] == ["crm.leads:0:7", "crm.leads:1:120-420"]
+    assert arguments.note == "an import of 2024"
+    by_reason = parse([*ACCEPT, "--topic", "crm.leads", "--reason", "$.data.stage", "--note", "x"])
+    assert (by_reason.records, by_reason.topic, by_reason.reason) == ([], "crm.leads", "$.data.stage")

@@ -2,19 +2,24 @@
 
 import pytest
 
+from projector.dead_letter import DeadLetter
 from projector.errors import LineStopped
 from projector.line.guard import WINDOW, BadRecordGuard
 
 
+def bad(offset: int = 0, reason: str = "it is bad", *, accepted: bool = False) -> DeadLetter:
+    return DeadLetter("crm.leads", 0, offset, "key", reason, 0, accepted=accepted)
+
+
 def stopped_after(pattern: str, share: float, row: int) -> int | None:
-    """Returns how many records of `pattern` (`x` bad, `.` good) were counted when the line halted, if it did."""
+    """Returns how many records of `pattern` (`x` bad, `a` accepted, `.` good) were counted when the line halted."""
     guard = BadRecordGuard(share, row)
     for count, record in enumerate(pattern, start=1):
-        if record != "x":
+        if record == ".":
             guard.passed(1)
             continue
         try:
-            guard.note("it is bad")
+            guard.note(bad(count, accepted=record == "a"))
         except LineStopped:
             return count
     return None
@@ -34,6 +39,10 @@ def stopped_after(pattern: str, share: float, row: int) -> int | None:
         pytest.param("x." * 100 + "." * WINDOW + "x." * 100, 0.1, 50, None, id="old ones leave the window"),
         pytest.param("x." * 100 + "." * 799 + "x", 0.1, 50, 1000, id="the first still counts as the last of 1000"),
         pytest.param("x." * 100 + "." * 800 + "x", 0.1, 50, None, id="the first has left with the 1001st"),
+        pytest.param("a" * 5000, 0.1, 3, None, id="only accepted records"),
+        pytest.param("xaaxaax", 1, 3, 7, id="accepted records do not end a sequence of bad ones"),
+        pytest.param("." * 900 + "a" * 500 + "x" * 100, 0.1, 500, None, id="accepted records are not in the share"),
+        pytest.param("." * 900 + "a" * 500 + "x" * 101, 0.1, 500, 1501, id="new ones beside them are"),
     ],
 )
 def test_when_the_line_stops(pattern: str, share: float, row: int, expected: int | None) -> None:
@@ -42,9 +51,10 @@ def test_when_the_line_stops(pattern: str, share: float, row: int, expected: int
 
 def test_the_message_says_how_many_and_why() -> None:
     guard = BadRecordGuard(1, 2)
-    guard.note("first")
-    with pytest.raises(LineStopped, match="2 consecutive bad records; the last: second"):
-        guard.note("second")
+    guard.note(bad(7, "first"))
+    with pytest.raises(LineStopped, match=r"2 consecutive bad records; the last: crm\.leads:0:8: second") as stopped:
+        guard.note(bad(8, "second"))
+    assert stopped.value.bad == (("crm.leads", 0, 7), ("crm.leads", 0, 8))
 
 
 def test_a_fork_that_is_dropped_counts_nothing() -> None:
@@ -52,17 +62,38 @@ def test_a_fork_that_is_dropped_counts_nothing() -> None:
     guard = BadRecordGuard(1, 3)
     for _ in range(5):
         fork = guard.fork()
-        fork.note("bad")
-        fork.note("bad")
-    guard.note("bad")
-    guard.note("bad")
+        fork.note(bad())
+        fork.note(bad())
+    guard.note(bad())
+    guard.note(bad())
     with pytest.raises(LineStopped):
-        guard.note("bad")
+        guard.note(bad())
 
 
 def test_a_fork_continues_the_count_of_its_guard() -> None:
     guard = BadRecordGuard(1, 3)
-    guard.note("bad")
-    guard.note("bad")
+    guard.note(bad())
+    guard.note(bad())
     with pytest.raises(LineStopped):
-        guard.fork().note("bad")
+        guard.fork().note(bad())
+
+
+def test_a_fork_leaves_the_sequence_of_its_guard_alone() -> None:
+    guard = BadRecordGuard(1, 2)
+    guard.note(bad())
+    guard.fork().passed(1)
+    with pytest.raises(LineStopped):
+        guard.note(bad())
+
+
+@pytest.mark.parametrize(("share", "row"), [pytest.param(1, 3, id="in a row"), pytest.param(0.002, 50, id="a share")])
+def test_what_is_accepted_meanwhile_counts_no_longer(share: float, row: int) -> None:
+    """Only that: with one of two bad records accepted, one more is allowed again, and not two."""
+    guard = BadRecordGuard(share, row)
+    guard.note(bad(1))
+    guard.note(bad(2))
+    guard.forgive(lambda record: record == ("crm.leads", 0, 1))
+    guard.note(bad(3))
+    with pytest.raises(LineStopped) as stopped:
+        guard.note(bad(4))
+    assert [offset for _, _, offset in stopped.value.bad] == [2, 3, 4]

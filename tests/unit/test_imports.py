@@ -83,7 +83,7 @@ ROOMS = (
     ("projector.errors", "projector.stop", "projector.intent"),
     ("projector.record", "projector.redis"),
     ("projector.change", "projector.dead_letter", "projector.kafka"),
-    ("projector.mapping",),
+    ("projector.mapping", "projector.accepted"),
     ("projector.reference", "projector.ledger"),
     ("projector.line", "projector.verify"),
     ("projector.rebuild", "projector.upkeep"),

@@ -20,7 +20,10 @@ LONG = "[bold]a reason[/] " * 20
         pytest.param({"reason": LONG, "share": 0.5}, {"reason": LONG, "share": 0.5}, id="builtin types"),
         pytest.param(
             [DeadLetter("crm.leads", 0, 7, "key", LONG, 1)],
-            [{"topic": "crm.leads", "partition": 0, "offset": 7, "key": "key", "reason": LONG, "time": 1}],
+            [
+                {"topic": "crm.leads", "partition": 0, "offset": 7, "key": "key", "reason": LONG, "time": 1}
+                | {"accepted": False, "note": "", "accepted_at": None}
+            ],
             id="Structs",
         ),
     ],

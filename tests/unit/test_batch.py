@@ -1,0 +1,63 @@
+"""What a batch does with bad records, and what it says when there are too many."""
+
+import msgspec
+
+from projector.accepted.acceptance import Acceptance
+from projector.accepted.ranges import Ranges
+from projector.errors import Coordinates
+from projector.line.batch import Batch
+from projector.line.guard import BadRecordGuard
+from projector.record import Partition, Record
+from tests.harness import crm
+
+LEADS, OTHER = Partition("crm.leads", 0), Partition("crm.leads", 1)
+
+
+def records(pattern: str, partition: Partition = LEADS, first: int = 100) -> list[Record]:
+    """Returns a record for each character: `x` is bad, `.` is good."""
+    messages = [crm.lead(1), msgspec.structs.replace(crm.lead(1), value=b"{")]
+    return [
+        messages[letter == "x"].record(offset, partition.partition)
+        for offset, letter in enumerate(pattern, start=first)
+    ]
+
+
+def accepting(*offsets: int, dropped: bool = False) -> "dict[Coordinates, Acceptance]":
+    """Acceptances by coordinates."""
+    acceptance = Acceptance(Ranges.of((offset, offset) for offset in offsets), 7, "known", dropped=dropped)
+    return {("crm.leads", 0, offset): acceptance for offset in offsets}
+
+
+def test_the_message_names_the_command_and_the_range() -> None:
+    """The range ends with the last bad record that was read, so that accepting it takes as few commands as possible."""
+    guard = BadRecordGuard(1, 3)
+    batch = Batch({OTHER: records("..x", OTHER), LEADS: records("xxxx.x..")}, guard)
+    list(batch.slices(100))
+    assert batch.stopped
+    assert str(batch.stopped).startswith("3 consecutive bad records; the last: crm.leads:0:101: ")
+    assert str(batch.stopped).endswith(
+        "accept them: python -m projector dead-letters accept crm.leads:1:102 crm.leads:0:100-105 --note 'why'"
+    )
+    assert "the 6 bad records" in str(batch.stopped)
+    assert batch.stopped.bad == (("crm.leads", 1, 102), ("crm.leads", 0, 100), ("crm.leads", 0, 101))
+
+
+def test_accepted_records_are_parked_with_the_note_and_do_not_count() -> None:
+    batch = Batch({LEADS: records("xxxx")}, BadRecordGuard(1, 3), acceptance=accepting(100, 102).get)
+    [intents] = list(batch.slices(100))
+    assert not intents
+    assert batch.stopped is None
+    assert [(letter.offset, letter.accepted, letter.note, letter.accepted_at) for letter in batch.dead_letters] == [
+        (100, True, "known", 7),
+        (101, False, "", None),
+        (102, True, "known", 7),
+        (103, False, "", None),
+    ]
+
+
+def test_what_an_operator_has_dropped_is_not_parked_again() -> None:
+    batch = Batch({LEADS: records("x.x")}, BadRecordGuard(1, 2), acceptance=accepting(100, 102, dropped=True).get)
+    [intents] = list(batch.slices(100))
+    assert len(intents) == 1
+    assert batch.dead_letters == []
+    assert batch.steps({LEADS: 100})[LEADS].position.offset == 103

@@ -106,6 +106,10 @@ IN_GENERATION = re.compile(rb"(lv:\{[0-9A-Za-z]{22}\})(\d+)([%b])(.{22})" % _LET
 """A name in a generation: owner, generation, letter of the resource (`i` for an index), short id."""
 
 
+ALL = b"lv:{*}*"
+"""The pattern of all names with a hash tag."""
+
+
 def of_generation(generation: int) -> bytes:
     """Returns the pattern of all names in a generation."""
     return b"lv:{*}%d[%b]*" % (generation, _LETTERS)

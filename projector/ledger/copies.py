@@ -156,7 +156,8 @@ async def _begin(store: Store) -> None:
     """Begin the first record, in the home copy. The other shards get their copies by `_repair`.
 
     Programs that wrote or deleted before Redis was emptied lose their connections first: one that stands still could
-    otherwise delete or cover something of this record, whose generations have the same numbers.
+    otherwise delete or cover something of this record, whose generations have the same numbers. What they have written
+    into the empty Redis is deleted: it may belong to generations that this record does not know.
     """
     await check_layout(store)
     others = [
@@ -166,6 +167,8 @@ async def _begin(store: Store) -> None:
         for client in clients
     ]
     await store.close_connections(others)
+    async for keys in store.scan(names.ALL):
+        await store.ask([(b"UNLINK", key) for key in keys if names.IN_GENERATION.fullmatch(key)])
     await _create(store, names.HOME, Stamp.first(), first_state((_HOME,)))
 
 

@@ -292,7 +292,10 @@ async def test_heartbeats(projection: Projection) -> None:
         await writing.sessions.look()
         assert writing.sessions.acknowledged == session.stamp < record.stamp
 
-        await eventually(lambda: projection.client.exists(names.WRITERS), "a heartbeat is stored")
+        stored = session.stamp.text.encode()
+        await eventually(
+            lambda: stored in (projection.client.hget(names.WRITERS, writing.id) or b""), "a heartbeat is stored"
+        )
         [writer] = await writers.read(projection.store)
         assert (writer.id, writer.heartbeat.acknowledged) == (writing.id, session.stamp)
         writing.sessions.close(session)

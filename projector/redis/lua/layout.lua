@@ -12,17 +12,18 @@ local function is_live(value) return string.byte(value, 1) == 76 end -- 'L'
 -- Returns whether the event of `head` may replace what is stored. The higher version wins. A tombstone has no version
 -- (0), so it must come after the stored event: at a higher offset, or at a later time if the two came from different
 -- partitions (after partitions were added). An event that replaces a tombstone must come after it as well.
--- With `overwrite_equal` ('1'), the same event counts as newer, to repair a document in place.
+-- With `overwrite_equal` ('1'), an event with the stored version counts as newer if it leaves the entity in the stored
+-- state (live, or deleted by an event), to repair a value in place. A tombstone has no version, so none repairs it.
 local function is_newer(stored, head, overwrite_equal)
   if #stored < HEAD then return true end -- nothing is stored, or a value that Leadview did not write
   local state, version, offset, partition, time = struct.unpack(HEAD_FORMAT, stored)
-  local _, new_version, new_offset, new_partition, new_time = struct.unpack(HEAD_FORMAT, head)
+  local new_state, new_version, new_offset, new_partition, new_time = struct.unpack(HEAD_FORMAT, head)
   if new_version == 0 or state == 'T' then
     local after
     if new_partition == partition then after = new_offset > offset else after = new_time > time end
     if not after or new_version == 0 then return after end
   end
-  return new_version > version or (overwrite_equal == '1' and new_version == version)
+  return new_version > version or (overwrite_equal == '1' and new_version == version and new_state == state)
 end
 
 -- Returns the marker that replaces a deleted entity. A tombstone keeps the stored version.

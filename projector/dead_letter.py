@@ -6,6 +6,7 @@ import msgspec
 
 from projector.record import Record
 from schemas import names
+from schemas.fields import UUID_AS_0, are_uuids
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
@@ -24,6 +25,12 @@ class DeadLetter(msgspec.Struct, frozen=True):
         key = (record.key or b"").decode(errors="backslashreplace")
         now = int(time.time() * 1000)
         return cls(record.topic, record.partition, record.offset, key, reason, now)
+
+    @property
+    def organization_id(self) -> str | None:
+        """The id that the message key begins with, in lower case; None if it begins with none."""
+        start = self.key[: len(UUID_AS_0)].lower()
+        return start if len(start) == len(UUID_AS_0) and are_uuids([start]) else None
 
     @property
     def field(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from api.credentials import Credentials
-from api.errors import ErrorReply
+from api.errors import ErrorReply, Rebuilding
 from api.redis.generation import LiveGeneration
 from api.redis.servers import Servers
 from schemas import names
@@ -21,10 +21,11 @@ _SHA = hashlib.sha1(SCRIPT, usedforsecurity=False).hexdigest().encode()
 _HEAD = struct.Struct("<HQIIIQIIIQQBB")
 _NOT_FOUND = (401, 403, 404)
 """Statuses of a key, an organization or a document that Redis does not hold."""
+_BEING_APPLIED = 503
 
 
 class Reply(Struct, frozen=True, gc=False):
-    """The reply of `serve.lua`, in its order. With 401 and 403 only `status` is set.
+    """The reply of `serve.lua`, in its order. With 401, 403 and 503 only `status` is set.
 
     Times are in microseconds, windows in seconds.
     """
@@ -73,7 +74,8 @@ class Store:
         """Check the key, charge both rate limits and read a document, in one atomic step.
 
         `record_id` is None if the path does not hold a UUID: the request is still charged, and the status is 400.
-        Raises Unavailable, also if nothing is found because Redis was emptied.
+        Raises Unavailable, also if nothing is found because Redis was emptied, or while the records of a recreated
+        organization are applied again.
         """
         generation = self._generation.current()
         if generation is None:
@@ -88,6 +90,8 @@ class Store:
         except ErrorReply as error:
             packed = await self._servers.retry(error, link, caller.organization_tag, command, SCRIPT)
         reply = read_reply(packed)
+        if reply.status == _BEING_APPLIED:
+            raise Rebuilding("the records of a recreated organization are being applied again")
         if reply.status in _NOT_FOUND:
             await self._generation.refresh()  # if Redis was emptied a moment ago, the reply is the same
         return reply

@@ -151,7 +151,8 @@ def api_key(intent: PutApiKey | DeleteApiKey, stored_hash: str, *, overwrite_equ
     if isinstance(intent, DeleteApiKey):
         return Command("delete_api_key", keys, [intent.head, stored_hash.encode()])
     entity = intent.head + intent.hash.encode()
-    return Command("put_api_key", keys, [entity, intent.record, stored_hash.encode(), b"1" if overwrite_equal else b""])
+    last = [stored_hash.encode(), b"1" if overwrite_equal else b""]
+    return Command("put_api_key", keys, [entity, intent.validity, *last])
 
 
 def leave_contact(lead: PutOrDelete, contact_id: str, generations: Generations) -> Command:

@@ -16,7 +16,8 @@ from projector.kafka.reader import Reader, open_reader
 from projector.ledger import generations
 from projector.record import Partition, Record
 from projector.redis.applier import Applier
-from projector.redis.store import Store
+from projector.redis.calls import Command
+from projector.redis.store import SLICE, Store
 from schemas import names
 from schemas.resources import KINDS
 from schemas.settings import ProjectorSettings
@@ -52,6 +53,25 @@ async def choose(store: Store, fields: Iterable[str]) -> list[DeadLetter]:
     if unknown:
         raise Refused(f"There is no dead letter {', '.join(unknown)}. `dead-letters list` shows all of them.")
     return [dead_letter for field, dead_letter in dead_letters.items() if field in wanted]
+
+
+async def of_organization(store: Store, organization_id: str) -> AsyncIterator[list[DeadLetter]]:
+    """Yields the dead letters whose message key begins with this organization's id, in slices. Raises Unavailable."""
+    cursor = b"0"
+    while True:
+        cursor, found = await store.ask_one(b"HSCAN", names.DEAD_LETTERS, cursor, b"COUNT", SLICE)
+        dead_letters = [msgspec.json.decode(value, type=DeadLetter) for value in found[1::2]]
+        if some := [letter for letter in dead_letters if letter.organization_id == organization_id]:
+            yield some
+        if cursor == b"0":
+            return
+
+
+async def park(store: Store, dead_letters: Iterable[DeadLetter]) -> None:
+    """Store dead letters. The line stores its own with the checkpoint. Raises Unavailable."""
+    values = [word for letter in dead_letters for word in (letter.field, msgspec.json.encode(letter))]
+    if values:
+        await store.ask_one(b"HSET", names.DEAD_LETTERS, *values)
 
 
 async def drop(store: Store, dead_letters: Iterable[DeadLetter]) -> int:
@@ -123,4 +143,6 @@ async def _apply(store: Store, record: Record | None) -> tuple[Redriven, str]:
 
 
 async def _keep(store: Store, dead_letter: DeadLetter) -> None:
-    await store.ask_one(b"HSET", names.DEAD_LETTERS, dead_letter.field, msgspec.json.encode(dead_letter))
+    """Store the new reason of a dead letter, unless it was dropped meanwhile, perhaps with its organization."""
+    arguments = [dead_letter.field.encode(), msgspec.json.encode(dead_letter)]
+    await store.run([Command("replace_dead_letter", [names.DEAD_LETTERS], arguments)])

@@ -17,7 +17,7 @@ ApiError
 ├── Unavailable            503: Redis is not reachable, too slow or overloaded; retry later
 │   ├── ErrorReply         Redis replied with an error
 │   │   └── ScriptMissing  NOSCRIPT: load the script, then call it again
-│   └── Rebuilding         Redis was emptied and is being filled again
+│   └── Rebuilding         Redis was emptied and is being filled again, or the organization was recreated
 └── InternalError          500: a defect in the API
 
 StartError                 no response: the API cannot start

@@ -6,6 +6,7 @@ import msgspec
 
 from projector.record import Record
 from schemas import names
+from schemas.fields import UUID_AS_0, are_uuids
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
@@ -34,6 +35,12 @@ class DeadLetter(msgspec.Struct, frozen=True):
     def accept(self, note: str, accepted_at: int) -> "DeadLetter":
         """Returns this dead letter as an accepted one."""
         return msgspec.structs.replace(self, accepted=True, note=note, accepted_at=accepted_at)
+
+    @property
+    def organization_id(self) -> str | None:
+        """The id that the message key begins with, in lower case; None if it begins with none."""
+        start = self.key[: len(UUID_AS_0)].lower()
+        return start if len(start) == len(UUID_AS_0) and are_uuids([start]) else None
 
     @property
     def field(self) -> str:

@@ -53,13 +53,13 @@ class PutOrganization(msgspec.Struct, frozen=True, gc=False):
 
 
 class PutApiKey(msgspec.Struct, frozen=True, gc=False):
-    """`record` is what the API looks up; empty if the key is revoked."""
+    """`validity` is the state and the expiry in 7 bytes, for the record that the API looks up by the hash."""
 
     organization_id: str
     id: str
     hash: str
     head: bytes
-    record: bytes
+    validity: bytes
 
 
 class DeleteApiKey(msgspec.Struct, frozen=True, gc=False):

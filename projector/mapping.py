@@ -24,8 +24,15 @@ from projector.intent import (
 )
 from projector.record import EntityKey, Record
 from schemas import documents, events
-from schemas.api_keys import organization_tag
-from schemas.layouts import BODY_ID, BODY_ORGANIZATION_ID, NO_CONTACT, content_hash, milliseconds, write_head
+from schemas.layouts import (
+    BODY_ID,
+    BODY_ORGANIZATION_ID,
+    NO_CONTACT,
+    content_hash,
+    key_validity,
+    milliseconds,
+    write_head,
+)
 from schemas.resources import API_KEY, CONTACT, LEAD, ORGANIZATION, RESOURCES, Kind, Resource
 
 VERSION = 1
@@ -188,12 +195,14 @@ def _contact_summary_hash(body: bytes) -> bytes:
 
 
 def _put_api_key(key: EntityKey, head: bytes, api_key: events.ApiKey) -> PutApiKey:
-    # 0 means "never", so an expiry before 1970 becomes 1, which is in the past as well.
-    expiry = max(1, milliseconds(api_key.expires_at)) if api_key.expires_at else 0
-    record = organization_tag(key.organization_id).encode() + expiry.to_bytes(6, "little")
-    return PutApiKey(
-        key.organization_id, key.id, api_key.hash.lower(), head, record if api_key.status == "active" else b""
-    )
+    validity = key_validity(revoked=api_key.status == "revoked", expiry=key_expiry(api_key))
+    return PutApiKey(key.organization_id, key.id, api_key.hash.lower(), head, validity)
+
+
+def key_expiry(api_key: events.ApiKey) -> int:
+    """Returns when an API key expires, in milliseconds since 1970; 0 for never."""
+    # An expiry before 1970 becomes 1, which is in the past as well.
+    return max(1, milliseconds(api_key.expires_at)) if api_key.expires_at else 0
 
 
 def _delete(kind: Kind, key: EntityKey, head: bytes) -> Intent:

@@ -28,6 +28,14 @@ Entity = tuple[Kind, str, str]
 Document = msgspec.Struct | None
 
 
+class KeyState(msgspec.Struct, frozen=True, gc=False):
+    """What the newest event of an API key says. `expiry` is in milliseconds since 1970; 0 for never."""
+
+    hash: str
+    revoked: bool
+    expiry: int
+
+
 class Newest(msgspec.Struct, frozen=True, gc=False):
     """The newest event of an entity.
 
@@ -42,6 +50,8 @@ class Newest(msgspec.Struct, frozen=True, gc=False):
     offset: int
     time: int
     document: Any
+    key: KeyState | None = None
+    """Only of a live API key."""
 
 
 class Reference:
@@ -72,6 +82,7 @@ class Reference:
             offset=record.offset,
             time=max(0, change.time),
             document=self._keep(document),
+            key=_key_state(change),
         )
         before = self._newest.get(entity)
         if before is None:
@@ -88,6 +99,19 @@ class Reference:
         """Returns the JSON of one document; None if it should not exist."""
         document = self._whole(entity)
         return msgspec.json.encode(document) if document else None
+
+    def key_expiries(self) -> dict[tuple[str, str], int]:
+        """Returns when each key expires, by organization and hash: in milliseconds since 1970, 0 for never.
+
+        Several API keys of an organization may have the same hash. The key expired in 1, which is past, if any of them
+        is revoked; otherwise it expires with the earliest of them.
+        """
+        found: dict[tuple[str, str], list[int]] = {}
+        for (_, organization_id, _), newest in self._newest.items():
+            if newest.key and not self.is_erased(organization_id):
+                expiries = found.setdefault((organization_id, newest.key.hash), [])
+                expiries.append(1 if newest.key.revoked else newest.key.expiry)
+        return {key: min((expiry for expiry in expiries if expiry), default=0) for key, expiries in found.items()}
 
     def is_erased(self, organization_id: str) -> bool:
         """Returns whether the organization is deleted, and all of its documents with it."""
@@ -121,6 +145,13 @@ def _document(change: Change) -> Document:
     if not isinstance(change.kind, Resource) or isinstance(change.entity, events.Deleted | None):
         return None
     return cast(Document, mapping.document(change.kind, change.entity))
+
+
+def _key_state(change: Change) -> KeyState | None:
+    if not isinstance(change.entity, events.ApiKey):
+        return None
+    key = change.entity
+    return KeyState(key.hash.lower(), key.status == "revoked", mapping.key_expiry(key))
 
 
 def is_newer(found: Newest, before: Newest) -> bool:

@@ -27,11 +27,16 @@ In an organization follow:
     23  1  API access: `1` or `0`
     24  16 key quota, key window, organization quota, organization window: 4 bytes each, 0 if the setting applies
 
-In the entity of an API key, its hash follows (64 hex digits, at 22). The record that the API looks up by that hash
-exists only while the key is active, and has no head:
+In the entity of an API key, its hash follows (64 hex digits, at 22). The record that the API looks up by that hash has
+no head:
 
-    0  22  organization, base62: the key may read its documents
-    22  6  expiry, milliseconds since 1970; 0 for never
+    0   22 organization, base62: the key may read its documents
+    22  6  expiry, milliseconds since 1970; 0 for never; 1, which is past, if the key is revoked
+    28  29 an entry for each API key with this hash: short id (22), state (`A` active, `R` revoked), expiry (6); sorted
+           by the bytes of the id
+
+Usually there is one entry. If there are several, the key is revoked if any of them is, and otherwise expires with the
+earliest of them. So the record depends on the newest event of each API key alone, and not on the order of events.
 """
 
 from datetime import UTC, datetime
@@ -78,8 +83,14 @@ ACCESS = slice(23, 24)
 LIMITS = slice(24, 40)
 API_KEY_HASH = 22
 KEY_ORGANIZATION = slice(0, 22)
-"""In the record of an active key, which has no head."""
+"""In the record that the API looks up by the hash of a key, which has no head."""
 KEY_EXPIRY = slice(22, 28)
+KEY_ENTRIES = 28
+KEY_ENTRY = 29
+"""The length of each entry."""
+KEY_ENTRY_ID = slice(0, SHORT_ID)
+KEY_ENTRY_STATE = slice(SHORT_ID, SHORT_ID + 1)
+KEY_ENTRY_EXPIRY = slice(SHORT_ID + 1, KEY_ENTRY)
 
 NO_CONTACT = bytes(HASH_BYTES)
 _HEAD = Struct("<QQQ").pack
@@ -89,6 +100,7 @@ _FOR_LUA = (
     *("HEAD", "HEAD_FORMAT", "VERSION", "HASH_BYTES", "SHORT_ID", "SUMMARY_HASH", "ETAG", "LEAD_SUMMARY_PLACE"),
     *("LEAD_BODY", "SUMMARY_FIELDS_STOP", "FIRST_LEAD", "CONTACT_BODY", "BODY_ID", "BODY_ORGANIZATION_ID"),
     *("LEAD_CONTACT_ID", "STORED_CONTACT_ID", "JOB_DUE", "ACCESS", "LIMITS", "KEY_ORGANIZATION", "KEY_EXPIRY"),
+    *("KEY_ENTRIES", "KEY_ENTRY", "KEY_ENTRY_ID", "KEY_ENTRY_STATE", "KEY_ENTRY_EXPIRY"),
 )
 
 
@@ -142,6 +154,13 @@ def write_head(state: bytes, version: int, offset: int, partition: int, time: in
     """Returns the bytes that `read_head` reads. `state` is `L`, `D` or `T`; a negative `time` becomes 0."""
     # Packing three numbers of 8 bytes takes a third of the time of five numbers of odd lengths. max() would be a call.
     return _HEAD(state[0] | version << 8, offset | partition << 48, time if time > 0 else 0)[:HEAD]  # noqa: FURB136
+
+
+def key_validity(*, revoked: bool, expiry: int) -> bytes:
+    """Returns the state and the expiry of an API key as its entry holds them. `expiry` is in milliseconds since 1970; 0
+    for never.
+    """
+    return (b"R" if revoked else b"A") + expiry.to_bytes(6, "little")
 
 
 def content_hash(content: bytes) -> bytes:

@@ -3,8 +3,8 @@
 All names of an organization share its hash tag, so that a script may use them together on a Redis Cluster:
 
     lv:{<organization>}                    organization: access and limits, or the marker of a deleted one
-    lv:{<organization>}k<hash>             active API key, by the SHA-256 of the key (hex)
-    lv:{<organization>}a<id>               API key entity, by its id: version and hash
+    lv:{<organization>}k<hash>             what the API knows of a key, by its SHA-256 (hex), from all API keys with it
+    lv:{<organization>}a<id>               API key, by its id: head and hash, or the marker of a deleted one
     lv:{<organization>}q                   rate limit of the organization (expires)
     lv:{<organization>}q<hash>             rate limit of a key (expires)
     lv:{<organization>}<generation>l<id>   lead document, or the marker of a deleted one
@@ -20,9 +20,10 @@ Names are short to save memory: up to 52 bytes fit into an allocation of 56 byte
     lv:{ledger}:writers            hash: the programs that write, and when each of them was last alive
     lv:{ledger}:dead-letters       hash: records that could not be applied, `<topic>:<partition>:<offset>`
     lv:latency                     hash: the latest latencies that each API worker measured
-    lv:tasks                       set: jobs that must survive a crash (`erase <organization>`, `replay <organization>`)
-    lv:task:<job>                  the projector that runs the job right now (expires); `accept` is the job of a
-                                   process that changes which bad records are accepted
+    lv:tasks                       set: jobs that must survive a crash, `erase <organization> <event>` and
+                                   `replay <organization> <event>` (`projector/upkeep/jobs.py`)
+    lv:task:{<organization>}:<verb>  the projector that runs the job right now (expires)
+    lv:task:accept                 the process that changes which bad records are accepted (expires)
 
 A checkpoint writes positions and dead letters in one script, so they share a hash tag as well. On a cluster each shard
 has a copy of the control record, `lv:{<number>}:control` (and `…:rebuild:<number>`); `slot_tag` chooses the number.
@@ -30,6 +31,7 @@ has a copy of the control record, `lv:{<number>}:control` (and `…:rebuild:<num
 
 import re
 from binascii import a2b_base64, b2a_base64, crc_hqx
+from collections.abc import Iterable
 from functools import cache, lru_cache
 from itertools import count
 from uuid import UUID
@@ -52,6 +54,7 @@ OF_OTHER_LAYOUTS = (b"lv:generations", b"lv:{ledger}:positions")
 LATENCY = b"lv:latency"
 DEAD_LETTERS = b"lv:{ledger}:dead-letters"
 JOBS = b"lv:tasks"
+ACCEPT_LOCK = b"lv:task:accept"
 
 
 def short_id(uuid: str) -> bytes:
@@ -86,6 +89,12 @@ def api_key(owner: bytes, key_hash: str) -> bytes:
 
 def api_key_entity(owner: bytes, key_id: str) -> bytes:
     return owner + b"a" + short_id(key_id)
+
+
+def api_key_entities(owner: bytes, keys: Iterable[bytes]) -> list[bytes]:
+    """Returns those of these names that `api_key_entity` returns."""
+    start = owner + b"a"
+    return [key for key in keys if key.startswith(start)]
 
 
 def organization_limit(owner: bytes) -> bytes:
@@ -192,5 +201,6 @@ def target(topic: str, partition: int) -> str:
     return f"target:{topic}:{partition}"
 
 
-def job_lock(job: str) -> bytes:
-    return b"lv:task:%b" % job.encode()
+def job_lock(verb: str, organization_id: str) -> bytes:
+    """Returns the name of a job's lock. It is in the slot of the organization, but is not one of its names."""
+    return b"lv:task:%b:%b" % (organization(organization_id).removeprefix(PREFIX), verb.encode())

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from api.credentials import Credentials
-from api.errors import ErrorReply, Unavailable
+from api.errors import ErrorReply, Rebuilding, Unavailable
 from api.redis.link import Link
 from api.redis.servers import Servers
 from api.redis.serving import Serving
@@ -21,10 +21,11 @@ SCRIPT = lua_constants().encode() + resources.files("api.redis").joinpath("lua",
 _SHA = hashlib.sha1(SCRIPT, usedforsecurity=False).hexdigest().encode()
 _HEAD = struct.Struct("<HQIIIQIIIQQBB")
 _ATTEMPTS = 3
+_BEING_APPLIED = 503
 
 
 class Reply(Struct, frozen=True, gc=False):
-    """The reply of `serve.lua`, in its order. With 401 and 403 only `status` is set.
+    """The reply of `serve.lua`, in its order. With 401, 403 and 503 only `status` is set.
 
     Times are in microseconds, windows in seconds.
     """
@@ -73,7 +74,8 @@ class Store:
         """Check the key, charge both rate limits and read a document, in one atomic step.
 
         `record_id` is None if the path does not hold a UUID: the request is still charged, and the status is 400.
-        Raises Unavailable, also if the server that holds the organization is not completely filled.
+        Raises Unavailable, also if the server that holds the organization is not completely filled, or while the
+        records of a recreated organization are applied again.
         """
         link = self._servers.link(caller.organization_tag)
         generation = self._serving.known(link)
@@ -86,7 +88,10 @@ class Store:
             command = (b"EVALSHA", _SHA, len(keys), *keys, caller.organization_tag, *self._limits, *tags)
             packed, live = await self._call(link, caller.organization_tag, command)
             if live == generation:
-                return read_reply(packed)
+                reply = read_reply(packed)
+                if reply.status == _BEING_APPLIED:
+                    raise Rebuilding("the records of a recreated organization are being applied again")
+                return reply
             generation = live  # another generation was promoted a moment ago
         raise Unavailable("another generation is promoted again and again")
 

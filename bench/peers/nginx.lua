@@ -126,7 +126,8 @@ local function set_limit_headers(headers, head)
   headers['X-RateLimit-Reset'] = seconds(tonumber(head.now) + full)
 end
 
-local CODES = { [400] = 'invalid_id', [401] = 'invalid_api_key', [403] = 'api_access_disabled', [404] = 'not_found' }
+local CODES = { [400] = 'invalid_id', [401] = 'invalid_api_key', [403] = 'api_access_disabled', [404] = 'not_found',
+  [503] = 'service_unavailable' }
 
 return function(kind, body_at)
   local who, failure = caller()

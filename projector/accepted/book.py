@@ -22,7 +22,6 @@ from projector.redis.store import Store
 from schemas import names
 from schemas.settings import ProjectorSettings
 
-_LOCK = names.job_lock("accept")
 _LOCK_SECONDS = 30
 _LOCK_PAUSE_SECONDS = 0.1
 
@@ -88,11 +87,11 @@ class AcceptedBook:
             async with _at_most(_LOCK_SECONDS / 2):
                 yield
         finally:
-            await self._store.ask_one(b"DEL", _LOCK)
+            await self._store.ask_one(b"DEL", names.ACCEPT_LOCK)
 
     async def _lock(self) -> bool:
         holder = f"{gethostname()}:{getpid()}"
-        return bool(await self._store.ask_one(b"SET", _LOCK, holder, b"NX", b"EX", _LOCK_SECONDS))
+        return bool(await self._store.ask_one(b"SET", names.ACCEPT_LOCK, holder, b"NX", b"EX", _LOCK_SECONDS))
 
 
 @asynccontextmanager

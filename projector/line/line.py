@@ -16,6 +16,7 @@ from projector.errors import LineStopped, Superseded, Unavailable
 from projector.kafka.source import Source
 from projector.ledger.checkpoint import ControlChanged, Outcome, Stored, WentBack
 from projector.ledger.ledger import Ledger
+from projector.line import parking
 from projector.line.accepted import AcceptedRecords
 from projector.line.already_applied import applied_times
 from projector.line.batch import Batch
@@ -126,11 +127,13 @@ class Line:
         batch = Batch(polled, guard, times, self._accepted.find)
         applied = await self._writer.write(batch, session)
         self._reading_again = 2 * applied.stale > batch.size
-        if self._stored(await self._positions.cover(batch.steps(self._positions.offsets), batch.dead_letters)):
+        dead_letters = await parking.without_deleted(self._store, batch.dead_letters)
+        if self._stored(await self._positions.cover(batch.steps(self._positions.offsets), dead_letters)):
             self._guard = guard
             self.health.advanced()
             seconds = time.monotonic() - started
             self._metrics.batch(applied, len(batch.dead_letters), seconds, batch.freshness())
+            await parking.erase_late(self._store, dead_letters)
 
     async def _topics_recreated(self, polled: dict[Partition, list[Record]]) -> bool:
         """Start over if records come from before the position: their topic was deleted and recreated meanwhile."""

@@ -165,8 +165,5 @@ def _pairs(reply: list[Any]) -> Iterator[tuple[int, bytes]]:
 
 
 def _jobs(intent: PutOrganization, reply: int) -> list[str]:
-    if reply & ERASE_DUE:
-        return [f"erase {intent.organization_id}"]
-    if reply & REPLAY_DUE:
-        return [f"replay {intent.organization_id}"]
-    return []
+    verbs = {"erase": reply & ERASE_DUE, "replay": reply & REPLAY_DUE}
+    return [f"{verb} {intent.organization_id} {intent.head.hex()}" for verb, due in verbs.items() if due]

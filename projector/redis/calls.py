@@ -151,7 +151,8 @@ def api_key(intent: PutApiKey | DeleteApiKey, stored_hash: str, *, overwrite_equ
     if isinstance(intent, DeleteApiKey):
         return Command("delete_api_key", keys, [intent.head, stored_hash.encode()])
     entity = intent.head + intent.hash.encode()
-    return Command("put_api_key", keys, [entity, intent.record, stored_hash.encode(), b"1" if overwrite_equal else b""])
+    last = [stored_hash.encode(), b"1" if overwrite_equal else b""]
+    return Command("put_api_key", keys, [entity, intent.validity, *last])
 
 
 def leave_contact(lead: PutOrDelete, contact_id: str, generations: Generations) -> Command:
@@ -166,7 +167,7 @@ def leave_contact(lead: PutOrDelete, contact_id: str, generations: Generations) 
 def pending_leads(organization_id: str, contact_id: str, generations: Generations) -> Command:
     """Read which leads of a contact contain an old summary."""
     owner = names.organization(organization_id)
-    return Command("pending_leads", contact_keys(owner, contact_id, generations), [])
+    return Command("pending_leads", [owner, *contact_keys(owner, contact_id, generations)], [])
 
 
 def resplices(fans: Iterable[Fan], generations: Generations, *, clustered: bool) -> Iterator[Command]:
@@ -193,6 +194,7 @@ def _resplice(fans: Sequence[Fan], generations: Generations) -> Command:
     arguments = [b"%d" % len(generations)]
     for fan in fans:
         owner = names.organization(fan.organization_id)
+        keys.append(owner)
         for generation in generations:
             keys += contact_keys(owner, fan.contact_id, (generation,))
             keys += [names.document_by_short_id(LEAD, owner, generation, lead_id) for lead_id in fan.lead_ids]

@@ -1,83 +1,79 @@
 """Jobs that must survive a crash: each stays in the set `lv:tasks` until it is finished.
 
-    erase <organization>    delete every key of a deleted organization, in batches
-    replay <organization>   read the records of an organization that was recreated after a delete
+    erase <organization> <event>    delete every key and dead letter of a deleted organization, in batches
+    replay <organization> <event>   read the records of an organization that was recreated after a delete
+
+`<event>` is the head of the event that made the job due, in hex. So a later event of the organization adds another
+member, which is not removed when an earlier job is finished.
 
 Any projector may run a job, and running one twice is harmless.
 """
 
-import asyncio
 import logging
-from contextlib import suppress
-from os import getpid
-from socket import gethostname
 from typing import cast
 
-from projector.errors import Unavailable
+from projector.errors import Superseded
 from projector.ledger.writers import Writing
 from projector.redis.calls import Command
 from projector.redis.store import Store
-from projector.upkeep import reapply
+from projector.upkeep import reapply, redrive
+from projector.upkeep.lock import Lock, locked
 from schemas import names
-from schemas.layouts import HEAD
+from schemas.layouts import API_KEY_HASH, HEAD, JOB_DUE
 from schemas.resources import API_KEY, RESOURCES
 from schemas.settings import ProjectorSettings
 
-# Short and renewed, so that a projector that died, or a lock that was restored with an old state of Redis, delays a job
-# only briefly.
-_LOCK_SECONDS = 6
 _REPLAYED = (API_KEY, *RESOURCES)
 
 logger = logging.getLogger(__name__)
 
 
 async def run_all(writing: Writing, settings: ProjectorSettings) -> None:
-    """Run all jobs that no other projector is running.
-
-    Raises Superseded if this program may not write one of the generations, and Unavailable.
-    """
+    """Run all jobs that no other projector is running, and that this program may run. Raises Unavailable."""
     store = writing.store
-    jobs = sorted(member.decode() for member in await store.ask_one(b"SMEMBERS", names.JOBS))
-    for job in jobs:
-        if not await _lock(store, job):
-            continue
-        renewing = asyncio.create_task(_renew(store, job))
-        try:
-            verb, _, organization_id = job.partition(" ")
+    for (verb, organization_id), members in (await _read(store)).items():
+        async with locked(store, names.job_lock(verb, organization_id)) as lock:
+            if lock is None:
+                continue
             if verb == "erase":
-                finished = await _erase(store, organization_id)
+                finished = await _erase(store, organization_id, lock)
             else:
-                finished = await _replay(writing, settings, organization_id)
+                try:
+                    finished = await _replay(writing, settings, organization_id, lock)
+                except Superseded as error:
+                    logger.warning("a job is left to newer programs", extra={"job": members[0], "error": str(error)})
+                    continue
             if finished:
-                await _forget(store, job)
-        finally:
-            renewing.cancel()
-            await _unlock(store, job)
+                await store.ask_one(b"SREM", names.JOBS, *members)
 
 
-async def _forget(store: Store, job: str) -> None:
-    """Remove a finished job, unless it has become due again meanwhile."""
-    verb, _, organization_id = job.partition(" ")
-    await store.ask_one(b"SREM", names.JOBS, job)
-    # If an event made the job due again while it was still in the set, adding it had no effect: add it again.
-    work_due = await store.ask_one(b"GETRANGE", names.organization(organization_id), HEAD, HEAD)
-    if work_due == (b"E" if verb == "erase" else b"R"):
-        await store.add_jobs([job])
+async def _read(store: Store) -> dict[tuple[str, str], list[str]]:
+    """Returns the jobs by verb and organization, with the members of the set that name them."""
+    jobs: dict[tuple[str, str], list[str]] = {}
+    for member in sorted(member.decode() for member in await store.ask_one(b"SMEMBERS", names.JOBS)):
+        verb, organization_id, *_ = member.split(" ")
+        jobs.setdefault((verb, organization_id), []).append(member)
+    return jobs
 
 
-async def _erase(store: Store, organization_id: str) -> bool:
-    """Delete the remaining keys of a deleted organization. Returns False if the job has to be run again."""
+async def _erase(store: Store, organization_id: str, lock: Lock) -> bool:
+    """Delete the remaining keys and the dead letters of a deleted organization. Returns False if the job has to be run
+    again.
+    """
     owner = names.organization(organization_id)
-    head = await _head(store, owner)
-    if head.startswith(b"L"):
-        return True  # recreated meanwhile: a separate job replays it
-    total = 0
+    head, _ = await _head(store, owner)
+    if not _is_deleted(head):
+        return True  # recreated meanwhile: a separate job replays it; or Redis was emptied: its event is read again
+    keys = 0
+    # A pass may miss a key that was written, or moved to another shard, behind it: the last pass finds nothing.
     while erased := await _erase_once(store, owner):
-        total += erased
-        if not store.sharded:
-            break  # only on a cluster keys may move to a shard that was already scanned
-    logger.info("deleted organization erased", extra={"organization": organization_id, "keys": total})
-    return await _finish(store, owner, head)
+        keys += erased
+    async for some in redrive.of_organization(store, organization_id):
+        if (await _head(store, owner))[0] != head:
+            return False  # recreated meanwhile: its replay stores dead letters again
+        await redrive.delete(store, some)
+    logger.info("deleted organization erased", extra={"organization": organization_id, "keys": keys})
+    return await _finish(store, owner, head, lock)
 
 
 async def _erase_once(store: Store, owner: bytes) -> int:
@@ -88,50 +84,51 @@ async def _erase_once(store: Store, owner: bytes) -> int:
 
 
 async def _drop(store: Store, owner: bytes, keys: list[bytes]) -> int:
-    [dropped] = await store.run([Command("erase", [owner, *keys], [])])
+    """Delete these keys if their organization is deleted. Returns how many existed.
+
+    An API key is deleted together with the record of its hash. If only the record were left when the organization is
+    recreated, it would open to a key that was deleted meanwhile: without the API key, nothing tells which record it is.
+    """
+    records: list[bytes] = []
+    if api_keys := names.api_key_entities(owner, keys):
+        hashes = await store.ask([(b"GETRANGE", api_key, API_KEY_HASH, -1) for api_key in api_keys])
+        records = [names.api_key(owner, key_hash.decode()) for key_hash in hashes if key_hash]
+    [dropped] = await store.run([Command("erase", [owner, *keys, *records], [])])
     return max(0, int(dropped))
 
 
-async def _replay(writing: Writing, settings: ProjectorSettings, organization_id: str) -> bool:
+async def _replay(writing: Writing, settings: ProjectorSettings, organization_id: str, lock: Lock) -> bool:
     """Read the records of an organization from the beginning of the topics to their current end.
 
-    Records of equal events are written, too: an erasure that ran at the same time may have deleted a contact, and with
-    it the index entry of a lead that is still stored, or the record by which an API key is found. Returns False if the
-    job has to be run again.
+    The API serves nothing of the organization before. Records of equal events are written, too: an erasure that ran at
+    the same time may have deleted a contact, and with it the index entry of a lead that is still stored, or the record
+    by which an API key is found. Bad records become dead letters again. Returns False if the job has to be run again.
     """
     store, owner = writing.store, names.organization(organization_id)
-    head = await _head(store, owner)
-    if not head.startswith(b"L"):
-        return True  # deleted meanwhile: a separate job erases it
-    count = await reapply.in_place(writing, settings, organization_id, _REPLAYED)
+    head, due = await _head(store, owner)
+    if due != b"R":
+        return True  # deleted meanwhile: a separate job erases it; or an earlier job has replayed it already
+    count = await reapply.in_place(writing, settings, organization_id, _REPLAYED, parks=True)
     logger.info("organization replayed", extra={"organization": organization_id, "records": count})
-    return await _finish(store, owner, head)
+    return await _finish(store, owner, head, lock)
 
 
-async def _head(store: Store, owner: bytes) -> bytes:
-    return cast(bytes, await store.ask_one(b"GETRANGE", owner, 0, HEAD - 1))
+async def _head(store: Store, owner: bytes) -> tuple[bytes, bytes]:
+    """Returns the head of an organization and which job is due; both are empty if nothing is stored."""
+    value = cast(bytes, await store.ask_one(b"GETRANGE", owner, 0, JOB_DUE.stop - 1))
+    return value[:HEAD], value[JOB_DUE]
 
 
-async def _finish(store: Store, owner: bytes, head: bytes) -> bool:
-    """Mark the job of an organization as done. Returns False if the organization has changed since it began."""
-    if not head:
-        return True  # Redis was emptied: the organization's event will be read again, and will add the job again
-    [finished] = await store.run([Command("finish_work", [owner], [head])])
+def _is_deleted(head: bytes) -> bool:
+    return head.startswith((b"D", b"T"))
+
+
+async def _finish(store: Store, owner: bytes, head: bytes, lock: Lock) -> bool:
+    """Mark the job of an organization as done.
+
+    Returns False if the organization has changed since the job began, or if the lock was lost. Raises Unavailable also
+    if Redis has restarted or failed over since then: what the job wrote before may be missing.
+    """
+    command = Command("finish_work", [owner, lock.key], [head, lock.holder])
+    [finished] = await store.run([command], replication_epoch=lock.replication_epoch)
     return bool(finished)
-
-
-async def _lock(store: Store, job: str) -> bool:
-    holder = f"{gethostname()}:{getpid()}"
-    return bool(await store.ask_one(b"SET", names.job_lock(job), holder, b"NX", b"EX", _LOCK_SECONDS))
-
-
-async def _renew(store: Store, job: str) -> None:
-    """Hold the lock until this is cancelled. If it is lost nevertheless, two projectors run the job, without harm."""
-    while True:
-        await asyncio.sleep(_LOCK_SECONDS / 3)
-        with suppress(Unavailable):
-            await store.ask_one(b"EXPIRE", names.job_lock(job), _LOCK_SECONDS)
-
-
-async def _unlock(store: Store, job: str) -> None:
-    await store.ask_one(b"DEL", names.job_lock(job))

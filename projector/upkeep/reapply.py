@@ -1,12 +1,13 @@
 """Reads records of one organization or one entity from the topics again, and applies them while the lines run.
 
-Stale records change nothing, as everywhere. Bad records are skipped: the line has parked them as dead letters.
+Stale records change nothing, as everywhere. Bad records are usually skipped: the line has parked them as dead letters.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 
 from projector import mapping
 from projector.change import read
+from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord
 from projector.kafka.reader import Reader, open_reader
 from projector.ledger.writers import Writing
@@ -15,7 +16,8 @@ from projector.redis.applier import Applied, Applier
 from projector.redis.calls import Generations
 from projector.redis.fence import Fence
 from projector.redis.store import Store
-from schemas.resources import RESOURCES, Kind
+from projector.upkeep import redrive
+from schemas.resources import ORGANIZATION, RESOURCES, Kind
 from schemas.settings import ProjectorSettings
 
 _BATCH = 200
@@ -23,9 +25,16 @@ Wanted = Callable[[Record], bool]
 
 
 def of_organization(organization_id: str) -> Wanted:
-    """Selects the records of one organization."""
-    start = f"{organization_id}:".encode()
-    return lambda record: record.key is not None and record.key.startswith(start)
+    """Selects the records whose message key begins with the id of one organization, except its own records.
+
+    A key with the id in upper case is bad, but it is one of this organization as well.
+    """
+    start, length = organization_id.encode(), len(organization_id)
+
+    def is_wanted(record: Record) -> bool:
+        return record.key is not None and record.key[:length].lower() == start and record.kind is not ORGANIZATION
+
+    return is_wanted
 
 
 def of_entity(organization_id: str, entity_id: str) -> Wanted:
@@ -40,16 +49,18 @@ async def in_place(
     organization_id: str,
     kinds: Sequence[Kind] = RESOURCES,
     entity_id: str | None = None,
+    *,
+    parks: bool = False,
 ) -> int:
     """Apply the records of one organization, or of one entity, again, in every generation that is written.
 
-    Documents that already show the same event are written as well, which repairs corrupted ones. Returns how many of
-    these records the topics contain. Raises Superseded or Unavailable.
+    Documents that already show the same event are written as well, which repairs corrupted ones. With `parks`, bad
+    records become dead letters. Returns how many of these records the topics contain. Raises Superseded or Unavailable.
     """
     wanted = of_entity(organization_id, entity_id) if entity_id else of_organization(organization_id)
     async with open_reader(settings, kinds) as reader:
         ranges = await reader.range(await reader.partitions())
-        return await replay(writing, reader, ranges, wanted, overwrite_equal=True)
+        return await replay(writing, reader, ranges, wanted, overwrite_equal=True, parks=parks)
 
 
 async def replay(
@@ -59,6 +70,7 @@ async def replay(
     wanted: Wanted,
     *,
     overwrite_equal: bool = False,
+    parks: bool = False,
 ) -> int:
     """Apply the wanted records of these ranges [first, last). Returns how many there were.
 
@@ -77,6 +89,7 @@ async def replay(
                         session.generations,
                         fence=session,
                         overwrite_equal=overwrite_equal,
+                        parks=parks,
                     )
     return count
 
@@ -88,12 +101,18 @@ async def write(
     *,
     fence: Fence | None = None,
     overwrite_equal: bool = False,
+    parks: bool = False,
 ) -> Applied:
-    """Apply these records, except bad ones. The `fence` is the session of the generations. Raises Unavailable."""
-    intents = []
+    """Apply these records, except bad ones, which become dead letters with `parks`. Raises Unavailable.
+
+    The `fence` is the session of the generations.
+    """
+    intents, bad = [], []
     for record in records:
         try:
             intents.append(mapping.intent(read(record), record))
-        except BadRecord:
-            continue
+        except BadRecord as error:
+            bad.append(DeadLetter.of(record, error.reason))
+    if parks:
+        await redrive.park(store, bad)
     return await Applier(store).apply(intents, generations, fence=fence, overwrite_equal=overwrite_equal)

@@ -90,10 +90,30 @@ async def drop(store: Store, settings: ProjectorSettings, words: Sequence[str]) 
     offsets = by_partition(OffsetRange.parse(word) for word in words)
     book = AcceptedBook(settings, store)
     await book.change({at: ranges for at, ranges in offsets.items() if at in accepted}, Accepted.drop)
-    return await _delete(store, dead_letters)
+    return await delete(store, dead_letters)
 
 
-async def _delete(store: Store, dead_letters: Iterable[DeadLetter]) -> int:
+async def of_organization(store: Store, organization_id: str) -> AsyncIterator[list[DeadLetter]]:
+    """Yields the dead letters whose message key begins with this organization's id, in slices. Raises Unavailable."""
+    cursor = b"0"
+    while True:
+        cursor, found = await store.ask_one(b"HSCAN", names.DEAD_LETTERS, cursor, b"COUNT", SLICE)
+        dead_letters = [msgspec.json.decode(value, type=DeadLetter) for value in found[1::2]]
+        if some := [letter for letter in dead_letters if letter.organization_id == organization_id]:
+            yield some
+        if cursor == b"0":
+            return
+
+
+async def park(store: Store, dead_letters: Iterable[DeadLetter]) -> None:
+    """Store dead letters. The line stores its own with the checkpoint. Raises Unavailable."""
+    values = [word for letter in dead_letters for word in (letter.field, msgspec.json.encode(letter))]
+    if values:
+        await store.ask_one(b"HSET", names.DEAD_LETTERS, *values)
+
+
+async def delete(store: Store, dead_letters: Iterable[DeadLetter]) -> int:
+    """Delete these dead letters. Returns how many of them were still stored. Raises Unavailable."""
     fields = [dead_letter.field for dead_letter in dead_letters]
     if not fields:
         return 0
@@ -127,7 +147,7 @@ async def redrive(
                 if result is Redriven.STILL_BAD:
                     await replace(writing.store, [msgspec.structs.replace(dead_letter, reason=reason)])
                 else:
-                    await _delete(writing.store, [dead_letter])
+                    await delete(writing.store, [dead_letter])
                 yield dead_letter, result, reason
 
 

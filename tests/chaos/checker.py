@@ -103,7 +103,7 @@ class Checker:
         return [register for register in self._published.states if register[0] is kind]
 
     def _re_creations(self, organization: str) -> Iterator[tuple[float, float]]:
-        """From each delete of an organization until everything of it had been replayed: it is not judged then."""
+        """From each delete of one until everything of it had been replayed: only its keys are judged then."""
         states = self._published.of((resources.ORGANIZATION, organization, organization))
         for index, state in enumerate(states):
             if index and state.value is None:
@@ -123,7 +123,8 @@ class Checker:
         if answer.status in SHOWN:
             self._check_content(answer)
         if answer.status in (0, 503):
-            if not self._history.allows(answer.status, answer):
+            is_replayed = answer.status == 503 and self._is_loose(answer)
+            if not is_replayed and not self._history.allows(answer.status, answer):
                 self._wrong("unavailable", "no fault explains it", answer)
         elif answer.status not in (*SHOWN, 401, 403, 404):
             self._wrong("status", f"{answer.status} is never right here", answer)
@@ -133,6 +134,8 @@ class Checker:
                 self._wrong("emptied", f"{answer.status} while Redis was being filled again", answer)
         elif not self._is_loose(answer):
             self._check_registers(answer, floors)
+        elif answer.status != 401:  # whatever happens to its organization, a revoked key never passes
+            self._place(answer, answer.key, answer.key, lambda value: value == "active", floors)
 
     def _loss_during(self, answer: Response) -> Loss | None:
         losses = (loss for loss in self._history.losses if loss.began_at <= answer.answered_at)

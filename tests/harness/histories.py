@@ -25,7 +25,8 @@ _FIRST_VERSION = 8  # 9 to 10 is never far
 
 
 class Happening(msgspec.Struct, frozen=True):
-    """One thing that the core product does. `choice` selects the contact, the name or the hash."""
+    """One thing that the core product does. `choice` selects the contact, the name or the hash. The version grows by
+    `gap`, which also selects the state of an API key."""
 
     entity: Entity
     verb: str
@@ -61,6 +62,20 @@ class History(msgspec.Struct):
             {
                 place: list({record.key: record for record in records}.values())
                 for place, records in self.partitions.items()
+            }
+        )
+
+    def compacted_long_ago(self) -> "History":
+        """Returns the same topics when Kafka has removed the tombstones as well, as it does after a day.
+
+        Those of an entity that moved to another partition stay: without them, its former partition would bring it back.
+        """
+        last = self.compacted()
+        found = [record.key for record in last.records()]
+        return History(
+            {
+                place: [record for record in records if record.value is not None or found.count(record.key) > 1]
+                for place, records in last.partitions.items()
             }
         )
 
@@ -131,10 +146,10 @@ def _message(happening: Happening, version: int, second: int) -> Message:
     if happening.verb == "tombstone":
         return crm.tombstone(kind, entity_id, organization_id, seconds=second)
     ids = {"id": entity_id, "organization_id": organization_id, "seconds": second}
-    return _changed(kind, version, happening.choice, ids)
+    return _changed(kind, version, happening.choice, happening.gap, ids)
 
 
-def _changed(kind: resources.Kind, version: int, choice: int, ids: dict[str, Any]) -> Message:
+def _changed(kind: resources.Kind, version: int, choice: int, gap: int, ids: dict[str, Any]) -> Message:
     match kind:
         case resources.LEAD:
             contact_id = (*CONTACTS, crm.uuid(0xC3))[choice]
@@ -144,8 +159,9 @@ def _changed(kind: resources.Kind, version: int, choice: int, ids: dict[str, Any
         case resources.ORGANIZATION:
             return crm.organization(version, api_access=choice > 0, **ids)
         case _:
-            hash_ = crm.key_hash(int(ids["id"][-2:], 16) * 10 + min(choice, 1))
-            return crm.api_key(version, hash=hash_, status="revoked" if choice == 2 else "active", **ids)
+            number = (0, 1, int(ids["id"][-2:], 16))[choice]  # all API keys may have the first two hashes
+            state: Any = ({}, {"status": "revoked"}, {"expires_at": crm.at(version * 3600)})[gap - 1]
+            return crm.api_key(version, hash=crm.key_hash(number), **state, **ids)
 
 
 def traffic(seed: int, events: int, *, contacts: int = 40, leads: int = 150) -> Iterator[Message]:

@@ -50,7 +50,12 @@ class Projection:
         return stored.documents(self.client, generation)
 
     def jobs(self) -> set[str]:
+        """Returns the members of the set of jobs."""
         return {job.decode() for job in self.client.smembers(names.JOBS)}
+
+    def jobs_due(self) -> set[str]:
+        """Returns verb and organization of each job."""
+        return {job.rpartition(" ")[0] for job in self.jobs()}
 
 
 def intent_of(record: Record) -> Intent:

@@ -83,13 +83,16 @@ class Records:
     def key(self, key: str, organization_id: str, *, expires_at: int = 0) -> None:
         """Write an active key. `expires_at` is in milliseconds since 1970, 0 for never."""
         self.serve()
-        name = names.api_key(names.organization(organization_id), api_keys.key_hash(key))
-        owner = api_keys.organization_tag(organization_id).encode()
-        self.client.set(name, owner + expires_at.to_bytes(6, "little"))
+        self._key(api_keys.organization_tag(organization_id), key, expires_at, b"A", expires_at)
 
     def revoke(self, key: str) -> None:
-        parsed = api_keys.parse(key)
-        self.client.delete(names.api_key(names.tagged(parsed.organization_tag), parsed.hash))
+        self._key(api_keys.parse(key).organization_tag, key, 1, b"R", 0)
+
+    def _key(self, tag: str, key: str, opens_until: int, state: bytes, expires_at: int) -> None:
+        """Write the record of a key, with one entry."""
+        entry = names.short_id(_new_id()) + state + expires_at.to_bytes(6, "little")
+        value = tag.encode() + opens_until.to_bytes(6, "little") + entry
+        self.client.set(names.api_key(names.tagged(tag), api_keys.key_hash(key)), value)
 
     def lead(self, organization_id: str, body: object, *, generation: int = 1, state: bytes = b"L") -> str:
         """Write a lead with `body` as its JSON. Returns its id."""

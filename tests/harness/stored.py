@@ -71,6 +71,35 @@ def assert_consistent(client: redis.Redis, generation: int = 1, *, after_crash: 
     assert not expected, f"contacts without an index: {list(expected)}"
 
 
+def key_expiries(client: redis.Redis) -> dict[bytes, int]:
+    """Returns when the key of each record expires, by the name of the record: 0 for never, 1 if it is revoked.
+
+    Asserts that each record follows from its entries, and that its entries are those of the API keys with its hash.
+    """
+    expected: dict[bytes, set[bytes]] = {}
+    for name in client.scan_iter(b"lv:{*}a*", count=5000):
+        value: bytes = client.get(name)  # type: ignore[assignment]
+        if _live(value):
+            expected.setdefault(name[:-23] + b"k" + value[22:], set()).add(name[-22:])
+    found: dict[bytes, int] = {}
+    for name in client.scan_iter(b"lv:{*}k*", count=5000):
+        record: bytes = client.get(name)  # type: ignore[assignment]
+        entries = [record[at : at + 29] for at in range(28, len(record), 29)]
+        assert {entry[:22] for entry in entries} == expected.pop(name, set()), f"{name!r} has other entries"
+        assert entries == sorted(entries), f"the entries of {name!r} are in no order"
+        found[name] = int.from_bytes(record[22:28], "little")
+        assert record[:22] == name[4:26]
+        assert found[name] == _opens_until(entries)
+    assert not expected, f"API keys without an entry: {expected}"
+    return found
+
+
+def _opens_until(entries: list[bytes]) -> int:
+    if any(entry[22:23] == b"R" for entry in entries):
+        return 1
+    return min((expiry for entry in entries if (expiry := int.from_bytes(entry[23:], "little"))), default=0)
+
+
 def _first_lead(contact: bytes) -> dict[str, bytes]:
     """Returns the lead of the index that is stored in its contact's own value."""
     return {names.long_id(contact[43:65]): contact[37:43]} if _live(contact) and any(contact[37:65]) else {}

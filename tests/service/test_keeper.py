@@ -1,9 +1,9 @@
-"""What a projector does besides its lines: when the first generation is served, and which projector runs the jobs."""
+"""What a projector does besides its lines: when the first generation is served, and what a replay repairs."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from projector.ledger import copies
@@ -17,14 +17,13 @@ from schemas import names, resources
 from schemas.settings import ProjectorSettings
 from tests.harness import crm, stored
 from tests.harness.leadview import Leadview
-from tests.harness.projection import Projection, intent_of
-from tests.harness.waiting import eventually
+from tests.harness.projection import intent_of
 
 pytestmark = pytest.mark.apache
 
-JOB = f"replay {crm.ORGANIZATION}"
+JOB = f"replay {crm.ORGANIZATION} 00"
 OWNER = names.organization(crm.ORGANIZATION)
-LOCK = names.job_lock(JOB)
+LOCK = names.job_lock("replay", crm.ORGANIZATION)
 
 
 class World:
@@ -121,7 +120,7 @@ async def test_an_erasure_that_was_overtaken_leaves_nothing_wrong(world: World, 
     await apply([intent_of(crm.organization(1).record(0)), *intents], (1,))
     before = stored.values(world.redis)
     await apply([intent_of(crm.deleted(resources.ORGANIZATION, 2).record(1))], (1,))
-    assert await jobs._drop(world.store, OWNER, [dropped]) == 1
+    assert await jobs._drop(world.store, OWNER, [dropped]) > 0
     await apply([intent_of(crm.organization(3).record(2))], (1,))
     await jobs.run_all(world.writing, world.settings)
     stored.assert_consistent(world.redis)
@@ -131,17 +130,17 @@ async def test_an_erasure_that_was_overtaken_leaves_nothing_wrong(world: World, 
     stored.assert_consistent(world.redis)
 
 
-async def test_a_lock_whose_holder_is_gone_expires_soon(projection: Projection) -> None:
-    """The holder died, or the lock was restored with an old state of Redis after it had been released."""
-    assert await jobs._lock(projection.store, JOB)
-    assert 0 < projection.client.ttl(LOCK) <= 10
-
-
-async def test_a_lock_is_held_for_as_long_as_the_work_takes(projection: Projection) -> None:
-    assert await jobs._lock(projection.store, JOB)
-    renewing = asyncio.create_task(jobs._renew(projection.store, JOB))
-    projection.client.expire(LOCK, 3600)  # so that it is still there when it is renewed, however late that is
-    await eventually(lambda: 0 < projection.client.ttl(LOCK) <= 10, "it is renewed")
-    while not renewing.done():  # asyncio.wait_for, with which redis-py sends, may swallow a cancellation
-        renewing.cancel()
-        await asyncio.sleep(0)
+async def test_bad_records_of_a_recreated_organization_are_parked_again(world: World) -> None:
+    """Its dead letters were erased with it."""
+    bad = msgspec.structs.replace(crm.lead(1), value=b"{")
+    others = msgspec.structs.replace(crm.lead(1, organization_id=crm.OTHER_ORGANIZATION), value=b"{")
+    [record] = [record for record in world.leadview.publish(bad, others) if record.key == bad.key]
+    apply = Applier(world.store).apply
+    await apply([intent_of(crm.deleted(resources.ORGANIZATION, 1).record(0))], (1,))
+    await jobs.run_all(world.writing, world.settings)
+    await apply([intent_of(crm.organization(2).record(1))], (1,))
+    await jobs.run_all(world.writing, world.settings)
+    field = names.dead_letter(record.topic, record.partition, record.offset)
+    assert list(world.redis.hgetall(names.DEAD_LETTERS)) == [field.encode()]
+    assert world.redis.getrange(OWNER, 0, 0) == b"L"
+    assert world.redis.getrange(OWNER, 22, 22) == b"-"

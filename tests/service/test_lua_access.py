@@ -1,8 +1,11 @@
 """The scripts of organizations and API keys, on a real Redis, alone and in cluster mode."""
 
+from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from projector.record import Record
 from projector.redis.applier import ERASE_DUE, ORGANIZATION_DELETED, REPLAY_DUE, STALE, WRITTEN
@@ -16,6 +19,14 @@ OWNER = names.organization(crm.ORGANIZATION)
 ENTITY = names.api_key_entity(OWNER, crm.API_KEY)
 FIRST, SECOND = names.api_key(OWNER, crm.key_hash(1)), names.api_key(OWNER, crm.key_hash(2))
 ERASE, REPLAY = f"erase {crm.ORGANIZATION}", f"replay {crm.ORGANIZATION}"
+
+
+LOCK = names.job_lock("replay", crm.ORGANIZATION)
+
+
+def finish(head: bytes) -> Command:
+    """End a job that began when the organization had this head."""
+    return Command("finish_work", [OWNER, LOCK], [head, b"ours"])
 
 
 def organization(version: int, offset: int, **fields: Any) -> Record:
@@ -38,9 +49,23 @@ def key_deleted(version: int, offset: int) -> Record:
     return crm.deleted(resources.API_KEY, version).record(offset)
 
 
-def key_gone(offset: int) -> Record:
-    return crm.tombstone(resources.API_KEY).record(offset)
+def key_gone(offset: int, key_id: str = crm.API_KEY) -> Record:
+    return crm.tombstone(resources.API_KEY, key_id).record(offset)
 
+
+KEY_EVENTS = st.one_of(
+    st.builds(
+        lambda id_, number, state: lambda version, offset: key(version, offset, number, id=id_, **state),
+        st.sampled_from((crm.API_KEY, crm.uuid(0xF2), crm.uuid(0xF3))),
+        st.integers(1, 2),
+        st.sampled_from(({}, {"status": "revoked"}, {"expires_at": crm.at(60)}, {"expires_at": crm.at(90)})),
+    ),
+    st.builds(
+        lambda id_: lambda version, offset: crm.deleted(resources.API_KEY, version, id_).record(offset),
+        st.sampled_from((crm.API_KEY, crm.uuid(0xF2))),
+    ),
+)
+"""Changes of three API keys of an organization, which may have the same hash."""
 
 ORGANIZATIONS = [
     pytest.param([organization(1, 0)], [WRITTEN], b"L-1", id="created"),
@@ -102,7 +127,7 @@ async def test_a_deleted_organization_leaves_its_marker_alone(projection: Projec
     projection.client.set(names.key_limit(OWNER, crm.key_hash(1)), "1")
     applied = await projection.apply(organization_deleted(2, 1))
     assert applied.written == 1
-    assert projection.jobs() == {ERASE}
+    assert projection.jobs_due() == {ERASE}
     await jobs.run_all(projection.writing, projection.settings)
     assert projection.jobs() == set()
     assert list(projection.client.scan_iter(names.of_organization(OWNER))) == []
@@ -117,9 +142,13 @@ async def test_a_deleted_organization_leaves_its_marker_alone(projection: Projec
         pytest.param(crm.lead(9).record(9), id="a lead"),
         pytest.param(crm.contact(9).record(9), id="a contact"),
         pytest.param(crm.api_key(9).record(9), id="an API key"),
+        pytest.param(crm.api_key(9, status="revoked").record(9), id="a revoked API key"),
         pytest.param(crm.deleted(resources.LEAD, 9).record(9), id="a deleted lead"),
         pytest.param(crm.deleted(resources.CONTACT, 9).record(9), id="a deleted contact"),
         pytest.param(crm.deleted(resources.API_KEY, 9).record(9), id="a deleted API key"),
+        pytest.param(crm.tombstone(resources.LEAD).record(9), id="the tombstone of a lead"),
+        pytest.param(crm.tombstone(resources.CONTACT).record(9), id="the tombstone of a contact"),
+        pytest.param(crm.tombstone(resources.API_KEY).record(9), id="the tombstone of an API key"),
     ],
 )
 async def test_what_comes_after_an_organization_was_deleted_is_ignored(projection: Projection, late: Record) -> None:
@@ -128,6 +157,73 @@ async def test_what_comes_after_an_organization_was_deleted_is_ignored(projectio
     assert await projection.call(late) in (ORGANIZATION_DELETED, [b"%d" % ORGANIZATION_DELETED])
     assert (await projection.apply(late)).dropped == 1
     assert list(projection.client.scan_iter(names.of_organization(OWNER))) == []
+
+
+FULL = [
+    organization(1, 0),
+    key(1, 0),
+    crm.contact(1).record(0),
+    crm.lead(1).record(0),
+    crm.lead(1, id=crm.OTHER_LEAD).record(1),
+]
+"""An organization with an entity of each kind."""
+KEPT = [
+    pytest.param(key(2, 1, status="revoked"), {"a key": 1}, id="a key is revoked"),
+    pytest.param(key(2, 1, 2, status="revoked"), {"a key": None}, id="a key is revoked, with another hash"),
+    pytest.param(key_deleted(2, 1), {"a key": None}, id="a key is deleted"),
+    pytest.param(key_gone(1), {"a key": None}, id="a key has a tombstone"),
+    pytest.param(crm.deleted(resources.LEAD, 2).record(2), {"a lead": None}, id="a lead is deleted"),
+    pytest.param(crm.tombstone(resources.LEAD).record(2), {"a lead": None}, id="a lead has a tombstone"),
+    pytest.param(crm.deleted(resources.CONTACT, 2).record(2), {"a contact": None}, id="a contact is deleted"),
+    pytest.param(crm.tombstone(resources.CONTACT).record(2), {"a contact": None}, id="a contact has a tombstone"),
+    pytest.param(key(2, 1, expires_at=crm.at(60)), {}, id="another expiry of a key is not kept"),
+    pytest.param(key(2, 1, 2), {}, id="another hash of a key is not kept"),
+    pytest.param(crm.lead(2, stage="STALE").record(2), {}, id="a change of a lead is not kept"),
+    pytest.param(crm.contact(2, first_name="Grace").record(2), {}, id="a change of a contact is not kept"),
+]
+
+
+@pytest.mark.parametrize(("late", "changed"), KEPT)
+async def test_what_is_taken_away_while_an_organization_is_deleted_is_kept(
+    projection: Projection, late: Record, changed: dict[str, int | None]
+) -> None:
+    """The organization is created again before its erasure has reached anything."""
+
+    def held() -> dict[str, object]:
+        documents, record = projection.documents(), projection.client.get(FIRST)
+        return {
+            "a key": record and int.from_bytes(record[22:28], "little"),
+            "a lead": documents.get((resources.LEAD, crm.ORGANIZATION, crm.LEAD)),
+            "a contact": documents.get((resources.CONTACT, crm.ORGANIZATION, crm.CONTACT)),
+        }
+
+    await projection.apply(*FULL)
+    before = held()
+    await projection.apply(organization_deleted(2, 1))
+    await projection.apply(late)
+    await projection.apply(organization(3, 2))
+    assert held() == before | changed
+
+
+@pytest.mark.parametrize("late", [row.values[0] for row in KEPT], ids=[row.id for row in KEPT])
+async def test_what_is_kept_for_a_deleted_organization_adds_no_key(projection: Projection, late: Record) -> None:
+    await projection.apply(*FULL)
+    await projection.apply(organization_deleted(2, 1))
+    before = set(projection.client.scan_iter(b"lv:*"))
+    await projection.apply(late)
+    assert set(projection.client.scan_iter(b"lv:*")) <= before
+    await jobs.run_all(projection.writing, projection.settings)
+    assert list(projection.client.scan_iter(names.of_organization(OWNER))) == []
+
+
+async def test_the_record_of_a_key_never_outlives_the_key(projection: Projection) -> None:
+    """The erasure reaches the key, the key is deleted, and the organization is created again before it has ended."""
+    await projection.apply(organization(1, 0), key(1, 0))
+    await projection.apply(organization_deleted(2, 1))
+    await jobs._drop(projection.store, OWNER, [ENTITY])
+    await projection.apply(key_gone(1))
+    await projection.apply(organization(3, 2))
+    assert not projection.client.exists(FIRST)
 
 
 async def test_erasing_stops_if_the_organization_is_recreated(projection: Projection) -> None:
@@ -141,8 +237,8 @@ async def test_erasing_stops_if_the_organization_is_recreated(projection: Projec
 async def test_an_erasure_that_comes_too_late_finishes_no_replay(projection: Projection) -> None:
     """Deleted and created again before anything was done: the erasure has nothing to do, the replay is still due."""
     await projection.apply(organization_deleted(1, 0), organization(2, 1))
-    assert projection.jobs() == {ERASE, REPLAY}
-    projection.client.srem(names.JOBS, REPLAY)
+    assert projection.jobs_due() == {ERASE, REPLAY}
+    projection.client.srem(names.JOBS, *(job for job in projection.jobs() if job.startswith(REPLAY)))
     await jobs.run_all(projection.writing, projection.settings)
     assert projection.jobs() == set()
     assert await projection.call(organization(2, 1)) == STALE + REPLAY_DUE
@@ -152,12 +248,28 @@ async def test_work_is_finished_only_under_the_event_that_it_was_begun_for(proje
     await projection.apply(organization_deleted(1, 0))
     begun_under = projection.client.getrange(OWNER, 0, 21)
     await projection.apply(organization(2, 1), organization_deleted(3, 2))
-    finish = Command("finish_work", [OWNER], [begun_under])
-    assert await projection.store.run([finish]) == [0]
+    projection.client.set(LOCK, "ours")
+    assert await projection.store.run([finish(begun_under)]) == [0]
     assert await projection.call(organization_deleted(3, 2)) == STALE + ERASE_DUE
-    finish = Command("finish_work", [OWNER], [projection.client.getrange(OWNER, 0, 21)])
-    assert await projection.store.run([finish]) == [1]
+    assert await projection.store.run([finish(projection.client.getrange(OWNER, 0, 21))]) == [1]
     assert await projection.call(organization_deleted(3, 2)) == STALE
+
+
+@pytest.mark.parametrize(
+    "holder", [pytest.param(None, id="expired, or Redis was emptied"), pytest.param("theirs", id="taken")]
+)
+async def test_work_is_finished_only_by_the_holder_of_its_lock(projection: Projection, holder: str | None) -> None:
+    """Otherwise a projector that was suspended could finish a job whose writes were lost meanwhile."""
+    await projection.apply(organization_deleted(1, 0), organization(2, 1))
+    if holder:
+        projection.client.set(LOCK, holder)
+    assert await projection.store.run([finish(projection.client.getrange(OWNER, 0, 21))]) == [0]
+    assert await projection.call(organization(2, 1)) == STALE + REPLAY_DUE
+
+
+def open_keys(projection: Projection) -> set[bytes]:
+    """The records of the keys that are not revoked."""
+    return {name for name, expiry in stored.key_expiries(projection.client).items() if expiry != 1}
 
 
 KEYS: list[Any] = [
@@ -190,7 +302,7 @@ async def test_api_keys(
     for batch in [records] if batched else [[record] for record in records]:
         applied = await projection.apply(*batch)
         written, stale = written + applied.written, stale + applied.stale
-    assert set(projection.client.scan_iter(OWNER + b"k*")) == active
+    assert open_keys(projection) == active
     if not batched:  # in a batch, an event whose hash was not known yet may be overtaken by a newer one
         assert (written, stale) == counts
 
@@ -199,7 +311,66 @@ async def test_what_the_api_finds_under_the_hash_of_a_key(projection: Projection
     await projection.apply(key(1, 0, expires_at=crm.at(60)))
     value = projection.client.get(FIRST)
     assert value[:22].decode() == api_keys.organization_tag(crm.ORGANIZATION)
-    assert int.from_bytes(value[22:], "little") == crm.at_ms(60)
+    assert int.from_bytes(value[22:28], "little") == crm.at_ms(60)
+    assert value[28:] == names.short_id(crm.API_KEY) + b"A" + value[22:28]
+
+
+ANOTHER, THIRD = crm.uuid(0xF2), crm.uuid(0xF3)
+SHARED = [
+    pytest.param([key(1, 0), key(1, 0, id=ANOTHER)], 0, id="both are active"),
+    pytest.param([key(1, 0), key(1, 0, id=ANOTHER, status="revoked")], 1, id="one is revoked"),
+    pytest.param(
+        [key(1, 0), key(1, 0, id=ANOTHER, status="revoked"), key(2, 1, id=ANOTHER)], 0, id="one was revoked before"
+    ),
+    pytest.param([key(1, 0), key(1, 0, id=ANOTHER, expires_at=crm.at(60))], crm.at_ms(60), id="one expires"),
+    pytest.param(
+        [key(1, 0, expires_at=crm.at(90)), key(1, 0, id=ANOTHER, expires_at=crm.at(60))],
+        crm.at_ms(60),
+        id="the earlier one counts",
+    ),
+    pytest.param(
+        [key(1, 0, status="revoked"), key(1, 0, id=ANOTHER, expires_at=crm.at(60)), key(1, 0, id=THIRD)],
+        1,
+        id="a revoked one counts before all",
+    ),
+    pytest.param(
+        [key(1, 0), key(1, 0, id=ANOTHER, status="revoked"), key_gone(1, ANOTHER)], 0, id="the revoked is deleted"
+    ),
+    pytest.param(
+        [key(1, 0, status="revoked"), key(1, 0, id=ANOTHER), key_gone(1, ANOTHER)], 1, id="the active is deleted"
+    ),
+    pytest.param([key(1, 0), key(1, 0, id=ANOTHER), key_gone(1), key_gone(1, ANOTHER)], None, id="both are deleted"),
+    pytest.param(
+        [key(1, 0), key(1, 0, id=ANOTHER, status="revoked"), key(2, 1, 2, id=ANOTHER)],
+        0,
+        id="the revoked changes its hash",
+    ),
+]
+
+
+@pytest.mark.parametrize(("records", "expiry"), SHARED)
+@pytest.mark.parametrize("turned", [pytest.param(False, id="in order"), pytest.param(True, id="the other key first")])
+async def test_api_keys_with_one_hash(
+    projection: Projection, records: list[Record], expiry: int | None, turned: bool
+) -> None:
+    for record in sorted(records, key=lambda record: (record.key != records[0].key) != turned):
+        await projection.apply(record)
+    assert stored.key_expiries(projection.client).get(FIRST) == expiry
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(events=st.lists(KEY_EVENTS, max_size=12), seed=st.integers(0, 2**32))
+async def test_records_of_keys_depend_on_no_order(projection: Projection, events: list[Any], seed: int) -> None:
+    records = [event(version, version) for version, event in enumerate(events, start=1)]
+    left = []
+    for _ in range(2):
+        projection.client.flushdb()
+        for record in records:
+            await projection.apply(record)
+        stored.key_expiries(projection.client)
+        left.append({name: projection.client.get(name) for name in projection.client.scan_iter(OWNER + b"[ak]*")})
+        Random(seed).shuffle(records)
+    assert left[0] == left[1]
 
 
 @pytest.mark.parametrize(
@@ -220,7 +391,7 @@ async def test_an_unknown_stored_hash_takes_two_calls(projection: Projection, re
 async def test_two_keys_of_an_organization_do_not_touch_each_other(projection: Projection) -> None:
     other = crm.api_key(1, id=crm.uuid(0xF2), hash=crm.key_hash(2)).record()
     await projection.apply(key(1, 0), other, key_deleted(2, 1))
-    assert set(projection.client.scan_iter(OWNER + b"k*")) == {SECOND}
+    assert open_keys(projection) == {SECOND}
 
 
 def _documents(number: int) -> list[Record]:

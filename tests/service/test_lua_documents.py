@@ -10,6 +10,7 @@ from projector.record import Record
 from projector.redis import calls
 from projector.redis.applier import Applied
 from projector.reference import documents_of
+from projector.upkeep import jobs
 from schemas import names, resources
 from schemas.layouts import FIRST_LEAD, read_head
 from tests.harness import crm, stored
@@ -454,6 +455,64 @@ async def test_the_same_event_repairs_a_damaged_document_if_it_overwrites(
     assert _dump(projection) != stands
     assert (await projection.applier.apply([intent], (1,), overwrite_equal=True)).written == 1
     assert _dump(projection) == stands
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        pytest.param([lead(5, 10), lead_gone(12), lead(5, 13)], id="a tombstone, then the same version again"),
+        pytest.param([contact(5, 10), contact_gone(12), contact(5, 13)], id="the same for a contact"),
+        pytest.param([lead(5, 10), lead_deleted(6, 11), lead(6, 12)], id="a delete, then an event of its version"),
+        pytest.param([lead(5, 10), lead_deleted(5, 11)], id="a delete of the version that is stored"),
+        pytest.param([lead(5, 10), lead(5, 13)], id="the same event twice"),
+        pytest.param([lead(5, 10), lead_gone(12)], id="a tombstone"),
+        pytest.param([lead(5, 10), lead_deleted(6, 11)], id="a delete"),
+    ],
+)
+async def test_a_repair_in_place_keeps_every_state(projection: Projection, records: list[Record]) -> None:
+    """The records are read again as `rebuild --organization` does, which also writes what is not newer."""
+    await projection.apply(contact(1, 0), *records)
+    before = stored.documents(projection.client)
+    assert before == documents_of([contact(1, 0), *records])
+    await projection.applier.apply([intent_of(record) for record in records], (1,), overwrite_equal=True)
+    assert stored.documents(projection.client) == before
+    stored.assert_consistent(projection.client)
+
+
+async def test_a_fan_out_writes_nothing_for_a_deleted_organization(projection: Projection) -> None:
+    """The erasure has passed the contact and the index of its leads when the fan-out continues with a lead."""
+    await projection.apply(crm.organization(1).record(0), contact(1, 0), *MANY)
+    pending = (await projection.call(contact(2, 1, "Grace")))[2::2]
+    await projection.apply(crm.deleted(resources.ORGANIZATION, 2).record(1))
+    passed = [
+        names.document(resources.CONTACT, OWNER, 1, crm.CONTACT),
+        names.contact_leads(OWNER, 1, crm.CONTACT),
+    ]
+    not_passed = [key for key in projection.client.scan_iter(names.of_organization(OWNER)) if key not in passed]
+    await jobs._drop(projection.store, OWNER, passed)
+    assert await projection.store.run(resplices(*pending)) == [0]
+    await jobs._drop(projection.store, OWNER, not_passed)
+    assert list(projection.client.scan_iter(names.of_organization(OWNER))) == []
+
+
+async def test_a_fan_out_of_a_deleted_organization_ends(projection: Projection) -> None:
+    """It does not ask for leads that it never writes."""
+    await projection.apply(crm.organization(1).record(0), contact(1, 0))
+    await projection.apply(*(lead(1, n, id=crm.uuid(1000 + n)) for n in range(110)))
+    await projection.call(contact(2, 1, "Grace"))
+    await projection.apply(crm.deleted(resources.ORGANIZATION, 2).record(1))
+    ask = calls.pending_leads(crm.ORGANIZATION, crm.CONTACT, (1,))
+    assert await projection.store.run([ask]) == [[]]
+
+
+async def test_a_lead_that_leaves_a_contact_leaves_nothing_after_the_erasure(projection: Projection) -> None:
+    leads = [lead(1, n, id=crm.uuid(1000 + n)) for n in range(2)]
+    await projection.apply(crm.organization(1).record(0), contact(1, 0), *leads)
+    leave = calls.leave_contact(intent_of(leads[0]), crm.CONTACT, (1,))  # type: ignore[arg-type]
+    await projection.apply(crm.deleted(resources.ORGANIZATION, 2).record(1))
+    await jobs.run_all(projection.writing, projection.settings)
+    await projection.store.run([leave])
+    assert list(projection.client.scan_iter(names.of_organization(OWNER))) == []
 
 
 async def test_numbers_and_empty_arrays_survive_a_splice(projection: Projection) -> None:

@@ -100,7 +100,9 @@ RIGHT = [
         together(
             access((5, None), (6, "on"), of=OWNER),
             caught_up(7, 7.5),
-            with_answers(answer(200, 4.5, "v4"), answer(401, 5.5), answer(404, 7), answer(200, 7.2, "v1")),
+            with_answers(
+                answer(200, 4.5, "v4"), answer(401, 5.5), answer(503, 6.5), answer(404, 7), answer(200, 7.2, "v1")
+            ),
         ),
         id="an organization created again is replayed",
     ),
@@ -138,6 +140,21 @@ WRONG = [
         id="served after it was revoked",
     ),
     pytest.param(together(access((5, "revoked")), with_answers(answer(200, 6.2, "v4"))), "late", id="revoked too late"),
+    pytest.param(
+        together(
+            access((5, None), (7, "on"), of=OWNER),
+            access((5.5, "revoked")),
+            caught_up(6, 6.5),
+            with_answers(answer(200, 7.5, "v4")),
+        ),
+        "access",
+        id="revoked while its organization was deleted",
+    ),
+    pytest.param(
+        together(access((5, None), (6, "on"), of=OWNER), caught_up(7, 7.5), with_answers(answer(503, 8))),
+        "unavailable",
+        id="503 after an organization was replayed",
+    ),
     pytest.param(
         together(access((5, "off"), of=OWNER), with_answers(answer(200, 6.2, "v4"))), "late", id="off too late"
     ),

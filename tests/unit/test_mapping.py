@@ -279,24 +279,21 @@ def test_access_of_an_organization(fields: dict[str, Any], access: list[int]) ->
 
 
 @pytest.mark.parametrize(
-    ("fields", "expiry"),
+    ("fields", "state", "expiry"),
     [
-        pytest.param({}, 0, id="never expires"),
-        pytest.param({"expires_at": None}, 0, id="an expiry of null"),
-        pytest.param({"expires_at": crm.at(60)}, crm.at_ms(60), id="expires"),
-        pytest.param({"expires_at": "1960-01-01T00:00:00Z"}, 1, id="expired before 1970"),
-        pytest.param({"status": "revoked"}, None, id="revoked: no record"),
+        pytest.param({}, b"A", 0, id="never expires"),
+        pytest.param({"expires_at": None}, b"A", 0, id="an expiry of null"),
+        pytest.param({"expires_at": crm.at(60)}, b"A", crm.at_ms(60), id="expires"),
+        pytest.param({"expires_at": "1960-01-01T00:00:00Z"}, b"A", 1, id="expired before 1970"),
+        pytest.param({"status": "revoked"}, b"R", 0, id="revoked"),
+        pytest.param({"status": "revoked", "expires_at": crm.at(60)}, b"R", crm.at_ms(60), id="revoked, and expires"),
     ],
 )
-def test_record_of_an_api_key(fields: dict[str, Any], expiry: int | None) -> None:
+def test_validity_of_an_api_key(fields: dict[str, Any], state: bytes, expiry: int) -> None:
     intent = intent_of(crm.api_key(hash=crm.key_hash(1).upper(), **fields))
     assert isinstance(intent, PutApiKey)
     assert intent.hash == crm.key_hash(1)
-    if expiry is None:
-        assert intent.record == b""
-    else:
-        assert len(intent.record) == 28
-        assert int.from_bytes(intent.record[22:], "little") == expiry
+    assert intent.validity == state + expiry.to_bytes(6, "little")
 
 
 @pytest.mark.parametrize(

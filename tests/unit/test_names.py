@@ -34,7 +34,7 @@ OWNER = names.organization(ORGANIZATION)
         pytest.param(names.JOBS, b"lv:tasks", id="jobs"),
         pytest.param(names.LATENCY, b"lv:latency", id="latency"),
         pytest.param(names.rebuild(2), b"lv:{ledger}:rebuild:2", id="ledger of a rebuild"),
-        pytest.param(names.job_lock("erase x"), b"lv:task:erase x", id="lock of a job"),
+        pytest.param(names.job_lock("erase", ORGANIZATION), b"lv:task:" + TAG[3:] + b":erase", id="lock of a job"),
     ],
 )
 def test_name(name: bytes, expected: bytes) -> None:

@@ -98,6 +98,40 @@ def test_a_deleted_organization_has_no_documents(organizations: list[crm.Message
     assert documents_of([crm.lead().record(), *records, crm.contact().record()]).keys() == expected
 
 
+KEY_1, KEY_2 = crm.API_KEY, crm.uuid(0xF2)
+FIRST, SECOND = crm.key_hash(1), crm.key_hash(2)
+
+
+@pytest.mark.parametrize(
+    ("messages", "expected"),
+    [
+        pytest.param([crm.api_key(hash=FIRST)], {FIRST: 0}, id="never expires"),
+        pytest.param([crm.api_key(hash=FIRST, expires_at=crm.at(60))], {FIRST: crm.at_ms(60)}, id="expires"),
+        pytest.param([crm.api_key(hash=FIRST, status="revoked")], {FIRST: 1}, id="revoked"),
+        pytest.param([crm.api_key(1, hash=FIRST), crm.api_key(2, hash=SECOND)], {SECOND: 0}, id="another hash"),
+        pytest.param([crm.api_key(1, hash=FIRST), crm.deleted(resources.API_KEY, 2)], {}, id="deleted"),
+        pytest.param(
+            [crm.api_key(id=KEY_1, hash=FIRST), crm.api_key(id=KEY_2, hash=FIRST, expires_at=crm.at(60))],
+            {FIRST: crm.at_ms(60)},
+            id="two with one hash: the earlier expiry",
+        ),
+        pytest.param(
+            [crm.api_key(id=KEY_1, hash=FIRST, status="revoked"), crm.api_key(id=KEY_2, hash=FIRST)],
+            {FIRST: 1},
+            id="two with one hash: a revoked one decides",
+        ),
+        pytest.param(
+            [crm.api_key(hash=FIRST), crm.deleted(resources.ORGANIZATION, 1)], {}, id="of a deleted organization"
+        ),
+    ],
+)
+def test_when_each_key_expires(messages: list[crm.Message], expected: dict[str, int]) -> None:
+    reference = Reference()
+    for offset, message in enumerate(messages):
+        reference.add(message.record(offset))
+    assert reference.key_expiries() == {(crm.ORGANIZATION, key_hash): expiry for key_hash, expiry in expected.items()}
+
+
 def test_bad_records_change_nothing() -> None:
     bad = [
         crm.lead(2, stage="WRONG").record(1),

@@ -1,5 +1,6 @@
 """When a document shows a record already, so that the record need not be decoded again."""
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -29,6 +30,9 @@ def head_of(record: Record) -> bytes:
         pytest.param(crm.binary(crm.lead(7, seconds=5)).record(3, partition=2), LEAD, id="a lead, in binary mode"),
         pytest.param(DELETED, DELETED, id="a deleted lead"),
         pytest.param(GONE, GONE, id="a tombstone"),
+        pytest.param(
+            replace(LEAD, value=msgspec.json.format(LEAD.value or b"")), LEAD, id="a lead, with spaces in its JSON"
+        ),
     ],
 )
 def test_a_record_is_shown(record: Record, stored: Record) -> None:
@@ -44,7 +48,17 @@ def test_a_record_is_shown(record: Record, stored: Record) -> None:
         pytest.param(crm.lead(70).record(3, 2), crm.lead(7).record(3, 2), id="a version that begins alike"),
         pytest.param(GONE, LEAD, id="the topic was recreated: now a tombstone"),
         pytest.param(LEAD, GONE, id="the topic was recreated: a tombstone then"),
-        pytest.param(replace(LEAD, value=b'{"version": 7}'), LEAD, id="written in another way: read once more"),
+        pytest.param(
+            crm.lead(8, attribution={"version": 7}).record(3, 2),
+            LEAD,
+            id="the topic was recreated: the version stands in the attribution",
+        ),
+        pytest.param(
+            crm.binary(crm.lead(8, attribution={"version": 7})).record(3, 2), LEAD, id="the same, in binary mode"
+        ),
+        pytest.param(replace(LEAD, value=b'{"version":7}'), LEAD, id="the version stands outside of the data"),
+        pytest.param(replace(LEAD, value=b'{"data":{"version":"7"}}'), LEAD, id="the version is a text"),
+        pytest.param(replace(LEAD, value=b'{"data":' + b"[" * 100_000), LEAD, id="nested deeply"),
         pytest.param(replace(LEAD, value=b"\xff"), LEAD, id="the topic was recreated: bad now"),
     ],
 )

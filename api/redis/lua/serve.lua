@@ -1,12 +1,14 @@
 -- Serves one request in one round trip: key, access, both rate limits, ETag and document (contract section 1, rows 5
 -- to 10). schemas/layouts.py describes the layout of the values. The rate limits use GCRA: the stored value of a bucket
 -- is the time at which it will be full again.
--- KEYS  1 active key  2 organization  3 key's limit  4 organization's limit  [5 document; absent if the id is invalid]
+-- KEYS  1 record of the key  2 organization  3 key's limit  4 organization's limit  [5 document; absent if the id is
+--       invalid]
 -- ARGV  1 organization's tag  2, 3 key quota and window (seconds)  4, 5 organization quota and window; each pair is the
 --       default if the organization does not set that limit; then the ETags of the request (12 bytes each), or `*`
--- Returns 401, 403, or a string: status, now, key quota, window, remaining, full in, organization quota, window,
---         remaining, full in, wait, violated, charged (`<I2I8I4I4I4I8I4I4I4I8I8BB`), then the value: the whole value
---         for 200, its first 34 bytes for 304, otherwise nothing. Times are in microseconds, windows in seconds.
+-- Returns 401, 403, 503 (the organization was recreated, and its records have not all been applied again), or a string:
+--         status, now, key quota, window, remaining, full in, organization quota, window, remaining, full in, wait,
+--         violated, charged (`<I2I8I4I4I4I8I4I4I4I8I8BB`), then the value: the whole value for 200, its first 34 bytes
+--         for 304, otherwise nothing. Times are in microseconds, windows in seconds.
 --         "full in" is the time until the bucket is full again, "wait" the time until the request would be allowed.
 --         violated: 1 key, 2 organization, 3 both. charged: 0 if the charge could not be written; the caller then applies
 --         its local limiter. 400 means that KEYS has no document. The reply is one string because in Redis 6 a
@@ -15,15 +17,17 @@
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 
+local organization = redis.call('GET', KEYS[2]) or ''
+local is_live = string.sub(organization, 1, 1) == 'L'
+-- Until its records have been applied again, any key and any document may be one from before the organization's delete.
+if is_live and string.sub(organization, JOB_DUE, JOB_DUE_END) == 'R' then return 503 end
+
 local key = redis.call('GET', KEYS[1])
 if not key or string.sub(key, KEY_ORGANIZATION, KEY_ORGANIZATION_END) ~= ARGV[1] then return 401 end
 local expiry = struct.unpack('<I6', key, KEY_EXPIRY)
 if expiry > 0 and expiry * 1000 <= now then return 401 end
 
-local organization = redis.call('GET', KEYS[2])
-if not organization or string.sub(organization, 1, 1) ~= 'L' or string.sub(organization, ACCESS, ACCESS_END) ~= '1' then
-  return 403
-end
+if not is_live or string.sub(organization, ACCESS, ACCESS_END) ~= '1' then return 403 end
 local key_quota, key_window, quota, window = struct.unpack('<I4I4I4I4', organization, LIMITS)
 if key_quota == 0 then key_quota, key_window = tonumber(ARGV[2]), tonumber(ARGV[3]) end
 if quota == 0 then quota, window = tonumber(ARGV[4]), tonumber(ARGV[5]) end

@@ -7,22 +7,25 @@ local NO_CONTACT = string.rep('\0', HASH_BYTES)
 local NO_LEAD = string.rep('\0', FIRST_LEAD_END - FIRST_LEAD + 1)
 local NO_HEAD = string.rep('\0', HEAD)
 
+local REVOKED = 82 -- 'R', the state in the entry of an API key
+
 local function is_live(value) return string.byte(value, 1) == 76 end -- 'L'
 
 -- Returns whether the event of `head` may replace what is stored. The higher version wins. A tombstone has no version
 -- (0), so it must come after the stored event: at a higher offset, or at a later time if the two came from different
 -- partitions (after partitions were added). An event that replaces a tombstone must come after it as well.
--- With `overwrite_equal` ('1'), the same event counts as newer, to repair a document in place.
+-- With `overwrite_equal` ('1'), an event with the stored version counts as newer if it leaves the entity in the stored
+-- state (live, or deleted by an event), to repair a value in place. A tombstone has no version, so none repairs it.
 local function is_newer(stored, head, overwrite_equal)
   if #stored < HEAD then return true end -- nothing is stored, or a value that Leadview did not write
   local state, version, offset, partition, time = struct.unpack(HEAD_FORMAT, stored)
-  local _, new_version, new_offset, new_partition, new_time = struct.unpack(HEAD_FORMAT, head)
+  local new_state, new_version, new_offset, new_partition, new_time = struct.unpack(HEAD_FORMAT, head)
   if new_version == 0 or state == 'T' then
     local after
     if new_partition == partition then after = new_offset > offset else after = new_time > time end
     if not after or new_version == 0 then return after end
   end
-  return new_version > version or (overwrite_equal == '1' and new_version == version)
+  return new_version > version or (overwrite_equal == '1' and new_version == version and new_state == state)
 end
 
 -- Returns the marker that replaces a deleted entity. A tombstone keeps the stored version.
@@ -34,6 +37,51 @@ end
 local function organization_is_deleted(name)
   local value = redis.call('GET', name) -- the value is short, and GET is faster than GETRANGE
   return value and not is_live(value)
+end
+
+-- Returns whether an entry in the record of a key comes before another one. It compares bytes, because `<` follows the
+-- locale of the server.
+local function is_entry_before(entry, other)
+  for at = KEY_ENTRY_ID, KEY_ENTRY_ID_END do
+    local byte, other_byte = string.byte(entry, at), string.byte(other, at)
+    if byte ~= other_byte then return byte < other_byte end
+  end
+  return false
+end
+
+-- Returns when a key with these entries expires: 1, which is past, if any of them is revoked; otherwise the earliest
+-- expiry; 0 if none of them expires.
+local function expiry_of(entries)
+  local earliest = 0
+  for _, entry in ipairs(entries) do
+    local expiry = struct.unpack('<I6', entry, KEY_ENTRY_EXPIRY)
+    if string.byte(entry, KEY_ENTRY_STATE) == REVOKED then expiry = 1 end
+    if expiry > 0 and (earliest == 0 or expiry < earliest) then earliest = expiry end
+  end
+  return earliest
+end
+
+-- Puts the entry of an API key into the record of a hash, in place of its former one, or removes it (if `validity` is
+-- ''). A record without entries is deleted. With `only_replace`, no entry is added where there was none.
+local function change_key_record(name, organization, api_key, validity, only_replace)
+  local record, id, entries = redis.call('GET', name) or '', string.sub(api_key, -SHORT_ID), {}
+  local add = validity ~= '' and not only_replace
+  for at = KEY_ENTRIES + 1, #record, KEY_ENTRY do
+    local entry = string.sub(record, at, at + KEY_ENTRY - 1)
+    if string.sub(entry, KEY_ENTRY_ID, KEY_ENTRY_ID_END) ~= id then
+      entries[#entries + 1] = entry
+    else
+      add = validity ~= ''
+    end
+  end
+  if add then entries[#entries + 1] = id .. validity end
+  if #entries == 0 then
+    redis.call('DEL', name)
+    return
+  end
+  table.sort(entries, is_entry_before)
+  local tag = string.match(organization, '{(.*)}')
+  redis.call('SET', name, tag .. struct.pack('<I6', expiry_of(entries)) .. table.concat(entries))
 end
 
 -- Returns the summary of a contact (JSON) and the hash of the summary, from the contact's value; 'null' and zeros if
@@ -120,21 +168,23 @@ local function collect_former(stored_lead, body, former)
 end
 
 -- Writes the records of a call in all generations. ARGV begins with the number of generations and `overwrite_equal`;
--- then come `arguments` values per record. KEYS contains, per record, its organization and `keys` names for each
--- generation.
--- `write(a, k, found)` gets the indexes of a record in ARGV and KEYS. It returns whether the record was newer, and adds
--- ids to `found`.
+-- then come `arguments` values per record, first the value or marker. KEYS contains, per record, its organization and
+-- `keys` names for each generation, first that of the document.
+-- If the organization is deleted, only markers are written, and only in place of documents that are stored: a delete
+-- must not be lost if the organization is recreated before its erasure has reached the document.
+-- `write(a, k, found, deleted)` gets the indexes of a record in ARGV and KEYS, and whether the organization is deleted.
+-- It returns whether the record was newer, and adds ids to `found`.
 -- Returns the reply: a digit for each record; then, for each id in `found`, the record's number (from 0) and the id.
 local function write_each(arguments, keys, write)
   local generations, k = tonumber(ARGV[1]), 1
   local codes, reply = {}, { '' }
   for a = 3, #ARGV, arguments do
-    local result, found = STALE, {}
-    if organization_is_deleted(KEYS[k]) then
-      result = ORGANIZATION_DELETED
-    else
+    local deleted, found = organization_is_deleted(KEYS[k]), {}
+    local result = deleted and ORGANIZATION_DELETED or STALE
+    if not (deleted and is_live(ARGV[a])) then
       for i = k + 1, k + keys * generations, keys do
-        if write(a, i, found) then result = WRITTEN end
+        local possible = not deleted or redis.call('EXISTS', KEYS[i]) == 1
+        if possible and write(a, i, found, deleted) then result = WRITTEN end
       end
     end
     for _, id in ipairs(found) do

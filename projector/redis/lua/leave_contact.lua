@@ -1,7 +1,8 @@
 -- Removes a lead from the index of its former contact.
 -- KEYS  for each generation: lead, contact, index of the contact's leads
 -- ARGV  1 contact's UUID  2 lead's id in the index
--- Returns 1. It is safe to call at any time: a lead that belongs to the contact again is not removed
+-- Returns 1. It is safe to call at any time: a lead that belongs to the contact again is not removed. It creates no
+--         key, so it leaves nothing behind if the organization is deleted
 
 for i = 1, #KEYS, 3 do
   if contact_of(redis.call('GETRANGE', KEYS[i], 0, STORED_CONTACT_ID_END - 1)) ~= ARGV[1] then

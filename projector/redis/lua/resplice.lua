@@ -1,5 +1,6 @@
--- Puts the present summaries of contacts into some of their leads: one batch of a fan-out. It is safe to repeat.
--- KEYS  for each contact, for each generation: contact, index of the contact's leads, then the leads
+-- Puts the present summaries of contacts into some of their leads: one batch of a fan-out. It is safe to repeat. For a
+-- deleted organization it does nothing, because its erasure may have passed the places that this would write.
+-- KEYS  for each contact: organization; then for each generation: contact, index of the contact's leads, then the leads
 -- ARGV  1 number of generations; then for each contact: its UUID, the number of leads, the short ids of the leads in
 --       the order of KEYS
 -- Returns how many leads were written
@@ -19,18 +20,20 @@ local function resplice(name, id, contact, leads, lead, first, summary, summary_
   return index_put(name, leads, first, id, summary_hash)
 end
 
-local k, a = 1, 2
+local generations, k, a = tonumber(ARGV[1]), 1, 2
 while a <= #ARGV do
   local contact, count = ARGV[a], tonumber(ARGV[a + 1])
-  for _ = 1, tonumber(ARGV[1]) do
-    local value = redis.call('GET', KEYS[k]) or ''
-    local summary, summary_hash = summary_of(value)
-    local first = first_of(value)
-    for n = 1, count do
-      first = resplice(KEYS[k], ARGV[a + 1 + n], contact, KEYS[k + 1], KEYS[k + 1 + n], first, summary, summary_hash)
+  local last = k + generations * (2 + count)
+  if not organization_is_deleted(KEYS[k]) then
+    for c = k + 1, last, 2 + count do
+      local value = redis.call('GET', KEYS[c]) or ''
+      local summary, summary_hash = summary_of(value)
+      local first = first_of(value)
+      for n = 1, count do
+        first = resplice(KEYS[c], ARGV[a + 1 + n], contact, KEYS[c + 1], KEYS[c + 1 + n], first, summary, summary_hash)
+      end
     end
-    k = k + 2 + count
   end
-  a = a + 2 + count
+  k, a = last + 1, a + 2 + count
 end
 return written

@@ -1,0 +1,7 @@
+-- Changes when the lock of a job expires, if it still belongs to its holder.
+-- KEYS  1 lock
+-- ARGV  1 holder  2 seconds until it expires; 0 releases it
+-- Returns 1, or 0 if the lock has expired or belongs to another holder
+
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+return redis.call('EXPIRE', KEYS[1], ARGV[2])

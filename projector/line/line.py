@@ -122,6 +122,9 @@ class Line:
         times = await applied_times(self._store, polled, generations) if self._reading_again else None
         batch = Batch(polled, guard, times, self._accepted.find)
         applied = await self._writer.write(batch, generations)
+        if await self._accepted.include_any(batch.counted):
+            self._positions.reset()  # an operator has accepted some of these meanwhile: read the batch again
+            return
         self._reading_again = 2 * applied.stale > batch.size
         if self._stored(await self._positions.cover(batch.steps(self._positions.offsets), batch.dead_letters)):
             self._guard = guard

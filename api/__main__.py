@@ -1,5 +1,6 @@
 """`python -m api`: runs the HTTP API under uvicorn. The settings are environment variables."""
 
+import asyncio
 import logging
 import os
 import signal
@@ -7,7 +8,8 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from api.errors import AddressError, CannotListen
+from api.app import check_layout
+from api.errors import AddressError, CannotListen, OtherLayout
 from api.metrics.exporter import serve_metrics
 from api.redis.address import address
 from api.server import listen, serve
@@ -21,7 +23,9 @@ logger = logging.getLogger("api")
 
 
 def main() -> int:
-    """Returns the exit status: 0 after SIGTERM, 1 if it cannot listen on a port, 2 if the settings are not valid."""
+    """Returns the exit status: 0 after SIGTERM, 1 if it cannot listen on a port or Redis holds data of another
+    layout, 2 if the settings are not valid.
+    """
     try:
         settings = load(ApiSettings, os.environ)
         address(settings)  # raises before any worker starts
@@ -30,8 +34,9 @@ def main() -> int:
         return USAGE_ERROR
     logs.configure(settings.log_level)
     try:
+        asyncio.run(check_layout(settings))
         return _run(settings)
-    except CannotListen as error:
+    except (CannotListen, OtherLayout) as error:
         logger.error(str(error))  # noqa: TRY400 - the message says it all
         return FAILURE
 

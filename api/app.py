@@ -8,7 +8,7 @@ every other path            404, also with a trailing slash
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,15 @@ from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 from api import orphan, pages
 from api.documents import Documents
 from api.endpoint import Endpoint
+from api.errors import Unavailable
 from api.local_limiter import LocalLimiter
 from api.metrics import latency, snapshot
 from api.metrics.counters import Counters
 from api.redis.address import ClusterMap, address, location
 from api.redis.cluster import Cluster
-from api.redis.generation import LiveGeneration
 from api.redis.link import Link
 from api.redis.servers import OneServer, Servers
+from api.redis.serving import Serving
 from api.redis.store import Store
 from api.request import State
 from schemas.openapi.document import ROOT
@@ -82,25 +83,38 @@ class Api(Starlette):
         return super().__call__(scope, receive, send)
 
 
+async def check_layout(settings: ApiSettings) -> None:
+    """Check that Redis holds no data of another layout. Raises OtherLayout, but nothing if Redis cannot be reached."""
+    servers = _servers(settings)
+    running = asyncio.create_task(servers.run())
+    try:
+        await servers.first_attempt()
+        with suppress(Unavailable):
+            await Serving(servers).check_layout()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
 def _lifespan(settings: ApiSettings, counters: Counters, snapshots: Path | None) -> Lifespan[Starlette]:
     address(settings)  # raises at once if the settings are not valid
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[Mapping[str, Any]]:
         servers = _servers(settings)
-        generation = LiveGeneration(servers)
-        store = Store(settings, servers, generation)
+        serving = Serving(servers)
+        store = Store(settings, servers, serving)
         async with asyncio.TaskGroup() as group:
             background = [
                 group.create_task(servers.run()),
-                group.create_task(generation.poll()),
+                group.create_task(serving.poll()),
                 group.create_task(latency.report(servers, counters, [resource.noun for resource in RESOURCES])),
                 group.create_task(orphan.watch()),
             ]
             if snapshots is not None:
-                background.append(group.create_task(snapshot.report(snapshots, counters, servers, generation)))
+                background.append(group.create_task(snapshot.report(snapshots, counters, servers, serving)))
             await servers.first_attempt()  # otherwise the first requests of a new worker would be answered with 503
-            state: State = {"store": store, "servers": servers, "generation": generation, "counters": counters}
+            state: State = {"store": store, "servers": servers, "serving": serving, "counters": counters}
             yield {**state}
             for task in background:
                 task.cancel()

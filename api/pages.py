@@ -34,8 +34,8 @@ async def healthz(request: Request) -> Response:  # noqa: ARG001 - every handler
 
 @read_only
 async def readyz(request: Request) -> Response:
-    """`/readyz`: Redis responds and says which generation to serve. Raises Unavailable."""
-    await request.state["generation"].refresh()
+    """`/readyz`: a server of Redis responds, and holds a complete projection. Raises Unavailable."""
+    await request.state["serving"].ask_any()
     return json_response(Health())
 
 

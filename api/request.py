@@ -10,8 +10,8 @@ from starlette.types import Scope
 
 from api.credentials import REPEATED
 from api.metrics.counters import Counters
-from api.redis.generation import LiveGeneration
 from api.redis.servers import Servers
+from api.redis.serving import Serving
 from api.redis.store import Store
 
 _USED_HEADERS = frozenset((b"authorization", b"if-none-match", b"origin", b"x-request-id"))
@@ -23,7 +23,7 @@ class State(TypedDict):
 
     store: Store
     servers: Servers
-    generation: LiveGeneration
+    serving: Serving
     counters: Counters
 
 

@@ -8,17 +8,17 @@ from devstack.redis_server import RedisServer
 from projector import mapping
 from projector.change import read
 from projector.intent import Intent
+from projector.ledger import copies
 from projector.record import Record
 from projector.redis.applier import Applier
 from projector.redis.store import Store
 from schemas.settings import ProjectorSettings
 
 _BATCH = 500
-_FIRST_GENERATION = (1,)
 
 
 def fill(server: RedisServer, records: Iterable[Record]) -> None:
-    """Apply these records in this order."""
+    """Apply these records in this order, and let the API serve them."""
     asyncio.run(_fill(server, _intents(records)))
 
 
@@ -26,8 +26,10 @@ async def _fill(server: RedisServer, intents: Iterator[Intent]) -> None:
     store = Store(ProjectorSettings(redis_url=server.url))
     applier = Applier(store)
     try:
+        record = await copies.current(store)
         while batch := list(islice(intents, _BATCH)):
-            await applier.apply(batch, _FIRST_GENERATION)
+            await applier.apply(batch, record.state.written)
+        await copies.mark_filled(store, record.incarnations(), record.state.written)
     finally:
         await store.close()
 

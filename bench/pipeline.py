@@ -18,10 +18,9 @@ from devstack.child import Child
 from devstack.kafka_jars import why_unavailable
 from devstack.redis_server import RedisServer
 from devstack.waiting import wait_until
-from projector.ledger.generations import Description
-from projector.ledger.ledger import FIRST, parse_generations
+from projector.ledger.control import State
 from projector.record import Record
-from schemas import names
+from schemas import control, names
 
 PARTITIONS = 4
 _PROJECTED_SECONDS = 300.0
@@ -73,12 +72,12 @@ class Pipeline(Struct):
 
     def is_complete(self, generation: int) -> bool:
         """Whether everything has been replayed into this generation."""
-        description = self.redis.hget(names.GENERATIONS, str(generation))
-        return isinstance(description, bytes) and msgspec.json.decode(description, type=Description).complete
+        filled = self.redis.hget(names.CONTROL, control.FILLED)
+        return isinstance(filled, bytes) and generation in control.parse_generations(filled)
 
     def _written_generations(self) -> set[int]:
-        written = self.redis.hget(names.POSITIONS, "writing")
-        return set(parse_generations(written)) if isinstance(written, bytes) else set(FIRST)
+        state = self.redis.hget(names.CONTROL, control.STATE)
+        return set(msgspec.json.decode(state, type=State).written) if isinstance(state, bytes) else set()
 
     def _command(self, *words: str) -> Child:
         return projectors.start(self.lab, self.kafka, self.server.url, words, cores=self.cores.load)
@@ -113,6 +112,6 @@ def start(lab: Lab, stack: ExitStack, cores: Cores, tenants: list[Tenant], batch
 def _wait_until_served(projector: Child, redis: Redis, count: int) -> None:
     def served() -> bool:
         projector.check_running()
-        return projectors.covered(redis, PARTITIONS) >= count and bool(redis.hexists(names.GENERATIONS, "live"))
+        return projectors.covered(redis, PARTITIONS) >= count and bool(redis.hget(names.CONTROL, control.FILLED))
 
     wait_until(served, f"{count} records are projected and served", _PROJECTED_SECONDS)

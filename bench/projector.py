@@ -81,5 +81,6 @@ def _projector(lab: Lab, topics: Topics, server: RedisServer, redis: Redis, case
     elif projectors.covered(redis, PARTITIONS) < topics.count:  # a peer has emptied Redis since
         _projector(lab, topics, server, redis, NEW)
     if case == APPLIED:
-        redis.delete(names.POSITIONS)
+        positions = [field for field in redis.hkeys(names.CONTROL) if b":" in field]
+        redis.hdel(names.CONTROL, *positions)
     return projectors.measure(lab, topics, server, worker_cores().worker)

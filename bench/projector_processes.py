@@ -19,7 +19,9 @@ from devstack.apache_kafka import ApacheKafka
 from devstack.child import Child
 from devstack.topics import admin
 from devstack.waiting import wait_until
+from projector.ledger.control import first_state, new_copy_fields, shared_fields
 from schemas import names
+from schemas.control import Stamp
 
 _RECORDS, _QUICK_RECORDS = 120_000, 10_000
 _PEERS_AT = "4 partitions, 2 processes"
@@ -76,7 +78,7 @@ class _Setup:
         partitions, processes = _numbers(case)
         topics, group = self.topics[partitions], uuid4().hex
         self._redis.flushall()
-        self._redis.hset(names.POSITIONS, mapping=self._ends(topics))
+        self._begin_at_the_ends(topics)
         with ExitStack() as stack:
             children = [self._start(stack, topics, group, processes) for _ in range(processes)]
             wait_until(lambda: _members(self._admin, group) == processes, "all have joined the group", _TIMEOUT_SECONDS)
@@ -110,8 +112,14 @@ class _Setup:
         stack.callback(child.stop)
         return child
 
+    def _begin_at_the_ends(self, topics: Topics) -> None:
+        """Write a control record with positions at the end of every partition, so that nothing is left to apply."""
+        state = first_state((names.HOME.decode(),))
+        self._redis.hset(names.CONTROL, mapping={**shared_fields(Stamp.first(), state), **new_copy_fields(state)})
+        self._redis.hset(names.CONTROL, mapping=self._ends(topics))
+
     def _ends(self, topics: Topics) -> dict[str, str]:
-        """Positions at the end of every partition, so that nothing is left to apply."""
+        """The positions at the end of every partition."""
         wanted = {
             TopicPartition(topics.prefix + kind, number): OffsetSpec.latest()  # type: ignore[no-untyped-call]
             for kind in projectors.DOCUMENT_TOPICS

@@ -61,7 +61,7 @@ def create_topics(kafka: ApacheKafka, partitions: int, prefix: str = PREFIX) -> 
 def covered(redis: Redis, partitions: int, prefix: str = PREFIX) -> int:
     """The number of records of leads and contacts that are covered by a checkpoint."""
     fields = [names.position(prefix + topic, number) for topic in DOCUMENT_TOPICS for number in range(partitions)]
-    values: list[bytes | None] = redis.hmget(names.POSITIONS, fields)  # type: ignore[assignment]
+    values: list[bytes | None] = redis.hmget(names.CONTROL, fields)  # type: ignore[assignment]
     return sum(int(value.split()[0]) for value in values if value)
 
 

@@ -6,6 +6,7 @@ ProjectorError
 ├── Superseded        a newer program has to write: the line waits until this one may write again
 ├── Unavailable       Redis or Kafka cannot be reached, or refuses writes: the line retries until it succeeds
 └── Refused           an operator's command cannot be carried out: the message says why, and what to do
+    └── Conflict      another command has changed the control record at the same time
 """
 
 from collections.abc import Sequence
@@ -47,3 +48,10 @@ class Unavailable(ProjectorError):
 
 class Refused(ProjectorError):
     """A command cannot be carried out. The message is for the operator."""
+
+
+class Conflict(Refused):
+    """The control record has changed since it was read."""
+
+    def __init__(self) -> None:
+        super().__init__("Another command has just changed the control record: check `status`, then try again.")

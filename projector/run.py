@@ -9,7 +9,9 @@ import logging
 from prometheus_client import REGISTRY
 
 from projector.errors import Unavailable
+from projector.ledger import copies, writers
 from projector.ledger.ledger import Ledger
+from projector.ledger.writers import Writing
 from projector.line.line import Line
 from projector.mapping import VERSION
 from projector.redis.store import Store
@@ -24,30 +26,40 @@ logger = logging.getLogger(__name__)
 
 
 async def run(settings: ProjectorSettings) -> None:
-    """Project until SIGTERM or SIGINT. Raises Refused if Redis may evict documents, or does not fit its URL."""
+    """Project until SIGTERM or SIGINT.
+
+    Raises Refused if Redis may evict documents, does not fit its URL, or holds data of another layout.
+    """
     logger.info("projector starts", extra={"mapping": VERSION, "settings": effective(settings)})
     stop = Stop.on_signals()
-    store = Store(settings)
-    lines = [
-        Line("access", settings, ACCESS_KINDS, f"{settings.group_id}.access", store, Ledger(store)),
-        Line("documents", settings, RESOURCES, settings.group_id, store, Ledger(store)),
-    ]
-    metrics = _metrics(settings, lines)
-    try:
-        await _wait_for_redis(store, stop)
-        async with asyncio.TaskGroup() as group:
-            for line in lines:
-                group.create_task(line.run(stop))
-            renewal = group.create_task(Renewal(settings, store).run(stop))
-            keeper = group.create_task(Keeper(settings, store).run(stop))
-            await stop.wait()
-            renewal.cancel()
-            keeper.cancel()  # its current job, perhaps a long one, stays stored: another projector continues it
-    finally:
-        await store.close()
-        if metrics:
-            metrics.close()
+    await _wait_for_redis(settings, stop)
+    lines: list[Line] = []
+    states = lambda: {line.health.name: line.health.state for line in lines}  # noqa: E731
+    async with writers.writing(settings, "run", states) as writing:
+        lines += _lines(settings, writing)
+        metrics = _metrics(settings, lines)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for line in lines:
+                    group.create_task(line.run(stop))
+                renewal = group.create_task(Renewal(settings, writing.store).run(stop))
+                keeper = group.create_task(Keeper(settings, writing).run(stop))
+                await stop.wait()
+                renewal.cancel()
+                keeper.cancel()  # its current job, perhaps a long one, stays stored: another projector continues it
+        finally:
+            if metrics:
+                metrics.close()
     logger.info("projector stopped")
+
+
+def _lines(settings: ProjectorSettings, writing: Writing) -> list[Line]:
+    store, sessions = writing.store, writing.sessions
+    access = Ledger(store, sessions, documents=False)
+    return [
+        Line("access", settings, ACCESS_KINDS, f"{settings.group_id}.access", store, access),
+        Line("documents", settings, RESOURCES, settings.group_id, store, Ledger(store, sessions)),
+    ]
 
 
 def _metrics(settings: ProjectorSettings, lines: list[Line]) -> MetricsServer | None:
@@ -62,12 +74,17 @@ def _health(lines: list[Line]) -> Health:
     return Health(not problems, {"status": "unhealthy" if problems else "ok", "problems": problems})
 
 
-async def _wait_for_redis(store: Store, stop: Stop) -> None:
-    while not stop.is_set():
-        try:
-            await store.check()
-        except Unavailable as error:
-            logger.warning("waiting for Redis", extra={"error": str(error)})
-            await stop.sleep(1.0)
-        else:
-            return
+async def _wait_for_redis(settings: ProjectorSettings, stop: Stop) -> None:
+    store = Store(settings)
+    try:
+        while not stop.is_set():
+            try:
+                await store.check()
+                await copies.check_layout(store)
+            except Unavailable as error:
+                logger.warning("waiting for Redis", extra={"error": str(error)})
+                await stop.sleep(1.0)
+            else:
+                return
+    finally:
+        await store.close()

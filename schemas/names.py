@@ -15,9 +15,9 @@ All names of an organization share its hash tag, so that a script may use them t
 `<organization>` is the UUID in 22 base62 characters, as in API keys; `<id>` is a UUID in 22 base64 characters.
 Names are short to save memory: up to 52 bytes fit into an allocation of 56 bytes. These keys belong to no organization:
 
-    lv:generations                 hash: the live generation, and the description of each generation
-    lv:{ledger}:positions          hash: the checkpoint of each partition, `<topic>:<partition>`
+    lv:{ledger}:control            hash: the control record, with the checkpoint of each partition (`schemas.control`)
     lv:{ledger}:rebuild:<number>   hash: positions of the replay that fills a generation, and its end offsets
+    lv:{ledger}:writers            hash: the programs that write, and when each of them was last alive
     lv:{ledger}:dead-letters       hash: records that could not be applied, `<topic>:<partition>:<offset>`
     lv:latency                     hash: the latest latencies that each API worker measured
     lv:tasks                       set: jobs that must survive a crash (`erase <organization>`, `replay <organization>`)
@@ -25,7 +25,7 @@ Names are short to save memory: up to 52 bytes fit into an allocation of 56 byte
                                    process that changes which bad records are accepted
 
 A checkpoint writes positions and dead letters in one script, so they share a hash tag as well. On a cluster each shard
-has a copy of the positions, `lv:{<number>}:positions` (and `…:rebuild:<number>`); `slot_tag` chooses the number.
+has a copy of the control record, `lv:{<number>}:control` (and `…:rebuild:<number>`); `slot_tag` chooses the number.
 """
 
 import re
@@ -45,10 +45,10 @@ HOME = b"ledger"
 
 PREFIX = b"lv:"
 _START = b"lv:{"
-GENERATIONS = b"lv:generations"
-POSITIONS = b"lv:{ledger}:positions"
-COPIES = "copies"
-"""The field of a ledger's copy that lists the hash tags of all copies, separated by spaces."""
+CONTROL = b"lv:{ledger}:control"
+WRITERS = b"lv:{ledger}:writers"
+OF_OTHER_LAYOUTS = (b"lv:generations", b"lv:{ledger}:positions")
+"""Keys that Leadview stored before the control record existed."""
 LATENCY = b"lv:latency"
 DEAD_LETTERS = b"lv:{ledger}:dead-letters"
 JOBS = b"lv:tasks"
@@ -106,6 +106,10 @@ IN_GENERATION = re.compile(rb"(lv:\{[0-9A-Za-z]{22}\})(\d+)([%b])(.{22})" % _LET
 """A name in a generation: owner, generation, letter of the resource (`i` for an index), short id."""
 
 
+ALL = b"lv:{*}*"
+"""The pattern of all names with a hash tag."""
+
+
 def of_generation(generation: int) -> bytes:
     """Returns the pattern of all names in a generation."""
     return b"lv:{*}%d[%b]*" % (generation, _LETTERS)
@@ -152,13 +156,19 @@ def rebuild(generation: int) -> bytes:
 
 
 def copy(ledger: bytes, tag: bytes) -> bytes:
-    """Returns the name of the copy of a ledger (`POSITIONS`, `rebuild`) under another hash tag."""
+    """Returns the name of the copy of a ledger (`CONTROL`, `rebuild`) under another hash tag."""
     return ledger.replace(b"{%b}" % HOME, b"{%b}" % tag)
 
 
 def tag_slot(tag: bytes) -> int:
     """Returns the cluster slot of keys with this hash tag."""
     return crc_hqx(tag, 0) % SLOTS
+
+
+def tag(key: bytes) -> bytes:
+    """Returns what decides the cluster slot of a key: its hash tag, or the whole name if it has none."""
+    found = re.search(rb"\{([^}]+)\}", key)
+    return found[1] if found else key
 
 
 def slot_tag(slot: int) -> bytes:

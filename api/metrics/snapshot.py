@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from api.metrics.counters import Counters
-from api.redis.generation import LiveGeneration
 from api.redis.servers import Servers
+from api.redis.serving import Serving
 
 INTERVAL_SECONDS = 1.0
 STALE_SECONDS = 5.0
@@ -19,13 +19,13 @@ STALE_SECONDS = 5.0
 logger = logging.getLogger(__name__)
 
 
-async def report(directory: Path, counters: Counters, servers: Servers, generation: LiveGeneration) -> None:
+async def report(directory: Path, counters: Counters, servers: Servers, serving: Serving) -> None:
     """Writes the counters once a second, and a last time when it is cancelled, so that no count is lost."""
     try:
         while True:
             counters.in_flight = servers.in_flight
-            counters.generation = generation.last_known
-            counters.ready = generation.current() is not None
+            counters.generation = serving.generation
+            counters.ready = serving.ready
             write(directory, counters)
             await asyncio.sleep(INTERVAL_SECONDS)
     finally:

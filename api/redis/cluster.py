@@ -9,6 +9,7 @@ reached.
 import asyncio
 import logging
 from asyncio import Task, TaskGroup
+from collections.abc import Collection
 
 from api.errors import ErrorReply, Unavailable
 from api.redis.address import ClusterMap
@@ -36,6 +37,7 @@ class Cluster(Servers):
         self._links: dict[Host, Link] = {}
         self._running: dict[Host, Task[None]] = {}
         self._owners: list[Link | None] = [None] * names.SLOTS
+        self._map_version = 0
         self._tasks: TaskGroup | None = None
         self._map_outdated = asyncio.Event()
         self._map_attempted = asyncio.Event()
@@ -43,6 +45,14 @@ class Cluster(Servers):
     @property
     def in_flight(self) -> int:
         return sum(link.in_flight for link in self._links.values())
+
+    @property
+    def links(self) -> Collection[Link]:
+        return self._links.values()
+
+    @property
+    def map_version(self) -> int:
+        return self._map_version
 
     def link(self, tag: bytes) -> Link:
         link = self._owners[names.tag_slot(tag)]
@@ -93,6 +103,7 @@ class Cluster(Servers):
         primaries = {host for host in owners if host}
         links = {host: self._open(host) for host in primaries}
         self._owners = [links[host] if host else None for host in owners]
+        self._map_version += 1
         for host in self._links.keys() - primaries:
             del self._links[host]
             self._running.pop(host).cancel()

@@ -7,6 +7,10 @@ This order is the only link between a reply and its caller. A caller that gave u
 queue, and its reply is discarded when it arrives: if replies shifted by one, an organization would be handed another
 organization's document (CVE-2023-28858). For the same reason, a connection on which anything went wrong is closed and
 never used again, whatever may still arrive on it.
+
+A *checked* command is answered together with the reply of a check, which Redis executes after it: one check follows all
+checked commands of a write. So every caller learns what the server was when it executed the command, in the same round
+trip.
 """
 
 import asyncio
@@ -44,7 +48,12 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._reader = hiredis.Reader(notEnoughData=_INCOMPLETE)
         self._unsent: list[bytes] = []
-        self._callers: deque[tuple[Future[Any], float]] = deque()
+        self._callers: deque[tuple[Future[Any] | None, float, bool]] = deque()
+        """The future of each command (None: the check), when it was sent, and whether it is checked."""
+        self._check: bytes | None = None
+        self._checking = False
+        self._checked: list[tuple[Future[Any], Any]] = []
+        """Checked commands whose own reply has arrived, but not that of their check."""
         self._timeout_check: asyncio.TimerHandle | None = None
         self.lost: Future[str] = self._loop.create_future()
 
@@ -59,13 +68,27 @@ class Connection(asyncio.Protocol):
 
         Raises Unavailable at once if the connection is closed or `max_in_flight` commands are waiting already.
         """
+        return self._call(command, is_checked=False)
+
+    def call_checked(self, command: Command, check: bytes) -> Future[Any]:
+        """Send a command and, after it, the packed command `check`. The future's result is a tuple of both replies.
+
+        Raises the same as `call`.
+        """
+        if check is not self._check:
+            self._flush()  # what waits to be sent was checked with another command
+            self._check = check
+        self._checking = True
+        return self._call(command, is_checked=True)
+
+    def _call(self, command: Command, *, is_checked: bool) -> Future[Any]:
         if self._transport is None:
             raise Unavailable("the connection to Redis is closed")
         if len(self._callers) >= self._max_in_flight:
             raise Unavailable(f"{self._max_in_flight} requests are waiting for Redis already")
         packed = _pack(command)  # before it is queued: a command that cannot be packed is never sent and gets no reply
         reply: Future[Any] = self._loop.create_future()
-        self._callers.append((reply, self._loop.time()))
+        self._callers.append((reply, self._loop.time(), is_checked))
         if not self._unsent:
             self._loop.call_soon(self._flush)
         self._unsent.append(packed)
@@ -81,9 +104,11 @@ class Connection(asyncio.Protocol):
         transport.abort()
         if self._timeout_check is not None:
             self._timeout_check.cancel()
-        for caller, _ in self._callers:
-            if not caller.done():
+        waiting = [caller for caller, _ in self._checked] + [caller for caller, _, _ in self._callers]
+        for caller in waiting:
+            if caller is not None and not caller.done():
                 caller.set_exception(Unavailable(reason))
+        self._checked.clear()
         self._callers.clear()
         if not self.lost.done():
             self.lost.set_result(reason)
@@ -104,7 +129,11 @@ class Connection(asyncio.Protocol):
         self.close(f"the connection to Redis was lost: {exc or 'closed by Redis'}")
 
     def _flush(self) -> None:
-        if self._transport is not None:
+        if self._transport is not None and self._unsent:
+            if self._checking and self._check is not None:
+                self._unsent.append(self._check)
+                self._callers.append((None, self._loop.time(), False))
+                self._checking = False
             self._transport.write(b"".join(self._unsent))
         self._unsent.clear()
 
@@ -112,19 +141,39 @@ class Connection(asyncio.Protocol):
         if not self._callers:
             self.close("Redis sent a reply that nobody asked for")
             return
-        caller, _ = self._callers.popleft()
-        if caller.done():
+        caller, _, is_checked = self._callers.popleft()
+        if caller is None:
+            self._deliver_checked(reply)
+        elif caller.done():
             return  # it was cancelled: its reply is discarded
-        if isinstance(reply, hiredis.ReplyError):
+        elif isinstance(reply, hiredis.ReplyError):
             caller.set_exception(_error(str(reply)))
+        elif is_checked:
+            self._checked.append((caller, reply))
         else:
             caller.set_result(reply)
+
+    def _deliver_checked(self, check: object) -> None:
+        """Answer the checked commands before this check."""
+        checked, self._checked = self._checked, []
+        for caller, reply in checked:
+            if caller.done():
+                continue
+            if isinstance(check, hiredis.ReplyError):
+                caller.set_exception(_error(str(check)))
+            else:
+                caller.set_result((reply, check))
 
     def _check_timeout(self) -> None:
         if self._callers and self._loop.time() - self._callers[0][1] > self._timeout:
             self.close(f"Redis did not reply within {self._timeout:g} s")
             return
         self._timeout_check = self._loop.call_later(self._timeout / _CHECKS_PER_TIMEOUT, self._check_timeout)
+
+
+def pack(command: Command) -> bytes:
+    """Returns a command in the protocol of Redis."""
+    return _pack(command)
 
 
 def _error(text: str) -> ErrorReply:

@@ -33,6 +33,8 @@ class Link:
         self._attempted = asyncio.Event()
         self.times_connected = 0
         """Grows with each connection. What was read over an earlier connection may come from another Redis."""
+        self.serving: Any = None
+        """What the present connection's server was found to serve last (`api.redis.serving`)."""
 
     @property
     def connected(self) -> bool:
@@ -47,6 +49,12 @@ class Link:
         if self._connection is None:
             raise Unavailable("there is no connection to Redis")
         return self._connection.call(command)
+
+    def call_checked(self, check: bytes, *command: Any) -> Future[Any]:
+        """Send a command and a check after it, as Connection.call_checked does. Raises Unavailable."""
+        if self._connection is None:
+            raise Unavailable("there is no connection to Redis")
+        return self._connection.call_checked(command, check)
 
     def disconnect(self, reason: str) -> None:
         """Close the connection to this server. `run` then finds the current address of Redis and connects."""
@@ -79,6 +87,7 @@ class Link:
     async def _use(self, connection: Connection) -> None:
         self._connection = connection
         self.times_connected += 1
+        self.serving = None
         self._attempted.set()
         logger.info("connected to Redis", extra={"redis": repr(self._location)})
         try:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from api.errors import ErrorReply, ScriptMissing
@@ -23,6 +23,16 @@ class Servers(ABC):
     @abstractmethod
     def in_flight(self) -> int:
         """The number of commands without a reply."""
+
+    @property
+    @abstractmethod
+    def links(self) -> Collection[Link]:
+        """The links to all servers that hold keys."""
+
+    @property
+    def map_version(self) -> int:
+        """Increases whenever keys may have moved from one server to another."""
+        return 0
 
     @abstractmethod
     def link(self, tag: bytes) -> Link:
@@ -90,6 +100,10 @@ class OneServer(Servers):
     @property
     def in_flight(self) -> int:
         return self._link.in_flight
+
+    @property
+    def links(self) -> Collection[Link]:
+        return (self._link,)
 
     def link(self, tag: bytes) -> Link:  # noqa: ARG002 - one server holds all keys
         return self._link

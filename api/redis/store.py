@@ -8,9 +8,10 @@ from typing import Any
 from msgspec import Struct
 
 from api.credentials import Credentials
-from api.errors import ErrorReply
-from api.redis.generation import LiveGeneration
+from api.errors import ErrorReply, Unavailable
+from api.redis.link import Link
 from api.redis.servers import Servers
+from api.redis.serving import Serving
 from schemas import names
 from schemas.layouts import lua_constants
 from schemas.resources import Resource
@@ -19,8 +20,7 @@ from schemas.settings import ApiSettings, limit
 SCRIPT = lua_constants().encode() + resources.files("api.redis").joinpath("lua", "serve.lua").read_bytes()
 _SHA = hashlib.sha1(SCRIPT, usedforsecurity=False).hexdigest().encode()
 _HEAD = struct.Struct("<HQIIIQIIIQQBB")
-_NOT_FOUND = (401, 403, 404)
-"""Statuses of a key, an organization or a document that Redis does not hold."""
+_ATTEMPTS = 3
 
 
 class Reply(Struct, frozen=True, gc=False):
@@ -60,12 +60,12 @@ class Store:
     called.
     """
 
-    def __init__(self, settings: ApiSettings, servers: Servers, generation: LiveGeneration) -> None:
+    def __init__(self, settings: ApiSettings, servers: Servers, serving: Serving) -> None:
         by_key, by_organization = limit(settings.key_rate_limit), limit(settings.organization_rate_limit)
         limits = (by_key.quota, by_key.window, by_organization.quota, by_organization.window)
         self._limits = [b"%d" % number for number in limits]
         self._servers = servers
-        self._generation = generation
+        self._serving = serving
 
     async def serve(
         self, caller: Credentials, resource: Resource, record_id: str | None, tags: tuple[bytes, ...]
@@ -73,21 +73,36 @@ class Store:
         """Check the key, charge both rate limits and read a document, in one atomic step.
 
         `record_id` is None if the path does not hold a UUID: the request is still charged, and the status is 400.
-        Raises Unavailable, also if nothing is found because Redis was emptied.
+        Raises Unavailable, also if the server that holds the organization is not completely filled.
         """
-        generation = self._generation.current()
-        if generation is None:
-            generation = await self._generation.refresh()
         link = self._servers.link(caller.organization_tag)
-        keys = [caller.active_key, caller.organization, caller.key_limit, caller.organization_limit]
-        if record_id is not None:
-            keys.append(names.document(resource, caller.organization, generation, record_id))
-        command = (b"EVALSHA", _SHA, len(keys), *keys, caller.organization_tag, *self._limits, *tags)
-        try:
-            packed = await link.call(*command)
-        except ErrorReply as error:
-            packed = await self._servers.retry(error, link, caller.organization_tag, command, SCRIPT)
-        reply = read_reply(packed)
-        if reply.status in _NOT_FOUND:
-            await self._generation.refresh()  # if Redis was emptied a moment ago, the reply is the same
-        return reply
+        generation = self._serving.known(link)
+        if generation is None:
+            generation = await self._serving.ask(link)
+        for _ in range(_ATTEMPTS):
+            keys = [caller.active_key, caller.organization, caller.key_limit, caller.organization_limit]
+            if record_id is not None:
+                keys.append(names.document(resource, caller.organization, generation, record_id))
+            command = (b"EVALSHA", _SHA, len(keys), *keys, caller.organization_tag, *self._limits, *tags)
+            packed, live = await self._call(link, caller.organization_tag, command)
+            if live == generation:
+                return read_reply(packed)
+            generation = live  # another generation was promoted a moment ago
+        raise Unavailable("another generation is promoted again and again")
+
+    async def _call(self, link: Link, tag: bytes, command: tuple[Any, ...]) -> tuple[int | bytes, int]:
+        """Returns the reply to the command, and the generation that was live right after it. Raises Unavailable."""
+        check = self._serving.check(link)
+        if check is not None:
+            try:
+                packed, state = await link.call_checked(check, *command)
+            except ErrorReply as error:
+                packed = await self._servers.retry(error, link, tag, command, SCRIPT)
+            else:
+                return packed, self._serving.read(link, state)
+        else:
+            try:
+                packed = await link.call(*command)
+            except ErrorReply as error:
+                packed = await self._servers.retry(error, link, tag, command, SCRIPT)
+        return packed, await self._serving.ask(self._servers.link(tag))

@@ -7,6 +7,7 @@ from rich.console import Console
 from projector.commands.operator import Operator
 from projector.commands.show_view import utc
 from projector.dead_letter import DeadLetter
+from projector.ledger import copies, writers
 from projector.upkeep import accept, redrive
 from projector.upkeep.redrive import Redriven
 
@@ -44,10 +45,12 @@ async def _accept(arguments: argparse.Namespace, operator: Operator) -> int:
 
 async def _redrive(operator: Operator, dead_letters: list[DeadLetter]) -> int:
     bad = 0
-    async for dead_letter, result, reason in redrive.redrive(operator.store, operator.settings, dead_letters):
-        text = f"{dead_letter.field}  {result}{': ' + reason if reason else ''}"
-        operator.console.print(text, markup=False, soft_wrap=True)
-        bad += result is Redriven.STILL_BAD
+    await copies.require(operator.store)
+    async with writers.writing(operator.settings, "redrive") as writing:
+        async for dead_letter, result, reason in redrive.redrive(writing, operator.settings, dead_letters):
+            text = f"{dead_letter.field}  {result}{': ' + reason if reason else ''}"
+            operator.console.print(text, markup=False, soft_wrap=True)
+            bad += result is Redriven.STILL_BAD
     operator.console.print(f"{len(dead_letters)} redriven, {bad} still bad")
     return 1 if bad else 0
 

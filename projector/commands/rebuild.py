@@ -9,7 +9,7 @@ from projector.commands import preflight_view
 from projector.commands.operator import Operator
 from projector.commands.rebuild_progress import RebuildView
 from projector.errors import Refused
-from projector.ledger import generations
+from projector.ledger import copies, writers
 from projector.rebuild import drop, preflight, promote, replay
 from projector.rebuild.promote import Criteria
 from projector.rebuild.throttle import Throttle
@@ -35,13 +35,15 @@ async def run_rebuild(arguments: argparse.Namespace, operator: Operator) -> int:
     if arguments.max_latency:
         _lower_priority()
     if not await _fill(arguments, operator):
-        operator.console.print("interrupted: run `rebuild` again to resume it, or `drop` to discard it")
+        operator.console.print(
+            f"interrupted: run `rebuild` again to resume it, or `drop {cost.generation}` to discard it"
+        )
         return 130
     if arguments.promote:
         return await run_promote(arguments, operator)
     operator.console.print(
         "complete. Next: `verify --next` to compare it with the live generation, `promote` to verify and serve it, "
-        "`drop` to discard it"
+        f"`drop {cost.generation}` to discard it"
     )
     return 0
 
@@ -78,7 +80,8 @@ async def _replay(arguments: argparse.Namespace, operator: Operator, stop: Stop)
     view = RebuildView(operator.store, operator.settings, rebuild, throttle)
     showing = asyncio.create_task(view.run(finished, operator.console))
     try:
-        await replay.replay(operator.store, operator.settings, rebuild, throttle, stop)
+        async with writers.writing(operator.settings, "rebuild") as writing:
+            await replay.replay(writing, operator.settings, rebuild, throttle, stop)
     finally:
         finished.set()
         await showing
@@ -87,7 +90,9 @@ async def _replay(arguments: argparse.Namespace, operator: Operator, stop: Stop)
 async def _in_place(arguments: argparse.Namespace, operator: Operator) -> int:
     resource, entity_id = arguments_of.entity(arguments) or (None, None)
     kinds = [resource] if resource else RESOURCES
-    count = await reapply.in_place(operator.store, operator.settings, arguments.organization, kinds, entity_id)
+    await copies.require(operator.store)
+    async with writers.writing(operator.settings, "rebuild in place") as writing:
+        count = await reapply.in_place(writing, operator.settings, arguments.organization, kinds, entity_id)
     operator.console.print(f"{count:,} records replayed in place")
     if not count:
         operator.console.print("[yellow]note[/] the topics hold no record of it (any more)")
@@ -109,9 +114,10 @@ async def run_verify(arguments: argparse.Namespace, operator: Operator) -> int:
 
 
 async def _verify_live(operator: Operator, criteria: Criteria) -> Report:
-    live = (await generations.read(operator.store)).live
-    if not live:
-        raise Refused("Nothing is served yet: there is nothing to verify.")
+    record = await copies.require(operator.store)
+    live = record.state.live
+    if not record.serves:
+        raise Refused("The live generation is not complete yet: there is nothing to verify.")
     return await audit.audit(operator.store, operator.settings, live, sample=criteria.sample, allowed=criteria.allowed)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from projector.dead_letter import DeadLetter
-from projector.ledger import generations
+from projector.ledger import copies
 from projector.redis.store import Store
 from projector.upkeep.redrive import all_dead_letters
 from schemas import names
@@ -34,13 +34,13 @@ class Entity(msgspec.Struct, frozen=True):
 
 
 async def read(store: Store, resource: Resource, organization_id: str, entity_id: str) -> Entity:
-    """Read an entity from every generation that is written. Raises Unavailable."""
-    registry = await generations.read(store)
+    """Read an entity from every generation that is written. Raises Refused if Redis is empty, and Unavailable."""
+    state = (await copies.require(store)).state
     owner = names.organization(organization_id)
     stored = []
-    for generation in registry.written_generations:
+    for generation in state.written:
         entity = await _read_stored(store, resource, owner, generation, entity_id)
-        stored.append(msgspec.structs.replace(entity, live=generation == registry.live))
+        stored.append(msgspec.structs.replace(entity, live=generation == state.live))
     key = f"{organization_id}:{entity_id}"
     dead_letters = [dead_letter for dead_letter in await all_dead_letters(store) if dead_letter.key == key]
     return Entity(stored, dead_letters)

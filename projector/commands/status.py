@@ -9,10 +9,10 @@ from collections.abc import Mapping
 import msgspec
 
 from projector.kafka.reader import open_reader
-from projector.ledger import generations
+from projector.ledger import copies, writers
 from projector.ledger.checkpoint import Position
-from projector.ledger.generations import Registry
-from projector.ledger.ledger import read_stored
+from projector.ledger.control import ControlRecord
+from projector.ledger.writers import Writer
 from projector.mapping import VERSION
 from projector.record import Partition
 from projector.redis.store import Store
@@ -47,6 +47,18 @@ class GenerationStatus(msgspec.Struct, frozen=True):
     verified_at: str | None
 
 
+class WriterStatus(msgspec.Struct, frozen=True):
+    """A program that writes. `age` is that of its last heartbeat in seconds; it is alive if that is below 5."""
+
+    id: str
+    role: str
+    alive: bool
+    age: float
+    mapping_version: int
+    epoch: int
+    lines: dict[str, str]
+
+
 class Status(msgspec.Struct, frozen=True):
     """The status of the projection. `freshness` is the age in seconds of the oldest state that a reader may see."""
 
@@ -62,43 +74,64 @@ class Status(msgspec.Struct, frozen=True):
     redis_max_memory: int
     generations: list[GenerationStatus]
     partitions: list[PartitionStatus]
+    epoch: int
+    incomplete_shards: int
+    """Shards that do not hold everything of the live generation. The API answers 503 for their organizations."""
+    writers: list[WriterStatus]
 
 
 async def read(store: Store, settings: ProjectorSettings) -> Status:
-    """Read the status from Redis and Kafka. Raises Unavailable."""
+    """Read the status from Redis and Kafka. Raises Refused if Redis is empty, and Unavailable."""
     async with open_reader(settings, KINDS) as reader:
         # Read before the positions: otherwise records that are published in between would count as lag.
         ranges = await reader.range(await reader.partitions())
-    registry = await generations.read(store)
-    stored = await read_stored(store, list(ranges))
+    record = await copies.require(store)
+    stored = {partition: record.position(partition) for partition in ranges}
     memories = await store.memories()
     dead_letters = await store.ask_one(b"HLEN", names.DEAD_LETTERS)
     partitions = _partitions(ranges, stored, time.time() * 1000)
-    live = registry.descriptions.get(registry.live)
+    state = record.state
+    live = state.generations.get(state.live)
     return Status(
-        generation=registry.live or None,
-        writing=list(registry.written_generations),
+        generation=state.live if record.serves else None,
+        writing=list(state.written),
         mapping_version=VERSION,
         live_mapping_version=live.mapping if live else None,
-        rebuild_due=registry.rebuild_due(),
+        rebuild_due=record.rebuild_due(),
         lag=sum(partition.lag for partition in partitions),
         freshness=max([_staleness(partition) for partition in partitions], default=0.0),
         dead_letters=dead_letters,
         redis_used_memory=sum(int(memory["used_memory"]) for memory in memories),
         redis_max_memory=sum(int(memory.get("maxmemory") or 0) for memory in memories),
-        generations=_generations(registry),
+        generations=_generations(record),
         partitions=partitions,
+        epoch=record.stamp.epoch,
+        incomplete_shards=sum(not (copy and copy.serves) for copy in record.copies.values()),
+        writers=[_writer(writer) for writer in await writers.read(store)],
     )
 
 
-def _generations(registry: Registry) -> list[GenerationStatus]:
+def _writer(writer: Writer) -> WriterStatus:
+    heartbeat = writer.heartbeat
+    return WriterStatus(
+        id=writer.id,
+        role=heartbeat.role,
+        alive=writer.alive,
+        age=writer.age_ms / 1000,
+        mapping_version=heartbeat.mapping,
+        epoch=heartbeat.acknowledged.epoch,
+        lines=heartbeat.lines,
+    )
+
+
+def _generations(record: ControlRecord) -> list[GenerationStatus]:
     statuses = []
-    for number in sorted({*registry.written_generations, *registry.descriptions, *registry.dropping}):
-        known = registry.descriptions.get(number)
+    for number in sorted(record.state.known):
+        known = record.state.generations.get(number)
         statuses.append(
             GenerationStatus(
                 number,
-                _state(registry, number),
+                _state(record, number),
                 known.mapping if known else None,
                 known.created_at if known else None,
                 known.verified_at if known else None,
@@ -107,17 +140,17 @@ def _generations(registry: Registry) -> list[GenerationStatus]:
     return statuses
 
 
-def _state(registry: Registry, number: int) -> str:
-    if number in registry.dropping:
+def _state(record: ControlRecord, number: int) -> str:
+    state = record.state
+    if number in state.dropping:
         return "dropping"
-    if number == registry.live:
-        return "live"
-    if number == registry.previous:
+    if number == state.live:
+        return "live" if record.serves else "filling"
+    if number == state.previous:
         return "former"
-    known = registry.descriptions.get(number)
-    if known and not known.complete:
+    if not record.is_complete(number):
         return "filling"
-    return "complete" if number == registry.next else "kept"
+    return "complete" if number == state.next else "kept"
 
 
 def _partitions(

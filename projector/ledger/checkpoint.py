@@ -29,6 +29,9 @@ class Position(msgspec.Struct, frozen=True):
     def parse(cls, value: bytes | str) -> "Position":
         return cls(*(int(number) for number in value.split()))
 
+    def format(self) -> bytes:
+        return b"%d %d %d" % (self.offset, self.event_time, self.stored_at)
+
 
 class Step(msgspec.Struct, frozen=True):
     """Moves a partition from the offset that this projector stored last, to a new position."""
@@ -37,31 +40,29 @@ class Step(msgspec.Struct, frozen=True):
     position: Position
 
 
-def command(
-    key: bytes, written_generations: bytes, steps: Mapping[Partition, Step], dead_letters: Sequence[DeadLetter]
-) -> Command:
-    """Returns the call that stores these steps in a ledger, with the dead letters among the records that they cover."""
-    arguments = _arguments(written_generations, steps)
-    for letter in dead_letters:
-        arguments += [letter.field.encode(), msgspec.json.encode(letter)]
-    return Command("checkpoint", [key, names.DEAD_LETTERS], arguments)
+class Place(msgspec.Struct, frozen=True):
+    """Where a shard stores positions, and what its copy of the control record must say: stamp and incarnation."""
+
+    control: bytes
+    positions: bytes
+    stamp: str
+    incarnation: str
 
 
-def command_of_copy(key: bytes, steps: Mapping[Partition, Step]) -> Command:
-    """Returns the call that stores these steps in another shard's copy of a ledger."""
-    return Command("checkpoint", [key], _arguments(b"", steps))
+def command(place: Place, steps: Mapping[Partition, Step], dead_letters: Sequence[DeadLetter] | None = None) -> Command:
+    """Returns the call that stores these steps in a shard.
 
-
-def _arguments(written_generations: bytes, steps: Mapping[Partition, Step]) -> list[bytes]:
-    arguments = [written_generations, b"%d" % len(steps)]
+    `dead_letters` are those among the records that the steps cover; None in shards that do not store them.
+    """
+    arguments = [place.stamp.encode(), place.incarnation.encode(), b"%d" % len(steps)]
     for partition, step in steps.items():
-        at = step.position
-        arguments += [
-            names.position(*partition).encode(),
-            b"%d" % step.expected,
-            b"%d %d %d" % (at.offset, at.event_time, at.stored_at),
-        ]
-    return arguments
+        arguments += [names.position(*partition).encode(), b"%d" % step.expected, step.position.format()]
+    keys = [place.control, place.positions]
+    if dead_letters is not None:
+        keys.append(names.DEAD_LETTERS)
+        for letter in dead_letters:
+            arguments += [letter.field.encode(), msgspec.json.encode(letter)]
+    return Command("checkpoint", keys, arguments)
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -76,17 +77,19 @@ class WentBack(msgspec.Struct, frozen=True):
     fields: list[str]
 
 
-class GenerationsChanged(msgspec.Struct, frozen=True):
-    """The written generations have changed since the batch was written. Nothing was stored: write the batch again."""
+class ControlChanged(msgspec.Struct, frozen=True):
+    """The control record has changed since the batch was begun: other generations may have to be written, or a shard
+    was emptied. Nothing was stored: begin the batch again.
+    """
 
 
-Outcome = Stored | WentBack | GenerationsChanged
+Outcome = Stored | WentBack | ControlChanged
 
 
 def outcome(reply: Any) -> Outcome:
     """Decode the reply of the script."""
     if isinstance(reply, int):
         return Stored(reply)
-    if reply == [b"writing"]:
-        return GenerationsChanged()
+    if reply == [b"stamp"]:
+        return ControlChanged()
     return WentBack([field.decode() for field in reply])

@@ -1,108 +1,238 @@
-"""The copies of a ledger on a cluster: one in each shard, so that a shard that loses writes loses its positions too.
+"""Reads, creates, repairs and changes the copies of the control record (rules: `docs/control-record.md`).
 
-A copy is a hash like the ledger itself. Its name has a hash tag whose slot the shard serves, so a copy moves with its
-slot. Each copy lists all of them in its field `copies`, so that finding one is enough to find all:
+A copy is a hash whose name has a hash tag in a slot that the shard serves, so a copy moves with its slot. The copy with
+the tag `ledger`, the home copy, decides which of two concurrent changes comes first. Each copy lists all of them:
 
     listed, and present    It counts: the position of a partition is the lowest one that any copy holds.
-    listed, and missing    Its shard was emptied: no position is valid.
-    a shard without one    The shard is new, or the slot of its copy was moved away. The other copies are valid for it
-                           as well until it gets one: the shard that had its slots before acknowledged all batches
-                           that they cover.
+    listed, and missing    Its shard was emptied. The copy is created again without positions, so that the lines read
+                           the topics from the beginning, and the API serves nothing from the shard meanwhile.
+    a shard without one    The shard is new, or the slot of its copy was moved away. It gets a copy with what the others
+                           have in common: the shard that had its slots before acknowledged all that they cover.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
-from projector.ledger import checkpoint
-from projector.ledger.checkpoint import NOTHING_STORED, Position, Step
-from projector.record import Partition
+from projector.errors import Conflict, Refused, Unavailable
+from projector.ledger.control import Change, ControlRecord, Copy, State, first_state, new_copy_fields, shared_fields
+from projector.redis.calls import Command, Generations
 from projector.redis.store import Store
 from schemas import names
+from schemas.control import Stamp, format_generations, parse_generations
 
-Fields = dict[str, bytes]
-
-
-class Copies(msgspec.Struct, frozen=True):
-    """The copies of a ledger: the fields of each by hash tag, or None if a listed copy is missing."""
-
-    fields: Mapping[bytes, Fields | None]
-    shards_without: tuple[int, ...]
-    """The highest slot of each shard that has no copy."""
-
-    def position(self, partition: Partition) -> Position | None:
-        """Returns the lowest position that a copy holds; None if one of them holds none."""
-        field = names.position(*partition)
-        values = [fields.get(field) if fields else None for fields in self.fields.values()]
-        found = [Position.parse(value) for value in values if value]
-        if not found or len(found) < len(values):
-            return None
-        return min(found, key=lambda position: position.offset)
-
-    @property
-    def partitions(self) -> set[Partition]:
-        """All partitions whose position is in any copy."""
-        return {
-            Partition(topic, int(number))
-            for fields in self.fields.values()
-            for topic, _, number in (field.rpartition(":") for field in fields or ())
-            if topic and ":" not in topic  # excludes `writing` and `target:<topic>:<partition>`
-        }
-
-    @property
-    def complete(self) -> bool:
-        """Whether every shard has a copy, and each copy lists all of them."""
-        text = _text(self.fields)
-        return not self.shards_without and all(
-            fields and fields.get(names.COPIES) == text for fields in self.fields.values()
-        )
+_HOME = names.HOME.decode()
+_ATTEMPTS = 10
+_CHANGED = 1
 
 
-async def find(store: Store, ledger: bytes, known: Iterable[bytes] = ()) -> Copies:
-    """Returns the copies of a ledger. Raises Unavailable.
+async def read(store: Store) -> ControlRecord | None:
+    """Returns the record as it is, even if its copies disagree; None if no shard has a copy.
 
-    Reads the copies at the usual hash tags and at those in `known`, then all that the copies found so far list.
+    Raises Refused if the data has another layout, and Unavailable.
     """
+    found: dict[bytes, Copy] = {}
+    asked: set[bytes] = set()
     shards = {max(slots): slots for slots in await store.shards()}
-    found: dict[bytes, Fields] = {}
-    read: set[bytes] = set()
-    listed = {names.HOME, *known, *map(names.slot_tag, shards)}
-    while listed - read:
-        found |= await _read(store, ledger, sorted(listed - read))
-        read |= listed
-        listed = {tag for fields in found.values() for tag in fields.get(names.COPIES, b"").split()} | found.keys()
-    if listed:
-        listed.add(names.HOME)
-    slots_of_copies = {names.tag_slot(tag) for tag in listed}
+    wanted = {names.HOME, *map(names.slot_tag, shards)}
+    while wanted - asked:
+        found |= await _read(store, sorted(wanted - asked))
+        asked |= wanted
+        wanted = {tag.encode() for copy in found.values() for tag in copy.state.copies}
+        if not found and store.sharded:
+            wanted |= await _scanned(store)
+    if not found:
+        return None
+    newest = max(found.values(), key=lambda copy: copy.stamp)
+    tags = sorted(tag.encode() for tag in newest.state.copies)
+    slots_of_copies = {names.tag_slot(tag) for tag in tags}
     shards_without = tuple(highest for highest, slots in shards.items() if not slots_of_copies & slots)
-    return Copies({tag: found.get(tag) for tag in sorted(listed)}, shards_without)
+    copies = {tag: found.get(tag) for tag in tags}
+    return ControlRecord(newest.stamp, newest.state, copies, shards_without, store.replication_epoch)
 
 
-async def add_missing(store: Store, ledger: bytes, copies: Copies) -> Copies:
-    """Create the copies that are missing, and let each copy list all of them. Returns them all. Raises Unavailable.
+async def require(store: Store) -> ControlRecord:
+    """Returns the record for a command of an operator.
 
-    Safe to repeat, to interrupt and to run concurrently: positions in a copy only move forward.
+    Raises Refused if Redis is empty or its data has another layout, and Unavailable.
     """
+    record = await read(store)
+    if record is None:
+        await check_layout(store)
+        raise Refused("Nothing is served yet: Redis is empty. Start a projector, which fills it from the topics.")
+    return record
+
+
+async def current(store: Store) -> ControlRecord:
+    """Returns the record after making sure that every shard has a copy and that all copies agree.
+
+    Begins the first record if Redis is empty. Raises Refused if the data has another layout, and Unavailable.
+    """
+    record = await read(store)
+    for _ in range(_ATTEMPTS):
+        if record is not None and record.agrees:
+            return record
+        if record is None:
+            await _begin(store)
+        else:
+            await _repair(store, record)
+        record = await read(store)
+    raise Unavailable("Redis: the copies of the control record disagree, because they are being changed")
+
+
+async def change(store: Store, record: ControlRecord, compute: Change) -> ControlRecord:
+    """Change the state of the record that the caller has read. Returns the record when every copy has the change.
+
+    Raises Conflict if the record has changed since, what `compute` raises, and Unavailable.
+    """
+    stamp, state = record.stamp.next(), compute(record.state)
+    changed_home = await _change_copy(store, names.HOME, record.stamp, stamp, state, record.replication_epoch)
+    if changed_home != _CHANGED:
+        raise Conflict
+    changed = await current(store)
+    if changed.stamp != stamp and (changed.stamp.lineage, changed.stamp.epoch) <= (stamp.lineage, stamp.epoch):
+        raise Conflict
+    return changed
+
+
+async def mark_filled(store: Store, incarnations: Mapping[bytes, str], generations: Generations) -> bool:
+    """Note that the shards of these copies hold these generations up to their positions. Returns False if a shard was
+    emptied since it had the incarnation. Raises Unavailable.
+    """
+    numbers = [b"%d" % number for number in generations]
+    replies = await store.run(
+        [
+            Command("mark_filled", [_name(tag)], [incarnation.encode(), *numbers])
+            for tag, incarnation in incarnations.items()
+        ]
+    )
+    return all(replies)
+
+
+async def mark_swept(store: Store, record: ControlRecord, generation: int) -> None:
+    """Note that no shard holds a key of a generation that is being dropped. Raises Unavailable, also if Redis restarted
+    or failed over since the record was read: what was deleted may be back.
+    """
+    arguments = [record.stamp.text.encode(), b"%d" % generation]
+    commands = [Command("mark_swept", [_name(tag)], arguments) for tag in record.copies]
+    await store.run(commands, replication_epoch=record.replication_epoch)
+
+
+async def check_layout(store: Store) -> None:
+    """Check that Redis holds no data of another layout. Raises Refused or Unavailable."""
+    await _read(store, [names.HOME])
+    if any(await store.ask([(b"EXISTS", key) for key in names.OF_OTHER_LAYOUTS])):
+        raise _other_layout("Redis holds data of an earlier layout")
+
+
+async def _read(store: Store, tags: Sequence[bytes]) -> dict[bytes, Copy]:
+    """Returns the copies that exist among these."""
+    copies = {}
+    for tag, reply in zip(tags, await store.ask([(b"HGETALL", _name(tag)) for tag in tags]), strict=True):
+        if reply:
+            fields = {name.decode(): value for name, value in zip(reply[::2], reply[1::2], strict=True)}
+            try:
+                copies[tag] = Copy.parse(fields)
+            except ValueError as error:
+                raise _other_layout(str(error)) from None
+    return copies
+
+
+def _other_layout(what: str) -> Refused:
+    return Refused(
+        f"{what}, which this program cannot use. Run the program that wrote it, or empty this Redis database: "
+        "a projector then fills it again from the topics (docs/upgrading.md)."
+    )
+
+
+async def _scanned(store: Store) -> set[bytes]:
+    """Returns the tags of all copies. This reads all names of keys: only for a cluster that seems to be empty."""
+    pattern = names.copy(names.CONTROL, b"*")
+    return {key[key.index(b"{") + 1 : key.index(b"}")] async for keys in store.scan(pattern) for key in keys}
+
+
+async def _begin(store: Store) -> None:
+    """Begin the first record, in the home copy. The other shards get their copies by `_repair`.
+
+    Programs that wrote or deleted before Redis was emptied lose their connections first: one that stands still could
+    otherwise delete or cover something of this record, whose generations have the same numbers. What they have written
+    into the empty Redis is deleted: it may belong to generations that this record does not know.
+    """
+    await check_layout(store)
+    others = [
+        client
+        for id_, clients in (await store.writer_connections()).items()
+        if id_ != store.writer_id
+        for client in clients
+    ]
+    await store.close_connections(others)
+    async for keys in store.scan(names.ALL):
+        await store.ask([(b"UNLINK", key) for key in keys if names.IN_GENERATION.fullmatch(key)])
+    await _create(store, names.HOME, Stamp.first(), first_state((_HOME,)))
+
+
+async def _repair(store: Store, record: ControlRecord) -> None:
+    """Take one step towards copies that agree. It is safe to repeat, to interrupt and to run concurrently."""
+    for tag, copy in record.copies.items():
+        if copy is None:
+            await _create(store, tag, record.stamp, record.state)
+        elif copy.stamp != record.stamp:
+            unswept = await _change_copy(store, tag, copy.stamp, record.stamp, record.state)
+            if isinstance(unswept, bytes):
+                await _drop_again(store, record, parse_generations(unswept))
+                return
+    if record.shards_without and all(record.copies.values()):
+        await _add_copies(store, record)
+
+
+async def _drop_again(store: Store, record: ControlRecord, generations: Generations) -> None:
+    """Let these generations be deleted again: a failover brought back their keys in a shard."""
+    dropping = tuple(sorted({*record.state.dropping, *generations}))
+    state = replace(record.state, dropping=dropping, last=max(record.state.last, *generations))
+    # The copy that is the newest one decides; the home copy may be the one that went back.
+    newest = next(tag for tag, copy in record.copies.items() if copy and copy.stamp == record.stamp)
+    await _change_copy(store, newest, record.stamp, record.stamp.next(), state, record.replication_epoch)
+
+
+async def _add_copies(store: Store, record: ControlRecord) -> None:
+    """Give each shard without a copy one. The new copies are the newest ones, and the others follow them."""
     home = names.tag_slot(names.HOME)
     shard_of_home = {max(slots) for slots in await store.shards() if home in slots}
-    added = [names.slot_tag(highest) for highest in copies.shards_without if highest not in shard_of_home]
-    positions = {partition: copies.position(partition) for partition in copies.partitions}
-    steps = {partition: Step(NOTHING_STORED, position) for partition, position in positions.items() if position}
-    await store.run([checkpoint.command_of_copy(names.copy(ledger, tag), steps) for tag in added])
-    tags = {names.HOME, *copies.fields, *added}
-    await store.ask([(b"HSET", names.copy(ledger, tag), names.COPIES, _text(tags)) for tag in sorted(tags)])
-    return await find(store, ledger, tags)
+    tags = [names.slot_tag(highest) for highest in record.shards_without if highest not in shard_of_home]
+    state = replace(record.state, copies=tuple(sorted({*record.state.copies, *(tag.decode() for tag in tags), _HOME})))
+    stamp = record.stamp.next()
+    partitions = {partition for copy in record.present for partition in copy.positions}
+    positions = {partition: position for partition in partitions if (position := record.position(partition))}
+    filled = tuple(number for number in sorted(state.known) if record.is_complete(number))
+    for tag in tags:
+        await store.ask_one(b"DEL", _name(tag))  # an old copy that no other one lists
+        fields = shared_fields(stamp, state) | new_copy_fields(state, filled, positions)
+        await store.run([Command("create_copy", [_name(tag)], _flat(fields))])
 
 
-async def _read(store: Store, ledger: bytes, tags: Sequence[bytes]) -> dict[bytes, Fields]:
-    """Returns the copies that exist among these."""
-    replies = await store.ask([(b"HGETALL", names.copy(ledger, tag)) for tag in tags])
-    return {
-        tag: {name.decode(): value for name, value in zip(reply[::2], reply[1::2], strict=True)}
-        for tag, reply in zip(tags, replies, strict=True)
-        if reply
-    }
+async def _create(store: Store, tag: bytes, stamp: Stamp, state: State) -> None:
+    fields = shared_fields(stamp, state) | new_copy_fields(state)
+    await store.run([Command("create_copy", [_name(tag)], _flat(fields))])
 
 
-def _text(tags: Iterable[bytes]) -> bytes:
-    return b" ".join(sorted(tags))
+async def _change_copy(
+    store: Store, tag: bytes, expected: Stamp, stamp: Stamp, state: State, replication_epoch: int | None = None
+) -> Any:
+    """Returns the reply of the script: 1 if the copy was changed."""
+    shared, own = _flat(shared_fields(stamp, state)), _flat(new_copy_fields(state))
+    known = format_generations(tuple(sorted(state.known)))
+    texts = (expected.text, str(state.live), format_generations(state.written), known, str(len(shared)))
+    arguments = [*(text.encode() for text in texts), *shared, *own]
+    [reply] = await store.run([Command("change_control", [_name(tag)], arguments)], replication_epoch=replication_epoch)
+    return reply
+
+
+def _name(tag: bytes) -> bytes:
+    return names.copy(names.CONTROL, tag)
+
+
+def _flat(fields: Mapping[str, str | bytes]) -> list[bytes]:
+    return [
+        word if isinstance(word, bytes) else word.encode() for name, value in fields.items() for word in (name, value)
+    ]

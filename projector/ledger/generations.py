@@ -1,135 +1,72 @@
-"""Generations of documents (hash `lv:generations`).
+"""What operators do with generations: each function changes the control record, and raises Refused if it may not."""
 
-    live       the generation that the API serves; absent until the first projection is complete
-    previous   the generation that was live before; `rollback` returns to it
-    <number>   JSON: a `Description`
-    last       the highest number ever assigned; no number is assigned twice
-    dropping:<number>   its documents are being dropped
+import time
 
-The list of generations that projectors write is stored in the ledger, because every checkpoint compares it there.
-"""
+from msgspec.structs import replace
 
-from datetime import UTC, datetime
-
-import msgspec
-
-from projector.errors import Superseded
-from projector.ledger.ledger import FIRST, format_generations, read_written_generations
+from projector.errors import Refused
+from projector.ledger import copies
+from projector.ledger.control import ControlRecord, Generation, State, now
 from projector.mapping import VERSION
-from projector.redis.calls import Command, Generations
 from projector.redis.store import Store
-from schemas import names
-
-_DROPPING = "dropping:"
 
 
-class Description(msgspec.Struct, frozen=True):
-    """What is known about a generation.
+async def add(store: Store, record: ControlRecord) -> ControlRecord:
+    """Let all projectors write one more generation, for a rebuild. Its number was never used before.
 
-    `complete` means that it holds everything that the topics contained when it was started.
+    Raises Refused if the live generation is not complete or another one is being filled already, and Unavailable.
     """
 
-    mapping: int
-    created_at: str
-    complete: bool = False
-    verified_at: str | None = None
+    def compute(state: State) -> State:
+        if not record.serves:
+            raise Refused("Nothing is served yet: the first projection fills generation 1 by itself.")
+        if state.next:
+            raise Refused(f"Generation {state.next} is being filled already: check `status`.")
+        number = max(state.last, *state.known) + 1
+        generations = state.generations | {number: Generation(VERSION, now())}
+        return replace(state, written=(*state.written, number), generations=generations, last=number)
+
+    return await copies.change(store, record, compute)
 
 
-class Registry(msgspec.Struct, frozen=True):
-    """All generations. `live`, `previous` and `last` are 0 if there is none."""
+async def flip(store: Store, record: ControlRecord, to: int) -> ControlRecord:
+    """Make a complete generation live. Raises Refused and Unavailable."""
 
-    live: int
-    previous: int
-    written_generations: Generations
-    descriptions: dict[int, Description]
-    dropping: frozenset[int] = frozenset()
-    last: int = 0
+    def compute(state: State) -> State:
+        if to not in state.written or not record.is_complete(to):
+            raise Refused(f"Generation {to} is not complete: run `rebuild` again, it resumes where it stopped.")
+        return replace(state, live=to, previous=state.live, flipped_at=int(time.time() * 1000))
 
-    @property
-    def next(self) -> int:
-        """The generation that is being filled or is ready to be promoted; 0 if there is none."""
-        served = max(self.live, self.previous)
-        return max((n for n in self.written_generations if n in self.descriptions and n > served), default=0)
-
-    @property
-    def highest(self) -> int:
-        """The highest number known to have been assigned."""
-        return max(self.last, *self.written_generations, *self.descriptions, *self.dropping)
-
-    def rebuild_due(self) -> bool:
-        """Returns whether the live generation was mapped by another mapping version than this program's."""
-        return self.live in self.descriptions and self.descriptions[self.live].mapping != VERSION
+    return await copies.change(store, record, compute)
 
 
-async def read(store: Store) -> Registry:
-    """Read all generations. Raises Unavailable."""
-    written = await read_written_generations(store)
-    fields = await store.read_hash(names.GENERATIONS)
-    descriptions = {
-        int(name): msgspec.json.decode(value, type=Description) for name, value in fields.items() if name.isdigit()
-    }
-    dropping = frozenset(int(name.removeprefix(_DROPPING)) for name in fields if name.startswith(_DROPPING))
-    live, previous, last = (int(fields.get(name, b"0")) for name in ("live", "previous", "last"))
-    return Registry(live, previous, written, descriptions, dropping, last)
+async def note_verified(store: Store, record: ControlRecord, generation: int) -> ControlRecord:
+    """Store that a generation has just been verified. Raises Refused and Unavailable."""
+
+    def compute(state: State) -> State:
+        known = replace(state.generations[generation], verified_at=now())
+        return replace(state, generations=state.generations | {generation: known})
+
+    return await copies.change(store, record, compute)
 
 
-async def new_number(store: Store, registry: Registry) -> int:
-    """Assign a number that no generation has had, unless Redis was emptied since. Raises Unavailable."""
-    await store.ask_one(b"HSETNX", names.GENERATIONS, b"last", registry.highest)
-    return int(await store.ask_one(b"HINCRBY", names.GENERATIONS, b"last", 1))
+async def retire(store: Store, record: ControlRecord, generation: int) -> ControlRecord:
+    """Let no program write a generation any more, and note that it is being dropped. Raises Refused and Unavailable."""
+
+    def compute(state: State) -> State:
+        if generation == state.live:
+            raise Refused(f"Generation {generation} is live. `promote` or `rollback` to another one first.")
+        return state.without(generation)
+
+    if generation in record.state.dropping and generation not in record.state.written:
+        return record
+    return await copies.change(store, record, compute)
 
 
-async def check_mapping(store: Store, written: Generations) -> None:
-    """Check that this program may write these generations. An older mapping must not write to a newer generation.
+async def forget(store: Store, record: ControlRecord, generation: int) -> ControlRecord:
+    """Note that nothing is left of a generation that was being dropped. Raises Refused and Unavailable."""
 
-    Raises Superseded if one of them was started with a newer mapping version, and Unavailable.
-    """
-    descriptions = (await read(store)).descriptions
-    for generation in written:
-        required = descriptions[generation].mapping if generation in descriptions else VERSION
-        if required > VERSION:
-            raise Superseded(f"generation {generation} requires mapping version {required}, this program has {VERSION}")
+    def compute(state: State) -> State:
+        return replace(state, dropping=tuple(number for number in state.dropping if number != generation))
 
-
-async def describe(store: Store, generation: int, description: Description) -> None:
-    """Store the description of a generation. Raises Unavailable."""
-    await store.ask_one(b"HSET", names.GENERATIONS, generation, msgspec.json.encode(description))
-
-
-async def amend(store: Store, generation: int, description: Description) -> bool:
-    """Replace the description of a generation. Returns False if it does not exist (any more). Raises Unavailable."""
-    arguments = [b"%d" % generation, msgspec.json.encode(description)]
-    [changed] = await store.run([Command("amend", [names.GENERATIONS], arguments)])
-    return bool(changed)
-
-
-async def forget(store: Store, generation: int) -> None:
-    """Delete the description of a generation that was never written or has been dropped. Raises Unavailable."""
-    await store.ask_one(b"HDEL", names.GENERATIONS, generation, f"dropping:{generation}")
-
-
-async def begin_first(store: Store) -> None:
-    """Store the description of generation 1, if it is the only one. Safe to repeat. Raises Unavailable."""
-    if await read_written_generations(store) == FIRST:
-        await store.ask_one(b"HSETNX", names.GENERATIONS, 1, msgspec.json.encode(Description(VERSION, now())))
-
-
-async def serve_first(store: Store) -> None:
-    """Let the API serve generation 1, unless another one is live already. Safe to repeat. Raises Unavailable."""
-    await describe(store, 1, Description(VERSION, now(), complete=True))
-    await store.ask_one(b"HSETNX", names.GENERATIONS, b"live", 1)
-
-
-async def change_writing(store: Store, before: Generations, after: Generations) -> bool:
-    """Change the list of generations that projectors write, if it is still `before`.
-
-    Returns False, and changes nothing, if another command has changed the list. Raises Unavailable.
-    """
-    arguments = [format_generations(before), format_generations(after)]
-    [changed] = await store.run([Command("change_writing", [names.POSITIONS], arguments)])
-    return bool(changed)
-
-
-def now() -> str:
-    """Returns the current time as RFC 3339, in whole seconds."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return await copies.change(store, record, compute)

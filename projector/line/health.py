@@ -9,11 +9,12 @@ class LineHealth:
     """What a line reports about itself. A line that has records to apply and does not advance is unhealthy."""
 
     def __init__(self, line: str) -> None:
-        self._line = line
+        self.name = line
         self._alive_at = self._advanced_at = time.monotonic()
         self._lag = 0
         self._trouble: str | None = None
         self._stopped: str | None = None
+        self._standing_by: str | None = None
 
     def alive(self) -> None:
         """A step of the loop succeeded, with or without records."""
@@ -35,6 +36,19 @@ class LineHealth:
     def stopped(self, reason: str) -> None:
         self._stopped = reason
 
+    def standing_by(self, reason: str | None) -> None:
+        """The line leaves its work to newer programs, and says why; None if it works again."""
+        self._standing_by = reason
+        self.alive()
+        self.advanced()
+
+    @property
+    def state(self) -> str:
+        """The state in a few words, for the heartbeat."""
+        if self._stopped:
+            return f"halted: {self._stopped}"
+        return f"standing by: {self._standing_by}" if self._standing_by else "running"
+
     def resumed(self) -> None:
         """The line is no longer halted."""
         self._stopped = None
@@ -45,12 +59,14 @@ class LineHealth:
         """Returns what is wrong, in words; an empty list if the line is healthy."""
         now = time.monotonic()
         if self._stopped:
-            return [f"{self._line}: halted: {self._stopped}"]
+            return [f"{self.name}: halted: {self._stopped}"]
+        if self._standing_by:
+            return [f"{self.name}: standing by: {self._standing_by}"]
         if now - self._alive_at > _QUIET_SECONDS:
             trouble = f" ({self._trouble})" if self._trouble else ""
-            return [f"{self._line}: no step has succeeded for {now - self._alive_at:.0f} s{trouble}"]
+            return [f"{self.name}: no step has succeeded for {now - self._alive_at:.0f} s{trouble}"]
         if self._lag and now - self._advanced_at > _QUIET_SECONDS:
             return [
-                f"{self._line}: {self._lag} records behind, and has not advanced for {now - self._advanced_at:.0f} s"
+                f"{self.name}: {self._lag} records behind, and has not advanced for {now - self._advanced_at:.0f} s"
             ]
         return []

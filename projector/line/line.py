@@ -14,7 +14,7 @@ from typing import assert_never
 from projector.accepted.book import AcceptedBook
 from projector.errors import LineStopped, Superseded, Unavailable
 from projector.kafka.source import Source
-from projector.ledger.checkpoint import GenerationsChanged, Outcome, Stored, WentBack
+from projector.ledger.checkpoint import ControlChanged, Outcome, Stored, WentBack
 from projector.ledger.ledger import Ledger
 from projector.line.accepted import AcceptedRecords
 from projector.line.already_applied import applied_times
@@ -57,7 +57,7 @@ class Line:
         self._store = store
         self._policy = policy
         self._source = Source(settings, kinds, group_id, self._on_revoked)
-        self._positions = Positions(name, self._source, store, ledger)
+        self._positions = Positions(name, self._source, ledger)
         self._writer = Writer(store, policy.pacer)
         self._guard = BadRecordGuard(settings.dead_letter_share, settings.dead_letter_row)
         self._accepted = AcceptedRecords(AcceptedBook(settings, store))
@@ -87,6 +87,7 @@ class Line:
                     await self._wait_while_superseded(error, stop)
             await self._positions.commit()
         finally:
+            self._positions.end()
             await self._source.stop()
 
     async def _start(self, stop: Stop) -> None:
@@ -103,7 +104,9 @@ class Line:
     async def _step(self) -> None:
         """Project one batch. Raises Unavailable, LineStopped or Superseded; then no position covers the batch."""
         self._accepted.forget(self._source.unpositioned())  # it may have changed, also because a topic was recreated
-        await self._positions.seek()
+        if await self._positions.seek():
+            self._metrics.rewound()
+            logger.warning("Redis was emptied; reading again from the beginning", extra=self._fields())
         polled = await self._source.poll(self._batch_records, _POLL_SECONDS)
         if await self._topics_recreated(polled):
             return
@@ -118,10 +121,10 @@ class Line:
         started = time.monotonic()
         await self._accepted.read(polled)
         guard = self._guard.fork()
-        generations = self._positions.written_generations
-        times = await applied_times(self._store, polled, generations) if self._reading_again else None
+        session = self._positions.session
+        times = await applied_times(self._store, polled, session.generations) if self._reading_again else None
         batch = Batch(polled, guard, times, self._accepted.find)
-        applied = await self._writer.write(batch, generations)
+        applied = await self._writer.write(batch, session)
         if await self._accepted.include_any(batch.counted):
             self._positions.reset()  # an operator has accepted some of these meanwhile: read the batch again
             return
@@ -146,6 +149,7 @@ class Line:
         if now - self._checked_at < _CHECK_SECONDS:
             return
         self._checked_at = now
+        self._positions.keep_assigned()
         self._stored(await self._positions.check())
         await self._measure_lag()
         await self._positions.commit()
@@ -171,11 +175,9 @@ class Line:
                     "Redis lost writes of this projector; reading again from the stored positions",
                     extra=self._fields() | {"positions": fields},
                 )
-            case GenerationsChanged():
-                self._policy.on_generations_changed()
+            case ControlChanged():
                 logger.info(
-                    "the generations to write have changed; reading again from the stored positions",
-                    extra=self._fields(),
+                    "the control record has changed; reading again from the stored positions", extra=self._fields()
                 )
             case unknown:
                 assert_never(unknown)
@@ -199,6 +201,7 @@ class Line:
             self._policy.on_halt(error)
             self._metrics.stopped()
             self.health.stopped(str(error))
+            self._positions.end()
             await wait_until_accepted(self._name, self._source, self._accepted, error, stop)
             self.health.resumed()
             self._metrics.resumed()
@@ -208,16 +211,17 @@ class Line:
     async def _wait_while_superseded(self, error: Superseded, stop: Stop) -> None:
         """Leave the partitions to newer programs until this one may write again: the newer generation was dropped."""
         logger.warning("standing by: %s. Deploy the newer program here as well.", error, extra=self._fields())
+        self.health.standing_by(str(error))
         self._positions.reset()
         self._source.leave()
         while not stop.is_set() and await self._is_superseded():
-            self.health.alive()
             await stop.sleep(_CHECK_SECONDS)
+        self.health.standing_by(None)
         self._source.join()
 
     async def _is_superseded(self) -> bool:
         try:
-            await self._positions.check_mapping()
+            await self._positions.seek()
         except (Superseded, Unavailable):
             return True
         return False

@@ -20,8 +20,6 @@ class Policy(msgspec.Struct, frozen=True):
     """
 
     pacer: Pacer = FullSpeed()
-    on_generations_changed: Callable[[], None] = _accept
-    """Called if the written generations have changed. A live line then writes the batch to those."""
     on_halt: Callable[[LineStopped], None] = _accept
     """Called if there are too many bad records. A live line then halts until an operator intervenes."""
 

@@ -11,12 +11,10 @@ from collections.abc import Mapping, Sequence
 from projector.dead_letter import DeadLetter
 from projector.errors import Unavailable
 from projector.kafka.source import Source
-from projector.ledger import generations
-from projector.ledger.checkpoint import NOTHING_STORED, GenerationsChanged, Outcome, Position, Step, Stored, WentBack
-from projector.ledger.ledger import FIRST, Ledger
+from projector.ledger.checkpoint import NOTHING_STORED, Outcome, Position, Step, Stored
+from projector.ledger.ledger import Ledger
+from projector.ledger.session import Session
 from projector.record import Partition, Record
-from projector.redis.calls import Generations
-from projector.redis.store import Store
 from schemas import names
 
 logger = logging.getLogger(__name__)
@@ -28,37 +26,70 @@ class Positions:
     Every coroutine raises Unavailable, except `commit` and `release`.
     """
 
-    def __init__(self, line: str, source: Source, store: Store, ledger: Ledger) -> None:
+    def __init__(self, line: str, source: Source, ledger: Ledger) -> None:
         self._line = line
         self._source = source
-        self._store = store
         self._ledger = ledger
+        self._session: Session | None = None
+        self._incarnations: dict[bytes, str] = {}
         self._uncommitted: dict[Partition, int] = {}
         self.offsets: dict[Partition, int] = {}
-        self.written_generations = FIRST
-        """The generations that batches are written to, as they were at the last `seek`."""
 
-    async def seek(self) -> None:
-        """Seek newly assigned partitions to their stored positions, and read which generations to write.
+    @property
+    def session(self) -> Session:
+        """The session in which batches are written. There is one after `seek`, until `reset`."""
+        if self._session is None:
+            raise Unavailable("the line has no session, because its positions were reset")
+        return self._session
 
-        Raises Superseded.
+    async def seek(self) -> bool:
+        """Seek newly assigned partitions to their stored positions. Opens a session if there is none.
+
+        Returns whether Redis, or a shard of it, was emptied since the session before. Raises Superseded, and Refused if
+        there is nothing to write any more.
         """
+        if self._session and not self._source.unpositioned():
+            return False
+        await self._open()
+        emptied = any(
+            self.session.incarnations.get(tag) != incarnation for tag, incarnation in self._incarnations.items()
+        )
+        self._incarnations = self.session.incarnations
+        await self._seek()
+        return emptied
+
+    async def _seek(self) -> None:
         unpositioned = self._source.unpositioned()
         if not unpositioned:
             return
-        self.written_generations = await self.check_mapping()
-        stored = await self._ledger.positions(unpositioned)
+        session = self.session
+        stored = await self._ledger.positions(session, unpositioned)
         used = await self._source.seek(stored)
         known = {partition: _or_nothing(offset) for partition, offset in stored.items()}
-        self.offsets |= known | await self.forget({p: known[p] for p, offset in used.items() if offset < known[p]})
+        known |= await self.forget({p: known[p] for p, offset in used.items() if offset < known[p]})
+        self.offsets |= known
+        self.keep_assigned()
         offsets = {names.position(*partition): offset for partition, offset in used.items()}
         logger.info("resumed at these offsets", extra={"line": self._line, "offsets": offsets})
 
-    async def check_mapping(self) -> Generations:
-        """Returns the generations to write. Raises Superseded if one of them needs a newer program."""
-        written = await self._ledger.written_generations()
-        await generations.check_mapping(self._store, written)
-        return written
+    async def _open(self) -> None:
+        """Open a session, instead of the present one if there is one. If the control record has changed since that one
+        was opened, all partitions have to be positioned again.
+        """
+        before, session = self._session, await self._ledger.open()
+        if before:
+            self._ledger.close(before)
+            if (before.stamp, before.incarnations) != (session.stamp, session.incarnations):
+                self.offsets.clear()
+                self._source.reset(self._source.assigned())
+        self._session = session
+
+    def keep_assigned(self) -> None:
+        """Forget partitions that belong to another projector by now. While the group rebalances, partitions that were
+        revoked still count as assigned.
+        """
+        assigned = self._source.assigned()
+        self.offsets = {partition: offset for partition, offset in self.offsets.items() if partition in assigned}
 
     def ahead_of(self, polled: Mapping[Partition, Sequence[Record]]) -> dict[Partition, int]:
         """Returns the positions above the first of these records: their topics were deleted and recreated."""
@@ -75,29 +106,24 @@ class Positions:
                 "topics were recreated; reading them from the beginning",
                 extra={"line": self._line, "positions": {names.position(*p): at for p, at in offsets.items()}},
             )
-            await self._ledger.forget(offsets)
+            await self._ledger.forget(self.session, offsets)
         return dict.fromkeys(offsets, NOTHING_STORED)
 
     async def cover(self, steps: Mapping[Partition, Step], dead_letters: Sequence[DeadLetter] = ()) -> Outcome:
         """Store new positions together with these dead letters."""
-        outcome = await self._ledger.cover(self.written_generations, steps, dead_letters)
+        outcome = await self._ledger.cover(self.session, steps, dead_letters)
         if isinstance(outcome, Stored):
             moved = {partition: step.position.offset for partition, step in steps.items()}
-            self.offsets |= moved
+            self.offsets |= {partition: offset for partition, offset in moved.items() if partition in self.offsets}
             self._uncommitted |= moved
         return outcome
 
-    async def check(self) -> GenerationsChanged | WentBack | None:
+    async def check(self) -> Outcome | None:
         """Compare with what Redis holds. Returns None if nothing has changed.
 
         Without this, a line that has no new records would not notice a rebuild, a drop, or lost writes.
         """
-        if self.offsets and await self._ledger.written_generations() != self.written_generations:
-            return GenerationsChanged()
-        known = dict(self.offsets)
-        stored = await self._ledger.positions(list(known))
-        lower = [names.position(*p) for p, offset in stored.items() if _or_nothing(offset) < known[p]]
-        return WentBack(lower) if lower else None
+        return await self._ledger.check(self._session, dict(self.offsets)) if self._session else None
 
     async def pass_markers(self, end_offsets: Mapping[Partition, int]) -> Outcome | None:
         """Move past transaction markers and compacted records at the end of a partition, which no record follows.
@@ -122,6 +148,8 @@ class Positions:
         try:
             await self._source.commit(wanted)
         except Unavailable as error:
+            # Again at the next attempt: a quiet partition gets no newer position.
+            self._uncommitted = wanted | self._uncommitted
             logger.warning("offsets not committed to Kafka", extra={"line": self._line, "error": str(error)})
 
     async def release(self) -> None:
@@ -133,7 +161,14 @@ class Positions:
     def reset(self) -> None:
         """Read nothing more until the next `seek`, which returns to the stored positions."""
         self.offsets.clear()
+        self.end()
         self._source.reset(self._source.assigned())
+
+    def end(self) -> None:
+        """Close the session: nothing more is written in it."""
+        if self._session:
+            self._ledger.close(self._session)
+            self._session = None
 
 
 def _or_nothing(offset: int | None) -> int:

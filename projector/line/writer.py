@@ -2,10 +2,10 @@
 
 import asyncio
 
+from projector.ledger.session import Session
 from projector.line.batch import Batch
 from projector.line.pace import Pacer
 from projector.redis.applier import Applied, Applier
-from projector.redis.calls import Generations
 from projector.redis.store import Store
 
 
@@ -16,8 +16,11 @@ class Writer:
         self._applier = Applier(store)
         self._pacer = pacer
 
-    async def write(self, batch: Batch, generations: Generations) -> Applied:
-        """Write all of the batch. Raises Unavailable, or LineStopped if it has too many bad records."""
+    async def write(self, batch: Batch, session: Session) -> Applied:
+        """Write all of the batch, in the generations of the session.
+
+        Raises Unavailable, or LineStopped if the batch has too many bad records.
+        """
         applied = Applied()
         pace = await self._pacer.pace()
         in_flight: set[asyncio.Task[Applied]] = set()
@@ -26,7 +29,9 @@ class Writer:
                 await self._pacer.wait()
                 if len(in_flight) == pace.slices_in_flight:
                     _add(applied, in_flight, await _first_of(in_flight))
-                applying = self._applier.apply(intents, generations, max_documents=pace.max_documents)
+                applying = self._applier.apply(
+                    intents, session.generations, fence=session, max_documents=pace.max_documents
+                )
                 in_flight.add(asyncio.create_task(applying))
                 await asyncio.sleep(0)  # lets the slice be sent, and Kafka's heartbeat run
             while in_flight:

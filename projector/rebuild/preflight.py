@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from projector.kafka.reader import Retention, open_reader
-from projector.ledger import generations
-from projector.ledger.generations import Registry
-from projector.ledger.ledger import lag, read_positions
+from projector.ledger import copies
+from projector.ledger.control import State
+from projector.ledger.ledger import lag
 from projector.mapping import VERSION
 from projector.rebuild.replay import load, progress
 from projector.record import Partition
@@ -41,22 +41,24 @@ class Preflight(msgspec.Struct, frozen=True):
 
 async def check(store: Store, settings: ProjectorSettings) -> Preflight:
     """Read the state of the topics and of Redis. Raises Unavailable."""
-    registry = await generations.read(store)
+    record = await copies.require(store)
+    state = record.state
     async with open_reader(settings, RESOURCES) as reader:
         ranges = await reader.range(await reader.partitions())
         retention = await reader.retention()
-    positions = await read_positions(store, list(ranges))
-    records = sum(max(0, (positions[p] or 0) - first) for p, (first, _) in ranges.items())
+    stored = {partition: record.position(partition) for partition in ranges}
+    positions = {partition: position.offset if position else None for partition, position in stored.items()}
+    records = sum(max(0, record.highest_offset(p) - first) for p, (first, _) in ranges.items())
     share = 1.0
-    if registry.next:
-        rebuild = await load(store, settings, registry.next)
+    if state.next:
+        rebuild = await load(store, settings, state.next)
         done = await progress(store, rebuild, [partition.topic for partition in ranges])
         records, share = done.left, done.left / max(1, done.total)
     behind = await lag(store, ranges)
-    needed, free, bound = _memory(_sum(await store.memories()), registry)
+    needed, free, bound = _memory(_sum(await store.memories()), state)
     needed = int(needed * share)
-    live = registry.descriptions.get(registry.live)
-    resumed = bool(registry.next)
+    live = state.generations.get(state.live)
+    resumed = bool(state.next)
     problems = _missing(ranges) + _unread(ranges, positions) + _retention(retention or {})
     if needed > _USABLE_SHARE * free and not resumed:
         problems.append(
@@ -66,7 +68,7 @@ async def check(store: Store, settings: ProjectorSettings) -> Preflight:
     if behind:
         notes.append(f"the live generation is {behind:,} records behind: a projector must be running")
     return Preflight(
-        generation=registry.next or registry.highest + 1,
+        generation=state.next or max(state.last, *state.known) + 1,
         resumed=resumed,
         mapping=VERSION,
         live_mapping=live.mapping if live else None,
@@ -86,11 +88,11 @@ def _sum(memories: Sequence[Mapping[str, int]]) -> dict[str, int]:
     return {name: sum(int(memory.get(name) or 0) for memory in memories) for name in names}
 
 
-def _memory(memory: dict[str, int], registry: Registry) -> tuple[int, int, str]:
+def _memory(memory: dict[str, int], state: State) -> tuple[int, int, str]:
     """Returns the bytes that one more generation needs, the bytes that are free, and which limit they refer to."""
     used = int(memory["used_memory"])
     documents = used - int(memory["used_memory_startup"])
-    needed = documents // len(registry.written_generations)
+    needed = documents // len(state.written)
     if memory.get("maxmemory"):
         return needed, int(memory["maxmemory"]) - used, "Redis's maxmemory"
     return needed, int(memory["total_system_memory"]) - int(memory["used_memory_rss"]), "the machine's memory"

@@ -3,18 +3,14 @@
 Both change one pointer in Redis.
 """
 
-import time
-
 import msgspec
 
 from projector.errors import Refused
-from projector.ledger import generations
-from projector.ledger.generations import Registry
-from projector.redis.calls import Command
+from projector.ledger import copies, generations
+from projector.ledger.control import ControlRecord
 from projector.redis.store import Store
 from projector.verify import compare
 from projector.verify.report import Report
-from schemas import names
 
 
 class Criteria(msgspec.Struct, frozen=True):
@@ -48,9 +44,9 @@ async def verify_and_promote(store: Store, criteria: Criteria, *, force: bool = 
 
     Raises Refused or Unavailable.
     """
-    registry = await generations.read(store)
-    generation = complete_next(registry)
-    report = await _verify(store, registry, generation, criteria)
+    record = await copies.require(store)
+    generation = complete_next(record)
+    report = await _verify(store, record, generation, criteria)
     if not report.passes(criteria.threshold) and not force:
         return Promoted(report, None)
     return Promoted(report, await promote(store, generation))
@@ -61,48 +57,48 @@ async def verify_next(store: Store, criteria: Criteria) -> Report:
 
     Raises Refused or Unavailable.
     """
-    registry = await generations.read(store)
-    return await _verify(store, registry, complete_next(registry), criteria)
+    record = await copies.require(store)
+    return await _verify(store, record, complete_next(record), criteria)
 
 
-async def _verify(store: Store, registry: Registry, generation: int, criteria: Criteria) -> Report:
-    report = await compare.compare(store, registry.live, generation, sample=criteria.sample, allowed=criteria.allowed)
+async def _verify(store: Store, record: ControlRecord, generation: int, criteria: Criteria) -> Report:
+    report = await compare.compare(
+        store, record.state.live, generation, sample=criteria.sample, allowed=criteria.allowed
+    )
     if report.passes(criteria.threshold):
-        description = msgspec.structs.replace(registry.descriptions[generation], verified_at=generations.now())
-        await generations.amend(store, generation, description)
+        # The record may have changed since: what was compared must still be there.
+        record = await copies.require(store)
+        if generation in record.state.written:
+            await generations.note_verified(store, record, generation)
     return report
 
 
 async def promote(store: Store, generation: int) -> Flip:
     """Promote `generation`. Returns the previous and the new live generation. Raises Refused or Unavailable."""
-    registry = await generations.read(store)
-    if complete_next(registry) != generation:
+    record = await copies.require(store)
+    if complete_next(record) != generation:
         raise Refused(f"Generation {generation} is no longer the next one: check `status`, then run `promote` again.")
-    return await _flip(store, registry.live, generation)
+    await generations.flip(store, record, generation)
+    return Flip(record.state.live, generation)
 
 
 async def rollback(store: Store) -> Flip:
     """Make the former generation live again. Raises Refused or Unavailable."""
-    registry = await generations.read(store)
-    if registry.previous not in registry.written_generations:
+    record = await copies.require(store)
+    state = record.state
+    if state.previous not in state.written:
         raise Refused("There is no former generation to return to: it was dropped, or nothing was ever promoted.")
-    return await _flip(store, registry.live, registry.previous)
+    await generations.flip(store, record, state.previous)
+    return Flip(state.live, state.previous)
 
 
-def complete_next(registry: Registry) -> int:
+def complete_next(record: ControlRecord) -> int:
     """Returns the generation that may be promoted. Raises Refused if there is none."""
-    generation = registry.next
+    state = record.state
+    generation = state.next
     if not generation:
-        hint = f"; `rollback` serves generation {registry.previous} again" if registry.previous > registry.live else ""
+        hint = f"; `rollback` serves generation {state.previous} again" if state.previous > state.live else ""
         raise Refused(f"There is no next generation: `rebuild` creates one{hint}.")
-    if not registry.descriptions[generation].complete:
+    if not record.is_complete(generation):
         raise Refused(f"Generation {generation} is not complete: run `rebuild` again, it resumes where it stopped.")
     return generation
-
-
-async def _flip(store: Store, live: int, to: int) -> Flip:
-    arguments = [b"%d" % live, b"%d" % to, b"%d" % int(time.time() * 1000)]
-    [flipped] = await store.run([Command("flip", [names.GENERATIONS], arguments)])
-    if not flipped:
-        raise Refused("Another command has just changed the generations: check `status`, then try again.")
-    return Flip(live, to)

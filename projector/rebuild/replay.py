@@ -2,8 +2,8 @@
 
 As soon as a rebuild starts, every projector writes both generations in the same script calls: a checkpoint does not
 cover a batch that missed one of them. So only the records covered before that moment have to be replayed: those of each
-partition from its first offset to its position at that time, its target. After the replay both generations receive the
-same writes, and a promotion changes only what the new mapping changes.
+partition from its first offset to its target, the end offset at that time. After the replay both
+generations receive the same writes, and a promotion changes only what the new mapping changes.
 
 Any number of processes share the replay, and each of them may die at any time: positions and targets are stored in
 Redis (`lv:{ledger}:rebuild:<generation>`), by the same code and under the same rules as those of the live line.
@@ -19,9 +19,10 @@ import msgspec
 from projector.errors import LineStopped, Refused, Unavailable
 from projector.kafka.client import topic
 from projector.kafka.reader import open_reader
-from projector.ledger import generations
-from projector.ledger.generations import Description, Registry
-from projector.ledger.ledger import Ledger, lag, read_positions
+from projector.ledger import copies, generations, sweep
+from projector.ledger.control import ControlRecord
+from projector.ledger.ledger import Ledger, lag, read_rebuild
+from projector.ledger.writers import Writing
 from projector.line.line import Line
 from projector.line.policy import Policy
 from projector.mapping import VERSION
@@ -63,14 +64,12 @@ class Rebuild(msgspec.Struct, frozen=True):
 
 async def begin(store: Store, settings: ProjectorSettings) -> Rebuild:
     """Start the next generation, or resume the one that was started. Raises Refused or Unavailable."""
-    registry = await generations.read(store)
-    while not registry.next:
-        if not registry.live:
-            raise Refused("Nothing is served yet: the first projection fills generation 1 by itself.")
-        await _add_generation(store, registry)
-        registry = await generations.read(store)
-    generation = registry.next
-    if (started_with := registry.descriptions[generation].mapping) != VERSION:
+    await copies.require(store)
+    record = await copies.current(store)
+    if not record.state.next:
+        record = await generations.add(store, record)
+    generation = record.state.next
+    if (started_with := record.state.generations[generation].mapping) != VERSION:
         raise Refused(
             f"Generation {generation} was started with mapping version {started_with}, this program has {VERSION}. "
             f"Resume the rebuild with that program, or `drop {generation}` and start a new one."
@@ -78,79 +77,87 @@ async def begin(store: Store, settings: ProjectorSettings) -> Rebuild:
     return await load(store, settings, generation)
 
 
-async def _add_generation(store: Store, registry: Registry) -> None:
-    """Make all projectors write one more generation, unless another command has just changed the list."""
-    generation = await generations.new_number(store, registry)
-    await generations.describe(store, generation, Description(VERSION, generations.now()))
-    await store.ask_one(b"HSET", names.rebuild(generation), b"writing", generation)
-    written = registry.written_generations
-    if not await generations.change_writing(store, written, (*written, generation)):
-        await generations.forget(store, generation)
-        await Ledger(store, names.rebuild(generation)).drop()
-
-
 async def load(store: Store, settings: ProjectorSettings, generation: int) -> Rebuild:
-    """Read a rebuild that was started, and store its targets unless they are stored already. Raises Unavailable."""
-    async with open_reader(settings, RESOURCES) as reader:
-        available = await reader.range(await reader.partitions())
-    live = await read_positions(store, list(available))
-    ranges = {}
-    for partition, (first, _) in available.items():
-        target = await _fix_target(store, generation, partition, live[partition] or 0)
-        ranges[partition] = (first, max(first, target))
-    return Rebuild(generation, ranges)
+    """Read a rebuild that was started, and store its targets unless they are stored already.
 
-
-async def _fix_target(store: Store, generation: int, partition: Partition, position: int) -> int:
-    """Returns the offset where the replay of a partition ends.
-
-    The first process to ask stores its `position`, and all processes use that.
+    A target is the end offset of a partition, read when no program could write the live generation alone any more: so
+    the replay contains everything that readers may have seen. Raises Unavailable.
     """
-    key, field = names.rebuild(generation), names.target(*partition)
-    await store.ask_one(b"HSETNX", key, field, position)
-    return int(await store.ask_one(b"HGET", key, field) or 0)
+    key = names.rebuild(generation)
+    async with open_reader(settings, RESOURCES) as reader:
+        partitions = await reader.partitions()
+        fields = [names.target(*partition) for partition in partitions]
+        if None in await store.ask_one(b"HMGET", key, *fields):
+            await sweep.stop_writers(store, (await copies.current(store)).stamp)
+        available = await reader.range(partitions)
+    # The first process to ask stores the targets, and all processes use these. If they are lost, later and higher ones
+    # take their place: to replay more than necessary is harmless.
+    ends = [available[partition][1] for partition in partitions]
+    await store.ask([(b"HSETNX", key, field, end) for field, end in zip(fields, ends, strict=True)])
+    targets = await store.ask_one(b"HMGET", key, *fields)
+    ranges = {
+        partition: (available[partition][0], max(available[partition][0], int(target)))
+        for partition, target in zip(partitions, targets, strict=True)
+    }
+    return Rebuild(generation, ranges)
 
 
 async def progress(store: Store, rebuild: Rebuild, topics: Sequence[str]) -> Progress:
     """Read the progress of the replay of these topics. Raises Unavailable."""
     ranges = {partition: range_ for partition, range_ in rebuild.ranges.items() if partition.topic in topics}
-    positions = await read_positions(store, list(ranges), names.rebuild(rebuild.generation))
-    done = sum(
-        min(max((positions[partition] or 0) - first, 0), target - first)
-        for partition, (first, target) in ranges.items()
-    )
+    positions = await read_rebuild(store, await copies.current(store), rebuild.generation, list(ranges))
+    done = 0
+    for partition, (first, target) in ranges.items():
+        position = positions[partition]
+        done += min(max(position.offset - first, 0), target - first) if position else 0
     return Progress(done, sum(target - first for first, target in ranges.values()))
 
 
-async def replay(store: Store, settings: ProjectorSettings, rebuild: Rebuild, throttle: Throttle, stop: Stop) -> None:
-    """Take part in the replay until all of it is done or `stop` is set. Raises Unavailable, Refused or LineStopped."""
-    topics = [topic(settings, kind) for kind in RESOURCES]
-    # More than once if Redis loses writes of a topic that was replayed already, while another one is being replayed.
-    while not stop.is_set() and not (await progress(store, rebuild, topics)).finished:
-        for kind in RESOURCES:
-            await _replay_kind(store, settings, rebuild, kind, throttle, stop)
-    if not stop.is_set():
-        registry = await generations.read(store)
-        description = registry.descriptions.get(rebuild.generation)
-        if not description or not await generations.amend(
-            store, rebuild.generation, msgspec.structs.replace(description, complete=True)
-        ):
-            raise _gone(rebuild.generation)
+async def replay(
+    writing: Writing, settings: ProjectorSettings, rebuild: Rebuild, throttle: Throttle, stop: Stop
+) -> None:
+    """Take part in the replay until the generation is complete or `stop` is set.
+
+    Raises Unavailable, Refused or LineStopped.
+    """
+    store, topics = writing.store, [topic(settings, kind) for kind in RESOURCES]
+    while not stop.is_set():
+        with writing.sessions.closing(await writing.sessions.open_rebuild(rebuild.generation)) as session:
+            record = session.record
+        if record.is_complete(rebuild.generation):
+            return
+        # More than once if Redis loses writes of a topic that was replayed already, while another one is replayed.
+        while not stop.is_set() and not (await progress(store, rebuild, topics)).finished:
+            for kind in RESOURCES:
+                await _replay_kind(writing, settings, rebuild, kind, throttle, stop)
+        if not stop.is_set():
+            await _note_filled(store, record, rebuild.generation)
+            await stop.sleep(_CHECK_SECONDS)
+
+
+async def _note_filled(store: Store, record: ControlRecord, generation: int) -> None:
+    """Note which shards hold the whole generation. Those that were emptied since it was begun are filled by the live
+    lines, and a keeper notes when they are complete.
+    """
+    incarnations = {
+        tag: copy.incarnation for tag, copy in record.copies.items() if copy and generation not in copy.filling
+    }
+    await copies.mark_filled(store, incarnations, (generation,))
 
 
 async def _replay_kind(
-    store: Store, settings: ProjectorSettings, rebuild: Rebuild, kind: Kind, throttle: Throttle, stop: Stop
+    writing: Writing, settings: ProjectorSettings, rebuild: Rebuild, kind: Kind, throttle: Throttle, stop: Stop
 ) -> None:
     """Replay this process's share of one topic, then wait until the other processes have done theirs."""
-    if (await progress(store, rebuild, [topic(settings, kind)])).finished:
+    if (await progress(writing.store, rebuild, [topic(settings, kind)])).finished:
         return
     done = Stop()
-    line = _line(store, settings, rebuild, kind, throttle)
+    line = _line(writing, settings, rebuild, kind, throttle)
     running = asyncio.create_task(line.run(done))
     try:
         while not stop.is_set() and not running.done():
             with suppress(Unavailable):  # the line logs it and retries
-                if (await progress(store, rebuild, [topic(settings, kind)])).finished:
+                if (await progress(writing.store, rebuild, [topic(settings, kind)])).finished:
                     break
             await stop.sleep(_CHECK_SECONDS)
     finally:
@@ -176,21 +183,12 @@ async def catch_up(store: Store, settings: ProjectorSettings, stop: Stop) -> int
     return 0
 
 
-def _gone(generation: int) -> Refused:
-    return Refused(f"Generation {generation} is gone: it was dropped while it was being filled, or Redis was emptied.")
-
-
-def _line(store: Store, settings: ProjectorSettings, rebuild: Rebuild, kind: Kind, throttle: Throttle) -> Line:
+def _line(writing: Writing, settings: ProjectorSettings, rebuild: Rebuild, kind: Kind, throttle: Throttle) -> Line:
     """Returns a line that writes this generation only, parks no dead letters, and ends instead of halting."""
-
-    def generations_changed() -> None:
-        raise _gone(rebuild.generation)
 
     def halt(error: LineStopped) -> None:
         raise error
 
     group_id = f"{settings.group_id}.rebuild.{rebuild.generation}.{kind.topic}"
-    # If the ledger is gone, there is no generation to write.
-    ledger = Ledger(store, names.rebuild(rebuild.generation), first=(), parks=False)
-    policy = Policy(throttle, generations_changed, halt)
-    return Line("rebuild", settings, [kind], group_id, store, ledger, policy)
+    ledger = Ledger(writing.store, writing.sessions, rebuild=rebuild.generation)
+    return Line("rebuild", settings, [kind], group_id, writing.store, ledger, Policy(throttle, halt))

@@ -23,6 +23,7 @@ from projector.intent import (
 )
 from projector.redis import calls
 from projector.redis.calls import MAX_LEADS, Command, Fan, Generations
+from projector.redis.fence import Fence
 from projector.redis.store import Store
 from schemas.fields import UUID_PATTERN
 from schemas.resources import CONTACT, LEAD
@@ -65,10 +66,13 @@ class Applier:
         intents: Sequence[Intent],
         generations: Generations,
         *,
+        fence: Fence | None = None,
         overwrite_equal: bool = False,
         max_documents: int = calls.MAX_DOCUMENTS,
     ) -> Applied:
         """Write the intents, in any order, in all these generations, and do what the replies require.
+
+        The `fence` is the session that the generations are from.
 
         A script call contains at most `max_documents` documents. With `overwrite_equal`, a document or API key is also
         written if the stored one was written by the same event.
@@ -85,7 +89,7 @@ class Applier:
                 max_documents=max_documents,
             )
         )
-        replies = await self._store.run([call.command for call in wanted])
+        replies = await self._store.run([call.command for call in wanted], fence=fence)
         applied = Applied()
         moves: list[Command] = []
         fans: list[Fan] = []
@@ -100,7 +104,7 @@ class Applier:
                         fans += _fans(documents, reply)
                     applied.count(reply[0])
                 case PutApiKey() | DeleteApiKey() as key:
-                    code = await self._finish_api_key(key, reply, overwrite_equal=overwrite_equal)
+                    code = await self._finish_api_key(key, reply, fence, overwrite_equal=overwrite_equal)
                     applied.count(b"%d" % code)
                 case PutOrganization() as organization:
                     jobs += _jobs(organization, reply)
@@ -110,29 +114,33 @@ class Applier:
         if jobs:
             await self._store.add_jobs(jobs)
         if moves:
-            await self._store.run(moves)
-        applied.respliced = await self._fan_out(fans, generations)
+            await self._store.run(moves, fence=fence)
+        applied.respliced = await self._fan_out(fans, generations, fence)
         return applied
 
-    async def _fan_out(self, fans: list[Fan], generations: Generations) -> int:
+    async def _fan_out(self, fans: list[Fan], generations: Generations, fence: Fence | None) -> int:
         """Put the new summaries into leads, a batch per contact and round. Returns how many leads were written."""
         written = 0
         clustered = await self._store.clustered()
         while fans:
-            written += sum(await self._store.run(list(calls.resplices(fans, generations, clustered=clustered))))
+            resplices = list(calls.resplices(fans, generations, clustered=clustered))
+            written += sum(await self._store.run(resplices, fence=fence))
             # If a contact had less than a full batch, it has no other leads to update.
             fans = [fan for fan in fans if len(fan.lead_ids) >= MAX_LEADS]
             if fans:
                 asks = [calls.pending_leads(fan.organization_id, fan.contact_id, generations) for fan in fans]
-                for fan, ids in zip(fans, await self._store.run(asks), strict=True):
+                for fan, ids in zip(fans, await self._store.run(asks, fence=fence), strict=True):
                     fan.lead_ids = ids
                 fans = [fan for fan in fans if fan.lead_ids]
         return written
 
-    async def _finish_api_key(self, intent: PutApiKey | DeleteApiKey, reply: Any, *, overwrite_equal: bool) -> int:
+    async def _finish_api_key(
+        self, intent: PutApiKey | DeleteApiKey, reply: Any, fence: Fence | None, *, overwrite_equal: bool
+    ) -> int:
         """Repeat the call with the record of the stored hash among its keys, until no other write intervenes."""
         while isinstance(reply, bytes):
-            [reply] = await self._store.run([calls.api_key(intent, reply.decode(), overwrite_equal=overwrite_equal)])
+            call = calls.api_key(intent, reply.decode(), overwrite_equal=overwrite_equal)
+            [reply] = await self._store.run([call], fence=fence)
         return cast(int, reply)
 
 

@@ -13,7 +13,8 @@ from redis.asyncio.connection import SSLConnection
 from redis.crc import key_slot
 from redis.exceptions import AskError, ClusterDownError, MovedError, RedisError, TryAgainError
 
-from projector.redis.node import Node, ReplicationEpoch, Request, pack
+from projector.redis.fence import Fence
+from projector.redis.node import ClientConnection, Node, ReplicationEpoch, Request, pack
 from schemas.redis_url import Host
 
 # A slot that is being moved refuses calls with several keys until the move is done.
@@ -53,14 +54,16 @@ class Cluster:
         self.client = RedisCluster(startup_nodes=seeds, require_full_coverage=False, ssl=encrypted, **other)
         self._map = self.client.nodes_manager
 
-    async def send(self, requests: Sequence[Request], replication_epoch: int | None = None) -> list[Any]:
+    async def send(
+        self, requests: Sequence[Request], replication_epoch: int | None = None, fence: Fence | None = None
+    ) -> list[Any]:
         """Send one pipeline to each primary, concurrently. Redirected requests are sent again, to the right primary."""
         await self._refresh_map()
         replies: list[Any] = [None] * len(requests)
         routes = [_Route(number, request, self._owner(request.key)) for number, request in enumerate(requests)]
         deadline = time.monotonic() + _REDIRECTED_SECONDS
         while True:
-            for route, reply in zip(routes, await self._send(routes, replication_epoch), strict=True):
+            for route, reply in zip(routes, await self._send(routes, replication_epoch, fence), strict=True):
                 replies[route.number] = reply
             again = [route for route in routes if isinstance(replies[route.number], (AskError, TryAgainError))]
             if not again or time.monotonic() > deadline:
@@ -91,6 +94,18 @@ class Cluster:
         primaries = [(node.host, int(node.port)) for node in self.client.get_primaries()]
         await _all([self._node(host).send(packed) for host in primaries])
 
+    async def clients(self) -> list[ClientConnection]:
+        await self._refresh_map()
+        return [
+            ClientConnection(node, found["id"], found["name"])
+            for node in self.client.get_primaries()
+            for found in await self.client.client_list(target_nodes=node)
+        ]
+
+    async def kill(self, clients: Sequence[ClientConnection]) -> None:
+        for client in clients:
+            await self.client.client_kill_filter(_id=client.id, target_nodes=client.server)
+
     async def close(self) -> None:
         await self.client.aclose()
         await self._map.aclose()
@@ -98,7 +113,7 @@ class Cluster:
         for node in self._nodes.values():
             await node.close()
 
-    async def _send(self, routes: Sequence[_Route], replication_epoch: int | None) -> list[Any]:
+    async def _send(self, routes: Sequence[_Route], replication_epoch: int | None, fence: Fence | None) -> list[Any]:
         """Returns the replies to these requests, in the order of `routes`."""
         groups: dict[Host, list[int]] = defaultdict(list)
         for at, route in enumerate(routes):
@@ -108,7 +123,7 @@ class Cluster:
         async def pipeline(host: Host, group: list[int]) -> None:
             packed = [word for at in group for word in _packed(routes[at])]
             try:
-                replies = iter(await self._node(host).send(packed, replication_epoch))
+                replies = iter(await self._node(host).send(packed, replication_epoch, fence))
             except (OSError, RedisError):
                 self._stale, self._failed = True, host
                 raise

@@ -12,6 +12,8 @@ from redis.asyncio import ConnectionPool
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 
+from projector.redis.fence import Fence
+
 TIMEOUT = 10.0
 """Seconds to connect, and to receive all replies of a pipeline."""
 
@@ -23,15 +25,24 @@ class Request(NamedTuple):
     packed: bytes
 
 
+class ClientConnection(NamedTuple):
+    """A connection that a server has: the server (None if there is only one), the id there, and the client's name."""
+
+    server: Any
+    id: str
+    name: str
+
+
 class ReplicationEpochChanged(RedisError):
     """Redis restarted or failed over: writes that it acknowledged before may be missing."""
 
 
 class ReplicationEpoch:
-    """Counts how often a server had another replication id than before."""
+    """Counts how often a server had another replication id than before, and how many connections were opened."""
 
     def __init__(self) -> None:
         self.number = 0
+        self.opened = 0
 
 
 class Node:
@@ -44,13 +55,20 @@ class Node:
         self._must_be_master = must_be_master
         self._replication_id = b""
         self._replication_ids: WeakKeyDictionary[AbstractConnection, bytes] = WeakKeyDictionary()
+        self._numbers: WeakKeyDictionary[AbstractConnection, int] = WeakKeyDictionary()
 
-    async def send(self, packed: Sequence[bytes], replication_epoch: int | None = None) -> list[Any]:
+    async def send(
+        self, packed: Sequence[bytes], replication_epoch: int | None = None, fence: Fence | None = None
+    ) -> list[Any]:
         """Returns the replies in order, including errors. All are read, so that none is left for the next caller.
 
-        Raises ReplicationEpochChanged if `replication_epoch` is no longer the current one.
+        Raises ReplicationEpochChanged if `replication_epoch` is no longer the current one, and what the fence raises.
         """
         async with self._connection() as connection:
+            number = self._numbers[connection]
+            if fence and number > fence.opened and number not in fence.confirmed:
+                await fence.confirm()
+                fence.confirmed.add(number)
             if replication_epoch not in (None, self._epoch.number):
                 raise ReplicationEpochChanged("it restarted or failed over while a batch was being written")
             await connection.send_packed_command(b"".join(packed), check_health=False)
@@ -93,6 +111,8 @@ class Node:
         if self._must_be_master and found[b"role"] != b"master":
             raise ConnectionError("the Sentinels name a server that is a replica")
         self._replication_ids[connection] = found[b"master_replid"]
+        self._epoch.opened += 1
+        self._numbers[connection] = self._epoch.opened
         if self._replication_id != found[b"master_replid"]:
             self._replication_id = found[b"master_replid"]
             self._epoch.number += 1

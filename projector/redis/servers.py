@@ -19,7 +19,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisClusterException, RedisError, ResponseError
 
 from projector.redis.cluster import Cluster
-from projector.redis.node import TIMEOUT, Node, ReplicationEpoch, Request, pack
+from projector.redis.fence import Fence
+from projector.redis.node import TIMEOUT, ClientConnection, Node, ReplicationEpoch, Request, pack
 from schemas.redis_access import RedisAccess, redis_access
 from schemas.settings import RedisSettings
 
@@ -42,10 +43,12 @@ class Servers(Protocol):
     map_version: int
     """Increases whenever slots have moved."""
 
-    async def send(self, requests: Sequence[Request], replication_epoch: int | None = None) -> list[Any]:
+    async def send(
+        self, requests: Sequence[Request], replication_epoch: int | None = None, fence: Fence | None = None
+    ) -> list[Any]:
         """Returns the replies in order, including errors.
 
-        Raises ReplicationEpochChanged if `replication_epoch` is no longer the current one.
+        Raises ReplicationEpochChanged if `replication_epoch` is no longer the current one, and what the fence raises.
         """
 
     async def memories(self) -> list[dict[str, Any]]:
@@ -60,12 +63,18 @@ class Servers(Protocol):
     async def load(self, scripts: Sequence[str]) -> None:
         """Load these scripts into every server."""
 
+    async def clients(self) -> list[ClientConnection]:
+        """Returns all connections that any program has to the servers."""
+
+    async def kill(self, clients: Sequence[ClientConnection]) -> None:
+        """Close these connections."""
+
     async def close(self) -> None:
         """Close all connections."""
 
 
-def servers(settings: RedisSettings) -> Servers:
-    """Returns the servers that the settings name. It does not connect yet."""
+def servers(settings: RedisSettings, client_name: str) -> Servers:
+    """Returns the servers that the settings name. It does not connect yet. All connections have the name."""
     access = redis_access(settings)
     options: dict[str, Any] = {**parse_url(access.server), **access.options}
     # By default redis-py sends a command that timed out again, ten times. Only the line may decide to retry, because it
@@ -75,7 +84,7 @@ def servers(settings: RedisSettings) -> Servers:
         "socket_timeout": TIMEOUT,
         "socket_connect_timeout": TIMEOUT,
         "retry": Retry(NoBackoff(), 0),
-        "client_name": "leadview-projector",
+        "client_name": client_name,
     }
     match access.kind:
         case "cluster":
@@ -110,8 +119,10 @@ class OneServer:
         self._node = Node(pool, self.replication_epoch, must_be_master=must_be_master)
         self.client = Redis(connection_pool=pool)
 
-    async def send(self, requests: Sequence[Request], replication_epoch: int | None = None) -> list[Any]:
-        return await self._node.send([request.packed for request in requests], replication_epoch)
+    async def send(
+        self, requests: Sequence[Request], replication_epoch: int | None = None, fence: Fence | None = None
+    ) -> list[Any]:
+        return await self._node.send([request.packed for request in requests], replication_epoch, fence)
 
     async def memories(self) -> list[dict[str, Any]]:
         return [await self.client.info("memory")]
@@ -131,6 +142,13 @@ class OneServer:
     async def load(self, scripts: Sequence[str]) -> None:
         for script in scripts:
             await self.client.script_load(script)
+
+    async def clients(self) -> list[ClientConnection]:
+        return [ClientConnection(None, found["id"], found["name"]) for found in await self.client.client_list()]
+
+    async def kill(self, clients: Sequence[ClientConnection]) -> None:
+        for client in clients:
+            await self.client.client_kill_filter(_id=client.id)
 
     async def close(self) -> None:
         await self.client.aclose()

@@ -12,11 +12,15 @@ from typing import Any
 
 from projector.errors import Refused, Unavailable
 from projector.redis.calls import Command
+from projector.redis.fence import Fence
+from projector.redis.node import ClientConnection
 from projector.redis.servers import ERRORS, NoScriptError, Request, ResponseError, pack, servers
 from schemas import names
 from schemas.layouts import lua_constants
 from schemas.settings import RedisSettings
 
+_WRITER = "leadview-writer-"
+"""The names of the connections of programs that write begin with this; the id of the program follows."""
 _LUA = files("projector.redis") / "lua"
 SLICE = 100
 """Maximum keys per batch of an operator command. Redis is single-threaded, so larger batches delay API reads (a SCAN of
@@ -41,8 +45,10 @@ SCRIPTS = {
 class Store:
     """Redis: one server, a primary behind Sentinels, or a cluster. Safe to use from several asyncio tasks at once."""
 
-    def __init__(self, settings: RedisSettings) -> None:
-        self._servers = servers(settings)
+    def __init__(self, settings: RedisSettings, *, writer_id: str = "") -> None:
+        """A program that writes documents gives its connections its id, so that `drop` can find and close them."""
+        self.writer_id = writer_id
+        self._servers = servers(settings, f"{_WRITER}{writer_id}" if writer_id else "leadview-operator")
         self._client = self._servers.client  # redis-py's client can scan all primaries of a cluster
         self.sharded = self._servers.sharded
         """Whether there are several servers, each with a part of the keys."""
@@ -54,9 +60,9 @@ class Store:
         return self._servers.replication_epoch.number
 
     @property
-    def map_version(self) -> int:
-        """Increases whenever slots have moved from one shard to another."""
-        return self._servers.map_version
+    def connections_opened(self) -> int:
+        """Increases with each connection that is opened."""
+        return self._servers.replication_epoch.opened
 
     async def close(self) -> None:
         """Close all connections."""
@@ -69,17 +75,20 @@ class Store:
                 self._clustered = bool((await self._client.info("cluster"))["cluster_enabled"])
         return self._clustered
 
-    async def run(self, commands: Sequence[Command], *, replication_epoch: int | None = None) -> list[Any]:
+    async def run(
+        self, commands: Sequence[Command], *, replication_epoch: int | None = None, fence: Fence | None = None
+    ) -> list[Any]:
         """Call scripts in this order, in one round trip; a cluster keeps the order in each slot. Returns their replies.
 
-        Raises Unavailable if any of them failed, or if `replication_epoch` is no longer the current one.
+        Raises Unavailable if any of them failed, if `replication_epoch` is no longer the current one, or if the fence
+        refuses a new connection.
         """
         requests = [Request(command.keys[0], _pack(command)) for command in commands]
-        replies = await self._send(requests, replication_epoch)
+        replies = await self._send(requests, replication_epoch, fence)
         missing = [number for number, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if missing:
             await self._load_scripts()
-            retried = await self._send([requests[number] for number in missing], replication_epoch)
+            retried = await self._send([requests[number] for number in missing], replication_epoch, fence)
             for number, reply in zip(missing, retried, strict=True):
                 replies[number] = reply
         return _good(replies)
@@ -134,6 +143,20 @@ class Store:
         bounded = [memory for memory in await self.memories() if int(memory.get("maxmemory") or 0)]
         return max((int(memory["used_memory"]) / int(memory["maxmemory"]) for memory in bounded), default=0.0)
 
+    async def writer_connections(self) -> dict[str, list[ClientConnection]]:
+        """Returns the connections of programs that write, by the id of the program. Raises Unavailable."""
+        found: dict[str, list[ClientConnection]] = {}
+        async with self._errors():
+            for client in await self._servers.clients():
+                if client.name.startswith(_WRITER):
+                    found.setdefault(client.name.removeprefix(_WRITER), []).append(client)
+        return found
+
+    async def close_connections(self, clients: Sequence[ClientConnection]) -> None:
+        """Close connections of other programs. Raises Unavailable."""
+        async with self._errors():
+            await self._servers.kill(clients)
+
     async def add_jobs(self, jobs: Iterable[str]) -> None:
         """Add jobs for any projector to run (`projector/upkeep/jobs.py`). Raises Unavailable."""
         await self.ask_one(b"SADD", names.JOBS, *jobs)
@@ -158,9 +181,11 @@ class Store:
         except ERRORS as error:
             raise _unavailable(error) from error
 
-    async def _send(self, requests: Sequence[Request], replication_epoch: int | None = None) -> list[Any]:
+    async def _send(
+        self, requests: Sequence[Request], replication_epoch: int | None = None, fence: Fence | None = None
+    ) -> list[Any]:
         async with self._errors():
-            return await self._servers.send(requests, replication_epoch)
+            return await self._servers.send(requests, replication_epoch, fence)
 
     async def _load_scripts(self) -> None:
         async with self._errors():

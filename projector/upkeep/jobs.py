@@ -14,6 +14,7 @@ from socket import gethostname
 from typing import cast
 
 from projector.errors import Unavailable
+from projector.ledger.writers import Writing
 from projector.redis.calls import Command
 from projector.redis.store import Store
 from projector.upkeep import reapply
@@ -30,8 +31,12 @@ _REPLAYED = (API_KEY, *RESOURCES)
 logger = logging.getLogger(__name__)
 
 
-async def run_all(store: Store, settings: ProjectorSettings) -> None:
-    """Run all jobs that no other projector is running. Raises Unavailable."""
+async def run_all(writing: Writing, settings: ProjectorSettings) -> None:
+    """Run all jobs that no other projector is running.
+
+    Raises Superseded if this program may not write one of the generations, and Unavailable.
+    """
+    store = writing.store
     jobs = sorted(member.decode() for member in await store.ask_one(b"SMEMBERS", names.JOBS))
     for job in jobs:
         if not await _lock(store, job):
@@ -42,7 +47,7 @@ async def run_all(store: Store, settings: ProjectorSettings) -> None:
             if verb == "erase":
                 finished = await _erase(store, organization_id)
             else:
-                finished = await _replay(store, settings, organization_id)
+                finished = await _replay(writing, settings, organization_id)
             if finished:
                 await _forget(store, job)
         finally:
@@ -87,18 +92,18 @@ async def _drop(store: Store, owner: bytes, keys: list[bytes]) -> int:
     return max(0, int(dropped))
 
 
-async def _replay(store: Store, settings: ProjectorSettings, organization_id: str) -> bool:
+async def _replay(writing: Writing, settings: ProjectorSettings, organization_id: str) -> bool:
     """Read the records of an organization from the beginning of the topics to their current end.
 
     Records of equal events are written, too: an erasure that ran at the same time may have deleted a contact, and with
     it the index entry of a lead that is still stored, or the record by which an API key is found. Returns False if the
     job has to be run again.
     """
-    owner = names.organization(organization_id)
+    store, owner = writing.store, names.organization(organization_id)
     head = await _head(store, owner)
     if not head.startswith(b"L"):
         return True  # deleted meanwhile: a separate job erases it
-    count = await reapply.in_place(store, settings, organization_id, _REPLAYED)
+    count = await reapply.in_place(writing, settings, organization_id, _REPLAYED)
     logger.info("organization replayed", extra={"organization": organization_id, "records": count})
     return await _finish(store, owner, head)
 

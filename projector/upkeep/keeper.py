@@ -1,16 +1,18 @@
-"""The work of a projector outside its lines, once a second: run jobs, serve the first generation, log warnings."""
+"""The work of a projector outside its lines, once a second: run jobs, note which shards are complete, finish drops, log
+warnings.
+"""
 
 import logging
 import time
 
-from projector.errors import Unavailable
+from projector.errors import ProjectorError, Superseded, Unavailable
 from projector.kafka.reader import open_reader
-from projector.ledger import generations
-from projector.ledger.ledger import read_positions
+from projector.ledger import copies, sweep, writers
+from projector.ledger.control import ControlRecord, Copy
+from projector.ledger.writers import Writing
 from projector.line.metrics import REBUILD_DUE, REDIS_MEMORY
 from projector.mapping import VERSION
 from projector.record import Partition
-from projector.redis.store import Store
 from projector.stop import Stop
 from projector.upkeep import jobs
 from schemas import names
@@ -18,8 +20,10 @@ from schemas.resources import KINDS
 from schemas.settings import ProjectorSettings
 
 _PAUSE_SECONDS = 1.0
-_SHORT_PAUSE_SECONDS = 0.1  # while readers wait for the first generation
+_SHORT_PAUSE_SECONDS = 0.1  # while readers wait for a shard to be filled
 _WARN_SECONDS = 60.0
+_SWEEP_SECONDS = 20.0
+"""A generation that has been dropping for this time has lost the command that dropped it."""
 _MEMORY_WARNING = 0.8
 
 logger = logging.getLogger(__name__)
@@ -28,10 +32,13 @@ logger = logging.getLogger(__name__)
 class Keeper:
     """Runs once in every projector, beside its lines."""
 
-    def __init__(self, settings: ProjectorSettings, store: Store) -> None:
+    def __init__(self, settings: ProjectorSettings, writing: Writing) -> None:
         self._settings = settings
-        self._store = store
-        self._end_offsets: dict[Partition, int] | None = None
+        self._writing = writing
+        self._store = writing.store
+        self._end_offsets: dict[str, dict[Partition, int]] = {}
+        """For each incarnation that is being filled, the end offsets when this keeper saw it first."""
+        self._dropping_since: dict[int, float] = {}
         self._warned_at = -_WARN_SECONDS
 
     async def run(self, stop: Stop) -> None:
@@ -39,34 +46,35 @@ class Keeper:
         while not stop.is_set():
             try:
                 await self._turn()
-            except Unavailable as error:
-                logger.warning("upkeep is waiting for Redis or Kafka, and will retry", extra={"error": str(error)})
+            except (Unavailable, Superseded) as error:
+                logger.warning("upkeep cannot continue now, and will retry", extra={"error": str(error)})
             await stop.sleep(_SHORT_PAUSE_SECONDS if self._end_offsets else _PAUSE_SECONDS)
 
     async def _turn(self) -> None:
-        registry = await generations.read(self._store)
-        await jobs.run_all(self._store, self._settings)
-        if registry.live:
-            self._end_offsets = None  # read them again if Redis is emptied later
-        else:
-            await self._serve_when_complete()
-        await self._warn(registry)
+        record = await self._writing.sessions.look()
+        await jobs.run_all(self._writing, self._settings)
+        await self._note_filled(record)
+        await self._finish_drops(record)
+        await writers.forget_silent(self._store)
+        await self._warn(record)
 
-    async def _serve_when_complete(self) -> None:
-        """Serve the first generation once it is complete. Served earlier, the API would return 404 for existing leads.
+    async def _note_filled(self, record: ControlRecord) -> None:
+        """Note which shards hold everything. Until then the API serves nothing from them, because it would return 404
+        for records that exist.
 
-        It is complete if every partition has been applied up to the end offset that it had at the first check, and no
-        job is left: the replay of a recreated organization is one.
+        A shard is filled when the positions of its copy have reached the end offsets that were read after its copy had
+        been created, and no job is left: the replay of a recreated organization is one.
         """
-        await generations.begin_first(self._store)
-        if self._end_offsets is None:
-            self._end_offsets = await self._read_end_offsets()
-        positions = await read_positions(self._store, list(self._end_offsets))
-        applied = all((positions[partition] or 0) >= end for partition, end in self._end_offsets.items())
-        if applied and not await self._jobs_left():
-            await generations.serve_first(self._store)
-            self._end_offsets = None
-            logger.info("the first generation is complete and is served now")
+        unfilled = {tag: copy for tag, copy in record.copies.items() if copy and copy.unfilled}
+        end_offsets = self._end_offsets
+        self._end_offsets = {}
+        for tag, copy in unfilled.items():
+            ends = end_offsets.get(copy.incarnation) or await self._read_end_offsets(record)
+            self._end_offsets[copy.incarnation] = ends
+            if _has_reached(copy, ends) and not await self._jobs_left():
+                if await copies.mark_filled(self._store, {tag: copy.incarnation}, copy.unfilled):
+                    logger.info("a shard is complete and is served now", extra={"copy": tag.decode()})
+                del self._end_offsets[copy.incarnation]
 
     async def _jobs_left(self) -> bool:
         """Returns whether any job is left. Call it after reading the positions, so that it misses none: a job is added
@@ -74,15 +82,34 @@ class Keeper:
         """
         return bool(await self._store.ask_one(b"EXISTS", names.JOBS))
 
-    async def _read_end_offsets(self) -> dict[Partition, int]:
+    async def _read_end_offsets(self, record: ControlRecord) -> dict[Partition, int]:
         async with open_reader(self._settings, KINDS) as reader:
             ranges = await reader.range(await reader.partitions())
-        return {partition: last for partition, (_, last) in ranges.items()}
+        # Kafka may not name a partition for a moment. What any shard has read of it must be read in this one, too.
+        known = {partition for copy in record.present for partition in copy.positions}
+        missing = {partition: record.highest_offset(partition) for partition in known - ranges.keys()}
+        return missing | {partition: last for partition, (_, last) in ranges.items()}
 
-    async def _warn(self, registry: generations.Registry) -> None:
+    async def _finish_drops(self, record: ControlRecord) -> None:
+        """Finish drops whose command has died."""
+        now = time.monotonic()
+        self._dropping_since = {number: self._dropping_since.get(number, now) for number in record.state.dropping}
+        for number, since in self._dropping_since.items():
+            if now - since > _SWEEP_SECONDS:
+                self._dropping_since[number] = now
+                try:
+                    keys = await sweep.sweep(self._store, record, number)
+                except Unavailable:
+                    raise
+                except ProjectorError as error:
+                    logger.warning("a drop was not finished", extra={"generation": number, "error": str(error)})
+                else:
+                    logger.info("a drop was finished", extra={"generation": number, "keys": keys})
+
+    async def _warn(self, record: ControlRecord) -> None:
         ratio = await self._store.memory_ratio()
         REDIS_MEMORY.set(ratio)
-        due = registry.rebuild_due()
+        due = record.rebuild_due()
         REBUILD_DUE.set(due)
         if time.monotonic() - self._warned_at < _WARN_SECONDS:
             return
@@ -92,10 +119,17 @@ class Keeper:
             logger.warning(
                 "a rebuild is due: the live generation was written with another mapping version",
                 extra={
-                    "generation": registry.live,
-                    "mapping": registry.descriptions[registry.live].mapping,
+                    "generation": record.state.live,
+                    "mapping": record.state.generations[record.state.live].mapping,
                     "program_mapping": VERSION,
                 },
             )
         if due or ratio >= _MEMORY_WARNING:
             self._warned_at = time.monotonic()
+
+
+def _has_reached(copy: Copy, end_offsets: dict[Partition, int]) -> bool:
+    return all(
+        end == 0 or ((position := copy.positions.get(partition)) is not None and position.offset >= end)
+        for partition, end in end_offsets.items()
+    )

@@ -9,10 +9,11 @@ from projector import mapping
 from projector.change import read
 from projector.errors import BadRecord
 from projector.kafka.reader import Reader, open_reader
-from projector.ledger.ledger import read_written_generations
+from projector.ledger.writers import Writing
 from projector.record import Partition, Record
 from projector.redis.applier import Applied, Applier
 from projector.redis.calls import Generations
+from projector.redis.fence import Fence
 from projector.redis.store import Store
 from schemas.resources import RESOURCES, Kind
 from schemas.settings import ProjectorSettings
@@ -34,7 +35,7 @@ def of_entity(organization_id: str, entity_id: str) -> Wanted:
 
 
 async def in_place(
-    store: Store,
+    writing: Writing,
     settings: ProjectorSettings,
     organization_id: str,
     kinds: Sequence[Kind] = RESOURCES,
@@ -43,42 +44,56 @@ async def in_place(
     """Apply the records of one organization, or of one entity, again, in every generation that is written.
 
     Documents that already show the same event are written as well, which repairs corrupted ones. Returns how many of
-    these records the topics contain. Raises Unavailable.
+    these records the topics contain. Raises Superseded or Unavailable.
     """
     wanted = of_entity(organization_id, entity_id) if entity_id else of_organization(organization_id)
     async with open_reader(settings, kinds) as reader:
         ranges = await reader.range(await reader.partitions())
-        return await replay(store, reader, ranges, wanted, overwrite_equal=True)
+        return await replay(writing, reader, ranges, wanted, overwrite_equal=True)
 
 
 async def replay(
-    store: Store,
+    writing: Writing,
     reader: Reader,
     ranges: Mapping[Partition, tuple[int, int]],
     wanted: Wanted,
     *,
     overwrite_equal: bool = False,
 ) -> int:
-    """Apply the wanted records of these ranges [first, last). Returns how many there were. Raises Unavailable."""
+    """Apply the wanted records of these ranges [first, last). Returns how many there were.
+
+    Raises Superseded if this program may not write one of the generations, and Unavailable.
+    """
     count = 0
     async for records in reader.read(ranges):
         selected = [record for record in records if wanted(record)]
         count += len(selected)
         if selected:
-            generations = await read_written_generations(store)
-            for start in range(0, len(selected), _BATCH):
-                await write(store, selected[start : start + _BATCH], generations, overwrite_equal=overwrite_equal)
+            with writing.sessions.closing(await writing.sessions.open()) as session:
+                for start in range(0, len(selected), _BATCH):
+                    await write(
+                        writing.store,
+                        selected[start : start + _BATCH],
+                        session.generations,
+                        fence=session,
+                        overwrite_equal=overwrite_equal,
+                    )
     return count
 
 
 async def write(
-    store: Store, records: list[Record], generations: Generations, *, overwrite_equal: bool = False
+    store: Store,
+    records: list[Record],
+    generations: Generations,
+    *,
+    fence: Fence | None = None,
+    overwrite_equal: bool = False,
 ) -> Applied:
-    """Apply these records, except bad ones. Raises Unavailable."""
+    """Apply these records, except bad ones. The `fence` is the session of the generations. Raises Unavailable."""
     intents = []
     for record in records:
         try:
             intents.append(mapping.intent(read(record), record))
         except BadRecord:
             continue
-    return await Applier(store).apply(intents, generations, overwrite_equal=overwrite_equal)
+    return await Applier(store).apply(intents, generations, fence=fence, overwrite_equal=overwrite_equal)

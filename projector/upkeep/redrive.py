@@ -16,13 +16,13 @@ from projector.change import read
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord, Refused
 from projector.kafka.reader import Reader, open_reader
-from projector.ledger import generations
+from projector.ledger.writers import Writing
 from projector.record import Partition, Record
 from projector.redis.applier import Applier
 from projector.redis.calls import Command
 from projector.redis.store import SLICE, Store
 from schemas import names
-from schemas.resources import KINDS
+from schemas.resources import KINDS, Resource
 from schemas.settings import ProjectorSettings
 
 _MAX_GAP = 5000
@@ -112,21 +112,22 @@ async def replace(store: Store, dead_letters: Sequence[DeadLetter]) -> int:
 
 
 async def redrive(
-    store: Store, settings: ProjectorSettings, dead_letters: list[DeadLetter]
+    writing: Writing, settings: ProjectorSettings, dead_letters: list[DeadLetter]
 ) -> AsyncIterator[tuple[DeadLetter, Redriven, str]]:
     """Read these records from Kafka again and apply them, in order. Yields the outcome and reason of each.
 
-    A dead letter is deleted, unless its record is still bad: then it stays, with the new reason. Raises Unavailable.
+    A dead letter is deleted, unless its record is still bad: then it stays, with the new reason. Raises Superseded if
+    this program may not write one of the generations, and Unavailable.
     """
     async with open_reader(settings, KINDS) as reader:
         for neighbours in _neighbours(dead_letters):
             records = await _read_records(reader, neighbours)
             for dead_letter in neighbours:
-                result, reason = await _apply(store, records.get(dead_letter.offset))
+                result, reason = await _apply(writing, records.get(dead_letter.offset))
                 if result is Redriven.STILL_BAD:
-                    await replace(store, [msgspec.structs.replace(dead_letter, reason=reason)])
+                    await replace(writing.store, [msgspec.structs.replace(dead_letter, reason=reason)])
                 else:
-                    await _delete(store, [dead_letter])
+                    await _delete(writing.store, [dead_letter])
                 yield dead_letter, result, reason
 
 
@@ -159,13 +160,14 @@ async def _read_records(reader: Reader, dead_letters: list[DeadLetter]) -> dict[
     return by_offset
 
 
-async def _apply(store: Store, record: Record | None) -> tuple[Redriven, str]:
+async def _apply(writing: Writing, record: Record | None) -> tuple[Redriven, str]:
     if record is None:
         return Redriven.GONE, ""
     try:
         intent = mapping.intent(read(record), record)
     except BadRecord as error:
         return Redriven.STILL_BAD, error.reason
-    registry = await generations.read(store)
-    applied = await Applier(store).apply([intent], registry.written_generations)
+    documents = isinstance(record.kind, Resource)
+    with writing.sessions.closing(await writing.sessions.open(documents=documents)) as session:
+        applied = await Applier(writing.store).apply([intent], session.generations, fence=session)
     return (Redriven.APPLIED if applied.written else Redriven.STALE), ""

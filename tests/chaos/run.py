@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct, field
 
-from projector.ledger import generations
 from schemas import names, resources
 from tests.chaos.checker import Checker, Verdict
 from tests.chaos.core import KEY_IDS, ORGANIZATIONS, Core, key_text
@@ -138,13 +137,7 @@ def _wrong_documents(world: World) -> list[str]:
 
 
 def _complete(world: World) -> list[int]:
-    fields = {name.decode(): value for name, value in world.client.hgetall(names.GENERATIONS).items()}
-    writing = (world.client.hget(names.POSITIONS, "writing") or b"1").decode().split(",")
-    return [
-        int(number)
-        for number in writing
-        if number in fields and msgspec.json.decode(fields[number], type=generations.Description).complete
-    ]
+    return [number for number in world.leadview.state().written if world.leadview.is_complete(number)]
 
 
 def _wrong_letters(world: World) -> list[str]:

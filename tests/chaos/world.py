@@ -181,7 +181,7 @@ class World:
     def live(self) -> int:
         """Returns the generation that is served; 0 if there is none or Redis is not available."""
         with suppress(*_ABSENT):
-            return int(self.client.hget(names.GENERATIONS, "live") or 0)
+            return self.leadview.state().live if self.leadview.is_served() else 0
         return 0
 
     def catch_up(self, seconds: float = RECOVER_SECONDS) -> None:

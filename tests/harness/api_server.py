@@ -16,6 +16,7 @@ from api import server
 from api.app import create_app
 from api.edge.protocol import Edge
 from schemas.settings import ApiSettings
+from tests.harness import control
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 LEADS = "/api/v1/ext/leads/"
@@ -109,7 +110,10 @@ def responses(received: bytes) -> list[Response]:
 
 @contextmanager
 def running_api(settings: ApiSettings, *, edge: type[Edge] = Edge, ready: bool = True) -> Iterator[ApiServer]:
-    """Serves on a free port until the block ends. With `ready`, the block begins once Redis is connected."""
+    """Serves on a free port until the block ends. With `ready`, the block begins once the API is ready: if no projector
+    has begun a control record, one is written that says that everything is complete."""
+    if ready:
+        control.complete_all(settings)
     listener = server.listen("127.0.0.1", 0)
     api = ApiServer(listener.getsockname()[1])
     configuration = server.config(settings)

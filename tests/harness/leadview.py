@@ -10,10 +10,11 @@ import redis
 from redis.exceptions import ClusterError, RedisClusterException
 
 from devstack.child import Child
+from projector.ledger.control import State
 from projector.record import Partition, Record
 from projector.reference import Entity
 from schemas import names, resources
-from tests.harness import processes, stored
+from tests.harness import control, processes, stored
 from tests.harness.api_server import ApiServer
 from tests.harness.crm import Message
 from tests.harness.processes import API, PROJECTOR, running_api_process
@@ -131,21 +132,28 @@ class Leadview:
         """Returns the documents that Redis has."""
         return stored.documents(self.redis, generation)
 
-    def generations(self) -> dict[str, str]:
-        return {name.decode(): value.decode() for name, value in self.redis.hgetall(names.GENERATIONS).items()}
+    def state(self) -> State:
+        """Returns the control record. There must be one."""
+        copy = control.read(self.redis)
+        assert copy, "there is no control record"
+        return copy.state
+
+    def is_complete(self, generation: int) -> bool:
+        """Is everything in this generation, in every shard?"""
+        copies = control.read_all(self.redis)
+        return bool(copies) and all(copy is not None and generation in copy.filled for copy in copies.values())
 
     def is_served(self) -> bool:
-        """Is the first generation complete?"""
-        return bool(self.redis.hget(names.GENERATIONS, "live") == b"1")
+        """Is the live generation complete?"""
+        copies = control.read_all(self.redis)
+        return bool(copies) and all(copy is not None and copy.serves for copy in copies.values())
 
     def positions(self) -> dict[tuple[str, int], int]:
         """Returns the next offset of each partition, as Redis has it."""
-        found: dict[tuple[str, int], int] = {}
-        for field, value in self.redis.hgetall(names.POSITIONS).items():
-            topic, colon, partition = field.decode().rpartition(":")
-            if colon:
-                found[Partition(topic, int(partition))] = int(value.split()[0])
-        return found
+        copies = control.read_all(self.redis)
+        present = [copy.positions if copy else {} for copy in copies.values()]
+        common = set[Partition].intersection(*(set(positions) for positions in present)) if present else set()
+        return {at: min(positions[at].offset for positions in present) for at in common}
 
     def caught_up(self, *kinds: resources.Kind) -> bool:
         """Are the positions (of these kinds) exactly at the end of what was published?"""

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from devstack.child import Child
 from devstack.ports import free_port
+from schemas.settings import ApiSettings, load
+from tests.harness import control
 from tests.harness.api_server import ApiServer
 from tests.harness.waiting import wait_until
 
@@ -27,6 +29,7 @@ def environment(**settings: object) -> dict[str, str]:
 def running_api_process(log: Path, **settings: object) -> Iterator[tuple[Child, ApiServer]]:
     """Run `python -m api` on a free port until the block ends. The block begins when it is ready."""
     api = ApiServer(free_port())
+    control.complete_all(load(ApiSettings, environment(**settings)))
     child = Child(API, log=log, environment=environment(**settings, api_port=api.port))
     try:
         wait_until(while_running(child, api.is_ready), "the API is ready")

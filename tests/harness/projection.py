@@ -7,6 +7,8 @@ from typing import Any
 from projector import mapping
 from projector.change import read
 from projector.intent import Intent
+from projector.ledger.session import Sessions
+from projector.ledger.writers import Writing
 from projector.record import Record
 from projector.redis import calls
 from projector.redis.applier import Applied, Applier
@@ -27,6 +29,7 @@ class Projection:
         """Synchronous. Returns bytes, which redis-py's types cannot express."""
         self.settings = settings
         self.applier = Applier(store)
+        self.writing = Writing(store, Sessions(store), "test")
 
     async def apply(self, *records: Record, generations: tuple[int, ...] = (1,)) -> Applied:
         """Write these records as one batch."""

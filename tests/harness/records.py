@@ -8,6 +8,7 @@ from msgspec import Struct, field
 
 from schemas import api_keys, names, resources
 from schemas.layouts import NO_CONTACT, content_hash
+from tests.harness import control
 
 
 def _new_id() -> str:
@@ -45,6 +46,11 @@ class Records:
         assert isinstance(value, bytes)
         return value
 
+    def serve(self) -> None:
+        """Write a control record that says that everything is complete, unless there is one."""
+        if not self.client.exists(names.CONTROL):
+            control.write(self.client)
+
     def caller(
         self,
         *,
@@ -69,12 +75,14 @@ class Records:
         key_limit: tuple[int, int] = (0, 0),
         organization_limit: tuple[int, int] = (0, 0),
     ) -> None:
+        self.serve()
         limits = b"".join(number.to_bytes(4, "little") for number in (*key_limit, *organization_limit))
         value = head(state) + b"-" + (b"1" if access else b"0") + limits
         self.client.set(names.organization(organization_id), value)
 
     def key(self, key: str, organization_id: str, *, expires_at: int = 0) -> None:
         """Write an active key. `expires_at` is in milliseconds since 1970, 0 for never."""
+        self.serve()
         name = names.api_key(names.organization(organization_id), api_keys.key_hash(key))
         owner = api_keys.organization_tag(organization_id).encode()
         self.client.set(name, owner + expires_at.to_bytes(6, "little"))

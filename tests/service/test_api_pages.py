@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.harness.api_server import CONTACTS, LEADS, ApiServer, patient, running_api
+from tests.harness.records import Records
 from tests.harness.services import RedisService
 
 EXPOSED = {
@@ -73,7 +74,8 @@ def test_request_id(api: ApiServer, sent: str, kept: bool) -> None:
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/api/v1/ext/openapi.json"])
-def test_pages_without_key(api: ApiServer, path: str) -> None:
+def test_pages_without_key(api: ApiServer, records: Records, path: str) -> None:
+    records.serve()
     get, head, post = (api.get(path, method=method) for method in ("GET", "HEAD", "POST"))
     assert (get.status, head.status) == (200, 200)
     assert get.headers["content-type"] == "application/json"

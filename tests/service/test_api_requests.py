@@ -83,8 +83,9 @@ def assert_error(answer: Response, status: int, code: str) -> None:
     ],
 )
 def test_refused_before_the_record_is_looked_up(
-    api: ApiServer, method: str, path: str, headers: dict[str, str], status: int, code: str
+    api: ApiServer, records: Records, method: str, path: str, headers: dict[str, str], status: int, code: str
 ) -> None:
+    records.serve()
     answer = api.get(path, method=method, headers=headers)
     assert_error(answer, status, code)
     assert not LIMIT_HEADERS & answer.headers.keys()

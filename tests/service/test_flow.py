@@ -391,7 +391,7 @@ async def test_records_that_are_read_again_are_skipped(leadview: Leadview) -> No
     lost = names.document(resources.LEAD, OWNER, 1, crm.uuid(5100))
     leadview.redis.delete(lost)
     topic = leadview.topics.name(resources.LEAD)
-    leadview.redis.hdel(names.POSITIONS, *(names.position(topic, number) for number in range(2)))
+    leadview.redis.hdel(names.CONTROL, *(names.position(topic, number) for number in range(2)))
     await eventually(lambda: leadview.redis.exists(lost) and leadview.caught_up(), "it is read again")
     await leadview.settled()
     assert leadview.redis.hlen(names.DEAD_LETTERS) == 5

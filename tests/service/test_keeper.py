@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from projector.ledger import copies
+from projector.ledger.session import Sessions
+from projector.ledger.writers import Writing
 from projector.redis.applier import Applier
 from projector.redis.store import Store
 from projector.upkeep import jobs
@@ -32,7 +35,8 @@ class World:
         self.store = store
         self.settings = settings
         self.redis: Any = leadview.redis
-        self.keeper = Keeper(settings, store)
+        self.writing = Writing(store, Sessions(store), "test")
+        self.keeper = Keeper(settings, self.writing)
 
     async def turn(self) -> None:
         await self.keeper._turn()
@@ -40,10 +44,10 @@ class World:
     def apply_all(self) -> None:
         """Store the positions of lines that have applied everything that is published."""
         for partition, end in self.leadview.topics.end_offsets.items():
-            self.redis.hset(names.POSITIONS, names.position(*partition), f"{end} 0 0")
+            self.redis.hset(names.CONTROL, names.position(*partition), f"{end} 0 0")
 
     def served(self) -> bool:
-        return bool(self.redis.hexists(names.GENERATIONS, "live"))
+        return self.leadview.is_served()
 
 
 @pytest.fixture
@@ -73,9 +77,8 @@ async def test_end_offsets_are_read_again_if_another_projector_was_first(world: 
     """Redis is emptied, and filled again up to the end offsets that this keeper read first."""
     world.leadview.publish(crm.lead(1))
     await world.turn()
-    world.redis.hset(names.GENERATIONS, "live", "1")
-    await world.turn()
     world.redis.flushall()
+    await copies.current(world.store)
     world.apply_all()
     world.leadview.publish(crm.lead(1, id=crm.OTHER_LEAD), crm.contact(1))
     await world.turn()
@@ -86,6 +89,7 @@ async def test_an_organization_that_is_still_replayed_is_not_served_half_full(wo
     world.leadview.publish(crm.deleted(resources.ORGANIZATION, 1), crm.lead(1), crm.organization(2))
     world.redis.sadd(names.JOBS, JOB)
     world.redis.set(LOCK, "another projector", ex=3600)
+    await copies.current(world.store)
     world.apply_all()
     await world.turn()
     assert not world.served()
@@ -119,7 +123,7 @@ async def test_an_erasure_that_was_overtaken_leaves_nothing_wrong(world: World, 
     await apply([intent_of(crm.deleted(resources.ORGANIZATION, 2).record(1))], (1,))
     assert await jobs._drop(world.store, OWNER, [dropped]) == 1
     await apply([intent_of(crm.organization(3).record(2))], (1,))
-    await jobs.run_all(world.store, world.settings)
+    await jobs.run_all(world.writing, world.settings)
     stored.assert_consistent(world.redis)
     assert stored.documents(world.redis).keys() == before.keys()
     assert world.redis.exists(names.api_key(OWNER, crm.key_hash(1)))

@@ -8,6 +8,7 @@ import pytest
 from projector.redis import calls
 from projector.redis.applier import Applier
 from projector.redis.calls import Command
+from projector.redis.fence import Fence
 from projector.redis.store import Store
 from schemas import resources
 from schemas.settings import ProjectorSettings
@@ -65,9 +66,11 @@ class RecordingStore(Store):
         super().__init__(settings)
         self.pipelines: list[list[str]] = []
 
-    async def run(self, commands: Sequence[Command], *, replication_epoch: int | None = None) -> list[Any]:
+    async def run(
+        self, commands: Sequence[Command], *, replication_epoch: int | None = None, fence: Fence | None = None
+    ) -> list[Any]:
         self.pipelines.append([each.script for each in commands])
-        return await super().run(commands, replication_epoch=replication_epoch)
+        return await super().run(commands, replication_epoch=replication_epoch, fence=fence)
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ async def test_a_deleted_organization_leaves_its_marker_alone(projection: Projec
     applied = await projection.apply(organization_deleted(2, 1))
     assert applied.written == 1
     assert projection.jobs() == {ERASE}
-    await jobs.run_all(projection.store, projection.settings)
+    await jobs.run_all(projection.writing, projection.settings)
     assert projection.jobs() == set()
     assert list(projection.client.scan_iter(names.of_organization(OWNER))) == []
     marker = projection.client.get(OWNER)
@@ -124,7 +124,7 @@ async def test_a_deleted_organization_leaves_its_marker_alone(projection: Projec
 )
 async def test_what_comes_after_an_organization_was_deleted_is_ignored(projection: Projection, late: Record) -> None:
     await projection.apply(organization_deleted(2, 0))
-    await jobs.run_all(projection.store, projection.settings)
+    await jobs.run_all(projection.writing, projection.settings)
     assert await projection.call(late) in (ORGANIZATION_DELETED, [b"%d" % ORGANIZATION_DELETED])
     assert (await projection.apply(late)).dropped == 1
     assert list(projection.client.scan_iter(names.of_organization(OWNER))) == []
@@ -143,7 +143,7 @@ async def test_an_erasure_that_comes_too_late_finishes_no_replay(projection: Pro
     await projection.apply(organization_deleted(1, 0), organization(2, 1))
     assert projection.jobs() == {ERASE, REPLAY}
     projection.client.srem(names.JOBS, REPLAY)
-    await jobs.run_all(projection.store, projection.settings)
+    await jobs.run_all(projection.writing, projection.settings)
     assert projection.jobs() == set()
     assert await projection.call(organization(2, 1)) == STALE + REPLAY_DUE
 

@@ -8,15 +8,15 @@ import pytest
 
 from projector.dead_letter import DeadLetter
 from projector.errors import Refused, Unavailable
-from projector.ledger import checkpoint
-from projector.ledger.checkpoint import NOTHING_STORED, GenerationsChanged, Outcome, Position, Step, Stored, WentBack
-from projector.ledger.ledger import Ledger
+from projector.ledger import checkpoint, copies, generations
+from projector.ledger.checkpoint import NOTHING_STORED, ControlChanged, Outcome, Place, Position, Step, Stored, WentBack
 from projector.record import Partition
 from projector.redis.store import Store
 from projector.upkeep.redrive import all_dead_letters
 from schemas import names
 from schemas.settings import ProjectorSettings
-from tests.harness import crm
+from tests.harness import control, crm
+from tests.harness.ledgers import Opened
 from tests.harness.projection import Projection
 
 LEADS, CONTACTS = Partition("crm.leads", 0), Partition("crm.contacts", 3)
@@ -28,6 +28,7 @@ def step(expected: int, offset: int) -> Step:
 
 
 STORED = Stored(0)
+PLACE = Place(names.CONTROL, names.CONTROL, "", "")
 
 
 @pytest.mark.parametrize(
@@ -68,35 +69,35 @@ async def test_positions(
     outcome: Outcome,
     after: dict[Partition, int | None],
 ) -> None:
-    ledger = Ledger(projection.store)
-    assert await ledger.cover((1,), {at: step(NOTHING_STORED, offset) for at, offset in before.items()}, []) == STORED
-    assert await ledger.cover((1,), steps, []) == outcome
-    assert await ledger.positions(list(after)) == after
+    opened = await Opened.open(projection.store)
+    assert await opened.cover({at: step(NOTHING_STORED, offset) for at, offset in before.items()}) == STORED
+    assert await opened.cover(steps) == outcome
+    assert await opened.positions(*after) == after
 
 
-@pytest.mark.parametrize(
-    ("stored", "written", "outcome"),
-    [
-        pytest.param(None, (1,), STORED, id="the first alone, nothing is stored"),
-        pytest.param(None, (1, 2), GenerationsChanged(), id="Redis was emptied under a rebuild"),
-        pytest.param("1", (1,), STORED, id="the same"),
-        pytest.param("1,2", (1,), GenerationsChanged(), id="a generation was begun meanwhile"),
-        pytest.param("2", (1, 2), GenerationsChanged(), id="a generation was dropped meanwhile"),
-        pytest.param("1,2", (1, 2), STORED, id="both"),
-        pytest.param("12", (1, 2), GenerationsChanged(), id="digits alike"),
-    ],
-)
-async def test_only_a_batch_that_reached_every_generation_is_covered(
-    projection: Projection, stored: str | None, written: tuple[int, ...], outcome: Outcome
-) -> None:
-    if stored:
-        projection.client.hset(names.POSITIONS, "writing", stored)
-    ledger = Ledger(projection.store)
-    assert (
-        await ledger.cover(written, {LEADS: step(NOTHING_STORED, 7)}, [LETTER] if outcome != STORED else []) == outcome
-    )
-    assert await ledger.positions([LEADS]) == {LEADS: 7 if outcome == STORED else None}
+async def test_only_a_batch_of_the_present_control_record_is_covered(projection: Projection) -> None:
+    """A batch that was written before a generation was begun has not reached it."""
+    control.write(projection.client)
+    opened = await Opened.open(projection.store)
+    assert opened.session.generations == (1,)
+    record = await generations.add(projection.store, await control.complete(projection.store))
+    assert record.state.written == (1, 2)
+    assert await opened.cover({LEADS: step(NOTHING_STORED, 7)}, [LETTER]) == ControlChanged()
+    assert await opened.positions(LEADS) == {LEADS: None}
     assert await all_dead_letters(projection.store) == []
+    again = await Opened.open(projection.store)
+    assert again.session.generations == (1, 2)
+    assert await again.cover({LEADS: step(NOTHING_STORED, 7)}) == STORED
+    assert await opened.cover({LEADS: step(7, 9)}) == ControlChanged(), "the first session stays closed"
+
+
+async def test_a_batch_that_was_written_before_redis_was_emptied_is_not_covered(projection: Projection) -> None:
+    """Nothing was stored before either, so the positions alone could not tell (incarnations)."""
+    opened = await Opened.open(projection.store)
+    projection.client.flushall()
+    assert (await copies.current(projection.store)).agrees, "another projector has begun a record already"
+    assert await opened.cover({LEADS: step(NOTHING_STORED, 7)}) == ControlChanged()
+    assert await opened.positions(LEADS) == {LEADS: None}
 
 
 @pytest.mark.parametrize(
@@ -109,23 +110,26 @@ async def test_only_a_batch_that_reached_every_generation_is_covered(
 async def test_dead_letters_are_written_with_the_positions(
     projection: Projection, expected: int, outcome: Outcome, kept: list[DeadLetter]
 ) -> None:
-    assert await Ledger(projection.store).cover((1,), {LEADS: step(expected, 12)}, [LETTER]) == outcome
+    opened = await Opened.open(projection.store)
+    assert await opened.cover({LEADS: step(expected, 12)}, [LETTER]) == outcome
     assert await all_dead_letters(projection.store) == kept
 
 
 async def test_a_dead_letter_that_is_parked_twice_is_stored_once(projection: Projection) -> None:
-    ledger = Ledger(projection.store)
+    opened = await Opened.open(projection.store)
     again = msgspec.structs.replace(LETTER, time=LETTER.time + 1)
-    assert await ledger.cover((1,), {}, [LETTER]) == Stored(1)
-    assert await ledger.cover((1,), {}, [again]) == Stored(1)
+    assert await opened.cover({}, [LETTER]) == Stored(1)
+    assert await opened.cover({}, [again]) == Stored(1)
 
 
 async def test_the_ledger_of_a_rebuild_parks_nothing(projection: Projection) -> None:
-    ledger = Ledger(projection.store, names.rebuild(2), first=(2,), parks=False)
-    assert await ledger.written_generations() == (2,)
-    projection.client.hset(names.rebuild(2), "writing", "2")
-    assert await ledger.cover((2,), {LEADS: step(NOTHING_STORED, 3)}, [LETTER]) == Stored(0)
-    assert await Ledger(projection.store).positions([LEADS]) == {LEADS: None}
+    await generations.add(projection.store, await control.complete(projection.store))
+    live, rebuild = await Opened.open(projection.store), await Opened.open(projection.store, rebuild=2)
+    assert rebuild.session.generations == (2,)
+    assert await rebuild.cover({LEADS: step(NOTHING_STORED, 3)}, [LETTER]) == Stored(0)
+    assert await rebuild.positions(LEADS) == {LEADS: 3}
+    assert await live.positions(LEADS) == {LEADS: None}
+    assert await all_dead_letters(projection.store) == []
 
 
 @pytest.mark.parametrize(
@@ -181,7 +185,7 @@ async def test_a_redis_that_evicts_documents_is_refused(projection: Projection, 
 async def test_no_redis_is_unavailable() -> None:
     store = Store(ProjectorSettings(redis_url="redis://127.0.0.1:1/0"))
     with pytest.raises(Unavailable, match="Redis: "):
-        await store.run([checkpoint.command(names.POSITIONS, b"1", {}, [])])
+        await store.run([checkpoint.command(PLACE, {})])
     with pytest.raises(Unavailable, match="Redis: "):
         await store.memory_ratio()
     await store.close()
@@ -189,12 +193,12 @@ async def test_no_redis_is_unavailable() -> None:
 
 async def test_a_reply_never_reaches_another_caller(projection: Projection) -> None:
     """A cancelled call leaves replies on its connection: no other caller may receive them."""
+    opened = await Opened.open(projection.store)
     calls = [crm.lead(n, id=crm.uuid(2000)).record(n) for n in range(1, 200)]
     for _ in range(20):
         task = asyncio.create_task(projection.apply(*calls))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         task.cancel()
-        [reply] = await projection.store.run([checkpoint.command(names.POSITIONS, b"1", {}, [LETTER])])
-        assert reply == 1
+        assert await opened.cover({}, [LETTER]) == Stored(1)
         await asyncio.gather(task, return_exceptions=True)  # the cancellation may have come too late

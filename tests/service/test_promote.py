@@ -79,7 +79,7 @@ def in_background(*threads: Writer | Reader | Watcher) -> Iterator[None]:
 
 
 def flipped_at(leadview: Leadview) -> float:
-    return int(leadview.generations()["flipped_at"]) / 1000
+    return leadview.state().flipped_at / 1000
 
 
 def test_readers_see_no_error_and_no_step_back(leadview: Leadview) -> None:
@@ -101,7 +101,7 @@ def test_readers_see_no_error_and_no_step_back(leadview: Leadview) -> None:
             done = leadview.run("promote")
             assert done.status == 1
             assert "Not promoted: 1 documents differ, and --threshold is 0" in done
-            assert leadview.generations()["live"] == "1"
+            assert leadview.state().live == 1
             done = leadview.run("promote", "--threshold", "1")
             assert done.status == 0, done.output
             watcher.assert_followed(flipped_at(leadview), "generation 1", "generation 2")

@@ -11,24 +11,24 @@ import pytest
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer, RedisServerMissing
 from projector.errors import Refused
-from projector.ledger.checkpoint import NOTHING_STORED, Position, Step, Stored, WentBack
-from projector.ledger.ledger import Ledger
+from projector.ledger import copies
+from projector.ledger.checkpoint import NOTHING_STORED, ControlChanged, Outcome, Position, Step, Stored, WentBack
 from projector.record import Partition
 from projector.redis.store import Store
 from schemas import names
 from schemas.api_keys import key_hash, mint, organization_tag
 from schemas.settings import ApiSettings, ProjectorSettings
-from tests.harness import crm
+from tests.harness import control, crm
 from tests.harness.api_server import LEADS, ApiServer, Response, running_api
 from tests.harness.histories import traffic
 from tests.harness.leadview import Leadview
+from tests.harness.ledgers import Opened
 from tests.harness.records import Records
 from tests.harness.services import Kafka, client_of, not_available
 from tests.harness.waiting import eventually, seconds_until
 
 HOME = names.tag_slot(names.HOME)
 ORGANIZATION = names.tag_slot(organization_tag(crm.ORGANIZATION).encode())
-GENERATIONS = names.tag_slot(names.GENERATIONS)
 AT = Partition("crm.leads", 0)
 KEY = mint(crm.ORGANIZATION)
 ACCESS = (crm.organization(1), crm.api_key(1, hash=key_hash(KEY)))
@@ -37,7 +37,7 @@ ACCESS = (crm.organization(1), crm.api_key(1, hash=key_hash(KEY)))
 @pytest.fixture
 def cluster(three_primaries: RedisCluster) -> Iterator[RedisCluster]:
     """Three primaries. Afterwards it is empty, with all slots where they were."""
-    owners = {slot: three_primaries.owner(slot) for slot in (HOME, ORGANIZATION, GENERATIONS)}
+    owners = {slot: three_primaries.owner(slot) for slot in (HOME, ORGANIZATION)}
     yield three_primaries
     with client_of(three_primaries.url) as client:
         client.flushdb()
@@ -117,7 +117,7 @@ async def test_slots_move_while_it_is_used(leadview: Leadview, cluster: RedisClu
     await leadview.settled()
     await eventually(leadview.is_served, "it is served")
     with running_api(api_settings(cluster)) as api, Reader(api).running() as reader:
-        for seed, slot in enumerate((ORGANIZATION, HOME, GENERATIONS), start=2):
+        for seed, slot in enumerate((ORGANIZATION, HOME), start=2):
             source = cluster.owner(slot)
             with cluster.moving(slot, other_than(cluster, source)) as move:
                 move(50)  # half-way: ASK for keys that have moved, TRYAGAIN if a call needs keys of both nodes
@@ -164,7 +164,7 @@ async def test_one_trip_a_request(cluster: RedisCluster) -> None:
     assert statuses == [404] * 60
     assert spent.pop("evalsha") - spent.pop("script", 0) == 60
     # What the API polls, what this test asks over connections of its own, and what is called inside the script.
-    others = {"hget", "exists", "hset", "expire", "client", "hello", "info", "get", "set", "time"}
+    others = {"hmget", "exists", "hset", "expire", "client", "hello", "info", "get", "set", "time"}
     assert {name for name, count in spent.items() if count} <= others
 
 
@@ -187,50 +187,58 @@ async def store(cluster: RedisCluster) -> AsyncIterator[Store]:
 
 
 async def test_every_shard_has_a_copy_of_the_positions(store: Store, cluster: RedisCluster) -> None:
-    assert await Ledger(store).cover((1,), step(NOTHING_STORED, 7), []) == Stored(0)
+    opened = await Opened.open(store)
+    assert await opened.cover(step(NOTHING_STORED, 7)) == Stored(0)
     for primary in cluster.primaries:
         with primary.client() as client:
-            [ledger] = client.scan_iter("lv:{*}:positions")
-            assert client.hget(ledger, "crm.leads:0") == "7 1 1"
+            [copy] = client.scan_iter("lv:{*}:control")
+            assert client.hget(copy, "crm.leads:0") == "7 1 1"
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
 @pytest.mark.parametrize(
-    ("lose", "left"),
+    ("lose", "left", "outcome"),
     [
-        pytest.param(lambda client, _: client.flushall(), None, id="emptied"),
-        pytest.param(lambda client, key: client.hset(key, "crm.leads:0", "5 1 1"), 5, id="went back"),
+        pytest.param(lambda client, _: client.flushall(), None, ControlChanged(), id="emptied"),
+        pytest.param(
+            lambda client, key: client.hset(key, "crm.leads:0", "5 1 1"), 5, WentBack(["crm.leads:0"]), id="went back"
+        ),
     ],
 )
 async def test_what_one_shard_lost_is_read_again(
-    store: Store, cluster: RedisCluster, number: int, lose: Any, left: int | None
+    store: Store, cluster: RedisCluster, number: int, lose: Any, left: int | None, outcome: Outcome
 ) -> None:
     """Both the running projector and one that starts read it again."""
-    ledger = Ledger(store)
-    await ledger.cover((1,), step(NOTHING_STORED, 7), [])
+    opened = await Opened.open(store)
+    await opened.cover(step(NOTHING_STORED, 7))
     with cluster.primaries[number].client() as client:
-        lose(client, next(client.scan_iter("lv:{*}:positions")))
-    assert await Ledger(store).positions([AT]) == {AT: left}
-    assert await ledger.cover((1,), step(7, 9), []) == WentBack(["crm.leads:0"])
-    assert await ledger.positions([AT]) == {AT: left}
-    assert await ledger.cover((1,), step(left or NOTHING_STORED, 9), []) == Stored(0)
-    assert await Ledger(store).positions([AT]) == {AT: 9}
+        lose(client, next(client.scan_iter("lv:{*}:control")))
+    assert await opened.cover(step(7, 9)) == outcome
+    again = await Opened.open(store)
+    assert await again.positions(AT) == {AT: left}
+    assert await again.cover(step(left or NOTHING_STORED, 9)) == Stored(0)
+    assert await again.positions(AT) == {AT: 9}
 
 
 async def test_a_shard_whose_copy_was_moved_away_gets_another(store: Store, cluster: RedisCluster) -> None:
     """From then on, the new copy counts as well."""
-    ledger = Ledger(store)
-    await ledger.cover((1,), step(NOTHING_STORED, 7), [])
+    await control.complete(store)
+    opened = await Opened.open(store)
+    await opened.cover(step(NOTHING_STORED, 7))
     source = cluster.owner(HOME)
     cluster.move_slot(HOME, other_than(cluster, source))
-    assert await Ledger(store).positions([AT]) == {AT: 7}
-    assert await ledger.cover((1,), step(7, 9), []) == Stored(0)
-    assert await ledger.cover((1,), step(9, 11), []) == Stored(0)
+    assert await opened.cover(step(7, 9)) == Stored(0)
+    again = await Opened.open(store)
+    assert again.session.record.serves, "nothing has to be filled again"
+    assert await again.positions(AT) == {AT: 9}
+    assert await again.cover(step(9, 11)) == Stored(0)
+    assert await opened.cover(step(11, 12)) == ControlChanged(), "the other one has no part in the new copy"
     with source.client() as client:
-        [own] = client.scan_iter("lv:{*}:positions")
+        [own] = client.scan_iter("lv:{*}:control")
         assert client.hget(own, "crm.leads:0") == "11 1 1"
         client.flushall()
-    assert await Ledger(store).positions([AT]) == {AT: None}
+    assert await again.positions(AT) == {AT: None}
+    assert not (await copies.current(store)).serves
 
 
 async def test_a_node_of_a_cluster_is_not_accepted_as_a_server(cluster: RedisCluster) -> None:
@@ -243,7 +251,7 @@ async def test_a_node_of_a_cluster_is_not_accepted_as_a_server(cluster: RedisClu
 
 
 async def test_the_api_says_so_as_well(cluster: RedisCluster, caplog: pytest.LogCaptureFixture) -> None:
-    other = other_than(cluster, cluster.owner(GENERATIONS))
+    other = other_than(cluster, cluster.owner(HOME))
     with running_api(ApiSettings(redis_url=other.url), ready=False) as api:
         await eventually(lambda: "write redis+cluster://" in caplog.text, "the log says what to do")
         assert lead(api).status == 503

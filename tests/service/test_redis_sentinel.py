@@ -9,7 +9,6 @@ from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer, RedisServerMissing
 from projector.errors import Unavailable
 from projector.ledger.checkpoint import NOTHING_STORED, Position, Step, Stored
-from projector.ledger.ledger import Ledger
 from projector.record import Partition
 from projector.redis.store import Store
 from schemas.api_keys import key_hash, mint
@@ -18,6 +17,7 @@ from tests.harness import crm
 from tests.harness.api_server import LEADS, running_api
 from tests.harness.histories import traffic
 from tests.harness.leadview import Leadview
+from tests.harness.ledgers import Opened
 from tests.harness.services import Kafka, not_available
 from tests.harness.waiting import eventually, seconds_until
 
@@ -63,14 +63,14 @@ async def test_a_batch_is_not_covered_if_redis_has_restarted_meanwhile(tmp_path:
     """Redis may still have the position before the batch, and lack writes that it acknowledged since."""
     with RedisServer.start(tmp_path, appendonly=True, options=["--appendfsync", "always"]) as server:
         store = Store(ProjectorSettings(redis_url=server.url))
-        ledger = Ledger(store)
-        assert await ledger.positions([AT]) == {AT: None}
-        assert await ledger.cover((1,), {AT: Step(NOTHING_STORED, Position(5, 1, 1))}, []) == Stored(0)
+        opened = await Opened.open(store)
+        assert await opened.cover({AT: Step(NOTHING_STORED, Position(5, 1, 1))}) == Stored(0)
         server.restart()
         with pytest.raises(Unavailable):  # the connection may have to break first
-            await ledger.cover((1,), {AT: Step(5, Position(9, 1, 1))}, [])
+            await opened.cover({AT: Step(5, Position(9, 1, 1))})
         with pytest.raises(Unavailable, match="restarted or failed over"):
-            await ledger.cover((1,), {AT: Step(5, Position(9, 1, 1))}, [])
-        assert await ledger.positions([AT]) == {AT: 5}
-        assert await ledger.cover((1,), {AT: Step(5, Position(9, 1, 1))}, []) == Stored(0)
+            await opened.cover({AT: Step(5, Position(9, 1, 1))})
+        again = await Opened.open(store)
+        assert await again.positions(AT) == {AT: 5}
+        assert await again.cover({AT: Step(5, Position(9, 1, 1))}) == Stored(0)
         await store.close()

@@ -18,9 +18,9 @@ from devstack.child import Child
 from devstack.ports import free_port
 from projector.errors import Unavailable
 from projector.ledger.checkpoint import Outcome, Stored
-from projector.ledger.ledger import Ledger
 from projector.redis.store import Store
 from schemas.settings import ApiSettings, ProjectorSettings, load
+from tests.harness.ledgers import Opened
 from tests.harness.services import not_available
 from tests.harness.waiting import eventually
 
@@ -115,7 +115,7 @@ async def test_tls_and_users(servers: Servers, start: Callable[[Servers], Awaita
 async def cover(environment: dict[str, str]) -> Outcome:
     store = Store(load(ProjectorSettings, environment))
     try:
-        return await Ledger(store).cover((1,), {}, [])
+        return await (await Opened.open(store)).cover({})
     finally:
         await store.close()
 

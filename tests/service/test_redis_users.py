@@ -65,6 +65,9 @@ async def test_the_example_is_enough(kafka: Kafka, topic_prefix: str, server: Re
         await eventually(leadview.is_served, "it is served")
         assert leadview.run("status", **projector).status == 0
         assert leadview.run("verify", **projector).status == 0
+        assert leadview.run("rebuild", "--promote", **projector).status == 0
+        dropped = leadview.run("drop", **projector)
+        assert dropped.status == 0, dropped.output
         user = {variable(name): value for name, value in access("leadview-api").items()}
         with running_api(load(ApiSettings, user | {"LEADVIEW_REDIS_URL": server.url})) as api:
             answer = api.get(LEADS + crm.LEAD, key=key)
@@ -81,7 +84,7 @@ async def test_the_example_is_enough(kafka: Kafka, topic_prefix: str, server: Re
         pytest.param(("SET", LEAD, "x"), id="overwrite a document"),
         pytest.param(("DEL", LEAD), id="delete a document"),
         pytest.param(("SET", OWNER, "x"), id="give access"),
-        pytest.param(("HSET", names.GENERATIONS, "live", "2"), id="serve another generation"),
+        pytest.param(("HSET", names.CONTROL, "live", "2"), id="serve another generation"),
         pytest.param(("SET", "another", "x"), id="write elsewhere"),
         pytest.param(("GET", "another"), id="read elsewhere"),
         pytest.param(("KEYS", "*"), id="look for keys"),

@@ -112,7 +112,7 @@ def rebuilt_and_promoted(client: Client) -> None:
     before = [client.get(resource).headers["etag"] for resource in RESOURCES]
     done = client.leadview.run("rebuild", "--promote", "--max-latency", "0")
     assert done.status == 0, done.output
-    wait_until(lambda: client.leadview.generations()["live"] == "2", "generation 2 is live")
+    wait_until(lambda: client.leadview.state().live == 2, "generation 2 is live")
     assert [client.get(resource).headers["etag"] for resource in RESOURCES] == before
     assert all(client.leadview.redis.exists(stored_name(resource, 2)) for resource in RESOURCES)
 

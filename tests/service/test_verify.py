@@ -176,10 +176,10 @@ def _assert_promotion_is_refused(leadview: Leadview) -> None:
     done = leadview.run("promote")
     assert done.status == 1
     assert "Not promoted" in done
-    assert leadview.generations()["live"] == "1"
+    assert leadview.state().live == 1
     done = leadview.run("promote", "--force")
     assert done.status == 0, done.output
-    assert leadview.generations()["live"] == "2"
+    assert leadview.state().live == 2
 
 
 def test_repaired_in_place(leadview: Leadview) -> None:
@@ -228,7 +228,7 @@ def test_repaired_in_place(leadview: Leadview) -> None:
         assert "the topics hold no record of it" in done
         assert leadview.run("rebuild", "--lead", IDS[2]).status == 2, "of which organization?"
         reader.stop()
-    assert leadview.redis.hget(names.POSITIONS, "writing") is None
+    assert leadview.state().known == {1}
     _assert_shown(leadview)
 
 

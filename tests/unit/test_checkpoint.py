@@ -5,8 +5,7 @@ import pytest
 
 from projector.dead_letter import DeadLetter
 from projector.ledger import checkpoint
-from projector.ledger.checkpoint import GenerationsChanged, Position, Step, Stored, WentBack
-from projector.ledger.ledger import format_generations, parse_generations
+from projector.ledger.checkpoint import ControlChanged, Place, Position, Step, Stored, WentBack
 from projector.record import Partition
 from schemas import names, resources
 from tests.harness import crm
@@ -16,13 +15,15 @@ def test_a_position_is_read_as_it_was_written() -> None:
     leads = Partition("crm.leads", 3)
     letter = DeadLetter.of(crm.lead().record(offset=6, partition=3), "it is bad")
     command = checkpoint.command(
-        names.POSITIONS, b"1,2", {leads: Step(checkpoint.NOTHING_STORED, Position(7, 1_700_000_000_000, 9))}, [letter]
+        Place(names.CONTROL, names.rebuild(2), "stamp", "incarnation"),
+        {leads: Step(checkpoint.NOTHING_STORED, Position(7, 1_700_000_000_000, 9))},
+        [letter],
     )
-    assert command.keys == [names.POSITIONS, names.DEAD_LETTERS]
-    assert command.arguments[:4] == [b"1,2", b"1", b"crm.leads:3", b"-1"]
-    assert Position.parse(command.arguments[4]) == Position(7, 1_700_000_000_000, 9)
-    assert command.arguments[5] == b"crm.leads:3:6"
-    assert msgspec.json.decode(command.arguments[6], type=DeadLetter) == letter
+    assert command.keys == [names.CONTROL, names.rebuild(2), names.DEAD_LETTERS]
+    assert command.arguments[:5] == [b"stamp", b"incarnation", b"1", b"crm.leads:3", b"-1"]
+    assert Position.parse(command.arguments[5]) == Position(7, 1_700_000_000_000, 9)
+    assert command.arguments[6] == b"crm.leads:3:6"
+    assert msgspec.json.decode(command.arguments[7], type=DeadLetter) == letter
 
 
 @pytest.mark.parametrize(
@@ -30,7 +31,7 @@ def test_a_position_is_read_as_it_was_written() -> None:
     [
         pytest.param(0, Stored(0), id="stored, no dead letter waits"),
         pytest.param(4, Stored(4), id="stored, four dead letters wait"),
-        pytest.param([b"writing"], GenerationsChanged(), id="other generations are to be written"),
+        pytest.param([b"stamp"], ControlChanged(), id="the control record has changed"),
         pytest.param([b"crm.leads:3"], WentBack(["crm.leads:3"]), id="a position is lower than expected"),
     ],
 )
@@ -58,8 +59,3 @@ def test_any_key_can_be_shown(key: bytes | None, shown: str) -> None:
     letter = DeadLetter.of(record, "it is bad")
     assert letter.key == shown
     assert msgspec.json.decode(msgspec.json.encode(letter), type=DeadLetter) == letter
-
-
-@pytest.mark.parametrize("generations", [pytest.param((1,), id="one"), pytest.param((1, 12), id="two")])
-def test_generations_are_read_as_they_were_written(generations: tuple[int, ...]) -> None:
-    assert parse_generations(format_generations(generations)) == generations

@@ -6,71 +6,105 @@ import pytest
 
 from projector.commands.status import _generations
 from projector.errors import Refused
-from projector.ledger.generations import Description, Registry
+from projector.ledger.control import ControlRecord, Copy, Generation, State
 from projector.rebuild import drop, promote
+from schemas.control import Stamp, format_generations, parse_generations
+
+STAMP = Stamp.first()
 
 
-def registry(live: int, previous: int, *written: int, filling: tuple[int, ...] = (), **other: Any) -> Registry:
-    known = {n: Description(1, "2026-01-01T00:00:00Z", complete=n not in filling) for n in written}
-    return Registry(live, previous, written, known, **other)
+def record(live: int, previous: int, *written: int, filling: tuple[int, ...] = (), **other: Any) -> ControlRecord:
+    """A record with one copy, in which everything that is written is complete, except the generations in `filling`."""
+    known = {number: Generation(1, "2026-01-01T00:00:00Z") for number in written}
+    state = State(live, written, known, ("ledger",), previous, other.pop("last", max(written)), **other)
+    filled = tuple(number for number in written if number not in filling)
+    return ControlRecord(STAMP, state, {b"ledger": Copy(STAMP, state, "i", (), filled, (), {})})
 
 
 @pytest.mark.parametrize(
     ("found", "following"),
     [
-        pytest.param(registry(1, 0, 1), 0, id="one generation"),
-        pytest.param(registry(1, 0, 1, 2), 2, id="the next is there"),
-        pytest.param(registry(2, 1, 1, 2), 0, id="promoted"),
-        pytest.param(registry(1, 2, 1, 2), 0, id="rolled back"),
-        pytest.param(registry(1, 2, 1, 2, 3), 3, id="built again after a rollback"),
-        pytest.param(registry(3, 1, 1, 2, 3), 0, id="a former one that was kept is not the next"),
-        pytest.param(registry(3, 2, 1, 2, 3), 0, id="promoted twice, nothing dropped"),
-        pytest.param(Registry(1, 0, (1, 2), {1: Description(1, "")}, frozenset({2})), 0, id="it is being dropped"),
+        pytest.param(record(1, 0, 1), 0, id="one generation"),
+        pytest.param(record(1, 0, 1, 2), 2, id="the next is there"),
+        pytest.param(record(2, 1, 1, 2), 0, id="promoted"),
+        pytest.param(record(1, 2, 1, 2), 0, id="rolled back"),
+        pytest.param(record(1, 2, 1, 2, 3), 3, id="built again after a rollback"),
+        pytest.param(record(3, 1, 1, 2, 3), 0, id="a former one that was kept is not the next"),
+        pytest.param(record(3, 2, 1, 2, 3), 0, id="promoted twice, nothing dropped"),
+        pytest.param(record(1, 0, 1, dropping=(2,)), 0, id="it is being dropped"),
     ],
 )
-def test_the_next_generation(found: Registry, following: int) -> None:
-    assert found.next == following
+def test_the_next_generation(found: ControlRecord, following: int) -> None:
+    assert found.state.next == following
 
 
-def test_numbers_are_not_assigned_twice() -> None:
-    assert registry(1, 0, 1, last=7).highest == 7
-    assert registry(1, 0, 1, 3).highest == 3
-    assert registry(1, 0, 1, dropping=frozenset({4})).highest == 4
+def test_a_dropped_generation_is_not_written_any_more() -> None:
+    left = record(2, 1, 1, 2).state.without(1)
+    assert (left.written, left.dropping, left.previous, set(left.generations)) == ((2,), (1,), 0, {2})
+    assert left.known == {1, 2}
 
 
 def test_only_a_complete_generation_is_promoted() -> None:
-    assert promote.complete_next(registry(1, 0, 1, 2)) == 2
+    assert promote.complete_next(record(1, 0, 1, 2)) == 2
     with pytest.raises(Refused, match="not complete"):
-        promote.complete_next(registry(1, 0, 1, 2, filling=(2,)))
+        promote.complete_next(record(1, 0, 1, 2, filling=(2,)))
     with pytest.raises(Refused, match=r"`rebuild` creates one\.$"):
-        promote.complete_next(registry(2, 1, 1, 2))
+        promote.complete_next(record(2, 1, 1, 2))
     with pytest.raises(Refused, match="`rollback` serves generation 2 again"):
-        promote.complete_next(registry(1, 2, 1, 2))
+        promote.complete_next(record(1, 2, 1, 2))
 
 
 @pytest.mark.parametrize(
     ("found", "wanted", "chosen"),
     [
-        pytest.param(registry(2, 1, 1, 2), None, 1, id="the former one"),
-        pytest.param(registry(1, 0, 1, 2), None, 2, id="the one that is being filled"),
-        pytest.param(registry(2, 1, 1, 2, 3), None, 1, id="the former one before the next"),
-        pytest.param(registry(2, 0, 2, dropping=frozenset({1})), None, 1, id="the one whose drop was interrupted"),
-        pytest.param(registry(2, 1, 1, 2, 3), 3, 3, id="the one that was named"),
-        pytest.param(registry(3, 0, 3), 1, 1, id="one that was dropped before is swept again"),
-        pytest.param(registry(3, 0, 3), 4, None, id="a number that is not assigned yet"),
-        pytest.param(registry(3, 0, 3), None, None, id="there is only the live one"),
-        pytest.param(registry(0, 0, 1), 1, None, id="nothing is served yet"),
+        pytest.param(record(2, 1, 1, 2), None, 1, id="the former one"),
+        pytest.param(record(1, 0, 1, 2), None, 2, id="the one that is being filled"),
+        pytest.param(record(2, 0, 2, dropping=(1,)), None, 1, id="the one whose drop was interrupted"),
+        pytest.param(record(2, 1, 1, 2, 3), 3, 3, id="the one that was named"),
+        pytest.param(record(3, 0, 3), 1, 1, id="one that was dropped before is swept again"),
     ],
 )
-def test_which_generation_is_dropped(found: Registry, wanted: int | None, chosen: int | None) -> None:
-    if chosen is None:
-        with pytest.raises(Refused):
-            drop._choose(found, wanted)
-    else:
-        assert drop._choose(found, wanted) == chosen
+def test_which_generation_is_dropped(found: ControlRecord, wanted: int | None, chosen: int) -> None:
+    assert drop._choose(found, wanted) == chosen
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "reason"),
+    [
+        pytest.param(
+            record(2, 1, 1, 2, 3),
+            None,
+            r"Name one: `drop 1` \(the former one, .*\) or `drop 3` \(the next one, complete\)",
+            id="it is not clear which one is meant",
+        ),
+        pytest.param(record(3, 0, 3), 4, "no generation 4", id="a number that is not assigned yet"),
+        pytest.param(record(3, 0, 3), None, "only generation 3", id="there is only the live one"),
+        pytest.param(record(1, 0, 1, filling=(1,)), 1, "Nothing is served yet", id="nothing is served yet"),
+    ],
+)
+def test_which_generation_is_not_dropped(found: ControlRecord, wanted: int | None, reason: str) -> None:
+    with pytest.raises(Refused, match=reason):
+        drop._choose(found, wanted)
 
 
 def test_states() -> None:
-    found = registry(3, 1, 1, 2, 3, 4, filling=(4,), dropping=frozenset({5}))
+    found = record(3, 1, 1, 2, 3, 4, filling=(4,), dropping=(5,))
     assert [generation.state for generation in _generations(found)] == ["former", "kept", "live", "filling", "dropping"]
-    assert _generations(registry(1, 0, 1, 2))[1].state == "complete"
+    assert _generations(record(1, 0, 1, 2))[1].state == "complete"
+
+
+def test_stamps_grow() -> None:
+    first = Stamp.first()
+    stamps = [first]
+    for _ in range(40):
+        stamps.append(stamps[-1].next())
+    assert sorted(stamps) == stamps
+    assert [stamp.epoch for stamp in stamps] == list(range(1, 42))
+    assert {stamp.lineage for stamp in stamps} == {first.lineage}
+    assert {len(stamp.text) for stamp in stamps} == {44}
+    assert first.next() != first.next(), "two changes of the same state differ"
+
+
+@pytest.mark.parametrize("generations", [pytest.param((), id="none"), (1,), pytest.param((1, 12), id="two")])
+def test_generations_are_read_as_they_were_written(generations: tuple[int, ...]) -> None:
+    assert parse_generations(format_generations(generations)) == generations

@@ -28,8 +28,8 @@ OWNER = names.organization(ORGANIZATION)
         pytest.param(names.document(resources.LEAD, OWNER, 1, ID), TAG + b"1l" + SHORT, id="lead"),
         pytest.param(names.document(resources.CONTACT, OWNER, 12, ID), TAG + b"12c" + SHORT, id="contact"),
         pytest.param(names.contact_leads(OWNER, 3, ID), TAG + b"3i" + SHORT, id="leads of a contact"),
-        pytest.param(names.GENERATIONS, b"lv:generations", id="generations"),
-        pytest.param(names.POSITIONS, b"lv:{ledger}:positions", id="positions"),
+        pytest.param(names.CONTROL, b"lv:{ledger}:control", id="control record"),
+        pytest.param(names.WRITERS, b"lv:{ledger}:writers", id="writers"),
         pytest.param(names.DEAD_LETTERS, b"lv:{ledger}:dead-letters", id="dead letters"),
         pytest.param(names.JOBS, b"lv:tasks", id="jobs"),
         pytest.param(names.LATENCY, b"lv:latency", id="latency"),
@@ -158,7 +158,7 @@ def test_every_slot_has_a_short_tag() -> None:
 @pytest.mark.parametrize(
     ("ledger", "expected"),
     [
-        pytest.param(names.POSITIONS, b"lv:{17}:positions", id="positions"),
+        pytest.param(names.CONTROL, b"lv:{17}:control", id="the control record's"),
         pytest.param(names.rebuild(3), b"lv:{17}:rebuild:3", id="a rebuild's"),
     ],
 )

@@ -3,7 +3,7 @@
 import pytest
 
 from projector.kafka.reader import Retention
-from projector.ledger.generations import Registry
+from projector.ledger.control import State
 from projector.rebuild import preflight
 from projector.rebuild.replay import Progress
 from projector.rebuild.throttle import Throttle
@@ -28,7 +28,7 @@ def test_memory(writing: tuple[int, ...], memory: dict[str, int], expected: tupl
         "used_memory_rss": 50 * MIB,
         "total_system_memory": 200 * MIB,
     }
-    needed, free, bound = preflight._memory(info | memory, Registry(1, 0, writing, {}))
+    needed, free, bound = preflight._memory(info | memory, State(1, writing, {}, ("ledger",)))
     assert (needed // MIB, free // MIB, bound) == expected
 
 

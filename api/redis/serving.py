@@ -1,0 +1,136 @@
+"""Which generation is served, and from which shards: each shard says so itself, in its copy of the control record.
+
+Redis executes a check after the requests of each write (`api/redis/connection.py`), so a reply counts only if the shard
+held everything of the live generation when it was made. From a shard that was emptied, or is still being filled, the
+API answers 503 and nothing else.
+"""
+
+import asyncio
+from contextlib import suppress
+
+from msgspec import Struct
+
+from api.errors import OtherLayout, Rebuilding, Unavailable
+from api.redis.connection import pack
+from api.redis.link import Link
+from api.redis.servers import Servers
+from schemas import control, names
+
+POLL_SECONDS = 0.5
+_FIELDS = [field.encode() for field in control.SERVED_FIELDS]
+_LAYOUT = b"%d" % control.LAYOUT
+
+
+class _Served(Struct, frozen=True):
+    """What a shard answered last, and the generation that is served from it."""
+
+    reply: list[bytes | None]
+    generation: int
+
+
+class Serving:
+    """What the servers serve, as this worker knows it."""
+
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
+        self._copies: bytes = names.HOME
+        self._checks: dict[Link, bytes | None] = {}
+        self._checks_of: tuple[int, bytes] = (-1, b"")
+
+    @property
+    def generation(self) -> int:
+        """The live generation for the metrics; 0 if it is not known."""
+        return max((link.serving.generation for link in self._servers.links if link.serving), default=0)
+
+    @property
+    def ready(self) -> bool:
+        """Whether at least one shard was complete when it was asked last."""
+        return any(link.serving for link in self._servers.links)
+
+    def known(self, link: Link) -> int | None:
+        """Returns the generation that was served from this shard when it was asked last; None if it has to be asked."""
+        return link.serving.generation if link.serving else None
+
+    def check(self, link: Link) -> bytes | None:
+        """Returns the packed command whose reply `read` takes; None if the shard has no copy of the control record."""
+        of = (self._servers.map_version, self._copies)
+        if of != self._checks_of:
+            self._checks, self._checks_of = {}, of
+        if link not in self._checks:
+            self._checks[link] = self._packed(link)
+        return self._checks[link]
+
+    def read(self, link: Link, reply: list[bytes | None]) -> int:
+        """Returns the live generation, from the reply to `check`. Raises Unavailable, and Rebuilding if the shard is
+        not complete.
+        """
+        served: _Served | None = link.serving
+        if served is not None and served.reply == reply:
+            return served.generation
+        link.serving = None
+        layout, live, filled, copies = reply
+        if layout is None or live is None or filled is None or copies is None:
+            raise Rebuilding("nothing is projected yet, or Redis was emptied")
+        if layout != _LAYOUT:
+            raise Unavailable(
+                f"Redis holds data of layout {layout.decode(errors='replace')}, this program has {control.LAYOUT}"
+            )
+        if not live.isdigit():
+            raise Unavailable(f"the live generation in Redis is not a number: {live!r:.20}")
+        self._copies = copies
+        if live not in filled.split(b","):
+            raise Rebuilding("the projection is not complete in this part of Redis")
+        link.serving = _Served(reply, int(live))
+        return int(live)
+
+    async def ask(self, link: Link) -> int:
+        """Ask a shard. Returns the live generation.
+
+        A shard without a copy of its own is believed on the word of the home copy: slots were moved there a moment ago,
+        and a projector is about to give it one. Raises Unavailable, and Rebuilding if the shard is not complete.
+        """
+        check = self._name(link)
+        if check is None:
+            link, check = self._servers.link(names.HOME), names.CONTROL
+        return self.read(link, await link.call(b"HMGET", check, *_FIELDS))
+
+    async def check_layout(self) -> None:
+        """Check that Redis holds no data of another layout. Raises OtherLayout, and Unavailable."""
+        layout = await self._servers.call(names.HOME, b"HGET", names.CONTROL, control.LAYOUT_FIELD)
+        if layout not in (None, _LAYOUT):
+            raise OtherLayout(f"layout {layout.decode(errors='replace')}")
+        for key in names.OF_OTHER_LAYOUTS:
+            if layout is None and await self._servers.call(names.tag(key), b"EXISTS", key):
+                raise OtherLayout("an earlier layout")
+
+    async def ask_any(self) -> None:
+        """Ask the shards until one is complete. Raises Unavailable if none is."""
+        error = Unavailable("there is no connection to Redis")
+        for link in self._servers.links:
+            try:
+                await self.ask(link)
+            except Unavailable as failure:
+                error = failure
+            else:
+                return
+        raise error
+
+    async def poll(self) -> None:
+        """Asks all shards twice a second until it is cancelled."""
+        while True:
+            for link in list(self._servers.links):
+                with suppress(Unavailable):
+                    await self.ask(link)
+            await asyncio.sleep(POLL_SECONDS)
+
+    def _packed(self, link: Link) -> bytes | None:
+        name = self._name(link)
+        return pack((b"HMGET", name, *_FIELDS)) if name else None
+
+    def _name(self, link: Link) -> bytes | None:
+        """Returns the name of a shard's copy of the control record."""
+        for tag in (names.HOME, *self._copies.split()):
+            with suppress(Unavailable):
+                if self._servers.link(tag) is link:
+                    return names.copy(names.CONTROL, tag)
+        return None

@@ -1,0 +1,212 @@
+"""The control record as the projector reads it: its state, and the copies that shards have of it.
+
+`schemas/control.py` describes the fields, `docs/control-record.md` the rules. Nothing in the record has a default:
+either a copy says it, or Redis is empty everywhere and the first record begins.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
+import msgspec
+from msgspec.structs import replace
+
+from projector.ledger.checkpoint import Position
+from projector.mapping import VERSION
+from projector.record import Partition
+from projector.redis.calls import Generations
+from schemas import control, names
+from schemas.control import Stamp, format_generations, parse_generations
+
+_OWN_FIELDS = frozenset(
+    (
+        *(control.LAYOUT_FIELD, control.STAMP, control.COPIES, control.LIVE, control.KNOWN, control.STATE),
+        *(control.INCARNATION, control.FILLING, control.FILLED, control.SWEPT),
+    )
+)
+
+
+class Generation(msgspec.Struct, frozen=True):
+    """What is known about a generation: the mapping version that it was started with, and times as RFC 3339."""
+
+    mapping: int
+    created_at: str
+    verified_at: str | None = None
+
+
+class State(msgspec.Struct, frozen=True):
+    """The part of the control record that is the same in all copies.
+
+    Projectors write the generations in `written`. `previous` is the generation that `rollback` returns to; 0 if there
+    is none. `last` is the highest number ever assigned. The keys of the generations in `dropping` are being deleted.
+    `flipped_at` is the time of the last change of `live`, in milliseconds since 1970.
+    """
+
+    live: int
+    written: Generations
+    generations: dict[int, Generation]
+    copies: tuple[str, ...]
+    previous: int = 0
+    last: int = 1
+    dropping: Generations = ()
+    flipped_at: int = 0
+
+    @property
+    def known(self) -> set[int]:
+        """The numbers of all generations that may have keys in Redis."""
+        return {self.live, *self.written, *self.generations, *self.dropping}
+
+    @property
+    def next(self) -> int:
+        """The generation that is being filled or is ready to be promoted; 0 if there is none."""
+        served = max(self.live, self.previous)
+        return max((number for number in self.written if number > served), default=0)
+
+    def without(self, generation: int) -> "State":
+        """Returns the state in which this generation is not written any more, and is being dropped."""
+        return replace(
+            self,
+            written=tuple(number for number in self.written if number != generation),
+            previous=0 if self.previous == generation else self.previous,
+            generations={number: known for number, known in self.generations.items() if number != generation},
+            dropping=tuple(sorted({*self.dropping, generation})),
+        )
+
+
+Change = Callable[[State], State]
+"""Computes the new state from the present one. It may raise Refused."""
+
+
+class Copy(msgspec.Struct, frozen=True):
+    """A copy of the control record. `positions`, `filled` and `swept` describe the shard that holds this copy."""
+
+    stamp: Stamp
+    state: State
+    incarnation: str
+    filling: Generations
+    filled: Generations
+    swept: Generations
+    positions: dict[Partition, Position]
+
+    @classmethod
+    def parse(cls, fields: Mapping[str, bytes]) -> "Copy":
+        """Returns the copy that a hash contains. Raises ValueError if it is of another layout."""
+        if (layout := fields.get(control.LAYOUT_FIELD)) != b"%d" % control.LAYOUT:
+            raise ValueError(f"Redis holds data of layout {(layout or b'(none)').decode()}")
+        positions = {}
+        for name, value in fields.items():
+            if name not in _OWN_FIELDS:
+                topic, _, number = name.rpartition(":")
+                positions[Partition(topic, int(number))] = Position.parse(value)
+        return cls(
+            stamp=Stamp(fields[control.STAMP].decode()),
+            state=msgspec.json.decode(fields[control.STATE], type=State),
+            incarnation=fields[control.INCARNATION].decode(),
+            filling=parse_generations(fields[control.FILLING]),
+            filled=parse_generations(fields[control.FILLED]),
+            swept=parse_generations(fields[control.SWEPT]),
+            positions=positions,
+        )
+
+    @property
+    def serves(self) -> bool:
+        """Whether the shard holds everything that the live generation has to contain."""
+        return self.state.live in self.filled
+
+    @property
+    def unfilled(self) -> Generations:
+        """The generations that the lines are filling in this shard."""
+        return tuple(number for number in self.filling if number in self.state.written and number not in self.filled)
+
+
+class ControlRecord(msgspec.Struct, frozen=True):
+    """The copies that the newest one lists, by hash tag; None if a copy is missing, because its shard was emptied.
+
+    `shards_without` has the highest slot of each shard that no listed copy belongs to: slots were moved there.
+    """
+
+    stamp: Stamp
+    state: State
+    copies: Mapping[bytes, Copy | None]
+    shards_without: tuple[int, ...] = ()
+    replication_epoch: int = 0
+    """That of the store when the record was read. Changes are refused if Redis restarted or failed over since."""
+
+    @property
+    def present(self) -> list[Copy]:
+        return [copy for copy in self.copies.values() if copy]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every shard has a copy, and all copies have the same state."""
+        return not self.shards_without and all(copy and copy.stamp == self.stamp for copy in self.copies.values())
+
+    @property
+    def serves(self) -> bool:
+        """Whether every shard holds everything of the live generation."""
+        return self.is_complete(self.state.live)
+
+    def is_complete(self, generation: int) -> bool:
+        """Returns whether every shard holds the whole generation."""
+        return all(copy and generation in copy.filled for copy in self.copies.values())
+
+    def position(self, partition: Partition) -> Position | None:
+        """Returns the lowest position of a partition in all copies; None if one of them has none."""
+        found = [copy.positions.get(partition) if copy else None for copy in self.copies.values()]
+        positions = [position for position in found if position]
+        if len(positions) < len(found):
+            return None
+        return min(positions, key=lambda position: position.offset)
+
+    def is_swept(self, generation: int) -> bool:
+        """Returns whether no shard holds a key of a generation that is being dropped."""
+        return all(copy and generation in copy.swept for copy in self.copies.values())
+
+    def highest_offset(self, partition: Partition) -> int:
+        """Returns the highest position of a partition in any copy; 0 if none has one."""
+        found = [copy.positions[partition].offset for copy in self.present if partition in copy.positions]
+        return max(found, default=0)
+
+    def incarnations(self) -> dict[bytes, str]:
+        """Returns the incarnation of each copy that is present."""
+        return {tag: copy.incarnation for tag, copy in self.copies.items() if copy}
+
+    def rebuild_due(self) -> bool:
+        """Returns whether the live generation was mapped by another mapping version than this program's."""
+        live = self.state.generations.get(self.state.live)
+        return live is not None and live.mapping != VERSION
+
+
+def first_state(copies: tuple[str, ...]) -> State:
+    """Returns the state of a Redis that is empty: generation 1 is being filled."""
+    return State(live=1, written=(1,), generations={1: Generation(VERSION, now())}, copies=copies)
+
+
+def shared_fields(stamp: Stamp, state: State) -> dict[str, str | bytes]:
+    """Returns the fields that all copies have in common."""
+    return {
+        control.LAYOUT_FIELD: str(control.LAYOUT),
+        control.STAMP: stamp.text,
+        control.COPIES: " ".join(state.copies),
+        control.LIVE: str(state.live),
+        control.KNOWN: format_generations(tuple(sorted(state.known))),
+        control.STATE: msgspec.json.encode(state),
+    }
+
+
+def new_copy_fields(
+    state: State, filled: Generations = (), positions: Mapping[Partition, Position] | None = None
+) -> dict[str, str | bytes]:
+    """Returns the fields of a new copy that describe its shard, which by default holds nothing."""
+    stored = {names.position(*partition): position.format() for partition, position in (positions or {}).items()}
+    return {
+        control.INCARNATION: control.new_incarnation(),
+        control.FILLING: format_generations(state.written),
+        control.FILLED: format_generations(filled),
+        control.SWEPT: "",
+        **stored,
+    }
+
+
+def now() -> str:
+    """Returns the current time as RFC 3339, in whole seconds."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

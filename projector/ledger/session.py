@@ -1,0 +1,126 @@
+"""Sessions: nothing writes documents without one.
+
+A session is opened with the control record. It holds what the writes depend on: the generations to write, the stamp,
+and the incarnation of every copy. The guard stands here: a program that may not write a generation gets an error
+instead of a session, whatever it wanted to write.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from projector.errors import Refused, Superseded, Unavailable
+from projector.ledger import copies
+from projector.ledger.control import ControlRecord
+from projector.mapping import VERSION
+from projector.redis.calls import Generations
+from projector.redis.store import Store
+from schemas.control import Stamp
+
+
+class Session:
+    """What a batch of writes depends on. It is a `Fence` for the connections that the batch uses."""
+
+    def __init__(self, store: Store, opened: int, record: ControlRecord, generations: Generations) -> None:
+        self._store = store
+        self.opened = opened
+        self.confirmed: set[int] = set()
+        self.record = record
+        self.generations = generations
+        self.incarnations = record.incarnations()
+        self.replication_epoch = store.replication_epoch
+
+    def is_of(self, record: ControlRecord) -> bool:
+        """Returns whether the control record is the one that this session was opened with."""
+        return record.stamp == self.stamp and record.incarnations() == self.incarnations
+
+    @property
+    def stamp(self) -> Stamp:
+        return self.record.stamp
+
+    async def confirm(self) -> None:
+        """Raises Unavailable if the control record is no longer the one that this session was opened with."""
+        record = await copies.read(self._store)
+        if record is None or not record.agrees or not self.is_of(record):
+            raise Unavailable("Redis: the control record has changed while a batch was being written")
+
+
+class Sessions:
+    """Opens the sessions of a program, and knows which ones are open.
+
+    Every coroutine raises Unavailable, and Refused if the data in Redis has another layout.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._seen = Stamp("")
+        self._open: dict[object, Stamp] = {}
+
+    @property
+    def acknowledged(self) -> Stamp:
+        """The oldest control record that this program may still write under."""
+        return min(self._open.values(), default=self._seen)
+
+    async def look(self) -> ControlRecord:
+        """Read and repair the control record, as every program that writes does once a second."""
+        record = await copies.current(self._store)
+        self._seen = max(self._seen, record.stamp)
+        return record
+
+    async def open(self, *, documents: bool = True) -> Session:
+        """Open a session for the generations that projectors write. The caller has to close it.
+
+        Raises Superseded if one of the generations requires a newer mapping. Without `documents`, only access is
+        written: it depends on no generation and on no mapping.
+        """
+        session = await self._opened(None)
+        if documents:
+            try:
+                _check_mapping(session.record, session.generations)
+            except Superseded:
+                self.close(session)
+                raise
+        return session
+
+    async def open_rebuild(self, generation: int) -> Session:
+        """Open a session for the replay that fills one generation. Raises Refused if it is gone."""
+        session = await self._opened((generation,))
+        if generation not in session.record.state.written:
+            self.close(session)
+            raise Refused(
+                f"Generation {generation} is gone: it was dropped while it was being filled, or Redis was emptied."
+            )
+        return session
+
+    async def _opened(self, generations: Generations | None) -> Session:
+        opening = object()
+        # Until the record is read, this program does not acknowledge a newer one.
+        self._open[opening] = self.acknowledged
+        try:
+            opened = self._store.connections_opened
+            record = await self.look()
+            session = Session(self._store, opened, record, generations or record.state.written)
+            self._open[session] = session.stamp
+            return session
+        finally:
+            del self._open[opening]
+
+    def close(self, session: Session) -> None:
+        """Nothing is written in this session any more."""
+        self._open.pop(session, None)
+
+    @contextmanager
+    def closing(self, session: Session) -> Iterator[Session]:
+        """Close the session at the end of the block."""
+        try:
+            yield session
+        finally:
+            self.close(session)
+
+
+def _check_mapping(record: ControlRecord, written: Generations) -> None:
+    for generation in written:
+        known = record.state.generations.get(generation)
+        if known and known.mapping > VERSION:
+            raise Superseded(
+                f"generation {generation} requires mapping version {known.mapping}, this program has {VERSION}"
+            )

@@ -1,0 +1,97 @@
+"""Deletes the keys of a generation that is being dropped, once nobody can read or write them any more.
+
+A writer that stands still in the middle of a batch could write after the sweep. Therefore the sweep begins only when
+every writer has acknowledged the present control record, or has lost its connections: then it cannot continue its batch
+(`projector/redis/fence.py`).
+"""
+
+import asyncio
+import time
+
+from projector.errors import Refused
+from projector.ledger import copies, generations, writers
+from projector.ledger.control import ControlRecord
+from projector.redis.store import Store
+from schemas import names
+from schemas.control import Stamp
+
+# Most writers acknowledge within two seconds. Closing the connections of the others is safe: they begin their batch
+# again.
+_ACKNOWLEDGE_SECONDS = 5.0
+_PAUSE_SECONDS = 0.1
+
+
+async def sweep(store: Store, record: ControlRecord, generation: int) -> int:
+    """Delete all keys of a generation in `dropping`, and forget it. Returns the number of keys that were deleted.
+
+    Safe to repeat, to interrupt and to run concurrently. Raises Refused if Redis no longer says that it is being
+    dropped, or if a writer cannot be stopped, and Unavailable.
+    """
+    await stop_writers(store, record.stamp)
+    keys = 0
+    while not (record := await _dropping(store, generation)).is_swept(generation):
+        keys += await _delete(store, generation)
+        await copies.mark_swept(store, record, generation)
+    for tag in record.state.copies:
+        await store.ask_one(b"DEL", names.copy(names.rebuild(generation), tag.encode()))
+    await generations.forget(store, record, generation)
+    return keys
+
+
+async def stop_writers(store: Store, stamp: Stamp) -> None:
+    """Wait until no program can write under an older control record than this one, which every copy must have already.
+    Closes the connections of programs that do not acknowledge it in time.
+
+    A connection that is opened from now on needs no attention: the program confirms the control record before it uses
+    the connection. Raises Unavailable, also if this user of Redis may not list or close connections.
+    """
+    at_first = await store.writer_connections()
+    deadline = time.monotonic() + _ACKNOWLEDGE_SECONDS
+    while True:
+        acknowledged = {writer.id for writer in await writers.read(store) if writer.heartbeat.has_seen(stamp)}
+        present = await store.writer_connections()
+        behind = [
+            client
+            for id_, clients in at_first.items()
+            if id_ not in acknowledged
+            for client in clients
+            if client in present.get(id_, ())
+        ]
+        if not behind:
+            return
+        if time.monotonic() > deadline:
+            await store.close_connections(behind)
+        await asyncio.sleep(_PAUSE_SECONDS)
+
+
+async def _delete(store: Store, generation: int) -> int:
+    """Unlink all keys of a generation, in batches, until a whole pass finds none. Returns the number of keys."""
+    total = 0
+    while keys := await _delete_once(store, generation):
+        total += keys
+    return total
+
+
+async def _delete_once(store: Store, generation: int) -> int:
+    unlinked = 0
+    async for keys in store.scan(names.of_generation(generation)):
+        await _dropping(store, generation)
+        # A command for each key: on a cluster the keys of many organizations are in many slots.
+        unlinked += sum(await store.ask([(b"UNLINK", key) for key in keys]))
+    return unlinked
+
+
+async def _dropping(store: Store, generation: int) -> ControlRecord:
+    """Read the control record, and check that this generation is still being dropped.
+
+    Raises Refused if Redis no longer says so. Then Redis was emptied or an older state was restored, and the number may
+    now belong to a generation that is being filled or served.
+    """
+    record = await copies.current(store)
+    state = record.state
+    if generation not in state.dropping or generation == state.live or generation in state.written:
+        raise Refused(
+            f"Redis was emptied or went back in time: generation {generation} is not being dropped any more. "
+            "Check `status`, then run `drop` again if there is still something to drop."
+        )
+    return record

@@ -1,0 +1,75 @@
+"""The control record, for tests of one side alone: written without a projector, and read as Redis holds it."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+from projector.errors import Unavailable
+from projector.ledger import copies
+from projector.ledger.control import ControlRecord, Copy, Generation, State, new_copy_fields, now, shared_fields
+from projector.mapping import VERSION
+from projector.redis.store import Store
+from schemas import names
+from schemas.control import Stamp
+from schemas.settings import RedisSettings
+
+
+def write(
+    client: Any,
+    *,
+    live: int = 1,
+    written: tuple[int, ...] = (1,),
+    filled: tuple[int, ...] | None = None,
+    previous: int = 0,
+    dropping: tuple[int, ...] = (),
+    mappings: dict[int, int] | None = None,
+) -> None:
+    """Write a record with one copy, in place of any other. By default everything that is written is complete."""
+    generations = {number: Generation((mappings or {}).get(number, VERSION), now()) for number in written}
+    last = max(*written, *dropping, live, 1)
+    state = State(live, written, generations, (names.HOME.decode(),), previous, last, dropping)
+    fields = shared_fields(Stamp.first(), state) | new_copy_fields(state, written if filled is None else filled)
+    client.delete(names.CONTROL)
+    client.hset(names.CONTROL, mapping=fields)
+
+
+async def complete(store: Store) -> ControlRecord:
+    """Begin a record if there is none, and note that every shard holds everything that is written."""
+    record = await copies.current(store)
+    assert await copies.mark_filled(store, record.incarnations(), record.state.written)
+    return await copies.current(store)
+
+
+def complete_all(settings: RedisSettings) -> None:
+    """Do the same, unless there is a record already or this user may not write one. It may be called anywhere."""
+
+    async def run() -> None:
+        store = Store(settings)
+        try:
+            with suppress(Unavailable):
+                if await copies.read(store) is None:
+                    await complete(store)
+        finally:
+            await store.close()
+
+    with ThreadPoolExecutor(1) as executor:  # the caller may be inside of an event loop
+        executor.submit(asyncio.run, run()).result()
+
+
+def read(client: Any) -> Copy | None:
+    """Returns the home copy; None if there is none."""
+    fields = client.hgetall(names.CONTROL)
+    return Copy.parse({name.decode(): value for name, value in fields.items()}) if fields else None
+
+
+def read_all(client: Any) -> dict[str, Copy | None]:
+    """Returns the copies that the home copy lists; None for a copy that is missing. Empty if there is no home copy."""
+    home = read(client)
+    if home is None:
+        return {}
+    found: dict[str, Copy | None] = {}
+    for tag in home.state.copies:
+        fields = client.hgetall(names.copy(names.CONTROL, tag.encode()))
+        found[tag] = Copy.parse({name.decode(): value for name, value in fields.items()}) if fields else None
+    return found

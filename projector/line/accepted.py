@@ -36,6 +36,8 @@ class AcceptedRecords:
 
     async def include_any(self, records: Sequence[Coordinates]) -> bool:
         """Read again, and return whether any of these records is accepted by now."""
+        if not records:
+            return False
         partitions = {Partition(topic, partition) for topic, partition, _ in records}
         try:
             self._known |= await self._book.read(partitions)

@@ -75,6 +75,11 @@ class Batch:
             if partition in positions  # it may have been revoked meanwhile
         }
 
+    @property
+    def counted(self) -> list[Coordinates]:
+        """The bad records that nobody has accepted."""
+        return [(letter.topic, letter.partition, letter.offset) for letter in self.dead_letters if not letter.accepted]
+
     def freshness(self) -> float | None:
         """Returns the seconds since the oldest event of the batch; None if it had bad records only."""
         return None if self._oldest is None else max(0.0, time.time() - self._oldest / 1000)

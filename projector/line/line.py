@@ -126,6 +126,9 @@ class Line:
         times = await applied_times(self._store, polled, session.generations) if self._reading_again else None
         batch = Batch(polled, guard, times, self._accepted.find)
         applied = await self._writer.write(batch, session)
+        if await self._accepted.include_any(batch.counted):
+            self._positions.reset()  # an operator has accepted some of these meanwhile: read the batch again
+            return
         self._reading_again = 2 * applied.stale > batch.size
         dead_letters = await parking.without_deleted(self._store, batch.dead_letters)
         if self._stored(await self._positions.cover(batch.steps(self._positions.offsets), dead_letters)):

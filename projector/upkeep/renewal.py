@@ -1,7 +1,7 @@
 """Keeps Kafka from forgetting which bad records are accepted.
 
 Kafka deletes the offsets of a group without members if they are not committed for `offsets.retention.minutes`, 7 days
-by default. So every projector commits them again, once an hour.
+by default. So every projector commits them again, every ten minutes.
 """
 
 import logging
@@ -14,7 +14,7 @@ from projector.stop import Stop
 from schemas.resources import KINDS
 from schemas.settings import ProjectorSettings
 
-_PAUSE_SECONDS = 3600.0
+_PAUSE_SECONDS = 600.0
 _RETRY_SECONDS = 60.0
 
 logger = logging.getLogger(__name__)

@@ -308,6 +308,22 @@ async def stored(any_leadview: Leadview) -> AsyncIterator[_Stored]:
     await stored.close()
 
 
+async def test_a_running_line_knows_what_was_accepted_meanwhile(stored: _Stored, any_leadview: Leadview) -> None:
+    """It has read what is accepted before, when there was nothing."""
+    leadview = any_leadview
+    publish_bad(leadview, 1)
+    leadview.start("run")
+    await eventually(leadview.is_current, "the line is running")
+    await stored.accept("1-3", "the note")  # before these records exist, so that it is before they are read
+    await stored.book.change({stored.at: Ranges.parse("2")}, Accepted.drop)
+    publish_bad(leadview, 4)
+    await eventually(leadview.is_current, "they are read")
+    assert {offset: letter["note"] for offset, letter in letters(leadview).items()} == {
+        **dict.fromkeys((0, 4), ""),
+        **dict.fromkeys((1, 3), "the note"),
+    }
+
+
 async def test_operators_at_the_same_time_lose_nothing(stored: _Stored) -> None:
     await asyncio.gather(*(stored.accept(f"{10 * number}", f"note {number}") for number in range(5)))
     found = await stored.read()

@@ -1,7 +1,6 @@
 """The application: its routes, and the objects and tasks that exist while it runs.
 
-/api/v1/ext/leads/{id}      ┐ bare ASGI endpoints, found with one dictionary lookup, before Starlette's routing
-/api/v1/ext/contacts/{id}   ┘
+/api/v1/ext/<resource>/{id}   bare ASGI endpoints, found with one dictionary lookup, before Starlette's routing
 /api/v1/ext/openapi.json, /healthz, /readyz
 every other path            404, also with a trailing slash
 """

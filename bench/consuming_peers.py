@@ -15,6 +15,7 @@ from bench.cores import pinned
 from bench.lab import Lab
 from bench.server import ROOT
 from bench.traffic import PREFIX
+from schemas.resources import RESOURCES
 
 RATE = Metric("rate", "records/s", more_is_better=True, chart=True)
 CPU = Metric("CPU per record", "µs")
@@ -91,7 +92,8 @@ def measure(
 def measure_quix(topics: Topics, redis_url: str, cores: set[int] | None) -> Values:
     """Measure one process of Quix Streams. Raises MeasurementFailed."""
     redis = urlsplit(redis_url)
-    address = (topics.kafka, redis.hostname or "", str(redis.port), topics.prefix)
+    documents = ",".join(topics.prefix + resource.topic for resource in RESOURCES)
+    address = (topics.kafka, redis.hostname or "", str(redis.port), documents)
     command = [str(QUIX_PYTHON), str(_SCRIPT), *address, str(topics.count), uuid4().hex]
     return _values(_run([command], cores, dict(os.environ)))
 

@@ -36,6 +36,10 @@ class Tenant(Struct):
     leads: list[str]
     contacts: list[str]
 
+    def ids(self, resource: resources.Resource) -> list[str]:
+        """The ids of its records of a resource: none of a resource that is not measured."""
+        return {resources.LEAD: self.leads, resources.CONTACT: self.contacts}.get(resource, [])
+
 
 class Crm:
     """Creates records. `lead_bytes` is the size of a lead's document with its contact; None keeps all sizes."""

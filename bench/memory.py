@@ -114,11 +114,11 @@ def _copy_bodies(leadview: RedisServer, plain: RedisServer, crm: Crm) -> None:
 
 
 def _bodies(server: RedisServer, crm: Crm, resource: Resource) -> Iterator[tuple[bytes, bytes]]:
-    """The keys in Redis and the served bodies of all leads, or of all contacts."""
+    """The keys in Redis and the served bodies of all records of a resource."""
     keys = (
         names.document(resource, names.organization(tenant.organization_id), 1, record_id)
         for tenant in crm.tenants
-        for record_id in (tenant.leads if resource is LEAD else tenant.contacts)
+        for record_id in tenant.ids(resource)
     )
     with client(server) as connection:
         for batch in _batches(keys):

@@ -19,12 +19,12 @@ from devstack.apache_kafka import ApacheKafka
 from devstack.child import Child
 from devstack.redis_server import RedisServer
 from schemas import names
+from schemas.resources import BY_TOPIC, RESOURCES
 
 REDIS_CPU = Metric("Redis CPU per record", "µs")
 METRICS = (RATE, CPU, REDIS_CPU)
 
-_ACCESS_TOPICS = ("organizations", "api-keys")
-DOCUMENT_TOPICS = ("leads", "contacts")
+DOCUMENT_TOPICS = tuple(resource.topic for resource in RESOURCES)
 GROUP = "bench"
 _TIMEOUT_SECONDS = 600.0
 _POLL_SECONDS = 0.005
@@ -53,13 +53,13 @@ def start(
 
 
 def create_topics(kafka: ApacheKafka, partitions: int, prefix: str = PREFIX) -> None:
-    """Create the four topics, each with this number of partitions."""
-    for topic in (*DOCUMENT_TOPICS, *_ACCESS_TOPICS):
+    """Create all topics, each with this number of partitions."""
+    for topic in BY_TOPIC:
         kafka.create_topic(prefix + topic, partitions)
 
 
 def covered(redis: Redis, partitions: int, prefix: str = PREFIX) -> int:
-    """The number of records of leads and contacts that are covered by a checkpoint."""
+    """The number of records with documents (not organizations or keys) that are covered by a checkpoint."""
     fields = [names.position(prefix + topic, number) for topic in DOCUMENT_TOPICS for number in range(partitions)]
     values: list[bytes | None] = redis.hmget(names.CONTROL, fields)  # type: ignore[assignment]
     return sum(int(value.split()[0]) for value in values if value)

@@ -20,7 +20,7 @@ def for_lead(tenant: Tenant, lead_id: str) -> bytes:
 
 
 def get(kind: str, record_id: str, key: str) -> bytes:
-    """`kind` is `leads` or `contacts`."""
+    """`kind` is the topic of a resource, such as `leads`."""
     return (
         f"GET /api/v1/ext/{kind}/{record_id} HTTP/1.1\r\n"
         "Host: api.example.com\r\n"

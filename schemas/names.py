@@ -7,8 +7,8 @@ All names of an organization share its hash tag, so that a script may use them t
     lv:{<organization>}a<id>               API key, by its id: head and hash, or the marker of a deleted one
     lv:{<organization>}q                   rate limit of the organization (expires)
     lv:{<organization>}q<hash>             rate limit of a key (expires)
-    lv:{<organization>}<generation>l<id>   lead document, or the marker of a deleted one
-    lv:{<organization>}<generation>c<id>   contact document, or marker
+    lv:{<organization>}<generation>l<id>   lead document, or the marker of a deleted one; other resources have other
+                                           letters (`schemas.resources`): `c` is a contact
     lv:{<organization>}<generation>i<id>   leads of a contact except the first, which is stored in the contact's value:
                                            sorted set of lead ids; the score is the hash of the summary in the lead
 

@@ -40,7 +40,7 @@ class RateLimitError(RetryableError, frozen=True, kw_only=True):
 class Health(Struct, frozen=True, kw_only=True):
     """The body of a successful health check."""
 
-    status: Literal["ok"] = "ok"
+    status: Annotated[Literal["ok"], Meta(description="Always `ok`: any other state is an error")] = "ok"
 
 
 class Problem(Struct, frozen=True):

@@ -68,9 +68,10 @@ LEAD = Resource(
 )
 
 RESOURCES = (CONTACT, LEAD)
-"""In the order of a replay: contacts first, so that a lead is written once, with the summary of its contact."""
-AS_SPECIFIED = RESOURCES[::-1]
-"""In the order of the specification, for people to read: leads first."""
+"""In the order of a replay: contacts first, so that a lead is written once, with the summary of its contact. The place
+of a resource without links does not matter."""
+AS_SPECIFIED = (LEAD, CONTACT, *(resource for resource in RESOURCES if resource not in (LEAD, CONTACT)))
+"""For people to read: first leads and contacts, as in the specification, then the resources that were added later."""
 ACCESS_KINDS = (ORGANIZATION, API_KEY)
 KINDS: tuple[Kind, ...] = (*ACCESS_KINDS, *RESOURCES)
 BY_TOPIC = {kind.topic: kind for kind in KINDS}

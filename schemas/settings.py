@@ -100,14 +100,12 @@ class ProjectorSettings(RedisSettings, frozen=True, kw_only=True):
     kafka_bootstrap_servers: Annotated[str, Meta(description="Kafka brokers as `host:port`, separated by commas")] = (
         "127.0.0.1:9092"
     )
-    topic_prefix: Annotated[
-        str, Meta(description="Prefix of the topics `leads`, `contacts`, `organizations` and `api-keys`")
-    ] = "crm."
+    topic_prefix: Annotated[str, Meta(description="Prefix of all topics, such as `crm.` in `crm.leads`")] = "crm."
     group_id: Annotated[
         str,
         Meta(
             min_length=1,
-            description="Consumer group of leads and contacts; organizations and API keys use it plus `.access`, and "
+            description="Consumer group of all resources; organizations and API keys use it plus `.access`, and "
             "accepted bad records are stored under it plus `.accepted`",
         ),
     ] = "leadview"

@@ -14,6 +14,8 @@ from math import inf
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from msgspec import Struct
 
+from schemas.resources import RESOURCES
+
 
 class Share(Struct, frozen=True):
     """What this process consumes."""
@@ -27,7 +29,7 @@ class Share(Struct, frozen=True):
 
     @property
     def assigned(self) -> list[TopicPartition]:
-        topics = [f"{self.prefix}{kind}" for kind in ("leads", "contacts")]
+        topics = [f"{self.prefix}{resource.topic}" for resource in RESOURCES]
         everything = [TopicPartition(topic, partition) for topic in topics for partition in range(self.partitions)]
         return everything[self.number :: self.processes]
 

@@ -1,10 +1,10 @@
 """A peer: Quix Streams with its Redis sink, as its documentation shows it: one StreamingDataFrame for each topic, with
 JSON as input and output.
 
-`python quix_streams.py <kafka> <redis host> <redis port> <topic prefix> <records> <group>`, with a Python that has
-`quixstreams[redis]` (`make bench-quix` installs it; Leadview does not depend on it). Like Leadview, it maps the event
-to a document. Unlike Leadview, it compares no versions and puts no contact into leads. It writes at each checkpoint, by
-default every five seconds, so nothing is visible sooner.
+`python quix_streams.py <kafka> <redis host> <redis port> <topics> <records> <group>`, with commas between the topics,
+and with a Python that has `quixstreams[redis]` (`make bench-quix` installs it; Leadview does not depend on it). Like
+Leadview, it maps the event to a document. Unlike Leadview, it compares no versions and puts no contact into leads. It
+writes at each checkpoint, by default every five seconds, so nothing is visible sooner.
 """
 
 import json
@@ -30,7 +30,7 @@ class TimedSink(RedisSink):  # type: ignore[misc]  # not installed where mypy ru
         self.ended = time.monotonic()
 
 
-def main(kafka: str, host: str, port: int, prefix: str, count: int, group: str) -> None:
+def main(kafka: str, host: str, port: int, topics: list[str], count: int, group: str) -> None:
     began: list[float] = []
 
     def note(*_: object) -> None:
@@ -46,8 +46,8 @@ def main(kafka: str, host: str, port: int, prefix: str, count: int, group: str) 
         loglevel=logging.WARNING,
     )
     sink = TimedSink(host=host, port=port, db=0, key_serializer=lambda _, document: document["id"])
-    for kind in ("leads", "contacts"):
-        topic = application.topic(prefix + kind, value_deserializer="json")
+    for name in topics:
+        topic = application.topic(name, value_deserializer="json")
         application.dataframe(topic).apply(document_of).sink(sink)
     application.run(count=count, collect=False)
     figures = {
@@ -65,4 +65,4 @@ def document_of(event: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], int(sys.argv[5]), sys.argv[6])
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4].split(","), int(sys.argv[5]), sys.argv[6])

@@ -23,7 +23,7 @@ _NICENESS = 10
 
 
 async def run_rebuild(arguments: argparse.Namespace, operator: Operator) -> int:
-    """`rebuild`: fill the next generation, or write one organization, lead or contact again in place."""
+    """`rebuild`: fill the next generation, or write one document or organization again in place."""
     if arguments.organization:
         return await _in_place(arguments, operator)
     cost = await preflight.check(operator.store, operator.settings)

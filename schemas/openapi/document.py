@@ -29,10 +29,10 @@ def document() -> Json:
     return {
         "openapi": "3.1.0",
         "info": {
-            "title": "Leadview: leads and contacts",
+            "title": f"Leadview: {_all_resources()}",
             "version": VERSION,
-            "summary": "Read-only leads and contacts of one organization",
-            "description": guide.API,
+            "summary": f"Read-only {_all_resources()} of one organization",
+            "description": guide.API.format(resources=_all_resources()),
         },
         "servers": [{"url": "/", "description": "The server that this document was read from"}],
         "tags": [
@@ -43,6 +43,12 @@ def document() -> Json:
         "paths": _resources() | _service(),
         "components": _components(),
     }
+
+
+def _all_resources() -> str:
+    """Returns `leads and contacts`; with a third resource `leads, contacts and tasks`."""
+    *others, last = (resource.topic for resource in AS_SPECIFIED)
+    return f"{', '.join(others)} and {last}"
 
 
 def _resources() -> Json:

@@ -1,7 +1,7 @@
 """The prose of the OpenAPI document, as CommonMark. Its readers are the authors of external tools."""
 
 API = """
-Read the leads and contacts of one organization from your own tools. The API is **read-only**: a key can
+Read the {resources} of one organization from your own tools. The API is **read-only**: a key can
 never change data. The API is in **beta**.
 
 ## Authentication
@@ -43,6 +43,7 @@ response.
 - Errors are JSON. Branch on `error`, and show `message` to people.
 - A change in the product is visible here within about a second.
 """.strip()
+"""Replace `{resources}` by the names of all resources."""
 
 LEAD = """
 Returns one lead with a summary of its contact and the events that the customer requested.

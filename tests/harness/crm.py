@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 
 from projector.record import Record
-from schemas import api_keys, resources
+from schemas import api_keys, events, resources
 from schemas.envelopes import event_type
 
 _BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
@@ -69,6 +69,12 @@ def organization(version: int = 1, *, seconds: float = 0, **fields: Any) -> Mess
 
 def api_key(version: int = 1, *, seconds: float = 0, **fields: Any) -> Message:
     return changed(resources.API_KEY, api_key_data(version=version, **fields), seconds)
+
+
+def minimal(resource: resources.Resource) -> events.Entity:
+    """Returns the example event of a resource with its required fields only."""
+    required = [field.name for field in msgspec.structs.fields(resource.event) if field.required]
+    return resource.event(**{name: getattr(resource.event_example, name) for name in required})
 
 
 def lead_data(**fields: Any) -> Json:

@@ -21,6 +21,9 @@ ORGANIZATIONS = (crm.ORGANIZATION, crm.OTHER_ORGANIZATION)
 CONTACTS = (crm.CONTACT, crm.OTHER_CONTACT)
 LEADS = (crm.LEAD, crm.OTHER_LEAD, crm.uuid(0x13))
 API_KEYS = (crm.API_KEY, crm.uuid(0xF2))
+OTHERS = (crm.uuid(0xE1), crm.uuid(0xE2))
+"""The ids of each resource without a pool of its own."""
+_IDS: dict[resources.Kind, tuple[str, ...]] = {resources.LEAD: LEADS, resources.CONTACT: CONTACTS}
 _FIRST_VERSION = 8  # 9 to 10 is never far
 
 
@@ -83,8 +86,8 @@ class History(msgspec.Struct):
 def _entities() -> list[Entity]:
     found: list[Entity] = []
     for organization_id in ORGANIZATIONS:
-        found += [(resources.LEAD, organization_id, lead_id) for lead_id in LEADS]
-        found += [(resources.CONTACT, organization_id, contact_id) for contact_id in CONTACTS]
+        for resource in resources.AS_SPECIFIED:
+            found += [(resource, organization_id, id_) for id_ in _IDS.get(resource, OTHERS)]
         found += [(resources.API_KEY, organization_id, key_id) for key_id in API_KEYS]
         found.append((resources.ORGANIZATION, organization_id, organization_id))
     return found
@@ -158,6 +161,10 @@ def _changed(kind: resources.Kind, version: int, choice: int, gap: int, ids: dic
             return crm.contact(version, first_name=("Ada", "Grace", "Zoë")[choice], **ids)
         case resources.ORGANIZATION:
             return crm.organization(version, api_access=choice > 0, **ids)
+        case resources.Resource():
+            example = msgspec.to_builtins(kind.event_example if choice else crm.minimal(kind))
+            seconds = ids.pop("seconds")
+            return crm.changed(kind, example | ids | {"version": version}, seconds)
         case _:
             number = (0, 1, int(ids["id"][-2:], 16))[choice]  # all API keys may have the first two hashes
             state: Any = ({}, {"status": "revoked"}, {"expires_at": crm.at(version * 3600)})[gap - 1]

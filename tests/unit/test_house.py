@@ -1,4 +1,4 @@
-"""The shape of the code: sizes, and one home for the places of stored bytes."""
+"""The shape of the code: sizes, one home for the places of stored bytes, and one for the list of resources."""
 
 import ast
 import re
@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from schemas.resources import KINDS
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("api", "projector", "schemas", "telemetry")
@@ -72,3 +74,36 @@ def test_no_place_in_a_script_is_a_literal(path: Path) -> None:
 )
 def test_the_check_of_scripts_finds_literals(line: str) -> None:
     assert PLACE_IN_LUA.search(line)
+
+
+WRITTEN = [path for package in (*PACKAGES, "bench", "devstack") for path in sorted((ROOT / package).rglob("*.py"))]
+NAMES = {name for kind in KINDS for name in (kind.noun, kind.topic)}
+
+
+def lists_of_kinds(source: str) -> Iterator[str]:
+    """The literal lists, tuples, sets and dictionaries in a source that name two kinds of entity or more."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items) | ast.Dict(keys=items):
+                values = {item.value for item in items if isinstance(item, ast.Constant)}
+                if len(values & NAMES) > 1:
+                    yield f"line {node.lineno}: {ast.unparse(node)}"
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=name)
+def test_no_list_of_resources_is_a_literal(path: Path) -> None:
+    """A resource that is added would be missing there."""
+    found = list(lists_of_kinds(path.read_text("utf-8")))
+    assert found == [], "let it follow the rows of schemas/resources.py (KINDS, RESOURCES, BY_TOPIC)"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param("TOPICS = ('leads', 'contacts')", id="topics"),
+        pytest.param("for noun in ['lead', 'organization']: pass", id="nouns"),
+        pytest.param("READ = {'contacts': contact, 'leads': lead}", id="keys"),
+    ],
+)
+def test_the_check_of_lists_finds_literals(source: str) -> None:
+    assert len(list(lists_of_kinds(source))) == 1

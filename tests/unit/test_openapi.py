@@ -97,6 +97,21 @@ def test_only_the_resources_need_a_key() -> None:
     assert get == dict.fromkeys(PATHS) | {path: [] for path in public}
 
 
+def test_the_text_names_every_resource() -> None:
+    info = document()["info"]
+    for resource in RESOURCES:
+        assert [part for part in ("title", "summary", "description") if resource.topic not in info[part]] == []
+    assert "{" not in info["description"]
+
+
+@pytest.mark.parametrize("name", document()["components"]["schemas"])
+def test_every_field_is_described(name: str) -> None:
+    schema = document()["components"]["schemas"][name]
+    assert "description" in schema, f"give the Struct {name} a docstring"
+    fields = [field for field, found in schema["properties"].items() if "description" not in found]
+    assert fields == [], f"add Meta(description=…) to these fields of {name}"
+
+
 def test_every_component_is_used() -> None:
     text = str(document())
     components = document()["components"]

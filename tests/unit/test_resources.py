@@ -1,49 +1,115 @@
 """Every resource is one complete row: what can be forgotten when one is added is found here, within seconds."""
 
+import re
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from itertools import islice
 from typing import Any
 
+import jsonschema_rs
 import msgspec
 import pytest
 
 from devstack.sample import SampleCrm
 from projector import mapping
+from projector.change import read
+from projector.intent import PutDocument, PutLead
 from projector.reference import documents_of
-from schemas import documents, events, resources
-from schemas.resources import ACCESS_KINDS, BY_TOPIC, CONTACT, KINDS, LEAD, RESOURCES, Kind, Resource
+from schemas import documents, events, layouts, resources
+from schemas.openapi.document import document as openapi
+from schemas.resources import AS_SPECIFIED, BY_TOPIC, CONTACT, KINDS, LEAD, RESOURCES, Kind, Resource
 from tests.harness import crm
+
+ELSEWHERE = timezone(timedelta(hours=5, minutes=30))
 
 
 def nothing(value: Any, path: str = "") -> Iterator[str]:
-    """The paths of Struct fields that are not set."""
+    """The paths of Struct fields that are not set, or are what an absent field may become: False, 0 or empty."""
     if isinstance(value, msgspec.Struct):
         for field in value.__struct_fields__:
             yield from nothing(getattr(value, field), f"{path}.{field}")
-    elif isinstance(value, list):
+    elif isinstance(value, list) and value:
         for item in value:
             yield from nothing(item, f"{path}[]")
-    elif value is None or value is msgspec.UNSET:
+    elif value is msgspec.UNSET or not value:
         yield path
+
+
+def elsewhere(value: Any) -> Any:
+    """The same value with every time in another time zone."""
+    match value:
+        case msgspec.Struct():
+            moved = {field: elsewhere(getattr(value, field)) for field in value.__struct_fields__}
+            return msgspec.structs.replace(value, **moved)
+        case list():
+            return [elsewhere(item) for item in value]
+        case datetime():
+            return value.astimezone(ELSEWHERE)
+        case _:
+            return value
 
 
 def message(resource: Resource, entity: events.Entity) -> crm.Message:
     return crm.changed(resource, msgspec.to_builtins(entity))
 
 
+def document(resource: Resource, entity: events.Entity) -> bytes:
+    """The JSON of the document that an event becomes; a lead has no contact in it."""
+    [found] = documents_of([message(resource, entity).record()]).values()
+    return found
+
+
+def stored_value(resource: Resource) -> bytes:
+    """The value that Redis stores of the example event; a lead is stored without its contact."""
+    record = message(resource, resource.event_example).record()
+    match mapping.intent(read(record), record):
+        case PutLead(head=head, body_hash=body_hash, before=before, after=after):
+            place = bytes(layouts.LEAD_SUMMARY_PLACE.stop - layouts.LEAD_SUMMARY_PLACE.start)
+            return head + body_hash + layouts.NO_CONTACT + place + before + b"null" + after
+        case PutDocument(value=value) if resource is CONTACT:
+            first_lead = bytes(layouts.FIRST_LEAD.stop - layouts.FIRST_LEAD.start)
+            return value[: layouts.FIRST_LEAD.start] + first_lead + value[layouts.FIRST_LEAD.start :]
+        case PutDocument(value=value):
+            return value
+        case other:
+            raise AssertionError(other)
+
+
 def of_kind(kind: Kind) -> str:
     return kind.topic
+
+
+def structs(module: Any, field: str) -> set[str]:
+    """The names of the Structs in a module that have this field."""
+    found = {name: struct for name, struct in vars(module).items() if isinstance(struct, type)}
+    return {name for name, struct in found.items() if field in getattr(struct, "__struct_fields__", ())}
 
 
 def test_no_two_rows_share_a_name() -> None:
     assert len({kind.noun for kind in KINDS}) == len({kind.topic for kind in KINDS}) == len(KINDS)
     letters = [resource.letter for resource in RESOURCES]
     assert len({*letters, b"i"}) == len(letters) + 1, "`i` is the index of a contact's leads"
+    assert [letter for letter in letters if not re.fullmatch(b"[a-z]", letter)] == [], "a letter is one of a to z"
+
+
+def test_every_entity_and_every_document_has_a_row() -> None:
+    """An event or a document that no row names would be published or described in vain."""
+    entities = structs(events, "organization_id") - {"Entity", "Deleted"}
+    assert entities == {kind.event.__name__ for kind in KINDS}, "add a row to schemas/resources.py"
+    found = structs(documents, "organization_id")
+    assert found == {resource.document.__name__ for resource in RESOURCES}, "add a row to schemas/resources.py"
 
 
 def test_every_row_is_in_a_list() -> None:
     """A row that is written down but in no list would be read by nobody."""
-    rows = {id(row) for row in vars(resources).values() if isinstance(row, Kind)}
-    assert rows == {id(row) for row in (*RESOURCES, *ACCESS_KINDS)}
+    rows = {name for name, row in vars(resources).items() if isinstance(row, Kind) and row not in KINDS}
+    assert rows == set(), "add the row to RESOURCES"
+
+
+def test_people_read_leads_first() -> None:
+    """The order of the specification, in the OpenAPI document and on the command line."""
+    assert AS_SPECIFIED[:2] == (LEAD, CONTACT)
+    assert set(AS_SPECIFIED) == set(RESOURCES)
 
 
 @pytest.mark.parametrize("resource", RESOURCES, ids=of_kind)
@@ -51,8 +117,9 @@ def test_the_examples_set_every_field(resource: Resource) -> None:
     """Else the OpenAPI document, and the guard of `mapping.VERSION`, would miss a field."""
     assert type(resource.event_example) is resource.event
     assert type(resource.example) is resource.document
-    assert list(nothing(resource.event_example)) == []
-    assert list(nothing(resource.example)) == []
+    how = "set each field in schemas/openapi/examples.py to something other than null, False, 0 or empty"
+    assert list(nothing(resource.event_example)) == [], how
+    assert list(nothing(resource.example)) == [], how
 
 
 @pytest.mark.parametrize("resource", RESOURCES, ids=of_kind)
@@ -60,13 +127,40 @@ def test_the_example_event_becomes_the_example_document(resource: Resource) -> N
     records = [message(each, each.event_example).record(offset) for offset, each in enumerate(RESOURCES)]
     entity = resource.event_example
     found = documents_of(records)[resource, entity.organization_id, entity.id]
-    assert msgspec.json.decode(found) == msgspec.json.decode(msgspec.json.encode(resource.example))
+    how = "set the field in projector/mapping.py"
+    assert msgspec.json.decode(found) == msgspec.json.decode(msgspec.json.encode(resource.example)), how
+
+
+@pytest.mark.parametrize("resource", RESOURCES, ids=of_kind)
+def test_documents_show_times_in_utc(resource: Resource) -> None:
+    """Event times come with any offset (contract section 3)."""
+    example = resource.event_example
+    moved = elsewhere(example)
+    assert msgspec.json.encode(moved) != msgspec.json.encode(example)
+    assert document(resource, moved) == document(resource, example), "use _utc() in projector/mapping.py"
+
+
+@pytest.mark.parametrize("resource", RESOURCES, ids=of_kind)
+def test_documents_are_as_described(resource: Resource) -> None:
+    """Also if every optional field of the event is absent: encoding does not check types."""
+    schema = {"$ref": f"#/components/schemas/{resource.document.__name__}", "components": openapi()["components"]}
+    for entity in (resource.event_example, crm.minimal(resource)):
+        jsonschema_rs.validate(schema, msgspec.json.decode(document(resource, entity)), validate_formats=True)
+
+
+@pytest.mark.parametrize("resource", RESOURCES, ids=of_kind)
+def test_the_body_begins_where_the_row_says(resource: Resource) -> None:
+    """The API serves what is stored from there on."""
+    body = stored_value(resource)[resource.body :]
+    how = "`body` in the row is wrong: use layouts.PLAIN_BODY, unless a script of its own stores more than a document"
+    assert body == document(resource, resource.event_example), how
 
 
 @pytest.mark.parametrize("resource", RESOURCES, ids=of_kind)
 def test_ids_come_first_in_a_document(resource: Resource) -> None:
     """The layout finds them by position."""
-    assert resource.document.__struct_fields__[:2] == ("id", "organization_id")
+    how = "put `id` and `organization_id` first in schemas/documents.py"
+    assert resource.document.__struct_fields__[:2] == ("id", "organization_id"), how
 
 
 def test_the_contact_of_a_lead_has_its_place() -> None:
@@ -99,4 +193,15 @@ def test_the_summary_is_a_part_of_the_contact() -> None:
 
 
 def test_the_sample_has_every_kind() -> None:
-    assert {message.topic for message in SampleCrm().initial()} == set(BY_TOPIC)
+    missing = set(BY_TOPIC) - {message.topic for message in SampleCrm().initial()}
+    assert missing == set(), "let SampleCrm.initial in devstack/sample.py yield some"
+
+
+def test_the_sample_changes_every_resource() -> None:
+    """`make run` shows data that keeps changing."""
+    sample = SampleCrm()
+    for _ in sample.initial():
+        pass
+    changed = {message.topic for message in islice(sample.changes(), 2000)}
+    missing = {resource.topic for resource in RESOURCES} - changed
+    assert missing == set(), "let SampleCrm.changes in devstack/sample.py change some"

@@ -2,26 +2,22 @@
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import msgspec
+import pytest
+from msgspec.structs import replace
 
 from projector import mapping
 from projector.reference import documents_of
-from schemas import events
-from schemas.resources import RESOURCES, Resource
+from schemas.resources import RESOURCES
 from tests.harness import crm
 
-HISTORY = Path(__file__).parents[1] / "data" / "mapping-versions.json"
+ROOT = Path(__file__).parents[2]
+HISTORY = ROOT / "tests" / "data" / "mapping-versions.json"
 """The hash of the documents of `fixed_events` for each version of the mapping that there ever was."""
 MINIMAL_ID = crm.uuid(0xE1)
-
-
-def minimal(resource: Resource) -> events.Entity:
-    """The example event with its required fields only."""
-    required = [field.name for field in msgspec.structs.fields(resource.event) if field.required]
-    values = {name: getattr(resource.event_example, name) for name in required}
-    return resource.event(**values | {"id": MINIMAL_ID})
 
 
 def fixed_events() -> list[crm.Message]:
@@ -29,7 +25,7 @@ def fixed_events() -> list[crm.Message]:
     return [
         crm.changed(resource, msgspec.to_builtins(entity))
         for resource in RESOURCES
-        for entity in (resource.event_example, minimal(resource))
+        for entity in (resource.event_example, replace(crm.minimal(resource), id=MINIMAL_ID))
     ]
 
 
@@ -47,3 +43,10 @@ def test_documents_change_with_the_version_only() -> None:
         f"line), and run `python -m schemas`. Only if this version was never released, replace its hash instead."
     )
     assert max(map(int, history)) == mapping.VERSION
+
+
+@pytest.mark.parametrize("version", json.loads(HISTORY.read_text("utf-8")))
+def test_the_changelog_names_every_version(version: str) -> None:
+    """An operator reads there which release needs a rebuild."""
+    named = re.findall(r"mapping\s+version\s+(\d+)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.IGNORECASE)
+    assert version in named, f"describe the change in CHANGELOG.md, and write that it is mapping version {version}"

@@ -1,5 +1,6 @@
 """The operator: rebuilds, promotes, rolls back and drops repeatedly, while the nemesis is active."""
 
+import re
 import subprocess
 import threading
 from collections import Counter
@@ -40,11 +41,13 @@ class Operator(threading.Thread):
     def _run(self, command: str) -> None:
         began_at = now()
         try:
-            done = self._world.command(command)
+            done = self._world.command(*command.split())
         except subprocess.TimeoutExpired:
             return  # because of a fault: every command can be run again
         if done.status == 0:
-            self.done[command] += 1
+            self.done[command.partition(" ")[0]] += 1
+        elif generations := re.findall(r"`(drop \d+)`", done.stderr):
+            self._run(self._random.choice(generations))
         elif " differ" in done.stdout and self._world.history.healthy(began_at, now()):
             self.wrong.append(f"{command}: {done.stdout}{done.stderr[-1000:]}")
 

@@ -188,9 +188,9 @@ def test_the_first_response_after_redis_was_emptied_is_503(
         assert ask(api, caller).status == 404
         client.flushall()
         if key_back:
+            control.write(client, filled=())  # a projector has begun to fill it
             records.key(caller.key, caller.organization_id)
         if access_back:
-            control.write(client, filled=())  # a projector has begun to fill it
             records.organization(caller.organization_id)
         assert_unavailable(ask(api, caller))
         records.key(caller.key, caller.organization_id)

@@ -34,7 +34,6 @@ def main() -> int:
         return USAGE_ERROR
     logs.configure(settings.log_level)
     try:
-        asyncio.run(check_layout(settings))
         return _run(settings)
     except (CannotListen, OtherLayout) as error:
         logger.error(str(error))  # noqa: TRY400 - the message says it all
@@ -51,6 +50,7 @@ def _run(settings: ApiSettings) -> int:
         if settings.metrics_port is not None:
             serve_metrics(settings.metrics_host, settings.metrics_port, snapshots)
         url = f"http://{settings.api_host}:{listener.getsockname()[1]}"
+        asyncio.run(check_layout(settings))
         logger.info("the API is starting", extra={"url": url, "settings": effective(settings)})
         return serve(settings, listener, snapshots)
 

@@ -50,8 +50,8 @@ def _run(settings: ApiSettings) -> int:
         if settings.metrics_port is not None:
             serve_metrics(settings.metrics_host, settings.metrics_port, snapshots)
         url = f"http://{settings.api_host}:{listener.getsockname()[1]}"
-        asyncio.run(check_layout(settings))
         logger.info("the API is starting", extra={"url": url, "settings": effective(settings)})
+        asyncio.run(check_layout(settings))
         return serve(settings, listener, snapshots)
 
 

@@ -43,5 +43,10 @@ class DeadLetter(msgspec.Struct, frozen=True):
         return start if len(start) == len(UUID_AS_0) and are_uuids([start]) else None
 
     @property
+    def is_of_organization(self) -> bool:
+        """Whether the message key is the id of an organization alone, as in the topic of organizations."""
+        return self.key.lower() == self.organization_id
+
+    @property
     def field(self) -> str:
         return names.dead_letter(self.topic, self.partition, self.offset)

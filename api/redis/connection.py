@@ -52,6 +52,8 @@ class Connection(asyncio.Protocol):
         """The future of each command (None: the check), when it was sent, and whether it is checked."""
         self._check: bytes | None = None
         self._checking = False
+        self._checks = 0
+        """The checks without a reply."""
         self._checked: list[tuple[Future[Any], Any]] = []
         """Checked commands whose own reply has arrived, but not that of their check."""
         self._timeout_check: asyncio.TimerHandle | None = None
@@ -59,8 +61,8 @@ class Connection(asyncio.Protocol):
 
     @property
     def in_flight(self) -> int:
-        """The number of commands without a reply, including those whose callers gave up."""
-        return len(self._callers)
+        """The number of commands without a reply, including those whose callers gave up, without the checks."""
+        return len(self._callers) - self._checks + len(self._checked)
 
     def call(self, command: Command) -> Future[Any]:
         """Send a command, at the latest at the end of this turn of the event loop. The future's result is the reply,
@@ -110,6 +112,7 @@ class Connection(asyncio.Protocol):
                 caller.set_exception(Unavailable(reason))
         self._checked.clear()
         self._callers.clear()
+        self._checks = 0
         if not self.lost.done():
             self.lost.set_result(reason)
 
@@ -133,6 +136,7 @@ class Connection(asyncio.Protocol):
             if self._checking and self._check is not None:
                 self._unsent.append(self._check)
                 self._callers.append((None, self._loop.time(), False))
+                self._checks += 1
                 self._checking = False
             self._transport.write(b"".join(self._unsent))
         self._unsent.clear()
@@ -143,6 +147,7 @@ class Connection(asyncio.Protocol):
             return
         caller, _, is_checked = self._callers.popleft()
         if caller is None:
+            self._checks -= 1
             self._deliver_checked(reply)
         elif caller.done():
             return  # it was cancelled: its reply is discarded

@@ -96,7 +96,7 @@ class Serving:
 
     async def check_layout(self) -> None:
         """Check that Redis holds no data of another layout. Raises OtherLayout, and Unavailable."""
-        layout = await self._servers.call(names.HOME, b"HGET", names.CONTROL, control.LAYOUT_FIELD)
+        [layout] = await self._servers.call(names.HOME, b"HMGET", names.CONTROL, control.LAYOUT_FIELD)
         if layout not in (None, _LAYOUT):
             raise OtherLayout(f"layout {layout.decode(errors='replace')}")
         for key in names.OF_OTHER_LAYOUTS:

@@ -1,5 +1,7 @@
 """Decides which bad records of a batch become dead letters: none of a deleted organization, whose good records are
 dropped as well. If the organization is recreated, its records are read again, and the bad ones are parked then.
+
+A bad record of the organization itself is always parked: it may have been meant to recreate the organization.
 """
 
 from collections.abc import Sequence
@@ -12,7 +14,11 @@ from schemas import names
 async def without_deleted(store: Store, dead_letters: Sequence[DeadLetter]) -> list[DeadLetter]:
     """Returns the dead letters without those of deleted organizations. Raises Unavailable."""
     deleted = await _deleted_organizations(store, dead_letters)
-    return [dead_letter for dead_letter in dead_letters if dead_letter.organization_id not in deleted]
+    return [
+        dead_letter
+        for dead_letter in dead_letters
+        if dead_letter.is_of_organization or dead_letter.organization_id not in deleted
+    ]
 
 
 async def erase_late(store: Store, parked: Sequence[DeadLetter]) -> None:

@@ -12,6 +12,7 @@ Any projector may run a job, and running one twice is harmless.
 import logging
 from typing import cast
 
+from projector.dead_letter import DeadLetter
 from projector.errors import Superseded
 from projector.ledger.writers import Writing
 from projector.redis.calls import Command
@@ -19,8 +20,8 @@ from projector.redis.store import Store
 from projector.upkeep import reapply, redrive
 from projector.upkeep.lock import Lock, locked
 from schemas import names
-from schemas.layouts import API_KEY_HASH, HEAD, JOB_DUE
-from schemas.resources import API_KEY, RESOURCES
+from schemas.layouts import API_KEY_HASH, HEAD, JOB_DUE, Head, read_head
+from schemas.resources import API_KEY, ORGANIZATION, RESOURCES
 from schemas.settings import ProjectorSettings
 
 _REPLAYED = (API_KEY, *RESOURCES)
@@ -71,7 +72,9 @@ async def _erase(store: Store, organization_id: str, lock: Lock) -> bool:
     async for some in redrive.of_organization(store, organization_id):
         if (await _head(store, owner))[0] != head:
             return False  # recreated meanwhile: its replay stores dead letters again
-        await redrive.delete(store, some)
+        await redrive.delete(
+            store, [dead_letter for dead_letter in some if not _is_later(dead_letter, read_head(head))]
+        )
     logger.info("deleted organization erased", extra={"organization": organization_id, "keys": keys})
     return await _finish(store, owner, head, lock)
 
@@ -117,6 +120,16 @@ async def _head(store: Store, owner: bytes) -> tuple[bytes, bytes]:
     """Returns the head of an organization and which job is due; both are empty if nothing is stored."""
     value = cast(bytes, await store.ask_one(b"GETRANGE", owner, 0, JOB_DUE.stop - 1))
     return value[:HEAD], value[JOB_DUE]
+
+
+def _is_later(dead_letter: DeadLetter, delete: Head) -> bool:
+    """Returns whether the record of a dead letter is one of an organization itself, from after its delete.
+
+    It may have been meant to recreate the organization, so the dead letter stays for an operator.
+    """
+    if not dead_letter.is_of_organization or not dead_letter.topic.endswith(ORGANIZATION.topic):
+        return False
+    return dead_letter.partition != delete.partition or dead_letter.offset > delete.offset
 
 
 def _is_deleted(head: bytes) -> bool:

@@ -71,6 +71,12 @@ def assert_consistent(client: redis.Redis, generation: int = 1, *, after_crash: 
     assert not expected, f"contacts without an index: {list(expected)}"
 
 
+def key_expiry(client: redis.Redis, name: bytes) -> int | None:
+    """Returns when the key of this record expires: 0 for never, 1 if it is revoked; None if there is no record."""
+    record: bytes | None = client.get(name)  # type: ignore[assignment]
+    return None if record is None else int.from_bytes(record[22:28], "little")
+
+
 def key_expiries(client: redis.Redis) -> dict[bytes, int]:
     """Returns when the key of each record expires, by the name of the record: 0 for never, 1 if it is revoked.
 

@@ -18,6 +18,8 @@ import redis
 from devstack.ports import free_port
 from devstack.redis_server import RedisServer
 from schemas import api_keys
+from schemas.settings import ApiSettings
+from tests.harness import control
 from tests.harness.api_server import LEADS, ApiServer
 from tests.harness.processes import API, environment, running_api_process
 from tests.harness.records import Records
@@ -154,6 +156,7 @@ def _refused_while_redis_is_full(client: redis.Redis, api: ApiServer, requests: 
 
 def test_workers_end_when_their_parent_was_killed(tmp_path: Path, redis_server: RedisService) -> None:
     api = ApiServer(free_port())
+    control.complete_all(ApiSettings(redis_url=redis_server.url))
     with (tmp_path / "log").open("wb") as log:
         parent = subprocess.Popen(
             API,

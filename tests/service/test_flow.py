@@ -11,7 +11,7 @@ from devstack.ports import free_port
 from devstack.redis_server import RedisServer, RedisServerMissing
 from projector.dead_letter import DeadLetter
 from schemas import names, resources
-from tests.harness import crm
+from tests.harness import crm, stored
 from tests.harness.faulty_proxy import Faults, faulty_proxy
 from tests.harness.histories import traffic
 from tests.harness.leadview import Leadview
@@ -226,7 +226,9 @@ async def test_access_is_not_behind_the_leads(leadview: Leadview, server: RedisS
         is_at_work = (lambda: proxy.holding) if held == 0 else (lambda: _has_covered_leads(leadview))
         await eventually(is_at_work, "the leads are in hand")
         leadview.publish(crm.api_key(2, status="revoked"))
-        seconds = await seconds_until(lambda: not leadview.redis.exists(KEY), "the key does not open any more")
+        seconds = await seconds_until(
+            lambda: stored.key_expiry(leadview.redis, KEY) == 1, "the key does not open any more"
+        )
         assert not leadview.redis.exists(names.document(resources.LEAD, OWNER, 1, leads[held]))
         assert not leadview.caught_up(resources.LEAD)
         assert seconds < 1.0

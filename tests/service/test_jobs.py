@@ -185,8 +185,8 @@ async def test_a_lock_is_not_renewed_any_more_when_its_job_has_ended(world: Worl
     assert not world.client.exists(LOCK)
 
 
-def letter(key: str, offset: int = 0) -> DeadLetter:
-    return DeadLetter("crm.leads", 0, offset, key, "bad", 0)
+def letter(key: str, offset: int = 0, topic: str = "crm.leads") -> DeadLetter:
+    return DeadLetter(topic, 0, offset, key, "bad", 0)
 
 
 def keys_of_letters(projection: Projection) -> set[str]:
@@ -205,6 +205,16 @@ async def test_the_dead_letters_of_a_deleted_organization_are_erased(projection:
     await projection.apply(crm.deleted(resources.ORGANIZATION, 2).record(1))
     await jobs.run_all(projection.writing, projection.settings)
     assert keys_of_letters(projection) == OTHERS
+
+
+async def test_a_bad_event_that_may_recreate_an_organization_stays_a_dead_letter(projection: Projection) -> None:
+    """The delete has offset 4. What was bad before it is erased."""
+    letters = [letter(crm.ORGANIZATION, offset, "crm.organizations") for offset in (3, 5)]
+    await projection.apply(crm.deleted(resources.ORGANIZATION, 2).record(4))
+    assert await parking.without_deleted(projection.store, letters) == letters
+    await redrive.park(projection.store, letters)
+    await jobs.run_all(projection.writing, projection.settings)
+    assert projection.client.hkeys(names.DEAD_LETTERS) == [letters[1].field.encode()]
 
 
 async def test_an_erasure_ends_before_the_dead_letters_of_a_recreated_organization(world: World) -> None:

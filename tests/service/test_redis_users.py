@@ -69,7 +69,8 @@ async def test_the_example_is_enough(kafka: Kafka, topic_prefix: str, server: Re
         dropped = leadview.run("drop", **projector)
         assert dropped.status == 0, dropped.output
         user = {variable(name): value for name, value in access("leadview-api").items()}
-        with running_api(load(ApiSettings, user | {"LEADVIEW_REDIS_URL": server.url})) as api:
+        with running_api(load(ApiSettings, user | {"LEADVIEW_REDIS_URL": server.url}), ready=False) as api:
+            await eventually(api.is_ready, "the API is ready")
             answer = api.get(LEADS + crm.LEAD, key=key)
             assert (answer.status, answer.headers["x-ratelimit-remaining"]) == (200, "99")
             assert api.get(LEADS + crm.LEAD, key=key).headers["x-ratelimit-remaining"] == "98"

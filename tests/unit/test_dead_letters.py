@@ -4,6 +4,7 @@ import pytest
 
 from projector.dead_letter import DeadLetter
 from projector.upkeep.redrive import _neighbours
+from tests.harness import crm
 
 
 def letters(*places: tuple[str, int, int]) -> list[DeadLetter]:
@@ -24,6 +25,24 @@ def test_letters_that_are_near_are_read_together(offsets: list[int], lengths: li
     found = list(_neighbours(letters(*(("leads", 0, offset) for offset in offsets))))
     assert [len(group) for group in found] == lengths
     assert [letter.offset for group in found for letter in group] == offsets
+
+
+@pytest.mark.parametrize(
+    ("key", "organization", "alone"),
+    [
+        pytest.param(f"{crm.ORGANIZATION}:{crm.LEAD}", crm.ORGANIZATION, False, id="of an entity"),
+        pytest.param(crm.ORGANIZATION, crm.ORGANIZATION, True, id="of an organization"),
+        pytest.param(f"{crm.ORGANIZATION}:{crm.LEAD}".upper(), crm.ORGANIZATION, False, id="in upper case"),
+        pytest.param(f"{crm.ORGANIZATION}X", crm.ORGANIZATION, False, id="with something after it"),
+        pytest.param(crm.ORGANIZATION[:-1], None, False, id="too short"),
+        pytest.param(crm.ORGANIZATION[:-1] + "x", None, False, id="not hexadecimal"),
+        pytest.param("\N{LATIN SMALL LETTER SHARP S}" * 36, None, False, id="not ASCII"),
+        pytest.param("", None, False, id="empty"),
+    ],
+)
+def test_the_organization_of_a_dead_letter(key: str, organization: str | None, alone: bool) -> None:
+    found = DeadLetter("leads", 0, 0, key, "reason", 0)
+    assert (found.organization_id, found.is_of_organization) == (organization, alone)
 
 
 def test_partitions_are_read_one_after_the_other() -> None:

@@ -153,7 +153,9 @@ def test_the_topics_are_those_of_the_contract_and_compacted() -> None:
     [script] = SERVICES["topics"]["command"]
     loop = re.search(r"for topic in (.*); do", script)
     assert loop
-    assert {f"crm.{topic}" for topic in loop[1].split()} == TOPICS, "write all topics into `for topic in …`"
+    assert {f"crm.{topic}" for topic in loop[1].split()} == TOPICS, (
+        "write all topics into `for topic in …` in compose.yaml"
+    )
     assert '"crm.$$topic"' in script
     assert "--config cleanup.policy=compact" in script
     assert "--if-not-exists" in script

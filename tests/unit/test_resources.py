@@ -15,7 +15,7 @@ from projector import mapping
 from projector.change import read
 from projector.intent import PutDocument, PutLead
 from projector.reference import documents_of
-from schemas import documents, events, layouts, resources
+from schemas import documents, events, layouts
 from schemas.openapi.document import document as openapi
 from schemas.resources import AS_SPECIFIED, BY_TOPIC, CONTACT, KINDS, LEAD, RESOURCES, Kind, Resource
 from tests.harness import crm
@@ -86,24 +86,26 @@ def structs(module: Any, field: str) -> set[str]:
 
 
 def test_no_two_rows_share_a_name() -> None:
-    assert len({kind.noun for kind in KINDS}) == len({kind.topic for kind in KINDS}) == len(KINDS)
+    for names in ([kind.noun for kind in KINDS], [kind.topic for kind in KINDS]):
+        assert len(set(names)) == len(names), "each row in schemas/resources.py needs a noun and a topic of its own"
     letters = [resource.letter for resource in RESOURCES]
-    assert len({*letters, b"i"}) == len(letters) + 1, "`i` is the index of a contact's leads"
-    assert [letter for letter in letters if not re.fullmatch(b"[a-z]", letter)] == [], "a letter is one of a to z"
+    how = "each row in schemas/resources.py needs its own letter, a to z, but not i: the index of a contact's leads"
+    assert len({*letters, b"i"}) == len(letters) + 1, how
+    assert [letter for letter in letters if not re.fullmatch(b"[a-z]", letter)] == [], how
 
 
 def test_every_entity_and_every_document_has_a_row() -> None:
     """An event or a document that no row names would be published or described in vain."""
     entities = structs(events, "organization_id") - {"Entity", "Deleted"}
-    assert entities == {kind.event.__name__ for kind in KINDS}, "add a row to schemas/resources.py"
+    assert entities - {kind.event.__name__ for kind in KINDS} == set(), "add a row to schemas/resources.py"
     found = structs(documents, "organization_id")
-    assert found == {resource.document.__name__ for resource in RESOURCES}, "add a row to schemas/resources.py"
+    assert found - {resource.document.__name__ for resource in RESOURCES} == set(), "add a row to schemas/resources.py"
 
 
-def test_every_row_is_in_a_list() -> None:
-    """A row that is written down but in no list would be read by nobody."""
-    rows = {name for name, row in vars(resources).items() if isinstance(row, Kind) and row not in KINDS}
-    assert rows == set(), "add the row to RESOURCES"
+@pytest.mark.parametrize("kind", KINDS, ids=of_kind)
+def test_every_event_is_described(kind: Kind) -> None:
+    """In its JSON Schema, for producers."""
+    assert kind.event.__doc__, f"give {kind.event.__name__} in schemas/events.py a docstring"
 
 
 def test_people_read_leads_first() -> None:
@@ -115,8 +117,9 @@ def test_people_read_leads_first() -> None:
 @pytest.mark.parametrize("resource", RESOURCES, ids=of_kind)
 def test_the_examples_set_every_field(resource: Resource) -> None:
     """Else the OpenAPI document, and the guard of `mapping.VERSION`, would miss a field."""
-    assert type(resource.event_example) is resource.event
-    assert type(resource.example) is resource.document
+    own = "the row names examples of another resource"
+    assert type(resource.event_example) is resource.event, own
+    assert type(resource.example) is resource.document, own
     how = "set each field in schemas/openapi/examples.py to something other than null, False, 0 or empty"
     assert list(nothing(resource.event_example)) == [], how
     assert list(nothing(resource.example)) == [], how
@@ -137,7 +140,8 @@ def test_documents_show_times_in_utc(resource: Resource) -> None:
     example = resource.event_example
     moved = elsewhere(example)
     assert msgspec.json.encode(moved) != msgspec.json.encode(example)
-    assert document(resource, moved) == document(resource, example), "use _utc() in projector/mapping.py"
+    found, expected = (msgspec.json.decode(document(resource, entity)) for entity in (moved, example))
+    assert found == expected, "use _utc() in projector/mapping.py"
 
 
 @pytest.mark.parametrize("resource", RESOURCES, ids=of_kind)

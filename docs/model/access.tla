@@ -1,0 +1,229 @@
+--------------------------------- MODULE access ---------------------------------
+(* Access: an organization that is deleted and created again while one of its API keys is revoked.
+
+   One organization, one key, one access line, and keepers that run the jobs of the organization. Access depends on no
+   generation, so none is here. docs/control-record.md says the same in plain English (rules 15 to 17).
+
+   A rule holds where `Rule("...")` stands; `Off` names the rules that are switched off.                              *)
+EXTENDS Integers, Sequences, FiniteSets, TLC
+
+CONSTANTS
+  Keepers,
+  Compaction,   \* TRUE: the key is revoked by a tombstone, and Kafka may later remove it with the events before it
+  Changes,      \* how many events of the organization Kafka holds
+  MaxCrashes,   \* of the line and the keepers; 99: any number
+  MaxMoves,     \* how often the organization's slot moves to another shard during a pass over all keys
+  Off
+
+Rule(name) == name \notin Off
+
+OrganizationEvents == SubSeq(<<"on", "deleted", "on", "deleted", "on">>, 1, Changes)
+KeyEvents == <<"active", "revoked">>
+
+VARIABLES
+  organization,  \* [version, live, due]; due is a flag in the organization's own record: "-"; "erase", if it is deleted;
+                 \* if it was created again: "replay", or "erase first", and then replay
+  key,           \* [version, status]; status: "none", "active" or "revoked"
+  at,            \* how many events of each topic the line has applied; it may apply any of them again
+  pending,       \* the job that the line adds before it goes on
+  ends,          \* how many events of the key were published
+  compacted,     \* whether Kafka has removed them
+  jobs,          \* the set of jobs: <<verb, version of the organization>>
+  keeper,        \* what each keeper is doing
+  spent
+vars == <<organization, key, at, pending, ends, compacted, jobs, keeper, spent>>
+
+Resting == [pc |-> "idle"]
+NoJob == <<"none", 0>>
+Job(verb, version) == <<verb, IF Rule("job-version") THEN version ELSE 0>>
+
+Init == /\ organization = [version |-> 0, live |-> FALSE, due |-> "-"]
+        /\ key = [version |-> 0, status |-> "none"]
+        /\ at = [organization |-> 0, key |-> 0]
+        /\ pending = NoJob
+        /\ ends = 0
+        /\ compacted = FALSE
+        /\ jobs = {}
+        /\ keeper = [k \in Keepers |-> Resting]
+        /\ spent = [crashes |-> 0, moves |-> 0]
+
+Deleted == organization.version > 0 /\ ~organization.live
+ReplayDue == organization.due \in {"erase first", "replay"}
+
+(* ---- The scripts ------------------------------------------------------------------------------------------------- *)
+
+(* Event i of the key. A put for a deleted organization is dropped; a revocation is kept if the key is stored. *)
+PutKey(i) ==
+  LET newer == i > key.version
+      event == [version |-> i, status |-> KeyEvents[i]]
+  IN key' = IF ~newer THEN key
+            ELSE IF ~Deleted THEN event
+            ELSE IF Rule("kept") /\ KeyEvents[i] = "revoked" /\ key.status # "none" THEN event
+            ELSE key
+
+(* Event i of the organization. If it is created again before its erasure is done, the erasure comes first. *)
+AfterPut(i) ==
+  IF i <= organization.version THEN organization
+  ELSE IF OrganizationEvents[i] = "deleted" THEN [version |-> i, live |-> FALSE, due |-> "erase"]
+  ELSE [version |-> i, live |-> TRUE,
+        due |-> IF Deleted THEN IF organization.due = "erase" /\ Rule("erase-first") THEN "erase first" ELSE "replay"
+                ELSE organization.due]
+
+(* A job is done: the flag is cleared if the organization is still the one that the job began with. *)
+AfterDone(verb, version) ==
+  IF organization.due = verb /\ (Rule("same-organization") => organization.version = version)
+  THEN [organization EXCEPT !.due = "-"] ELSE organization
+
+(* ---- The line: each topic in its order, between the topics in any order ------------------------------------------- *)
+
+Publish == /\ ends < Len(KeyEvents)
+           /\ ends' = ends + 1
+           /\ UNCHANGED <<organization, key, at, pending, compacted, jobs, keeper, spent>>
+
+(* Kafka keeps a tombstone for a day, which is longer than any replay takes. *)
+Compact == /\ Compaction /\ ~compacted /\ at.key = Len(KeyEvents)
+           /\ ~ReplayDue /\ \A k \in Keepers : keeper[k].pc \notin {"read", "replay"}
+           /\ compacted' = TRUE
+           /\ UNCHANGED <<organization, key, at, pending, ends, jobs, keeper, spent>>
+
+ApplyOrganization == /\ pending = NoJob /\ at.organization < Changes
+                     /\ LET i == at.organization + 1
+                            after == AfterPut(i)
+                        IN /\ organization' = after
+                           /\ IF after.due = "-"
+                              THEN at' = [at EXCEPT !.organization = i] /\ UNCHANGED pending
+                              ELSE /\ pending' = Job(IF after.live THEN "replay" ELSE "erase", after.version)
+                                   /\ UNCHANGED at
+                     /\ UNCHANGED <<key, ends, compacted, jobs, keeper, spent>>
+
+AddJob == /\ pending # NoJob
+          /\ jobs' = jobs \cup {pending}
+          /\ pending' = NoJob
+          /\ at' = [at EXCEPT !.organization = @ + 1]
+          /\ UNCHANGED <<organization, key, ends, compacted, keeper, spent>>
+
+ApplyKey == /\ at.key < ends
+            /\ PutKey(at.key + 1)
+            /\ at' = [at EXCEPT !.key = @ + 1]
+            /\ UNCHANGED <<organization, pending, ends, compacted, jobs, keeper, spent>>
+
+(* After a crash, and by a projector that slept, events are applied again. *)
+ApplyKeyAgain == /\ ~compacted /\ \E i \in 1..at.key : PutKey(i)
+                 /\ key' # key
+                 /\ UNCHANGED <<organization, at, pending, ends, compacted, jobs, keeper, spent>>
+
+MayCrash == MaxCrashes < 99 => spent.crashes < MaxCrashes
+Crashed == spent' = IF MaxCrashes = 99 THEN spent ELSE [spent EXCEPT !.crashes = @ + 1]
+
+LineCrashes == /\ pending # NoJob /\ MayCrash /\ Crashed
+               /\ pending' = NoJob
+               /\ UNCHANGED <<organization, key, at, ends, compacted, jobs, keeper>>
+
+(* ---- Keepers run jobs. Two of them may run the same job: its lock expires while one sleeps. ----------------------- *)
+
+Begin(k, pc, job, end) == keeper' = [keeper EXCEPT ![k] =
+  [pc |-> pc, job |-> job, version |-> organization.version, end |-> end, next |-> 1, moved |-> FALSE]]
+
+Take(k) == /\ keeper[k].pc = "idle"
+           /\ \E job \in jobs :
+                IF organization.live # (job[1] = "replay") \/ (Rule("job-version") /\ job[2] # organization.version)
+                THEN Begin(k, "remove", job, 0)               \* overtaken: the newer event has added a job of its own
+                ELSE Begin(k, IF organization.due \in {"erase", "erase first"} THEN "scan" ELSE "read", job, ends)
+           /\ UNCHANGED <<organization, key, at, pending, ends, compacted, jobs, spent>>
+
+(* The job reads the version of the organization first and the end of the topic after it. *)
+ReadEnd(k) == /\ keeper[k].pc = "read"
+              /\ keeper' = [keeper EXCEPT ![k].pc = "replay",
+                                          ![k].end = IF compacted THEN 0 ELSE IF Rule("end") THEN ends ELSE @,
+                                          ![k].version = IF Rule("end") THEN @ ELSE organization.version]
+              /\ UNCHANGED <<organization, key, at, pending, ends, compacted, jobs, spent>>
+
+ReplayOne(k) == /\ keeper[k].pc = "replay" /\ keeper[k].next <= keeper[k].end
+                /\ PutKey(keeper[k].next)
+                /\ keeper' = [keeper EXCEPT ![k].next = @ + 1]
+                /\ UNCHANGED <<organization, at, pending, ends, compacted, jobs, spent>>
+
+(* A pass over all keys finds the key, or nothing; or it misses the key, because its slot moved to a shard that the pass
+   had already visited. *)
+Scan(k) == /\ keeper[k].pc = "scan"
+           /\ keeper' = [keeper EXCEPT ![k].pc = IF key.status = "none" THEN "erased" ELSE "erase"]
+           /\ UNCHANGED <<organization, key, at, pending, ends, compacted, jobs, spent>>
+ScanMisses(k) == /\ keeper[k].pc = "scan" /\ spent.moves < MaxMoves
+                 /\ spent' = [spent EXCEPT !.moves = @ + 1]
+                 /\ keeper' = [keeper EXCEPT ![k].pc = IF Rule("same-slots") THEN "scan" ELSE "erased"]
+                 /\ UNCHANGED <<organization, key, at, pending, ends, compacted, jobs>>
+
+Erasable == Deleted \/ organization.due = "erase first"
+Erase(k) == /\ keeper[k].pc = "erase"
+            /\ key' = IF Erasable THEN [version |-> 0, status |-> "none"] ELSE key
+            /\ keeper' = [keeper EXCEPT ![k].pc = IF Erasable THEN "scan" ELSE "remove"]
+            /\ UNCHANGED <<organization, at, pending, ends, compacted, jobs, spent>>
+
+(* The erasure that comes first is done: now the replay is due. *)
+Erased(k) == /\ keeper[k].pc = "erased"
+             /\ LET first == organization.due = "erase first" /\ organization.version = keeper[k].version IN
+                /\ organization' = IF first THEN [organization EXCEPT !.due = "replay"] ELSE organization
+                /\ keeper' = [keeper EXCEPT ![k].pc = IF keeper[k].job[1] = "replay" THEN "read" ELSE "done"]
+             /\ UNCHANGED <<key, at, pending, ends, compacted, jobs, spent>>
+
+Finish(k) == /\ keeper[k].pc = "done" \/ (keeper[k].pc = "replay" /\ keeper[k].next > keeper[k].end)
+             /\ LET after == AfterDone(keeper[k].job[1], keeper[k].version) IN
+                /\ organization' = after
+                /\ keeper' = [keeper EXCEPT ![k].pc =     \* without versions in jobs, one that is not done is run again
+                     IF Rule("job-version") \/ after.due # keeper[k].job[1] THEN "remove" ELSE "again"]
+             /\ UNCHANGED <<key, at, pending, ends, compacted, jobs, spent>>
+
+Again(k) == /\ keeper[k].pc = "again"
+            /\ keeper' = [keeper EXCEPT ![k] = Resting]
+            /\ UNCHANGED <<organization, key, at, pending, ends, compacted, jobs, spent>>
+
+Remove(k) == /\ keeper[k].pc = "remove"
+             /\ jobs' = jobs \ {keeper[k].job}
+             /\ keeper' = [keeper EXCEPT ![k] = IF Rule("job-version") THEN Resting ELSE [@ EXCEPT !.pc = "look"]]
+             /\ UNCHANGED <<organization, key, at, pending, ends, compacted, spent>>
+
+(* Without versions in jobs: an event that made the job due while it was in the set had added nothing. *)
+LookAgain(k) == /\ keeper[k].pc = "look"
+                /\ jobs' = IF organization.due = keeper[k].job[1] THEN jobs \cup {keeper[k].job} ELSE jobs
+                /\ keeper' = [keeper EXCEPT ![k] = Resting]
+                /\ UNCHANGED <<organization, key, at, pending, ends, compacted, spent>>
+
+KeeperCrashes(k) == /\ keeper[k].pc # "idle" /\ MayCrash /\ Crashed
+                    /\ keeper' = [keeper EXCEPT ![k] = Resting]
+                    /\ UNCHANGED <<organization, key, at, pending, ends, compacted, jobs>>
+
+Work(k) == Take(k) \/ ReadEnd(k) \/ ReplayOne(k) \/ Scan(k) \/ ScanMisses(k) \/ Erase(k) \/ Erased(k) \/ Finish(k) \/ Again(k)
+           \/ Remove(k) \/ LookAgain(k)
+Line == ApplyOrganization \/ AddJob \/ ApplyKey
+
+(* ---- What must hold ---------------------------------------------------------------------------------------------- *)
+
+(* The API lets the key pass. While a replay is due it answers 503. *)
+Honoured == /\ organization.live
+            /\ Rule("mark") => ~ReplayDue
+            /\ key.status = "active"
+
+(* A revoked key is never honoured again, once the line has applied its revocation, whatever the organization was then. *)
+NeverAgain == at.key = Len(KeyEvents) => ~Honoured
+
+Quiet == /\ jobs = {} /\ pending = NoJob /\ \A k \in Keepers : keeper[k].pc = "idle"
+         /\ at.organization = Changes /\ at.key = Len(KeyEvents)
+
+(* Nothing of a deleted organization is left when its erasure is done. *)
+NothingLeft == Deleted /\ organization.due = "-" => key.status = "none"
+
+(* No dead end: at last no job is due, and the organization and its key are what their newest events say. *)
+Well == /\ Quiet /\ organization.due = "-"
+        /\ organization.live = (OrganizationEvents[Changes] = "on")
+        /\ key.status \in IF ~organization.live THEN {"none"} ELSE IF compacted THEN {"none", "revoked"} ELSE {"revoked"}
+Recovers == <>[]Well
+
+Rest == Well /\ UNCHANGED vars
+Next == \/ Publish \/ Compact \/ Line \/ ApplyKeyAgain \/ LineCrashes
+        \/ \E k \in Keepers : Work(k) \/ KeeperCrashes(k)
+        \/ Rest
+Spec == Init /\ [][Next]_vars
+FairSpec == Spec /\ WF_vars(Publish) /\ WF_vars(Line) /\ \A k \in Keepers : WF_vars(Work(k))
+
+Twins == Permutations(Keepers)
+=================================================================================

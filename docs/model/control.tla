@@ -1,0 +1,506 @@
+-------------------------------- MODULE control --------------------------------
+(* The control record of Leadview: what is served, written, covered and dropped.
+
+   The protocol in plain English, with the names of these actions, is docs/control-record.md. This module is the same
+   protocol for TLC, which tries every order of every step of every process, with faults in between.
+
+   A rule of the protocol holds where `Rule("...")` stands. `Off` names the rules that are switched off: TLC then finds
+   the hole that the rule closes (tests/model).                                                                       *)
+EXTENDS Integers, FiniteSets, TLC
+
+CONSTANTS
+  Writers, Operators,  \* projectors, and operators' commands with the keepers that finish what those left
+  OldPrograms,         \* those of the above whose program has mapping version 1; all others have 2
+  OldGenerations,      \* the generations that were started with mapping version 1; all others with 2
+  Commands,            \* what operators may ask for: a subset of {"rebuild", "flip", "drop"}
+  Begin,               \* "running": a complete projection; "empty": neither a document nor a record
+  Live, Written,       \* what a running projection begins with
+  Applied, Recorded, Records,  \* how many records are applied at the beginning, how many Kafka holds then, and at most
+  MaxGeneration,
+  MaxCommands, MaxDeaths, MaxCrashes, MaxEmptied, MaxFailovers,  \* bounds; MaxCrashes = 99: any number
+  Nonces,
+  Off
+
+Rule(name) == name \notin Off
+
+(* ---- What there is ---------------------------------------------------------------------------------------------- *)
+
+Shards == {"a", "b"}
+Home == "a"
+Other == "b"
+Entities == {"x", "y"}                               \* x is stored in shard a, y in shard b
+At(e) == IF e = "x" THEN "a" ELSE "b"
+EntityIn(s) == IF s = "a" THEN "x" ELSE "y"
+EntityOf(i) == IF i % 2 = 1 THEN "x" ELSE "y"        \* record i of Kafka is version i of its entity; a deletion is a
+                                                     \* version like any other, because it leaves a marker
+Generations == 1..MaxGeneration
+Processes == Writers \cup Operators
+MappingOf(g) == IF g \in OldGenerations THEN 1 ELSE 2
+ProgramOf(p) == IF p \in OldPrograms THEN 1 ELSE 2
+
+VARIABLES
+  end,         \* how many records Kafka holds
+  copies,      \* the copy of the control record in each shard
+  docs,        \* the documents: which version of each entity a generation holds (0: none), and whose mapping wrote it
+  session,     \* of each process that writes documents
+  op,          \* how far the command of each operator is
+  registered,  \* the processes whose heartbeat is in the registry
+  saved,       \* what a replica of one shard holds that has stopped following
+  made,        \* how many copies and lineages were ever made: the source of incarnations
+  spent,       \* commands and faults so far
+  seen,        \* the newest version of each entity that anyone may have been answered
+  counted      \* the newest control part on which all copies agreed
+vars == <<end, copies, docs, session, op, registered, saved, made, spent, seen, counted>>
+
+Max(a, b) == IF a > b THEN a ELSE b
+Highest(set) == CHOOSE n \in set : \A m \in set : m <= n
+
+(* ---- Control parts and copies ------------------------------------------------------------------------------------ *)
+
+Stamp(part) == <<part.lineage, part.epoch, part.nonce>>
+Above(p, q) == \/ p.lineage > q.lineage
+               \/ p.lineage = q.lineage /\ p.epoch > q.epoch
+               \/ p.lineage = q.lineage /\ p.epoch = q.epoch /\ p.nonce > q.nonce
+Older(p, q) == p.lineage < q.lineage \/ (p.lineage = q.lineage /\ p.epoch < q.epoch)   \* of an older epoch
+Known(part) == part.written \cup part.dropping
+
+Missing == [incarnation |-> 0]
+NoDocument == [version |-> 0, by |-> 0]
+NoSession == [pc |-> "idle"]
+NoCommand == [pc |-> "none"]
+NotSaved == [shard |-> "none"]
+
+Present == {s \in Shards : copies[s] # Missing}
+Parts == {copies[s].part : s \in Present}
+Top == CHOOSE p \in Parts : \A q \in Parts : ~Above(q, p)
+Agreed == Present = Shards /\ \A s, t \in Shards : Stamp(copies[s].part) = Stamp(copies[t].part)
+Agreement == copies[Home].part                        \* the control part that all copies have, if they agree
+Lowest == IF copies[Home].position < copies[Other].position THEN copies[Home].position ELSE copies[Other].position
+
+(* A new copy: it knows nothing of its shard, and is filled with all generations that are written now. `needs` is the
+   end of Kafka when it was made, which is the lowest end that a keeper can read after it saw this incarnation.        *)
+NewCopy(part) == [part |-> part, incarnation |-> made + 1, filling |-> part.written, filled |-> {}, swept |-> {},
+                  position |-> 0, needs |-> IF Rule("ends") THEN end ELSE Applied]
+
+Forgotten(s, part) == Known(copies[s].part) \ Known(part)    \* generations that this copy knows, and that part does not
+
+(* The script that gives a copy another control part. *)
+Remade(s, part) == Rule("remake") /\ part.live \notin copies[s].filled \cup copies[s].filling
+Given(s, part) == IF Remade(s, part) THEN NewCopy(part)
+                  ELSE [copies[s] EXCEPT !.part = part, !.filled = @ \cap part.written, !.filling = @ \cap part.written,
+                                         !.swept = @ \cap part.dropping]
+Give(s, part) == /\ copies' = [copies EXCEPT ![s] = Given(s, part)]
+                 /\ made' = made + (IF Remade(s, part) THEN 1 ELSE 0)
+
+(* Two changes never get the same nonce. *)
+InUse == Parts \cup {op[o].part : o \in {q \in Operators : op[q].pc # "none"}}
+               \cup {session[p].part : p \in {q \in Processes : session[q].pc # "idle"}}
+               \cup (IF saved.shard \in Shards /\ saved.copy # Missing THEN {saved.copy.part} ELSE {})
+Unused(part) == Nonces \ {q.nonce : q \in {r \in InUse : r.lineage = part.lineage /\ r.epoch = part.epoch}}
+Successor(part, nonce) == [part EXCEPT !.epoch = @ + 1, !.nonce = nonce]
+
+FirstPart(lineage) == [lineage |-> lineage, epoch |-> 1, nonce |-> 0, live |-> 1, written |-> {1}, dropping |-> {}, last |-> 1]
+
+Init ==
+  LET part == [FirstPart(1) EXCEPT !.live = Live, !.written = Written, !.last = Highest(Written)]
+      copy == [part |-> part, incarnation |-> 1, filling |-> {}, filled |-> Written, swept |-> {},
+               position |-> Applied, needs |-> 0]
+      newest(e) == Highest({0} \cup {i \in 1..Applied : EntityOf(i) = e})
+      running == Begin = "running"
+  IN /\ end = Recorded
+     /\ copies = [s \in Shards |-> IF running THEN copy ELSE Missing]
+     /\ docs = [g \in Generations |-> [e \in Entities |->
+                  IF running /\ g \in Written /\ newest(e) > 0 THEN [version |-> newest(e), by |-> MappingOf(g)] ELSE NoDocument]]
+     /\ session = [p \in Processes |-> NoSession]
+     /\ op = [o \in Operators |-> NoCommand]
+     /\ registered = Processes
+     /\ saved = NotSaved
+     /\ made = 1
+     /\ spent = [commands |-> 0, deaths |-> 0, crashes |-> 0, emptied |-> 0, failovers |-> 0]
+     /\ seen = [e \in Entities |-> IF running THEN newest(e) ELSE 0]
+     /\ counted = part
+
+Produce == /\ end < Records
+           /\ end' = end + 1
+           /\ UNCHANGED <<copies, docs, session, op, registered, saved, made, spent>>
+
+(* ---- Sessions: everybody who writes documents -------------------------------------------------------------------- *)
+
+NewSession(pc, from, to) ==
+  [pc |-> pc, part |-> Agreement, from |-> from, to |-> to, todo |-> (from + 1)..to,
+   incarnations |-> [s \in Shards |-> copies[s].incarnation],
+   open |-> Shards,  \* the shards to which the connections of this session are open
+   lost |-> {}]      \* the shards whose replication id has changed since this session began
+
+MayWrite(p) == Rule("mapping") => \A g \in Agreement.written : MappingOf(g) <= ProgramOf(p)
+
+Batch(p, to) == [session EXCEPT ![p] = NewSession("write", Lowest, to)]
+Open(p) == /\ session[p].pc = "idle" /\ Agreed /\ MayWrite(p)
+           /\ Lowest < Records
+           /\ IF end = Records  \* no record will arrive while it is open: it may as well poll now
+              THEN \E to \in (Lowest + 1)..end : session' = Batch(p, to)
+              ELSE session' = [session EXCEPT ![p] = NewSession("open", Lowest, Lowest)]
+           /\ UNCHANGED <<end, copies, docs, op, registered, saved, made, spent>>
+
+Poll(p) == /\ session[p].pc = "open" /\ session[p].from < end
+           /\ \E to \in (session[p].from + 1)..end :
+                session' = [session EXCEPT ![p].pc = "write", ![p].to = to, ![p].todo = (session[p].from + 1)..to]
+           /\ UNCHANGED <<end, copies, docs, op, registered, saved, made, spent>>
+
+Target(p) == IF p \in Operators THEN {op[p].g} ELSE session[p].part.written
+
+(* One script call writes a record in all generations, if its version is newer. *)
+Write(p) == /\ session[p].pc = "write"
+            /\ \E i \in session[p].todo :
+                 LET e == EntityOf(i) IN
+                 /\ At(e) \in session[p].open
+                 /\ docs' = [g \in Generations |->
+                      IF g \in Target(p) /\ docs[g][e].version < i
+                      THEN [docs[g] EXCEPT ![e] = [version |-> i, by |-> ProgramOf(p)]] ELSE docs[g]]
+                 /\ session' = [session EXCEPT ![p].todo = @ \ {i}, ![p].pc =
+                      IF session[p].todo # {i} THEN @ ELSE IF p \in Operators THEN "fill" ELSE "others"]
+            /\ UNCHANGED <<end, copies, op, registered, saved, made, spent>>
+
+(* What a script of a session compares in the copy of its shard. *)
+Agrees(p, s) == /\ copies[s] # Missing
+                /\ (Rule("epoch") \/ s = Home) => Stamp(copies[s].part) = Stamp(session[p].part)
+                /\ Rule("incarnation") => copies[s].incarnation = session[p].incarnations[s]
+                /\ copies[s].position >= session[p].from
+
+(* The checkpoint: the other copies first, home last. If one refuses, the batch is written again in a new session. *)
+Cover(p, s, next) ==
+  IF Agrees(p, s)
+  THEN /\ copies' = [copies EXCEPT ![s].position = Max(@, session[p].to)]
+       /\ session' = [session EXCEPT ![p] = IF next = "idle" THEN NoSession ELSE [@ EXCEPT !.pc = next]]
+  ELSE /\ session' = [session EXCEPT ![p] = NoSession]
+       /\ UNCHANGED copies
+CoverOthers(p) == /\ session[p].pc = "others" /\ Other \in session[p].open
+                  /\ Cover(p, Other, "home")
+                  /\ UNCHANGED <<end, docs, op, registered, saved, made, spent>>
+CoverHome(p) == /\ session[p].pc = "home" /\ Home \in session[p].open
+                /\ Cover(p, Home, "idle")
+                /\ UNCHANGED <<end, docs, op, registered, saved, made, spent>>
+
+(* A connection that was closed is opened again. The session may go on only if nothing has changed since it began. *)
+Valid(p) == IF Rule("reconnect-all") THEN Agreed /\ Stamp(Agreement) = Stamp(session[p].part)
+            ELSE copies[Home] # Missing /\ Stamp(copies[Home].part) = Stamp(session[p].part)
+Reconnect(p) == /\ session[p].pc # "idle" /\ session[p].open # Shards \ session[p].lost
+                /\ Rule("reconnect") => Valid(p)
+                /\ session' = [session EXCEPT ![p].open = Shards \ session[p].lost]
+                /\ UNCHANGED <<end, copies, docs, op, registered, saved, made, spent>>
+
+(* A session that notices that it cannot go on ends. An idle one looks once a second. *)
+Sound(p) == /\ session[p].open = Shards /\ Agreed /\ Stamp(Agreement) = Stamp(session[p].part)
+            /\ \A s \in Shards : /\ copies[s].incarnation = session[p].incarnations[s]
+                                /\ copies[s].position >= session[p].from
+GiveUp(p) == /\ session[p].pc # "idle" /\ ~Sound(p)
+             /\ session' = [session EXCEPT ![p] = NoSession]
+             /\ UNCHANGED <<end, copies, docs, op, registered, saved, made, spent>>
+
+Crash(p) == /\ session[p].pc # "idle"
+            /\ MaxCrashes < 99 => spent.crashes < MaxCrashes
+            /\ spent' = IF MaxCrashes = 99 THEN spent ELSE [spent EXCEPT !.crashes = @ + 1]
+            /\ session' = [session EXCEPT ![p] = NoSession]
+            /\ UNCHANGED <<end, copies, docs, op, registered, saved, made>>
+
+Heartbeat(p) == /\ p \notin registered
+                /\ registered' = registered \cup {p}
+                /\ UNCHANGED <<end, copies, docs, session, op, saved, made, spent>>
+
+(* ---- Keepers ----------------------------------------------------------------------------------------------------- *)
+
+(* Every copy is missing: a new lineage. All other named connections are closed first, and what writers have written since
+   Redis was emptied is swept.                                                                                        *)
+First == /\ Present = {}
+         /\ copies' = [copies EXCEPT ![Home] = NewCopy(FirstPart(IF Rule("lineage") THEN made + 1 ELSE 1))]
+         /\ made' = made + 1
+         /\ IF Rule("new-lineage")
+            THEN /\ session' = [p \in Processes |-> IF session[p].pc = "idle" \/ p \in Operators THEN NoSession
+                                                ELSE [session[p] EXCEPT !.open = {}]]
+                 /\ op' = [o \in Operators |-> NoCommand]
+            ELSE UNCHANGED <<session, op>>
+         /\ docs' = IF Rule("leftovers") THEN [g \in Generations |-> [e \in Entities |-> NoDocument]] ELSE docs
+         /\ UNCHANGED <<end, registered, saved, spent>>
+
+(* A listed copy is missing: its shard was emptied. With a rule off, it begins with a default, as before this protocol. *)
+Restore(s) == /\ copies[s] = Missing /\ Present # {}
+              /\ LET part == [Top EXCEPT !.live = IF Rule("live") THEN @ ELSE 1,
+                                         !.written = IF Rule("written") THEN @ ELSE {1}]
+                 IN copies' = [copies EXCEPT ![s] = NewCopy(part)]
+              /\ made' = made + 1
+              /\ UNCHANGED <<end, docs, session, op, registered, saved, spent>>
+
+RollForward(s) == /\ s \in Present /\ Above(Top, copies[s].part)
+                  /\ Rule("bring-back") => Forgotten(s, Top) \subseteq copies[s].swept
+                  /\ Give(s, Top)
+                  /\ UNCHANGED <<end, docs, session, op, registered, saved, spent>>
+
+(* A copy knows generations that the highest control part does not, and they are not swept: a failover brought them back. *)
+BringBack == /\ Rule("bring-back") /\ Home \in Present
+             /\ \E s \in Present :
+                  LET lost == Forgotten(s, Top) \ copies[s].swept IN
+                  /\ Above(Top, copies[s].part) /\ lost # {}
+                  /\ \E nonce \in Unused(Successor(Top, 0)) :
+                       Give(Home, [Successor(Top, nonce) EXCEPT !.dropping = @ \cup lost, !.last = Max(@, copies[s].part.last)])
+             /\ UNCHANGED <<end, docs, session, op, registered, saved, spent>>
+
+Fill(s) == /\ s \in Present /\ copies[s].position >= copies[s].needs
+           /\ LET full == (copies[s].filling \cap copies[s].part.written)
+                          \cup (IF Rule("live") THEN {} ELSE {copies[s].part.live})
+              IN /\ ~(full \subseteq copies[s].filled)
+                 /\ copies' = [copies EXCEPT ![s].filled = @ \cup full]
+           /\ UNCHANGED <<end, docs, session, op, registered, saved, made, spent>>
+
+Keeper == First \/ BringBack \/ \E s \in Shards : Restore(s) \/ RollForward(s) \/ Fill(s)
+
+(* ---- Operators: a change is a compare-and-set at home, then rolled forward, and counts when all copies agree ------ *)
+
+Changed(part, kind, g) ==
+  CASE kind = "rebuild" -> [part EXCEPT !.written = @ \cup {g}, !.last = g]
+    [] kind = "flip"    -> [part EXCEPT !.live = g]
+    [] kind = "drop"    -> [part EXCEPT !.written = @ \ {g}, !.dropping = @ \cup {g}]
+    [] kind = "forget"  -> [part EXCEPT !.dropping = @ \ {g}]
+
+NewCommand(pc, kind, g, part) ==
+  [pc |-> pc, kind |-> kind, g |-> g, base |-> Agreement, part |-> part, incarnation |-> copies[Home].incarnation,
+   same |-> Shards,  \* the shards whose replication id is still that of the first read
+   swept |-> {}, until |-> 0]
+
+Possible(kind, g) ==
+  CASE kind = "rebuild" -> g = Agreement.last + 1
+    [] kind = "flip"    -> g \in Agreement.written \ {Agreement.live} /\ \A s \in Shards : g \in copies[s].filled
+    [] kind = "drop"    -> g \in Agreement.written \ {Agreement.live}
+
+(* An operator reads the copies; they agree. From here on the command may sleep at any step. *)
+Ask(o) == /\ op[o].pc = "none" /\ Agreed /\ spent.commands < MaxCommands
+          /\ \E kind \in Commands, g \in Generations :
+               /\ Possible(kind, g)
+               /\ \E nonce \in Unused(Successor(Agreement, 0)) :
+                    op' = [op EXCEPT ![o] = NewCommand("change", kind, g, Successor(Changed(Agreement, kind, g), nonce))]
+          /\ spent' = [spent EXCEPT !.commands = @ + 1]
+          /\ UNCHANGED <<end, copies, docs, session, registered, saved, made>>
+
+AfterCount(o) == IF op[o].kind = "rebuild" THEN [op[o] EXCEPT !.pc = "fence", !.base = op[o].part] ELSE NoCommand
+
+Change(o) ==
+  /\ op[o].pc = "change"
+  /\ IF /\ Home \in Present
+        /\ Rule("compare") => Stamp(copies[Home].part) = Stamp(op[o].base) /\ copies[Home].incarnation = op[o].incarnation
+        /\ Rule("operator-history") => Home \in op[o].same
+        /\ op[o].kind = "forget" => op[o].g \in copies[Home].swept
+     THEN /\ Give(Home, op[o].part)
+          /\ op' = [op EXCEPT ![o] = IF Rule("counts") THEN [@ EXCEPT !.pc = "roll"] ELSE AfterCount(o)]
+     ELSE /\ op' = [op EXCEPT ![o] = NoCommand]
+          /\ UNCHANGED <<copies, made>>
+  /\ UNCHANGED <<end, docs, session, registered, saved, spent>>
+
+Roll(o) == /\ op[o].pc = "roll" /\ Other \in Present
+           /\ IF Rule("exact") THEN Stamp(copies[Other].part) = Stamp(op[o].base)
+                               ELSE Above(op[o].part, copies[Other].part)
+           /\ Rule("bring-back") => Forgotten(Other, op[o].part) \subseteq copies[Other].swept
+           /\ Give(Other, op[o].part)
+           /\ UNCHANGED <<end, docs, session, op, registered, saved, spent>>
+
+Counts(o) == /\ op[o].pc = "roll" /\ Agreed /\ Stamp(Agreement) = Stamp(op[o].part)
+             /\ op' = [op EXCEPT ![o] = AfterCount(o)]
+             /\ UNCHANGED <<end, copies, docs, session, registered, saved, made, spent>>
+
+(* The record has gone on without this command: it ends with a clear message, or a keeper begins again. *)
+Overtaken(o) == CASE op[o].pc = "roll" -> ~(/\ \E s \in Present : Stamp(copies[s].part) = Stamp(op[o].part)
+                                            /\ \A s \in Present : ~Above(copies[s].part, op[o].part))
+                  [] op[o].pc \in {"fence", "sweep"} -> ~(/\ Agreed /\ Stamp(Agreement) = Stamp(op[o].base)
+                                                         /\ op[o].same = Shards)
+                  [] op[o].pc = "replay" -> Agreed /\ op[o].g \notin Agreement.written
+                  [] OTHER -> FALSE
+End(o) == /\ Overtaken(o)
+          /\ op' = [op EXCEPT ![o] = NoCommand]
+          /\ session' = [session EXCEPT ![o] = NoSession]
+          /\ UNCHANGED <<end, copies, docs, registered, saved, made, spent>>
+
+Die(o) == /\ op[o].pc # "none" /\ spent.deaths < MaxDeaths
+          /\ spent' = [spent EXCEPT !.deaths = @ + 1]
+          /\ op' = [op EXCEPT ![o] = NoCommand]
+          /\ session' = [session EXCEPT ![o] = NoSession]
+          /\ UNCHANGED <<end, copies, docs, registered, saved, made>>
+
+(* The fence: all sessions of an older epoch have ended, or their connections are closed. *)
+InTheWay(o) == {p \in Processes \ {o} : /\ session[p].pc # "idle" /\ session[p].open # {}
+                                        /\ Older(session[p].part, op[o].base)
+                                        /\ Rule("connections") \/ p \in registered}
+Close(o, p) == /\ op[o].pc = "fence" /\ p \in InTheWay(o)
+               /\ session' = [session EXCEPT ![p].open = {}]
+               /\ UNCHANGED <<end, copies, docs, op, registered, saved, made, spent>>
+
+Fenced(o) ==
+  /\ op[o].pc = "fence"
+  /\ CASE op[o].kind = "forget" -> /\ Rule("fence") => InTheWay(o) = {}
+                                   /\ op' = [op EXCEPT ![o].pc = "sweep"]
+       [] OTHER ->                 /\ Rule("target") => InTheWay(o) = {}
+                                   /\ ~Rule("target") => Present = Shards
+                                   /\ op' = [op EXCEPT ![o].pc = "replay",
+                                        ![o].until = IF Rule("target") THEN end
+                                                     ELSE IF Rule("highest") THEN Max(copies[Home].position, copies[Other].position)
+                                                     ELSE Lowest]
+  /\ UNCHANGED <<end, copies, docs, session, registered, saved, made, spent>>
+
+(* Drop, second half, by the command or by any keeper: sweep each shard, mark it in its copy, then forget. *)
+Finish(o) == /\ op[o].pc = "none"
+             /\ IF Rule("counts") THEN Agreed ELSE Home \in Present
+             /\ \E g \in Agreement.dropping, nonce \in Unused(Successor(Agreement, 0)) :
+                  op' = [op EXCEPT ![o] = NewCommand("fence", "forget", g, Successor(Changed(Agreement, "forget", g), nonce))]
+             /\ UNCHANGED <<end, copies, docs, session, registered, saved, made, spent>>
+
+Sweep(o, s) == /\ op[o].pc = "sweep" /\ s \notin op[o].swept
+               /\ s = Home => Other \in Present /\ op[o].g \in copies[Other].swept        \* home last
+               /\ Rule("sweep-history") => s \in op[o].same
+               /\ docs' = [docs EXCEPT ![op[o].g][EntityIn(s)] = NoDocument]
+               /\ op' = [op EXCEPT ![o].swept = @ \cup {s}]
+               /\ UNCHANGED <<end, copies, session, registered, saved, made, spent>>
+
+Mark(o, s) == /\ op[o].pc = "sweep" /\ s \in op[o].swept /\ s \in Present
+              /\ op[o].g \in copies[s].part.dropping \ copies[s].swept
+              /\ Rule("sweep-history") => s \in op[o].same
+              /\ copies' = [copies EXCEPT ![s].swept = @ \cup {op[o].g}]
+              /\ UNCHANGED <<end, docs, session, op, registered, saved, made, spent>>
+
+Forget(o) == /\ op[o].pc = "sweep" /\ Agreed /\ Stamp(Agreement) = Stamp(op[o].base)
+             /\ \A s \in Shards : op[o].g \in copies[s].swept
+             /\ op' = [op EXCEPT ![o].pc = "change", ![o].incarnation = copies[Home].incarnation]
+             /\ UNCHANGED <<end, copies, docs, session, registered, saved, made, spent>>
+
+(* Rebuild, second half: replay [1, until] into the new generation, then say so in each copy. *)
+Resume(o) == /\ op[o].pc = "none" /\ Agreed /\ "rebuild" \in Commands
+             /\ \E g \in Agreement.written :
+                  /\ \E s \in Shards : g \notin copies[s].filled \cup copies[s].filling
+                  /\ op' = [op EXCEPT ![o] = NewCommand("fence", "rebuild", g, Agreement)]
+             /\ UNCHANGED <<end, copies, docs, session, registered, saved, made, spent>>
+
+Replay(o) == /\ op[o].pc = "replay" /\ session[o].pc = "idle" /\ Agreed /\ op[o].g \in Agreement.written
+             /\ session' = [session EXCEPT ![o] = NewSession(IF op[o].until = 0 THEN "fill" ELSE "write", 0, op[o].until)]
+             /\ UNCHANGED <<end, copies, docs, op, registered, saved, made, spent>>
+
+FillReplayed(o, s) ==
+  /\ session[o].pc = "fill" /\ s \in session[o].open /\ s \in Present
+  /\ op[o].g \notin copies[s].filled
+  /\ Rule("filling") => op[o].g \notin copies[s].filling
+  /\ s = Home => Other \in Present /\ op[o].g \in copies[Other].filled \cup copies[Other].filling   \* home last
+  /\ IF Agrees(o, s)
+     THEN copies' = [copies EXCEPT ![s].filled = @ \cup {op[o].g}] /\ UNCHANGED session
+     ELSE session' = [session EXCEPT ![o] = NoSession] /\ UNCHANGED copies
+  /\ UNCHANGED <<end, docs, op, registered, saved, made, spent>>
+
+Replayed(o) == /\ op[o].pc = "replay" /\ session[o].pc = "fill"
+               /\ \A s \in Present : op[o].g \in copies[s].filled \cup copies[s].filling
+               /\ op' = [op EXCEPT ![o] = NoCommand]
+               /\ session' = [session EXCEPT ![o] = NoSession]
+               /\ UNCHANGED <<end, copies, docs, registered, saved, made, spent>>
+
+Progress(o) == \/ Change(o) \/ Roll(o) \/ Counts(o) \/ End(o) \/ Fenced(o) \/ Finish(o) \/ Forget(o)
+               \/ Replay(o) \/ Replayed(o) \/ \E p \in Processes : Close(o, p)
+               \/ \E s \in Shards : Sweep(o, s) \/ Mark(o, s) \/ FillReplayed(o, s)
+
+(* ---- Faults of Redis --------------------------------------------------------------------------------------------- *)
+
+Without(s) == [g \in Generations |-> [docs[g] EXCEPT ![EntityIn(s)] = NoDocument]]
+
+Empty(s) == /\ spent.emptied < MaxEmptied
+            /\ spent' = [spent EXCEPT !.emptied = @ + 1]
+            /\ copies' = [copies EXCEPT ![s] = Missing]
+            /\ docs' = Without(s)
+            /\ registered' = IF s = Home /\ ~Rule("connections") THEN {} ELSE registered
+            /\ UNCHANGED <<end, session, op, saved, made>>
+
+(* The replica of a shard stops following ... *)
+Lag(s) == /\ saved = NotSaved /\ spent.failovers < MaxFailovers
+          /\ saved' = [shard |-> s, copy |-> copies[s], docs |-> [g \in Generations |-> docs[g][EntityIn(s)]]]
+          /\ UNCHANGED <<end, copies, docs, session, op, registered, made, spent>>
+
+(* ... and becomes the primary: documents and copy go back together. Every connection to the shard is a new one. *)
+FailOver == /\ saved.shard \in Shards
+            /\ LET s == saved.shard IN
+               /\ copies' = [copies EXCEPT ![s] = saved.copy]
+               /\ docs' = [g \in Generations |-> [docs[g] EXCEPT ![EntityIn(s)] = saved.docs[g]]]
+               /\ session' = [p \in Processes |-> IF session[p].pc = "idle" THEN NoSession
+                                ELSE [session[p] EXCEPT !.open = @ \ {s}, !.lost = IF Rule("history") THEN @ \cup {s} ELSE @]]
+               /\ op' = [o \in Operators |-> IF op[o].pc = "none" THEN NoCommand ELSE [op[o] EXCEPT !.same = @ \ {s}]]
+               /\ registered' = IF s = Home /\ ~Rule("connections") THEN {} ELSE registered
+            /\ saved' = NotSaved
+            /\ spent' = [spent EXCEPT !.failovers = @ + 1]
+            /\ UNCHANGED <<end, made>>
+
+(* ---- What is answered -------------------------------------------------------------------------------------------- *)
+
+(* The generations whose documents an API process may answer with; none means 503. Without the rule "pointer", a
+   process that slept may ask for a generation that was live before.                                                  *)
+Answered(e) == LET copy == copies[At(e)] IN
+  IF copy = Missing THEN {}
+  ELSE IF Rule("complete") /\ copy.part.live \notin copy.filled THEN {}
+  ELSE IF Rule("pointer") THEN {copy.part.live} ELSE {g \in Generations : g <= copy.part.live}
+
+(* Every step is followed by readers. A failover loses what was answered from its shard. *)
+Undone == [epoch |-> 0]
+Look(lost) ==
+  /\ seen' = [e \in Entities |->
+       Highest({IF At(e) \in lost THEN 0 ELSE seen[e]} \cup {docs'[g][e].version : g \in Answered(e)'})]
+  /\ counted' = IF ~Agreed' \/ counted = Undone THEN counted
+                ELSE IF Stamp(counted) = Stamp(Agreement)' \/ Older(counted, Agreement') THEN Agreement' ELSE Undone
+
+Step == \/ Produce \/ Keeper
+        \/ \E p \in Writers : Open(p) \/ Poll(p) \/ CoverOthers(p) \/ CoverHome(p)
+        \/ \E p \in Processes : Write(p) \/ Reconnect(p) \/ GiveUp(p) \/ Crash(p) \/ Heartbeat(p)
+        \/ \E o \in Operators : Ask(o) \/ Resume(o) \/ Progress(o) \/ Die(o)
+        \/ \E s \in Shards : Empty(s) \/ Lag(s)
+
+(* ---- What must hold ---------------------------------------------------------------------------------------------- *)
+
+(* Of two copies with one stamp, both say the same. *)
+OneRecord == \A s, t \in Present : Stamp(copies[s].part) = Stamp(copies[t].part) => copies[s].part = copies[t].part
+
+(* A change that counted is never undone. *)
+NeverUndone == counted # Undone
+
+(* What is answered is not older than what was answered before, unless Redis lost it. *)
+NoStepBack == \A e \in Entities : \A g \in Answered(e) : docs[g][e].version >= seen[e]
+
+(* No answer but 503 from a shard that is not complete: it holds all that Kafka held when its copy was made. *)
+Complete == \A e \in Entities : \A g \in Answered(e) : \A i \in 1..copies[At(e)].needs :
+              EntityOf(i) = e => docs[g][e].version >= i
+
+(* A position covers only what is written in every written generation. *)
+Covered == \A s \in Present : \A g \in (copies[s].filled \cup copies[s].filling) \cap copies[s].part.written :
+             \A i \in 1..copies[s].position : At(EntityOf(i)) = s => docs[g][EntityOf(i)].version >= i
+
+(* No document of a generation was mapped by a program that is older than the generation. *)
+Mapped == \A g \in Generations, e \in Entities : docs[g][e].version > 0 => docs[g][e].by >= MappingOf(g)
+
+(* When all is quiet: what is served is written and current, and nothing of a dropped generation is left. *)
+Quiet == /\ Agreed /\ Agreement.dropping = {}
+         /\ \A p \in Processes : session[p].pc = "idle"
+         /\ \A o \in Operators : op[o].pc = "none"
+Newest(e) == Highest({0} \cup {i \in 1..end : EntityOf(i) = e})
+Full == \A s \in Shards : /\ copies[s].position = end /\ copies[s].part.live \in copies[s].filled
+Current == Quiet /\ Full => /\ Agreement.live \in Agreement.written
+                            /\ \A e \in Entities : docs[Agreement.live][e].version = Newest(e)
+NothingLeft == Quiet => \A g \in Generations \ Agreement.written : \A e \in Entities : docs[g][e] = NoDocument
+
+(* No dead end: after the last fault and the last command, everything is served again, and nothing is left to drop. *)
+Well == /\ Agreed /\ Full /\ Agreement.dropping = {}
+        /\ \A e \in Entities : docs[Agreement.live][e].version = Newest(e)
+Recovers == <>[]Well
+
+Rest == Well /\ UNCHANGED vars        \* the only state in which nothing need happen any more
+Next == (Step /\ Look({})) \/ (FailOver /\ Look({saved.shard})) \/ Rest
+Spec == Init /\ [][Next]_vars
+
+Line(p) == Open(p) \/ Poll(p) \/ Write(p) \/ CoverOthers(p) \/ CoverHome(p) \/ GiveUp(p)
+Fair == /\ \A p \in Writers : WF_vars(Line(p) /\ Look({}))
+        /\ \A o \in Operators : /\ WF_vars(Progress(o) /\ Look({}))
+                                /\ WF_vars((Write(o) \/ GiveUp(o)) /\ Look({}))
+        /\ WF_vars(First /\ Look({})) /\ WF_vars(BringBack /\ Look({}))
+        /\ \A s \in Shards : /\ WF_vars(Restore(s) /\ Look({}))
+                             /\ WF_vars(RollForward(s) /\ Look({}))
+                             /\ WF_vars(Fill(s) /\ Look({}))
+FairSpec == Spec /\ Fair
+
+Twins == Permutations(Writers \ OldPrograms) \cup Permutations(Operators)
+================================================================================

@@ -15,7 +15,7 @@ from bench.load import Load
 from bench.server import Server
 from devstack.apache_kafka import ApacheKafka
 from devstack.child import Child
-from devstack.kafka_jars import why_unavailable
+from devstack.jars import KAFKA
 from devstack.redis_server import RedisServer
 from devstack.waiting import wait_until
 from projector.ledger.control import State
@@ -85,7 +85,7 @@ class Pipeline(Struct):
 
 def kafka_is_missing(lab: Lab, name: str) -> bool:
     """Whether Apache Kafka cannot run here; then the lab notes that this benchmark is left out."""
-    if reason := why_unavailable():
+    if reason := KAFKA.KAFKA.why_unavailable():
         lab.leave_out(name, reason)
     return reason is not None
 

@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 
 from devstack import topics
 from devstack.child import Child
-from devstack.kafka_jars import kafka_jars
+from devstack.jars import KAFKA
 from devstack.ports import free_port
 from devstack.waiting import wait_until
 
@@ -52,9 +52,9 @@ class ApacheKafka:
     def start(cls, directory: Path, nodes: int = 1) -> Self:
         """Format the storage below `directory` and start the nodes. Fetches the jars if they are not cached yet.
 
-        Raises KafkaJarsMissing, ServerFailed, TimeoutError.
+        Raises JarsMissing, ServerFailed, TimeoutError.
         """
-        jars = kafka_jars()
+        jars = KAFKA.fetch()
         plan = [_Node(i, directory.absolute() / str(i), free_port(), free_port()) for i in range(1, nodes + 1)]
         _format(plan, jars)
         cluster = cls(plan, jars)

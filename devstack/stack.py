@@ -17,7 +17,7 @@ from devstack.child import Child, ServerFailed
 from devstack.embedded_kafka import EmbeddedKafka
 from devstack.failure import StackFailed, with_logs
 from devstack.figures import read
-from devstack.kafka_jars import KafkaJarsMissing
+from devstack.jars import JarsMissing
 from devstack.ports import free_port
 from devstack.publisher import PARTITIONS, Publisher, create_missing_topics
 from devstack.redis_server import RedisServer, RedisServerMissing
@@ -107,7 +107,7 @@ class Stack:
             self._start_kafka(apache_kafka)
             self._run("projector", "run")
             self._publish(rate)
-        except (ServerFailed, RedisServerMissing, KafkaJarsMissing, TimeoutError) as error:
+        except (ServerFailed, RedisServerMissing, JarsMissing, TimeoutError) as error:
             raise StackFailed(str(error)) from error
 
     def wait_until_readable(self, seconds: float) -> str:

@@ -14,7 +14,7 @@ from redis.retry import Retry
 from devstack import topics
 from devstack.apache_kafka import ApacheKafka
 from devstack.embedded_kafka import EmbeddedKafka
-from devstack.kafka_jars import why_unavailable
+from devstack.jars import KAFKA
 from devstack.redis_server import RedisServer
 from schemas.redis_url import redis_url
 from tests.harness import containers
@@ -90,7 +90,7 @@ def start_kafka(stack: ExitStack, directory: Path) -> Kafka:
     address = containers.start_kafka(stack)
     if address:
         return _with_admin("container", address)
-    if why_unavailable() is None:
+    if KAFKA.KAFKA.why_unavailable() is None:
         return _with_admin("apache", stack.enter_context(ApacheKafka.start(directory)).bootstrap_servers)
     embedded = stack.enter_context(EmbeddedKafka.start(directory))
     return Kafka("embedded", embedded.bootstrap_servers, embedded.create_topic)

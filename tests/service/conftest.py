@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from devstack.kafka_jars import KafkaJarsMissing, kafka_jars
+from devstack.jars import KAFKA, JarsMissing
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer, RedisServerMissing
 from tests.harness.leadview import Leadview
@@ -74,8 +74,8 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
 def apache_jars() -> Path:
     """For tests that start an `ApacheKafka` of their own."""
     try:
-        return kafka_jars()
-    except KafkaJarsMissing as error:
+        return KAFKA.fetch()
+    except JarsMissing as error:
         not_available(str(error))
 
 

@@ -85,7 +85,7 @@ class Pipeline(Struct):
 
 def kafka_is_missing(lab: Lab, name: str) -> bool:
     """Whether Apache Kafka cannot run here; then the lab notes that this benchmark is left out."""
-    if reason := KAFKA.KAFKA.why_unavailable():
+    if reason := KAFKA.why_unavailable():
         lab.leave_out(name, reason)
     return reason is not None
 

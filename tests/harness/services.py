@@ -90,7 +90,7 @@ def start_kafka(stack: ExitStack, directory: Path) -> Kafka:
     address = containers.start_kafka(stack)
     if address:
         return _with_admin("container", address)
-    if KAFKA.KAFKA.why_unavailable() is None:
+    if KAFKA.why_unavailable() is None:
         return _with_admin("apache", stack.enter_context(ApacheKafka.start(directory)).bootstrap_servers)
     embedded = stack.enter_context(EmbeddedKafka.start(directory))
     return Kafka("embedded", embedded.bootstrap_servers, embedded.create_topic)

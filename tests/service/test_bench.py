@@ -63,7 +63,7 @@ def test_the_quick_benchmark_of_the_api(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", PIPELINE)
 def test_the_quick_benchmarks_of_the_whole_service(name: str, tmp_path: Path) -> None:
-    if reason := KAFKA.KAFKA.why_unavailable():
+    if reason := KAFKA.why_unavailable():
         not_available(reason)
     ended = bench(name, "--quick", "--into", str(tmp_path))
     assert ended.returncode == 0, ended.stdout + ended.stderr

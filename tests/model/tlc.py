@@ -1,0 +1,96 @@
+"""Runs TLC on the specifications in `docs/model`. Maven brings it (`devstack/jars.py`)."""
+
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import NamedTuple
+
+from devstack.jars import TLC
+
+MODELS = Path(__file__).parents[2] / "docs" / "model"
+DEADLOCK = "deadlock"
+"""What is violated if TLC finds a state in which nothing can happen although not all is well."""
+
+_JVM_OPTIONS = ("-XX:+UseParallelGC", "-XX:-UsePerfData", "-Xmx3g")
+_VIOLATED = re.compile(r"Error: (?:Invariant (\w+) is violated|(Deadlock) reached|(Temporal) properties were violated)")
+_STATES = re.compile(r"([\d,]+) states generated.*? ([\d,]+) distinct states found")
+
+
+class TlcFailed(RuntimeError):
+    """TLC could not check the specification: it ends with neither "no error" nor a violation."""
+
+
+class Outcome(NamedTuple):
+    """What TLC found. `violated` is an invariant, a temporal property or `DEADLOCK`; None if there is no error."""
+
+    violated: str | None
+    states: int
+    seconds: float
+    output: str
+
+
+def module_of(configuration: Path) -> str:
+    """Returns the module that a configuration belongs to, which its first line names: `\\* control: ...`."""
+    return configuration.read_text("utf-8").partition(":")[0].removeprefix("\\* ")
+
+
+def check(configuration: Path, *, workers: int, off: Collection[str] = (), only: str | None = None) -> Outcome:
+    """Check a specification with a configuration of `docs/model`.
+
+    `off` names rules to switch off. With `only`, nothing but this property is checked. Raises JarsMissing, TlcFailed.
+    """
+    text = variant(configuration.read_text("utf-8"), off, only)
+    with tempfile.TemporaryDirectory(prefix="leadview-tlc-") as scratch:
+        chosen = Path(scratch) / configuration.name
+        chosen.write_text(text, "utf-8")
+        return _run(module_of(configuration), chosen, Path(scratch), workers)
+
+
+def variant(text: str, off: Collection[str], only: str | None) -> str:
+    """Returns the text of a configuration in which these rules are off, and nothing but `only` is checked."""
+    if off:
+        names = ", ".join(f'"{rule}"' for rule in sorted(off))
+        text, replaced = re.subn(r"^  Off = .*$", f"  Off = {{{names}}}", text, flags=re.MULTILINE)
+        assert replaced == 1, "the configuration has no line `Off = {}`"
+    if only:
+        deadlock = "TRUE" if only == DEADLOCK else "FALSE"
+        text = re.sub(r"^(?:INVARIANTS?|PROPERT(?:Y|IES)|CHECK_DEADLOCK) .*\n", "", text, flags=re.MULTILINE)
+        text += f"CHECK_DEADLOCK {deadlock}\n"
+        if only != DEADLOCK:
+            text += f"{'PROPERTY' if is_temporal(only) else 'INVARIANT'} {only}\n"
+    return text
+
+
+def is_temporal(name: str) -> bool:
+    """Returns whether a property is about behaviours and not about single states."""
+    return name == "Recovers"
+
+
+def _run(module: str, configuration: Path, scratch: Path, workers: int) -> Outcome:
+    jars = TLC.fetch()
+    java = shutil.which("java") or "java"
+    begun = time.monotonic()
+    done = subprocess.run(
+        [
+            java, *_JVM_OPTIONS, "-cp", f"{jars}/*", "tlc2.TLC", "-workers", str(workers), "-nowarning",
+            "-metadir", str(scratch / "states"), "-config", str(configuration), f"{module}.tla",
+        ],
+        cwd=MODELS, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return _outcome(done.stdout + done.stderr, time.monotonic() - begun)
+
+
+def _outcome(output: str, seconds: float) -> Outcome:
+    found = _VIOLATED.search(output)
+    counts = _STATES.findall(output)
+    states = int(counts[-1][1].replace(",", "")) if counts else 0
+    if found is None and "No error has been found" not in output:
+        raise TlcFailed(output[-4000:])
+    violated = None
+    if found:
+        violated = found[1] or (DEADLOCK if found[2] else "Recovers")
+    return Outcome(violated, states, seconds, output)

@@ -11,7 +11,7 @@ HOLES = (
     ("failover", "bring-back", "NothingLeft"),
     ("rebuild", "target", "NoStepBack"),
 )
-"""A configuration, a rule, and what TLC finds violated without this rule. `test_model.py` has those that take seconds."""
+"""A configuration, a rule, and what TLC finds violated without it. `test_model.py` has those that take seconds."""
 
 
 def main() -> int:

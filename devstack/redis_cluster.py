@@ -5,6 +5,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
+from redis import Redis
 from redis.exceptions import ResponseError
 
 from devstack.redis_server import SLOTS, RedisServer
@@ -20,16 +21,33 @@ class RedisCluster:
     """
 
     def __init__(
-        self, directory: Path, primaries: int = 3, *, replicas: bool = False, program: Path | None = None
+        self,
+        directory: Path,
+        primaries: int = 3,
+        *,
+        replicas: bool = False,
+        appendonly: bool = False,
+        options: Sequence[str] = (),
+        program: Path | None = None,
     ) -> None:
-        """Raises RedisServerMissing, ServerFailed, TimeoutError."""
+        """`appendonly` and `options` are those of `RedisServer.start`, for each node.
+
+        Raises RedisServerMissing, ServerFailed, TimeoutError.
+        """
         self._stack = ExitStack()
         with self._stack:
             width = -(-SLOTS // primaries)
             slots = [range(first, min(first + width, SLOTS)) for first in range(0, SLOTS, width)]
             nodes = [
                 self._stack.enter_context(
-                    RedisServer.start(directory / str(number), cluster=True, slots=share, program=program)
+                    RedisServer.start(
+                        directory / str(number),
+                        cluster=True,
+                        slots=share,
+                        appendonly=appendonly,
+                        options=options,
+                        program=program,
+                    )
                 )
                 for number, share in enumerate([*slots, *([range(0)] * primaries if replicas else [])])
             ]
@@ -43,6 +61,11 @@ class RedisCluster:
     def url(self) -> str:
         """Names only the first primary. A client finds the others."""
         return f"redis+cluster://127.0.0.1:{self.primaries[0].port}"
+
+    @property
+    def url_of_all(self) -> str:
+        """Names all nodes, so that a program can start while some do not run."""
+        return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in [*self.primaries, *self.replicas])
 
     def owner(self, slot: int) -> RedisServer:
         """Returns the node that serves a slot."""
@@ -65,6 +88,18 @@ class RedisCluster:
         _wait_for(replica, "CLUSTER FAILOVER", "TAKEOVER")
         wait_until(lambda: _slots(replica), "the replica serves the slots")
         return replica
+
+    def join(self, number: int) -> None:
+        """Complete a `fail_over`: the killed primary starts again as the replica of the promoted one."""
+        self.primaries[number], self.replicas[number] = self.replicas[number], self.primaries[number]
+        self.replicas[number].restart()
+        wait_until(lambda: not _slots(self.replicas[number]), "the former primary is a replica")
+        self.wait_until_in_step(number)
+
+    def wait_until_in_step(self, number: int) -> None:
+        """Wait until the replica of this primary has all of its data."""
+        with self.replicas[number].client() as client:
+            wait_until(lambda: _is_in_step(client), "the replica is in step")
 
     @contextmanager
     def losing(self, number: int) -> Iterator[None]:
@@ -134,6 +169,11 @@ def _offsets(primary: RedisServer) -> tuple[int, int]:
     with primary.client() as client:
         found: Any = client.info("replication")
     return int(found["master_repl_offset"]), int(found["slave0"]["offset"]) if "slave0" in found else -1
+
+
+def _is_in_step(replica: Redis) -> bool:
+    found: Any = replica.info("replication")
+    return bool(found.get("master_link_status") == "up")
 
 
 def _introduce(nodes: Sequence[RedisServer]) -> None:

@@ -23,12 +23,11 @@ def main() -> int:
         sys.exit("none of these faults is possible here")
     directory = Path(mkdtemp(prefix="leadview-chaos-"))
     print(f"seed {chosen.seed}, logs in {directory}, faults: {', '.join(fault.name for fault in faults)}", flush=True)
-    watched = chosen.redis == "sentinel"
     with ExitStack() as stack:
         brokers = stack.enter_context(ApacheKafka.start(directory / "kafka", chosen.kafka_nodes))
         kafka = Kafka("apache", brokers.bootstrap_servers, brokers.create_topic)
         harmed = brokers if chosen.kafka_nodes > 1 else None
-        world = stack.enter_context(World(kafka, "crm.", directory, harmed, sentinel=watched))
+        world = stack.enter_context(World(kafka, "crm.", directory, harmed, redis=chosen.redis))
         report = run(
             world, chosen.seed, chosen.seconds, faults, rates=Rates(chosen.rate, chosen.readers), pairs=chosen.pairs
         )
@@ -49,7 +48,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--faults", help=f"some of these, with commas between: {', '.join(FAULTS)}")
     parser.add_argument("--kafka-nodes", type=int, default=1, choices=[1, 3], help="3: brokers are killed, too")
-    parser.add_argument("--redis", default="address", choices=["address", "sentinel"], help="who says where Redis is")
+    parser.add_argument(
+        "--redis", default="address", choices=["address", "sentinel", "cluster"], help="how Redis is found"
+    )
     parser.add_argument("--rate", type=float, default=150.0, help="changes a second")
     parser.add_argument("--readers", type=int, default=3)
     parser.add_argument("--pairs", type=float, default=0.3, help="share of faults with another one inside of them")

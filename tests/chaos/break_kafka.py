@@ -26,7 +26,7 @@ def topic_recreated(world: World, random: Random) -> Iterator[None]:
     """Offsets begin at 0 again. The core product publishes everything once more, and the operator rebuilds."""
     kind = random.choice(resources.KINDS)
     with world.operating:
-        _drop_all(world)
+        world.drop_all()
         with world.publishing:
             world.catch_up()
             began_at = now()
@@ -40,12 +40,6 @@ def topic_recreated(world: World, random: Random) -> Iterator[None]:
             assert done.status == 0, f"{words}: {done.stdout}{done.stderr}"
         world.lost(began_at, -inf)
     yield
-
-
-def _drop_all(world: World) -> None:
-    """Every generation but the live one."""
-    while world.command("drop").status == 0:
-        pass
 
 
 @contextmanager

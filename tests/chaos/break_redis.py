@@ -7,8 +7,8 @@ from functools import partial
 from math import inf
 from random import Random
 
-from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer
+from tests.chaos import saved
 from tests.chaos.history import CaughtUp, now
 from tests.chaos.proxy import FaultProxy, Mood
 from tests.chaos.world import World
@@ -33,11 +33,11 @@ def redis_paused(world: World, _: Random) -> Iterator[None]:
 def redis_went_back(world: World, _: Random) -> Iterator[None]:
     """Redis is restarted with an old copy of its data."""
     back_to = now()
-    copy = world.copy_redis()
+    saved.copy(world.redis, world.directory / "copy")
     yield
     began_at = now()
     world.redis.kill()
-    world.restore_redis(copy)
+    saved.restore(world.redis, world.directory / "copy")
     world.lost(began_at, back_to)
 
 
@@ -45,7 +45,9 @@ def redis_went_back(world: World, _: Random) -> Iterator[None]:
 def redis_emptied(world: World, random: Random) -> Iterator[None]:
     yield
     began_at = now()
-    world.client.flushall()
+    for server in world.primaries:
+        with server.client() as client:
+            client.flushall()
     dark_from = dark_until = now()
     while not world.live():
         dark_until = now()
@@ -59,7 +61,9 @@ def redis_emptied(world: World, random: Random) -> Iterator[None]:
 @contextmanager
 def scripts_flushed(world: World, random: Random) -> Iterator[None]:
     for _ in range(random.randint(1, 5)):
-        world.client.script_flush()
+        for server in world.primaries:
+            with server.client() as client:
+                client.script_flush()
         time.sleep(0.05)
     yield
 
@@ -67,9 +71,13 @@ def scripts_flushed(world: World, random: Random) -> Iterator[None]:
 @contextmanager
 def redis_full(world: World, _: Random) -> Iterator[None]:
     """Redis refuses writes and serves reads."""
-    world.client.config_set("maxmemory", world.client.info("memory")["used_memory"] // 2)
+    for server in world.primaries:
+        with server.client() as client:
+            client.config_set("maxmemory", client.info("memory")["used_memory"] // 2)
     yield
-    world.client.config_set("maxmemory", 0)
+    for server in world.primaries:
+        with server.client() as client:
+            client.config_set("maxmemory", 0)
 
 
 @contextmanager
@@ -81,15 +89,13 @@ def redis_demoted(world: World, _: Random) -> Iterator[None]:
 
 
 @contextmanager
-def failover(world: World, _: Random) -> Iterator[None]:
-    """A replica that is behind is promoted: what the primary acknowledged meanwhile is lost."""
-    with _sentinel_failover(world, world.sentinel) if world.sentinel else _address_moves(world):
-        yield
+def sentinel_failover(world: World, _: Random) -> Iterator[None]:
+    """The Sentinel finds out that the primary was killed, and promotes a replica that is behind; then a new one joins.
 
-
-@contextmanager
-def _sentinel_failover(world: World, sentinel: RedisSentinel) -> Iterator[None]:
-    """The Sentinel finds out that the primary was killed, and promotes; then a new replica joins."""
+    What the primary acknowledged meanwhile is lost.
+    """
+    sentinel = world.sentinel
+    assert sentinel is not None
     back_to = now()
     with sentinel.losing():
         yield
@@ -111,8 +117,8 @@ def two_masters(world: World, _: Random) -> Iterator[None]:
 
 
 @contextmanager
-def _address_moves(world: World) -> Iterator[None]:
-    """Without a Sentinel: the address of the primary is that of the replica from then on."""
+def failover(world: World, _: Random) -> Iterator[None]:
+    """The address of the primary becomes that of a replica that is behind: what was acknowledged meanwhile is lost."""
     replica = world.new_redis()
     with FaultProxy(world.redis.port) as link, replica.client() as client:
         client.replicaof("127.0.0.1", str(link.port))

@@ -8,7 +8,7 @@ An answer is placed at the earliest state that it fits: so nothing is called wro
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from enum import IntEnum
 from math import inf
 
@@ -56,32 +56,32 @@ class _Order(IntEnum):
 
 
 class Checker:
-    """`body` says what a document looks like: of its register, its version, and its contact's version."""
+    """`bodies` says what a document may look like: of its register, its version, and its contact's version."""
 
     def __init__(
         self,
         history: History,
-        body: Callable[[Entity, str, str | None], bytes | None] | None = None,
+        bodies: Callable[[Entity, str, str | None], Collection[bytes]] | None = None,
         access_seconds: float = 1.0,
     ) -> None:
         self._history = history
         self._published = history.published
-        self._body = body
+        self._bodies = bodies
         self._access_seconds = access_seconds
         self._seen = Floors()
         self._applied = Floors()
         self._asked: dict[int, dict[object, int]] = {}
-        self._loose: dict[str, list[tuple[float, float]]] = {}
+        self._replays: dict[str, list[tuple[float, float]]] = {}
         self._verdict = Verdict()
 
     def check(self) -> Verdict:
         """Returns all anomalies, in the order of time."""
-        self._loose = {org: list(self._re_creations(org)) for kind, org, _ in self._registers(resources.ORGANIZATION)}
+        self._replays = {org: list(self._re_creations(org)) for kind, org, _ in self._registers(resources.ORGANIZATION)}
         for _, order, thing in sorted(self._timeline(), key=lambda entry: entry[:2]):
             match thing:
                 case Loss():
-                    self._seen.back_to(thing.back_to)
-                    self._applied.back_to(thing.back_to)
+                    self._seen.back_to(thing)
+                    self._applied.back_to(thing)
                 case CaughtUp():
                     self._catch_up(thing)
                 case Response() if order is _Order.ASKED:
@@ -103,7 +103,7 @@ class Checker:
         return [register for register in self._published.states if register[0] is kind]
 
     def _re_creations(self, organization: str) -> Iterator[tuple[float, float]]:
-        """From each delete of one until everything of it had been replayed: only its keys are judged then."""
+        """From each delete of one until everything of it had been replayed: 503 is right then."""
         states = self._published.of((resources.ORGANIZATION, organization, organization))
         for index, state in enumerate(states):
             if index and state.value is None:
@@ -123,7 +123,7 @@ class Checker:
         if answer.status in SHOWN:
             self._check_content(answer)
         if answer.status in (0, 503):
-            is_replayed = answer.status == 503 and self._is_loose(answer)
+            is_replayed = answer.status == 503 and self._is_replayed(answer)
             if not is_replayed and not self._history.allows(answer.status, answer):
                 self._wrong("unavailable", "no fault explains it", answer)
         elif answer.status not in (*SHOWN, 401, 403, 404):
@@ -132,33 +132,32 @@ class Checker:
             noticed = NOTICED_SECONDS if answer.status in SHOWN else 0.0
             if lost.dark[0] + noticed < answer.asked_at and answer.answered_at < lost.dark[1]:
                 self._wrong("emptied", f"{answer.status} while Redis was being filled again", answer)
-        elif not self._is_loose(answer):
+        else:
             self._check_registers(answer, floors)
-        elif answer.status != 401:  # whatever happens to its organization, a revoked key never passes
-            self._place(answer, answer.key, answer.key, lambda value: value == "active", floors)
 
     def _loss_during(self, answer: Response) -> Loss | None:
         losses = (loss for loss in self._history.losses if loss.began_at <= answer.answered_at)
-        return next((loss for loss in losses if answer.asked_at <= loss.ended_at), None)
+        affecting = (loss for loss in losses if loss.affects(answer.key[1]))
+        return next((loss for loss in affecting if answer.asked_at <= loss.ended_at), None)
 
-    def _is_loose(self, answer: Response) -> bool:
-        windows = self._loose.get(answer.key[1], [])
+    def _is_replayed(self, answer: Response) -> bool:
+        windows = self._replays.get(answer.key[1], [])
         return any(began <= answer.answered_at and answer.asked_at <= ended for began, ended in windows)
 
     def _check_content(self, answer: Response) -> None:
         if answer.organization_id != answer.key[1]:
             self._wrong("isolation", f"a document of {answer.organization_id}", answer)
-        elif self._body and answer.body != self._body(answer.wanted, answer.shown, answer.contact_shown):
+        elif self._bodies and answer.body not in self._bodies(answer.wanted, answer.shown, answer.contact_shown):
             self._wrong("content", "no such document was ever published", answer)
 
     def _check_registers(self, answer: Response, floors: dict[object, int]) -> None:
         organization = (resources.ORGANIZATION, answer.key[1], answer.key[1])
         if answer.status == 401:
-            self._place(answer, answer.key, answer.key, lambda value: value != "active", floors)
+            self._check_refusal(answer, organization, floors)
             return
         self._place(answer, answer.key, answer.key, lambda value: value == "active", floors)
         if answer.status == 403:
-            self._place(answer, organization, organization, lambda value: value != "on", floors)
+            self._place(answer, organization, organization, lambda value: value == "off", floors)
             return
         self._place(answer, organization, organization, lambda value: value == "on", floors)
         shown = answer.shown if answer.status in SHOWN else None
@@ -168,6 +167,22 @@ class Checker:
             found = self._place(answer, name, contact, lambda value: value == answer.contact_shown, floors)
             if found is not None and answer.contact_shown is not None:  # its own document was written before
                 self._seen.raise_to(contact, found, answer.answered_at)
+
+    def _check_refusal(self, answer: Response, organization: Entity, floors: dict[object, int]) -> None:
+        """Check a 401: the key is not active, or its organization is deleted. If both are possible, nothing follows."""
+        if not self._fitting(answer, organization, lambda value: value is None, floors[organization]):
+            self._place(answer, answer.key, answer.key, lambda value: value != "active", floors)
+        elif not self._fitting(answer, answer.key, lambda value: value != "active", floors[answer.key]):
+            self._place(answer, organization, organization, lambda value: value is None, floors)
+
+    def _fitting(self, answer: Response, register: Entity, fits: Callable[[str | None], bool], floor: int) -> list[int]:
+        """Returns the states that fit and that this answer may have shown."""
+        states = enumerate(self._published.of(register))
+        return [
+            index
+            for index, state in states
+            if index >= floor and state.sent_at <= answer.answered_at and fits(state.value)
+        ]
 
     def _place(
         self,
@@ -214,10 +229,10 @@ class Checker:
 
 def _kind(states: list[State], sent: list[int], floor: int, register: Entity) -> str:
     """Returns a word for what is wrong with an answer that fits none of the states that are still possible."""
-    if not sent:
-        return "invented"
     if register[0] in (resources.API_KEY, resources.ORGANIZATION):
         return "access"
+    if not sent:
+        return "invented"
     if states[sent[-1]].value is None:
         return "lost"
     return "resurrected" if states[floor].value is None else "went back"

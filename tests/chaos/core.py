@@ -15,7 +15,8 @@ from schemas import api_keys, resources
 from tests.harness import crm
 from tests.harness.crm import Message
 
-ORGANIZATIONS = (crm.uuid(0xA1), crm.uuid(0xA2), crm.uuid(0xA3))
+ORGANIZATIONS = (crm.uuid(0xA1), crm.uuid(0xA4), crm.uuid(0xA3))
+"""On a cluster of three primaries that share the slots evenly, each has one of them."""
 STEADY, SWITCHED, DELETED = ORGANIZATIONS
 KEY_IDS = (crm.uuid(0xF1), crm.uuid(0xF2))
 """The first is always active, the second is revoked now and then."""

@@ -1,6 +1,6 @@
 """What the nemesis can do."""
 
-from tests.chaos import break_kafka, break_network, break_processes, break_redis
+from tests.chaos import break_cluster, break_kafka, break_network, break_operations, break_processes, break_redis
 from tests.chaos.nemesis import Fault
 
 NO_ANSWER, UNAVAILABLE = frozenset({0}), frozenset({503})
@@ -34,9 +34,24 @@ FAULTS = {
         Fault("redis-emptied", break_redis.redis_emptied, UNAVAILABLE, inside=True),
         Fault("redis-full", break_redis.redis_full, seconds=(1.0, 3.0), inside=True),
         Fault("redis-demoted", break_redis.redis_demoted, UNAVAILABLE, needs="address"),
-        Fault("redis-failover", break_redis.failover, UNAVAILABLE, seconds=(0.5, 3.0), inside=True),
+        Fault("redis-failover", break_redis.failover, UNAVAILABLE, seconds=(0.5, 3.0), inside=True, needs="address"),
+        Fault(
+            "sentinel-failover",
+            break_redis.sentinel_failover,
+            UNAVAILABLE,
+            seconds=(0.5, 3.0),
+            inside=True,
+            needs="sentinel",
+        ),
         Fault("redis-two-masters", break_redis.two_masters, UNAVAILABLE, inside=True, needs="sentinel"),
         Fault("scripts-flushed", break_redis.scripts_flushed),
+        Fault("shard-emptied", break_cluster.shard_emptied, inside=True, needs="cluster"),
+        Fault("shard-went-back", break_cluster.shard_went_back, seconds=(0.5, 4.0), inside=True, needs="cluster"),
+        Fault("shard-failover", break_cluster.shard_failover, seconds=(0.5, 3.0), inside=True, needs="cluster"),
+        Fault("shard-killed", break_cluster.shard_killed, inside=True, needs="cluster"),
+        Fault("shard-paused", break_cluster.shard_paused, inside=True, needs="cluster"),
+        Fault("copy-moved", break_cluster.copy_moved, seconds=(1.0, 3.0), inside=True, needs="cluster"),
+        Fault("organization-moved", break_cluster.organization_moved, inside=True, needs="cluster"),
         Fault("latency", break_network.latency, seconds=(1.0, 3.0), inside=True, needs="address"),
         Fault("sliced", break_network.sliced, seconds=(1.0, 3.0), inside=True, needs="address"),
         Fault("api-stalled", break_network.api_stalled, UNAVAILABLE, needs="address"),
@@ -46,6 +61,8 @@ FAULTS = {
         Fault("half-closed", break_network.half_closed, UNAVAILABLE, inside=True, needs="address"),
         Fault("partitions-raised", break_kafka.partitions_raised, beside=True),
         Fault("topic-recreated", break_kafka.topic_recreated, seconds=(0.0, 0.1)),
+        Fault("rolled-back", break_operations.rolled_back, beside=True),
+        Fault("dropped-asleep", break_operations.dropped_asleep, beside=True),
         Fault("leader-killed", break_kafka.leader_killed, seconds=(1.0, 5.0), needs="brokers", beside=True),
         Fault("coordinator-killed", break_kafka.coordinator_killed, seconds=(1.0, 5.0), needs="brokers", beside=True),
         Fault("coordinator-paused", break_kafka.coordinator_paused, seconds=(1.0, 6.0), needs="brokers", beside=True),

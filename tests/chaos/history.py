@@ -8,6 +8,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable
 from math import inf
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -76,13 +77,26 @@ class Window(Struct):
 class Loss(Struct):
     """Redis lost acknowledged writes in this time: afterwards it holds what it held at `back_to` (-inf: nothing).
 
-    `dark`: from when to when 503 is the only right answer.
+    `dark`: from when to when 503 is the only right answer. `organizations`: those whose data was lost; None: all.
     """
 
     began_at: float
     ended_at: float
     back_to: float
     dark: tuple[float, float] = (inf, -inf)
+    organizations: frozenset[str] | None = None
+
+    def affects(self, organization: str) -> bool:
+        """Was data of this organization lost?"""
+        return self.organizations is None or organization in self.organizations
+
+
+class Outage(Struct):
+    """In this time, the shard with these organizations was not there or not complete: for them, 503 is right."""
+
+    organizations: frozenset[str]
+    began_at: float
+    ended_at: float = inf
 
 
 class CaughtUp(Struct):
@@ -99,6 +113,7 @@ class History(Struct):
     answers: list[Response] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
+    outages: list[Outage] = field(default_factory=list)
     caught_up: list[CaughtUp] = field(default_factory=list)
 
     def healthy(self, begin: float, end: float) -> bool:
@@ -107,9 +122,17 @@ class History(Struct):
 
     def allows(self, status: int, answer: Response) -> bool:
         """Was a fault at work while this was asked under which such a status is right?"""
-        return any(
+        return (status == 503 and self._is_outage(answer)) or any(
             status in window.allows and window.began_at <= answer.answered_at and answer.asked_at <= window.recovered_at
             for window in self.windows
+        )
+
+    def _is_outage(self, answer: Response) -> bool:
+        return any(
+            answer.key[1] in outage.organizations
+            and outage.began_at <= answer.answered_at
+            and answer.asked_at <= outage.ended_at
+            for outage in self.outages
         )
 
 
@@ -127,7 +150,14 @@ class Floors:
         if index > self.of(register):
             self._rows.setdefault(register, []).append((at, index))
 
-    def back_to(self, at: float) -> None:
-        """Note that Redis is what it was at that time."""
-        for row in self._rows.values():
-            del row[bisect_left(row, (at, -1)) :]
+    def back_to(self, loss: Loss) -> None:
+        """Note that for the organizations of this loss, Redis is what it was at that time."""
+        for name, row in self._rows.items():
+            if loss.affects(_organization(name)):
+                del row[bisect_left(row, (loss.back_to, -1)) :]
+
+
+def _organization(name: Any) -> str:
+    """Returns the organization of a register, or of a lead with a contact that it shows."""
+    organization: str = name[0][1] if isinstance(name[0], tuple) else name[1]
+    return organization

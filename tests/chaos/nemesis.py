@@ -14,7 +14,7 @@ from tests.chaos.world import World
 
 _QUIET_SECONDS = 1.0
 
-Needs = Literal["", "brokers", "address", "sentinel"]
+Needs = Literal["", "brokers", "address", "sentinel", "cluster"]
 Strike = Callable[[World, Random], AbstractContextManager[None]]
 
 
@@ -23,7 +23,7 @@ class Fault(Struct, frozen=True):
 
     `allows`: the statuses that readers may get meanwhile, besides those that the history explains (0: no answer).
     `seconds`: the shortest and the longest time that it lasts. `needs`: it is used only if brokers may be harmed; if
-    Redis has an address of its own, behind a proxy; or if a Sentinel says which server Redis is.
+    Redis has an address of its own, behind a proxy; if a Sentinel says which server Redis is; or if it is a cluster.
     """
 
     name: str
@@ -71,12 +71,15 @@ class Nemesis:
                 stack.enter_context(fault.strike(world, self._random))
                 time.sleep(self._random.uniform(*fault.seconds) * self._pace)
         healed_at = now()
+        name = " with ".join(fault.name for fault in faults)
         try:
             world.catch_up()
         except TimeoutError as error:
-            raise TimeoutError(f"after {' with '.join(fault.name for fault in faults)}: {error}") from error
+            raise TimeoutError(f"after {name}: {error}") from error
         for window in windows:
-            window.healed_at, window.recovered_at = healed_at, now()
+            window.healed_at, window.recovered_at = healed_at, world.recovered()
+        with world.operating:
+            world.wrong += [f"after {name}: {keys}" for keys in world.unexplained_keys()]
 
     def _inside(self, fault: Fault) -> list[Fault]:
         if not fault.beside or self._random.random() >= self._pairs:

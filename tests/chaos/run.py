@@ -101,7 +101,7 @@ def run(
             thread.stop()
     world.catch_up()
     report = Report(seed, now() - began_at, writer.number, operations=operator.done)
-    report.final = [*operator.wrong, *_final(world)]
+    report.final = [*operator.wrong, *world.wrong, *_final(world)]
     report.documents = len(world.leadview.expected())
     for reader in readers:
         world.history.answers += reader.answers
@@ -117,18 +117,7 @@ def run(
 
 def _final(world: World) -> list[str]:
     """What differs from what is right, now that all is applied."""
-    return [*_wrong_documents(world), *_wrong_letters(world), *_wrong_access(world), *_unexplained_keys(world)]
-
-
-def _unexplained_keys(world: World) -> list[str]:
-    """Keys of generations that the control record neither writes nor drops."""
-    state = world.leadview.state()
-    explained = {*state.written, *state.dropping}
-    found: Counter[int] = Counter()
-    for key in world.client.scan_iter(names.ALL, count=5000):
-        if match := names.IN_GENERATION.fullmatch(key):
-            found[int(match[2])] += 1
-    return [f"{count} keys of generation {number}" for number, count in found.items() if number not in explained]
+    return [*_wrong_documents(world), *_wrong_letters(world), *_wrong_access(world), *world.unexplained_keys()]
 
 
 def _wrong_documents(world: World) -> list[str]:

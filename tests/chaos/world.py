@@ -1,28 +1,32 @@
-"""Everything that runs in a chaos run: Leadview, and Redis behind two fault proxies or watched by a Sentinel."""
+"""Everything that runs in a chaos run: Leadview, and Redis: behind two proxies, with a Sentinel, or as a cluster."""
 
-import shutil
+import json
 import threading
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack, suppress
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from math import inf
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import redis
+from redis.exceptions import RedisClusterException
 
 from devstack.apache_kafka import ApacheKafka
 from devstack.child import Child
 from devstack.ports import free_port
+from devstack.redis_cluster import RedisCluster
 from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer
 from schemas import names, resources
 from tests.chaos import brokers as kafka_brokers
-from tests.chaos.history import CaughtUp, History, Loss, now
+from tests.chaos.core import ORGANIZATIONS
+from tests.chaos.history import CaughtUp, History, Loss, Outage, now
 from tests.chaos.proxy import FaultProxy
 from tests.harness.api_server import ApiServer
 from tests.harness.crm import Message
 from tests.harness.leadview import Finished, Leadview
-from tests.harness.processes import while_running
+from tests.harness.processes import PROJECTOR, while_running
 from tests.harness.services import Kafka
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
@@ -30,15 +34,16 @@ PROJECTORS = ("projector-1", "projector-2")
 RECOVER_SECONDS = 3 * PATIENCE_SECONDS
 # The log is written before the reply, whatever the disk does: a killed Redis has lost nothing that it acknowledged.
 _REDIS_OPTIONS = ("--appendfsync", "no", "--auto-aof-rewrite-percentage", "0")
+_ABSENT = (redis.RedisError, RedisClusterException, OSError)
 
-
-_ABSENT = (redis.RedisError, OSError)
+RedisKind = Literal["address", "sentinel", "cluster"]
 
 
 class World:
     """Starts with `start`, ends with the block. `brokers` are given if faults may affect them as well.
 
-    With `sentinel`, the processes use the Redis that a Sentinel names, and the proxies are not used.
+    `redis` says how the processes find Redis: at an address, which is that of a proxy; by a Sentinel that names it; or
+    as a cluster of three primaries with a replica each. The proxies are used for an address only.
     """
 
     def __init__(
@@ -49,7 +54,7 @@ class World:
         brokers: ApacheKafka | None = None,
         *,
         api_redis_timeout: float = 0.5,
-        sentinel: bool = False,
+        redis: RedisKind = "address",
     ) -> None:
         self.brokers = brokers
         self._api_redis_timeout = api_redis_timeout
@@ -57,11 +62,14 @@ class World:
         self.directory = directory
         self._stack = ExitStack()
         self._servers = 0
-        self.sentinel = self._stack.enter_context(RedisSentinel(directory / "redis")) if sentinel else None
-        self.redis = self.sentinel.master if self.sentinel else self.new_redis()
+        self.sentinel = self._stack.enter_context(RedisSentinel(directory / "redis")) if redis == "sentinel" else None
+        self._cluster = self._stack.enter_context(_new_cluster(directory / "redis")) if redis == "cluster" else None
+        self.redis = self.new_redis() if redis == "address" else self.primaries[0]
         self.to_projector = self._stack.enter_context(FaultProxy(self.redis.port))
         self.to_api = self._stack.enter_context(FaultProxy(self.redis.port))
-        self.leadview = self._stack.enter_context(Leadview(kafka, prefix, self.sentinel or self.redis, directory))
+        self.leadview = self._stack.enter_context(
+            Leadview(kafka, prefix, self.sentinel or self._cluster or self.redis, directory)
+        )
         self.projectors: dict[str, Child] = {}
         self.partitions = dict.fromkeys(resources.KINDS, 0)
         self.publishing = threading.Lock()
@@ -70,6 +78,8 @@ class World:
         """Held while an operator's command runs."""
         self.bad_keys: set[str] = set()
         """Message keys of all bad records that the topics hold."""
+        self.wrong: list[str] = []
+        """What faults found to be wrong."""
         self.again: Callable[[resources.Kind], Iterable[Message]] = lambda _: ()
         """What the core product publishes if it publishes all entities of a kind once more."""
         self.api_port = free_port()
@@ -85,6 +95,23 @@ class World:
     def client(self) -> Any:
         """The present Redis, without a proxy."""
         return self.leadview.redis
+
+    @property
+    def cluster(self) -> RedisCluster:
+        assert self._cluster is not None, "Redis is no cluster here"
+        return self._cluster
+
+    @property
+    def primaries(self) -> list[RedisServer]:
+        """All servers that accept writes."""
+        if self._cluster:
+            return self._cluster.primaries
+        return [self.sentinel.master if self.sentinel else self.redis]
+
+    def organizations_of(self, server: RedisServer) -> frozenset[str]:
+        """Returns the organizations in the shard of this primary."""
+        owners = {id_: self.cluster.owner(names.tag_slot(names.tag(names.organization(id_)))) for id_ in ORGANIZATIONS}
+        return frozenset(id_ for id_, owner in owners.items() if owner is server)
 
     @property
     def api(self) -> Child:
@@ -103,7 +130,22 @@ class World:
         self.start_api()
 
     def start_projector(self, name: str) -> None:
-        self.projectors[name] = self.leadview.start("run", log=name, **self.projector_settings())
+        self.projectors[name] = self.new_projector(name)
+
+    def new_projector(self, name: str, program: Sequence[str] = PROJECTOR) -> Child:
+        """Start a projector that no fault of projectors chooses."""
+        return self.leadview.start("run", command=program, log=name, **self.projector_settings())
+
+    @contextmanager
+    def asleep(self, *sleepers: Child) -> Iterator[None]:
+        """Let these processes stand still until the block ends."""
+        for child in sleepers:
+            child.pause()
+        try:
+            yield
+        finally:
+            for child in sleepers:
+                child.resume()
 
     def projector_settings(self) -> dict[str, Any]:
         """Small batches, so that much can happen between them."""
@@ -117,6 +159,8 @@ class World:
         wait_until(while_running(self._api, ApiServer(self.api_port).answers), "the API answers")
 
     def _url(self, proxy: FaultProxy) -> str:
+        if self._cluster:
+            return self._cluster.url_of_all
         return self.sentinel.url if self.sentinel else proxy.url
 
     def _compact_soon(self, kind: resources.Kind, partitions: int) -> None:
@@ -129,9 +173,42 @@ class World:
         self._compact_soon(kind, partitions)
         self.leadview.publish_all(self.again(kind))
 
-    def command(self, *words: str) -> Finished:
+    def command(self, *words: str, program: Sequence[str] = PROJECTOR) -> Finished:
         """An operator's command, to its end. Raises subprocess.TimeoutExpired."""
-        return self.leadview.run(*words, redis_url=self._url(self.to_projector), kafka_session_timeout=2)
+        settings = {"redis_url": self._url(self.to_projector), "kafka_session_timeout": 2}
+        return self.leadview.run(*words, command=program, **settings)
+
+    def succeed(self, *words: str, program: Sequence[str] = PROJECTOR) -> None:
+        """Run an operator's command, and again after a failure, until it succeeds. Raises TimeoutError."""
+        outputs = []
+
+        def succeeds() -> bool:
+            done = self.command(*words, program=program)
+            outputs.append(done.output)
+            return done.status == 0
+
+        try:
+            wait_until(succeeds, f"{words} succeeds", RECOVER_SECONDS)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}: {outputs[-1]}") from None
+
+    def drop_all(self) -> None:
+        """Drop every generation but the live one."""
+        while self.command("drop").status == 0:
+            pass
+
+    def status(self) -> dict[str, Any]:
+        """Returns what `status --json` says; nothing if it fails."""
+        done = self.command("status", "--json")
+        return dict(json.loads(done.stdout)) if done.status == 0 else {}
+
+    def unexplained_keys(self) -> list[str]:
+        """Returns what is wrong with the keys of generations: the control record neither writes nor drops theirs."""
+        state = self.leadview.state()
+        explained = {*state.written, *state.dropping}
+        matches = (names.IN_GENERATION.fullmatch(key) for key in self.client.scan_iter(names.ALL, count=5000))
+        found = Counter(int(match[2]) for match in matches if match)
+        return [f"{count} keys of generation {number}" for number, count in found.items() if number not in explained]
 
     def add_partition(self, kind: resources.Kind) -> None:
         """Add a partition to the topic of this kind."""
@@ -155,29 +232,6 @@ class World:
         self.to_projector.switch(server.port)
         self.to_api.switch(server.port)
 
-    def copy_redis(self) -> Path:
-        """Copy the log of Redis as it is now. Redis can be restored from the copy."""
-        copy = self.directory / "copy"
-        shutil.rmtree(copy, ignore_errors=True)
-        copy.mkdir()
-        for path in self._log_files():
-            target = copy / path.relative_to(self.redis.directory)
-            target.parent.mkdir(exist_ok=True)
-            shutil.copy(path, target)
-        return copy
-
-    def restore_redis(self, copy: Path) -> None:
-        """Replace the log of a Redis that does not run by the copy, and start it."""
-        for path in self._log_files():
-            path.unlink()
-        shutil.copytree(copy, self.redis.directory, dirs_exist_ok=True)
-        self.redis.restart()
-
-    def _log_files(self) -> list[Path]:
-        """Returns the files of the log: Redis 7 has a folder of them, older ones have one file."""
-        folder = self.redis.directory / "appendonlydir"
-        return [path for path in (self.redis.directory / "appendonly.aof", *folder.glob("*")) if path.is_file()]
-
     def live(self) -> int:
         """Returns the generation that is served; 0 if there is none or Redis is not available."""
         with suppress(*_ABSENT):
@@ -191,15 +245,36 @@ class World:
         wait_until(ApiServer(self.api_port).is_ready, "the API is ready again", seconds)
         self.history.caught_up.append(CaughtUp(up_to, now()))
 
-    def lost(self, began_at: float, back_to: float, dark: tuple[float, float] = (inf, -inf)) -> None:
-        """Note that Redis has just lost what it acknowledged since `back_to`."""
-        self.history.losses.append(Loss(began_at, now(), back_to, dark))
+    def lost(
+        self,
+        began_at: float,
+        back_to: float,
+        dark: tuple[float, float] = (inf, -inf),
+        organizations: frozenset[str] | None = None,
+    ) -> None:
+        """Note that Redis has just lost what it acknowledged since `back_to`, of these organizations (None: of all)."""
+        self.history.losses.append(Loss(began_at, now(), back_to, dark, organizations))
+
+    def unavailable(self, organizations: frozenset[str]) -> None:
+        """Note that from now on until all is recovered, 503 is right for these organizations."""
+        self.history.outages.append(Outage(organizations, now()))
 
     def wait_until(self, predicate: Callable[[], object], description: str) -> None:
         wait_until(predicate, description, RECOVER_SECONDS)
+
+    def recovered(self) -> float:
+        """Note that all is well again, and return when."""
+        at = now()
+        for outage in self.history.outages:
+            outage.ended_at = min(outage.ended_at, at)
+        return at
 
     def _has_applied(self, end_offsets: dict[tuple[str, int], int]) -> bool:
         with suppress(*_ABSENT):
             applied = self.leadview.has_applied(end_offsets)
             return applied and not self.client.exists(names.JOBS) and self.live() > 0
         return False
+
+
+def _new_cluster(directory: Path) -> RedisCluster:
+    return RedisCluster(directory, replicas=True, appendonly=True, options=_REDIS_OPTIONS)

@@ -9,7 +9,7 @@ from projector.reference import Entity
 from schemas import resources
 from tests.chaos.checker import Checker
 from tests.chaos.core import ORGANIZATIONS
-from tests.chaos.history import CaughtUp, History, Loss, Response, Window
+from tests.chaos.history import CaughtUp, History, Loss, Outage, Response, Window
 from tests.harness.crm import uuid
 
 ORGANIZATION = ORGANIZATIONS[0]
@@ -70,8 +70,14 @@ def caught_up(up_to: float, at: float) -> Plant:
     return lambda found: found.caught_up.append(CaughtUp(up_to, at))
 
 
-def loss(began: float, ended: float, back_to: float, dark: tuple[float, float] = (inf, -inf)) -> Plant:
-    return lambda found: found.losses.append(Loss(began, ended, back_to, dark))
+def loss(
+    began: float, ended: float, back_to: float, dark: tuple[float, float] = (inf, -inf), *organizations: str
+) -> Plant:
+    return lambda found: found.losses.append(Loss(began, ended, back_to, dark, frozenset(organizations) or None))
+
+
+def outage(began: float, ended: float, *organizations: str) -> Plant:
+    return lambda found: found.outages.append(Outage(frozenset(organizations), began, ended))
 
 
 def window(began: float, recovered: float, *allows: int) -> Plant:
@@ -101,10 +107,19 @@ RIGHT = [
             access((5, None), (6, "on"), of=OWNER),
             caught_up(7, 7.5),
             with_answers(
-                answer(200, 4.5, "v4"), answer(401, 5.5), answer(503, 6.5), answer(404, 7), answer(200, 7.2, "v1")
+                answer(200, 4.5, "v4"), answer(401, 5.5), answer(503, 6.5), answer(200, 7, "v4"), answer(200, 8, "v4")
             ),
         ),
         id="an organization created again is replayed",
+    ),
+    pytest.param(
+        together(outage(5, 6, ORGANIZATION), with_answers(answer(503, 5.5))), id="503 while its shard is filled"
+    ),
+    pytest.param(
+        together(
+            with_answers(answer(200, 2.5, "v2"), answer(200, 6, "v1")), loss(5, 5.5, 2, (inf, -inf), ORGANIZATION)
+        ),
+        id="its shard went back",
     ),
     pytest.param(
         together(loss(5, 8, -inf, (5, 8)), window(5, 9, 503), with_answers(answer(200, 5.4, "v1"), answer(503, 7))),
@@ -151,6 +166,32 @@ WRONG = [
         id="revoked while its organization was deleted",
     ),
     pytest.param(
+        together(
+            access((5, None), (6, "on"), of=OWNER),
+            caught_up(4, 4.5),
+            with_answers(answer(401, 5.5), answer(200, 6.5, "v4"), answer(401, 6.8)),
+        ),
+        "access",
+        id="401 after its organization was created again",
+    ),
+    pytest.param(
+        together(access((5, None), (6, "on"), of=OWNER), with_answers(answer(200, 4.5, "v4"), answer(404, 6.5))),
+        "lost",
+        id="404 while its organization is replayed",
+    ),
+    pytest.param(
+        together(outage(5, 6, ORGANIZATIONS[1]), with_answers(answer(503, 5.5))),
+        "unavailable",
+        id="503 while another shard is filled",
+    ),
+    pytest.param(
+        together(
+            with_answers(answer(200, 2.5, "v2"), answer(200, 6, "v1")), loss(5, 5.5, 2, (inf, -inf), ORGANIZATIONS[1])
+        ),
+        "went back",
+        id="another shard went back",
+    ),
+    pytest.param(
         together(access((5, None), (6, "on"), of=OWNER), caught_up(7, 7.5), with_answers(answer(503, 8))),
         "unavailable",
         id="503 after an organization was replayed",
@@ -189,5 +230,5 @@ def test_what_is_wrong_is_found(plant: Plant, kind: str) -> None:
 def anomalies(plant: Plant) -> list[str]:
     found = history()
     plant(found)
-    verdict = Checker(found, lambda *_: b"x").check()
+    verdict = Checker(found, lambda *_: {b"x"}).check()
     return [anomaly.kind for anomaly in verdict.anomalies]

@@ -1,0 +1,118 @@
+"""Faults of a Redis Cluster: each harms one shard, and the others must not notice it.
+
+Each begins on entry and ends on exit.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import inf
+from random import Random
+
+from devstack.redis_server import RedisServer
+from schemas import names
+from tests.chaos import saved
+from tests.chaos.history import CaughtUp, now
+from tests.chaos.world import World
+
+
+@contextmanager
+def shard_emptied(world: World, random: Random) -> Iterator[None]:
+    """While no projector can fill it again, `status` says that a shard is not complete."""
+    server, organizations = _any_shard(world, random)
+    yield
+    began_at = now()
+    world.unavailable(organizations)
+    with world.asleep(*world.projectors.values()), server.client() as client:
+        client.flushall()
+        dark_from = now()
+        status = world.status()
+        if not status.get("incomplete_shards"):
+            world.wrong.append(f"a shard was emptied, and status says {status}")
+        dark_until = now()
+    while not world.live():
+        dark_until = now()
+        assert dark_until < began_at + 60, "the shard is never complete again"
+        time.sleep(0.005)
+    world.lost(began_at, -inf, (dark_from, dark_until), organizations)
+    # A shard is complete when it holds all that the topics held.
+    world.history.caught_up.append(CaughtUp(began_at, now()))
+
+
+@contextmanager
+def shard_went_back(world: World, random: Random) -> Iterator[None]:
+    """A primary is restarted with an old copy of its data."""
+    server, organizations = _any_shard(world, random)
+    back_to = now()
+    saved.copy(server, world.directory / "copy")
+    yield
+    began_at = now()
+    world.unavailable(organizations)
+    server.kill()
+    saved.restore(server, world.directory / "copy")
+    world.lost(began_at, back_to, organizations=organizations)
+    world.cluster.wait_until_in_step(world.primaries.index(server))
+
+
+@contextmanager
+def shard_failover(world: World, random: Random) -> Iterator[None]:
+    """A replica that is behind is promoted: what its primary acknowledged meanwhile is lost."""
+    server, organizations = _any_shard(world, random)
+    number = world.primaries.index(server)
+    back_to = now()
+    with world.cluster.losing(number):
+        yield
+        began_at = now()
+        world.unavailable(organizations)
+        world.cluster.fail_over(number)
+    world.lost(began_at, back_to, organizations=organizations)
+    world.cluster.join(number)
+
+
+@contextmanager
+def shard_killed(world: World, random: Random) -> Iterator[None]:
+    """A primary is killed and restarted with all of its data."""
+    server, organizations = _any_shard(world, random)
+    world.unavailable(organizations)
+    server.kill()
+    yield
+    server.restart()
+    world.cluster.wait_until_in_step(world.primaries.index(server))
+
+
+@contextmanager
+def shard_paused(world: World, random: Random) -> Iterator[None]:
+    server, organizations = _any_shard(world, random)
+    world.unavailable(organizations)
+    server.pause()
+    yield
+    server.resume()
+
+
+@contextmanager
+def copy_moved(world: World, random: Random) -> Iterator[None]:
+    """The slot of a copy of the control record is moved to another shard, and back."""
+    tag = random.choice(world.leadview.state().copies)
+    with _moved(world, random, names.tag_slot(tag.encode())):
+        yield
+
+
+@contextmanager
+def organization_moved(world: World, random: Random) -> Iterator[None]:
+    """The slot of a shard's organization is moved to another shard, and back."""
+    organizations = sorted(world.organizations_of(random.choice(world.primaries)))
+    with _moved(world, random, names.tag_slot(names.tag(names.organization(random.choice(organizations))))):
+        yield
+
+
+@contextmanager
+def _moved(world: World, random: Random, slot: int) -> Iterator[None]:
+    owner = world.cluster.owner(slot)
+    world.cluster.move_slot(slot, random.choice([server for server in world.primaries if server is not owner]))
+    yield
+    world.cluster.move_slot(slot, owner)
+
+
+def _any_shard(world: World, random: Random) -> tuple[RedisServer, frozenset[str]]:
+    server = random.choice(world.primaries)
+    return server, world.organizations_of(server)

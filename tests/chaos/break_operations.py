@@ -1,0 +1,39 @@
+"""Faults of those who operate Leadview. Each begins on entry and ends on exit."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+
+from tests.chaos.world import PROJECTORS, World
+
+_NEXT = (sys.executable, "-m", "tests.harness.next_mapping")
+_FIELD = "leads.referrer_length"
+
+
+@contextmanager
+def rolled_back(world: World, _: Random) -> Iterator[None]:
+    """A program with the next mapping runs beside the present one, its generation is promoted, then all goes back."""
+    with world.operating:
+        world.drop_all()
+        deployed = world.new_projector("projector-next", _NEXT)
+        world.succeed("rebuild", "--promote", "--allow", _FIELD, program=_NEXT)
+        yield
+        world.succeed("rollback")
+        deployed.stop()
+        world.drop_all()
+        # Both programs have written the generation that is live again.
+        world.succeed("rebuild", "--promote", "--force")
+        world.drop_all()
+
+
+@contextmanager
+def dropped_asleep(world: World, random: Random) -> Iterator[None]:
+    """A generation is dropped while a projector stands still in the middle of its batch, which then continues."""
+    with world.operating:
+        world.drop_all()
+        world.succeed("rebuild", "--promote", "--force")
+        with world.asleep(world.projectors[random.choice(PROJECTORS)]):
+            world.succeed("drop")
+            world.wrong += world.unexplained_keys()
+            yield

@@ -1,0 +1,131 @@
+"""The positions of a line while the group rebalances, and their copy in Kafka."""
+
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions
+
+from devstack.apache_kafka import ApacheKafka
+from devstack.child import Child
+from devstack.ports import free_port
+from devstack.topics import admin
+from projector.kafka.source import Source
+from projector.ledger.checkpoint import NOTHING_STORED, Position, Step
+from projector.line.positions import Positions
+from projector.record import Partition
+from projector.redis.store import Store
+from schemas import resources
+from schemas.settings import ProjectorSettings
+from tests.harness import crm
+from tests.harness.crm import Message
+from tests.harness.leadview import Leadview
+from tests.harness.ledgers import Opened
+from tests.harness.metrics_port import ask, metric
+from tests.harness.services import Kafka, RedisService
+from tests.harness.topics import Topics
+from tests.harness.waiting import PATIENCE_SECONDS, eventually, wait_until
+
+pytestmark = pytest.mark.apache
+
+RECORDS = 3
+
+
+@pytest.fixture
+def broker(apache_jars: Path, tmp_path: Path) -> Iterator[ApacheKafka]:
+    """A Kafka of its own, because it is killed."""
+    with ApacheKafka.start(tmp_path / "kafka") as kafka:
+        yield kafka
+
+
+async def test_a_commit_that_failed_is_repeated(
+    broker: ApacheKafka, redis_server: RedisService, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No record comes after it, so nothing else would tell Kafka the position."""
+    topics = Topics(Kafka("apache", broker.bootstrap_servers, broker.create_topic), "commit.")
+    topics.create(1)
+    topics.publish(crm.lead(id=crm.uuid(number)) for number in range(RECORDS))
+    leads = Partition(topics.name(resources.LEAD), 0)
+    settings = ProjectorSettings(
+        kafka_bootstrap_servers=broker.bootstrap_servers, redis_url=redis_server.url, topic_prefix="commit."
+    )
+    store = Store(settings)
+    opened = await Opened.open(store)
+
+    async def on_revoked() -> None:
+        pass
+
+    source = Source(settings, [resources.LEAD], "commit.group", on_revoked)
+    positions = Positions("documents", source, opened.ledger)
+    await source.start()
+    try:
+        await eventually(lambda: leads in source.assigned(), "the partition is assigned")
+        await positions.seek()
+        await positions.cover({leads: Step(NOTHING_STORED, Position(RECORDS, 0, 0))})
+        broker.kill(0)
+        with caplog.at_level(logging.WARNING):
+            await positions.commit()
+        assert "offsets not committed to Kafka" in caplog.text
+        broker.restart(0)
+
+        async def committed() -> bool:
+            await positions.commit()
+            return _committed(broker, "commit.group") == {leads: RECORDS}
+
+        await eventually(committed, "the position is committed")
+    finally:
+        positions.end()
+        await source.stop()
+        await store.close()
+
+
+def test_a_partition_of_another_projector_is_not_behind(leadview: Leadview) -> None:
+    """The rebalance waits for a projector that stands still, so the first one still believes that it has all that it
+    had, and seeks there again."""
+    ports = [free_port() for _ in range(3)]
+    settings = {"kafka_session_timeout": 60}
+    first = leadview.start("run", metrics_port=ports[0], **settings)
+    slow = leadview.start("run", metrics_port=ports[1], **settings)
+    leadview.publish_all(_leads())
+    leadview.wait_until_served()
+    wait_until(lambda: sorted(_partition_counts(ports[:2])) == [1, 2], "two projectors share the partitions")
+    slow.pause()
+    before = _resumed(first)
+    leadview.start("run", metrics_port=ports[2], **settings)
+    wait_until(lambda: _resumed(first) > before, "the first one seeks again, during the rebalance")
+    slow.resume()
+    wait_until(lambda: _partition_counts(ports) == [1, 1, 1], "three projectors share the partitions")
+    leadview.publish_all(_leads())
+    leadview.wait_until_current()
+    for port in ports:
+        wait_until(partial(_is_not_behind, port), "it is not behind")
+        assert ask(port, "/healthz")[0] == 200
+
+
+def _leads() -> list[Message]:
+    return [crm.lead(id=crm.uuid(number)) for number in range(40)]
+
+
+def _partition_counts(ports: Sequence[int]) -> list[int]:
+    """Returns of how many partitions with leads each projector reports the lag."""
+    metrics = (ask(port, "/metrics")[1] or "" for port in ports)
+    return [len(re.findall(r"^leadview_projector_lag_records{[^}]*\.leads\"", text, re.MULTILINE)) for text in metrics]
+
+
+def _is_not_behind(port: int) -> bool:
+    return metric(port, "leadview_projector_lag_records") == 0
+
+
+def _resumed(projector: Child) -> int:
+    """Returns how often the line of the documents has sought its partitions."""
+    lines = projector.log.read_text().splitlines()
+    return sum("resumed at these offsets" in line and ".leads" in line for line in lines)
+
+
+def _committed(broker: ApacheKafka, group: str) -> dict[Partition, int]:
+    asked = ConsumerGroupTopicPartitions(group)
+    found = admin(broker.bootstrap_servers).list_consumer_group_offsets([asked])[group].result(PATIENCE_SECONDS)
+    return {Partition(at.topic, at.partition): at.offset for at in found.topic_partitions}

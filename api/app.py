@@ -19,6 +19,7 @@ from api import orphan, pages
 from api.documents import Documents
 from api.endpoint import Endpoint
 from api.errors import Unavailable
+from api.guesses import Guesses
 from api.local_limiter import LocalLimiter
 from api.metrics import latency, snapshot
 from api.metrics.counters import Counters
@@ -31,7 +32,7 @@ from api.redis.store import Store
 from api.request import State
 from schemas.openapi.document import ROOT
 from schemas.resources import RESOURCES
-from schemas.settings import ApiSettings
+from schemas.settings import ApiSettings, limit, networks
 
 
 def create_app(settings: ApiSettings, snapshots: Path | None = None) -> Starlette:
@@ -41,9 +42,10 @@ def create_app(settings: ApiSettings, snapshots: Path | None = None) -> Starlett
     """
     counters = Counters()
     limiter = LocalLimiter()
+    guesses = Guesses(limit(settings.api_unknown_key_limit), networks(settings.api_trusted_proxies))
     resources = {
         f"{ROOT}/{resource.topic}".encode(): Endpoint(
-            resource.noun, Documents(resource, counters, limiter).read, counters
+            resource.noun, Documents(resource, counters, limiter, guesses).read, counters
         )
         for resource in RESOURCES
     }

@@ -14,6 +14,7 @@ from api.errors import (
     Unavailable,
 )
 from api.etags import etag, tags_to_match
+from api.guesses import Guesses
 from api.local_limiter import LocalLimiter
 from api.metrics.counters import Counters
 from api.redis.store import Reply
@@ -37,13 +38,14 @@ _uuid = re.compile(UUID_PATTERN).fullmatch
 
 
 class Documents:
-    """The documents of one resource. `counters` and `limiter` belong to the worker; all resources share them."""
+    """The documents of one resource. The other arguments belong to the worker; all resources share them."""
 
-    def __init__(self, resource: Resource, counters: Counters, limiter: LocalLimiter) -> None:
+    def __init__(self, resource: Resource, counters: Counters, limiter: LocalLimiter, guesses: Guesses) -> None:
         self._resource = resource
         self._body = resource.body
         self._counters = counters
         self._limiter = limiter
+        self._guesses = guesses
 
     async def read(self, request: Request) -> Response:
         """Answer GET, HEAD and OPTIONS. Raises ApiError for every response that is an error."""
@@ -51,6 +53,8 @@ class Documents:
             return self._other_method(request.method)
         headers = request.headers
         caller = credentials(headers.get(b"authorization"))
+        if not caller.was_valid:
+            self._guesses.check(caller, request)
         segment = request.last_segment
         tags = tags_to_match(headers[b"if-none-match"]) if b"if-none-match" in headers else ()
         try:
@@ -60,6 +64,10 @@ class Documents:
         except Unavailable:
             self._counters.redis_errors += 1
             raise
+        if reply.status == 401:
+            self._guesses.refused(caller, request)
+            raise InvalidApiKey("the key is unknown, revoked or expired")
+        caller.was_valid = True
         return self._response(reply if reply.charged else self._charge_locally(caller, reply))
 
     def _other_method(self, method: str) -> Response:
@@ -76,8 +84,6 @@ class Documents:
         return charged
 
     def _response(self, reply: Reply) -> Response:
-        if reply.status == 401:
-            raise InvalidApiKey("the key is unknown, revoked or expired")
         if reply.status == 403:
             raise AccessDisabled
         if reply.status == 429:

@@ -14,6 +14,7 @@ ApiError
 │   ├── HeadTooLarge       431  the edge
 │   └── HeadTooSlow        408  the edge
 ├── RateLimitExceeded      429: the same request succeeds some time later
+│   └── TooManyGuesses     too many unknown keys were tried from the client's address
 ├── Unavailable            503: Redis is not reachable, too slow or overloaded; retry later
 │   ├── ErrorReply         Redis replied with an error
 │   │   └── ScriptMissing  NOSCRIPT: load the script, then call it again
@@ -134,6 +135,13 @@ class RateLimitExceeded(ApiError):
         super().__init__(headers=headers)
         self.retry_after = retry_after
         self.violated = violated
+
+
+class TooManyGuesses(RateLimitExceeded):
+    message = "Too many unknown API keys were sent from your address. Try again after `retry_after` seconds."
+
+    def __init__(self, retry_after: int) -> None:
+        super().__init__(retry_after, ["address"])
 
 
 class Unavailable(ApiError):

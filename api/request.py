@@ -14,7 +14,7 @@ from api.redis.servers import Servers
 from api.redis.serving import Serving
 from api.redis.store import Store
 
-_USED_HEADERS = frozenset((b"authorization", b"if-none-match", b"origin", b"x-request-id"))
+_USED_HEADERS = frozenset((b"authorization", b"if-none-match", b"origin", b"x-forwarded-for", b"x-request-id"))
 _VALID_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -28,7 +28,7 @@ class State(TypedDict):
 
 
 class Request(Struct):
-    """`headers` holds only the four headers that are used; the values of a repeated one are joined by REPEATED."""
+    """`headers` holds only the headers that are used; the values of a repeated one are joined by REPEATED."""
 
     id: bytes
     """X-Request-Id: the caller's own id if it is valid, otherwise a new one."""
@@ -36,6 +36,8 @@ class Request(Struct):
     raw_path: bytes
     headers: dict[bytes, bytes]
     state: State
+    client: str | None = None
+    """The address from which the connection was opened."""
 
     @property
     def last_segment(self) -> str:
@@ -52,8 +54,14 @@ def read(scope: Scope) -> Request:
     for name, value in scope["headers"]:
         if name in _USED_HEADERS:
             headers[name] = headers[name] + REPEATED + value if name in headers else value
+    client = scope["client"]
     return Request(
-        request_id(headers.get(b"x-request-id")), scope["method"], scope["raw_path"], headers, scope["state"]
+        request_id(headers.get(b"x-request-id")),
+        scope["method"],
+        scope["raw_path"],
+        headers,
+        scope["state"],
+        client[0] if client else None,
     )
 
 

@@ -61,6 +61,8 @@ _VALUE = re.compile(r"""(['"]).*\1""", re.DOTALL)
 
 def read(record: Record) -> Change:
     """Returns the change that a record describes. Raises BadRecord."""
+    if record.problem:
+        raise BadRecord(record.problem)
     key = entity_key(record)
     if record.value is None:
         return Change(record.kind, key, None, record.timestamp)
@@ -79,7 +81,7 @@ def version_of(record: Record) -> int | None:
 
     It takes much less time than `read`, and checks nothing else: the record may nevertheless be bad.
     """
-    if record.value is None:
+    if record.value is None or record.problem:
         return None
     try:
         if record.headers and "ce_specversion" in dict(record.headers):
@@ -98,7 +100,7 @@ def _read_event(record: Record, value: bytes) -> tuple[events.Entity, int | None
     return event.data, None if event.time is None else milliseconds(event.time)
 
 
-def _read_binary(kind: Kind, headers: dict[str, bytes], value: bytes) -> tuple[events.Entity, int | None]:
+def _read_binary(kind: Kind, headers: dict[str, bytes | None], value: bytes) -> tuple[events.Entity, int | None]:
     attributes = {name: (headers.get(name) or b"").decode() for name in ("ce_specversion", "ce_id", "ce_source")}
     if attributes["ce_specversion"] != "1.0":
         raise BadRecord("header ce_specversion is not 1.0")
@@ -107,8 +109,8 @@ def _read_binary(kind: Kind, headers: dict[str, bytes], value: bytes) -> tuple[e
     decoder = _DATA[kind].get((headers.get("ce_type") or b"").decode())
     if decoder is None:
         raise BadRecord(f"header ce_type is missing, or it is not a type of the topic {kind.topic}")
-    if "content-type" in headers:
-        _check_json(headers["content-type"].decode())
+    if (content_type := headers.get("content-type")) is not None:
+        _check_json(content_type.decode())
     time = headers.get("ce_time")
     return decoder.decode(value), None if time is None else _read_time(time.decode())
 

@@ -7,6 +7,10 @@ import msgspec
 from projector.record import Record
 from schemas import names
 from schemas.fields import UUID_AS_0, are_uuids
+from schemas.limits import MAX_KEY_BYTES
+
+_MAX_REASON = 1000
+"""In characters."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
@@ -28,9 +32,10 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, record: Record, reason: str) -> "DeadLetter":
-        key = (record.key or b"").decode(errors="backslashreplace")
+        """Its size is limited, whatever the record was: a key that is too long is cut, and so is the reason."""
+        key = (record.key or b"")[:MAX_KEY_BYTES].decode(errors="backslashreplace")
         now = int(time.time() * 1000)
-        return cls(record.topic, record.partition, record.offset, key, reason, now)
+        return cls(record.topic, record.partition, record.offset, key, reason[:_MAX_REASON], now)
 
     def accept(self, note: str, accepted_at: int) -> "DeadLetter":
         """Returns this dead letter as an accepted one."""

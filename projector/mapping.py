@@ -33,15 +33,13 @@ from schemas.layouts import (
     milliseconds,
     write_head,
 )
+from schemas.limits import MAX_DOCUMENT_BYTES, MAX_ENTRIES, MAX_INTEGER, MAX_LEVELS, MAX_SUMMARY_BYTES, MIN_INTEGER
 from schemas.resources import API_KEY, CONTACT, LEAD, ORGANIZATION, RESOURCES, Kind, Resource
 
 VERSION = 1
 
-MAX_LEVELS = 100
-"""Maximum nesting of objects and arrays in `attribution`. Without a limit, the size of the stack would decide whether a
-record can be read, here and in the programs that read the document."""
-
-_CONTAINERS = frozenset((dict, list))
+# What needs no further check as a value of `attribution`: the size of the record limits it.
+_HARMLESS = frozenset((str, bool, float, type(None)))
 _encode = msgspec.json.Encoder().encode
 # A placeholder for the contact while a lead is encoded. JSON never contains this byte, because it is always escaped.
 _CONTACT = cast(Any, msgspec.Raw(b"\0"))
@@ -110,23 +108,27 @@ def lead_document(lead: events.Lead) -> documents.Lead:
 
 
 def _source(attribution: dict[str, Any] | None) -> dict[str, Any] | msgspec.UnsetType:
-    """Returns UNSET if it is empty. Raises BadRecord if it is nested too deeply. A flat object needs only one check."""
+    """Returns UNSET if it is empty. Raises BadRecord if it exceeds a limit. Most objects need only the first check."""
     if not attribution:
         return msgspec.UNSET
-    if not _CONTAINERS.isdisjoint(map(type, attribution.values())) and _is_deeper(attribution, MAX_LEVELS):
-        raise BadRecord(f"attribution is nested deeper than {MAX_LEVELS} levels")
+    if not _HARMLESS.issuperset(map(type, attribution.values())):
+        _check_limits(attribution)
     return attribution
 
 
-def _is_deeper(value: Any, levels: int) -> bool:
-    """Returns whether `value` has more levels. It works without recursion, so the size of the stack does not matter."""
-    level = [value]
-    for _ in range(levels):
-        inner = chain.from_iterable(each.values() if type(each) is dict else each for each in level)
-        level = [each for each in inner if type(each) in _CONTAINERS]
+def _check_limits(attribution: dict[str, Any]) -> None:
+    """Raises BadRecord. It works without recursion, so the size of the stack does not matter."""
+    level: list[dict[str, Any] | list[Any]] = [attribution]
+    for _ in range(MAX_LEVELS):
+        if any(type(each) is list and len(each) > MAX_ENTRIES for each in level):
+            raise BadRecord(f"a list in `$.data.attribution` has more than {MAX_ENTRIES:,} entries")
+        inner = list(chain.from_iterable(each.values() if isinstance(each, dict) else each for each in level))
+        if any(type(each) is int and not MIN_INTEGER <= each <= MAX_INTEGER for each in inner):
+            raise BadRecord("an integer in `$.data.attribution` has more than 64 bits")
+        level = [each for each in inner if type(each) is dict or type(each) is list]
         if not level:
-            return False
-    return True
+            return
+    raise BadRecord(f"`$.data.attribution` is nested deeper than {MAX_LEVELS} levels")
 
 
 def contact_document(contact: events.Contact) -> documents.Contact:
@@ -180,8 +182,10 @@ def _put(resource: Resource, key: EntityKey, head: bytes, entity: events.Entity)
     found = document(resource, entity)
     body = _encode(found)
     if resource is LEAD:
+        _check_size(body, MAX_DOCUMENT_BYTES - MAX_SUMMARY_BYTES, "the document without the contact")
         before, _, after = body.partition(b"\0")
         return PutLead(key.organization_id, key.id, found.contact_id, head, content_hash(body), before, after)
+    _check_size(body, MAX_DOCUMENT_BYTES, "the document")
     rest = _contact_summary_hash(body) if resource is CONTACT else NO_CONTACT
     return PutDocument(resource, key.organization_id, key.id, head + content_hash(body) + rest + body)
 
@@ -191,7 +195,14 @@ def _contact_summary_hash(body: bytes) -> bytes:
     # No text of a user can contain this field name, because quotes inside a text are escaped.
     fields_end = body.index(_AFTER_SUMMARY)
     summary = b"%b%b}" % (body[BODY_ID], body[BODY_ORGANIZATION_ID.stop : fields_end])
+    _check_size(summary, MAX_SUMMARY_BYTES, f"the summary of the contact ({', '.join(_SUMMARY)})")
     return content_hash(summary) + fields_end.to_bytes(3, "little")
+
+
+def _check_size(json: bytes, limit: int, what: str) -> None:
+    """Raises BadRecord."""
+    if len(json) > limit:
+        raise BadRecord(f"{what} has {len(json):,} bytes of JSON, more than {limit:,}")
 
 
 def _put_api_key(key: EntityKey, head: bytes, api_key: events.ApiKey) -> PutApiKey:

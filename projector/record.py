@@ -17,7 +17,11 @@ class Partition(NamedTuple):
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """A record. `timestamp` is Kafka's, in milliseconds since 1970; `value` is None for a tombstone."""
+    """A record. `timestamp` is Kafka's, in milliseconds since 1970; `value` is None for a tombstone.
+
+    `problem` says why it could not be read from its batch, or what of it exceeds a limit and was cut off. Such a record
+    is bad, whatever else it contains.
+    """
 
     topic: str
     partition: int
@@ -25,8 +29,9 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     timestamp: int
     key: bytes | None
     value: bytes | None
-    headers: tuple[tuple[str, bytes], ...]
+    headers: tuple[tuple[str, bytes | None], ...]
     kind: Kind
+    problem: str = ""
 
 
 class EntityKey(msgspec.Struct, frozen=True, gc=False):

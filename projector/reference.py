@@ -26,6 +26,8 @@ from schemas.resources import CONTACT, ORGANIZATION, Kind, Resource
 Entity = tuple[Kind, str, str]
 """Kind, organization, id."""
 Document = msgspec.Struct | None
+_SMALL = 16_384
+"""A record of fewer bytes cannot exceed a limit of documents."""
 
 
 class KeyState(msgspec.Struct, frozen=True, gc=False):
@@ -71,6 +73,8 @@ class Reference:
         try:
             change = read(record)
             document = _document(change)
+            if record.value and len(record.value) > _SMALL:
+                mapping.intent(change, record)  # checks the limits of documents
         except (BadRecord, OverflowError):  # OverflowError: a time outside of the years 1 to 9999 in UTC
             return
         entity = (change.kind, change.key.organization_id, change.key.id)

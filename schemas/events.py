@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from schemas.fields import CustomFieldValue, DecimalText, Sha256Hex, Timestamp, Uuid, Version
+from schemas.fields import CustomFieldValue, DecimalText, Integer, List, Sha256Hex, Timestamp, Uuid, Version
 
 Stage = Literal["NEW", "IN_PROGRESS", "QUOTE_SENT", "ACCEPTED", "REJECTED", "STALE"]
 
@@ -29,8 +29,8 @@ class RequestedEvent(Struct, frozen=True, kw_only=True):
 
     id: Uuid
     starts_at: Timestamp | None = None
-    length_hours: float | int | None = None
-    guests: int | None = None
+    length_hours: float | Integer | None = None
+    guests: Integer | None = None
     timezone: str | None = None
     type_key: str | None = None
     location: str | None = None
@@ -46,9 +46,9 @@ class Quote(Struct, frozen=True, kw_only=True):
 class Counts(Struct, frozen=True, kw_only=True):
     """The numbers of notes, tasks and quotes of a lead. An absent number means 0."""
 
-    notes: int | None = None
-    tasks: int | None = None
-    quotes: int | None = None
+    notes: Integer | None = None
+    tasks: Integer | None = None
+    quotes: Integer | None = None
 
 
 class Lead(Entity, frozen=True, kw_only=True):
@@ -64,8 +64,8 @@ class Lead(Entity, frozen=True, kw_only=True):
     attribution: dict[str, Any] | None = None
     assigned_to: Uuid | None = None
     booking_id: str | None = None
-    tags: list[str] | None = None
-    events: list[RequestedEvent] | None = None
+    tags: List[str] | None = None
+    events: List[RequestedEvent] | None = None
     quote: Quote | None = None
     counts: Counts | None = None
     archived_at: Timestamp | None = None

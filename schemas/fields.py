@@ -1,9 +1,13 @@
 """The scalar types that events and documents share, with the limits that their JSON Schemas show."""
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from msgspec import Meta
+
+from schemas.limits import MAX_ENTRIES, MAX_INTEGER, MIN_INTEGER
+
+T = TypeVar("T")
 
 UUID_PATTERN = "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
 
@@ -17,7 +21,9 @@ Sha256Hex = Annotated[str, Meta(pattern="^[0-9a-fA-F]{64}$", min_length=64, max_
 DecimalText = Annotated[str, Meta(pattern=r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,2})?$(?!\n)", max_length=64)]
 UUID_AS_0 = b"00000000-0000-0000-0000-000000000000"
 """A canonical UUID with every digit replaced by 0. Comparing with it is three times as fast as a regular expression."""
-CustomFieldValue = str | int | float | bool | list[str] | None
+Integer = Annotated[int, Meta(ge=MIN_INTEGER, le=MAX_INTEGER)]
+List = Annotated[list[T], Meta(max_length=MAX_ENTRIES)]
+CustomFieldValue = str | Integer | float | bool | List[str] | None
 
 
 def digits_as_0(digits: str) -> bytes:

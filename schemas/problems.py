@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-Policy = Literal["key", "organization"]
+Policy = Literal["key", "organization", "address"]
 
 
 class Error(Struct, frozen=True, kw_only=True):
@@ -33,7 +33,12 @@ class RateLimitError(RetryableError, frozen=True, kw_only=True):
     """The body of a 429."""
 
     violated_policies: Annotated[
-        list[Policy], Meta(description="The limits of `RateLimit-Policy` that the request exceeded", min_length=1)
+        list[Policy],
+        Meta(
+            description="The limits of `RateLimit-Policy` that the request exceeded; `address` alone if too many "
+            "unknown keys were sent from the client's address",
+            min_length=1,
+        ),
     ]
 
 

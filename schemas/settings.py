@@ -8,11 +8,13 @@ knows the variables of all processes, so that one environment file can serve the
 import difflib
 import re
 from collections.abc import Mapping
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Annotated, Literal, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct
 
+from schemas.limits import MAX_RECORD_BYTES
 from schemas.redis_url import redis_url
 
 PREFIX = "LEADVIEW_"
@@ -86,6 +88,17 @@ class ApiSettings(RedisSettings, frozen=True, kw_only=True):
             description="Requests per worker that may wait for Redis at the same time; more are answered with 503",
         ),
     ] = 2000
+    api_unknown_key_limit: Annotated[
+        str,
+        Meta(description="Unknown API keys that one client address may try per worker and window, as in `300/10s`"),
+    ] = "300/10s"
+    api_trusted_proxies: Annotated[
+        str,
+        Meta(
+            description="Addresses or networks of the proxies in front of the API, separated by commas, as in "
+            "`10.0.0.0/8`; they are trusted to name the client's address in `X-Forwarded-For`"
+        ),
+    ] = ""
     key_rate_limit: Annotated[
         str, Meta(description="Requests per key per window; the window is in `s`, `m` or `h`, as in `100/10s`")
     ] = "100/10s"
@@ -139,6 +152,14 @@ class ProjectorSettings(RedisSettings, frozen=True, kw_only=True):
     batch_records: Annotated[
         int, Meta(ge=1, le=100_000, description="Maximum number of records read from Kafka per checkpoint")
     ] = 5000
+    max_record_bytes: Annotated[
+        int,
+        Meta(
+            ge=1024,
+            le=16_777_216,
+            description="Maximum size of the value of a record in bytes, uncompressed; a larger record is bad",
+        ),
+    ] = MAX_RECORD_BYTES
     dead_letter_share: Annotated[
         float,
         Meta(gt=0, le=1, description="Share of bad records among the last 1000 records above which the line halts"),
@@ -151,6 +172,7 @@ class ProjectorSettings(RedisSettings, frozen=True, kw_only=True):
 PROCESSES: tuple[type[RedisSettings], ...] = (ApiSettings, ProjectorSettings)
 _SECRETS = {"redis_password", "redis_sentinel_password", "kafka_sasl_password"}
 
+Network = IPv4Network | IPv6Network
 S = TypeVar("S", bound=RedisSettings)
 
 
@@ -187,6 +209,11 @@ def limit(text: str) -> Limit:
     return Limit(int(match[1]), int(match[2]) * _UNITS[match[3]])
 
 
+def networks(text: str) -> tuple[Network, ...]:
+    """Parses addresses and networks, separated by commas. Raises ValueError."""
+    return tuple(ip_network(part.strip()) for part in text.split(",") if part.strip())
+
+
 def effective(settings: RedisSettings) -> dict[str, object]:
     """Returns the effective value of every setting, with secrets hidden, for the log at startup."""
     return {variable(field): _shown(field, getattr(settings, field)) for field in settings.__struct_fields__}
@@ -204,8 +231,10 @@ def _unknown(name: str, known: set[str]) -> str:
 
 def _check(field: str, text: str) -> None:
     """Checks what the type of a field cannot express. Raises ValueError."""
-    if field.endswith("_rate_limit"):
+    if field.endswith("_limit"):
         limit(text)
+    if field == "api_trusted_proxies":
+        networks(text)
     if field == "redis_url":
         redis_url(text)
 

@@ -19,6 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from api.edge.cycle import Cycle
 from api.edge.head import HeadSize
 from api.edge.refusal import encode_refusal
+from api.edge.rules import is_chunked_last, is_host, is_other_protocol
 from api.edge.scope import http_scope
 from api.edge.timer import Timer
 from api.errors import BadRequest, BodyNotAllowed, HeadTooLarge, HeadTooSlow, Refused
@@ -49,6 +50,8 @@ class Edge(HttpToolsProtocol):
         self._head_timer = Timer(self.loop, self.head_seconds, self._on_head_timeout)
         self._stall_timer = Timer(self.loop, self.stalled_seconds, self._abort)
         self._has_body = False
+        self._hosts = 0  # headers `Host` of the head that is being received; above 1, they are not valid
+        self._coding = b""  # its last Transfer-Encoding
         self._message_event = asyncio.Event()  # one for all requests, because no body is read
         self._unparsed = b""  # was received, and is parsed when no pipelined request is waiting
         self._reading_done = False  # nothing more is parsed: the last response is being sent
@@ -61,6 +64,8 @@ class Edge(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_timer.stop()
         self._stall_timer.stop()
+        # uvicorn stops this timer only if the connection was closed without an error, and the timer holds all of it.
+        self._unset_keepalive_if_required()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -97,6 +102,9 @@ class Edge(HttpToolsProtocol):
         if self._reading_done:
             return
         head = self._head
+        if head.began_in_part and is_other_protocol(part):
+            self._refuse(BadRequest())
+            return
         if head.unfinished and head.began_in_part:
             self._head_timer.stop()  # the time for the head starts now
         head.add(part)
@@ -110,27 +118,44 @@ class Edge(HttpToolsProtocol):
         self.headers = []
         self._head.unfinished = self._head.began_in_part = True
         self._has_body = False
+        self._hosts = 0
+        self._coding = b""
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Replaces uvicorn's method, which would cost time for every header. `Expect` is ignored: no body is wanted."""
         name = name.lower()
-        if name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0 ")):
+        if name == b"transfer-encoding":
             self._has_body = True
+            self._coding = value
+        elif name == b"content-length":
+            self._has_body = self._has_body or bool(value.strip(b"0 "))
+        elif name == b"host":
+            self._hosts += 1
+            if not is_host(value):
+                self._hosts += 2
         self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         self._head.unfinished = False
         self._head_timer.stop()
+        version = self.parser.get_http_version()
+        if not self._is_valid(version):
+            raise BadRequest
         if self._has_body and self.parser.get_method() in (b"GET", b"HEAD"):
             self._refusal = BodyNotAllowed()
             raise self._refusal  # stops the parser: what follows must not be read as another request
-        version = self.parser.get_http_version()
-        if version not in ("1.1", "1.0"):
-            raise BadRequest
         self._begin(version)
         if self._has_body:
             self._reading_done = True
             raise _BodyFollows
+
+    def _is_valid(self, version: str) -> bool:
+        """Checks what the parser does not: RFC 9112, sections 2.3 (version), 3.2 (Host) and 6.1 (the last coding)."""
+        if version == "1.1":
+            hosts_are_valid = self._hosts == 1
+        else:
+            hosts_are_valid = version == "1.0" and self._hosts <= 1 and not self._coding
+        return hosts_are_valid and b"#" not in self.url and (not self._coding or is_chunked_last(self._coding))
 
     def _begin(self, version: str) -> None:
         """Start the request, or queue it behind the one that is being answered."""

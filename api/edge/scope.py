@@ -1,10 +1,10 @@
 """The ASGI scope of a request whose head is complete."""
 
-from urllib.parse import unquote
-
 import httptools
 from uvicorn._types import ASGIVersions, HTTPScope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from api.edge.rules import normalized
 
 _ASGI: ASGIVersions = {"version": "3.0", "spec_version": "2.3"}
 
@@ -15,7 +15,7 @@ def http_scope(connection: HttpToolsProtocol, version: str) -> HTTPScope:
     Raises httptools.HttpParserError if the URL is not valid.
     """
     url = httptools.parse_url(connection.url)
-    path = url.path or b"/"
+    path = normalized(url.path or b"/")
     return {
         "type": "http",
         "asgi": _ASGI,
@@ -25,7 +25,7 @@ def http_scope(connection: HttpToolsProtocol, version: str) -> HTTPScope:
         "scheme": "http",
         "method": connection.parser.get_method().decode(),
         "root_path": "",
-        "path": unquote(path) if b"%" in path else path.decode(),
+        "path": path.decode("latin-1"),
         "raw_path": path,
         "query_string": url.query or b"",
         "headers": connection.headers,

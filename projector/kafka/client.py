@@ -1,7 +1,7 @@
 """What all Kafka clients of the projector share: connection options, errors and the form of records."""
 
 import ssl
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,9 +10,12 @@ from aiokafka.errors import KafkaError
 from aiokafka.helpers import create_ssl_context
 
 from projector.errors import Unavailable
-from projector.record import Record
+from projector.kafka import unpacking
+from projector.kafka.unpacking import Unpacker
 from schemas.resources import Kind
 from schemas.settings import ProjectorSettings
+
+unpacking.install()
 
 # The longest time in milliseconds until a consumer notices new topics and partitions.
 _METADATA_AGE_MS = 2000
@@ -21,23 +24,6 @@ _METADATA_AGE_MS = 2000
 def topic(settings: ProjectorSettings, kind: Kind) -> str:
     """Returns the name of the topic of a kind."""
     return f"{settings.topic_prefix}{kind.topic}"
-
-
-def records(messages: Iterable[Any], kind: Kind) -> list[Record]:
-    """Converts aiokafka's records of one topic."""
-    return [
-        Record(
-            message.topic,
-            message.partition,
-            message.offset,
-            message.timestamp,
-            message.key,
-            message.value,
-            message.headers,
-            kind,
-        )
-        for message in messages
-    ]
 
 
 @asynccontextmanager
@@ -49,10 +35,14 @@ async def errors() -> AsyncIterator[None]:
         raise Unavailable(f"Kafka: {str(error) or type(error).__name__}") from error
 
 
-def consumer(settings: ProjectorSettings, group_id: str | None) -> AIOKafkaConsumer:
-    """Returns a consumer that reads committed records; it is a member of a group if `group_id` is given."""
+def consumer(settings: ProjectorSettings, group_id: str | None, unpacker: Unpacker | None = None) -> AIOKafkaConsumer:
+    """Returns a consumer of committed records; it is a member of a group if `group_id` is given.
+
+    With an Unpacker, the records that it returns are `Record`.
+    """
     return AIOKafkaConsumer(
         group_id=group_id,
+        value_deserializer=unpacker,
         # The defaults of these two, automatic commits and "latest", would both lose records.
         enable_auto_commit=False,
         auto_offset_reset="earliest",

@@ -9,7 +9,8 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from projector.errors import Unavailable
-from projector.kafka.client import connection, consumer, errors, records, topic
+from projector.kafka.client import connection, consumer, errors, topic
+from projector.kafka.unpacking import Unpacker
 from projector.record import Partition, Record
 from schemas.resources import Kind
 from schemas.settings import ProjectorSettings
@@ -32,7 +33,8 @@ class Reader:
     def __init__(self, settings: ProjectorSettings, kinds: Sequence[Kind]) -> None:
         self._kinds = {topic(settings, kind): kind for kind in kinds}
         self._connection = connection(settings)
-        self._consumer = consumer(settings, None)
+        self._unpacker = Unpacker(self._kinds, settings.max_record_bytes)
+        self._consumer = consumer(settings, None, self._unpacker)
 
     async def start(self) -> None:
         """Connect. Raises Unavailable."""
@@ -101,13 +103,13 @@ class Reader:
         while open_ranges:
             async with errors():
                 polled = await self._consumer.getmany(
-                    *(TopicPartition(*p) for p in open_ranges), timeout_ms=200, max_records=most
+                    *(TopicPartition(*p) for p in open_ranges),
+                    timeout_ms=200,
+                    max_records=self._unpacker.begin(most),
                 )
-            for at, messages in polled.items():
-                partition = Partition(*at)
-                last = open_ranges[partition]
-                found = records([message for message in messages if message.offset < last], self._kinds[at.topic])
-                if found:
+            for at, records in polled.items():
+                last = open_ranges[Partition(*at)]
+                if found := [record for record in records if record.offset < last]:
                     yield found
             await self._close_finished(open_ranges)
 

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from aiokafka import ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
 
-from projector.kafka.client import consumer, errors, records, topic
+from projector.kafka.client import consumer, errors, topic
+from projector.kafka.unpacking import Unpacker
 from projector.record import Partition, Record
 from schemas.resources import Kind
 from schemas.settings import ProjectorSettings
@@ -28,8 +29,9 @@ class Source:
         group_id: str,
         on_revoked: Callable[[], Awaitable[None]],
     ) -> None:
-        self._kinds = {topic(settings, kind): kind for kind in kinds}
-        self._consumer = consumer(settings, group_id)
+        self._topics = [topic(settings, kind) for kind in kinds]
+        self._unpacker = Unpacker({topic(settings, kind): kind for kind in kinds}, settings.max_record_bytes)
+        self._consumer = consumer(settings, group_id, self._unpacker)
         self._listener = _Listener(self, on_revoked)
         self._positioned: set[Partition] = set()
 
@@ -44,7 +46,7 @@ class Source:
 
     def join(self) -> None:
         """Ask the group for partitions."""
-        self._consumer.subscribe(list(self._kinds), listener=self._listener)
+        self._consumer.subscribe(self._topics, listener=self._listener)
 
     def leave(self) -> None:
         """Leave all partitions to the other members, until `join`."""
@@ -82,15 +84,18 @@ class Source:
         return used
 
     async def poll(self, most: int, wait: float) -> dict[Partition, list[Record]]:
-        """Returns up to `most` records, in order for each partition. Waits up to `wait` seconds. Raises Unavailable."""
+        """Returns up to `most` records, in order for each partition; fewer if they are large.
+
+        Waits up to `wait` seconds. Raises Unavailable.
+        """
         positioned = frozenset(self._positioned)
         async with errors():
-            polled = await self._consumer.getmany(timeout_ms=int(wait * 1000), max_records=most)
+            polled = await self._consumer.getmany(timeout_ms=int(wait * 1000), max_records=self._unpacker.begin(most))
         # Records that were fetched before `seek`, or while `reset` was called, are not from the wanted offset.
         return {
-            Partition(*partition): records(messages, self._kinds[partition.topic])
-            for partition, messages in polled.items()
-            if messages and Partition(*partition) in positioned & self._positioned
+            Partition(*partition): records
+            for partition, records in polled.items()
+            if records and Partition(*partition) in positioned & self._positioned
         }
 
     def pause(self) -> None:

@@ -69,6 +69,8 @@ def _note(queries: list[_Query], heads: bytes) -> None:
 
 def event_time(record: Record, head: bytes) -> int | None:
     """Returns the time of the record's event if a document with this head shows it; otherwise None."""
+    if record.problem:
+        return None
     if not head[0]:
         return None  # zeros, which would also be the coordinates of the very first record
     if head[COORDINATES] != coordinates(record.offset, record.partition):

@@ -4,13 +4,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import repeat
 
-from projector import mapping
 from projector.accepted.acceptance import Acceptance
 from projector.accepted.offset_range import OffsetRange, by_partition, spans
-from projector.change import read
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord, Coordinates, LineStopped
 from projector.intent import Intent
+from projector.interpret import interpret
 from projector.ledger.checkpoint import Position, Step
 from projector.line.guard import BadRecordGuard
 from projector.record import Partition, Record
@@ -91,8 +90,7 @@ class Batch:
             intent, time = None, applied_time
             if time is None:
                 try:
-                    change = read(record)
-                    intent, time = mapping.intent(change, record), change.time
+                    intent, time = interpret(record)
                 except BadRecord as error:
                     self._guard.passed(good)
                     good = 0
@@ -142,7 +140,7 @@ def _coordinates(record: Record) -> Coordinates:
 
 def _is_bad(record: Record) -> bool:
     try:
-        mapping.intent(read(record), record)
+        interpret(record)
     except BadRecord:
         return True
     return False

@@ -5,10 +5,9 @@ Stale records change nothing, as everywhere. Bad records are usually skipped: th
 
 from collections.abc import Callable, Mapping, Sequence
 
-from projector import mapping
-from projector.change import read
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord
+from projector.interpret import interpret
 from projector.kafka.reader import Reader, open_reader
 from projector.ledger.writers import Writing
 from projector.record import Partition, Record
@@ -110,7 +109,7 @@ async def write(
     intents, bad = [], []
     for record in records:
         try:
-            intents.append(mapping.intent(read(record), record))
+            intents.append(interpret(record)[0])
         except BadRecord as error:
             bad.append(DeadLetter.of(record, error.reason))
     if parks:

@@ -8,13 +8,12 @@ from enum import StrEnum
 
 import msgspec
 
-from projector import mapping
 from projector.accepted.acceptance import Accepted
 from projector.accepted.book import AcceptedBook
 from projector.accepted.offset_range import OffsetRange, by_partition
-from projector.change import read
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord, Refused
+from projector.interpret import interpret
 from projector.kafka.reader import Reader, open_reader
 from projector.ledger.writers import Writing
 from projector.record import Partition, Record
@@ -184,7 +183,7 @@ async def _apply(writing: Writing, record: Record | None) -> tuple[Redriven, str
     if record is None:
         return Redriven.GONE, ""
     try:
-        intent = mapping.intent(read(record), record)
+        intent, _ = interpret(record)
     except BadRecord as error:
         return Redriven.STILL_BAD, error.reason
     documents = isinstance(record.kind, Resource)

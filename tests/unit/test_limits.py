@@ -1,0 +1,149 @@
+"""Each limit of contract section 3: what reaches it is good, and what exceeds it is a dead letter that says so."""
+
+from typing import Any
+
+import jsonschema_rs
+import msgspec
+import pytest
+
+from projector import mapping
+from projector.dead_letter import DeadLetter
+from projector.errors import BadRecord
+from projector.intent import PutDocument, PutLead
+from projector.interpret import interpret
+from schemas import resources
+from schemas.json_schema import event_schemas
+from schemas.limits import MAX_DOCUMENT_BYTES, MAX_ENTRIES, MAX_INTEGER, MAX_LEVELS, MAX_SUMMARY_BYTES, MIN_INTEGER
+from tests.harness import crm
+from tests.harness.crm import Message
+
+
+def nested(levels: int) -> Any:
+    """Returns an object with so many levels, this one included."""
+    value: Any = {}
+    for _ in range(levels - 1):
+        value = {"a": value}
+    return value
+
+
+def event(number: int) -> dict[str, Any]:
+    return {"id": crm.uuid(number)}
+
+
+EVENTS = [event(number) for number in range(MAX_ENTRIES)]
+FITS_DOCUMENT = MAX_DOCUMENT_BYTES - MAX_SUMMARY_BYTES - 2000
+
+WITHIN = [
+    pytest.param(crm.lead(tags=["t"] * MAX_ENTRIES), id="tags"),
+    pytest.param(crm.lead(events=EVENTS), id="events"),
+    pytest.param(crm.contact(custom_fields={"a": ["x"] * MAX_ENTRIES}), id="a custom field"),
+    pytest.param(crm.lead(attribution={"a": [0] * MAX_ENTRIES}), id="a list in attribution"),
+    pytest.param(crm.lead(attribution=nested(MAX_LEVELS)), id="levels"),
+    pytest.param(crm.lead(attribution={"a": MAX_INTEGER, "b": [MIN_INTEGER]}), id="integers in attribution"),
+    pytest.param(crm.contact(custom_fields={"a": MAX_INTEGER, "b": MIN_INTEGER}), id="integers in custom fields"),
+    pytest.param(crm.lead(counts={"notes": MAX_INTEGER}), id="a count"),
+    pytest.param(crm.lead(attribution={"a": 1.7976931348623157e308}), id="a double"),
+    pytest.param(crm.lead(referrer="x" * FITS_DOCUMENT), id="a lead's document"),
+    pytest.param(crm.contact(custom_fields={"a": "x" * (MAX_DOCUMENT_BYTES - 1000)}), id="a contact's document"),
+    pytest.param(crm.contact(first_name="x" * (MAX_SUMMARY_BYTES - 500)), id="a summary"),
+]
+
+BEYOND = [
+    pytest.param(crm.lead(tags=["t"] * (MAX_ENTRIES + 1)), "length <= 1000 - at `$.data.tags`", id="tags"),
+    pytest.param(crm.lead(events=[*EVENTS, event(5000)]), "length <= 1000 - at `$.data.events`", id="events"),
+    pytest.param(crm.contact(custom_fields={"a": ["x"] * (MAX_ENTRIES + 1)}), "length <= 1000", id="a custom field"),
+    pytest.param(
+        crm.lead(attribution={"a": {"b": [[0] * (MAX_ENTRIES + 1)]}}),
+        "a list in `$.data.attribution` has more than 1,000 entries",
+        id="a list in attribution",
+    ),
+    pytest.param(
+        crm.lead(attribution=nested(MAX_LEVELS + 1)), "`$.data.attribution` is nested deeper than 100", id="levels"
+    ),
+    pytest.param(
+        crm.lead(attribution={"a": [MAX_INTEGER + 1]}), "an integer in `$.data.attribution`", id="in attribution"
+    ),
+    pytest.param(
+        crm.lead(attribution={"a": MIN_INTEGER - 1}), "an integer in `$.data.attribution`", id="a negative integer"
+    ),
+    pytest.param(
+        crm.contact(custom_fields={"a": MAX_INTEGER + 1}),
+        "<= 9223372036854775807 - at `$.data.custom_fields[...]`",
+        id="in custom fields",
+    ),
+    pytest.param(crm.contact(custom_fields={"a": 10**4300 - 1}), "`$.data.custom_fields[...]`", id="4,300 digits"),
+    pytest.param(crm.lead(counts={"notes": MIN_INTEGER - 1}), ">= -9223372036854775808", id="a count"),
+    pytest.param(
+        crm.lead(referrer="x" * (FITS_DOCUMENT + 2000)), "the document without the contact has", id="a lead's document"
+    ),
+    pytest.param(
+        crm.contact(custom_fields={"a": "\x01" * (MAX_DOCUMENT_BYTES // 6)}),
+        "the document has 1,0",
+        id="a contact's document",
+    ),
+    pytest.param(
+        crm.contact(first_name="x" * MAX_SUMMARY_BYTES), "the summary of the contact (id, first_name", id="a summary"
+    ),
+]
+
+
+@pytest.mark.parametrize("message", WITHIN)
+def test_what_reaches_a_limit_is_good(message: Message) -> None:
+    intent, _ = interpret(message.record())
+    assert isinstance(intent, PutDocument | PutLead)
+    assert is_valid(message)
+
+
+@pytest.mark.parametrize(("message", "reason"), BEYOND)
+def test_what_exceeds_a_limit_is_bad(message: Message, reason: str) -> None:
+    with pytest.raises(BadRecord) as raised:
+        interpret(message.record())
+    assert reason in raised.value.reason
+
+
+# JSON Schema takes an integer for a number, so it cannot limit those of custom fields.
+IN_SCHEMA = [case for case in BEYOND if case.id in ("tags", "events", "a custom field", "a count")]
+
+
+@pytest.mark.parametrize(("message", "_"), IN_SCHEMA)
+def test_the_json_schema_says_the_same(message: Message, _: str) -> None:
+    assert not is_valid(message)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("referrer", "1e400"), ("attribution", '{"a":1e400}'), ("attribution", '{"a":[-1e999]}')],
+)
+def test_numbers_beyond_a_double_are_bad(field: str, value: str) -> None:
+    message = crm.lead(**{field: "PLACE"} if field == "referrer" else {field: {"a": "PLACE"}})
+    raw = (message.value or b"").replace(b'"PLACE"' if field == "referrer" else b'{"a":"PLACE"}', value.encode())
+    with pytest.raises(BadRecord, match="out of range"):
+        interpret(msgspec.structs.replace(message, value=raw).record())
+
+
+def test_a_dead_letter_is_small() -> None:
+    record = msgspec.structs.replace(crm.lead().record(), key=b"\xff" * 20_000_000)
+    letter = DeadLetter.of(record, "x" * 10_000_000)
+    assert len(msgspec.json.encode(letter)) < 4000
+
+
+def test_a_defect_of_the_program_makes_a_dead_letter(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its value is not in the reason, and not in the log."""
+
+    def defect(_: object) -> None:
+        raise TypeError(crm.ORGANIZATION)
+
+    monkeypatch.setitem(mapping._DOCUMENTS, resources.LEAD, defect)
+    with pytest.raises(BadRecord, match="Leadview failed on this record with TypeError"):
+        interpret(crm.lead().record())
+    [line] = caplog.records
+    assert vars(line)["record"] == ["crm.leads", 0, 0]
+    assert "in defect" in "".join(vars(line)["place"])
+    assert crm.ORGANIZATION not in str(vars(line))
+
+
+def is_valid(message: Message) -> bool:
+    schema = event_schemas()[f"crm.{message.kind.noun}.changed"]
+    return bool(jsonschema_rs.is_valid(schema, msgspec.json.decode(message.value or b"")))

@@ -117,7 +117,24 @@ def run(
 
 def _final(world: World) -> list[str]:
     """What differs from what is right, now that all is applied."""
-    return [*_wrong_documents(world), *_wrong_letters(world), *_wrong_access(world), *world.unexplained_keys()]
+    return [
+        *_wrong_documents(world),
+        *_wrong_letters(world),
+        *_wrong_access(world),
+        *world.unexplained_keys(),
+        *_not_erased(world),
+    ]
+
+
+def _not_erased(world: World) -> list[str]:
+    """Returns what is left of deleted organizations."""
+    wrong = []
+    for organization in ORGANIZATIONS:
+        if world.history.published.of((resources.ORGANIZATION, organization, organization))[-1].value is None:
+            pattern = names.of_organization(names.organization(organization))
+            if left := list(world.client.scan_iter(pattern, count=5000)):
+                wrong.append(f"{len(left)} keys of the deleted organization {organization}: {left[:5]}")
+    return wrong
 
 
 def _wrong_documents(world: World) -> list[str]:

@@ -193,9 +193,8 @@ class World:
             raise TimeoutError(f"{error}: {outputs[-1]}") from None
 
     def drop_all(self) -> None:
-        """Drop every generation but the live one."""
-        while self.command("drop").status == 0:
-            pass
+        """Drop every generation but the live one. Raises TimeoutError."""
+        self.wait_until(self._is_alone, "only the live generation is left")
 
     def status(self) -> dict[str, Any]:
         """Returns what `status --json` says; nothing if it fails."""
@@ -268,6 +267,15 @@ class World:
         for outage in self.history.outages:
             outage.ended_at = min(outage.ended_at, at)
         return at
+
+    def _is_alone(self) -> bool:
+        with suppress(*_ABSENT):
+            state = self.leadview.state()
+            others = state.known - {state.live}
+            for generation in others:
+                self.command("drop", str(generation))
+            return not others
+        return False
 
     def _has_applied(self, end_offsets: dict[tuple[str, int], int]) -> bool:
         with suppress(*_ABSENT):

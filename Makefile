@@ -15,9 +15,9 @@ LOCK = .lock/bin/uv pip compile --quiet --universal --python-version 3.11 --gene
 run: .venv/run.stamp
 	@$(BIN)/python -m devstack $(ARGS)
 
-# Two processes, because the tests wait a lot for servers that start, fail and recover.
+# Three processes for two cores, because the tests wait a lot for servers that start, fail and recover.
 test: check
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile $(ARGS)
 
 check: .venv/dev.stamp
 	$(BIN)/ruff check .

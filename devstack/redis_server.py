@@ -175,9 +175,10 @@ class RedisServer:
             self.wait_until_cluster_ok()
 
     def _cluster_is_ok(self, nodes: int) -> bool:
-        with self.client() as client:
+        with self.client() as client, suppress(*_NOT_READY):
             state = client.execute_command("CLUSTER INFO")
-        return bool(state["cluster_state"] == "ok" and int(state["cluster_known_nodes"]) >= nodes)
+            return bool(state["cluster_state"] == "ok" and int(state["cluster_known_nodes"]) >= nodes)
+        return False
 
 
 _BASE_OPTIONS = (

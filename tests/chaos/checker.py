@@ -157,7 +157,7 @@ class Checker:
             return
         self._place(answer, answer.key, answer.key, lambda value: value == "active", floors)
         if answer.status == 403:
-            self._place(answer, organization, organization, lambda value: value == "off", floors)
+            self._place(answer, organization, organization, lambda value: value != "on", floors)
             return
         self._place(answer, organization, organization, lambda value: value == "on", floors)
         shown = answer.shown if answer.status in SHOWN else None

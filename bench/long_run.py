@@ -20,6 +20,7 @@ _PROJECTOR_SLOPE = Metric("projector grows", "MB/h")
 _API_SLOPE = Metric("API worker grows", "MB/h")
 _THIRDS = ("first third", "second third", "last third")
 _SECONDS = 60.0
+_FEWEST_SAMPLES = 2  # a slope needs two, on a machine of any speed
 _SAMPLE_SECONDS = 0.5
 _RATE = 1000.0
 _REQUESTS_A_SECOND = 1000.0
@@ -65,7 +66,7 @@ class LongRun:
 def _measure(service: Pipeline, _: str) -> Values:
     times, projector, api = [], [], []
     end = time.monotonic() + service.lab.seconds(_SECONDS)
-    while (now := time.monotonic()) < end:
+    while (now := time.monotonic()) < end or len(times) < _FEWEST_SAMPLES:
         times.append(now)
         projector.append(service.projector.memory_bytes() / _BYTES)
         api.append(service.api.memory_bytes() / _BYTES)

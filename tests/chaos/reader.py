@@ -14,7 +14,7 @@ from tests.chaos.history import Response, now
 from tests.harness.api_server import CONTACTS, LEADS
 
 _PATHS: dict[resources.Kind, str] = {resources.LEAD: LEADS, resources.CONTACT: CONTACTS}
-_TIMEOUT_SECONDS = 5.0
+_TIMEOUT_SECONDS = 20.0
 
 
 class Reader(threading.Thread):

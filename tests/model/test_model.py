@@ -41,6 +41,8 @@ def test_no_error(configuration: str) -> None:
         pytest.param("emptied", "complete", "Complete", id="a shard is served while it is filled"),
         pytest.param("emptied", "written", "OneRecord", id="an emptied shard begins with a default"),
         pytest.param("rebuild", "mapping", "Mapped", id="an older program writes a newer generation"),
+        pytest.param("sleeper", "fence", "NothingLeft", id="a drop does not wait for a writer that sleeps"),
+        pytest.param("sleeper", "reconnect", "NothingLeft", id="a writer that woke up continues over a new connection"),
     ],
 )
 def test_each_rule_closes_a_hole(configuration: str, rule: str, violated: str) -> None:

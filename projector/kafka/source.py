@@ -1,5 +1,6 @@
 """Reads the records of some topics as a member of a consumer group."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
@@ -13,6 +14,8 @@ from schemas.resources import Kind
 from schemas.settings import ProjectorSettings
 
 logger = logging.getLogger(__name__)
+
+_COMMIT_SECONDS = 5.0
 
 
 class Source:
@@ -125,7 +128,8 @@ class Source:
         owned = self.assigned()
         wanted = {TopicPartition(*p): offset for p, offset in offsets.items() if p in owned}
         if wanted:
-            async with errors():
+            # Without a limit, aiokafka waits until the group has a coordinator again, and no record is read meanwhile.
+            async with errors(), asyncio.timeout(_COMMIT_SECONDS):
                 await self._consumer.commit(wanted)
 
 

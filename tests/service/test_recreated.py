@@ -118,13 +118,13 @@ async def test_what_the_api_answers_until_the_replay_has_ended(world: World) -> 
     other = crm.organization(id=crm.OTHER_ORGANIZATION, organization_id=crm.OTHER_ORGANIZATION)
     other_key = crm.api_key(organization_id=crm.OTHER_ORGANIZATION, hash=api_keys.key_hash(OTHER_KEY))
     await world.projection.apply(other.record(9), other_key.record(9), DELETED, CREATED_AGAIN)
-    before = set(world.projection.client.scan_iter(OWNER + b"q*"))
+    before = _charges(world)
     for api_key in (KEY, api_keys.mint(crm.ORGANIZATION)):
         for lead in (crm.LEAD, crm.uuid(0xDEAD), "not-an-id"):
             response = world.get(api_key, lead)
             assert (response.status, response.error) == (503, "service_unavailable")
             assert int(response.headers["retry-after"]) == response.json["retry_after"] >= 1
-    assert set(world.projection.client.scan_iter(OWNER + b"q*")) == before
+    assert _charges(world).items() <= before.items()  # some may have expired meanwhile
     assert world.get(OTHER_KEY).status == 404
     assert world.api.get("/readyz").status == 200
     await world.finish()
@@ -149,3 +149,9 @@ async def test_the_end_of_an_earlier_replay_opens_nothing(world: World) -> None:
         await world.projection.apply(*newer)
         assert not await world.ends(head)
         assert world.get().status == 503
+
+
+def _charges(world: World) -> dict[bytes, bytes]:
+    """Returns the values of the organization's rate limits."""
+    client = world.projection.client
+    return {name: client.get(name) for name in client.scan_iter(OWNER + b"q*")}

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
 
 from devstack.apache_kafka import ApacheKafka
 from devstack.child import Child
@@ -27,11 +27,12 @@ from tests.harness.ledgers import Opened
 from tests.harness.metrics_port import ask, metric
 from tests.harness.services import Kafka, RedisService
 from tests.harness.topics import Topics
-from tests.harness.waiting import PATIENCE_SECONDS, eventually, wait_until
+from tests.harness.waiting import eventually, wait_until
 
 pytestmark = pytest.mark.apache
 
 RECORDS = 3
+_ASK_SECONDS = 5.0
 
 
 @pytest.fixture
@@ -126,6 +127,11 @@ def _resumed(projector: Child) -> int:
 
 
 def _committed(broker: ApacheKafka, group: str) -> dict[Partition, int]:
+    """Returns the positions that Kafka has; nothing while the broker is not ready yet."""
     asked = ConsumerGroupTopicPartitions(group)
-    found = admin(broker.bootstrap_servers).list_consumer_group_offsets([asked])[group].result(PATIENCE_SECONDS)
+    client = admin(broker.bootstrap_servers)
+    try:
+        found = client.list_consumer_group_offsets([asked], request_timeout=_ASK_SECONDS)[group].result()
+    except KafkaException:
+        return {}
     return {Partition(at.topic, at.partition): at.offset for at in found.topic_partitions}

@@ -33,6 +33,8 @@ class Operator(threading.Thread):
                         self._kill_a_rebuild()
                 with self._world.operating:
                     self._run(command)
+            with self._world.operating:
+                self._world.accept_bad_records()
 
     def stop(self) -> None:
         self._ended.set()

@@ -84,19 +84,19 @@ async def test_a_commit_that_failed_is_repeated(
 
 
 def test_a_partition_of_another_projector_is_not_behind(leadview: Leadview) -> None:
-    """The rebalance waits for a projector that stands still, so the first one still believes that it has all that it
-    had, and seeks there again."""
+    """A rebalance waits for a projector that stands still. Meanwhile another one still believes that it has both of its
+    partitions, and seeks there again; afterwards it has one."""
     ports = [free_port() for _ in range(3)]
     settings = {"kafka_session_timeout": 60}
-    first = leadview.start("run", metrics_port=ports[0], **settings)
-    slow = leadview.start("run", metrics_port=ports[1], **settings)
+    projectors = [leadview.start("run", metrics_port=port, **settings) for port in ports[:2]]
     leadview.publish_all(_leads())
     leadview.wait_until_served()
     wait_until(lambda: sorted(_partition_counts(ports[:2])) == [1, 2], "two projectors share the partitions")
+    slow, other = sorted(projectors, key=dict(zip(projectors, _partition_counts(ports[:2]), strict=True)).__getitem__)
     slow.pause()
-    before = _resumed(first)
+    before = _resumed(other)
     leadview.start("run", metrics_port=ports[2], **settings)
-    wait_until(lambda: _resumed(first) > before, "the first one seeks again, during the rebalance")
+    wait_until(lambda: _resumed(other) > before, "the other one seeks again, during the rebalance")
     slow.resume()
     wait_until(lambda: _partition_counts(ports) == [1, 1, 1], "three projectors share the partitions")
     leadview.publish_all(_leads())

@@ -16,6 +16,7 @@ from projector.line.line import Line
 from projector.mapping import VERSION
 from projector.redis.store import Store
 from projector.stop import Stop
+from projector.upkeep import jobs
 from projector.upkeep.keeper import Keeper
 from projector.upkeep.renewal import Renewal
 from schemas.resources import ACCESS_KINDS, RESOURCES
@@ -42,11 +43,14 @@ async def run(settings: ProjectorSettings) -> None:
             async with asyncio.TaskGroup() as group:
                 for line in lines:
                     group.create_task(line.run(stop))
-                renewal = group.create_task(Renewal(settings, writing.store).run(stop))
-                keeper = group.create_task(Keeper(settings, writing).run(stop))
+                beside = [
+                    group.create_task(Renewal(settings, writing.store).run(stop)),
+                    group.create_task(Keeper(settings, writing).run(stop)),
+                    group.create_task(jobs.run(writing, settings, stop)),
+                ]
                 await stop.wait()
-                renewal.cancel()
-                keeper.cancel()  # its current job, perhaps a long one, stays stored: another projector continues it
+                for task in beside:
+                    task.cancel()  # a job, perhaps a long one, stays stored: another projector continues it
         finally:
             if metrics:
                 metrics.close()

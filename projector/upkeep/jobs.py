@@ -13,10 +13,11 @@ import logging
 from typing import cast
 
 from projector.dead_letter import DeadLetter
-from projector.errors import Superseded
+from projector.errors import Superseded, Unavailable
 from projector.ledger.writers import Writing
 from projector.redis.calls import Command
 from projector.redis.store import Store
+from projector.stop import Stop
 from projector.upkeep import reapply, redrive
 from projector.upkeep.lock import Lock, locked
 from schemas import names
@@ -25,8 +26,22 @@ from schemas.resources import API_KEY, ORGANIZATION, RESOURCES
 from schemas.settings import ProjectorSettings
 
 _REPLAYED = (API_KEY, *RESOURCES)
+_PAUSE_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
+
+
+async def run(writing: Writing, settings: ProjectorSettings, stop: Stop) -> None:
+    """Run all jobs once a second, until `stop` is set. Retries while Redis or Kafka is unavailable.
+
+    A job may take long, so nothing else waits for it: neither records nor the upkeep.
+    """
+    while not stop.is_set():
+        try:
+            await run_all(writing, settings)
+        except Unavailable as error:
+            logger.warning("jobs cannot continue now, and will be retried", extra={"error": str(error)})
+        await stop.sleep(_PAUSE_SECONDS)
 
 
 async def run_all(writing: Writing, settings: ProjectorSettings) -> None:

@@ -1,6 +1,4 @@
-"""The work of a projector outside its lines, once a second: run jobs, note which shards are complete, finish drops, log
-warnings.
-"""
+"""The work of a projector outside its lines, once a second: note which shards are complete, finish drops, log warnings."""
 
 import logging
 import time
@@ -14,8 +12,6 @@ from projector.line.metrics import REBUILD_DUE, REDIS_MEMORY
 from projector.mapping import VERSION
 from projector.record import Partition
 from projector.stop import Stop
-from projector.upkeep import jobs
-from schemas import names
 from schemas.resources import KINDS
 from schemas.settings import ProjectorSettings
 
@@ -52,7 +48,6 @@ class Keeper:
 
     async def _turn(self) -> None:
         record = await self._writing.sessions.look()
-        await jobs.run_all(self._writing, self._settings)
         await self._note_filled(record)
         await self._finish_drops(record)
         await writers.forget_silent(self._store)
@@ -63,7 +58,7 @@ class Keeper:
         for records that exist.
 
         A shard is filled when the positions of its copy have reached the end offsets that were read after its copy had
-        been created, and no job is left: the replay of a recreated organization is one.
+        been created. It does not wait for jobs: while a recreated organization is replayed, its own record says so.
         """
         unfilled = {tag: copy for tag, copy in record.copies.items() if copy and copy.unfilled}
         end_offsets = self._end_offsets
@@ -71,16 +66,10 @@ class Keeper:
         for tag, copy in unfilled.items():
             ends = end_offsets.get(copy.incarnation) or await self._read_end_offsets(record)
             self._end_offsets[copy.incarnation] = ends
-            if _has_reached(copy, ends) and not await self._jobs_left():
+            if _has_reached(copy, ends):
                 if await copies.mark_filled(self._store, {tag: copy.incarnation}, copy.unfilled):
                     logger.info("a shard is complete and is served now", extra={"copy": tag.decode()})
                 del self._end_offsets[copy.incarnation]
-
-    async def _jobs_left(self) -> bool:
-        """Returns whether any job is left. Call it after reading the positions, so that it misses none: a job is added
-        before the position of its record is stored.
-        """
-        return bool(await self._store.ask_one(b"EXISTS", names.JOBS))
 
     async def _read_end_offsets(self, record: ControlRecord) -> dict[Partition, int]:
         async with open_reader(self._settings, KINDS) as reader:

@@ -21,9 +21,7 @@ from tests.harness.projection import intent_of
 
 pytestmark = pytest.mark.apache
 
-JOB = f"replay {crm.ORGANIZATION} 00"
 OWNER = names.organization(crm.ORGANIZATION)
-LOCK = names.job_lock("replay", crm.ORGANIZATION)
 
 
 class World:
@@ -84,17 +82,17 @@ async def test_end_offsets_are_read_again_if_another_projector_was_first(world: 
     assert not world.served(), "the API would return 404 for a lead that exists"
 
 
-async def test_an_organization_that_is_still_replayed_is_not_served_half_full(world: World) -> None:
+async def test_a_shard_is_complete_while_an_organization_is_still_replayed(world: World) -> None:
+    """Others do not wait for it. The organization itself is answered with 503 (`test_recreated.py`)."""
     world.leadview.publish(crm.deleted(resources.ORGANIZATION, 1), crm.lead(1), crm.organization(2))
-    world.redis.sadd(names.JOBS, JOB)
-    world.redis.set(LOCK, "another projector", ex=3600)
     await copies.current(world.store)
+    await Applier(world.store).apply([intent_of(crm.deleted(resources.ORGANIZATION, 1).record(0))], (1,))
+    await Applier(world.store).apply([intent_of(crm.organization(2).record(1))], (1,))
+    assert world.redis.smembers(names.JOBS)
     world.apply_all()
     await world.turn()
-    assert not world.served()
-    world.redis.delete(LOCK)
-    await world.turn()
     assert world.served()
+    assert (await jobs._head(world.store, OWNER))[1] == b"R", "it is due to be replayed"
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ HOLES = (
     ("registry", "connections", "NothingLeft"),
 )
 """A configuration, the rules that are switched off, and what TLC may find violated without them. `test_model.py` has
-those that take seconds. Only for the rule `epoch` no configuration has a hole: every checkpoint ends with the home copy,
-which compares the stamp as well, so the rule only saves work.
+those that take seconds. Only for the rule `epoch` no configuration has a hole: every checkpoint ends with the home
+copy, which compares the stamp as well, so the rule only saves work.
 """
 
 

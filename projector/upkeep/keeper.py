@@ -1,4 +1,4 @@
-"""The work of a projector outside its lines, once a second: note which shards are complete, finish drops, log warnings."""
+"""The upkeep of a projector, once a second: note which shards are complete, finish drops, log warnings."""
 
 import logging
 import time

@@ -14,6 +14,19 @@ def show(status: Status, console: Console) -> None:
     )
     if status.rebuild_due:
         console.print(f"[yellow]rebuild due:[/] this program has mapping version {status.mapping_version}")
+    if status.incomplete_shards:
+        console.print(
+            f"[red]not complete:[/] {status.incomplete_shards} of the parts (shards) of Redis. For the organizations "
+            "there, the API answers 503 until a projector has filled them"
+        )
+    for writer in status.writers:
+        if not writer.alive:
+            console.print(f"[yellow]silent:[/] {writer.role} {writer.id}, for {_seconds(writer.age)}")
+        for line, state in writer.lines.items():
+            if state != "running":
+                console.print(f"[yellow]{line}:[/] {state} ({writer.role} {writer.id})")
+    if not any(writer.alive and writer.role == "run" for writer in status.writers):
+        console.print("[red]no projector is running:[/] start one, or nothing is applied")
     if len(status.generations) > 1:
         console.print(_generation_table(status))
     console.print(_partition_table(status))

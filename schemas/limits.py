@@ -6,6 +6,9 @@ Every limit stands here only. The decoder, the JSON Schemas and the documentatio
 MAX_KEY_BYTES = 200
 """Size of a message key."""
 
+MAX_HEADERS = 100
+"""Headers of a record."""
+
 MAX_HEADER_BYTES = 65_536
 """Size of the names and values of a record's headers."""
 
@@ -32,4 +35,4 @@ MAX_BATCH_BYTES = 16 * 1_048_576
 """Size of a batch of records, as one producer has sent it, uncompressed."""
 
 MAX_POLL_BYTES = 32 * 1_048_576
-"""Size of the keys and values that a consumer returns at once. Only a single batch may exceed it."""
+"""Size of the records that a consumer returns at once."""

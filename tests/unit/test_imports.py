@@ -84,6 +84,7 @@ ROOMS = (
     ("projector.record", "projector.redis"),
     ("projector.change", "projector.dead_letter", "projector.kafka"),
     ("projector.mapping", "projector.accepted"),
+    ("projector.interpret",),
     ("projector.reference", "projector.ledger"),
     ("projector.line", "projector.verify"),
     ("projector.rebuild", "projector.upkeep"),

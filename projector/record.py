@@ -19,9 +19,9 @@ class Partition(NamedTuple):
 class Record(msgspec.Struct, frozen=True, gc=False):
     """A record. `timestamp` is Kafka's, in milliseconds since 1970; `value` is None for a tombstone.
 
-    `problem` says why it could not be read from its batch, or what of it exceeds a limit and was left out. Such a record
-    is bad, and its value is None although it is no tombstone. If a whole batch could not be read, it stands for all of
-    its records: for so many `offsets`, from its own on.
+    `problem` says why it could not be read from its batch, or which limit it exceeds. Such a record is bad, and its
+    value is None although it is no tombstone. If a whole batch could not be read, it stands for all of its records: for
+    so many `offsets`, from its own on.
     """
 
     topic: str

@@ -17,8 +17,8 @@ from aiokafka.record.util import calc_crc32c
 from projector.kafka.codecs import decompressed
 from schemas.limits import MAX_HEADERS
 
-# Base offset, length, leader epoch, magic, checksum, attributes, last offset, first time, last time, producer, its epoch
-# and sequence, number of records. The checksum is that of everything after it.
+# Base offset, length, leader epoch, magic, checksum (of everything after it), attributes, last offset, first and last
+# time, producer, its epoch and sequence, number of records.
 _HEADER = Struct(">qiibIhiqqqhii")
 _START, _LENGTH_AT, _MAGIC_AT, _CHECKED_FROM, _ATTRIBUTES_AT, _COUNT_AT = 12, 8, 16, 21, 21, 57
 _LENGTH, _ATTRIBUTES = Struct(">i"), Struct(">h")
@@ -53,10 +53,9 @@ class Batch:
         """Raises struct.error if the batch is shorter than its header."""
         if len(data) > _MAGIC_AT and data[_MAGIC_AT] < _MAGIC:  # such a batch is one record, and may be shorter
             data = memoryview(bytes(data[: _MAGIC_AT + 1]) + bytes(_HEADER.size))
-        header = _HEADER.unpack_from(data)
-        self.first, _, _, self._magic, self._checksum, self._attributes, last = header[:7]
-        self._first_time, self._last_time, self.producer = header[7:10]
-        self.last = self.first + max(0, last)
+        self.first, _, _, self._magic, self._checksum, self._attributes, last, *rest = _HEADER.unpack_from(data)
+        self._first_time, self._last_time, self.producer, *_ = rest
+        self.last: int = self.first + max(0, last)
         self._data = data
 
     @property
@@ -158,7 +157,8 @@ class Batches:
         return Batch(self._data[start : self._at])
 
     def _end(self) -> int:
-        return self._at + _START + max(0, _LENGTH.unpack_from(self._data, self._at + _LENGTH_AT)[0])
+        length: int = _LENGTH.unpack_from(self._data, self._at + _LENGTH_AT)[0]
+        return self._at + _START + max(0, length)
 
 
 def _pieces(content: memoryview) -> Iterator[list[memoryview]]:

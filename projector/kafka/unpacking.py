@@ -139,9 +139,11 @@ class BoundedRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # aiokafk
 class BoundedResult(fetcher.FetchResult):  # type: ignore[misc]
     """What is left of a fetched partition. A poll that is full leaves the rest for the next one."""
 
+    _partition_records: BoundedRecords | None
+
     def getall(self, max_records: int | None = None) -> list[Record]:
         records = self._partition_records
-        if not self.check_assignment(self._topic_partition) or not self.has_more():
+        if records is None or not self.check_assignment(self._topic_partition):
             return []
         found: list[Record] = []
         while len(found) != max_records and not records.unpacker.is_full:

@@ -136,11 +136,11 @@ def test_a_defect_of_the_program_makes_a_dead_letter(
         raise TypeError(crm.ORGANIZATION)
 
     monkeypatch.setitem(mapping._DOCUMENTS, resources.LEAD, defect)
-    with pytest.raises(BadRecord, match="Leadview failed on this record with TypeError"):
+    with pytest.raises(BadRecord, match="failed with TypeError, which is a defect"):
         interpret(crm.lead().record())
     [line] = caplog.records
     assert vars(line)["record"] == ["crm.leads", 0, 0]
-    assert "in defect" in "".join(vars(line)["place"])
+    assert "in defect" in "".join(vars(line)["traceback"])
     assert crm.ORGANIZATION not in str(vars(line))
 
 

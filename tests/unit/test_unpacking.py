@@ -162,7 +162,7 @@ async def polls(data: bytes, by: Unpacker, most: int) -> list[list[Record]]:
     while rest.has_more():
         by.begin()
         found.append(rest.getall(most))
-        if rest.has_more():
+        if rest._partition_records:
             assert assignment.state_value(PARTITION).position == rest._partition_records.next_fetch_offset
     return found
 

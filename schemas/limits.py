@@ -22,6 +22,9 @@ can be read, here and in the programs that read the document."""
 MAX_ENTRIES = 1_000
 """Entries of a list."""
 
+MAX_EXTREMES = 1_000
+"""Numbers with an exponent of three digits in the value of a record, if it is larger than 16 KiB."""
+
 MIN_INTEGER, MAX_INTEGER = -(2**63), 2**63 - 1
 """Many readers of JSON refuse other integers, or round them."""
 

@@ -42,7 +42,7 @@ def _within_limit(decompress_into: Callable[[Any, Any], int], data: memoryview) 
         except cramjam.DecompressionError:
             # It does not say whether the buffer was too small.
             if size == MAX_BATCH_BYTES:
-                raise
+                raise ValueError(f"it is corrupt, or {_TOO_LARGE}") from None
             size = min(MAX_BATCH_BYTES, 8 * size)
 
 

@@ -23,8 +23,8 @@ from schemas.resources import ACCESS_KINDS, RESOURCES
 from schemas.settings import ProjectorSettings, effective
 from telemetry.metrics_server import Health, MetricsServer
 
-# Decoding creates very many objects without cycles. With the default of 700, the collector looks at a large record again
-# and again.
+# Decoding creates very many objects without cycles. With the default of 700, the collector looks at a large record many
+# times.
 COLLECT_AFTER = 50_000
 
 logger = logging.getLogger(__name__)

@@ -56,7 +56,7 @@ class Batch:
         self.first, _, _, self._magic, self._checksum, self._attributes, last, *rest = _HEADER.unpack_from(data)
         self._first_time, self._last_time, self.producer, *_ = rest
         self.last: int = self.first + max(0, last)
-        self._data = data
+        self.data = data
 
     @property
     def is_control(self) -> bool:
@@ -70,7 +70,7 @@ class Batch:
     @property
     def is_intact(self) -> bool:
         """Is the checksum right?"""
-        return self._magic != _MAGIC or bool(calc_crc32c(self._data[_CHECKED_FROM:]) == self._checksum)
+        return self._magic != _MAGIC or bool(calc_crc32c(self.data[_CHECKED_FROM:]) == self._checksum)
 
     def records(self) -> Iterator[tuple[Any, int]]:
         """Returns an iterator over the records, with the attributes of Unread, and the size of each in bytes.
@@ -81,7 +81,7 @@ class Batch:
         """
         if self._magic != _MAGIC:
             raise ValueError("its format is from before Kafka 0.11, or unknown")
-        codec, content = self._attributes & _CODEC_BITS, self._data[_HEADER.size :]
+        codec, content = self._attributes & _CODEC_BITS, self.data[_HEADER.size :]
         return self._read(memoryview(decompressed(codec, content)) if codec else content)
 
     def _read(self, content: memoryview) -> Iterator[tuple[Any, int]]:
@@ -100,7 +100,7 @@ class Batch:
         return self._one_by_one(piece, offset)
 
     def _by_aiokafka(self, piece: list[memoryview]) -> list[Any]:
-        header = bytearray(self._data[: _HEADER.size])
+        header = bytearray(self.data[: _HEADER.size])
         _ATTRIBUTES.pack_into(header, _ATTRIBUTES_AT, self._attributes & ~_CODEC_BITS)
         _LENGTH.pack_into(header, _COUNT_AT, len(piece))
         data = b"".join((header, *piece, _BEHIND))

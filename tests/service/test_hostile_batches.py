@@ -211,7 +211,8 @@ def test_a_large_lead(attack: Attack, size: int, reason: str) -> None:
 )
 def test_a_little_that_becomes_much(attack: Attack, field: str, text: bytes, size: int) -> None:
     many = b"[%b]" % b",".join([text] * (size // len(text)))
-    bad = of_size(crm.lead(2, **{field: "PLACE"}), "PLACE", b'{"a":%b}' % many if field == "attribution" else many)
+    lead = crm.lead(2, events="PLACE") if field == "events" else crm.lead(2, attribution={"a": "PLACE"})
+    bad = of_size(lead, "PLACE", many)
     for codec in (LZ4, ZSTD):
         attack.publish(batch([record(bad)], codec=codec))
     attack.assert_survived()

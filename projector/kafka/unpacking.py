@@ -122,7 +122,7 @@ class BoundedRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # aiokafk
             before = offset
             if offset >= self.next_fetch_offset:  # batches are returned as a whole
                 unpacker.add(size)
-                yield _bounded(self._tp, record, unpacker)
+                yield _bounded(self._tp, record, size, unpacker)
 
     def _unreadable(self, batch: Batch, why: str) -> Iterator[Record]:
         """Yields one record for all records of a batch that were not returned yet."""
@@ -176,12 +176,12 @@ def _is_end_of_aborted(marker: Batch) -> bool:
         return True
 
 
-def _bounded(at: tuple[str, int], record: Any, unpacker: Unpacker) -> Record:
+def _bounded(at: tuple[str, int], record: Any, size: int, unpacker: Unpacker) -> Record:
     """Returns a record within the limits: with a problem, and without its value, if it exceeds one."""
     topic, partition = at
     key, value, headers, time = record.key, record.value, record.headers, record.timestamp
     problem = record.problem if type(record) is Unread else ""
-    problem = problem or _problem(key, value, headers, unpacker.max_record_bytes)
+    problem = problem or _problem(key, value, headers, size, unpacker.max_record_bytes)
     if problem:
         key, value, headers = None if key is None else key[:MAX_KEY_BYTES], None, ()
     elif headers:
@@ -191,14 +191,16 @@ def _bounded(at: tuple[str, int], record: Any, unpacker: Unpacker) -> Record:
     return Record(topic, partition, record.offset, time, key, value, tuple(headers), unpacker.kinds[topic], problem)
 
 
-def _problem(key: bytes | None, value: bytes | None, headers: Headers, most: int) -> str:
-    """Returns which limit a record exceeds, or an empty text."""
+def _problem(key: bytes | None, value: bytes | None, headers: Headers, size: int, most: int) -> str:
+    """Returns which limit a record of this size exceeds, or an empty text."""
     if key is not None and len(key) > MAX_KEY_BYTES:
         return f"the message key has {len(key):,} bytes, more than {MAX_KEY_BYTES}"
     if value is not None and len(value) > most:
         return f"the value has {len(value):,} bytes, more than {most:,} (LEADVIEW_MAX_RECORD_BYTES)"
     if headers and len(headers) > MAX_HEADERS:
         return f"the record has {len(headers):,} headers, more than {MAX_HEADERS}"
-    if headers and (size := sum(len(name) + len(content or b"") for name, content in headers)) > MAX_HEADER_BYTES:
-        return f"the headers have {size:,} bytes, more than {MAX_HEADER_BYTES:,}"
+    if size <= MAX_HEADER_BYTES:
+        return ""
+    if (found := sum(len(name) + len(content or b"") for name, content in headers)) > MAX_HEADER_BYTES:
+        return f"the headers have {found:,} bytes, more than {MAX_HEADER_BYTES:,}"
     return ""

@@ -10,7 +10,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --req
 LOCK = .lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-emit-index-url --no-emit-find-links --no-annotate pyproject.toml
 
-.PHONY: run test check bench bench-quix chaos model coverage lock clean
+.PHONY: run test check bench bench-quix chaos fuzz model coverage lock clean
 
 run: .venv/run.stamp
 	@$(BIN)/python -m devstack $(ARGS)
@@ -30,6 +30,10 @@ bench: .venv/dev.stamp
 # `make test` includes a short run. This one lasts as long as you choose: ARGS="--seconds 3600 --kafka-nodes 3".
 chaos: .venv/dev.stamp
 	$(BIN)/python -m tests.chaos $(ARGS)
+
+# `make test` includes a few seconds. This one lasts as long as you choose: ARGS="kafka events --seconds 3600 --seed 1".
+fuzz: .venv/dev.stamp
+	$(BIN)/python -m tests.fuzz $(ARGS)
 
 # `make test` includes the small configurations. TLC, the model checker of TLA+, comes from Maven and needs Java.
 model: .venv/dev.stamp

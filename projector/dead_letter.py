@@ -9,7 +9,7 @@ from schemas import names
 from schemas.fields import UUID_AS_0, are_uuids
 from schemas.limits import MAX_KEY_BYTES
 
-_MAX_REASON = 1000
+MAX_REASON = 1000
 """In characters."""
 
 
@@ -29,13 +29,15 @@ class DeadLetter(msgspec.Struct, frozen=True):
     """Why it was accepted, in the words of the operator."""
     accepted_at: int | None = None
     """When it was accepted, in milliseconds since 1970."""
+    offsets: int = 1
+    """How many offsets it stands for, from its own on: more than one if a whole batch could not be read."""
 
     @classmethod
     def of(cls, record: Record, reason: str) -> "DeadLetter":
         """Its size is limited, whatever the record was: a key that is too long is cut, and so is the reason."""
         key = (record.key or b"")[:MAX_KEY_BYTES].decode(errors="backslashreplace")
         now = int(time.time() * 1000)
-        return cls(record.topic, record.partition, record.offset, key, reason[:_MAX_REASON], now)
+        return cls(record.topic, record.partition, record.offset, key, reason[:MAX_REASON], now, offsets=record.offsets)
 
     def accept(self, note: str, accepted_at: int) -> "DeadLetter":
         """Returns this dead letter as an accepted one."""
@@ -51,6 +53,10 @@ class DeadLetter(msgspec.Struct, frozen=True):
     def is_of_organization(self) -> bool:
         """Whether the message key is the id of an organization alone, as in the topic of organizations."""
         return self.key.lower() == self.organization_id
+
+    @property
+    def next_offset(self) -> int:
+        return self.offset + self.offsets
 
     @property
     def field(self) -> str:

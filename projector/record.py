@@ -19,8 +19,9 @@ class Partition(NamedTuple):
 class Record(msgspec.Struct, frozen=True, gc=False):
     """A record. `timestamp` is Kafka's, in milliseconds since 1970; `value` is None for a tombstone.
 
-    `problem` says why it could not be read from its batch, or what of it exceeds a limit and was cut off. Such a record
-    is bad, whatever else it contains.
+    `problem` says why it could not be read from its batch, or which limit it exceeds. Such a record is bad, and its
+    value is None although it is no tombstone. If a whole batch could not be read, it stands for all of its records: for
+    so many `offsets`, from its own on.
     """
 
     topic: str
@@ -32,6 +33,11 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     headers: tuple[tuple[str, bytes | None], ...]
     kind: Kind
     problem: str = ""
+    offsets: int = 1
+
+    @property
+    def next_offset(self) -> int:
+        return self.offset + self.offsets
 
 
 class EntityKey(msgspec.Struct, frozen=True, gc=False):

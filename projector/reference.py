@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import msgspec
 
-from projector import mapping
+from projector import defect, mapping
 from projector.change import Change, read
 from projector.errors import BadRecord
 from projector.record import Record
@@ -76,6 +76,9 @@ class Reference:
             if record.value and len(record.value) > _SMALL:
                 mapping.intent(change, record)  # checks the limits of documents
         except (BadRecord, OverflowError):  # OverflowError: a time outside of the years 1 to 9999 in UTC
+            return
+        except Exception as error:  # noqa: BLE001 - a record on which this program fails is bad (`interpret`)
+            defect.report("reading this record", error, record=[record.topic, record.partition, record.offset])
             return
         entity = (change.kind, change.key.organization_id, change.key.id)
         found = Newest(

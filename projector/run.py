@@ -4,6 +4,7 @@ API keys and organizations have a line of their own, so that a revoked key never
 """
 
 import asyncio
+import gc
 import logging
 
 from prometheus_client import REGISTRY
@@ -23,6 +24,10 @@ from schemas.resources import ACCESS_KINDS, RESOURCES
 from schemas.settings import ProjectorSettings, effective
 from telemetry.metrics_server import Health, MetricsServer
 
+# Decoding creates very many objects without cycles. With the default of 700, the collector looks at a large record many
+# times.
+COLLECT_AFTER = 50_000
+
 logger = logging.getLogger(__name__)
 
 
@@ -32,6 +37,7 @@ async def run(settings: ProjectorSettings) -> None:
     Raises Refused if Redis may evict documents, does not fit its URL, or holds data of another layout.
     """
     logger.info("projector starts", extra={"mapping": VERSION, "settings": effective(settings)})
+    gc.set_threshold(COLLECT_AFTER)
     stop = Stop.on_signals()
     await _wait_for_redis(settings, stop)
     lines: list[Line] = []

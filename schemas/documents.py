@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, UnsetType
 
 from schemas.events import Stage
-from schemas.fields import CustomFieldValue, Timestamp, Uuid
+from schemas.fields import CustomFieldValue, Integer, List, Timestamp, Uuid
 
 STAGES = (
     "`NEW`: just arrived, not yet worked. `IN_PROGRESS`: being actively worked. `QUOTE_SENT`: a quote has gone out. "
@@ -22,8 +22,8 @@ class Event(Struct, frozen=True, kw_only=True):
 
     id: Annotated[Uuid, Meta(description="Event identifier")]
     event_date: Annotated[Timestamp | None, Meta(description="Start date and time in UTC")]
-    event_length_hours: Annotated[float | int | None, Meta(description="Requested duration in hours")]
-    event_guests: Annotated[int | None, Meta(description="Expected guest count")]
+    event_length_hours: Annotated[float | Integer | None, Meta(description="Requested duration in hours")]
+    event_guests: Annotated[Integer | None, Meta(description="Expected guest count")]
     event_timezone: Annotated[str | None, Meta(description="IANA timezone name")]
     event_type_key: Annotated[str | None, Meta(description="Event type of this particular event")]
     event_location: Annotated[str | None, Meta(description="Where this event takes place")]
@@ -52,13 +52,13 @@ class Lead(Struct, frozen=True):  # positional arguments are faster, and the pro
     source: Annotated[dict[str, Any] | UnsetType, Meta(description="Raw attribution data. Absent if there is none")]
     assigned_to: Annotated[Uuid | None, Meta(description="Assigned staff member")]
     booking_id: Annotated[str | None, Meta(description="Set once the lead is converted to a booking")]
-    tags: Annotated[list[str], Meta(description="Tags on the lead")]
-    events: Annotated[list[Event], Meta(description="Events the customer requested")]
+    tags: Annotated[List[str], Meta(description="Tags on the lead")]
+    events: Annotated[List[Event], Meta(description="Events the customer requested")]
     contact: Annotated[ContactSummary | None, Meta(description="Summary of the attached contact")]
-    quote_total: Annotated[float | int | None, Meta(description="Total of the lead's quote, in major units")]
-    notes_count: Annotated[int, Meta(description="Number of notes on the lead")]
-    tasks_count: Annotated[int, Meta(description="Number of tasks on the lead")]
-    quotes_count: Annotated[int, Meta(description="Number of quotes on the lead")]
+    quote_total: Annotated[float | Integer | None, Meta(description="Total of the lead's quote, in major units")]
+    notes_count: Annotated[Integer, Meta(description="Number of notes on the lead")]
+    tasks_count: Annotated[Integer, Meta(description="Number of tasks on the lead")]
+    quotes_count: Annotated[Integer, Meta(description="Number of quotes on the lead")]
     archived_at: Annotated[Timestamp | None, Meta(description="When the lead was archived")]
     created_at: Annotated[Timestamp, Meta(description="Creation time")]
     updated_at: Annotated[Timestamp, Meta(description="Time of last change")]

@@ -29,6 +29,8 @@ def _envelope(kind: Kind, verb: str, data: type[Entity]) -> type[CloudEvent]:
     return found
 
 
+HEADERS = frozenset({"ce_specversion", "ce_id", "ce_source", "ce_type", "ce_time", "content-type"})
+"""The headers that are read in binary mode. All others are extension attributes, or not of CloudEvents."""
 ENVELOPES = {
     kind: Envelopes(_envelope(kind, "changed", kind.event), _envelope(kind, "deleted", Deleted)) for kind in KINDS
 }

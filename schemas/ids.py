@@ -5,7 +5,7 @@ msgspec checks only the length of an id: a pattern for each would take half the 
 
 from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -84,8 +84,9 @@ def _is_id(hint: Any) -> bool:
 
 def _items(hint: Any) -> type[Struct] | None:
     """Returns the Struct in a list of Structs, which may be optional."""
-    for each in (hint, *get_args(hint)):
-        for item in get_args(each) if getattr(each, "__origin__", None) is list else ():
-            if isinstance(item, type) and issubclass(item, Struct):
-                return item
-    return None
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is list:
+        return next((item for item in parts if isinstance(item, type) and issubclass(item, Struct)), None)
+    if origin is dict:
+        return None
+    return next((item for part in parts if (item := _items(part))), None)

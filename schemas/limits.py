@@ -1,35 +1,46 @@
 """The limits of what is sent (contract section 3). A record beyond one of them is bad, and becomes a dead letter.
 
-Every limit stands here only. The decoder, the JSON Schemas and the documentation take it from here.
+Every limit stands here only. The decoder and the JSON Schemas take it from here, and docs/limits.md shows it with the
+text below it (`schemas.limits_table`).
 """
 
 MAX_KEY_BYTES = 200
-"""Size of a message key."""
+"""A message key"""
+
+MAX_HEADERS = 100
+"""Headers of a record"""
 
 MAX_HEADER_BYTES = 65_536
-"""Size of the names and values of a record's headers."""
+"""The names and values of the headers of a record"""
 
 MAX_RECORD_BYTES = 1_048_576
-"""Default size of the value of a record, uncompressed (`LEADVIEW_MAX_RECORD_BYTES`)."""
+"""The value of a record, uncompressed, unless `LEADVIEW_MAX_RECORD_BYTES` says otherwise"""
+
+MAX_BATCH_BYTES = 16_777_216
+"""A compressed batch, as one producer has sent it, when it is uncompressed"""
+
+MAX_POLL_BYTES = 33_554_432
+"""The records that a projector takes from Kafka at once. What is beyond this waits"""
 
 MAX_LEVELS = 100
-"""Nesting of objects and arrays in `attribution`. Without a limit, the size of the stack would decide whether a record
-can be read, here and in the programs that read the document."""
+"""Levels of objects and arrays in `attribution`. Without a limit, the size of the stack would decide whether it can be
+read, here and by readers"""
 
 MAX_ENTRIES = 1_000
-"""Entries of a list."""
+"""Entries of a list"""
 
-MIN_INTEGER, MAX_INTEGER = -(2**63), 2**63 - 1
-"""Many readers of JSON refuse other integers, or round them."""
+MIN_INTEGER = -(2**63)
+"""The lowest integer. Many readers of JSON refuse integers of more than 64 bits, or round them"""
+
+MAX_INTEGER = 2**63 - 1
+"""The highest integer. Other numbers are IEEE doubles"""
+
+MAX_EXTREMES = 1_000
+"""Numbers with an exponent of three digits, in a value of more than 16 KiB. They take hundreds of times as long to read
+as others"""
 
 MAX_DOCUMENT_BYTES = 1_048_576
-"""Size of a document in JSON, that of a lead with its contact."""
+"""A document in JSON. That of a lead includes the largest possible summary of its contact"""
 
 MAX_SUMMARY_BYTES = 65_536
-"""Size of a contact's summary in JSON, which every lead of the contact contains."""
-
-MAX_BATCH_BYTES = 16 * 1_048_576
-"""Size of a batch of records, as one producer has sent it, uncompressed."""
-
-MAX_POLL_BYTES = 32 * 1_048_576
-"""Size of the keys and values that a consumer returns at once. Only a single batch may exceed it."""
+"""The summary of a contact in JSON, which each of its leads shows"""

@@ -67,6 +67,8 @@ def _print(dead_letters: list[DeadLetter], console: Console, *, details: bool) -
 
 def _print_details(dead_letter: DeadLetter, console: Console) -> None:
     console.print(f"  key       {dead_letter.key}", markup=False, soft_wrap=True)
+    if dead_letter.offsets > 1:
+        console.print(f"  offsets   {dead_letter.offset} to {dead_letter.next_offset - 1}")
     console.print(f"  parked    {utc(dead_letter.time)}")
     if dead_letter.accepted:
         accepted = f"{utc(dead_letter.accepted_at or 0)}  {dead_letter.note}"

@@ -1,148 +1,206 @@
 """Splits and reads record batches: the format of KIP-98 (magic 2).
 
 https://kafka.apache.org/documentation/#recordbatch
+
+aiokafka reads records much faster than this module, but it trusts them: it reads beyond the end of a batch whose fields
+are cut off, and builds every header, however many there are. So it gets only small records, with bytes behind them in
+which no field can continue. All other records are read here, and those on which it fails.
 """
 
-import struct
 from collections.abc import Iterator
+from struct import Struct
 from typing import Any, NamedTuple
 
-from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatch
-from aiokafka.record.legacy_records import LegacyRecordBatch
+from aiokafka.record.util import calc_crc32c
 
 from projector.kafka.codecs import decompressed
+from schemas.limits import MAX_HEADERS
 
-# Where the fields of a batch begin.
-_LENGTH_AT, _BODY_AT, _MAGIC_AT, _ATTRIBUTES_AT, _LAST_OFFSET_AT, _TIMES_AT, _RECORDS_AT = 8, 12, 16, 21, 23, 27, 61
-_BASE_OFFSET, _LENGTH, _LAST_OFFSET = struct.Struct(">q"), struct.Struct(">i"), struct.Struct(">i")
-_ATTRIBUTES, _TIMES = struct.Struct(">h"), struct.Struct(">qq")
-_SMALLEST_LEGACY = 26
+# Base offset, length, leader epoch, magic, checksum (of everything after it), attributes, last offset, first and last
+# time, producer, its epoch and sequence, number of records.
+_HEADER = Struct(">qiibIhiqqqhii")
+_START, _LENGTH_AT, _MAGIC_AT, _CHECKED_FROM, _ATTRIBUTES_AT, _COUNT_AT = 12, 8, 16, 21, 21, 57
+_LENGTH, _ATTRIBUTES = Struct(">i"), Struct(">h")
 _MAGIC = 2
-_CODEC_BITS, _LOG_APPEND_TIME = 0b111, 0b1000
+_CODEC_BITS, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL = 0b111, 0b1000, 0b1_0000, 0b10_0000
 _LONGEST_VARINT = 10
+WRONG_LENGTH = "the length of a record is wrong"
+"""The problem of a record after which no other can be read."""
+
+# Of small records, aiokafka reads so many at once, or so many bytes. A batch may have millions.
+_SMALL, _RECORDS_AT_ONCE, _BYTES_AT_ONCE = 8192, 500, 65_536
+_BEHIND = memoryview(b"\xff" * 128)
 
 Headers = tuple[tuple[str, bytes | None], ...]
-MALFORMED = (IndexError, ValueError, OverflowError, TypeError)
-"""What reading malformed bytes raises, here and in aiokafka."""
 
 
-class Lenient(NamedTuple):
-    """A record that this module has parsed, with the names that aiokafka uses."""
+class Unread(NamedTuple):
+    """A record that aiokafka has not read, with the names that it uses. With a problem, the rest may be absent."""
 
     offset: int
-    timestamp: int
+    timestamp: int = 0
     key: bytes | None = None
     value: bytes | None = None
     headers: Headers = ()
     problem: str = ""
 
 
+class Batch:
+    """A batch as it was sent. It covers the offsets from `first` to `last`, but compaction may have removed some."""
+
+    def __init__(self, data: memoryview) -> None:
+        """Raises struct.error if the batch is shorter than its header."""
+        if len(data) > _MAGIC_AT and data[_MAGIC_AT] < _MAGIC:  # such a batch is one record, and may be shorter
+            data = memoryview(bytes(data[: _MAGIC_AT + 1]) + bytes(_HEADER.size))
+        self.first, _, _, self._magic, self._checksum, self._attributes, last, *rest = _HEADER.unpack_from(data)
+        self._first_time, self._last_time, self.producer, *_ = rest
+        self.last: int = self.first + max(0, last)
+        self.data = data
+
+    @property
+    def is_control(self) -> bool:
+        """Is it a marker that ends a transaction?"""
+        return bool(self._attributes & _CONTROL)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self._attributes & _TRANSACTIONAL)
+
+    @property
+    def is_intact(self) -> bool:
+        """Is the checksum right?"""
+        return self._magic != _MAGIC or bool(calc_crc32c(self.data[_CHECKED_FROM:]) == self._checksum)
+
+    def records(self) -> Iterator[tuple[Any, int]]:
+        """Returns an iterator over the records, with the attributes of Unread, and the size of each in bytes.
+
+        A record that cannot be read has a problem. If that is WRONG_LENGTH, it is the last one.
+
+        Raises ValueError, or what the library of the codec raises, if the batch cannot be decompressed.
+        """
+        if self._magic != _MAGIC:
+            raise ValueError("its format is from before Kafka 0.11, or unknown")
+        codec, content = self._attributes & _CODEC_BITS, self.data[_HEADER.size :]
+        return self._read(memoryview(decompressed(codec, content)) if codec else content)
+
+    def _read(self, content: memoryview) -> Iterator[tuple[Any, int]]:
+        offset = self.first
+        for piece in _pieces(content):
+            for record, size in zip(self._read_piece(piece, offset), map(len, piece), strict=True):
+                yield record, size
+                offset = record.offset + 1
+
+    def _read_piece(self, piece: list[memoryview], offset: int) -> Iterator[Any]:
+        if len(piece) > 1 or len(piece[0]) <= _SMALL:
+            try:
+                return iter(self._by_aiokafka(piece))
+            except Exception:  # noqa: BLE001, S110 - whatever it is, the record is found below
+                pass
+        return self._one_by_one(piece, offset)
+
+    def _by_aiokafka(self, piece: list[memoryview]) -> list[Any]:
+        header = bytearray(self.data[: _HEADER.size])
+        _ATTRIBUTES.pack_into(header, _ATTRIBUTES_AT, self._attributes & ~_CODEC_BITS)
+        _LENGTH.pack_into(header, _COUNT_AT, len(piece))
+        data = b"".join((header, *piece, _BEHIND))
+        return list(DefaultRecordBatch(memoryview(data)[: -len(_BEHIND)]))
+
+    def _one_by_one(self, piece: list[memoryview], offset: int) -> Iterator[Unread]:
+        """`offset` is used for a record whose own offset cannot be read."""
+        for data in piece:
+            record = self._one(data, offset)
+            yield record
+            offset = record.offset + 1
+
+    def _one(self, data: memoryview, offset: int) -> Unread:
+        """Read a record with its length."""
+        try:
+            length, at = _varint(data, 0)
+            if at + length != len(data):
+                return Unread(offset, problem=WRONG_LENGTH)
+            time, at = _varint(data, at + 1)
+            delta, at = _varint(data, at)
+            offset = self.first + delta
+            key, at = _field(data, at)
+            value, at = _field(data, at)
+            count, at = _varint(data, at)
+            if count > MAX_HEADERS:
+                return Unread(offset, key=key, problem=f"the record has {count:,} headers, more than {MAX_HEADERS}")
+            headers = []
+            for _ in range(count):
+                name, at = _field(data, at)
+                content, at = _field(data, at)
+                headers.append(((name or b"").decode(errors="backslashreplace"), content))
+        except (IndexError, ValueError):
+            return Unread(offset, problem="the record is not encoded as Kafka describes it")
+        timestamp = self._last_time if self._attributes & _LOG_APPEND_TIME else self._first_time + time
+        return Unread(offset, timestamp, key, value, tuple(headers))
+
+
 class Batches:
     """Splits what a broker has returned for a partition. The last batch may be incomplete, and is left out."""
 
-    def __init__(self, data: bytes) -> None:
-        self._data = memoryview(data)
+    def __init__(self, data: bytes | None) -> None:
+        self._data = memoryview(data or b"")
         self._at = 0
 
     def size_in_bytes(self) -> int:
         return len(self._data)
 
     def has_next(self) -> bool:
-        return self._at + _BODY_AT <= len(self._data) and self._end() <= len(self._data)
+        return self._at + _START <= len(self._data) and self._end() <= len(self._data)
 
-    def next_slice(self) -> bytes:
-        """Returns the bytes of the next batch. Raises CorruptRecordException."""
+    def next_batch(self) -> Batch:
+        """Raises struct.error if the batch is shorter than its header."""
         start, self._at = self._at, self._end()
-        data = bytes(self._data[start : self._at])
-        if len(data) < (_RECORDS_AT if data[_MAGIC_AT : _MAGIC_AT + 1] >= b"\x02" else _SMALLEST_LEGACY):
-            raise CorruptRecordException(f"a record batch has {len(data)} bytes, fewer than its header")
-        return data
-
-    def next_batch(self) -> Any:
-        """Returns the next batch as aiokafka's own class, for consumers without an Unpacker."""
-        return batch(self.next_slice())
+        return Batch(self._data[start : self._at])
 
     def _end(self) -> int:
-        return self._at + _BODY_AT + max(0, _LENGTH.unpack_from(self._data, self._at + _LENGTH_AT)[0])
+        length: int = _LENGTH.unpack_from(self._data, self._at + _LENGTH_AT)[0]
+        return self._at + _START + max(0, length)
 
 
-def batch(data: bytes) -> Any:
-    """Returns aiokafka's own batch, which is written in C. The oldest formats, before Kafka 0.11, have another one."""
-    magic = data[_MAGIC_AT]
-    return DefaultRecordBatch(data) if magic >= _MAGIC else LegacyRecordBatch(data, magic)
-
-
-def uncompressed(data: bytes) -> bytes:
-    """Returns the same batch without compression.
-
-    Raises whatever the library of the codec raises, and ValueError for an unknown codec or too many bytes.
+def _pieces(content: memoryview) -> Iterator[list[memoryview]]:
+    """Yields records with their lengths: a few small ones at a time, or a larger one. If a length is wrong, the last
+    of them is the rest of the content.
     """
-    (attributes,) = _ATTRIBUTES.unpack_from(data, _ATTRIBUTES_AT)
-    codec = attributes & _CODEC_BITS
-    if codec == 0 or data[_MAGIC_AT] < _MAGIC:
-        return data
-    header = bytearray(data[:_RECORDS_AT])
-    _ATTRIBUTES.pack_into(header, _ATTRIBUTES_AT, attributes & ~_CODEC_BITS)
-    records = decompressed(codec, memoryview(data)[_RECORDS_AT:])
-    _LENGTH.pack_into(header, _LENGTH_AT, len(header) + len(records) - _BODY_AT)
-    return bytes(header) + records
+    piece: list[memoryview] = []
+    at = size = 0
+    while at < len(content):
+        end = _end_of_record(content, at)
+        large = end - at > _SMALL
+        if piece and (large or len(piece) == _RECORDS_AT_ONCE or size > _BYTES_AT_ONCE):
+            yield piece
+            piece, size = [], 0
+        piece.append(content[at:end])
+        size += end - at
+        at = end
+        if large:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece
 
 
-def is_legacy(data: bytes) -> bool:
-    """Returns whether a batch has a format from before Kafka 0.11."""
-    return data[_MAGIC_AT] < _MAGIC
+def _end_of_record(content: memoryview, at: int) -> int:
+    try:
+        length, start = _varint(content, at)
+    except (IndexError, ValueError):
+        return len(content)
+    return start + length if 0 <= length <= len(content) - start else len(content)
 
 
-def one_by_one(data: bytes) -> Iterator[Lenient]:
-    """Yields the records of an uncompressed batch that aiokafka cannot read as a whole.
-
-    A name of a header may have any bytes. A record that cannot be read has a problem. If its length is wrong, the rest
-    of the batch cannot be read either.
-    """
-    base, last = _BASE_OFFSET.unpack_from(data)[0], _LAST_OFFSET.unpack_from(data, _LAST_OFFSET_AT)[0]
-    first_time, max_time = _TIMES.unpack_from(data, _TIMES_AT)
-    at_broker = _ATTRIBUTES.unpack_from(data, _ATTRIBUTES_AT)[0] & _LOG_APPEND_TIME
-    buffer, at, offset = bytearray(data), _RECORDS_AT, base
-    while at < len(buffer):
-        try:
-            content, at = _field(buffer, at)
-        except MALFORMED:
-            what = f"the records with the offsets {offset} to {base + last} cannot be read: a length is wrong"
-            yield Lenient(offset, 0, problem=what)
-            return
-        try:
-            record = _parse(bytearray(content or b""), base, first_time)
-        except MALFORMED:
-            record = Lenient(offset, 0, problem="the record is not encoded as Kafka describes it")
-        yield record._replace(timestamp=max_time) if at_broker else record
-        offset = record.offset + 1
-
-
-def _parse(record: bytearray, base: int, first_time: int) -> Lenient:
-    """Raises one of MALFORMED."""
-    time, at = _varint(record, 1)
-    offset, at = _varint(record, at)
-    key, at = _field(record, at)
-    value, at = _field(record, at)
-    count, at = _varint(record, at)
-    headers = []
-    for _ in range(count):
-        name, at = _field(record, at)
-        content, at = _field(record, at)
-        headers.append(((name or b"").decode(errors="backslashreplace"), content))
-    return Lenient(base + offset, first_time + time, key, value, tuple(headers))
-
-
-def _field(record: bytearray, at: int) -> tuple[bytes | None, int]:
-    length, at = _varint(record, at)
-    if at + length > len(record):
+def _field(data: memoryview, at: int) -> tuple[bytes | None, int]:
+    """Returns a field with its length before it, and where the next one begins. Raises IndexError or ValueError."""
+    length, at = _varint(data, at)
+    if length > len(data) - at:
         raise ValueError
-    return (None, at) if length < 0 else (bytes(record[at : at + length]), at + length)
+    return (None, at) if length < 0 else (bytes(data[at : at + length]), at + length)
 
 
-def _varint(data: bytearray, at: int) -> tuple[int, int]:
-    """Returns a number in the zigzag encoding, and where the next field begins. That of aiokafka reads over the end."""
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    """Returns a number in the zigzag encoding, and where the next field begins. Raises IndexError or ValueError."""
     value = 0
     for place in range(_LONGEST_VARINT):
         byte = data[at + place]

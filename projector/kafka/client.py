@@ -19,6 +19,8 @@ unpacking.install()
 
 # The longest time in milliseconds until a consumer notices new topics and partitions.
 _METADATA_AGE_MS = 2000
+_FETCH_BYTES = 16 * 1_048_576
+"""What a broker may return at once, compressed. Only a single batch may exceed it."""
 
 
 def topic(settings: ProjectorSettings, kind: Kind) -> str:
@@ -38,7 +40,7 @@ async def errors() -> AsyncIterator[None]:
 def consumer(settings: ProjectorSettings, group_id: str | None, unpacker: Unpacker | None = None) -> AIOKafkaConsumer:
     """Returns a consumer of committed records; it is a member of a group if `group_id` is given.
 
-    With an Unpacker, the records that it returns are `Record`.
+    It returns each record as a `Record`. Without an Unpacker it can only commit.
     """
     return AIOKafkaConsumer(
         group_id=group_id,
@@ -49,7 +51,8 @@ def consumer(settings: ProjectorSettings, group_id: str | None, unpacker: Unpack
         isolation_level="read_committed",
         metadata_max_age_ms=_METADATA_AGE_MS,
         fetch_max_wait_ms=200,
-        max_partition_fetch_bytes=4 * 1024 * 1024,
+        max_partition_fetch_bytes=_FETCH_BYTES // 4,
+        fetch_max_bytes=_FETCH_BYTES,
         session_timeout_ms=int(settings.kafka_session_timeout * 1000),
         heartbeat_interval_ms=int(settings.kafka_session_timeout * 1000 / 4),
         client_id="leadview-projector",

@@ -11,6 +11,8 @@ from schemas.limits import MAX_BATCH_BYTES
 
 _GZIP, _SNAPPY, _LZ4, _ZSTD = range(1, 5)
 _XERIAL, _XERIAL_HEADER = b"\x82SNAPPY\x00", 16
+_MOST_BLOCKS = MAX_BATCH_BYTES // 1024
+"""Clients write blocks of 1 KiB or more. Each one takes a while, even an empty one."""
 _LENGTH = struct.Struct(">i")
 _TOO_LARGE = f"it has more than {MAX_BATCH_BYTES:,} bytes"
 
@@ -40,7 +42,7 @@ def _within_limit(decompress_into: Callable[[Any, Any], int], data: memoryview) 
         except cramjam.DecompressionError:
             # It does not say whether the buffer was too small.
             if size == MAX_BATCH_BYTES:
-                raise
+                raise ValueError(f"it is corrupt, or {_TOO_LARGE}") from None
             size = min(MAX_BATCH_BYTES, 8 * size)
 
 
@@ -49,13 +51,15 @@ def _snappy(data: memoryview) -> bytes:
     if bytes(data[: len(_XERIAL)]) != _XERIAL:
         return _snappy_block(data, MAX_BATCH_BYTES)
     found, at = bytearray(), _XERIAL_HEADER
-    while at < len(data):
+    for _ in range(_MOST_BLOCKS):
+        if at >= len(data):
+            return bytes(found)
         end = at + _LENGTH.size + _LENGTH.unpack_from(data, at)[0]
         if not at < end <= len(data):
             raise ValueError("a block has a wrong length")
         found += _snappy_block(data[at + _LENGTH.size : end], MAX_BATCH_BYTES - len(found))
         at = end
-    return bytes(found)
+    raise ValueError(f"it has more than {_MOST_BLOCKS:,} blocks")
 
 
 def _snappy_block(block: memoryview, most: int) -> bytes:

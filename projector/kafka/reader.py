@@ -101,11 +101,10 @@ class Reader:
         for partition in open_ranges:
             self._consumer.seek(TopicPartition(*partition), ranges[partition][0])
         while open_ranges:
+            self._unpacker.begin()
             async with errors():
                 polled = await self._consumer.getmany(
-                    *(TopicPartition(*p) for p in open_ranges),
-                    timeout_ms=200,
-                    max_records=self._unpacker.begin(most),
+                    *(TopicPartition(*p) for p in open_ranges), timeout_ms=200, max_records=most
                 )
             for at, records in polled.items():
                 last = open_ranges[Partition(*at)]

@@ -87,13 +87,14 @@ class Source:
         return used
 
     async def poll(self, most: int, wait: float) -> dict[Partition, list[Record]]:
-        """Returns up to `most` records, in order for each partition; fewer if they are large.
+        """Returns up to `most` records, in order for each partition; fewer if they are large or take long to unpack.
 
         Waits up to `wait` seconds. Raises Unavailable.
         """
         positioned = frozenset(self._positioned)
+        self._unpacker.begin()
         async with errors():
-            polled = await self._consumer.getmany(timeout_ms=int(wait * 1000), max_records=self._unpacker.begin(most))
+            polled = await self._consumer.getmany(timeout_ms=int(wait * 1000), max_records=most)
         # Records that were fetched before `seek`, or while `reset` was called, are not from the wanted offset.
         return {
             Partition(*partition): records

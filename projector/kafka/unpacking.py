@@ -10,24 +10,27 @@ read, one such record is returned for all of its offsets.
 
 import logging
 import struct
+import time
 from collections.abc import Iterator, Mapping
-from itertools import islice
 from typing import Any
 
 from aiokafka.consumer import fetcher
-from aiokafka.errors import CorruptRecordException, KafkaError
+from aiokafka.errors import CorruptRecordException
 
-from projector.kafka.batches import MALFORMED, Batches, Headers, Lenient, batch, is_legacy, one_by_one, uncompressed
+from projector.kafka.batches import WRONG_LENGTH, Batch, Batches, Headers, Unread
 from projector.record import Record
-from schemas.limits import MAX_HEADER_BYTES, MAX_KEY_BYTES, MAX_POLL_BYTES
+from schemas.envelopes import HEADERS
+from schemas.limits import MAX_BATCH_BYTES, MAX_HEADER_BYTES, MAX_HEADERS, MAX_KEY_BYTES, MAX_POLL_BYTES
 from schemas.resources import Kind
 
 logger = logging.getLogger(__name__)
 
-_CRC_ATTEMPTS = 3
+_ATTEMPTS = 3
 """A wrong checksum may be an error of the network, so the batch is fetched again before it counts as corrupt."""
-_AT_ONCE = 500
-"""Records that are read from a batch at once. A batch of the smallest records would have millions."""
+_LONGEST_SECONDS = 0.05
+"""How long a poll may unpack. The event loop does nothing else meanwhile."""
+_MAX_TIME = 2**48 - 1
+"""Of a record, in milliseconds: more does not fit into the head of a document (`schemas.layouts`)."""
 
 
 class Unpacker:
@@ -36,155 +39,168 @@ class Unpacker:
     def __init__(self, kinds: Mapping[str, Kind], max_record_bytes: int) -> None:
         self.kinds = kinds
         self.max_record_bytes = max_record_bytes
-        self.wrong_checksums: dict[tuple[str, int, int], int] = {}
-        self._bytes = 0
-        self._records = 0
-        self._mean = 0.0
+        self._wrong_checksums: dict[tuple[str, int, int], int] = {}
+        self.begin()
 
-    def begin(self, most: int) -> int:
-        """Note that a poll begins. Returns how many records to ask for: at most `most`, and fewer if those of the
-        last poll were so large that `most` of them would exceed MAX_POLL_BYTES.
-        """
-        if self._records:
-            self._mean = self._bytes / self._records
-        self._bytes = self._records = 0
-        return max(1, min(most, int(MAX_POLL_BYTES / self._mean))) if self._mean else most
+    def begin(self) -> None:
+        """Note that a poll begins."""
+        self._bytes = 0
+        self._until: float | None = None
 
     @property
     def is_full(self) -> bool:
-        """Has this poll returned MAX_POLL_BYTES?"""
-        return self._bytes >= MAX_POLL_BYTES
+        """Has this poll unpacked as many bytes, or for as long, as it may?"""
+        now = time.monotonic()
+        self._until = self._until or now + _LONGEST_SECONDS
+        return self._bytes >= MAX_POLL_BYTES or now > self._until
 
     def add(self, size: int) -> None:
-        """Note that a record with this size is returned."""
+        """Note that so many bytes were unpacked."""
         self._bytes += size
-        self._records += 1
+
+    def is_intact(self, partition: tuple[str, int], batch: Batch) -> bool | None:
+        """Returns whether the checksum of a batch is right; None if it is wrong and may be right the next time."""
+        place = (*partition, batch.first)
+        attempts = self._wrong_checksums.pop(place, 0) + 1
+        if batch.is_intact:
+            return True
+        if attempts == _ATTEMPTS:
+            return False
+        self._wrong_checksums[place] = attempts
+        return None
 
 
 class BoundedRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # aiokafka has no types
-    """An iterator over the records that a broker has returned for a partition: `Record`, if there is an Unpacker.
+    """An iterator over what a broker has returned for a partition. It yields `Record`."""
 
-    It ends early when the poll is full. The consumer then fetches the rest again, from `next_fetch_offset`.
-    """
+    @property
+    def unpacker(self) -> Unpacker:
+        if not isinstance(self._value_deserializer, Unpacker):
+            raise TypeError("this consumer has no Unpacker")
+        return self._value_deserializer
 
-    def _unpack_records(self) -> Iterator[Any]:
-        if isinstance(self._value_deserializer, Unpacker):
-            return self._unpack(self._value_deserializer)
-        unpacked: Iterator[Any] = super()._unpack_records()
-        return unpacked
-
-    def _unpack(self, unpacker: Unpacker) -> Iterator[Record]:
+    def _unpack_records(self) -> Iterator[Record]:
         while self._records.has_next():
-            for record in self._read(self._records.next_slice(), unpacker):
-                if record.offset < self.next_fetch_offset:
-                    continue  # batches are returned as a whole
-                if unpacker.is_full:
-                    return
-                unpacker.add(len(record.key or b"") + len(record.value or b""))
-                self.next_fetch_offset = record.offset + 1
+            try:
+                batch = self._records.next_batch()
+            except struct.error:
+                raise CorruptRecordException("a record batch is shorter than its header") from None
+            is_intact = self.unpacker.is_intact(self._tp, batch)
+            if is_intact is None:
+                return  # the consumer fetches it again
+            for record in self._read(batch) if is_intact else self._unreadable(batch, "its checksum is wrong"):
+                self.next_fetch_offset = record.next_offset
                 yield record
+            # The last offset stays that of the batch when compaction removes records.
+            self.next_fetch_offset = max(self.next_fetch_offset, batch.last + 1)
 
-    def _read(self, data: bytes, unpacker: Unpacker) -> Iterator[Record]:
-        """Yields the records of one batch. Afterwards, the next fetch begins behind the batch."""
-        found = batch(data)
-        if not self._is_intact(found, unpacker):
-            yield from self._unreadable(found, unpacker, "its checksum is wrong")
-        elif not self._is_skipped(found):
-            try:
-                data = uncompressed(data)
-            except Exception as error:  # noqa: BLE001 - the library of each codec has errors of its own
-                yield from self._unreadable(found, unpacker, f"it cannot be decompressed ({error})")
-            else:
-                yield from self._records_of(data, unpacker)
-        # The last offset stays that of the batch when compaction removes records.
-        self.next_fetch_offset = max(self.next_fetch_offset, found.next_offset)
-
-    def _is_intact(self, batch: Any, unpacker: Unpacker) -> bool:
-        """Returns whether the checksum is right. Raises CorruptRecordException if the batch shall be fetched again."""
-        if batch.validate_crc():
-            return True
-        place = (self._tp.topic, self._tp.partition, batch.base_offset)
-        attempts = unpacker.wrong_checksums.pop(place, 0) + 1
-        if attempts < _CRC_ATTEMPTS:
-            unpacker.wrong_checksums[place] = attempts
-            raise CorruptRecordException(f"the batch at {place} has a wrong checksum")
-        return False
-
-    def _is_skipped(self, batch: Any) -> bool:
-        """Returns whether the batch is that of an aborted transaction, or a marker. As in aiokafka's own class."""
-        if self._isolation_level == fetcher.READ_COMMITTED and batch.producer_id is not None:
-            self._consume_aborted_up_to(batch.base_offset)
-            if batch.is_control_batch and self._ends_an_aborted_transaction(batch):
-                self._aborted_producers.discard(batch.producer_id)
-            if batch.is_transactional and batch.producer_id in self._aborted_producers:
-                return True
-        return bool(batch.is_control_batch)
-
-    def _ends_an_aborted_transaction(self, marker: Any) -> bool:
-        try:
-            return bool(self._contains_abort_marker(marker))
-        except (*MALFORMED, struct.error, KafkaError):
-            # If a transaction of this producer was aborted, its next marker can only be the end of it.
-            logger.warning("a control batch cannot be read", extra={"partition": list(self._tp)})
-            return True
-
-    def _unreadable(self, batch: Any, unpacker: Unpacker, why: str) -> Iterator[Record]:
-        """Yields one record for all records of a batch that have not been returned yet."""
-        first, last = max(batch.base_offset, self.next_fetch_offset), batch.next_offset - 1
-        if first <= last:
-            problem = f"the batch with the offsets {first} to {last} cannot be read: {why}"
-            kind = unpacker.kinds[self._tp.topic]
-            yield Record(self._tp.topic, self._tp.partition, first, 0, None, None, (), kind, problem)
-
-    def _records_of(self, data: bytes, unpacker: Unpacker) -> Iterator[Record]:
-        topic, partition = self._tp
-        kind, most = unpacker.kinds[topic], unpacker.max_record_bytes
-        records: Iterator[Any] = iter(found := batch(data))
-        last = found.next_offset - 1
-        while True:
-            try:
-                some = list(islice(records, _AT_ONCE))
-            except (*MALFORMED, KafkaError) as error:
-                if is_legacy(data):
-                    yield from self._unreadable(batch(data), unpacker, f"it is malformed ({error})")
-                    return
-                # Begins again with the first record of the batch. Those that were returned already are left out.
-                records = one_by_one(data)
-                continue
-            if not some:
+    def _read(self, batch: Batch) -> Iterator[Record]:
+        """Yields the records of a batch from `next_fetch_offset`."""
+        if self._isolation_level == fetcher.READ_COMMITTED and batch.producer >= 0:
+            self._consume_aborted_up_to(batch.first)
+            if batch.is_control and _is_end_of_aborted(batch):
+                self._aborted_producers.discard(batch.producer)
+            if batch.is_transactional and batch.producer in self._aborted_producers:
                 return
-            for record in some:
-                if record.offset > last:
-                    yield from self._unreadable(batch(data), unpacker, "it has a record beyond its last offset")
-                    return
-                key, value, headers = record.key, record.value, tuple(record.headers)
-                problem = record.problem if type(record) is Lenient else ""
-                if problem or _is_too_large(key, value, headers, most):
-                    problem = problem or _what_is_too_large(key, value, headers, most)
-                    key, value, headers = None if key is None else key[:MAX_KEY_BYTES], None, ()
-                yield Record(topic, partition, record.offset, record.timestamp, key, value, headers, kind, problem)
+        if batch.is_control:
+            return
+        try:
+            records = batch.records()
+        except Exception as error:  # noqa: BLE001 - the library of each codec has errors of its own
+            self.unpacker.add(MAX_BATCH_BYTES)  # decompressing it may have taken as long as if it had so many bytes
+            yield from self._unreadable(batch, f"it cannot be decompressed ({error})")
+            return
+        unpacker, before, last = self.unpacker, batch.first - 1, batch.last
+        for record, size in records:
+            offset = record.offset
+            if not before < offset <= last:
+                yield from self._unreadable(batch, "the offsets of its records are not in order")
+                return
+            if type(record) is Unread and record.problem == WRONG_LENGTH:
+                yield from self._unreadable(batch, WRONG_LENGTH)
+                return
+            before = offset
+            if offset >= self.next_fetch_offset:  # batches are returned as a whole
+                unpacker.add(size)
+                yield _bounded(self._tp, record, size, unpacker)
+
+    def _unreadable(self, batch: Batch, why: str) -> Iterator[Record]:
+        """Yields one record for all records of a batch that were not returned yet."""
+        first = max(batch.first, self.next_fetch_offset)
+        problem = f"the batch with the offsets {first} to {batch.last} cannot be read: {why}"
+        if first <= batch.last:
+            topic, partition = self._tp
+            kind = self.unpacker.kinds[topic]
+            yield Record(topic, partition, first, 0, None, None, (), kind, problem, batch.last + 1 - first)
+        else:
+            logger.error("a record was left out", extra={"partition": list(self._tp), "problem": problem})
+
+
+class BoundedResult(fetcher.FetchResult):  # type: ignore[misc]
+    """What is left of a fetched partition. A poll that is full leaves the rest for the next one."""
+
+    _partition_records: BoundedRecords | None
+
+    def getall(self, max_records: int | None = None) -> list[Record]:
+        records = self._partition_records
+        if records is None or not self.check_assignment(self._topic_partition):
+            return []
+        found: list[Record] = []
+        while len(found) != max_records and not records.unpacker.is_full:
+            record = next(records, None)
+            if record is None:
+                self._update_position()
+                self._partition_records = None
+                return found
+            found.append(record)
+        self._update_position()
+        return found
 
 
 def install() -> None:
     """Let all consumers of this process unpack with this module."""
-    fetcher.MemoryRecords, fetcher.PartitionRecords = Batches, BoundedRecords
+    fetcher.MemoryRecords, fetcher.PartitionRecords, fetcher.FetchResult = Batches, BoundedRecords, BoundedResult
 
 
-def _is_too_large(key: bytes | None, value: bytes | None, headers: Headers, most: int) -> bool:
-    return (
-        (value is not None and len(value) > most)
-        or (key is not None and len(key) > MAX_KEY_BYTES)
-        or (bool(headers) and _size(headers) > MAX_HEADER_BYTES)
-    )
+def _is_end_of_aborted(marker: Batch) -> bool:
+    """Returns whether this marker ends an aborted transaction.
+
+    Of a marker that cannot be read, it does not matter: the next marker of a producer with an aborted transaction ends
+    that one.
+    """
+    try:
+        record, _ = next(marker.records())
+        return bool(fetcher.ControlRecord.parse(record.key) == fetcher.ABORT_MARKER)
+    except Exception as error:  # noqa: BLE001 - whatever it contains
+        logger.warning("a marker of a transaction cannot be read", extra={"error": str(error)})
+        return True
 
 
-def _what_is_too_large(key: bytes | None, value: bytes | None, headers: Headers, most: int) -> str:
+def _bounded(at: tuple[str, int], record: Any, size: int, unpacker: Unpacker) -> Record:
+    """Returns a record within the limits: with a problem, and without its value, if it exceeds one."""
+    topic, partition = at
+    key, value, headers, time = record.key, record.value, record.headers, record.timestamp
+    problem = record.problem if type(record) is Unread else ""
+    problem = problem or _problem(key, value, headers, size, unpacker.max_record_bytes)
+    if problem:
+        key, value, headers = None if key is None else key[:MAX_KEY_BYTES], None, ()
+    elif headers:
+        headers = [(name, content) for name, content in headers if name in HEADERS]
+    if not 0 <= time <= _MAX_TIME:
+        time = 0 if time < 0 else _MAX_TIME
+    return Record(topic, partition, record.offset, time, key, value, tuple(headers), unpacker.kinds[topic], problem)
+
+
+def _problem(key: bytes | None, value: bytes | None, headers: Headers, size: int, most: int) -> str:
+    """Returns which limit a record of this size exceeds, or an empty text."""
     if key is not None and len(key) > MAX_KEY_BYTES:
         return f"the message key has {len(key):,} bytes, more than {MAX_KEY_BYTES}"
     if value is not None and len(value) > most:
         return f"the value has {len(value):,} bytes, more than {most:,} (LEADVIEW_MAX_RECORD_BYTES)"
-    return f"the headers have {_size(headers):,} bytes, more than {MAX_HEADER_BYTES:,}"
-
-
-def _size(headers: Headers) -> int:
-    return sum(len(name) + len(content or b"") for name, content in headers)
+    if headers and len(headers) > MAX_HEADERS:
+        return f"the record has {len(headers):,} headers, more than {MAX_HEADERS}"
+    if size <= MAX_HEADER_BYTES:
+        return ""
+    if (found := sum(len(name) + len(content or b"") for name, content in headers)) > MAX_HEADER_BYTES:
+        return f"the headers have {found:,} bytes, more than {MAX_HEADER_BYTES:,}"
+    return ""

@@ -14,6 +14,9 @@ from projector.ledger.checkpoint import Position, Step
 from projector.line.guard import BadRecordGuard
 from projector.record import Partition, Record
 
+_SLICE_BYTES = 262_144
+"""Values that are decoded at once: the event loop does nothing else meanwhile. A single one may be larger."""
+
 
 def _no_acceptance(_: Coordinates) -> Acceptance | None:
     return None
@@ -48,15 +51,21 @@ class Batch:
         self.stopped: LineStopped | None = None
 
     def slices(self, size: int) -> Iterator[list[Intent]]:
-        """Yields the intents of up to `size` records at a time."""
+        """Yields the intents of up to `size` records at a time, fewer if they are large.
+
+        A slice may be empty, so that the caller can do something else between many bad or large records.
+        """
         intents: list[Intent] = []
+        left = _SLICE_BYTES
         try:
             for partition, records in self._polled.items():
-                for intent in self._intents(partition, records):
-                    intents.append(intent)
-                    if len(intents) == size:
+                for record, intent in self._intents(partition, records):
+                    left -= len(record.value or b"")
+                    if intent:
+                        intents.append(intent)
+                    if len(intents) == size or left <= 0:
                         yield intents
-                        intents = []
+                        intents, left = [], _SLICE_BYTES
         except LineStopped as error:
             self.stopped = LineStopped(f"{error}. {self._advice(error.bad)}", error.bad)
             return
@@ -68,7 +77,7 @@ class Batch:
         return {
             partition: Step(
                 positions[partition],
-                Position(records[-1].offset + 1, self._event_times.get(partition, 0), now),
+                Position(records[-1].next_offset, self._event_times.get(partition, 0), now),
             )
             for partition, records in self._polled.items()
             if partition in positions  # it may have been revoked meanwhile
@@ -83,8 +92,11 @@ class Batch:
         """Returns the seconds since the oldest event of the batch; None if it had bad records only."""
         return None if self._oldest is None else max(0.0, time.time() - self._oldest / 1000)
 
-    def _intents(self, partition: Partition, records: list[Record]) -> Iterator[Intent]:
-        """Yields the intents of a partition's records, except bad ones. Raises LineStopped if too many are bad."""
+    def _intents(self, partition: Partition, records: list[Record]) -> Iterator[tuple[Record, Intent | None]]:
+        """Yields the records of a partition with their intents: None if it is bad, or already applied.
+
+        Raises LineStopped if too many are bad.
+        """
         good, newest, oldest = 0, None, self._oldest
         for record, applied_time in zip(records, self._applied_times.get(partition) or repeat(None), strict=False):
             intent, time = None, applied_time
@@ -95,14 +107,14 @@ class Batch:
                     self._guard.passed(good)
                     good = 0
                     self._park(record, error)
+                    yield record, None
                     continue
             good, newest = good + 1, time
             if oldest is None or time < oldest:
                 oldest = time
-            if intent:
-                yield intent
-            else:
+            if intent is None:
                 self.left_out += 1
+            yield record, intent
         self._guard.passed(good)
         self._oldest = oldest
         if newest is not None:

@@ -1,15 +1,17 @@
-"""Waits while a line is halted by too many bad records."""
+"""Waits while a line cannot continue: it is halted by too many bad records, or a newer program has to write."""
 
 import logging
 import time
 from contextlib import suppress
 
-from projector.errors import LineStopped, Unavailable
+from projector.errors import LineStopped, Superseded, Unavailable
 from projector.kafka.source import Source
 from projector.line.accepted import AcceptedRecords
+from projector.line.positions import Positions
 from projector.stop import Stop
 
 _CHECK_SECONDS = 2.0
+_SUPERSEDED_SECONDS = 1.0
 _LOG_SECONDS = 30.0
 
 logger = logging.getLogger(__name__)
@@ -40,3 +42,20 @@ async def wait_until_accepted(
     source.resume()
     if not stop.is_set():
         logger.info("bad records were accepted; the line resumes", extra={"line": line})
+
+
+async def wait_while_superseded(source: Source, positions: Positions, stop: Stop) -> None:
+    """Leave the partitions to newer programs until this one may write again, or until `stop`."""
+    positions.reset()
+    source.leave()
+    while not stop.is_set() and await _is_superseded(positions):
+        await stop.sleep(_SUPERSEDED_SECONDS)
+    source.join()
+
+
+async def _is_superseded(positions: Positions) -> bool:
+    try:
+        await positions.seek()
+    except (Superseded, Unavailable):
+        return True
+    return False

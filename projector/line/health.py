@@ -13,6 +13,7 @@ class LineHealth:
         self._alive_at = self._advanced_at = time.monotonic()
         self._lag = 0
         self._trouble: str | None = None
+        self._failure: str | None = None
         self._stopped: str | None = None
         self._standing_by: str | None = None
 
@@ -22,8 +23,9 @@ class LineHealth:
         self._trouble = None
 
     def advanced(self) -> None:
-        """A position has moved forward."""
+        """A position has moved forward, or is at the end."""
         self._advanced_at = time.monotonic()
+        self._failure = None
 
     def lag(self, records: int) -> None:
         self._lag = records
@@ -32,6 +34,14 @@ class LineHealth:
 
     def trouble(self, error: str) -> None:
         self._trouble = error
+
+    def failed(self, failure: str) -> None:
+        """A step has failed because of a defect. The line is unhealthy until it advances."""
+        self._failure = failure
+
+    @property
+    def fails(self) -> bool:
+        return self._failure is not None
 
     def stopped(self, reason: str) -> None:
         self._stopped = reason
@@ -47,6 +57,8 @@ class LineHealth:
         """The state in a few words, for the heartbeat."""
         if self._stopped:
             return f"halted: {self._stopped}"
+        if self._failure:
+            return f"failing: {self._failure}"
         return f"standing by: {self._standing_by}" if self._standing_by else "running"
 
     def resumed(self) -> None:
@@ -60,6 +72,8 @@ class LineHealth:
         now = time.monotonic()
         if self._stopped:
             return [f"{self.name}: halted: {self._stopped}"]
+        if self._failure:
+            return [f"{self.name}: {self._failure}"]
         if self._standing_by:
             return [f"{self.name}: standing by: {self._standing_by}"]
         if now - self._alive_at > _QUIET_SECONDS:

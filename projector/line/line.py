@@ -11,8 +11,9 @@ import time
 from collections.abc import Sequence
 from typing import assert_never
 
+from projector import defect
 from projector.accepted.book import AcceptedBook
-from projector.errors import LineStopped, Superseded, Unavailable
+from projector.errors import LineStopped, Refused, Superseded, Unavailable
 from projector.kafka.source import Source
 from projector.ledger.checkpoint import ControlChanged, Outcome, Stored, WentBack
 from projector.ledger.ledger import Ledger
@@ -21,7 +22,7 @@ from projector.line.accepted import AcceptedRecords
 from projector.line.already_applied import applied_times
 from projector.line.batch import Batch
 from projector.line.guard import BadRecordGuard
-from projector.line.halt import wait_until_accepted
+from projector.line.halt import wait_until_accepted, wait_while_superseded
 from projector.line.health import LineHealth
 from projector.line.metrics import DEAD_LETTERS, LineMetrics
 from projector.line.policy import LIVE, Policy
@@ -77,15 +78,18 @@ class Line:
             while not stop.is_set():
                 try:
                     await self._step()
-                    pause = _FIRST_PAUSE
-                except Unavailable as error:
-                    self._on_unavailable(error)
-                    await stop.sleep(pause)
-                    pause = min(2 * pause, _LONGEST_PAUSE)
+                    if not self.health.fails:
+                        pause = _FIRST_PAUSE
                 except LineStopped as error:
                     await self._halt(error, stop)
                 except Superseded as error:
                     await self._wait_while_superseded(error, stop)
+                except Refused:
+                    raise
+                except Exception as error:  # noqa: BLE001 - the other line must not end because this one fails
+                    self._on_failure(error)
+                    await stop.sleep(pause)
+                    pause = min(2 * pause, _LONGEST_PAUSE)
             await self._positions.commit()
         finally:
             self._positions.end()
@@ -97,7 +101,7 @@ class Line:
             try:
                 await self._source.start()
             except Unavailable as error:
-                self._on_unavailable(error)
+                self._on_failure(error)
                 await stop.sleep(1.0)
             else:
                 return
@@ -192,10 +196,16 @@ class Line:
         async with self._covering:
             await self._positions.release()
 
-    def _on_unavailable(self, error: Unavailable) -> None:
-        self._metrics.unavailable()
-        self.health.trouble(str(error))
-        logger.warning("not available; retrying", extra=self._fields() | {"error": str(error)})
+    def _on_failure(self, error: Exception) -> None:
+        """Read again from the stored positions. The cause of a defect may pass, too; a restart would do no more."""
+        if isinstance(error, Unavailable):
+            self._metrics.unavailable()
+            self.health.trouble(str(error))
+            logger.warning("not available; retrying", extra=self._fields() | {"error": str(error)})
+        else:
+            self._policy.on_defect(error)
+            self._metrics.failed()
+            self.health.failed(defect.report(f"the line {self._name}", error))
         self._positions.reset()
 
     async def _halt(self, error: LineStopped, stop: Stop) -> None:
@@ -215,19 +225,8 @@ class Line:
         """Leave the partitions to newer programs until this one may write again: the newer generation was dropped."""
         logger.warning("standing by: %s. Deploy the newer program here as well.", error, extra=self._fields())
         self.health.standing_by(str(error))
-        self._positions.reset()
-        self._source.leave()
-        while not stop.is_set() and await self._is_superseded():
-            await stop.sleep(_CHECK_SECONDS)
+        await wait_while_superseded(self._source, self._positions, stop)
         self.health.standing_by(None)
-        self._source.join()
-
-    async def _is_superseded(self) -> bool:
-        try:
-            await self._positions.seek()
-        except (Superseded, Unavailable):
-            return True
-        return False
 
     def _fields(self) -> dict[str, object]:
         """Returns the extra fields of every log line."""

@@ -21,6 +21,7 @@ DEAD_LETTERS = Gauge("leadview_projector_dead_letters", "Dead letters that wait 
 STOPPED = Gauge("leadview_projector_line_stopped", "1 while the line is halted by too many bad records", ["line"])
 REWINDS = Counter("leadview_projector_rewinds", "Times that Redis lost writes, and records were read again", ["line"])
 UNAVAILABLE = Counter("leadview_projector_unavailable", "Times that Redis or Kafka was not available", ["line"])
+DEFECTS = Counter("leadview_projector_defects", "Steps that failed with an error that nobody expected", ["line"])
 REBUILD_DUE = Gauge("leadview_projector_rebuild_due", "1 if the live generation has another mapping version")
 REDIS_MEMORY = Gauge("leadview_projector_redis_memory_ratio", "Redis memory in use, as a share of maxmemory")
 
@@ -60,6 +61,9 @@ class LineMetrics:
 
     def unavailable(self) -> None:
         UNAVAILABLE.labels(self._line).inc()
+
+    def failed(self) -> None:
+        DEFECTS.labels(self._line).inc()
 
     def stopped(self) -> None:
         STOPPED.labels(self._line).set(1)

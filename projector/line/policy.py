@@ -22,6 +22,8 @@ class Policy(msgspec.Struct, frozen=True):
     pacer: Pacer = FullSpeed()
     on_halt: Callable[[LineStopped], None] = _accept
     """Called if there are too many bad records. A live line then halts until an operator intervenes."""
+    on_defect: Callable[[Exception], None] = _accept
+    """Called if a step fails with an error that nobody expected. A live line then retries until the step succeeds."""
 
 
 LIVE = Policy()

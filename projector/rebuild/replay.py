@@ -16,7 +16,7 @@ from contextlib import suppress
 
 import msgspec
 
-from projector.errors import LineStopped, Refused, Unavailable
+from projector.errors import Refused, Unavailable
 from projector.kafka.client import topic
 from projector.kafka.reader import open_reader
 from projector.ledger import copies, generations, sweep
@@ -184,11 +184,12 @@ async def catch_up(store: Store, settings: ProjectorSettings, stop: Stop) -> int
 
 
 def _line(writing: Writing, settings: ProjectorSettings, rebuild: Rebuild, kind: Kind, throttle: Throttle) -> Line:
-    """Returns a line that writes this generation only, parks no dead letters, and ends instead of halting."""
+    """Returns a line that writes this generation only, parks no dead letters, and ends where a live one would halt or
+    retry."""
 
-    def halt(error: LineStopped) -> None:
+    def end(error: Exception) -> None:
         raise error
 
     group_id = f"{settings.group_id}.rebuild.{rebuild.generation}.{kind.topic}"
     ledger = Ledger(writing.store, writing.sessions, rebuild=rebuild.generation)
-    return Line("rebuild", settings, [kind], group_id, writing.store, ledger, Policy(throttle, halt))
+    return Line("rebuild", settings, [kind], group_id, writing.store, ledger, Policy(throttle, end, end))

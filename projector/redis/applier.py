@@ -124,9 +124,11 @@ class Applier:
         clustered = await self._store.clustered()
         while fans:
             resplices = list(calls.resplices(fans, generations, clustered=clustered))
-            written += sum(await self._store.run(resplices, fence=fence))
-            # If a contact had less than a full batch, it has no other leads to update.
-            fans = [fan for fan in fans if len(fan.lead_ids) >= MAX_LEADS]
+            replies = await self._store.run(resplices, fence=fence)
+            written += sum(reply if reply >= 0 else -1 - reply for reply in replies)
+            # If a contact had less than a full batch, and every call did all, it has no other leads to update.
+            cut_off = min(replies) < 0
+            fans = [fan for fan in fans if cut_off or len(fan.lead_ids) >= MAX_LEADS]
             if fans:
                 asks = [calls.pending_leads(fan.organization_id, fan.contact_id, generations) for fan in fans]
                 for fan, ids in zip(fans, await self._store.run(asks, fence=fence), strict=True):

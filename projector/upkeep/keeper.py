@@ -3,6 +3,7 @@
 import logging
 import time
 
+from projector import defect
 from projector.errors import ProjectorError, Superseded, Unavailable
 from projector.kafka.reader import open_reader
 from projector.ledger import copies, sweep, writers
@@ -44,6 +45,10 @@ class Keeper:
                 await self._turn()
             except (Unavailable, Superseded) as error:
                 logger.warning("upkeep cannot continue now, and will retry", extra={"error": str(error)})
+            except ProjectorError:
+                raise
+            except Exception as error:  # noqa: BLE001 - the lines must not end because this fails
+                defect.report("upkeep", error)
             await stop.sleep(_SHORT_PAUSE_SECONDS if self._end_offsets else _PAUSE_SECONDS)
 
     async def _turn(self) -> None:

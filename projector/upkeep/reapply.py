@@ -3,7 +3,7 @@
 Stale records change nothing, as everywhere. Bad records are usually skipped: the line has parked them as dead letters.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord
@@ -19,7 +19,7 @@ from projector.upkeep import redrive
 from schemas.resources import ORGANIZATION, RESOURCES, Kind
 from schemas.settings import ProjectorSettings
 
-_BATCH = 200
+_BATCH, _BATCH_BYTES = 200, 262_144
 Wanted = Callable[[Record], bool]
 
 
@@ -81,16 +81,30 @@ async def replay(
         count += len(selected)
         if selected:
             with writing.sessions.closing(await writing.sessions.open()) as session:
-                for start in range(0, len(selected), _BATCH):
+                for batch in _batches(selected):
                     await write(
                         writing.store,
-                        selected[start : start + _BATCH],
+                        batch,
                         session.generations,
                         fence=session,
                         overwrite_equal=overwrite_equal,
                         parks=parks,
                     )
     return count
+
+
+def _batches(records: Sequence[Record]) -> Iterator[list[Record]]:
+    """Yields a few records at a time, fewer if they are large."""
+    batch: list[Record] = []
+    left = _BATCH_BYTES
+    for record in records:
+        batch.append(record)
+        left -= len(record.value or b"")
+        if len(batch) == _BATCH or left <= 0:
+            yield batch
+            batch, left = [], _BATCH_BYTES
+    if batch:
+        yield batch
 
 
 async def write(

@@ -11,7 +11,7 @@ import msgspec
 from projector.accepted.acceptance import Accepted
 from projector.accepted.book import AcceptedBook
 from projector.accepted.offset_range import OffsetRange, by_partition
-from projector.dead_letter import DeadLetter
+from projector.dead_letter import MAX_REASON, DeadLetter
 from projector.errors import BadRecord, Refused
 from projector.interpret import interpret
 from projector.kafka.reader import Reader, open_reader
@@ -140,11 +140,10 @@ async def redrive(
     """
     async with open_reader(settings, KINDS) as reader:
         for neighbours in _neighbours(dead_letters):
-            records = await _read_records(reader, neighbours)
-            for dead_letter in neighbours:
-                result, reason = await _apply(writing, records.get(dead_letter.offset))
+            async for dead_letter, result, reason in _redrive(writing, reader, neighbours):
                 if result is Redriven.STILL_BAD:
-                    await replace(writing.store, [msgspec.structs.replace(dead_letter, reason=reason)])
+                    changed = msgspec.structs.replace(dead_letter, reason=reason[:MAX_REASON])
+                    await replace(writing.store, [changed])
                 else:
                     await delete(writing.store, [dead_letter])
                 yield dead_letter, result, reason
@@ -165,23 +164,33 @@ def _neighbours(dead_letters: Iterable[DeadLetter]) -> Iterator[list[DeadLetter]
 def _belongs(dead_letter: DeadLetter, group: list[DeadLetter]) -> bool:
     last = group[-1]
     is_same_partition = (last.topic, last.partition) == (dead_letter.topic, dead_letter.partition)
-    return is_same_partition and dead_letter.offset - last.offset <= _MAX_GAP and len(group) < _MAX_GROUP
+    gap = dead_letter.offset - last.next_offset
+    return is_same_partition and 0 <= gap <= _MAX_GAP and len(group) < _MAX_GROUP
 
 
-async def _read_records(reader: Reader, dead_letters: list[DeadLetter]) -> dict[int, Record]:
-    """Read the records of these dead letters of one partition, by offset, if the topic still has them."""
+async def _redrive(
+    writing: Writing, reader: Reader, dead_letters: list[DeadLetter]
+) -> AsyncIterator[tuple[DeadLetter, Redriven, str]]:
+    """Apply the records of these dead letters of one partition, as far as the topic still has them."""
     partition = Partition(dead_letters[0].topic, dead_letters[0].partition)
     [(first, last)] = (await reader.range([partition])).values()
-    wanted = {dead_letter.offset for dead_letter in dead_letters}
-    by_offset: dict[int, Record] = {}
-    async for records in reader.read({partition: (max(first, min(wanted)), min(last, max(wanted) + 1))}):
-        by_offset |= {record.offset: record for record in records if record.offset in wanted}
-    return by_offset
+    wanted = max(first, dead_letters[0].offset), min(last, dead_letters[-1].next_offset)
+    rest = iter(dead_letters)
+    dead_letter = next(rest)
+    result, reason = Redriven.GONE, ""
+    async for records in reader.read({partition: wanted}):
+        for record in records:
+            while dead_letter.next_offset <= record.offset:
+                yield dead_letter, result, reason
+                dead_letter, result, reason = next(rest), Redriven.GONE, ""
+            if dead_letter.offset <= record.offset and result is not Redriven.STILL_BAD:
+                result, reason = await _apply(writing, record)
+    yield dead_letter, result, reason
+    for dead_letter in rest:
+        yield dead_letter, Redriven.GONE, ""
 
 
-async def _apply(writing: Writing, record: Record | None) -> tuple[Redriven, str]:
-    if record is None:
-        return Redriven.GONE, ""
+async def _apply(writing: Writing, record: Record) -> tuple[Redriven, str]:
     try:
         intent, _ = interpret(record)
     except BadRecord as error:

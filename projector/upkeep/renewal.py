@@ -6,6 +6,7 @@ by default. So every projector commits them again, every ten minutes.
 
 import logging
 
+from projector import defect
 from projector.accepted.book import AcceptedBook
 from projector.errors import Refused, Unavailable
 from projector.kafka.reader import open_reader
@@ -36,6 +37,8 @@ class Renewal:
             except (Refused, Unavailable) as error:
                 logger.warning("accepted bad records not renewed; retrying later", extra={"error": str(error)})
                 pause = _RETRY_SECONDS if isinstance(error, Unavailable) else pause
+            except Exception as error:  # noqa: BLE001 - the lines must not end because this fails
+                defect.report("the renewal of accepted bad records", error)
             await stop.sleep(pause)
 
     async def _renew(self) -> None:

@@ -37,6 +37,16 @@ def record(offset: int, key: bytes | None, value: bytes | None, headers: Sequenc
     return _prefixed(bytes(content))
 
 
+def compress(codec: int, content: bytes) -> bytes:
+    """Returns what this codec makes of the records of a batch."""
+    return bytes(_COMPRESS[codec](content))
+
+
+def checksum(content: bytes) -> int:
+    """Returns the checksum of a batch: that of everything after it."""
+    return int(calc_crc32c(content))
+
+
 def batch(
     records: Sequence[bytes],
     *,
@@ -48,10 +58,10 @@ def batch(
     producer: int = -1,
 ) -> bytes:
     """Returns a batch with a right checksum. `compressed` is written instead of what the codec makes of the records."""
-    content = _COMPRESS[codec](b"".join(records)) if compressed is None else compressed
+    content = compress(codec, b"".join(records)) if compressed is None else compressed
     number = len(records) if count is None else count
     after = _AFTER_CRC.pack(attributes | codec, number - 1, 0, 0, producer, -1, -1, number) + content
-    body = struct.pack(">ibI", 0, 2, calc_crc32c(after)) + after
+    body = struct.pack(">ibI", 0, 2, checksum(after)) + after
     return struct.pack(">qi", base, len(body)) + body
 
 

@@ -242,6 +242,18 @@ async def test_many_leads_of_a_contact_follow_in_slices(projection: Projection) 
     stored.assert_consistent(projection.client)
 
 
+async def test_large_leads_of_a_contact_follow_in_several_calls(projection: Projection) -> None:
+    """Readers wait while a call runs, so it leaves what is beyond 2 MiB to the next one."""
+    records = [lead(1, n, id=crm.uuid(1000 + n), referrer="x" * 900_000) for n in range(8)]
+    await projection.apply(contact(1, 0), *records)
+    reply = await projection.call(contact(2, 1, "Grace"))
+    [resplice] = resplices(*reply[2::2])
+    assert await projection.store.run([resplice]) == [-1 - 3]
+    assert (await projection.apply(contact(2, 1, "Grace"))).respliced == 5
+    assert projection.documents() == documents_of([contact(2, 1, "Grace"), *records])
+    stored.assert_consistent(projection.client)
+
+
 async def test_the_same_event_continues_an_interrupted_fan_out(projection: Projection) -> None:
     """The contact was written, and then the projector died: read again, the event is stale, and its leads follow."""
     records = [lead(1, n, id=crm.uuid(1000 + n)) for n in range(150)]

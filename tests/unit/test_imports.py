@@ -80,10 +80,11 @@ def test_only_the_edge_uses_private_parts_of_uvicorn() -> None:
 
 
 ROOMS = (
-    ("projector.errors", "projector.stop", "projector.intent"),
+    ("projector.errors", "projector.defect", "projector.stop", "projector.intent"),
     ("projector.record", "projector.redis"),
     ("projector.change", "projector.dead_letter", "projector.kafka"),
     ("projector.mapping", "projector.accepted"),
+    ("projector.interpret",),
     ("projector.reference", "projector.ledger"),
     ("projector.line", "projector.verify"),
     ("projector.rebuild", "projector.upkeep"),

@@ -43,6 +43,8 @@ WITHIN = [
     pytest.param(crm.contact(custom_fields={"a": MAX_INTEGER, "b": MIN_INTEGER}), id="integers in custom fields"),
     pytest.param(crm.lead(counts={"notes": MAX_INTEGER}), id="a count"),
     pytest.param(crm.lead(attribution={"a": 1.7976931348623157e308}), id="a double"),
+    pytest.param(crm.lead(quote={"total": str(MIN_INTEGER)}), id="an integer as a total"),
+    pytest.param(crm.lead(quote={"total": "9" * 50 + ".25"}), id="a total with a fraction"),
     pytest.param(crm.lead(referrer="x" * FITS_DOCUMENT), id="a lead's document"),
     pytest.param(crm.contact(custom_fields={"a": "x" * (MAX_DOCUMENT_BYTES - 1000)}), id="a contact's document"),
     pytest.param(crm.contact(first_name="x" * (MAX_SUMMARY_BYTES - 500)), id="a summary"),
@@ -73,6 +75,7 @@ BEYOND = [
     ),
     pytest.param(crm.contact(custom_fields={"a": 10**4300 - 1}), "`$.data.custom_fields[...]`", id="4,300 digits"),
     pytest.param(crm.lead(counts={"notes": MIN_INTEGER - 1}), ">= -9223372036854775808", id="a count"),
+    pytest.param(crm.lead(quote={"total": str(MAX_INTEGER + 1)}), "`$.data.quote.total` is an integer", id="a total"),
     pytest.param(
         crm.lead(referrer="x" * (FITS_DOCUMENT + 2000)), "the document without the contact has", id="a lead's document"
     ),
@@ -136,11 +139,11 @@ def test_a_defect_of_the_program_makes_a_dead_letter(
         raise TypeError(crm.ORGANIZATION)
 
     monkeypatch.setitem(mapping._DOCUMENTS, resources.LEAD, defect)
-    with pytest.raises(BadRecord, match="Leadview failed on this record with TypeError"):
+    with pytest.raises(BadRecord, match="failed with TypeError, which is a defect"):
         interpret(crm.lead().record())
     [line] = caplog.records
     assert vars(line)["record"] == ["crm.leads", 0, 0]
-    assert "in defect" in "".join(vars(line)["place"])
+    assert "in defect" in "".join(vars(line)["traceback"])
     assert crm.ORGANIZATION not in str(vars(line))
 
 

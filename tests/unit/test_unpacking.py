@@ -1,26 +1,36 @@
 """Record batches of every kind are unpacked, or what is wrong with them is said. Nothing that is sent is an error."""
 
+import struct
 import tracemalloc
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.consumer import fetcher
+from aiokafka.consumer.subscription_state import Assignment
 from aiokafka.errors import CorruptRecordException
 
 from projector.kafka import client  # noqa: F401 - installs what is tested here
 from projector.kafka.batches import Batches
-from projector.kafka.unpacking import BoundedRecords, Unpacker
+from projector.kafka.unpacking import BoundedRecords, BoundedResult, Unpacker
 from projector.record import Record
-from schemas.limits import MAX_BATCH_BYTES, MAX_HEADER_BYTES, MAX_POLL_BYTES, MAX_RECORD_BYTES
+from schemas.limits import MAX_BATCH_BYTES, MAX_HEADER_BYTES, MAX_HEADERS, MAX_POLL_BYTES, MAX_RECORD_BYTES
 from schemas.resources import LEAD
 from tests.harness.raw_batches import GZIP, LZ4, NONE, SNAPPY, ZSTD, Header, batch, record
 
 TOPIC = "crm.leads"
 CODECS = [NONE, GZIP, SNAPPY, LZ4, ZSTD]
 READ_COMMITTED = 1
-THREE = [record(offset, b"key %d" % offset, b"value", [(b"a", None), (b"b", b"x")]) for offset in range(3)]
+TRANSACTIONAL, CONTROL = 0b10000, 0b100000
+PARTITION = TopicPartition(TOPIC, 0)
+HEADERS = [(b"ce_id", None), (b"trace", b"y"), (b"ce_type", b"x")]
+_HUGE = b"\xfe" + b"\xff" * 8 + b"\x01"
+HUGE_KEY = b"\x22\x00\x00\x02" + _HUGE + b"keys"
+HUGE_NAME = b"\x28\x00\x00\x02\x01\x01\x02" + _HUGE + b"name"
+CUT_OFF = b"\x0a\x00\x00\x02\x01\x02"
+THREE = [record(offset, b"key %d" % offset, b"value", HEADERS) for offset in range(3)]
 
 
 def unpacker() -> Unpacker:
@@ -29,16 +39,19 @@ def unpacker() -> Unpacker:
 
 def unpack(data: bytes, first: int = 0, by: Unpacker | None = None) -> tuple[list[Record], int]:
     """Returns the records, and from where the next fetch begins."""
-    found = BoundedRecords(
-        TopicPartition(TOPIC, 0), Batches(data), None, first, None, by or unpacker(), True, READ_COMMITTED
-    )
+    found = bounded(data, first, by)
     return list(found), found.next_fetch_offset
+
+
+def bounded(data: bytes, first: int = 0, by: Unpacker | None = None, aborted: Sequence[tuple[int, int]] = ()) -> Any:
+    return BoundedRecords(PARTITION, Batches(data), aborted, first, None, by or unpacker(), True, READ_COMMITTED)
 
 
 def test_the_consumers_use_it() -> None:
     """If a new version of aiokafka has other names, this fails."""
     assert fetcher.PartitionRecords is BoundedRecords
     assert fetcher.MemoryRecords is Batches
+    assert fetcher.FetchResult is BoundedResult
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -46,7 +59,7 @@ def test_the_consumers_use_it() -> None:
 def test_good_records(codec: int, first: int) -> None:
     records, after = unpack(batch(THREE, codec=codec) + batch(THREE, codec=codec, base=3), first)
     assert [record.offset for record in records] == list(range(first, 6))
-    assert records[-1] == Record(TOPIC, 0, 5, 0, b"key 2", b"value", (("a", None), ("b", b"x")), LEAD)
+    assert records[-1] == Record(TOPIC, 0, 5, 0, b"key 2", b"value", (("ce_id", None), ("ce_type", b"x")), LEAD)
     assert after == 6
 
 
@@ -58,13 +71,14 @@ def test_an_incomplete_batch_at_the_end_is_left_for_the_next_fetch() -> None:
 @pytest.mark.parametrize(
     ("headers", "names"),
     [
-        pytest.param([(b"\xff\xfe", b"x")], ["\\xff\\xfe"], id="a name that is not UTF-8"),
-        pytest.param([(b"", None)], [""], id="an empty name"),
-        pytest.param([(b"a", None), (b"\xc0", None)], ["a", "\\xc0"], id="the second name is not UTF-8"),
+        pytest.param([(b"\xff\xfe", b"x")], [], id="a name that is not UTF-8"),
+        pytest.param([(b"", None)], [], id="an empty name"),
+        pytest.param([(b"ce_id", None), (b"\xc0", None)], ["ce_id"], id="the second name is not UTF-8"),
+        pytest.param([(b"h%d" % number, b"") for number in range(MAX_HEADERS)], [], id="as many as there may be"),
     ],
 )
 def test_headers(headers: Sequence[Header], names: list[str]) -> None:
-    """A header that is not ours makes nothing bad, and the records around it are there."""
+    """A header that is not ours is ignored, and the records around it are there."""
     records, _ = unpack(batch([THREE[0], record(1, b"key", b"value", headers), THREE[2]], codec=ZSTD))
     assert [found.problem for found in records] == ["", "", ""]
     assert [name for name, _ in records[1].headers] == names
@@ -77,7 +91,12 @@ def test_headers(headers: Sequence[Header], names: list[str]) -> None:
         pytest.param(record(1, b"k" * 20_000_000, b"v"), "the message key has 20,000,000 bytes", id="key"),
         pytest.param(record(1, b"k", bytes(MAX_RECORD_BYTES + 1)), "the value has 1,048,577 bytes", id="value"),
         pytest.param(record(1, b"k", b"v", [(b"h", bytes(MAX_HEADER_BYTES))]), "the headers have 65,537", id="headers"),
+        pytest.param(record(1, b"k", b"v", [(b"", b"")] * 101), "the record has 101 headers", id="many headers"),
+        pytest.param(record(1, b"k", bytes(9000), [(b"", None)] * 10**6), "has 1,000,000 headers", id="far too many"),
         pytest.param(b"\x02\x00", "the record is not encoded as Kafka describes it", id="a record of one byte"),
+        pytest.param(HUGE_KEY, "the record is not encoded as Kafka describes it", id="a key of 2**63 bytes"),
+        pytest.param(HUGE_NAME, "the record is not encoded as Kafka describes it", id="a name of 2**63 bytes"),
+        pytest.param(CUT_OFF, "the record is not encoded as Kafka describes it", id="a record that is cut off"),
     ],
 )
 @pytest.mark.parametrize("codec", [NONE, GZIP])
@@ -98,7 +117,7 @@ def test_a_value_of_the_largest_size_is_good() -> None:
 
 
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD, 5, 7])
-@pytest.mark.parametrize("content", [b"", b"\x00", b"garbage" * 10, bytes(1000)])
+@pytest.mark.parametrize("content", [b"", b"\x00", b"garbage" * 10, bytes(1000), b"\x82SNAPPY\x00" + b"\xff" * 100])
 def test_a_batch_that_cannot_be_decompressed(codec: int, content: bytes) -> None:
     """The batches around it are read. One dead letter stands for all of its records."""
     bad = batch(THREE, attributes=codec, compressed=content, base=3)
@@ -123,30 +142,113 @@ def test_the_memory_for_a_batch_is_limited(codec: int) -> None:
     assert after == 1
 
 
-def test_a_poll_is_limited_by_bytes() -> None:
-    """What it does not return is fetched again."""
-    by = unpacker()
+def test_a_batch_of_records_with_many_headers_takes_little_memory() -> None:
+    data = batch([record(offset, b"k", None, [(b"", None)] * 3_000) for offset in range(200)], codec=ZSTD)
+    tracemalloc.start()
+    try:
+        records, _ = unpack(data)
+        assert tracemalloc.get_traced_memory()[1] < MAX_BATCH_BYTES
+    finally:
+        tracemalloc.stop()
+    assert {found.problem for found in records} == {"the record has 3,000 headers, more than 100"}
+
+
+async def polls(data: bytes, by: Unpacker, most: int) -> list[list[Record]]:
+    """Returns what each poll returns of what a broker has returned."""
+    found = []
+    assignment = Assignment({PARTITION})
+    assignment.state_value(PARTITION).reset_to(0)
+    rest = BoundedResult(PARTITION, assignment=assignment, partition_records=bounded(data, 0, by), backoff=0)
+    while rest.has_more():
+        by.begin()
+        found.append(rest.getall(most))
+        if rest._partition_records:
+            assert assignment.state_value(PARTITION).position == rest._partition_records.next_fetch_offset
+    return found
+
+
+async def test_a_poll_is_limited_by_bytes() -> None:
     large = [record(offset, b"k", bytes(MAX_RECORD_BYTES)) for offset in range(8)]
-    data = b"".join(batch(large, codec=ZSTD, base=8 * number) for number in range(10))
-    assert by.begin(5000) == 5000
-    records, after = unpack(data, by=by)
-    assert len(records) == after == MAX_POLL_BYTES // MAX_RECORD_BYTES
-    assert by.begin(5000) == 31  # as many of this size as fit
-    records, after = unpack(data, after, by=by)
-    assert records[0].offset == 32
-    assert after == 64
+    found = await polls(b"".join(batch(large, codec=ZSTD, base=8 * number) for number in range(10)), unpacker(), 5000)
+    assert all(len(records) <= MAX_POLL_BYTES // MAX_RECORD_BYTES for records in found)
+    assert [record.offset for records in found for record in records] == list(range(80))
+
+
+async def test_a_poll_is_limited_by_time_whatever_is_wrong() -> None:
+    """Batches that are too large to be decompressed cost as much as those that can be."""
+    bomb = bytes(MAX_BATCH_BYTES + 1)
+    data = b"".join(batch([bomb], codec=ZSTD, base=number) for number in range(20))
+    found = await polls(data, unpacker(), 5000)
+    assert all(len(records) <= MAX_POLL_BYTES // MAX_BATCH_BYTES for records in found)
+    assert sum(map(len, found)) == 20
+
+
+async def test_a_poll_is_limited_by_records() -> None:
+    data = b"".join(batch(THREE, base=3 * number) for number in range(5))
+    assert max(len(records) for records in await polls(data, unpacker(), 4)) == 4
 
 
 def test_a_wrong_checksum_is_fetched_again_before_the_batch_is_bad() -> None:
-    data = bytearray(batch(THREE))
+    data = bytearray(batch(THREE, base=3))
     data[-1] ^= 1
     by = unpacker()
+    good = batch(THREE)
     for _ in range(2):
-        with pytest.raises(CorruptRecordException):
-            unpack(bytes(data), by=by)
-    [found], after = unpack(bytes(data), by=by)
-    assert "its checksum is wrong" in found.problem
-    assert after == 3
+        records, after = unpack(good + bytes(data), by=by)
+        assert len(records) == after == 3
+    records, after = unpack(good + bytes(data), by=by)
+    assert "its checksum is wrong" in records[3].problem
+    assert (records[3].offset, records[3].offsets, after) == (3, 3, 6)
+
+
+def test_a_batch_without_a_header_is_an_error_of_kafka() -> None:
+    """Nothing says where the next batch begins."""
+    with pytest.raises(CorruptRecordException):
+        unpack(batch(THREE) + struct.pack(">qi", 3, 1) + b"x")
+
+
+def test_what_brokers_before_kafka_011_have_stored() -> None:
+    content = struct.pack(">IbbqiI", 0, 1, 0, 0, -1, 0)
+    records, after = unpack(struct.pack(">qi", 7, len(content)) + content, 5)
+    assert "its format is from before Kafka 0.11" in records[0].problem
+    assert after == 8
+
+
+@pytest.mark.parametrize(
+    ("offsets", "expected"),
+    [
+        pytest.param([0, 0, 2], [(0, 1), (1, 2)], id="twice the same"),
+        pytest.param([1, 0, 2], [(1, 1), (2, 1)], id="back"),
+        pytest.param([0, -5, 2], [(0, 1), (1, 2)], id="before the batch"),
+        pytest.param([0, 1, 50], [(0, 1), (1, 1), (2, 1)], id="behind the batch"),
+        pytest.param([2, 1, 0], [(2, 1)], id="back after the last one"),
+    ],
+)
+def test_offsets_that_are_not_in_order(
+    offsets: list[int], expected: list[tuple[int, int]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """No record is lost silently, and none gets the coordinates of another one."""
+    records, after = unpack(batch([record(offset, b"k", b"v") for offset in offsets]) + batch(THREE, base=3))
+    assert [(found.offset, found.offsets) for found in records] == [*expected, (3, 1), (4, 1), (5, 1)]
+    assert [bool(found.problem) for found in records].count(True) + len(caplog.records) == 1
+    assert after == 6
+
+
+@pytest.mark.parametrize(("time", "expected"), [(-5, 0), (2**62, 2**48 - 1), (1234, 1234)])
+def test_times(time: int, expected: int) -> None:
+    records, _ = unpack(batch([record(0, b"k", b"v", time=time), record(1, b"k", bytes(9000), time=time)]))
+    assert [found.timestamp for found in records] == [expected, expected]
+
+
+def test_aborted_transactions_are_left_out() -> None:
+    data = batch(THREE, attributes=TRANSACTIONAL, producer=7)
+    for key, kept in ((b"\0\0\0\0", 0), (b"\0\0\0\1", 3)):
+        marker = batch([record(0, key, None)], attributes=TRANSACTIONAL | CONTROL, producer=7, base=3)
+        again = batch(THREE, attributes=TRANSACTIONAL, producer=7, base=4)
+        aborted = [(7, 0)]
+        found = bounded(data + marker + again, 0, None, aborted)
+        assert len(list(found)) == (3 if key[-1] == 0 else 0), kept
+        assert found.next_fetch_offset == 7
 
 
 def test_control_batches_are_skipped_whatever_they_contain() -> None:

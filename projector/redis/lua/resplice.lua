@@ -3,9 +3,11 @@
 -- KEYS  for each contact: organization; then for each generation: contact, index of the contact's leads, then the leads
 -- ARGV  1 number of generations; then for each contact: its UUID, the number of leads, the short ids of the leads in
 --       the order of KEYS
--- Returns how many leads were written
+-- Returns how many leads were written; or, if it has left the rest to the next call because readers wait meanwhile,
+--         -1 minus that number
 
-local written = 0
+local MOST_BYTES = 2097152
+local written, bytes = 0, 0
 
 -- Updates one lead and its entry in the index. Returns the first lead of the index after that.
 local function resplice(name, id, contact, leads, lead, first, summary, summary_hash)
@@ -15,7 +17,7 @@ local function resplice(name, id, contact, leads, lead, first, summary, summary_
     local at, length = struct.unpack('<I3I3', value, LEAD_SUMMARY_PLACE)
     redis.call('SET', lead, string.sub(value, 1, SUMMARY_HASH - 1) .. summary_hash .. struct.pack('<I3I3', at, #summary)
       .. string.sub(value, LEAD_BODY + 1, LEAD_BODY + at) .. summary .. string.sub(value, LEAD_BODY + at + length + 1))
-    written = written + 1
+    written, bytes = written + 1, bytes + #value
   end
   return index_put(name, leads, first, id, summary_hash)
 end
@@ -30,6 +32,7 @@ while a <= #ARGV do
       local summary, summary_hash = summary_of(value)
       local first = first_of(value)
       for n = 1, count do
+        if bytes > MOST_BYTES then return -1 - written end
         first = resplice(KEYS[c], ARGV[a + 1 + n], contact, KEYS[c + 1], KEYS[c + 1 + n], first, summary, summary_hash)
       end
     end

@@ -1,0 +1,41 @@
+"""`python -m tests.fuzz [names] [--seconds N] [--seed S]`: see `tests/fuzz/__init__.py`. Exit status 1 on a finding."""
+
+import argparse
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from importlib import import_module
+
+BORDERS = ("kafka", "events", "http", "metrics")
+
+Fuzz = Callable[[int, float], str]
+"""Takes a seed and a time in seconds. Returns a line of the report. Raises AssertionError on a finding."""
+
+
+def main(words: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="Fuzz the borders of Leadview.")
+    parser.add_argument("names", nargs="*", choices=[*BORDERS, []], help="borders to fuzz (default: all)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="time for all of them together (default: 60)")
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 2**32, help="repeats a run")
+    arguments = parser.parse_args(words)
+    names = arguments.names or BORDERS
+    print(f"seed {arguments.seed}", flush=True)
+    findings = [name for name in names if not _run(name, arguments.seed, arguments.seconds / len(names))]
+    return 1 if findings else 0
+
+
+def _run(name: str, seed: int, seconds: float) -> bool:
+    """Returns whether nothing was found."""
+    fuzz: Fuzz = import_module(f"tests.fuzz.{name}").fuzz
+    try:
+        report = fuzz(seed, seconds)
+    except Exception:  # noqa: BLE001 - an error of the fuzzer is to be looked at as well
+        print(f"{name}: FOUND with --seed {seed}\n{traceback.format_exc()}", flush=True)
+        return False
+    print(f"{name}: {report}", flush=True)
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,290 @@
+"""Nothing that is published can stop a projector, slow it or bloat it: a test for each way that once did.
+
+In each test, a bad batch comes between good ones, and an API key is revoked after it. The program lives, its memory
+stays within a bound, what is good is applied, and the bad batch becomes a small dead letter that names the limit.
+Apache Kafka refuses some of these batches, so they are published to the embedded one, which stores whatever it gets.
+"""
+
+import asyncio
+import re
+import struct
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from devstack.child import Child
+from devstack.embedded_kafka import EmbeddedKafka
+from schemas import names, resources
+from tests.harness import crm, raw_batches, stored
+from tests.harness.crm import Message
+from tests.harness.leadview import Leadview
+from tests.harness.measured import peak_memory
+from tests.harness.processes import while_running
+from tests.harness.raw_batches import GZIP, LZ4, SNAPPY, ZSTD, Header, batch
+from tests.harness.services import Kafka, RedisService
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
+from tests.service.conftest import new_leadview
+
+MAX_MEMORY = 300 * 1024 * 1024
+"""Of a projector, at its peak. Without any records it has about 90 MB."""
+MAX_DEAD_LETTER = 4096
+MEASURED = (sys.executable, "-m", "tests.harness.measured")
+MEGA = 1_000_000
+CONTROL, TRANSACTIONAL = 0b100000, 0b10000
+
+apache = pytest.mark.apache
+
+
+class Attack:
+    """A projector that runs, and what is published to it. Everything goes to one partition, so it is read in order."""
+
+    def __init__(self, leadview: Leadview) -> None:
+        self.leadview = leadview
+        self.version = 0
+        leadview.publish(crm.organization(), crm.api_key(), partition=0)
+        self.publish_good()
+        self._child: Child = leadview.start("run")
+        leadview.wait_until_served()
+        assert set(stored.key_expiries(leadview.redis).values()) == {0}
+
+    def publish_good(self) -> None:
+        """Publish the next version of a lead and of its contact."""
+        self.version += 1
+        text = f"version {self.version}"
+        lead, contact = crm.lead(self.version, referrer=text), crm.contact(self.version, first_name=text)
+        self.leadview.publish(lead, contact, partition=0)
+
+    def publish(self, data: bytes, kind: resources.Kind = resources.LEAD, records: int = 1) -> None:
+        """Publish a batch of so many records as it is."""
+        topics = self.leadview.topics
+        at = topics.name(kind), 0
+        assert asyncio.run(raw_batches.publish(self.leadview.kafka.bootstrap_servers, *at, data)) == 0
+        topics.end_offsets[at] = topics.end_offsets[at] + records
+
+    def stop(self) -> None:
+        """Stop the projector."""
+        self._child.stop()
+
+    def assert_survived(self) -> None:
+        """The good records after the bad ones are applied, in each topic, and so is a revocation."""
+        self.publish_good()
+        self.leadview.publish(crm.api_key(2, status="revoked"), partition=0)
+        wait_until(while_running(self._child, self.leadview.is_current), "all is read", 2 * PATIENCE_SECONDS)
+        assert self.leadview.documents() == self.leadview.expected()
+        assert set(stored.key_expiries(self.leadview.redis).values()) == {1}
+        self._child.check_running()
+        assert peak_memory(self._child.pid) < MAX_MEMORY
+
+    def reasons(self) -> list[str]:
+        """Returns why records were parked. Each dead letter is small."""
+        letters: dict[bytes, Any] = self.leadview.redis.hgetall(names.DEAD_LETTERS)
+        assert all(len(letter) < MAX_DEAD_LETTER for letter in letters.values())
+        return [msgspec.json.decode(letter)["reason"] for letter in letters.values()]
+
+
+@pytest.fixture
+def attack(leadview: Leadview) -> Attack:
+    return Attack(leadview)
+
+
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    with ExitStack() as stack:
+        kafka = stack.enter_context(EmbeddedKafka.start(tmp_path_factory.mktemp("embedded")))
+        yield Kafka("embedded", kafka.bootstrap_servers, kafka.create_topic)
+
+
+@pytest.fixture
+def attack_on_embedded(
+    embedded: Kafka, redis_server: RedisService, topic_prefix: str, tmp_path: Path
+) -> Iterator[Attack]:
+    with new_leadview(embedded, topic_prefix, redis_server, tmp_path) as leadview:
+        yield Attack(leadview)
+
+
+def record(message: Message, headers: tuple[Header, ...] = (), offset: int = 0) -> bytes:
+    return raw_batches.record(offset, message.key, message.value, headers)
+
+
+def of_size(message: Message, place: str, text: bytes) -> Message:
+    """Returns the message with these bytes of JSON at a place."""
+    return msgspec.structs.replace(message, value=(message.value or b"").replace(b'"%s"' % place.encode(), text))
+
+
+@apache
+def test_a_content_type_that_is_null(attack: Attack) -> None:
+    """It is as good as none, so the event is good."""
+    message = crm.binary(crm.lead(3, referrer="binary"))
+    headers = tuple((name.encode(), None if name == "content-type" else value) for name, value in message.headers)
+    attack.publish(batch([record(message, headers)]))
+    wait_until(attack.leadview.is_current, "it is read")
+    assert any(b'"referrer":"binary"' in document for document in attack.leadview.documents().values())
+    attack.leadview.topics.reference.add(message.record(1))
+    attack.version = 3
+    attack.assert_survived()
+    assert attack.reasons() == []
+
+
+@apache
+@pytest.mark.parametrize("kind", [resources.LEAD, resources.API_KEY], ids=["leads", "api keys"])
+def test_the_name_of_a_header_is_not_utf_8(attack: Attack, kind: resources.Kind) -> None:
+    """It is none of ours, so the records of the batch are read. These are bad, to be told from others."""
+    bad = msgspec.structs.replace(crm.lead(), value=b"{")
+    records = [record(bad, ((b"\xff\xfe", b"x"),), offset) for offset in range(3)]
+    attack.publish(batch(records), kind, 3)
+    attack.assert_survived()
+    assert len(attack.reasons()) == 3
+
+
+def test_batches_that_cannot_be_decompressed(attack_on_embedded: Attack) -> None:
+    attack = attack_on_embedded
+    for kind in (resources.LEAD, resources.API_KEY):
+        for codec in (GZIP, SNAPPY, LZ4, ZSTD, 7):
+            attack.publish(batch([b""] * 3, attributes=codec, compressed=b"\x00garbage" * 20), kind, 3)
+    attack.assert_survived()
+    reasons = attack.reasons()
+    assert len(reasons) == 10
+    assert all("cannot be read: it cannot be decompressed" in reason for reason in reasons)
+
+
+def test_control_records_that_are_too_short(attack_on_embedded: Attack) -> None:
+    attack = attack_on_embedded
+    for kind in (resources.LEAD, resources.API_KEY):
+        for content in (b"\x02\x00", raw_batches.record(0, b"", None), raw_batches.record(0, b"\0\0", b"")):
+            attack.publish(batch([content], attributes=CONTROL | TRANSACTIONAL, producer=7), kind)
+    attack.assert_survived()
+    assert attack.reasons() == []
+
+
+def test_records_whose_lengths_are_wrong(attack_on_embedded: Attack) -> None:
+    attack = attack_on_embedded
+    good = record(crm.lead(1))
+    huge = b"\xfe" + b"\xff" * 8 + b"\x01"
+    for content in (good[:-20], huge + good, b"\x22\x00\x00\x00" + huge + b"keys", good + b"\x00"):
+        attack.publish(batch([b""], compressed=content))
+    attack.assert_survived()
+    assert 3 <= len(attack.reasons()) <= 4
+
+
+@apache
+@pytest.mark.parametrize("size", [20 * MEGA, 110 * MEGA], ids=["20 MB", "110 MB"])
+def test_a_huge_key(attack: Attack, size: int) -> None:
+    attack.publish(batch([raw_batches.record(0, b"k" * size, b"{}")], codec=ZSTD))
+    attack.publish(batch([raw_batches.record(0, b"k" * size, b"{}")], codec=ZSTD), resources.ORGANIZATION)
+    attack.publish(batch([raw_batches.record(0, b"k" * (15 * MEGA), b"{}")], codec=GZIP))
+    attack.assert_survived()
+    reasons = sorted(attack.reasons())
+    assert len(reasons) == 3
+    assert all("has more than 16,777,216 bytes" in reason for reason in reasons[:2])
+    assert reasons[2] == "the message key has 15,000,000 bytes, more than 200"
+
+
+@apache
+@pytest.mark.parametrize(
+    ("size", "reason"),
+    [
+        pytest.param(17 * MEGA, "has more than 16,777,216 bytes", id="17 MB"),
+        pytest.param(12 * MEGA, "the value has 12,000,", id="12 MB"),
+    ],
+)
+def test_a_large_lead(attack: Attack, size: int, reason: str) -> None:
+    """Its contact changes afterwards, and the lead is still valid JSON: it was cut at a place of three bytes."""
+    attack.publish(batch([record(of_size(crm.lead(2, referrer="PLACE"), "PLACE", b'"%b"' % (b"x" * size)))], codec=LZ4))
+    attack.assert_survived()
+    [found] = attack.reasons()
+    assert reason in found
+    for document in attack.leadview.documents().values():
+        msgspec.json.decode(document)
+
+
+@apache
+@pytest.mark.parametrize(
+    ("field", "text", "size"),
+    [
+        pytest.param("events", b'{"id":"%b"}' % crm.uuid(1).encode(), 100 * MEGA, id="100 MB of events"),
+        pytest.param("attribution", b'{"a":[]}', 50 * MEGA, id="50 MB of attribution"),
+    ],
+)
+def test_a_little_that_becomes_much(attack: Attack, field: str, text: bytes, size: int) -> None:
+    many = b"[%b]" % b",".join([text] * (size // len(text)))
+    lead = crm.lead(2, events="PLACE") if field == "events" else crm.lead(2, attribution={"a": "PLACE"})
+    bad = of_size(lead, "PLACE", many)
+    for codec in (LZ4, ZSTD):
+        attack.publish(batch([record(bad)], codec=codec))
+    attack.assert_survived()
+    reasons = attack.reasons()
+    assert len(reasons) == 2
+    assert all("has more than 16,777,216 bytes" in reason for reason in reasons)
+
+
+@apache
+def test_records_of_the_largest_size(attack: Attack) -> None:
+    """100 MB of good leads in batches of a few kilobytes: memory is bounded by bytes, not by the number of records.
+
+    So it is in a rebuild, and while they are compared.
+    """
+    text = "x" * 900_000
+    for number in range(11):
+        leads = [crm.lead(1, id=crm.uuid(0x1000 + 10 * number + n), referrer=text) for n in range(10)]
+        attack.publish(batch([record(lead, offset=n) for n, lead in enumerate(leads)], codec=ZSTD), records=10)
+        for lead in leads:
+            attack.leadview.topics.reference.add(lead.record(100))
+    attack.assert_survived()
+    assert attack.reasons() == []
+    for word in ("rebuild", "verify"):
+        done = attack.leadview.run(word, command=MEASURED)
+        assert done.status == 0, done.output
+        [(peak)] = re.findall(r"^peak (\d+)$", done.stdout, re.MULTILINE)
+        assert int(peak) < MAX_MEMORY, word
+
+
+@apache
+def test_integers_of_4300_digits(attack: Attack) -> None:
+    number = b"9" * 4300
+    contact = of_size(crm.contact(2, custom_fields={"a": "PLACE"}), "PLACE", number)
+    lead = of_size(crm.lead(2, attribution={"a": "PLACE"}), "PLACE", number)
+    attack.publish(batch([record(contact)]), resources.CONTACT)
+    attack.publish(batch([record(lead)]))
+    attack.assert_survived()
+    reasons = attack.reasons()
+    assert len(reasons) == 2
+    assert any("$.data.custom_fields" in reason for reason in reasons)
+    assert any("$.data.attribution" in reason for reason in reasons)
+
+
+@apache
+def test_offsets_that_are_not_in_order(attack: Attack) -> None:
+    """Apache Kafka does not look at the offsets of records that are not compressed."""
+    attack.publish(batch([record(crm.lead(2), offset=offset) for offset in (0, 0, 2)]), records=3)
+    attack.publish(batch([record(crm.lead(2), offset=offset) for offset in (0, 99)]), records=2)
+    attack.leadview.topics.reference.add(crm.lead(2).record(1))
+    attack.version = 2
+    attack.assert_survived()
+    assert all("the offsets of its records are not in order" in reason for reason in attack.reasons())
+    assert len(attack.reasons()) == 2
+
+
+def test_the_records_of_a_batch_are_redriven_together(attack_on_embedded: Attack) -> None:
+    attack = attack_on_embedded
+    attack.publish(batch([b""] * 3, attributes=ZSTD, compressed=struct.pack(">q", 7)), records=3)
+    attack.assert_survived()
+    [(field, letter)] = attack.leadview.redis.hgetall(names.DEAD_LETTERS).items()
+    assert msgspec.json.decode(letter)["offsets"] == 3
+    done = attack.leadview.run("dead-letters", "redrive")
+    assert "1 redriven, 1 still bad" in done, done
+    assert len(attack.reasons()) == 1
+
+    attack.stop()
+    records = attack.leadview.publish(*(crm.lead(1, id=crm.uuid(0x100 + n)) for n in range(3)), partition=0)
+    readable = msgspec.json.decode(letter) | {"offset": records[0].offset}
+    field = names.dead_letter(records[0].topic, 0, records[0].offset)
+    attack.leadview.redis.hset(names.DEAD_LETTERS, field, msgspec.json.encode(readable))
+    done = attack.leadview.run("dead-letters", "redrive")
+    assert f"{field}  applied" in done, done
+    assert attack.leadview.documents() == attack.leadview.expected()
+    assert len(attack.reasons()) == 1

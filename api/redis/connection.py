@@ -73,7 +73,8 @@ class Connection(asyncio.Protocol):
         return self._call(command, is_checked=False)
 
     def call_checked(self, command: Command, check: bytes) -> Future[Any]:
-        """Send a command and, after it, the packed command `check`. The future's result is a tuple of both replies.
+        """Send a command and, after it, the packed command `check`. The future's result is a tuple of both replies; the
+        second one is an ErrorReply if the check was answered with an error.
 
         Raises the same as `call`.
         """
@@ -164,10 +165,8 @@ class Connection(asyncio.Protocol):
         for caller, reply in checked:
             if caller.done():
                 continue
-            if isinstance(check, hiredis.ReplyError):
-                caller.set_exception(_error(str(check)))
-            else:
-                caller.set_result((reply, check))
+            # The command was executed, whatever the check replied: repeating it would charge the request twice.
+            caller.set_result((reply, _error(str(check)) if isinstance(check, hiredis.ReplyError) else check))
 
     def _check_timeout(self) -> None:
         if self._callers and self._loop.time() - self._callers[0][1] > self._timeout:

@@ -89,10 +89,9 @@ class Serving:
         A shard without a copy of its own is believed on the word of the home copy: slots were moved there a moment ago,
         and a projector is about to give it one. Raises Unavailable, and Rebuilding if the shard is not complete.
         """
-        check = self._name(link)
-        if check is None:
-            link, check = self._servers.link(names.HOME), names.CONTROL
-        return self.read(link, await link.call(b"HMGET", check, *_FIELDS))
+        tag = self._tag(link) or names.HOME
+        reply = await self._servers.call(tag, b"HMGET", names.copy(names.CONTROL, tag), *_FIELDS)
+        return self.read(link, reply)
 
     async def check_layout(self) -> None:
         """Check that Redis holds no data of another layout. Raises OtherLayout, and Unavailable."""
@@ -124,13 +123,13 @@ class Serving:
             await asyncio.sleep(POLL_SECONDS)
 
     def _packed(self, link: Link) -> bytes | None:
-        name = self._name(link)
-        return pack((b"HMGET", name, *_FIELDS)) if name else None
+        tag = self._tag(link)
+        return pack((b"HMGET", names.copy(names.CONTROL, tag), *_FIELDS)) if tag else None
 
-    def _name(self, link: Link) -> bytes | None:
-        """Returns the name of a shard's copy of the control record."""
+    def _tag(self, link: Link) -> bytes | None:
+        """Returns the hash tag of a shard's copy of the control record."""
         for tag in (names.HOME, *self._copies.split()):
             with suppress(Unavailable):
                 if self._servers.link(tag) is link:
-                    return names.copy(names.CONTROL, tag)
+                    return tag
         return None

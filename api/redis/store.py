@@ -104,7 +104,10 @@ class Store:
             except ErrorReply as error:
                 packed = await self._servers.retry(error, link, tag, command, SCRIPT)
             else:
-                return packed, self._serving.read(link, state)
+                if not isinstance(state, ErrorReply):
+                    return packed, self._serving.read(link, state)
+                # The copy of the control record is being moved to another shard.
+                return packed, await self._serving.ask(link)
         else:
             try:
                 packed = await link.call(*command)

@@ -20,10 +20,11 @@ from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer
 from schemas import names, resources
 from tests.chaos import brokers as kafka_brokers
-from tests.chaos.core import ORGANIZATIONS
+from tests.chaos.core import KEY_IDS, ORGANIZATIONS, key_text
 from tests.chaos.history import CaughtUp, History, Loss, Outage, now
 from tests.chaos.proxy import FaultProxy
-from tests.harness.api_server import ApiServer
+from tests.harness import crm
+from tests.harness.api_server import LEADS, ApiServer
 from tests.harness.crm import Message
 from tests.harness.leadview import Finished, Leadview
 from tests.harness.processes import PROJECTOR, while_running
@@ -34,6 +35,7 @@ PROJECTORS = ("projector-1", "projector-2")
 RECOVER_SECONDS = 3 * PATIENCE_SECONDS
 # The log is written before the reply, whatever the disk does: a killed Redis has lost nothing that it acknowledged.
 _REDIS_OPTIONS = ("--appendfsync", "no", "--auto-aof-rewrite-percentage", "0")
+NO_LEAD = crm.uuid(0xDEAD)
 _ABSENT = (redis.RedisError, RedisClusterException, OSError)
 
 RedisKind = Literal["address", "sentinel", "cluster"]
@@ -245,7 +247,7 @@ class World:
         """Wait until everything that Kafka has by now is applied and served, and note it. Raises TimeoutError."""
         up_to, end_offsets = now(), dict(self.leadview.topics.end_offsets)
         wait_until(lambda: self._has_applied(end_offsets), "all is applied again", seconds)
-        wait_until(ApiServer(self.api_port).is_ready, "the API is ready again", seconds)
+        wait_until(self._is_served_by_api, "the API serves all organizations again", seconds)
         self.history.caught_up.append(CaughtUp(up_to, now()))
 
     def lost(
@@ -271,6 +273,11 @@ class World:
         for outage in self.history.outages:
             outage.ended_at = min(outage.ended_at, at)
         return at
+
+    def _is_served_by_api(self) -> bool:
+        api = ApiServer(self.api_port)
+        keys = [key_text((resources.API_KEY, id_, KEY_IDS[0])) for id_ in ORGANIZATIONS]
+        return api.is_ready() and all(api.get(LEADS + NO_LEAD, key=key).status != 503 for key in keys)
 
     def _is_alone(self) -> bool:
         with suppress(*_ABSENT):

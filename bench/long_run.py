@@ -64,7 +64,9 @@ class LongRun:
 
 
 def _measure(service: Pipeline, _: str) -> Values:
-    times, projector, api = [], [], []
+    times: list[float] = []
+    projector: list[float] = []
+    api: list[float] = []
     end = time.monotonic() + service.lab.seconds(_SECONDS)
     while (now := time.monotonic()) < end or len(times) < _FEWEST_SAMPLES:
         times.append(now)

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
@@ -87,7 +88,7 @@ def test_a_partition_of_another_projector_is_not_behind(leadview: Leadview) -> N
     """A rebalance waits for a projector that stands still. Meanwhile another one still believes that it has both of its
     partitions, and seeks there again; afterwards it has one."""
     ports = [free_port() for _ in range(3)]
-    settings = {"kafka_session_timeout": 60}
+    settings: dict[str, Any] = {"kafka_session_timeout": 60}
     projectors = [leadview.start("run", metrics_port=port, **settings) for port in ports[:2]]
     leadview.publish_all(_leads())
     leadview.wait_until_served()

@@ -20,6 +20,7 @@ from api.documents import Documents
 from api.endpoint import Endpoint
 from api.errors import Unavailable
 from api.guesses import Guesses
+from api.keys import Keys
 from api.local_limiter import LocalLimiter
 from api.metrics import latency, snapshot
 from api.metrics.counters import Counters
@@ -42,10 +43,10 @@ def create_app(settings: ApiSettings, snapshots: Path | None = None) -> Starlett
     """
     counters = Counters()
     limiter = LocalLimiter()
-    guesses = Guesses(limit(settings.api_unknown_key_limit), networks(settings.api_trusted_proxies))
+    keys = Keys(Guesses(limit(settings.api_unknown_key_limit), networks(settings.api_trusted_proxies)))
     resources = {
         f"{ROOT}/{resource.topic}".encode(): Endpoint(
-            resource.noun, Documents(resource, counters, limiter, guesses).read, counters
+            resource.noun, Documents(resource, counters, limiter, keys).read, counters
         )
         for resource in RESOURCES
     }

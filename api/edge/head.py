@@ -1,29 +1,62 @@
-"""The size of a request head that is being received."""
+"""The request head that is being received: where it ends, and which version of HTTP its first line names.
 
-_HEAD_END = b"\r\n\r\n"
+No body is ever read, so everything that is received consists of heads. Each ends with an empty line. The parser accepts
+no line end but CRLF, so both agree on where a head ends.
+"""
+
+MAX_HEAD_BYTES = 16 * 1024
+
+_END = b"\r\n\r\n"
+_LINE_END = b"\r\n"
+_VERSIONS = {b" HTTP/1.1": "1.1", b" HTTP/1.0": "1.0"}
+_VERSION_LENGTH = 9
 
 
-class HeadSize:
-    """Counts the bytes of an unfinished head, part by part. The parser only tells that a head began or ended somewhere
-    in the part that it was fed; the owner of this object sets both flags accordingly.
-    """
+class Head:
+    """One head at a time, part by part. `clear` begins the next one."""
 
-    __slots__ = ("began_in_part", "bytes", "unfinished")
+    __slots__ = ("_begin", "_tail", "complete", "size")
 
     def __init__(self) -> None:
-        self.bytes = 0
-        self.unfinished = False
-        """A head began and has not ended yet."""
-        self.began_in_part = False
-        """It began in the part that is being parsed."""
+        self.clear()
 
-    def add(self, part: bytes) -> None:
-        """Count a part that was parsed."""
-        if not self.unfinished:
-            self.bytes = 0
-        elif self.began_in_part:
-            # No body precedes this head, because requests with a body are refused: it begins where the last head ends.
-            self.bytes = len(part) - (part.rfind(_HEAD_END) + len(_HEAD_END) if _HEAD_END in part else 0)
-        else:
-            self.bytes += len(part)
-        self.began_in_part = False
+    def clear(self) -> None:
+        """Forget this head. Its parts may hold an API key."""
+        self.size = 0
+        """The bytes that were received of it; 0 if it has not begun."""
+        self.complete = False
+        self._begin = b""  # up to the end of its first line, or further
+        self._tail = b""  # its last bytes, which may be the first ones of its end
+
+    def take(self, received: bytes, start: int) -> bytes:
+        """Add the part that begins at `start` in what was received. Returns this part: it ends with the head, or where
+        the head has reached the maximum size.
+        """
+        overlap = len(self._tail)
+        # A head that continues begins where `received` does, and its end may have begun in an earlier part.
+        found = (self._tail + received).find(_END) if overlap else received.find(_END, start)
+        self.complete = found >= 0
+        end = found + len(_END) - overlap if self.complete else len(received)
+        room = start + MAX_HEAD_BYTES - self.size
+        if end > room:
+            end, self.complete = room, False
+        part = received[start:end]
+        if not self.complete:
+            self._tail = (self._tail + part)[1 - len(_END) :]
+        if not self.size:
+            self._begin = part
+        elif _LINE_END not in self._begin:
+            self._begin += part
+        self.size += len(part)
+        return part
+
+    @property
+    def asks_for_head(self) -> bool:
+        """Whether the method is HEAD, so that a response has no body."""
+        return self._begin.startswith(b"HEAD ")
+
+    @property
+    def version(self) -> str | None:
+        """The version at the end of the first line; None if it is not one of HTTP/1. RTSP has others."""
+        end = self._begin.find(_LINE_END)
+        return _VERSIONS.get(self._begin[end - _VERSION_LENGTH : end])

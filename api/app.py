@@ -19,8 +19,8 @@ from api import orphan, pages
 from api.documents import Documents
 from api.endpoint import Endpoint
 from api.errors import Unavailable
-from api.guesses import Guesses
-from api.keys import Keys
+from api.keys.guesses import Guesses
+from api.keys.known import KnownKeys
 from api.local_limiter import LocalLimiter
 from api.metrics import latency, snapshot
 from api.metrics.counters import Counters
@@ -43,7 +43,7 @@ def create_app(settings: ApiSettings, snapshots: Path | None = None) -> Starlett
     """
     counters = Counters()
     limiter = LocalLimiter()
-    keys = Keys(Guesses(limit(settings.api_unknown_key_limit), networks(settings.api_trusted_proxies)))
+    keys = KnownKeys(Guesses(limit(settings.api_unknown_key_limit), networks(settings.api_trusted_proxies)))
     resources = {
         f"{ROOT}/{resource.topic}".encode(): Endpoint(
             resource.noun, Documents(resource, counters, limiter, keys).read, counters

@@ -15,7 +15,7 @@ from api.errors import (
     Unavailable,
 )
 from api.etags import etag, tags_to_match
-from api.keys import Keys
+from api.keys.known import KnownKeys
 from api.local_limiter import LocalLimiter
 from api.metrics.counters import Counters
 from api.redis.store import Reply
@@ -41,7 +41,7 @@ _uuid = re.compile(UUID_PATTERN).fullmatch
 class Documents:
     """The documents of one resource. The other arguments belong to the worker; all resources share them."""
 
-    def __init__(self, resource: Resource, counters: Counters, limiter: LocalLimiter, keys: Keys) -> None:
+    def __init__(self, resource: Resource, counters: Counters, limiter: LocalLimiter, keys: KnownKeys) -> None:
         self._resource = resource
         self._body = resource.body
         self._counters = counters

@@ -20,9 +20,9 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from api.edge.cycle import Cycle
+from api.edge.framing import CHECKED, Framing
 from api.edge.head import MAX_HEAD_BYTES, Head
 from api.edge.refusal import encode_refusal
-from api.edge.rules import is_chunked_last, is_host
 from api.edge.scope import http_scope
 from api.edge.timer import Timer
 from api.errors import BadRequest, BodyNotAllowed, HeadTooLarge, HeadTooSlow, Refused
@@ -30,7 +30,6 @@ from api.errors import BadRequest, BodyNotAllowed, HeadTooLarge, HeadTooSlow, Re
 LINGER_SECONDS = 1.0
 
 _CLOSE = (b"connection", b"close")
-_CHECKED = frozenset((b"content-length", b"host", b"transfer-encoding"))
 _EMPTY_LINES = re.compile(rb"[\r\n]*")
 
 
@@ -53,9 +52,7 @@ class Edge(HttpToolsProtocol):
         self._head_timer = Timer(self.loop, self.head_seconds)
         self._stall_timer = Timer(self.loop, self.stalled_seconds)
         self._linger_timer = Timer(self.loop, LINGER_SECONDS)
-        self._has_body = False
-        self._hosts = 0  # the headers `Host` of this head; one that is not valid counts twice
-        self._coding = b""  # its last Transfer-Encoding
+        self._framing = Framing()
         self._message_event = asyncio.Event()  # one for all requests, because no body is read
         self._received = b""  # is parsed from `_place` on, once the present request is answered
         self._place = 0
@@ -124,44 +121,28 @@ class Edge(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self.url = b""
         self.headers = []
-        self._has_body = False
-        self._hosts = 0
-        self._coding = b""
+        self._framing.clear()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Replaces uvicorn's method, which would cost time for every header. `Expect` is ignored: no body is wanted."""
         name = name.lower()
         self.headers.append((name, value))
-        if name in _CHECKED:
-            self._check(name, value)
-
-    def _check(self, name: bytes, value: bytes) -> None:
-        if name == b"host":
-            self._hosts += 1 if is_host(value) else 2
-        elif name == b"transfer-encoding":
-            self._has_body, self._coding = True, value
-        elif value.strip(b" \t0"):
-            self._has_body = True
+        if name in CHECKED:
+            self._framing.add(name, value)
 
     def on_headers_complete(self) -> None:
-        version = self._head.version
-        if version is None or not self._head.complete or not self._is_valid(version):
+        head, framing = self._head, self._framing
+        version = head.version
+        # A fragment is no part of a request target (RFC 9112, section 3.2).
+        if version is None or not head.complete or b"#" in self.url or not framing.is_valid(version):
             raise _Stop
-        if self._has_body and self.parser.get_method() in (b"GET", b"HEAD"):
+        if framing.has_body and self.parser.get_method() in (b"GET", b"HEAD"):
             self._refuse(BodyNotAllowed())
             raise _Stop
         self._begin(version)
-        if self._has_body:
+        if framing.has_body:
             self._reading_done = True
             raise _Stop
-
-    def _is_valid(self, version: str) -> bool:
-        """Checks what the parser does not: RFC 9112, sections 3.2 (target and Host) and 6.1, 6.3 (transfer codings)."""
-        if b"#" in self.url or self._hosts > 1:
-            return False
-        if version == "1.0":
-            return not self._coding
-        return self._hosts == 1 and (not self._coding or is_chunked_last(self._coding))
 
     def _begin(self, version: str) -> None:
         """Start the request."""
@@ -172,11 +153,11 @@ class Edge(HttpToolsProtocol):
             logger=self.logger,
             access_logger=self.access_logger,
             access_log=False,
-            default_headers=[*self.server_state.default_headers, *([_CLOSE] if self._has_body else [])],
+            default_headers=[*self.server_state.default_headers, *([_CLOSE] if self._framing.has_body else [])],
             message_event=self._message_event,
             expect_100_continue=False,
             # After a body, the connection is closed as after a refusal, and not by the cycle.
-            keep_alive=self._has_body or (version != "1.0" and self.parser.should_keep_alive()),
+            keep_alive=self._framing.has_body or (version != "1.0" and self.parser.should_keep_alive()),
             on_response=self.on_response_complete,
         )
         self.headers = []
@@ -220,7 +201,7 @@ class Edge(HttpToolsProtocol):
 
     def _is_idle(self) -> bool:
         """Returns whether every request has been answered."""
-        return self.cycle is None or self.cycle.response_complete
+        return bool(getattr(self.cycle, "response_complete", True))  # before the first request there is no cycle
 
     def _on_head_timeout(self) -> None:
         if self._head.size:

@@ -1,6 +1,7 @@
 """Errors and their responses. Their description for OpenAPI is in schemas/problems.py."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,7 +22,11 @@ ANSWERED = [kind for kind in kinds() if kind is not errors.Refused]
 
 
 def make(kind: type[ApiError]) -> ApiError:
-    return kind(2, ["key"]) if kind is errors.RateLimitExceeded else kind()
+    arguments: dict[type[ApiError], tuple[Any, ...]] = {
+        errors.RateLimitExceeded: (2, ["key"]),
+        errors.TooManyGuesses: (2,),
+    }
+    return kind(*arguments.get(kind, ()))
 
 
 @pytest.mark.parametrize("kind", ANSWERED)

@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable
 
 from api import limits
-from api.client_address import client_address
 from api.errors import TooManyGuesses
-from api.recent import Recent
+from api.keys.client_address import client_address
+from api.keys.recent import Recent
 from api.request import Request
 from schemas.settings import Limit, Network
 

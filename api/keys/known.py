@@ -1,8 +1,8 @@
 """The API keys that callers sent lately: a key that was valid is used at once, any other one is tried first.
 
 Redis is asked for the same key once at a time, and not again for half a second after it refused the key. So unknown
-keys cost little, as often as they are sent, and `Guesses` limits how many of them one client may try. They never hold up
-a key that was valid when it was used last. No key is kept, only hashes. Each worker knows what it has seen itself.
+keys cost little, as often as they are sent, and `Guesses` limits how many of them a client may try. A key that was valid
+when it was used last is not affected. No key is kept, only hashes. Each worker knows what it has seen itself.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ from msgspec import Struct, field
 
 from api.credentials import Credentials, credentials
 from api.errors import InvalidApiKey, Unavailable
-from api.guesses import Guesses
-from api.recent import Recent
+from api.keys.guesses import Guesses
+from api.keys.recent import Recent
 from api.redis.store import Reply
 from api.request import Request
 
@@ -34,7 +34,7 @@ class _Trial(Struct):
     """None if Redis did not answer."""
 
 
-class Keys:
+class KnownKeys:
     """The keys of one worker. `authorization` is always the header of this name."""
 
     def __init__(self, guesses: Guesses, clock: Callable[[], float] = time.monotonic) -> None:

@@ -1,8 +1,8 @@
 """The API keys that callers sent lately: a key that was valid is used at once, any other one is tried first.
 
 Redis is asked for the same key once at a time, and not again for half a second after it refused the key. So unknown
-keys cost little, as often as they are sent, and `Guesses` limits how many of them a client may try. A key that was valid
-when it was used last is not affected. No key is kept, only hashes. Each worker knows what it has seen itself.
+keys cost little, as often as they are sent, and `Guesses` limits how many of them a client may try. A key that was
+valid when it was used last is not affected. No key is kept, only hashes. Each worker knows what it has seen itself.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from api.credentials import Credentials, credentials
 from api.errors import InvalidApiKey, Unavailable
 from api.keys.guesses import Guesses
 from api.keys.recent import Recent
+from api.redis.link import Link
 from api.redis.store import Reply
 from api.request import Request
 
@@ -37,14 +38,18 @@ class _Trial(Struct):
 class KnownKeys:
     """The keys of one worker. `authorization` is always the header of this name."""
 
-    def __init__(self, guesses: Guesses, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` counts seconds and never goes back."""
+    def __init__(self, guesses: Guesses, max_in_flight: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """At most `max_in_flight` requests wait for Redis, with those that wait for the trial of their key. `clock`
+        counts seconds and never goes back.
+        """
         self._guesses = guesses
+        self._max_in_flight = max_in_flight
         self._clock = clock
         self._valid: Recent[Credentials] = Recent(_VALID_KEYS)
         """By the hash of the header: finding a key takes 0.5 µs, parsing it 3 µs."""
         self._refused_until: Recent[float] = Recent(_REFUSED_KEYS)
         self._trials: dict[bytes, _Trial] = {}
+        self._waiting = 0
 
     def valid(self, authorization: bytes | None) -> Credentials | None:
         """Returns the names of a key that was valid when it was used last; None if it has to be tried."""
@@ -60,11 +65,7 @@ class KnownKeys:
         if trial is None:
             reply = await self._first(caller, request, serve)
         else:
-            await trial.over.wait()
-            if trial.valid is None:
-                raise Unavailable("Redis did not answer another request with the same key")
-            if not trial.valid:
-                raise InvalidApiKey("another request with the same key was refused a moment ago")
+            await self._wait(trial, request.state["servers"].link(caller.organization_tag))
             reply = await serve(caller)
         if authorization and reply.status != InvalidApiKey.status:
             self._valid.put(_name(authorization), caller)
@@ -90,6 +91,20 @@ class KnownKeys:
             if trial.valid is not False:
                 self._guesses.refund(request)
         return reply
+
+    async def _wait(self, trial: _Trial, link: Link) -> None:
+        """Returns if the key is valid. Raises InvalidApiKey and Unavailable."""
+        if self._waiting + link.in_flight >= self._max_in_flight:
+            raise Unavailable(f"{self._max_in_flight} requests are waiting for Redis already")
+        self._waiting += 1
+        try:
+            await trial.over.wait()
+        finally:
+            self._waiting -= 1
+        if trial.valid is None:
+            raise Unavailable("Redis did not answer another request with the same key")
+        if not trial.valid:
+            raise InvalidApiKey("another request with the same key was refused a moment ago")
 
 
 def _name(authorization: bytes) -> bytes:

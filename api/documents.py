@@ -1,7 +1,9 @@
 """A document by its id: the checks of contract section 1, in the order of its table, from row 2 on."""
 
 import re
+from collections.abc import Coroutine
 from functools import partial
+from typing import Any
 
 from api import limits
 from api.credentials import Credentials
@@ -54,23 +56,23 @@ class Documents:
             return self._other_method(request.method)
         authorization = request.headers.get(b"authorization")
         caller = self._keys.valid(authorization)
-        if caller is None:
-            caller, reply = await self._keys.try_out(authorization, request, partial(self._serve, request))
-        else:
-            reply = await self._serve(request, caller)
-        if reply.status == InvalidApiKey.status:
+        try:
+            if caller is None:
+                caller, reply = await self._keys.try_out(authorization, request, partial(self._serve, request))
+            else:
+                reply = await self._serve(request, caller)
+        except Unavailable:
+            self._counters.redis_errors += 1
+            raise
+        if reply.status == 401:
             self._keys.refuse(authorization, caller)
             raise InvalidApiKey("the key is unknown, revoked or expired")
         return self._response(reply if reply.charged else self._charge_locally(caller, reply))
 
-    async def _serve(self, request: Request, caller: Credentials) -> Reply:
+    def _serve(self, request: Request, caller: Credentials) -> Coroutine[Any, Any, Reply]:
         headers, segment = request.headers, request.last_segment
         tags = tags_to_match(headers[b"if-none-match"]) if b"if-none-match" in headers else ()
-        try:
-            return await request.state["store"].serve(caller, self._resource, segment if _uuid(segment) else None, tags)
-        except Unavailable:
-            self._counters.redis_errors += 1
-            raise
+        return request.state["store"].serve(caller, self._resource, segment if _uuid(segment) else None, tags)
 
     def _other_method(self, method: str) -> Response:
         if method == "OPTIONS":

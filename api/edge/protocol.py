@@ -146,6 +146,7 @@ class Edge(HttpToolsProtocol):
 
     def _begin(self, version: str) -> None:
         """Start the request."""
+        default = self.server_state.default_headers
         self.cycle = Cycle(
             scope=http_scope(self, version),
             transport=self.transport,
@@ -153,7 +154,7 @@ class Edge(HttpToolsProtocol):
             logger=self.logger,
             access_logger=self.access_logger,
             access_log=False,
-            default_headers=[*self.server_state.default_headers, *([_CLOSE] if self._framing.has_body else [])],
+            default_headers=[*default, _CLOSE] if self._framing.has_body else default,
             message_event=self._message_event,
             expect_100_continue=False,
             # After a body, the connection is closed as after a refusal, and not by the cycle.

@@ -14,8 +14,13 @@ def http_scope(connection: HttpToolsProtocol, version: str) -> HTTPScope:
 
     Raises httptools.HttpParserError if the URL is not valid.
     """
-    url = httptools.parse_url(connection.url)
-    path = normalized(url.path or b"/")
+    target = connection.url
+    if target.startswith(b"/"):  # what this form may contain was checked by the parser
+        path, _, query = target.partition(b"?")
+    else:
+        url = httptools.parse_url(target)
+        path, query = url.path or b"/", url.query or b""
+    path = normalized(path)
     return {
         "type": "http",
         "asgi": _ASGI,
@@ -27,7 +32,7 @@ def http_scope(connection: HttpToolsProtocol, version: str) -> HTTPScope:
         "root_path": "",
         "path": path.decode("latin-1"),
         "raw_path": path,
-        "query_string": url.query or b"",
+        "query_string": query,
         "headers": connection.headers,
         "state": connection.app_state.copy(),
         "extensions": {},

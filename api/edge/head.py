@@ -8,8 +8,8 @@ MAX_HEAD_BYTES = 16 * 1024
 
 _END = b"\r\n\r\n"
 _LINE_END = b"\r\n"
-_VERSIONS = {b" HTTP/1.1": "1.1", b" HTTP/1.0": "1.0"}
-_VERSION_LENGTH = 9
+_VERSIONS = {b" HTTP/1.1\r\n": "1.1", b" HTTP/1.0\r\n": "1.0"}
+_VERSION_LENGTH = 11
 
 
 class Head:
@@ -55,8 +55,8 @@ class Head:
         """Whether the method is HEAD, so that a response has no body."""
         return self._begin.startswith(b"HEAD ")
 
-    @property
-    def version(self) -> str | None:
-        """The version at the end of the first line; None if it is not one of HTTP/1. RTSP has others."""
-        end = self._begin.find(_LINE_END)
-        return _VERSIONS.get(self._begin[end - _VERSION_LENGTH : end])
+    def version(self, place: int) -> str | None:
+        """Returns the version in the first line, behind its first `place` bytes, which are the method, a space and the
+        target. None if it is not one of HTTP/1 (the parser accepts RTSP), or if there are more spaces.
+        """
+        return _VERSIONS.get(self._begin[place : place + _VERSION_LENGTH])

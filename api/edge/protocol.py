@@ -132,23 +132,24 @@ class Edge(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         head, framing = self._head, self._framing
-        version = head.version
+        method = self.parser.get_method()
+        version = head.version(len(method) + 1 + len(self.url))
         # A fragment is no part of a request target (RFC 9112, section 3.2).
         if version is None or not head.complete or b"#" in self.url or not framing.is_valid(version):
             raise _Stop
-        if framing.has_body and self.parser.get_method() in (b"GET", b"HEAD"):
+        if framing.has_body and method in (b"GET", b"HEAD"):
             self._refuse(BodyNotAllowed())
             raise _Stop
-        self._begin(version)
+        self._begin(method, version)
         if framing.has_body:
             self._reading_done = True
             raise _Stop
 
-    def _begin(self, version: str) -> None:
+    def _begin(self, method: bytes, version: str) -> None:
         """Start the request."""
         default = self.server_state.default_headers
         self.cycle = Cycle(
-            scope=http_scope(self, version),
+            scope=http_scope(self, method, version),
             transport=self.transport,
             flow=self.flow,
             logger=self.logger,

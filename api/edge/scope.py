@@ -9,7 +9,7 @@ from api.edge.rules import normalized
 _ASGI: ASGIVersions = {"version": "3.0", "spec_version": "2.3"}
 
 
-def http_scope(connection: HttpToolsProtocol, version: str) -> HTTPScope:
+def http_scope(connection: HttpToolsProtocol, method: bytes, version: str) -> HTTPScope:
     """Returns the scope of the request whose head `connection` has just parsed. `version` is that of HTTP.
 
     Raises httptools.HttpParserError if the URL is not valid.
@@ -28,7 +28,7 @@ def http_scope(connection: HttpToolsProtocol, version: str) -> HTTPScope:
         "server": connection.server,
         "client": connection.client,
         "scheme": "http",
-        "method": connection.parser.get_method().decode(),
+        "method": method.decode(),
         "root_path": "",
         "path": path.decode("latin-1"),
         "raw_path": path,

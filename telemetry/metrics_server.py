@@ -133,10 +133,17 @@ def _shut_down(connection: Any) -> None:
 
 
 class _Handler(WSGIRequestHandler):
+    default_request_version = "HTTP/1.0"  # a request that cannot be read is answered with a status line as well
+
     def parse_request(self) -> bool:
         parsed = super().parse_request()
         self.server.has_request(self.request)  # type: ignore[attr-defined]  # it is a _Server
         return parsed
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """By default, a version of HTTP that is not known is answered with 505. It is no failure of this server."""
+        own = HTTPStatus.BAD_REQUEST if code == HTTPStatus.HTTP_VERSION_NOT_SUPPORTED else code
+        super().send_error(own, message, explain)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name in the base class
         """Requests are not logged."""

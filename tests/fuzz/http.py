@@ -104,7 +104,7 @@ def fuzz(seed: int, seconds: float) -> str:
         assert growth < MOST_GROWTH_BYTES, f"the process has grown by {growth} bytes"
         assert target.api.get("/readyz").status == 200
     return (
-        f"http: seed {seed}, {streams} streams, {served} requests served, {refused} refused, the event loop stood for "
+        f"seed {seed}, {streams} streams, {served} requests served, {refused} refused, the event loop stood for "
         f"{Watched.standing * 1000:.0f} ms at most, {max(growth, 0) / 1e6:.0f} MB more memory"
     )
 

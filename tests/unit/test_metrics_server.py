@@ -108,6 +108,22 @@ def test_other_methods(port: Port) -> None:
     assert port.get("/metrics", "POST")[0] == 405
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(b"GET /metrics HTTP/2.0", id="another version"),
+        pytest.param(b"GET /metrics HTTP/1.x", id="no version"),
+        pytest.param(b"GET", id="no path"),
+        pytest.param(b"POST /metrics", id="HTTP/0.9"),
+        pytest.param(b"GET /" + b"a" * 70_000 + b" HTTP/1.1", id="a long path"),
+    ],
+)
+def test_what_cannot_be_read_is_answered_with_4xx(port: Port, sent: bytes) -> None:
+    with port.connect() as connection:
+        connection.sendall(sent + b"\r\n\r\n")
+        assert connection.recv(10) == b"HTTP/1.0 4"
+
+
 @pytest.mark.parametrize("sent", UNFINISHED)
 def test_idle_connections_do_not_delay_others(fresh_port: Port, sent: bytes) -> None:
     with ExitStack() as idle:

@@ -50,7 +50,7 @@ def read(scope: Scope) -> Request:
     for name, value in scope["headers"]:
         if name in _USED_HEADERS:
             headers[name] = headers[name] + REPEATED + value if name in headers else value
-    client = scope["client"]
+    client = scope.get("client")
     return Request(
         request_id(headers.get(b"x-request-id")),
         scope["method"],

@@ -115,8 +115,8 @@ PROBLEMS = (
     Problem(
         "rate_limit_exceeded",
         429,
-        "The rate limit of the key, of the organization, or of both is used up; or too many unknown keys were sent from "
-        "the client's address",
+        "The rate limit of the key, of the organization, or of both is used up; or too many unknown keys were sent "
+        "from the client's address",
         "Too many requests. Try again after `retry_after` seconds.",
     ),
     Problem(

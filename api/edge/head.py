@@ -32,20 +32,23 @@ class Head:
         """Add the part that begins at `start` in what was received. Returns this part: it ends with the head, or where
         the head has reached the maximum size.
         """
-        overlap = len(self._tail)
-        # A head that continues begins where `received` does, and its end may have begun in an earlier part.
-        found = (self._tail + received).find(_END) if overlap else received.find(_END, start)
-        self.complete = found >= 0
-        end = found + len(_END) - overlap if self.complete else len(received)
+        if not self.size:  # nearly always, and then nearly always all of it
+            end = received.find(_END, start) + len(_END)
+            if len(_END) <= end <= start + MAX_HEAD_BYTES:
+                self.complete, self.size = True, end - start
+                self._begin = received[start:end]
+                return self._begin
+        return self._take_a_part(received, start)
+
+    def _take_a_part(self, received: bytes, start: int) -> bytes:
+        # The end of a head that continues may have begun in an earlier part.
+        found = (self._tail + received[start:]).find(_END)
+        end = start + found + len(_END) - len(self._tail) if found >= 0 else len(received)
         room = start + MAX_HEAD_BYTES - self.size
-        if end > room:
-            end, self.complete = room, False
-        part = received[start:end]
-        if not self.complete:
-            self._tail = (self._tail + part)[1 - len(_END) :]
-        if not self.size:
-            self._begin = part
-        elif _LINE_END not in self._begin:
+        self.complete = found >= 0 and end <= room
+        part = received[start : min(end, room)]
+        self._tail = (self._tail + part)[1 - len(_END) :]
+        if _LINE_END not in self._begin:
             self._begin += part
         self.size += len(part)
         return part

@@ -34,6 +34,6 @@ def http_scope(connection: HttpToolsProtocol, method: bytes, version: str) -> HT
         "raw_path": path,
         "query_string": query,
         "headers": connection.headers,
-        "state": connection.app_state.copy(),
+        "state": connection.app_state,  # nobody changes it
         "extensions": {},
     }

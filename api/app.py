@@ -19,7 +19,8 @@ from api import orphan, pages
 from api.documents import Documents
 from api.endpoint import Endpoint
 from api.errors import Unavailable
-from api.guesses import Guesses
+from api.keys.guesses import Guesses
+from api.keys.known import KnownKeys
 from api.local_limiter import LocalLimiter
 from api.metrics import latency, snapshot
 from api.metrics.counters import Counters
@@ -42,10 +43,11 @@ def create_app(settings: ApiSettings, snapshots: Path | None = None) -> Starlett
     """
     counters = Counters()
     limiter = LocalLimiter()
-    guesses = Guesses(limit(settings.api_unknown_key_limit), networks(settings.api_trusted_proxies))
+    guesses = Guesses(limit(settings.api_unknown_key_limit), networks(settings.api_trusted_proxies or ""))
+    keys = KnownKeys(guesses, settings.api_max_in_flight)
     resources = {
         f"{ROOT}/{resource.topic}".encode(): Endpoint(
-            resource.noun, Documents(resource, counters, limiter, guesses).read, counters
+            resource.noun, Documents(resource, counters, limiter, keys).read, counters
         )
         for resource in RESOURCES
     }

@@ -1,9 +1,12 @@
 """A document by its id: the checks of contract section 1, in the order of its table, from row 2 on."""
 
 import re
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any
 
 from api import limits
-from api.credentials import Credentials, credentials
+from api.credentials import Credentials
 from api.errors import (
     AccessDisabled,
     Headers,
@@ -14,7 +17,7 @@ from api.errors import (
     Unavailable,
 )
 from api.etags import etag, tags_to_match
-from api.guesses import Guesses
+from api.keys.known import KnownKeys
 from api.local_limiter import LocalLimiter
 from api.metrics.counters import Counters
 from api.redis.store import Reply
@@ -40,35 +43,36 @@ _uuid = re.compile(UUID_PATTERN).fullmatch
 class Documents:
     """The documents of one resource. The other arguments belong to the worker; all resources share them."""
 
-    def __init__(self, resource: Resource, counters: Counters, limiter: LocalLimiter, guesses: Guesses) -> None:
+    def __init__(self, resource: Resource, counters: Counters, limiter: LocalLimiter, keys: KnownKeys) -> None:
         self._resource = resource
         self._body = resource.body
         self._counters = counters
         self._limiter = limiter
-        self._guesses = guesses
+        self._keys = keys
 
     async def read(self, request: Request) -> Response:
         """Answer GET, HEAD and OPTIONS. Raises ApiError for every response that is an error."""
         if request.method not in ("GET", "HEAD"):
             return self._other_method(request.method)
-        headers = request.headers
-        caller = credentials(headers.get(b"authorization"))
-        if not caller.was_valid:
-            self._guesses.check(caller, request)
-        segment = request.last_segment
-        tags = tags_to_match(headers[b"if-none-match"]) if b"if-none-match" in headers else ()
+        authorization = request.headers.get(b"authorization")
+        caller = self._keys.valid(authorization)
         try:
-            reply = await request.state["store"].serve(
-                caller, self._resource, segment if _uuid(segment) else None, tags
-            )
+            if caller is None:
+                caller, reply = await self._keys.try_out(authorization, request, partial(self._serve, request))
+            else:
+                reply = await self._serve(request, caller)
         except Unavailable:
             self._counters.redis_errors += 1
             raise
         if reply.status == 401:
-            self._guesses.refused(caller, request)
+            self._keys.refuse(authorization, caller)
             raise InvalidApiKey("the key is unknown, revoked or expired")
-        caller.was_valid = True
         return self._response(reply if reply.charged else self._charge_locally(caller, reply))
+
+    def _serve(self, request: Request, caller: Credentials) -> Coroutine[Any, Any, Reply]:
+        headers, segment = request.headers, request.last_segment
+        tags = tags_to_match(headers[b"if-none-match"]) if b"if-none-match" in headers else ()
+        return request.state["store"].serve(caller, self._resource, segment if _uuid(segment) else None, tags)
 
     def _other_method(self, method: str) -> Response:
         if method == "OPTIONS":

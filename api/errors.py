@@ -140,8 +140,8 @@ class RateLimitExceeded(ApiError):
 class TooManyGuesses(RateLimitExceeded):
     message = "Too many unknown API keys were sent from your address. Try again after `retry_after` seconds."
 
-    def __init__(self, retry_after: int) -> None:
-        super().__init__(retry_after, ["address"])
+    def __init__(self, retry_after: int, *, headers: Headers = ()) -> None:
+        super().__init__(retry_after, ["address"], headers=headers)
 
 
 class Unavailable(ApiError):

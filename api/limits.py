@@ -4,11 +4,14 @@
 waits this long has waited long enough.
 """
 
+import math
+import time
 from functools import lru_cache
 
 from api.errors import Headers, RateLimitExceeded
 from api.redis.store import Reply
 from schemas.problems import Policy
+from schemas.settings import Limit
 
 _SECOND = 1_000_000
 _VIOLATED: dict[int, list[Policy]] = {1: ["key"], 2: ["organization"], 3: ["key", "organization"]}
@@ -43,6 +46,17 @@ def headers(reply: Reply) -> Headers:
 def exceeded(reply: Reply) -> RateLimitExceeded:
     """Returns the error for a reply with status 429. A client that waits for its `retry_after` is served then."""
     return RateLimitExceeded(max(1, seconds(reply.wait)), _VIOLATED[reply.violated], headers=headers(reply))
+
+
+def address_headers(limit: Limit, full_in: int) -> Headers:
+    """Returns the same headers for a client address that has tried too many unknown keys. `full_in` is in seconds."""
+    return (
+        (b"ratelimit-policy", b'"address";q=%d;w=%d' % (limit.quota, limit.window)),
+        (b"ratelimit", b'"address";r=0;t=%d' % full_in),
+        (b"x-ratelimit-limit", b"%d" % limit.quota),
+        (b"x-ratelimit-remaining", b"0"),
+        (b"x-ratelimit-reset", b"%d" % math.ceil(time.time() + full_in)),
+    )
 
 
 def seconds(microseconds: int) -> int:

@@ -3,7 +3,6 @@
 import random
 import re
 from typing import TypedDict
-from urllib.parse import unquote_to_bytes
 
 from msgspec import Struct
 from starlette.types import Scope
@@ -41,11 +40,8 @@ class Request(Struct):
 
     @property
     def last_segment(self) -> str:
-        """The part of the path after the last slash, percent-decoded."""
-        segment = self.raw_path.rpartition(b"/")[2]
-        if b"%" in segment:
-            segment = unquote_to_bytes(segment)
-        return segment.decode("latin-1")
+        """The part of the path after the last slash."""
+        return self.raw_path.rpartition(b"/")[2].decode("latin-1")
 
 
 def read(scope: Scope) -> Request:
@@ -54,7 +50,7 @@ def read(scope: Scope) -> Request:
     for name, value in scope["headers"]:
         if name in _USED_HEADERS:
             headers[name] = headers[name] + REPEATED + value if name in headers else value
-    client = scope["client"]
+    client = scope.get("client")
     return Request(
         request_id(headers.get(b"x-request-id")),
         scope["method"],

@@ -35,8 +35,8 @@ class RateLimitError(RetryableError, frozen=True, kw_only=True):
     violated_policies: Annotated[
         list[Policy],
         Meta(
-            description="The limits of `RateLimit-Policy` that the request exceeded; `address` alone if too many "
-            "unknown keys were sent from the client's address",
+            description="The limits of `RateLimit-Policy` that the request exceeded: `key`, `organization` or both; or "
+            "`address` alone, the limit of unknown keys from one client address",
             min_length=1,
         ),
     ]
@@ -73,7 +73,7 @@ PROBLEMS = (
     Problem(
         "bad_request",
         400,
-        "The request is not valid HTTP",
+        "The request is not valid HTTP/1.1, such as one without `Host`",
         "The request is not valid HTTP/1.1. Check the request line and the headers.",
     ),
     Problem(
@@ -115,7 +115,8 @@ PROBLEMS = (
     Problem(
         "rate_limit_exceeded",
         429,
-        "The rate limit of the key, of the organization, or of both is used up",
+        "The rate limit of the key, of the organization, or of both is used up; or too many unknown keys were sent "
+        "from the client's address",
         "Too many requests. Try again after `retry_after` seconds.",
     ),
     Problem(

@@ -1,7 +1,8 @@
 """The server of the metrics port: health at `/healthz`, metrics in Prometheus's format at every other path.
 
 It runs in its own threads, so that it still responds when the event loop does not. Each connection has its own thread
-and is closed after one request, so that an idle connection does not delay the others.
+and is closed after one request, so that an idle connection does not delay the others. If there are too many, the one
+that has been idle for the longest time is closed, so that idle connections never keep others out either.
 """
 
 import logging
@@ -44,8 +45,9 @@ class MetricsServer:
         max_connections: int = MAX_CONNECTIONS,
         connection_seconds: float = CONNECTION_SECONDS,
     ) -> None:
-        """`health` is called in threads of this server. Every connection is closed after `connection_seconds`, and
-        connections beyond `max_connections` are closed at once. Raises OSError if the server cannot listen.
+        """`health` is called in threads of this server. Every connection is closed after `connection_seconds`. If there
+        are `max_connections`, a new one takes the place of the oldest that has not sent a request yet; if all have, the
+        new one is closed at once. Raises OSError if the server cannot listen.
         """
         self._metrics = make_wsgi_app(registry)
         self._health = health
@@ -80,19 +82,34 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self._deadlines: dict[Any, float] = {}
+        self._idle: dict[Any, None] = {}  # those that have not sent a whole request, oldest first
         super().__init__(*arguments, **named)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 - socketserver's signature
         """Returns whether the connection is served. Otherwise socketserver closes it at once."""
+        if len(self._deadlines) >= self.max_connections:
+            with suppress(StopIteration, RuntimeError):  # its thread removed another one a moment ago
+                oldest = next(iter(self._idle))
+                self._forget(oldest)
+                _shut_down(oldest)
         return len(self._deadlines) < self.max_connections
 
     def process_request(self, request: Any, client_address: Any) -> None:
         self._deadlines[request] = time.monotonic() + self.connection_seconds
+        self._idle[request] = None
         super().process_request(request, client_address)
 
+    def has_request(self, request: Any) -> None:
+        """Note that a connection has sent a whole request, and is being answered."""
+        self._idle.pop(request, None)
+
     def shutdown_request(self, request: Any) -> None:
-        self._deadlines.pop(request, None)
+        self._forget(request)
         super().shutdown_request(request)
+
+    def _forget(self, request: Any) -> None:
+        self._deadlines.pop(request, None)
+        self._idle.pop(request, None)
 
     def service_actions(self) -> None:
         """Shut down connections whose time is over. Their threads can then neither read nor write, and end.
@@ -103,14 +120,30 @@ class _Server(ThreadingMixIn, WSGIServer):
         now = time.monotonic()
         for request, deadline in self._deadlines.copy().items():
             if now > deadline:
-                with suppress(OSError):  # its thread closed it a moment ago
-                    request.shutdown(SHUT_RDWR)
+                _shut_down(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - socketserver's signature
         """Log that a connection failed. By default socketserver writes a traceback to standard error."""
         logger.debug("a connection of the metrics port failed", exc_info=True)  # noqa: LOG014 - called while it is handled
 
 
+def _shut_down(connection: Any) -> None:
+    with suppress(OSError):  # its thread closed it a moment ago
+        connection.shutdown(SHUT_RDWR)
+
+
 class _Handler(WSGIRequestHandler):
+    default_request_version = "HTTP/1.0"  # a request that cannot be read is answered with a status line as well
+
+    def parse_request(self) -> bool:
+        parsed = super().parse_request()
+        self.server.has_request(self.request)  # type: ignore[attr-defined]  # it is a _Server
+        return parsed
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """By default, a version of HTTP that is not known is answered with 505. It is no failure of this server."""
+        own = HTTPStatus.BAD_REQUEST if code == HTTPStatus.HTTP_VERSION_NOT_SUPPORTED else code
+        super().send_error(own, message, explain)
+
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name in the base class
         """Requests are not logged."""

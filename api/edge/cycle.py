@@ -25,7 +25,6 @@ class Cycle(RequestResponseCycle):
             return
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
-        # If several requests were pipelined, uvicorn sets `disconnected` only on the newest.
         if self.disconnected or self.transport.is_closing():
             self.disconnected = True
         else:
@@ -45,6 +44,7 @@ class Cycle(RequestResponseCycle):
 
     def _complete(self) -> None:
         self.response_started = self.response_complete = True
+        self.scope = None  # type: ignore[assignment]  # it holds the API key, and the connection holds this cycle
         if not self.keep_alive:
             self.transport.close()
         self.on_response()

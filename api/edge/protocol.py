@@ -2,38 +2,39 @@
 refusal is answered in JSON.
 
 No byte of a body is read, nor anything behind it: a request with a body is the last one of its connection. Bodies and
-trailers therefore need no limits, and nothing inside them can be mistaken for a request. Of pipelined requests, a few
-KB are parsed ahead. The rest stays unparsed, and nothing more is read from the socket meanwhile.
+trailers therefore need no limits, and nothing inside them can be mistaken for a request. Of pipelined requests, one is
+parsed and answered at a time. The rest stays unparsed, and nothing more is read from the socket meanwhile.
 
-A refusal ends the connection. It is sent after the responses to earlier pipelined requests, because the client would
-otherwise take it for one of those. Then the server's side is closed, and what still arrives is discarded for a moment:
-closing at once would reset the connection, and the client might never read the refusal.
+A refusal ends the connection: the server's side is closed, and what still arrives is discarded for a moment. Closing at
+once would reset the connection, and the client might never read the refusal.
+
+A connection that is lost leaves nothing behind: no timer, and no cycle of references that only a garbage collection
+would find. Between two requests it holds neither headers nor a key.
 """
 
 import asyncio
+import re
 from typing import Any, ClassVar
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from api.edge.cycle import Cycle
-from api.edge.head import HeadSize
+from api.edge.framing import CHECKED, Framing
+from api.edge.head import MAX_HEAD_BYTES, Head
 from api.edge.refusal import encode_refusal
-from api.edge.rules import is_chunked_last, is_host, is_other_protocol
 from api.edge.scope import http_scope
 from api.edge.timer import Timer
 from api.errors import BadRequest, BodyNotAllowed, HeadTooLarge, HeadTooSlow, Refused
 
-MAX_HEAD_BYTES = 16 * 1024
-MAX_PARSE_BYTES = 4096
-"""How much is parsed at once. While a request of one such part waits for its turn, no further part is parsed."""
 LINGER_SECONDS = 1.0
 
 _CLOSE = (b"connection", b"close")
+_EMPTY_LINES = re.compile(rb"[\r\n]*")
 
 
-class _BodyFollows(Exception):
-    """Stops the parser before the body of a request."""
+class _Stop(Exception):
+    """Stops the parser: what follows must not be read as another request."""
 
 
 class Edge(HttpToolsProtocol):
@@ -46,139 +47,123 @@ class Edge(HttpToolsProtocol):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._head = HeadSize()
-        self._head_timer = Timer(self.loop, self.head_seconds, self._on_head_timeout)
-        self._stall_timer = Timer(self.loop, self.stalled_seconds, self._abort)
-        self._has_body = False
-        self._hosts = 0  # headers `Host` of the head that is being received; above 1, they are not valid
-        self._coding = b""  # its last Transfer-Encoding
+        self.headers = []
+        self._head = Head()
+        self._head_timer = Timer(self.loop, self.head_seconds)
+        self._stall_timer = Timer(self.loop, self.stalled_seconds)
+        self._linger_timer = Timer(self.loop, LINGER_SECONDS)
+        self._framing = Framing()
         self._message_event = asyncio.Event()  # one for all requests, because no body is read
-        self._unparsed = b""  # was received, and is parsed when no pipelined request is waiting
+        self._received = b""  # is parsed from `_place` on, once the present request is answered
+        self._place = 0
         self._reading_done = False  # nothing more is parsed: the last response is being sent
-        self._refusal: Refused | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn declares it
         super().connection_made(transport)
-        self._head_timer.start()
+        self._head_timer.start(self._on_head_timeout)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._head_timer.stop()
-        self._stall_timer.stop()
-        # uvicorn stops this timer only if the connection was closed without an error, and the timer holds all of it.
-        self._unset_keepalive_if_required()
+        for timer in (self._head_timer, self._stall_timer, self._linger_timer):
+            timer.stop()
+        self._unset_keepalive_if_required()  # uvicorn does this only if the connection was closed without an error
+        self._received = b""
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
-        if self._unparsed:  # reading is paused, but this had been received already
-            self._unparsed += data
+        if self._received:  # reading is paused, but this had been received already
+            self._received, self._place = self._received[self._place :] + data, 0
         else:
-            self._feed(data)
+            self._received = data
+        self._feed()
 
-    def _feed(self, data: bytes) -> None:
-        """Parse in parts, none of which reaches beyond the largest head allowed: so its size is enforced exactly."""
-        while data and not self._reading_done and not self.pipeline:
-            part = data[: min(MAX_PARSE_BYTES, MAX_HEAD_BYTES - self._head.bytes)]
-            parsed = self._parse(part)
-            data = data[parsed:]
-            self._check_head(part[:parsed])
-        if self.pipeline and not self._reading_done:
-            self._unparsed = data
-            self._head_timer.stop()  # the next head is delayed by this server, not by the client
+    def _feed(self) -> None:
+        """Parse one head after the other, as long as no request is being answered."""
+        while not self._reading_done and self._place < len(self._received) and self._is_idle():
+            self._feed_part()
+        if self._reading_done or self._place == len(self._received):
+            self._received, self._place = b"", 0
+        else:
+            self.flow.pause_reading()
 
-    def _parse(self, part: bytes) -> int:
-        """Returns how many bytes were parsed: all, unless the client asked for an upgrade, which is not granted."""
+    def _feed_part(self) -> None:
+        head, received = self._head, self._received
+        if not head.size and received[self._place] in b"\r\n":
+            self._place = _EMPTY_LINES.match(received, self._place).end()  # type: ignore[union-attr]  # it always matches
+            if self._place == len(received):
+                self._head_timer.start(self._on_head_timeout)
+                return
+        if not head.size:
+            self._head_timer.stop()  # the time for the head starts now
+        part = head.take(received, self._place)
+        self._place += len(part)
+        self._parse(part)
+        if head.complete:
+            head.clear()
+        elif not self._reading_done:
+            self._wait_for_the_rest()
+
+    def _parse(self, part: bytes) -> None:
         try:
             self.parser.feed_data(part)
-        except httptools.HttpParserUpgrade as upgrade:
-            return int(upgrade.args[0])
+        except httptools.HttpParserUpgrade:
+            pass  # it is not granted, and the head ends here
         except httptools.HttpParserError:
-            if self._refusal is not None or not self._reading_done:
-                self._refuse(self._refusal or BadRequest())
-        return len(part)
+            if not self._reading_done:
+                self._refuse(BadRequest())
 
-    def _check_head(self, part: bytes) -> None:
-        """Apply the limits on size and time after `part` was parsed."""
-        if self._reading_done:
-            return
-        head = self._head
-        if head.began_in_part and is_other_protocol(part):
-            self._refuse(BadRequest())
-            return
-        if head.unfinished and head.began_in_part:
-            self._head_timer.stop()  # the time for the head starts now
-        head.add(part)
-        if head.bytes >= MAX_HEAD_BYTES:
+    def _wait_for_the_rest(self) -> None:
+        if self._head.size >= MAX_HEAD_BYTES:
             self._refuse(HeadTooLarge())
-        elif head.unfinished or self._is_idle():
-            self._head_timer.start()
+        else:
+            self._head_timer.start(self._on_head_timeout)
 
     def on_message_begin(self) -> None:
         self.url = b""
         self.headers = []
-        self._head.unfinished = self._head.began_in_part = True
-        self._has_body = False
-        self._hosts = 0
-        self._coding = b""
+        self._framing.clear()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Replaces uvicorn's method, which would cost time for every header. `Expect` is ignored: no body is wanted."""
         name = name.lower()
-        if name == b"transfer-encoding":
-            self._has_body = True
-            self._coding = value
-        elif name == b"content-length":
-            self._has_body = self._has_body or bool(value.strip(b"0 "))
-        elif name == b"host":
-            self._hosts += 1
-            if not is_host(value):
-                self._hosts += 2
         self.headers.append((name, value))
+        if name in CHECKED:
+            self._framing.add(name, value)
 
     def on_headers_complete(self) -> None:
-        self._head.unfinished = False
-        self._head_timer.stop()
-        version = self.parser.get_http_version()
-        if not self._is_valid(version):
-            raise BadRequest
-        if self._has_body and self.parser.get_method() in (b"GET", b"HEAD"):
-            self._refusal = BodyNotAllowed()
-            raise self._refusal  # stops the parser: what follows must not be read as another request
-        self._begin(version)
-        if self._has_body:
+        head, framing = self._head, self._framing
+        method = self.parser.get_method()
+        version = head.version(len(method) + 1 + len(self.url))
+        # A fragment is no part of a request target (RFC 9112, section 3.2).
+        if version is None or not head.complete or b"#" in self.url or not framing.is_valid(version):
+            raise _Stop
+        if framing.has_body and method in (b"GET", b"HEAD"):
+            self._refuse(BodyNotAllowed())
+            raise _Stop
+        self._begin(method, version)
+        if framing.has_body:
             self._reading_done = True
-            raise _BodyFollows
+            raise _Stop
 
-    def _is_valid(self, version: str) -> bool:
-        """Checks what the parser does not: RFC 9112, sections 2.3 (version), 3.2 (Host) and 6.1 (the last coding)."""
-        if version == "1.1":
-            hosts_are_valid = self._hosts == 1
-        else:
-            hosts_are_valid = version == "1.0" and self._hosts <= 1 and not self._coding
-        return hosts_are_valid and b"#" not in self.url and (not self._coding or is_chunked_last(self._coding))
-
-    def _begin(self, version: str) -> None:
-        """Start the request, or queue it behind the one that is being answered."""
-        cycle = Cycle(
-            scope=http_scope(self, version),
+    def _begin(self, method: bytes, version: str) -> None:
+        """Start the request."""
+        default = self.server_state.default_headers
+        self.cycle = Cycle(
+            scope=http_scope(self, method, version),
             transport=self.transport,
             flow=self.flow,
             logger=self.logger,
             access_logger=self.access_logger,
             access_log=False,
-            default_headers=[*self.server_state.default_headers, *([_CLOSE] if self._has_body else [])],
+            default_headers=[*default, _CLOSE] if self._framing.has_body else default,
             message_event=self._message_event,
             expect_100_continue=False,
             # After a body, the connection is closed as after a refusal, and not by the cycle.
-            keep_alive=self._has_body or (version != "1.0" and self.parser.should_keep_alive()),
+            keep_alive=self._framing.has_body or (version != "1.0" and self.parser.should_keep_alive()),
             on_response=self.on_response_complete,
         )
-        idle, self.cycle = self._is_idle(), cycle
-        if idle:
-            self._start_asgi_task(cycle, self.app)
-        else:
-            self.flow.pause_reading()
-            self.pipeline.appendleft((cycle, self.app))
+        self.headers = []
+        self._start_asgi_task(self.cycle, self.app)
 
     def on_message_complete(self) -> None:
         """Replaces uvicorn's method: no request waits for the end of a body."""
@@ -187,34 +172,23 @@ class Edge(HttpToolsProtocol):
         super().on_response_complete()
         if self.transport.is_closing():
             if self.transport.get_write_buffer_size():
-                self._stall_timer.start()
+                self._stall_timer.start(self._abort)
         elif self._reading_done:
-            if self._is_idle():
-                self._finish()
-        elif self.pipeline:
-            self.flow.pause_reading()
-        elif self._unparsed or self._head.unfinished:
-            self._resume()
-
-    def _resume(self) -> None:
-        """Parse what was received behind the pipelined requests, now that none of them is waiting."""
-        unparsed, self._unparsed = self._unparsed, b""
-        self._feed(unparsed)
-        if self._unparsed:
-            self.flow.pause_reading()
-        elif self._head.unfinished and not self._reading_done and not self.pipeline:
-            self._head_timer.start()
+            self._close_gently()
+        elif self._received:
+            self._unset_keepalive_if_required()
+            self._feed()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._stall_timer.start()
+        self._stall_timer.start(self._abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
         self._stall_timer.stop()
 
     def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn's method always closes the connection
-        """The client sends nothing more, but it may still wait for responses: the last one closes the connection."""
+        """The client sends nothing more, but it may still wait for a response: that one closes the connection."""
         if self._is_idle():
             return False
         self.cycle.keep_alive = False
@@ -222,40 +196,34 @@ class Edge(HttpToolsProtocol):
 
     def timeout_keep_alive_handler(self) -> None:
         """Aborts, unlike uvicorn's method, so that a client with unread responses cannot hold the connection open."""
-        self.transport.abort()
+        self._abort()
 
     def _abort(self) -> None:
         self.transport.abort()
 
     def _is_idle(self) -> bool:
-        """Returns whether every request has been answered. `cycle` is that of the newest request."""
+        """Returns whether every request has been answered."""
         return bool(getattr(self.cycle, "response_complete", True))  # before the first request there is no cycle
 
     def _on_head_timeout(self) -> None:
-        if self._head.unfinished:
+        if self._head.size:
             self._refuse(HeadTooSlow())
         else:
-            self.transport.abort()
+            self._abort()
 
     def _refuse(self, error: Refused) -> None:
-        self._refusal = error
+        """Send a refusal and close the connection. No request is being answered."""
         self._reading_done = True
-        self._head_timer.stop()
-        if self._is_idle():
-            self._finish()
-
-    def _finish(self) -> None:
-        """Every request has been answered: send the refusal, if there is one, and close the connection."""
-        if self.transport.is_closing():
-            return
-        if self._refusal is not None:
-            self._unset_keepalive_if_required()
-            self.app_state["counters"].route("edge").count(self._refusal.status, 0.0)
-            self.transport.write(encode_refusal(self._refusal, self))
-        self._close_gently()
+        if not self.transport.is_closing():
+            self.app_state["counters"].route("edge").count(error.status, 0.0)
+            default = self.server_state.default_headers
+            self.transport.write(encode_refusal(error, self.headers, default, body=not self._head.asks_for_head))
+            self._close_gently()
 
     def _close_gently(self) -> None:
-        self._stall_timer.start()
+        self._head_timer.stop()
+        self._unset_keepalive_if_required()
+        self._stall_timer.start(self._abort)
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self.loop.call_later(LINGER_SECONDS, self.transport.close)
+        self._linger_timer.start(self.transport.close)

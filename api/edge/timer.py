@@ -5,20 +5,21 @@ from collections.abc import Callable
 
 
 class Timer:
-    """Calls `action` once it has run for `seconds` without being stopped."""
+    """Calls an action once it has run for `seconds` without being stopped. Only a running timer refers to its action,
+    so a connection whose timers are stopped is freed at once, without a garbage collection.
+    """
 
-    __slots__ = ("_action", "_handle", "_loop", "_seconds")
+    __slots__ = ("_handle", "_loop", "_seconds")
 
-    def __init__(self, loop: AbstractEventLoop, seconds: float, action: Callable[[], object]) -> None:
+    def __init__(self, loop: AbstractEventLoop, seconds: float) -> None:
         self._loop = loop
         self._seconds = seconds
-        self._action = action
         self._handle: TimerHandle | None = None
 
-    def start(self) -> None:
-        """Start the timer. A timer that was started before keeps its time."""
+    def start(self, action: Callable[[], object]) -> None:
+        """Start the timer. A timer that was started before keeps its time and its action."""
         if self._handle is None:
-            self._handle = self._loop.call_later(self._seconds, self._action)
+            self._handle = self._loop.call_later(self._seconds, action)
 
     def stop(self) -> None:
         """Stop the timer, so that it can be started again."""

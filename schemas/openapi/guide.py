@@ -23,6 +23,9 @@ continuously. If the limits were checked, the response shows the state of both:
 A request over a limit is answered with 429 and `Retry-After` in seconds; this wait is sufficient. A request
 that was answered with 429 or 304 does not count.
 
+Unknown keys are limited for each client address: after too many, the response is 429 with
+`"violated_policies": ["address"]`. Keys that are in use are not affected.
+
 ## Conditional requests
 Every record has an `ETag`, which changes whenever the record changes. Store it with your copy, and send it as
 `If-None-Match: <ETag>`. If the record has not changed, the response is 304 without a body, and it does not count

@@ -19,9 +19,13 @@ from schemas import resources
 from tests.chaos.history import CaughtUp, Floors, History, Loss, Response, State
 
 SHOWN = (200, 304)
+REFUSED = 401
 NOTICED_SECONDS = 0.7
 """The API asks twice a second which generation is served, and before it says that something is not there: only a
 document that is filled in again within this time may still be served, maybe an older version of it."""
+
+REMEMBERED_SECONDS = 0.5
+"""For so long the API may refuse a key again without asking Redis: what was applied meanwhile, it need not know."""
 
 
 class Anomaly(Struct, frozen=True):
@@ -52,7 +56,7 @@ class Verdict(Struct):
 class _Order(IntEnum):
     """What comes first if times are equal: an answer that has ended counts before the next request."""
 
-    ANSWERED, CAUGHT_UP, LOST, ASKED = range(4)
+    ANSWERED, CAUGHT_UP, LOST, REFUSED_BEFORE, ASKED = range(5)
 
 
 class Checker:
@@ -71,6 +75,9 @@ class Checker:
         self._seen = Floors()
         self._applied = Floors()
         self._asked: dict[int, dict[object, int]] = {}
+        self._known: dict[
+            int, dict[object, int]
+        ] = {}  # what had been applied when a refused key may have been asked for
         self._replays: dict[str, list[tuple[float, float]]] = {}
         self._verdict = Verdict()
 
@@ -84,14 +91,19 @@ class Checker:
                     self._applied.back_to(thing)
                 case CaughtUp():
                     self._catch_up(thing)
+                case Response() if order is _Order.REFUSED_BEFORE:
+                    self._known[id(thing)] = {name: self._applied.of(of) for name, of in _tells(thing)}
                 case Response() if order is _Order.ASKED:
-                    self._asked[id(thing)] = {name: self._floor(name, of) for name, of in _tells(thing)}
+                    known = self._known.pop(id(thing), {})
+                    self._asked[id(thing)] = {name: self._floor(name, of, known) for name, of in _tells(thing)}
                 case Response():
                     self._check(thing, self._asked.pop(id(thing)))
         return self._verdict
 
     def _timeline(self) -> Iterator[tuple[float, _Order, Response | CaughtUp | Loss]]:
         for answer in self._history.answers:
+            if answer.status == REFUSED:
+                yield answer.asked_at - REMEMBERED_SECONDS, _Order.REFUSED_BEFORE, answer
             yield answer.asked_at, _Order.ASKED, answer
             yield answer.answered_at, _Order.ANSWERED, answer
         for caught_up in self._history.caught_up:
@@ -115,8 +127,9 @@ class Checker:
         for register in self._published.states:
             self._applied.raise_to(register, self._published.acked(register, caught_up.up_to), caught_up.at)
 
-    def _floor(self, name: object, register: Entity) -> int:
-        return max(self._seen.of(name), self._applied.of(register))
+    def _floor(self, name: object, register: Entity, known: dict[object, int]) -> int:
+        applied = self._applied.of(register)
+        return max(self._seen.of(name), min(applied, known.get(name, applied)))
 
     def _check(self, answer: Response, floors: dict[object, int]) -> None:
         self._verdict.checked[answer.status] += 1
@@ -126,7 +139,7 @@ class Checker:
             is_replayed = answer.status == 503 and self._is_replayed(answer)
             if not is_replayed and not self._history.allows(answer.status, answer):
                 self._wrong("unavailable", "no fault explains it", answer)
-        elif answer.status not in (*SHOWN, 401, 403, 404):
+        elif answer.status not in (*SHOWN, REFUSED, 403, 404):
             self._wrong("status", f"{answer.status} is never right here", answer)
         elif lost := self._loss_during(answer):
             noticed = NOTICED_SECONDS if answer.status in SHOWN else 0.0
@@ -152,7 +165,7 @@ class Checker:
 
     def _check_registers(self, answer: Response, floors: dict[object, int]) -> None:
         organization = (resources.ORGANIZATION, answer.key[1], answer.key[1])
-        if answer.status == 401:
+        if answer.status == REFUSED:
             self._check_refusal(answer, organization, floors)
             return
         self._place(answer, answer.key, answer.key, lambda value: value == "active", floors)
@@ -213,7 +226,7 @@ class Checker:
             return
         changed_at = states[shown + 1].acked_at
         if changed_at < answer.asked_at and self._history.healthy(changed_at, answer.asked_at):
-            delay = answer.asked_at - changed_at
+            delay = answer.asked_at - changed_at - (REMEMBERED_SECONDS if answer.status == REFUSED else 0.0)
             self._verdict.latest = max(self._verdict.latest, delay)
             if delay > self._access_seconds:
                 self._wrong("late", f"access was changed {delay:.2f} s before", answer)

@@ -6,7 +6,8 @@ from uuid import uuid4
 
 import pytest
 
-from api.edge.protocol import MAX_HEAD_BYTES, Edge
+from api.edge.head import MAX_HEAD_BYTES
+from api.edge.protocol import Edge
 from schemas import api_keys
 from tests.harness.api_server import LEADS, ApiServer, patient, read_all, responses, running_api
 from tests.harness.records import Records
@@ -52,19 +53,19 @@ def send_in_pieces(connection: socket.socket, data: bytes, size: int) -> None:
         pytest.param(head_of(MAX_HEAD_BYTES + 1), 431, "request_header_fields_too_large", id="one byte more"),
         pytest.param(head_of(1_000_000), 431, "request_header_fields_too_large", id="a megabyte"),
         pytest.param(
-            b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n\r\n",
+            b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
             431,
             "request_header_fields_too_large",
             id="a long path",
         ),
         pytest.param(
-            b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 10_000 + b"\r\n",
+            b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 10_000 + b"\r\n",
             431,
             "request_header_fields_too_large",
             id="10,000 headers",
         ),
         pytest.param(
-            b"GET / HTTP/1.1\r\nA:" + b" " * 20_000 + b"b\r\n\r\n",
+            b"GET / HTTP/1.1\r\nHost: x\r\nA:" + b" " * 20_000 + b"b\r\n\r\n",
             431,
             "request_header_fields_too_large",
             id="spaces only",
@@ -72,40 +73,42 @@ def send_in_pieces(connection: socket.socket, data: bytes, size: int) -> None:
         pytest.param(b"nonsense\r\n\r\n", 400, "bad_request", id="not HTTP"),
         pytest.param(b"\x16\x03\x01\x02\x00\x01\x00", 400, "bad_request", id="TLS"),
         pytest.param(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400, "bad_request", id="HTTP/2"),
-        pytest.param(b"GET / HTTP/1.1\r\nA b: c\r\n\r\n", 400, "bad_request", id="a space in a header name"),
-        pytest.param(b"GET / HTTP/1.1\r\nA: b\x00\r\n\r\n", 400, "bad_request", id="NUL in a header"),
-        pytest.param(b"GET / HTTP/1.1\r\nA: b\r\n folded\r\n\r\n", 400, "bad_request", id="a folded header"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\nA b: c\r\n\r\n", 400, "bad_request", id="a space in a header name"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\nA: b\x00\r\n\r\n", 400, "bad_request", id="NUL in a header"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\nA: b\r\n folded\r\n\r\n", 400, "bad_request", id="a folded header"),
         pytest.param(b"GET / HTTP/1.1\nHost: x\n\n", 400, "bad_request", id="bare line feeds"),
-        pytest.param(b"GET /\xff\xfe HTTP/1.1\r\n\r\n", 400, "bad_request", id="a path that is not ASCII"),
-        pytest.param(b"OPTIONS * HTTP/1.1\r\nConnection: close\r\n\r\n", 404, "not_found", id="no path"),
-        pytest.param(b"CONNECT x:1 HTTP/1.1\r\n\r\n", 400, "bad_request", id="CONNECT"),
+        pytest.param(b"GET /\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n", 400, "bad_request", id="a path that is not ASCII"),
+        pytest.param(b"OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 404, "not_found", id="no path"),
+        pytest.param(b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n", 400, "bad_request", id="CONNECT"),
         pytest.param(
-            b"GET / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nabc",
+            b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nabc",
             400,
             "bad_request",
             id="two lengths",
         ),
         pytest.param(
-            b"POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
             400,
             "bad_request",
             id="length and chunks",
         ),
-        pytest.param(b"GET / HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello", 400, "body_not_allowed", id="a body"),
         pytest.param(
-            b"GET / HTTP/1.1\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n",
+            b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello", 400, "body_not_allowed", id="a body"
+        ),
+        pytest.param(
+            b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n",
             400,
             "body_not_allowed",
             id="a body that is announced",
         ),
         pytest.param(
-            b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            b"GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
             400,
             "body_not_allowed",
             id="an empty body in chunks",
         ),
         pytest.param(
-            b"GET /healthz HTTP/1.1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+            b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
             200,
             None,
             id="an empty body",
@@ -123,12 +126,12 @@ def test_one_response_in_json(api: ApiServer, sent: bytes, status: int, code: st
 
 
 def test_the_callers_request_id_is_kept(api: ApiServer) -> None:
-    sent = b"GET / HTTP/1.1\r\nX-Request-Id: mine\r\nContent-Length: 5\r\n\r\nhello"
+    sent = b"GET / HTTP/1.1\r\nHost: x\r\nX-Request-Id: mine\r\nContent-Length: 5\r\n\r\nhello"
     assert responses(api.exchange(sent))[0].headers["x-request-id"] == "mine"
 
 
 def test_a_refused_head_has_no_body(api: ApiServer) -> None:
-    received = api.exchange(b"HEAD / HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello")
+    received = api.exchange(b"HEAD / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello")
     assert received.startswith(b"HTTP/1.1 400 ")
     assert received.endswith(b"\r\n\r\n")
 
@@ -142,7 +145,7 @@ def test_a_refused_head_has_no_body(api: ApiServer) -> None:
     ],
 )
 def test_nothing_after_a_refused_head_is_parsed_as_a_request(api: ApiServer, body: bytes) -> None:
-    answers = responses(api.exchange(b"GET /healthz HTTP/1.1\r\n" + body + CLOSING_HEALTH))
+    answers = responses(api.exchange(b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + body + CLOSING_HEALTH))
     assert [answer.status for answer in answers] == [400]
 
 
@@ -168,7 +171,7 @@ def test_a_large_head_in_a_pipeline_is_counted_by_itself(api: ApiServer) -> None
 def test_a_refusal_waits_for_earlier_responses(api: ApiServer, redis_server: RedisService) -> None:
     with redis_server.client() as client:
         caller = Records(client).caller()
-        lead = f"GET {LEADS}{uuid4()} HTTP/1.1\r\nAuthorization: {caller.authorization}\r\n\r\n".encode()
+        lead = f"GET {LEADS}{uuid4()} HTTP/1.1\r\nHost: x\r\nAuthorization: {caller.authorization}\r\n\r\n".encode()
         answers = responses(api.exchange(lead * 3 + b"nonsense\r\n\r\n"))
     assert [answer.status for answer in answers] == [404, 404, 404, 400]
 
@@ -176,14 +179,14 @@ def test_a_refusal_waits_for_earlier_responses(api: ApiServer, redis_server: Red
 def test_responses_reach_a_client_that_has_closed_its_side(api: ApiServer, redis_server: RedisService) -> None:
     with redis_server.client() as client, api.connect() as connection:
         caller = Records(client).caller()
-        lead = f"GET {LEADS}{uuid4()} HTTP/1.1\r\nAuthorization: {caller.authorization}\r\n\r\n".encode()
+        lead = f"GET {LEADS}{uuid4()} HTTP/1.1\r\nHost: x\r\nAuthorization: {caller.authorization}\r\n\r\n".encode()
         connection.sendall(lead * 2)
         connection.shutdown(socket.SHUT_WR)
         assert [answer.status for answer in responses(read_all(connection))] == [404, 404]
 
 
 def test_an_upgrade_is_not_followed(api: ApiServer) -> None:
-    upgrade = b"GET /healthz HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    upgrade = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
     answers = responses(api.exchange(upgrade + CLOSING_HEALTH))
     assert [answer.status for answer in answers] == [200, 200]
 
@@ -203,7 +206,9 @@ def test_http_1_0(api: ApiServer) -> None:
 )
 def test_duplicate_authorization(api: ApiServer, headers: list[str]) -> None:
     lines = "".join(f"Authorization: {value}\r\n" for value in headers)
-    (answer,) = responses(api.exchange(f"GET {LEADS}x HTTP/1.1\r\n{lines}Connection: close\r\n\r\n".encode()))
+    (answer,) = responses(
+        api.exchange(f"GET {LEADS}x HTTP/1.1\r\nHost: x\r\n{lines}Connection: close\r\n\r\n".encode())
+    )
     assert (answer.status, answer.error) == (401, "invalid_api_key")
 
 

@@ -100,8 +100,8 @@ def test_logs_are_json_and_hold_no_key(tmp_path: Path, redis_server: RedisServic
         with running_api_process(log, redis_url=redis_server.url, **settings) as (_, api):
             for key in (caller.key, caller.key[:-1] + "0", api_keys.mint(str(uuid4()))):
                 api.get(LEADS + str(uuid4()), key=key)
-                api.exchange(f"GET /\x00 HTTP/1.1\r\nAuthorization: Bearer {key}\r\n\r\n".encode())
-                api.exchange(f"GET / HTTP/1.1\r\nAuthorization: Bearer {key}\r\nA: b\x00\r\n\r\n".encode())
+                api.exchange(f"GET /\x00 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n\r\n".encode())
+                api.exchange(f"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\nA: b\x00\r\n\r\n".encode())
         client.acl_deluser("seen")
     text = log.read_text()
     lines = [msgspec.json.decode(line) for line in text.splitlines()]

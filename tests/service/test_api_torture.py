@@ -136,7 +136,7 @@ async def _caller(
             request_id = f"{seed}-{chance.randrange(10**9)}"
             lead, key = population.leads[owner], population.callers[caller]
             writer.write(
-                f"GET {LEADS}{lead} HTTP/1.1\r\nAuthorization: {key.authorization}\r\n"
+                f"GET {LEADS}{lead} HTTP/1.1\r\nHost: x\r\nAuthorization: {key.authorization}\r\n"
                 f"X-Request-Id: {request_id}\r\n\r\n".encode()
             )
             if chance.random() < 0.05:
@@ -205,7 +205,7 @@ async def _ask_at_once(api: ApiServer, population: Population, number: int) -> l
     connections = [await asyncio.open_connection("127.0.0.1", api.port) for _ in range(number)]
     for place, (_, writer) in enumerate(connections):
         key = population.callers[place % ORGANIZATIONS].authorization
-        writer.write(f"GET {LEADS}{population.leads[0]} HTTP/1.1\r\nAuthorization: {key}\r\n\r\n".encode())
+        writer.write(f"GET {LEADS}{population.leads[0]} HTTP/1.1\r\nHost: x\r\nAuthorization: {key}\r\n\r\n".encode())
 
     async def answered(reader: asyncio.StreamReader, stopwatch: Stopwatch) -> float:
         assert (await _response(reader))[0] == 503

@@ -21,7 +21,9 @@ ANSWERED = [kind for kind in kinds() if kind is not errors.Refused]
 
 
 def make(kind: type[ApiError]) -> ApiError:
-    return kind(2, ["key"]) if kind is errors.RateLimitExceeded else kind()
+    if issubclass(kind, errors.RateLimitExceeded):
+        return kind(2) if kind is errors.TooManyGuesses else kind(2, ["key"])
+    return kind()
 
 
 @pytest.mark.parametrize("kind", ANSWERED)

@@ -99,6 +99,12 @@ RIGHT = [
         together(access((5, "revoked")), with_answers(answer(200, 5.5, "v4"), answer(401, 5.6))), id="revoked"
     ),
     pytest.param(
+        together(
+            access((5, "revoked"), (6, "active")), caught_up(6.5, 6.6), with_answers(answer(401, 5.5), answer(401, 6.9))
+        ),
+        id="refused from memory",
+    ),
+    pytest.param(
         together(access((5, "revoked")), with_answers(answer(200, 8, "v4")), window(4, 9)), id="revoked in a fault"
     ),
     pytest.param(together(access((5, "off"), of=OWNER), with_answers(answer(403, 5.5))), id="access off"),
@@ -149,6 +155,22 @@ WRONG = [
     pytest.param(with_answers(answer(429, 5)), "status", id="429 without a limit"),
     pytest.param(together(caught_up(4, 4.5), with_answers(answer(401, 5))), "access", id="401 with an active key"),
     pytest.param(together(caught_up(4, 4.5), with_answers(answer(403, 5))), "access", id="403 with access"),
+    pytest.param(
+        together(
+            access((5, "revoked"), (6, "active")), caught_up(6.5, 6.6), with_answers(answer(401, 5.5), answer(401, 7.2))
+        ),
+        "access",
+        id="refused from memory for too long",
+    ),
+    pytest.param(
+        together(
+            access((5, "revoked"), (6, "active")),
+            caught_up(5.2, 5.3),
+            with_answers(answer(200, 6.3, "v4"), answer(401, 6.6)),
+        ),
+        "access",
+        id="refused from memory after it was served",
+    ),
     pytest.param(
         together(caught_up(4, 4.5), access((5, "revoked")), with_answers(answer(401, 5.3), answer(200, 5.5, "v4"))),
         "access",

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from schemas.resources import BY_TOPIC
-from schemas.settings import ApiSettings, ProjectorSettings, RedisSettings, load, variable
+from schemas.settings import ApiSettings, ProjectorSettings, RedisSettings, load, networks, variable
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -84,6 +84,60 @@ def test_every_service_is_hardened(name: str) -> None:
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service.get("cap_add", []) == (["NET_BIND_SERVICE"] if name == "front" else [])
     assert service["restart"] in (("on-failure:3",) if name in ONCE else ("unless-stopped",))
+
+
+@each_service
+def test_no_service_can_take_all_memory_or_processes(name: str) -> None:
+    service = SERVICES[name]
+    assert 32 <= service["pids_limit"] <= 1024
+    assert mebibytes(service["mem_limit"]) <= 1280
+
+
+def mebibytes(text: str) -> int:
+    """Reads `512m`, `512mb` and `1g`."""
+    number, unit = re.fullmatch(r"(\d+)([mg])b?", text, re.IGNORECASE).groups()  # type: ignore[union-attr]
+    return int(number) * (1024 if unit.lower() == "g" else 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        pytest.param("kafka", r"-Xmx(\d+m)", id="the heap of Kafka"),
+        pytest.param("topics", r"-Xmx(\d+m)", id="the heap of its tool"),
+        pytest.param("redis", r"--maxmemory (\d+mb)", id="the documents in Redis"),
+    ],
+)
+def test_limits_leave_room_above_those_that_a_service_has_itself(name: str, own: str) -> None:
+    service = SERVICES[name]
+    text = f"{service.get('environment')} {' '.join(service.get('command', []))}"
+    found = re.search(own, text)
+    assert found
+    assert mebibytes(service["mem_limit"]) >= 2 * mebibytes(found[1])
+
+
+def test_the_api_trusts_the_network_of_the_front_alone() -> None:
+    [inside] = COMPOSE["networks"]["inside"]["ipam"]["config"]
+    assert SERVICES["api"]["environment"]["LEADVIEW_API_TRUSTED_PROXIES"] == inside["subnet"]
+    [subnet] = networks(inside["subnet"])
+    assert subnet.is_private
+
+
+def test_the_front_answers_json_for_what_is_not_ours() -> None:
+    """tests/service/test_front.py tries it where Caddy is installed."""
+    text = (ROOT / "deploy/Caddyfile").read_text("utf-8")
+    bodies = [
+        re.sub(r"\{http\.request\.uuid\}", "x", body).replace("\\{", "{").replace("\\}", "}")
+        for body in re.findall(r"respond `(.*)`", text)
+    ]
+    assert [json.loads(body)["error"] for body in bodies] == [
+        "method_not_allowed",
+        "service_unavailable",
+        "misdirected_request",
+    ]
+    statuses = [int(status) for status in re.findall(r"respond `.*` (\d+)", text)]
+    assert [json.loads(body)["status"] for body in bodies] == statuses == [405, 503, 421]
+    assert text.count("header Content-Type application/json") == len(bodies)
+    assert text.index("https://:8443 {") > text.index("https://localhost:8443")
 
 
 @each_service

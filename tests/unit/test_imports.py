@@ -99,6 +99,7 @@ API_ROOMS = (
     ("api.redis",),
     ("api.metrics", "api.limits", "api.local_limiter"),
     ("api.request", "api.response"),
+    ("api.keys",),
     ("api.edge", "api.endpoint"),
     ("api.documents", "api.pages"),
     ("api.app",),

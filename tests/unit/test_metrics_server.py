@@ -3,8 +3,9 @@
 import http.client
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
+from threading import Event, Semaphore
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
@@ -107,6 +108,22 @@ def test_other_methods(port: Port) -> None:
     assert port.get("/metrics", "POST")[0] == 405
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(b"GET /metrics HTTP/2.0", id="another version"),
+        pytest.param(b"GET /metrics HTTP/1.x", id="no version"),
+        pytest.param(b"GET", id="no path"),
+        pytest.param(b"POST /metrics", id="HTTP/0.9"),
+        pytest.param(b"GET /" + b"a" * 70_000 + b" HTTP/1.1", id="a long path"),
+    ],
+)
+def test_what_cannot_be_read_is_answered_with_4xx(port: Port, sent: bytes) -> None:
+    with port.connect() as connection:
+        connection.sendall(sent + b"\r\n\r\n")
+        assert connection.recv(10) == b"HTTP/1.0 4"
+
+
 @pytest.mark.parametrize("sent", UNFINISHED)
 def test_idle_connections_do_not_delay_others(fresh_port: Port, sent: bytes) -> None:
     with ExitStack() as idle:
@@ -116,13 +133,58 @@ def test_idle_connections_do_not_delay_others(fresh_port: Port, sent: bytes) -> 
             assert fresh_port.get("/metrics")[0] == 200
 
 
-def test_connections_are_limited(fresh_port: Port) -> None:
+@pytest.mark.parametrize("sent", UNFINISHED)
+def test_any_number_of_idle_connections_keeps_nobody_out(fresh_port: Port, sent: bytes) -> None:
+    """A health check that is not answered restarts the container."""
     with ExitStack() as idle:
-        for _ in range(MAX_CONNECTIONS):
-            idle.enter_context(fresh_port.connect())
-        with fresh_port.connect() as refused:
-            assert is_closed(refused)
+        for number in range(3 * MAX_CONNECTIONS):
+            connection = idle.enter_context(fresh_port.connect())
+            with suppress(ConnectionError):  # it was closed already
+                connection.sendall(sent)
+            if number % MAX_CONNECTIONS == MAX_CONNECTIONS - 1:
+                assert fresh_port.get("/healthz")[0] == 200
+                assert fresh_port.get("/metrics")[0] == 200
+
+
+def test_idle_connections_are_limited(fresh_port: Port) -> None:
+    """The oldest one is closed."""
+    with ExitStack() as idle:
+        connections = [idle.enter_context(fresh_port.connect()) for _ in range(MAX_CONNECTIONS + 1)]
+        assert is_closed(connections[0])
     wait_until(fresh_port.is_served, "connections that were closed are no longer counted", 5)
+
+
+def test_connections_that_are_being_answered_are_limited() -> None:
+    """None of them is closed for a new one."""
+    answer, asked = Event(), Semaphore(0)
+
+    def health() -> Health:
+        asked.release()
+        answer.wait(60)
+        return Health(True, {"status": "ok"})
+
+    server, port = start(health)
+    with closing(server), ExitStack() as busy:
+        connections = [busy.enter_context(connect(port)) for _ in range(MAX_CONNECTIONS)]
+        for connection in connections:
+            connection.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+        assert all(asked.acquire(timeout=60) for _ in connections)
+        with connect(port) as refused:
+            assert is_closed(refused)
+        answer.set()
+        assert all(connection.recv(12) == b"HTTP/1.0 200" for connection in connections)
+
+
+def start(health: Callable[[], Health]) -> tuple[MetricsServer, int]:
+    port = free_port()
+    server = MetricsServer(
+        "127.0.0.1", port, CollectorRegistry(), health, max_connections=MAX_CONNECTIONS, connection_seconds=60
+    )
+    return server, port
+
+
+def connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=60)
 
 
 @pytest.mark.parametrize("sent", UNFINISHED)

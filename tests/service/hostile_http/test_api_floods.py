@@ -39,15 +39,23 @@ def flood(api: Target, head: bytes, piece: bytes, seconds: float, *, read: bool)
 @pytest.mark.parametrize(
     ("head", "piece", "read"),
     [
-        pytest.param(b"", b"GET / HTTP/1.1\r\n\r\n" * 20_000, True, id="pipelined requests"),
-        pytest.param(b"", b"GET / HTTP/1.1\r\n\r\n" * 20_000, False, id="whose answers are not read"),
+        pytest.param(b"", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 20_000, True, id="pipelined requests"),
+        pytest.param(b"", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 20_000, False, id="whose answers are not read"),
         pytest.param(
-            b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", b"A: b\r\n" * 50_000, True, id="trailers"
+            b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n",
+            b"A: b\r\n" * 50_000,
+            True,
+            id="trailers",
         ),
         pytest.param(
-            b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: ", b"b" * 300_000, True, id="a long trailer"
+            b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: ",
+            b"b" * 300_000,
+            True,
+            id="a long trailer",
         ),
-        pytest.param(b"POST / HTTP/1.1\r\nContent-Length: 9999999999\r\n\r\n", b"b" * 300_000, True, id="a long body"),
+        pytest.param(
+            b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999999\r\n\r\n", b"b" * 300_000, True, id="a long body"
+        ),
     ],
 )
 def test_a_flood_takes_neither_memory_nor_the_time_of_others(
@@ -77,7 +85,7 @@ def test_a_client_that_reads_no_responses_is_disconnected(redis_server: RedisSer
         connection.connect(("127.0.0.1", api.port))
         connection.setblocking(False)
         sent = 0
-        openapi = b"GET /api/v1/ext/openapi.json HTTP/1.1\r\n\r\n" * 1000
+        openapi = b"GET /api/v1/ext/openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 1000
         while sent < 3_000_000:
             try:
                 sent += connection.send(openapi)
@@ -88,7 +96,7 @@ def test_a_client_that_reads_no_responses_is_disconnected(redis_server: RedisSer
 
 
 def test_pipelined_requests_of_a_client_that_is_gone(api: Target, caller: Caller, lead: str) -> None:
-    request = f"GET {LEADS}{lead} HTTP/1.1\r\nAuthorization: {caller.authorization}\r\n\r\n".encode()
+    request = f"GET {LEADS}{lead} HTTP/1.1\r\nHost: x\r\nAuthorization: {caller.authorization}\r\n\r\n".encode()
     for _ in range(50):
         with api.connect() as connection:
             connection.sendall(request * 200)

@@ -9,7 +9,7 @@ from tests.harness.api_server import LEADS, responses
 from tests.harness.hostile import Target
 from tests.harness.records import Caller, Records
 
-CLOSING = b"GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n"
+CLOSING = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 ids = st.text(max_size=40) | st.sampled_from(["}", "{", "*", "..", "x}lv:{y", "\x00", "lv:generations", "}" + "a" * 35])
 
@@ -50,7 +50,8 @@ def test_no_near_miss_of_a_key_reaches_redis(api: Target, caller: Caller, record
     misses -= {key}
     before = calls(records)
     sent = b"".join(
-        f"GET {LEADS}{lead} HTTP/1.1\r\nAuthorization: Bearer {miss}\r\n\r\n".encode() for miss in sorted(misses)
+        f"GET {LEADS}{lead} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {miss}\r\n\r\n".encode()
+        for miss in sorted(misses)
     )
     answers = responses(api.exchange(sent + CLOSING))
     assert {answer.status for answer in answers[:-1]} == {401}

@@ -6,8 +6,9 @@ T = TypeVar("T")
 
 
 class Recent(Generic[T]):
-    """Holds at most `most` values. When half of them are newer than the others, those that were not used since are
-    forgotten. `functools.lru_cache` would keep the arguments of its function, which may be secrets.
+    """Holds at most `most` values: once half of them are newer than the others, those others are forgotten.
+
+    `functools.lru_cache` would keep the arguments of its function, which may be secrets.
     """
 
     def __init__(self, most: int) -> None:
@@ -16,6 +17,7 @@ class Recent(Generic[T]):
         self._older: dict[bytes, T] = {}
 
     def get(self, name: bytes) -> T | None:
+        """Returns the value, which is now one of the newer ones; None if there is none."""
         found = self._newer.get(name)
         if found is None:
             found = self._older.pop(name, None)
@@ -24,6 +26,10 @@ class Recent(Generic[T]):
         return found
 
     def put(self, name: bytes, value: T) -> None:
-        if len(self._newer) >= self._half:
+        if len(self._newer) >= self._half and name not in self._newer:
             self._older, self._newer = self._newer, {}
         self._newer[name] = value
+
+    def remove(self, name: bytes) -> None:
+        self._newer.pop(name, None)
+        self._older.pop(name, None)

@@ -1,0 +1,52 @@
+"""Limits how many unknown API keys are tried from one client address. Each worker counts for itself."""
+
+import time
+from collections.abc import Callable
+
+from api import limits
+from api.errors import TooManyGuesses
+from api.keys.client_address import client_address
+from api.keys.recent import Recent
+from api.request import Request
+from schemas.settings import Limit, Network
+
+_ADDRESSES = 8192
+_MICROSECONDS = 1_000_000
+
+
+class Guesses:
+    """A bucket for each client address, as in `redis/lua/serve.lua` (GCRA). Nothing is limited if the address is not
+    known.
+    """
+
+    def __init__(
+        self, limit: Limit, proxies: tuple[Network, ...] = (), clock: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        """`proxies` are trusted to name the client's address in `X-Forwarded-For`. `clock` counts nanoseconds."""
+        self._limit = limit
+        self._interval = -(-limit.window * _MICROSECONDS // limit.quota)  # rounded up
+        self._proxies = proxies
+        self._clock = clock
+        self._full_at: Recent[int] = Recent(_ADDRESSES)
+        """When the bucket of each address is full again, in microseconds."""
+
+    def charge(self, request: Request) -> None:
+        """Call this before a key is looked up that may be unknown. Raises TooManyGuesses."""
+        address = client_address(request, self._proxies)
+        if address is None:
+            return
+        now = self._clock() // 1000
+        full_in = max(0, (self._full_at.get(address) or 0) - now)
+        wait = full_in + self._interval - self._interval * self._limit.quota
+        if wait > 0:
+            raise TooManyGuesses(
+                limits.seconds(wait), headers=limits.address_headers(self._limit, limits.seconds(full_in))
+            )
+        self._full_at.put(address, now + full_in + self._interval)
+
+    def refund(self, request: Request) -> None:
+        """Call this if the key was not unknown."""
+        address = client_address(request, self._proxies)
+        full_at = self._full_at.get(address) if address else None
+        if address and full_at is not None:
+            self._full_at.put(address, full_at - self._interval)

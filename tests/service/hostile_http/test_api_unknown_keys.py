@@ -1,0 +1,199 @@
+"""Well-formed keys that Redis does not know, as fast as one can: their cost is bounded, and they harm nobody else."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+
+from schemas import api_keys
+from tests.harness.api_server import LEADS, ApiServer, Response, patient, responses, running_api
+from tests.harness.records import Records
+from tests.harness.services import RedisService
+from tests.harness.waiting import wait_until
+
+LIMIT = 5
+LONG = f"{LIMIT}/1h"
+"""No test takes so long that another key may be tried meanwhile."""
+PROXY = "127.0.0.1"
+
+
+@pytest.fixture
+def api(redis_server: RedisService) -> Iterator[ApiServer]:
+    """It takes its callers for proxies, and each test has client addresses of its own."""
+    settings = patient(redis_server.url, api_unknown_key_limit=LONG, api_trusted_proxies=PROXY)
+    with running_api(settings) as api:
+        yield api
+
+
+@pytest.fixture
+def open_api(redis_server: RedisService) -> Iterator[ApiServer]:
+    """It has no proxy."""
+    with running_api(patient(redis_server.url, api_unknown_key_limit=LONG)) as api:
+        yield api
+
+
+def unknown_key() -> str:
+    return api_keys.mint(str(uuid4()))
+
+
+def get(api: ApiServer, key: str, client: str | None = None) -> Response:
+    return api.get(LEADS + str(uuid4()), key=key, headers={"X-Forwarded-For": client} if client else {})
+
+
+def pipelined(api: ApiServer, keys: list[str]) -> list[Response]:
+    sent = "".join(f"GET {LEADS}x HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n\r\n" for key in keys)
+    return responses(api.exchange(sent.encode() + b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))[
+        :-1
+    ]
+
+
+def look_ups(api: ApiServer, records: Records) -> int:
+    """Returns how often a key was looked up. A first one makes sure that Redis knows the script."""
+    get(api, unknown_key())
+    return int(records.client.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"])
+
+
+def test_redis_is_asked_once_for_a_key_that_it_refused_a_moment_ago(api: ApiServer, records: Records) -> None:
+    records.serve()
+    key = unknown_key()
+    before = look_ups(api, records)
+    began = time.monotonic()
+    answers = pipelined(api, [key] * 200)
+    passed = time.monotonic() - began
+    assert {answer.status for answer in answers} == {401}
+    assert {answer.error for answer in answers} == {"invalid_api_key"}
+    assert look_ups(api, records) - before <= 2 + passed / 0.5
+
+
+def test_redis_is_asked_once_for_a_key_that_is_sent_on_many_connections_at_once(
+    api: ApiServer, records: Records
+) -> None:
+    records.serve()
+    before = look_ups(api, records)
+    began = time.monotonic()
+    statuses = asyncio.run(at_once(api, unknown_key(), 100))
+    passed = time.monotonic() - began
+    assert statuses == {401}
+    assert look_ups(api, records) - before <= 2 + passed / 0.5
+
+
+def test_a_valid_key_is_served_on_many_connections_at_once_from_its_first_use_on(
+    api: ApiServer, records: Records
+) -> None:
+    assert asyncio.run(at_once(api, records.caller().key, 50)) == {400}
+
+
+async def at_once(api: ApiServer, key: str, number: int) -> set[int]:
+    """Returns the statuses."""
+    opened = [await asyncio.open_connection("127.0.0.1", api.port) for _ in range(number)]
+    for spelling, (_, writer) in enumerate(opened):
+        bearer = "bearer" if spelling % 2 else "Bearer"
+        writer.write(f"GET {LEADS}x HTTP/1.1\r\nHost: x\r\nAuthorization: {bearer} {key}\r\n\r\n".encode())
+    heads = await asyncio.gather(*(reader.readuntil(b"\r\n\r\n") for reader, _ in opened))
+    for _, writer in opened:
+        writer.transport.abort()
+    return {int(head[9:12]) for head in heads}
+
+
+def test_unknown_keys_are_limited_for_each_client_address(api: ApiServer, records: Records) -> None:
+    records.serve()
+    before = look_ups(api, records)
+    assert [get(api, unknown_key(), "192.0.2.1").status for _ in range(LIMIT)] == [401] * LIMIT
+    answer = get(api, unknown_key(), "192.0.2.1")
+    assert (answer.status, answer.error) == (429, "rate_limit_exceeded")
+    assert answer.json["violated_policies"] == ["address"]
+    assert answer.json["retry_after"] == int(answer.headers["retry-after"]) >= 1
+    assert answer.headers["ratelimit-policy"] == f'"address";q={LIMIT};w=3600'
+    assert answer.headers["ratelimit"].startswith('"address";r=0;t=')
+    assert (answer.headers["x-ratelimit-limit"], answer.headers["x-ratelimit-remaining"]) == (str(LIMIT), "0")
+    assert look_ups(api, records) - before == LIMIT + 1
+    assert get(api, unknown_key(), "192.0.2.2").status == 401
+
+
+def test_retry_after_is_true(redis_server: RedisService, records: Records) -> None:
+    """Waiting so long is enough. The machine may make the test wait longer, never shorter."""
+    records.serve()
+    with running_api(patient(redis_server.url, api_unknown_key_limit="1/2s")) as api:
+        refused: list[Response] = []
+
+        def is_refused() -> bool:
+            refused[:] = [get(api, unknown_key())]
+            return refused[0].status == 429
+
+        wait_until(is_refused, "a key is refused")
+        until = time.monotonic() + refused[0].json["retry_after"]
+        wait_until(lambda: time.monotonic() >= until, "the client has waited")
+        assert get(api, unknown_key()).status == 401
+
+
+def test_a_key_that_was_valid_is_not_affected(api: ApiServer, records: Records) -> None:
+    caller = records.caller()
+    assert get(api, caller.key, "192.0.2.4").status == 404
+    statuses = [get(api, unknown_key(), "192.0.2.4").status for _ in range(LIMIT + 1)]
+    assert statuses[-1] == 429
+    assert [get(api, caller.key, "192.0.2.4").status for _ in range(10)] == [404] * 10
+
+
+def test_a_valid_key_survives_a_flood_of_unknown_ones_that_would_fill_every_cache(
+    open_api: ApiServer, records: Records
+) -> None:
+    caller = records.caller()
+    assert get(open_api, caller.key).status == 404
+    answers = pipelined(open_api, [unknown_key() for _ in range(9000)])
+    assert {answer.status for answer in answers} == {401, 429}
+    assert get(open_api, caller.key).status == 404
+
+
+def test_the_first_uses_of_valid_keys_are_not_counted(api: ApiServer, records: Records) -> None:
+    keys = [records.caller().key for _ in range(3 * LIMIT)]
+    assert {get(api, key, "192.0.2.5").status for key in keys} == {404}
+
+
+def test_a_revoked_key_is_refused_and_asked_for_again(api: ApiServer, records: Records) -> None:
+    caller = records.caller()
+    assert get(api, caller.key, "192.0.2.6").status == 404
+    records.revoke(caller.key)
+    assert get(api, caller.key, "192.0.2.6").status == 401
+    records.key(caller.key, caller.organization_id)
+    wait_until(lambda: get(api, caller.key, "192.0.2.6").status == 404, "the key is valid again")
+
+
+@pytest.mark.parametrize(
+    "client",
+    [
+        pytest.param("192.0.2.7, 192.0.2.8", id="what the client sent itself comes first"),
+        pytest.param("192.0.2.8", id="one address"),
+        pytest.param("nonsense, 192.0.2.8:4711, 127.0.0.1", id="a port, and a proxy behind it"),
+        pytest.param("::ffff:192.0.2.8", id="mapped to IPv6"),
+    ],
+)
+def test_the_client_is_the_last_address_that_is_not_a_proxy(api: ApiServer, records: Records, client: str) -> None:
+    records.serve()
+    for _ in range(LIMIT):
+        assert get(api, unknown_key(), "192.0.2.8").status == 401
+    assert get(api, unknown_key(), client).status == 429
+    assert get(api, unknown_key(), "192.0.2.7").status == 401
+
+
+def test_a_client_of_ipv6_has_a_whole_network(api: ApiServer, records: Records) -> None:
+    records.serve()
+    for number in range(LIMIT):
+        assert get(api, unknown_key(), f"2001:db8:0:1::{number}").status == 401
+    assert get(api, unknown_key(), "[2001:db8:0:1:ffff::1]:4711").status == 429
+    assert get(api, unknown_key(), "2001:db8:0:2::1").status == 401
+
+
+@pytest.mark.parametrize("client", [None, "nonsense", "127.0.0.1", "", ","])
+def test_nothing_is_limited_where_the_address_is_not_known(
+    api: ApiServer, records: Records, client: str | None
+) -> None:
+    records.serve()
+    assert [get(api, unknown_key(), client).status for _ in range(LIMIT + 1)] == [401] * (LIMIT + 1)
+
+
+def test_only_trusted_proxies_are_believed(open_api: ApiServer, records: Records) -> None:
+    records.serve()
+    statuses = [get(open_api, unknown_key(), f"192.0.2.{number}").status for number in range(LIMIT + 1)]
+    assert statuses == [401] * LIMIT + [429]

@@ -43,7 +43,7 @@ def create_app(settings: ApiSettings, snapshots: Path | None = None) -> Starlett
     """
     counters = Counters()
     limiter = LocalLimiter()
-    guesses = Guesses(limit(settings.api_unknown_key_limit), networks(settings.api_trusted_proxies or ""))
+    guesses = Guesses(limit(settings.api_unknown_key_limit), networks(settings.api_trusted_proxies))
     keys = KnownKeys(guesses, settings.api_max_in_flight)
     resources = {
         f"{ROOT}/{resource.topic}".encode(): Endpoint(

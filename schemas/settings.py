@@ -93,12 +93,12 @@ class ApiSettings(RedisSettings, frozen=True, kw_only=True):
         Meta(description="Unknown API keys that one client address may try per worker and window, as in `300/10s`"),
     ] = "300/10s"
     api_trusted_proxies: Annotated[
-        str | None,
+        str,
         Meta(
             description="Addresses or networks of the proxies in front of the API, separated by commas, as in "
             "`10.0.0.0/8`; they are trusted to name the client's address in `X-Forwarded-For`"
         ),
-    ] = None
+    ] = "127.0.0.0/8,::1"
     key_rate_limit: Annotated[
         str, Meta(description="Requests per key per window; the window is in `s`, `m` or `h`, as in `100/10s`")
     ] = "100/10s"

@@ -78,7 +78,7 @@ class KnownKeys:
             self._valid.remove(_name(authorization))
 
     async def _first(self, caller: Credentials, request: Request, serve: Serve) -> Reply:
-        if self._clock() < (self._refused_until.get(caller.active_key) or 0.0):
+        if self._is_refused(caller, request):
             raise InvalidApiKey("the key was unknown, revoked or expired a moment ago")
         self._guesses.charge(request)
         trial = self._trials[caller.active_key] = _Trial()
@@ -91,6 +91,13 @@ class KnownKeys:
             if trial.valid is not False:
                 self._guesses.refund(request)
         return reply
+
+    def _is_refused(self, caller: Credentials, request: Request) -> bool:
+        """Returns whether Redis refused the key a moment ago, and holds everything, as far as this worker knows."""
+        if self._clock() >= (self._refused_until.get(caller.active_key) or 0.0):
+            return False
+        state = request.state
+        return state["serving"].known(state["servers"].link(caller.organization_tag)) is not None
 
     async def _wait(self, trial: _Trial, link: Link) -> None:
         """Returns if the key is valid. Raises InvalidApiKey and Unavailable."""

@@ -15,6 +15,7 @@ from tests.harness import control, crm
 from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
 from tests.harness.projection import Projection, open_projection
 from tests.harness.services import RedisService
+from tests.harness.waiting import eventually
 
 OWNER = names.organization(crm.ORGANIZATION)
 LOCK = names.job_lock("replay", crm.ORGANIZATION)
@@ -75,7 +76,7 @@ async def test_a_revoked_key_does_not_pass_while_its_organization_is_replayed(wo
     await jobs.run_all(world.projection.writing, world.projection.settings)
     assert world.get().status == 401
     await world.projection.apply(CREATED_AGAIN)
-    assert world.get().status == 503
+    await eventually(lambda: world.get().status == 503, "the key is looked up again, half a second later")
     await world.replay(key(1))
     assert world.get().status == 503
     await world.replay(key(2, "revoked"))

@@ -10,14 +10,18 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --req
 LOCK = .lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-emit-index-url --no-emit-find-links --no-annotate pyproject.toml
 
-.PHONY: run test check bench bench-quix chaos fuzz model coverage lock clean
+.PHONY: run test test-long check bench bench-quix chaos fuzz model coverage lock clean
 
 run: .venv/run.stamp
 	@$(BIN)/python -m devstack $(ARGS)
 
 # Three processes for two cores, because the tests wait a lot for servers that start, fail and recover.
 test: check
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -m "not long" --numprocesses 3 --dist loadfile $(ARGS)
+
+# The tests that take most of a minute each: quick benchmarks, and chaos on a cluster.
+test-long: .venv/dev.stamp
+	$(BIN)/python -m pytest -m long $(ARGS)
 
 check: .venv/dev.stamp
 	$(BIN)/ruff check .

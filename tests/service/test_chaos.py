@@ -19,7 +19,7 @@ from tests.harness.services import Kafka
 pytestmark = pytest.mark.apache
 
 SEED = int(os.environ.get("LEADVIEW_TEST_CHAOS_SEED", "1"))
-SLOW = ("topic-recreated", "coordinator-killed")
+SLOW = ("topic-recreated", "coordinator-killed", "rolled-back", "dropped-asleep")
 PACE = 0.15
 # Other programs may keep the machine busy: `make chaos` is strict about the half second, and about the second.
 REDIS_TIMEOUT = 8.0
@@ -29,6 +29,15 @@ ACCESS_SECONDS = 20.0
 def test_everything_breaks_once(kafka: Kafka, topic_prefix: str, tmp_path: Path) -> None:
     faults = [fault for fault in FAULTS.values() if fault.needs in ("", "address") and fault.name not in SLOW]
     with World(kafka, topic_prefix, tmp_path, api_redis_timeout=REDIS_TIMEOUT) as world:
+        report = run(world, SEED, 0, faults, pace=PACE, access_seconds=ACCESS_SECONDS)
+    assert report.is_right, str(report)
+
+
+@pytest.mark.long
+def test_each_shard_breaks(kafka: Kafka, topic_prefix: str, tmp_path: Path) -> None:
+    """Of a cluster of three primaries. Programs of two versions promote, roll back and drop generations meanwhile."""
+    faults = [fault for fault in FAULTS.values() if fault.needs == "cluster" or fault.name in SLOW[2:]]
+    with World(kafka, topic_prefix, tmp_path, api_redis_timeout=REDIS_TIMEOUT, redis="cluster") as world:
         report = run(world, SEED, 0, faults, pace=PACE, access_seconds=ACCESS_SECONDS)
     assert report.is_right, str(report)
 

@@ -142,11 +142,18 @@ class Checker:
         elif answer.status not in (*SHOWN, REFUSED, 403, 404):
             self._wrong("status", f"{answer.status} is never right here", answer)
         elif lost := self._loss_during(answer):
-            noticed = NOTICED_SECONDS if answer.status in SHOWN else 0.0
+            noticed = NOTICED_SECONDS if answer.status in SHOWN or self._is_remembered(answer) else 0.0
             if lost.dark[0] + noticed < answer.asked_at and answer.answered_at < lost.dark[1]:
                 self._wrong("emptied", f"{answer.status} while Redis was being filled again", answer)
         else:
             self._check_registers(answer, floors)
+
+    def _is_remembered(self, answer: Response) -> bool:
+        """Returns whether this may be the refusal of a key that was not active before Redis lost it."""
+        states = self._published.of(answer.key)[1:]
+        return answer.status == REFUSED and any(
+            state.value != "active" and state.sent_at <= answer.answered_at for state in states
+        )
 
     def _loss_during(self, answer: Response) -> Loss | None:
         losses = (loss for loss in self._history.losses if loss.began_at <= answer.answered_at)

@@ -232,6 +232,9 @@ WRONG = [
         together(loss(5, 8, -inf, (5, 8)), with_answers(answer(404, 5.1))), "emptied", id="404 of an emptied Redis"
     ),
     pytest.param(
+        together(loss(5, 8, -inf, (5, 8)), with_answers(answer(401, 5.1))), "emptied", id="401 of an emptied Redis"
+    ),
+    pytest.param(
         together(with_answers(answer(200, 2.5, "v2"), answer(200, 6, "v1")), loss(5, 5.5, 3)),
         "went back",
         id="further back than Redis went",

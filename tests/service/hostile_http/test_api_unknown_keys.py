@@ -29,8 +29,8 @@ def api(redis_server: RedisService) -> Iterator[ApiServer]:
 
 @pytest.fixture
 def open_api(redis_server: RedisService) -> Iterator[ApiServer]:
-    """It has no proxy."""
-    with running_api(patient(redis_server.url, api_unknown_key_limit=LONG)) as api:
+    """It has no proxy, not even on its own machine."""
+    with running_api(patient(redis_server.url, api_unknown_key_limit=LONG, api_trusted_proxies="")) as api:
         yield api
 
 

@@ -115,7 +115,7 @@ def test_unknown_keys_are_limited_for_each_client_address(api: ApiServer, record
 def test_retry_after_is_true(redis_server: RedisService, records: Records) -> None:
     """Waiting so long is enough. The machine may make the test wait longer, never shorter."""
     records.serve()
-    with running_api(patient(redis_server.url, api_unknown_key_limit="1/2s")) as api:
+    with running_api(patient(redis_server.url, api_unknown_key_limit="1/2s", api_trusted_proxies="")) as api:
         refused: list[Response] = []
 
         def is_refused() -> bool:

@@ -55,7 +55,7 @@ class Operator(threading.Thread):
 
     def _kill_a_rebuild(self) -> None:
         settings = self._world.projector_settings()
-        rebuild = self._world.leadview.start("rebuild", log="rebuild", **settings)
+        rebuild = self._world.leadview.start("rebuild", "--max-latency", "0", log="rebuild", **settings)
         self._ended.wait(self._random.uniform(0.5, 3.0))
         rebuild.kill()
         self.done["rebuild killed"] += 1

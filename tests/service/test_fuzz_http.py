@@ -9,6 +9,6 @@ from tests.fuzz import http, metrics
 
 @pytest.mark.parametrize("fuzzer", [pytest.param(http, id="the API"), pytest.param(metrics, id="the metrics port")])
 def test_a_short_run(fuzzer: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bound of the event loop is generous, because a busy machine makes processors slower, too."""
-    monkeypatch.setattr(http, "MOST_STANDING_SECONDS", 0.5)
+    """`make fuzz` is strict about the event loop. Here, processors may be of any speed, and the heap is a large one."""
+    monkeypatch.setattr(http, "MOST_STANDING_SECONDS", 10.0)
     assert "seed 11" in fuzzer.fuzz(11, 3)

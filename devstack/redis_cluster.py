@@ -5,7 +5,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from redis import Redis
 from redis.exceptions import ResponseError
 
 from devstack.redis_server import SLOTS, RedisServer
@@ -98,8 +97,7 @@ class RedisCluster:
 
     def wait_until_in_step(self, number: int) -> None:
         """Wait until the replica of this primary has all of its data."""
-        with self.replicas[number].client() as client:
-            wait_until(lambda: _is_in_step(client), "the replica is in step")
+        wait_until(self.replicas[number].is_in_step, "the replica is in step")
 
     @contextmanager
     def losing(self, number: int) -> Iterator[None]:
@@ -169,11 +167,6 @@ def _offsets(primary: RedisServer) -> tuple[int, int]:
     with primary.client() as client:
         found: Any = client.info("replication")
     return int(found["master_repl_offset"]), int(found["slave0"]["offset"]) if "slave0" in found else -1
-
-
-def _is_in_step(replica: Redis) -> bool:
-    found: Any = replica.info("replication")
-    return bool(found.get("master_link_status") == "up")
 
 
 def _introduce(nodes: Sequence[RedisServer]) -> None:

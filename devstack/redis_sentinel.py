@@ -68,7 +68,7 @@ class RedisSentinel:
         self.master = self.replica
         wait_until(self._is_over, "the failover is finished")
         self.replica = self._new_server("--replicaof", "127.0.0.1", str(self.master.port))
-        wait_until(self._is_in_step, "the new replica is in sync")
+        wait_until(self.replica.is_in_step, "the new replica is in sync")
         with self._sentinel() as sentinel:
             sentinel.sentinel_reset(MASTER)  # otherwise it keeps the killed server and delays the next failover
         wait_until(self._knows_replica, "the Sentinel knows the new replica")
@@ -83,7 +83,7 @@ class RedisSentinel:
     def heal(self) -> None:
         """Wait after `split` until the Sentinel has made the former master a replica of the new one."""
         self.master, self.replica = self.replica, self.master
-        wait_until(self._is_in_step, "the former master is a replica")
+        wait_until(self.replica.is_in_step, "the former master is a replica")
 
     def __enter__(self) -> Self:
         return self
@@ -122,7 +122,3 @@ class RedisSentinel:
     def _is_over(self) -> bool:
         with self._sentinel() as sentinel:
             return bool(sentinel.sentinel_master(MASTER)["port"] == self.master.port)
-
-    def _is_in_step(self) -> bool:
-        with self.replica.client() as client:
-            return bool(client.info("replication").get("master_link_status") == "up")

@@ -118,6 +118,11 @@ class RedisServer:
             port=self.port, socket_timeout=PATIENCE_SECONDS, retry=Retry(NoBackoff(), 0), decode_responses=True
         )
 
+    def is_in_step(self) -> bool:
+        """Returns whether this replica follows its primary, and has had all of its data."""
+        with self.client() as client:
+            return bool(client.info("replication").get("master_link_status") == "up")
+
     def stop(self) -> None:
         """Send SIGTERM: Redis shuts down and syncs its log."""
         self._child.stop()

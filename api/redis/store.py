@@ -104,10 +104,8 @@ class Store:
             except ErrorReply as error:
                 packed = await self._servers.retry(error, link, tag, command, SCRIPT)
             else:
-                if not isinstance(state, ErrorReply):
+                if not isinstance(state, ErrorReply):  # otherwise the copy of the control record is being moved
                     return packed, self._serving.read(link, state)
-                # The copy of the control record is being moved to another shard.
-                return packed, await self._serving.ask(link)
         else:
             try:
                 packed = await link.call(*command)

@@ -32,8 +32,8 @@ class Source:
         group_id: str,
         on_revoked: Callable[[], Awaitable[None]],
     ) -> None:
-        self._topics = [topic(settings, kind) for kind in kinds]
-        self._unpacker = Unpacker({topic(settings, kind): kind for kind in kinds}, settings.max_record_bytes)
+        self._kinds = {topic(settings, kind): kind for kind in kinds}
+        self._unpacker = Unpacker(self._kinds, settings.max_record_bytes)
         self._consumer = consumer(settings, group_id, self._unpacker)
         self._listener = _Listener(self, on_revoked)
         self._positioned: set[Partition] = set()
@@ -49,7 +49,7 @@ class Source:
 
     def join(self) -> None:
         """Ask the group for partitions."""
-        self._consumer.subscribe(self._topics, listener=self._listener)
+        self._consumer.subscribe(list(self._kinds), listener=self._listener)
 
     def leave(self) -> None:
         """Leave all partitions to the other members, until `join`."""

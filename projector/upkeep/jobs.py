@@ -13,13 +13,14 @@ import logging
 from typing import cast
 
 from projector.dead_letter import DeadLetter
-from projector.errors import Superseded, Unavailable
+from projector.errors import Superseded
 from projector.ledger.writers import Writing
 from projector.redis.calls import Command
 from projector.redis.store import Store
 from projector.stop import Stop
 from projector.upkeep import reapply, redrive
 from projector.upkeep.lock import Lock, locked
+from projector.upkeep.repeating import repeat
 from schemas import names
 from schemas.layouts import API_KEY_HASH, HEAD, JOB_DUE, Head, read_head
 from schemas.resources import API_KEY, ORGANIZATION, RESOURCES
@@ -36,12 +37,7 @@ async def run(writing: Writing, settings: ProjectorSettings, stop: Stop) -> None
 
     A job may take long, so nothing else waits for it: neither records nor the upkeep.
     """
-    while not stop.is_set():
-        try:
-            await run_all(writing, settings)
-        except Unavailable as error:
-            logger.warning("jobs cannot continue now, and will be retried", extra={"error": str(error)})
-        await stop.sleep(_PAUSE_SECONDS)
+    await repeat("the run of jobs", lambda: run_all(writing, settings), stop, lambda: _PAUSE_SECONDS)
 
 
 async def run_all(writing: Writing, settings: ProjectorSettings) -> None:

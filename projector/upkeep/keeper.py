@@ -3,8 +3,7 @@
 import logging
 import time
 
-from projector import defect
-from projector.errors import ProjectorError, Superseded, Unavailable
+from projector.errors import ProjectorError, Unavailable
 from projector.kafka.reader import open_reader
 from projector.ledger import copies, sweep, writers
 from projector.ledger.control import ControlRecord, Copy
@@ -13,6 +12,7 @@ from projector.line.metrics import REBUILD_DUE, REDIS_MEMORY
 from projector.mapping import VERSION
 from projector.record import Partition
 from projector.stop import Stop
+from projector.upkeep.repeating import repeat
 from schemas.resources import KINDS
 from schemas.settings import ProjectorSettings
 
@@ -40,16 +40,7 @@ class Keeper:
 
     async def run(self, stop: Stop) -> None:
         """Repeat until `stop` is set. Retries while Redis or Kafka is unavailable."""
-        while not stop.is_set():
-            try:
-                await self._turn()
-            except (Unavailable, Superseded) as error:
-                logger.warning("upkeep cannot continue now, and will retry", extra={"error": str(error)})
-            except ProjectorError:
-                raise
-            except Exception as error:  # noqa: BLE001 - the lines must not end because this fails
-                defect.report("upkeep", error)
-            await stop.sleep(_SHORT_PAUSE_SECONDS if self._end_offsets else _PAUSE_SECONDS)
+        await repeat("upkeep", self._turn, stop, lambda: _SHORT_PAUSE_SECONDS if self._end_offsets else _PAUSE_SECONDS)
 
     async def _turn(self) -> None:
         record = await self._writing.sessions.look()

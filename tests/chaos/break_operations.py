@@ -1,13 +1,12 @@
 """Faults of those who operate Leadview. Each begins on entry and ends on exit."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
 
 from tests.chaos.world import PROJECTORS, World
+from tests.harness import next_mapping
 
-_NEXT = (sys.executable, "-m", "tests.harness.next_mapping")
 _FIELD = "leads.referrer_length"
 
 
@@ -16,8 +15,8 @@ def rolled_back(world: World, _: Random) -> Iterator[None]:
     """A program with the next mapping runs beside the present one, its generation is promoted, then all goes back."""
     with world.operating:
         world.drop_all()
-        deployed = world.new_projector("projector-next", _NEXT)
-        world.succeed("rebuild", "--promote", "--allow", _FIELD, program=_NEXT)
+        deployed = world.new_projector("projector-next", next_mapping.PROGRAM)
+        world.succeed("rebuild", "--promote", "--allow", _FIELD, program=next_mapping.PROGRAM)
         yield
         world.command("rollback")  # fails if Redis was emptied meanwhile, and filled by the newer program
         world.drop_all()

@@ -3,11 +3,9 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from math import inf
 from random import Random
 
-from devstack.redis_server import RedisServer
 from tests.chaos import saved
 from tests.chaos.history import CaughtUp, now
 from tests.chaos.proxy import FaultProxy, Mood
@@ -122,7 +120,7 @@ def failover(world: World, _: Random) -> Iterator[None]:
     replica = world.new_redis()
     with FaultProxy(world.redis.port) as link, replica.client() as client:
         client.replicaof("127.0.0.1", str(link.port))
-        wait_until(partial(_is_in_step, replica), "the replica is in step")
+        wait_until(replica.is_in_step, "the replica is in step")
         back_to = now()
         link.mood = Mood(stalled=True)
         yield
@@ -131,8 +129,3 @@ def failover(world: World, _: Random) -> Iterator[None]:
         client.replicaof("NO", "ONE")
     world.promote(replica)
     world.lost(began_at, back_to)
-
-
-def _is_in_step(replica: RedisServer) -> bool:
-    with replica.client() as client:
-        return bool(client.info("replication").get("master_link_status") == "up")

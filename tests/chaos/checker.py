@@ -75,9 +75,8 @@ class Checker:
         self._seen = Floors()
         self._applied = Floors()
         self._asked: dict[int, dict[object, int]] = {}
-        self._known: dict[
-            int, dict[object, int]
-        ] = {}  # what had been applied when a refused key may have been asked for
+        # What had been applied when a refused key may have been asked for.
+        self._known: dict[int, dict[object, int]] = {}
         self._replays: dict[str, list[tuple[float, float]]] = {}
         self._verdict = Verdict()
 

@@ -1,4 +1,4 @@
-"""Fuzzes the edge of the API at its socket: `python -m tests.fuzz.http --seconds 60 --seed 1`.
+"""Fuzzes the edge of the API at its socket: `python -m tests.fuzz http --seconds 60 --seed 1`.
 
 Every stream of bytes is also given to h11, another parser. The API may refuse more than h11 does, but it may serve only
 requests that h11 finds as well, in the same order: otherwise the two would disagree about where a request ends, and a
@@ -6,13 +6,11 @@ client could smuggle one past a proxy. Valid requests are all served. No answer 
 late, no event stands in the way of others, and nothing stays in memory.
 """
 
-import argparse
 import gc
 import random
 import re
 import socket
 import struct
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -155,16 +153,3 @@ def _open() -> int:
 
 def _memory() -> int:
     return int(psutil.Process().memory_info().rss)
-
-
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.http", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**9))
-    chosen = parser.parse_args(arguments)
-    print(fuzz(chosen.seed, chosen.seconds))  # noqa: T201 - for a person
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,15 +1,13 @@
-"""Fuzzes the metrics port: `python -m tests.fuzz.metrics --seconds 60 --seed 1`.
+"""Fuzzes the metrics port: `python -m tests.fuzz metrics --seconds 60 --seed 1`.
 
 Clients send valid and invalid requests, in pieces, keep connections open without an end, or reset them. Health checks
 are answered all the while, no answer is a 5xx, and neither threads nor memory grow.
 """
 
-import argparse
 import http.client
 import random
 import socket
 import struct
-import sys
 import threading
 from contextlib import closing
 from time import monotonic
@@ -137,16 +135,3 @@ def _attack(chance: random.Random, connection: socket.socket, sent: bytes) -> bo
         return True  # it was closed
     assert not answer or answer.startswith((b"HTTP/1.0 2", b"HTTP/1.0 4")), f"{answer!r} to {sent[:500]!r}"
     return True
-
-
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.metrics", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**9))
-    chosen = parser.parse_args(arguments)
-    print(fuzz(chosen.seed, chosen.seconds))  # noqa: T201 - for a person
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

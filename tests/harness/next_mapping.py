@@ -6,6 +6,7 @@ from projector import mapping
 from schemas import documents, events, resources
 
 VERSION = mapping.VERSION + 1
+PROGRAM = (sys.executable, "-m", "tests.harness.next_mapping")
 
 
 class Lead(documents.Lead, frozen=True, kw_only=True):

@@ -1,7 +1,5 @@
 """A mapping change, from its deployment to the promoted generation, while programs of both versions run."""
 
-import sys
-
 import pytest
 
 from devstack.ports import free_port
@@ -16,7 +14,7 @@ from tests.harness.waiting import assert_within, wait_until
 
 pytestmark = pytest.mark.apache
 
-NEXT = (sys.executable, "-m", "tests.harness.next_mapping")
+NEXT = next_mapping.PROGRAM
 
 
 def test_a_mapping_change_while_both_versions_run(leadview: Leadview, monkeypatch: pytest.MonkeyPatch) -> None:

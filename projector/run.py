@@ -91,6 +91,7 @@ async def _wait_for_redis(settings: ProjectorSettings, stop: Stop) -> None:
             try:
                 await store.check()
                 await copies.check_layout(store)
+                await copies.current(store)  # now, because to begin a record closes all connections of writers
             except Unavailable as error:
                 logger.warning("waiting for Redis", extra={"error": str(error)})
                 await stop.sleep(1.0)

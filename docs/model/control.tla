@@ -99,10 +99,11 @@ InUse == Parts \cup {op[o].part : o \in {q \in Operators : op[q].pc # "none"}}
 Unused(part) == Nonces \ {q.nonce : q \in {r \in InUse : r.lineage = part.lineage /\ r.epoch = part.epoch}}
 Successor(part, nonce) == [part EXCEPT !.epoch = @ + 1, !.nonce = nonce]
 
-FirstPart(lineage) == [lineage |-> lineage, epoch |-> 1, nonce |-> 0, live |-> 1, written |-> {1}, dropping |-> {}, last |-> 1]
+FirstPart(lineage, live, dropping) ==
+  [lineage |-> lineage, epoch |-> 1, nonce |-> 0, live |-> live, written |-> {live}, dropping |-> dropping, last |-> live]
 
 Init ==
-  LET part == [FirstPart(1) EXCEPT !.live = Live, !.written = Written, !.last = Highest(Written)]
+  LET part == [FirstPart(1, Live, {}) EXCEPT !.written = Written, !.last = Highest(Written)]
       copy == [part |-> part, incarnation |-> 1, filling |-> {}, filled |-> Written, swept |-> {},
                position |-> Applied, needs |-> 0]
       newest(e) == Highest({0} \cup {i \in 1..Applied : EntityOf(i) = e})
@@ -209,18 +210,23 @@ Heartbeat(p) == /\ p \notin registered
 
 (* ---- Keepers ----------------------------------------------------------------------------------------------------- *)
 
-(* Every copy is missing: a new lineage. All other named connections are closed first, and what writers have written since
-   Redis was emptied is swept.                                                                                        *)
+(* Every copy is missing: a new lineage. All named connections are closed first. What writers have written since Redis was
+   emptied belongs to generations that the new record drops; its own generation has a higher number.                  *)
+Leftovers == IF Rule("leftovers") THEN {g \in Generations : \E e \in Entities : docs[g][e] # NoDocument} ELSE {}
 First == /\ Present = {}
-         /\ copies' = [copies EXCEPT ![Home] = NewCopy(FirstPart(IF Rule("lineage") THEN made + 1 ELSE 1))]
+         /\ LET lineage == IF Rule("lineage") THEN made + 1 ELSE 1
+                part == FirstPart(lineage, Highest({0} \cup Leftovers) + 1, Leftovers)
+            IN copies' = [copies EXCEPT ![Home] = NewCopy(part)]
          /\ made' = made + 1
          /\ IF Rule("new-lineage")
-            THEN /\ session' = [p \in Processes |-> IF session[p].pc = "idle" \/ p \in Operators THEN NoSession
-                                                ELSE [session[p] EXCEPT !.open = {}]]
+            THEN /\ \E beginner \in Writers :  \* its other line may be in the middle of a batch, too
+                      session' = [p \in Processes |->
+                        IF session[p].pc = "idle" \/ p \in Operators THEN NoSession
+                        ELSE IF p = beginner /\ ~Rule("own") THEN session[p]
+                        ELSE [session[p] EXCEPT !.open = {}]]
                  /\ op' = [o \in Operators |-> NoCommand]
             ELSE UNCHANGED <<session, op>>
-         /\ docs' = IF Rule("leftovers") THEN [g \in Generations |-> [e \in Entities |-> NoDocument]] ELSE docs
-         /\ UNCHANGED <<end, registered, saved, spent>>
+         /\ UNCHANGED <<end, docs, registered, saved, spent>>
 
 (* A listed copy is missing: its shard was emptied. With a rule off, it begins with a default, as before this protocol. *)
 Restore(s) == /\ copies[s] = Missing /\ Present # {}

@@ -176,9 +176,14 @@ class ControlRecord(msgspec.Struct, frozen=True):
         return live is not None and live.mapping != VERSION
 
 
-def first_state(copies: tuple[str, ...]) -> State:
-    """Returns the state of a Redis that is empty: generation 1 is being filled."""
-    return State(live=1, written=(1,), generations={1: Generation(VERSION, now())}, copies=copies)
+def first_state(copies: tuple[str, ...], left: Generations = ()) -> State:
+    """Returns the state of an empty Redis: the first generation is being filled.
+
+    It has a higher number than the generations in `left`, of which something is left in Redis. These are dropped.
+    """
+    first = max(left, default=0) + 1
+    known = {first: Generation(VERSION, now())}
+    return State(live=first, written=(first,), generations=known, copies=copies, last=first, dropping=left)
 
 
 def shared_fields(stamp: Stamp, state: State) -> dict[str, str | bytes]:

@@ -155,21 +155,19 @@ async def _scanned(store: Store) -> set[bytes]:
 async def _begin(store: Store) -> None:
     """Begin the first record, in the home copy. The other shards get their copies by `_repair`.
 
-    Programs that wrote or deleted before Redis was emptied lose their connections first: one that stands still could
-    otherwise delete or cover something of this record, whose generations have the same numbers. What they have written
-    into the empty Redis is deleted: it may belong to generations that this record does not know.
+    All programs that wrote or deleted before Redis was emptied lose their connections first: a batch that is still
+    under way would otherwise write, delete or cover something that this record does not know of. What such batches have
+    written into the empty Redis is dropped under the new record. It is not deleted here: if another program has begun a
+    record meanwhile, it may be what that record serves.
     """
-    await check_layout(store)
-    others = [
-        client
-        for id_, clients in (await store.writer_connections()).items()
-        if id_ != store.writer_id
-        for client in clients
-    ]
-    await store.close_connections(others)
-    async for keys in store.scan(names.ALL):
-        await store.ask([(b"UNLINK", key) for key in keys if names.IN_GENERATION.fullmatch(key)])
-    await _create(store, names.HOME, Stamp.first(), first_state((_HOME,)))
+    async with store.beginning:
+        if await read(store):
+            return  # another task of this program was faster
+        await check_layout(store)
+        await store.close_all_writers()
+        found = [names.IN_GENERATION.fullmatch(key) async for keys in store.scan(names.ALL) for key in keys]
+        left = {int(match[2]) for match in found if match}
+        await _create(store, names.HOME, Stamp.first(), first_state((_HOME,), tuple(sorted(left))))
 
 
 async def _repair(store: Store, record: ControlRecord) -> None:

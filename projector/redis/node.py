@@ -43,6 +43,16 @@ class ReplicationEpoch:
     def __init__(self) -> None:
         self.number = 0
         self.opened = 0
+        self._fenced = 0
+
+    def fence(self) -> None:
+        """From now on, batches that this program has under way have to confirm each connection before they use it."""
+        self.opened += 1
+        self._fenced = self.opened
+
+    def needs_confirmation(self, number: int, fence: Fence) -> bool:
+        """Returns whether a batch has to confirm the connection with this number before it uses it."""
+        return (number > fence.opened or fence.opened < self._fenced) and number not in fence.confirmed
 
 
 class Node:
@@ -66,7 +76,7 @@ class Node:
         """
         async with self._connection() as connection:
             number = self._numbers[connection]
-            if fence and number > fence.opened and number not in fence.confirmed:
+            if fence and self._epoch.needs_confirmation(number, fence):
                 await fence.confirm()
                 fence.confirmed.add(number)
             if replication_epoch not in (None, self._epoch.number):

@@ -4,6 +4,7 @@ Only `projector/redis/servers.py` knows which servers these are. Every error of 
 commands may or may not have been executed. It is safe to repeat them, because every write compares versions.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from hashlib import sha1
@@ -53,6 +54,8 @@ class Store:
         self.sharded = self._servers.sharded
         """Whether there are several servers, each with a part of the keys."""
         self._clustered: bool | None = True if self.sharded else None
+        self.beginning = asyncio.Lock()
+        """Held while this program begins a control record."""
 
     @property
     def replication_epoch(self) -> int:
@@ -152,8 +155,16 @@ class Store:
                     found.setdefault(client.name.removeprefix(_WRITER), []).append(client)
         return found
 
+    async def close_all_writers(self) -> None:
+        """Close the connections of all programs that write, also of this one: no batch that any of them has under way
+        goes on unless the control record is still the same (`projector/redis/fence.py`). Raises Unavailable.
+        """
+        self._servers.replication_epoch.fence()  # Redis does not close the connection that asks it to close the others
+        found = await self.writer_connections()
+        await self.close_connections([client for clients in found.values() for client in clients])
+
     async def close_connections(self, clients: Sequence[ClientConnection]) -> None:
-        """Close connections of other programs. Raises Unavailable."""
+        """Close connections of any program. Raises Unavailable."""
         async with self._errors():
             await self._servers.kill(clients)
 

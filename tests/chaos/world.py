@@ -217,8 +217,11 @@ class World:
         state = self.leadview.state()
         explained = {*state.written, *state.dropping}
         matches = (names.IN_GENERATION.fullmatch(key) for key in self.client.scan_iter(names.ALL, count=5000))
-        found = Counter(int(match[2]) for match in matches if match)
-        return [f"{count} keys of generation {number}" for number, count in found.items() if number not in explained]
+        found = {match[0]: int(match[2]) for match in matches if match and int(match[2]) not in explained}
+        return [
+            f"{count} keys of generation {number}, such as {next(key for key in found if found[key] == number)!r}"
+            for number, count in Counter(found.values()).items()
+        ]
 
     def add_partition(self, kind: resources.Kind) -> None:
         """Add a partition to the topic of this kind."""

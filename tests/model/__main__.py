@@ -9,6 +9,7 @@ HOLES = (
     ("all-emptied", "leftovers", "NothingLeft"),
     ("all-emptied", "lineage", "NothingLeft"),
     ("all-emptied", "new-lineage", "NothingLeft"),
+    ("all-emptied", "own", "NothingLeft"),
     ("drops", "fence", "NothingLeft"),
     ("drops", "reconnect", "NothingLeft"),
     ("emptied", "ends", "NoStepBack"),

@@ -121,6 +121,49 @@ def test_a_sleeping_writer_does_not_bring_back_what_was_dropped(leadview: Leadvi
 
 
 @pytest.mark.apache
+def test_a_batch_from_before_redis_was_emptied_leaves_nothing(leadview: Leadview) -> None:
+    """A proxy holds the write of a lead back. Redis is emptied, and the same projector begins another control record,
+    which does not know all generations of that write. Then the write is let through."""
+    held = crm.uuid(0xF00D)
+    leadview.publish(*ACCESS, crm.contact(1), crm.lead(1))
+    with faulty_proxy(urlsplit(leadview.environment()["LEADVIEW_REDIS_URL"]).port or 6379) as proxy:
+        leadview.start("run", redis_url=f"redis://127.0.0.1:{proxy.port}/0")
+        leadview.wait_until_served()
+        assert leadview.run("rebuild", "--max-latency", "0").status == 0
+        before = leadview.state()
+        assert before.written == (1, 2)
+        proxy.faults = Faults(held=names.document(resources.LEAD, OWNER, 2, held))
+        leadview.publish(crm.lead(1, id=held))
+        wait_until(lambda: proxy.holding > 0, "the projector is in the middle of a batch")
+        leadview.redis.flushall()
+        wait_until(lambda: leadview.redis.exists(names.CONTROL), "another record has begun")
+        proxy.faults = Faults()
+        leadview.wait_until_served()
+        live = leadview.state().live
+        wait_until(lambda: leadview.documents(live) == leadview.expected(), "all documents are back")
+    wait_until(lambda: leadview.state().known == {live}, "nothing is left to drop", 2 * PATIENCE_SECONDS)
+    assert _generations(leadview.redis) == {live}
+
+
+def _generations(client: Any) -> set[int]:
+    """Returns the generations that have keys."""
+    found = map(names.IN_GENERATION.fullmatch, client.scan_iter(names.ALL))
+    return {int(match[2]) for match in found if match}
+
+
+async def test_the_first_record_drops_what_was_left(projection: Projection) -> None:
+    """Nothing is deleted before there is a record: another program may have begun one, whose documents these are."""
+    await projection.apply(crm.lead(1).record(), generations=(1, 3))
+    record = await copies.current(projection.store)
+    assert (record.state.live, record.state.dropping, record.state.last) == (4, (1, 3), 4)
+    assert _generations(projection.client) == {1, 3}
+    for generation in record.state.dropping:
+        await sweep.sweep(projection.store, await copies.current(projection.store), generation)
+    assert _generations(projection.client) == set()
+    assert (await copies.current(projection.store)).state.known == {4}
+
+
+@pytest.mark.apache
 def test_a_drop_whose_command_died_is_finished_by_a_projector(leadview: Leadview) -> None:
     leadview.publish(*ACCESS, crm.contact(1), crm.lead(1))
     held = names.document(resources.LEAD, OWNER, 1, crm.LEAD)
@@ -286,6 +329,7 @@ def test_a_redis_of_another_layout_is_refused_at_the_start(leadview: Leadview, k
 async def test_heartbeats(projection: Projection) -> None:
     """A program acknowledges a control record only when none of its sessions is older."""
     assert await writers.read(projection.store) == []
+    await control.complete(projection.store)
     async with writers.writing(projection.settings, "run", lambda: {"documents": "running"}) as writing:
         session = await writing.sessions.open()
         record = await control.complete(projection.store)

@@ -15,7 +15,7 @@ from projector.upkeep import jobs
 from projector.upkeep.keeper import Keeper
 from schemas import names, resources
 from schemas.settings import ProjectorSettings
-from tests.harness import crm, stored
+from tests.harness import control, crm, stored
 from tests.harness.leadview import Leadview
 from tests.harness.projection import intent_of
 
@@ -112,6 +112,7 @@ async def test_an_erasure_that_was_overtaken_leaves_nothing_wrong(world: World, 
     """The organization is recreated when the first batch of its keys is gone: the keys that are left show the same
     events as the records that are read again."""
     messages = [crm.contact(1), crm.lead(1), crm.lead(1, id=crm.OTHER_LEAD), crm.api_key(1)]
+    await control.complete(world.store)
     apply = Applier(world.store).apply
     world.leadview.publish_all(messages)
     intents = [intent_of(message.record(offset)) for offset, message in enumerate(messages)]

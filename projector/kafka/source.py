@@ -37,6 +37,7 @@ class Source:
         self._consumer = consumer(settings, group_id, self._unpacker)
         self._listener = _Listener(self, on_revoked)
         self._positioned: set[Partition] = set()
+        self.topics = frozenset(self._kinds)
 
     async def start(self) -> None:
         """Connect and join the group. Raises Unavailable."""

@@ -1,17 +1,22 @@
-"""Whether a line is healthy. The thread of the metrics server reads it, so that a blocked event loop is noticed."""
+"""Whether a line works. The thread of the metrics server reads it, so that a blocked event loop is noticed.
+
+Whether a line that works also advances is not judged here, but from samples of Kafka and Redis (`projector/health`): a
+line that measures itself would stop measuring exactly when it stops working.
+"""
 
 import time
+
+from projector.problem import Problem
 
 _QUIET_SECONDS = 30.0
 
 
 class LineHealth:
-    """What a line reports about itself. A line that has records to apply and does not advance is unhealthy."""
+    """What a line reports about itself."""
 
     def __init__(self, line: str) -> None:
         self.name = line
-        self._alive_at = self._advanced_at = time.monotonic()
-        self._lag = 0
+        self._alive_at = time.monotonic()
         self._trouble: str | None = None
         self._failure: str | None = None
         self._stopped: str | None = None
@@ -23,14 +28,8 @@ class LineHealth:
         self._trouble = None
 
     def advanced(self) -> None:
-        """A position has moved forward, or is at the end."""
-        self._advanced_at = time.monotonic()
+        """A position has moved forward, or all positions are at the end."""
         self._failure = None
-
-    def lag(self, records: int) -> None:
-        self._lag = records
-        if not records:
-            self.advanced()
 
     def trouble(self, error: str) -> None:
         self._trouble = error
@@ -42,6 +41,14 @@ class LineHealth:
     @property
     def fails(self) -> bool:
         return self._failure is not None
+
+    @property
+    def halted(self) -> bool:
+        return self._stopped is not None
+
+    @property
+    def stands_by(self) -> bool:
+        return self._standing_by is not None
 
     def stopped(self, reason: str) -> None:
         self._stopped = reason
@@ -67,20 +74,17 @@ class LineHealth:
         self.alive()
         self.advanced()
 
-    def problems(self) -> list[str]:
-        """Returns what is wrong, in words; an empty list if the line is healthy."""
-        now = time.monotonic()
+    def problem(self) -> Problem | None:
+        """Returns what is wrong; None if the line works."""
         if self._stopped:
-            return [f"{self.name}: halted: {self._stopped}"]
+            return Problem("halted", self.name, f"{self.name}: halted: {self._stopped}")
         if self._failure:
-            return [f"{self.name}: {self._failure}"]
+            return Problem("failing", self.name, f"{self.name}: {self._failure}")
         if self._standing_by:
-            return [f"{self.name}: standing by: {self._standing_by}"]
-        if now - self._alive_at > _QUIET_SECONDS:
+            return Problem("standing_by", self.name, f"{self.name}: standing by: {self._standing_by}")
+        seconds = time.monotonic() - self._alive_at
+        if seconds > _QUIET_SECONDS:
             trouble = f" ({self._trouble})" if self._trouble else ""
-            return [f"{self.name}: no step has succeeded for {now - self._alive_at:.0f} s{trouble}"]
-        if self._lag and now - self._advanced_at > _QUIET_SECONDS:
-            return [
-                f"{self.name}: {self._lag} records behind, and has not advanced for {now - self._advanced_at:.0f} s"
-            ]
-        return []
+            text = f"{self.name}: no step has succeeded for {seconds:.0f} s{trouble}"
+            return Problem("no_step", self.name, text)
+        return None

@@ -24,7 +24,7 @@ from projector.line.batch import Batch
 from projector.line.guard import BadRecordGuard
 from projector.line.halt import wait_until_accepted, wait_while_superseded
 from projector.line.health import LineHealth
-from projector.line.metrics import DEAD_LETTERS, LineMetrics
+from projector.line.metrics import LineMetrics
 from projector.line.policy import LIVE, Policy
 from projector.line.positions import Positions
 from projector.line.writer import Writer
@@ -69,6 +69,11 @@ class Line:
         self._covering = asyncio.Lock()
         self._metrics = LineMetrics(name)
         self.health = LineHealth(name)
+        self.topics = self._source.topics
+
+    def assigned(self) -> set[Partition]:
+        """Returns the partitions that Kafka has assigned to this line now."""
+        return self._source.assigned()
 
     async def run(self, stop: Stop) -> None:
         """Project until `stop` is set; then finish the current batch and leave the group."""
@@ -158,23 +163,18 @@ class Line:
         self._checked_at = now
         self._positions.keep_assigned()
         self._stored(await self._positions.check())
-        await self._measure_lag()
-        await self._positions.commit()
-
-    async def _measure_lag(self) -> None:
         end_offsets = await self._source.end_offsets(self._positions.offsets)
         self._stored(await self._positions.pass_markers(end_offsets))
-        lags = self._positions.lags(end_offsets)
-        self.health.lag(sum(lags.values()))
-        self._metrics.lag(lags)
+        if self._positions.are_at(end_offsets):
+            self.health.advanced()
+        await self._positions.commit()
 
     def _stored(self, outcome: Outcome | None) -> bool:
         """Returns whether positions were stored. If Redis has changed instead, the line returns to its positions."""
         match outcome:
             case None:
                 return False
-            case Stored(dead_letters):
-                DEAD_LETTERS.set(dead_letters)
+            case Stored():
                 return True
             case WentBack(fields):
                 self._metrics.rewound()
@@ -212,12 +212,10 @@ class Line:
         """Do nothing until `stop`, or until an operator has accepted bad records; then read the batch again."""
         if not await self._accepted.include_any(error.bad):
             self._policy.on_halt(error)
-            self._metrics.stopped()
             self.health.stopped(str(error))
             self._positions.end()
             await wait_until_accepted(self._name, self._source, self._accepted, error, stop)
             self.health.resumed()
-            self._metrics.resumed()
         self._guard.forgive(self._accepted.find)
         self._positions.reset()
 

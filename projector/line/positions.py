@@ -138,9 +138,9 @@ class Positions:
                 steps[partition] = Step(at, Position(end_offset, 0, int(time.time() * 1000)))
         return await self.cover(steps) if steps else None
 
-    def lags(self, end_offsets: Mapping[Partition, int]) -> dict[Partition, int]:
-        """Returns how many records of each partition are not applied yet."""
-        return {partition: end - max(self.offsets.get(partition, 0), 0) for partition, end in end_offsets.items()}
+    def are_at(self, end_offsets: Mapping[Partition, int]) -> bool:
+        """Returns whether everything before these offsets is applied."""
+        return all(self.offsets.get(partition, 0) >= end for partition, end in end_offsets.items())
 
     async def commit(self) -> None:
         """Commit the positions to Kafka's consumer group. A failure is only logged: only lag tools read them."""

@@ -51,7 +51,11 @@ async def _first_of(in_flight: set[asyncio.Task[Applied]]) -> set[asyncio.Task[A
 
 
 def _add(applied: Applied, in_flight: set[asyncio.Task[Applied]], done: set[asyncio.Task[Applied]]) -> None:
-    """Move finished tasks out of `in_flight` and count their results. Raises what a task raised."""
+    """Move finished tasks out of `in_flight` and count their results. Raises what the first failed task raised."""
     in_flight -= done
+    # All of them are asked: asyncio reports the error of a task that nobody has asked.
+    errors = [error for task in done if (error := task.exception())]
+    if errors:
+        raise errors[0]
     for task in done:
         applied.add(task.result())

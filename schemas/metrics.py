@@ -1,0 +1,205 @@
+"""All metrics, declared once: both processes export what is declared here, and nothing else.
+
+`docs/metrics.md` and the dashboard are generated from these declarations, and a test compares the alert rules with them.
+Names follow Prometheus: base units, a counter ends in `_total`, and a value that cannot be measured is NaN or absent.
+"""
+
+from typing import Literal
+
+from msgspec import Struct
+
+MetricType = Literal["counter", "gauge", "histogram"]
+
+LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+BATCH_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+FRESHNESS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
+
+
+class Metric(Struct, frozen=True):
+    """A metric. `name` is that of the family: the exported names follow from it and from the type.
+
+    `buckets` are the upper bounds of a histogram, without infinity.
+    """
+
+    name: str
+    type: MetricType
+    unit: str
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def exported(self) -> tuple[str, ...]:
+        """The names of its time series."""
+        match self.type:
+            case "counter":
+                return (f"{self.name}_total",)
+            case "gauge":
+                return (self.name,)
+            case "histogram":
+                return tuple(f"{self.name}_{part}" for part in ("bucket", "sum", "count"))
+
+
+BUILD = Metric(
+    "leadview_build_info",
+    "gauge",
+    "1",
+    "Always 1. The labels say which program this is; `mapping` is the mapping version, empty for the API",
+    ("program", "version", "mapping"),
+)
+
+# The whole service, as Kafka and Redis show it. Every projector exports the same.
+LAG = Metric(
+    "leadview_projector_lag_records",
+    "gauge",
+    "records",
+    "Records of a partition that are not applied yet, whichever projector it belongs to. Absent if it is not known",
+    ("topic", "partition"),
+)
+UNAPPLIED_AGE = Metric(
+    "leadview_projector_unapplied_age_seconds",
+    "gauge",
+    "seconds",
+    "Age of the oldest record in Kafka that is not visible yet, 0 if all are visible. NaN if it is not known",
+)
+MEASURED = Metric(
+    "leadview_projector_measured",
+    "gauge",
+    "1",
+    "1 if the last sample of `kafka` or `redis` was complete and recent, otherwise 0",
+    ("part",),
+)
+DEAD_LETTERS = Metric(
+    "leadview_projector_dead_letters", "gauge", "dead letters", "Dead letters that wait for an operator"
+)
+REBUILD_DUE = Metric(
+    "leadview_projector_rebuild_due", "gauge", "1", "1 if the live generation has another mapping version than this"
+)
+REDIS_MEMORY = Metric(
+    "leadview_projector_redis_memory_ratio",
+    "gauge",
+    "ratio",
+    "Redis memory in use, as a share of maxmemory, on the fullest server. 0 if none has a maxmemory",
+)
+
+# This projector.
+PROBLEMS = Metric(
+    "leadview_projector_problems",
+    "gauge",
+    "problems",
+    "What /healthz reports, by name. docs/runbook.md has a section for each",
+    ("problem",),
+)
+PARTITIONS = Metric(
+    "leadview_projector_partitions", "gauge", "partitions", "Partitions that belong to this projector", ("topic",)
+)
+LINE_STOPPED = Metric(
+    "leadview_projector_line_stopped", "gauge", "1", "1 while the line is halted by too many bad records", ("line",)
+)
+LINE_STANDING_BY = Metric(
+    "leadview_projector_line_standing_by", "gauge", "1", "1 while the line leaves its work to newer programs", ("line",)
+)
+RECORDS = Metric(
+    "leadview_projector_records",
+    "counter",
+    "records",
+    "Records read, by result: written, stale (not newer than what is stored), dropped (of a deleted organization), dead",
+    ("line", "result"),
+)
+RESPLICED = Metric(
+    "leadview_projector_respliced_leads", "counter", "leads", "Leads whose contact summary was rewritten", ("line",)
+)
+BATCH_SECONDS = Metric(
+    "leadview_projector_batch_seconds",
+    "histogram",
+    "seconds",
+    "Time from reading a batch to its checkpoint",
+    ("line",),
+    BATCH_BUCKETS,
+)
+FRESHNESS = Metric(
+    "leadview_projector_freshness_seconds",
+    "histogram",
+    "seconds",
+    "Time from the oldest event of each batch until its document is visible",
+    ("line",),
+    FRESHNESS_BUCKETS,
+)
+REWINDS = Metric(
+    "leadview_projector_rewinds", "counter", "times", "Redis lost writes, and records were read again", ("line",)
+)
+UNAVAILABLE = Metric("leadview_projector_unavailable", "counter", "times", "Redis or Kafka was not available", ("line",))
+DEFECTS = Metric(
+    "leadview_projector_defects", "counter", "steps", "Steps that failed with an error that nobody expected", ("line",)
+)
+
+PROJECTOR = (
+    *(LAG, UNAPPLIED_AGE, MEASURED, DEAD_LETTERS, REBUILD_DUE, REDIS_MEMORY),
+    *(PROBLEMS, PARTITIONS, LINE_STOPPED, LINE_STANDING_BY),
+    *(RECORDS, RESPLICED, BATCH_SECONDS, FRESHNESS, REWINDS, UNAVAILABLE, DEFECTS),
+)
+"""What each projector exports."""
+
+REQUESTS = Metric("leadview_api_requests", "counter", "responses", "Responses", ("route", "status"))
+REQUEST_SECONDS = Metric(
+    "leadview_api_request_seconds",
+    "histogram",
+    "seconds",
+    "Time from the head of a request to its response",
+    ("route",),
+    LATENCY_BUCKETS,
+)
+SERVED_AGE = Metric(
+    "leadview_api_served_age_seconds",
+    "gauge",
+    "seconds",
+    "Age of what is served: everything that Kafka had so long ago is visible, as the projectors last proved. It grows "
+    "while no projector lives. NaN if no projector has said it since the API started",
+)
+PROJECTORS = Metric(
+    "leadview_api_projectors",
+    "gauge",
+    "projectors",
+    "Projectors with a recent heartbeat in Redis. NaN if Redis cannot be read",
+)
+REDIS_ERRORS = Metric("leadview_api_redis_errors", "counter", "requests", "Requests that failed because of Redis")
+LIMITER_FAILURES = Metric(
+    "leadview_api_limiter_failures",
+    "counter",
+    "requests",
+    "Requests whose charge Redis refused to write: each worker's local limiter decided",
+)
+LIMITER_REFUSALS = Metric(
+    "leadview_api_limiter_refusals",
+    "counter",
+    "requests",
+    "Requests whose charge Redis refused to write, refused by a worker's local limiter",
+)
+IN_FLIGHT = Metric("leadview_api_redis_in_flight", "gauge", "commands", "Commands that are waiting for Redis")
+GENERATION = Metric("leadview_api_generation", "gauge", "1", "The generation of documents that is served")
+READY_WORKERS = Metric("leadview_api_ready_workers", "gauge", "workers", "Workers that are ready to serve")
+
+API = (
+    *(REQUESTS, REQUEST_SECONDS, SERVED_AGE, PROJECTORS),
+    *(REDIS_ERRORS, LIMITER_FAILURES, LIMITER_REFUSALS, IN_FLIGHT, GENERATION, READY_WORKERS),
+)
+"""What the API exports for all of its workers together."""
+
+PROCESS = (
+    Metric("process_cpu_seconds", "counter", "seconds", "CPU time of the process"),
+    Metric("process_resident_memory_bytes", "gauge", "bytes", "Resident memory of the process"),
+    Metric("process_virtual_memory_bytes", "gauge", "bytes", "Virtual memory of the process"),
+    Metric("process_start_time_seconds", "gauge", "seconds", "When the process started, as Unix time"),
+    Metric("process_open_fds", "gauge", "files", "Open files and sockets"),
+    Metric("process_max_fds", "gauge", "files", "How many files and sockets the process may open"),
+    Metric(
+        "python_info",
+        "gauge",
+        "1",
+        "Always 1. The labels say which Python this is",
+        ("implementation", "major", "minor", "patchlevel", "version"),
+    ),
+)
+"""What the client library of Prometheus exports about the process. For the API it is the main process."""
+
+ALL = (BUILD, *PROJECTOR, *API, *PROCESS)

@@ -24,6 +24,7 @@ from api.keys.known import KnownKeys
 from api.local_limiter import LocalLimiter
 from api.metrics import latency, snapshot
 from api.metrics.counters import Counters
+from api.metrics.projectors import Projectors
 from api.redis.address import ClusterMap, address, location
 from api.redis.cluster import Cluster
 from api.redis.link import Link
@@ -110,7 +111,7 @@ def _lifespan(settings: ApiSettings, counters: Counters, snapshots: Path | None)
         async with asyncio.TaskGroup() as group:
             background = [
                 group.create_task(servers.run()),
-                group.create_task(serving.poll()),
+                group.create_task(serving.poll(Projectors(servers, counters).look)),
                 group.create_task(latency.report(servers, counters, [resource.noun for resource in RESOURCES])),
                 group.create_task(orphan.watch()),
             ]

@@ -83,7 +83,8 @@ def _samples(text: str) -> list[Sample]:
 
 
 def _sum(samples: Iterable[Sample], name: str) -> int:
-    return int(sum(sample.value for sample in samples if sample.name == name))
+    """Returns the sum of what is known: a metric that could not be measured is NaN."""
+    return int(sum(sample.value for sample in samples if sample.name == name and sample.value == sample.value))
 
 
 def _by(samples: Iterable[Sample], name: str, label: str) -> dict[str, int]:

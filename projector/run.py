@@ -1,4 +1,4 @@
-"""The projector process: two lines, the keeper and the metrics server.
+"""The projector process: two lines, the upkeep, and the watch over all of them.
 
 API keys and organizations have a line of their own, so that a revoked key never waits behind documents.
 """
@@ -6,14 +6,16 @@ API keys and organizations have a line of their own, so that a revoked key never
 import asyncio
 import gc
 import logging
-
-from prometheus_client import REGISTRY
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from projector.errors import Unavailable
+from projector.health.watch import Watch, watching
 from projector.ledger import copies, writers
 from projector.ledger.ledger import Ledger
 from projector.ledger.writers import Writing
 from projector.line.line import Line
+from projector.line.metrics import REGISTRY
 from projector.mapping import VERSION
 from projector.redis.store import Store
 from projector.stop import Stop
@@ -22,7 +24,7 @@ from projector.upkeep.keeper import Keeper
 from projector.upkeep.renewal import Renewal
 from schemas.resources import ACCESS_KINDS, RESOURCES
 from schemas.settings import ProjectorSettings, effective
-from telemetry.metrics_server import Health, MetricsServer
+from telemetry.metrics_server import MetricsServer
 
 # Decoding creates very many objects without cycles. With the default of 700, the collector looks at a large record many
 # times.
@@ -39,28 +41,29 @@ async def run(settings: ProjectorSettings) -> None:
     logger.info("projector starts", extra={"mapping": VERSION, "settings": effective(settings)})
     gc.set_threshold(COLLECT_AFTER)
     stop = Stop.on_signals()
-    await _wait_for_redis(settings, stop)
     lines: list[Line] = []
-    states = lambda: {line.health.name: line.health.state for line in lines}  # noqa: E731
-    async with writers.writing(settings, "run", states) as writing:
-        lines += _lines(settings, writing)
-        metrics = _metrics(settings, lines)
-        try:
-            async with asyncio.TaskGroup() as group:
-                for line in lines:
-                    group.create_task(line.run(stop))
-                beside = [
-                    group.create_task(Renewal(settings, writing.store).run(stop)),
-                    group.create_task(Keeper(settings, writing).run(stop)),
-                    group.create_task(jobs.run(writing, settings, stop)),
-                ]
-                await stop.wait()
-                for task in beside:
-                    task.cancel()  # a job, perhaps a long one, stays stored: another projector continues it
-        finally:
-            if metrics:
-                metrics.close()
+    watch = Watch(settings, lines)
+    with _metrics_port(settings, watch):
+        async with watching(watch):
+            await _wait_for_redis(settings, stop, watch)
+            async with writers.writing(settings, "run", watch.condition) as writing:
+                lines += _lines(settings, writing)
+                await _work(settings, writing, lines, stop)
     logger.info("projector stopped")
+
+
+async def _work(settings: ProjectorSettings, writing: Writing, lines: list[Line], stop: Stop) -> None:
+    async with asyncio.TaskGroup() as group:
+        for line in lines:
+            group.create_task(line.run(stop))
+        beside = [
+            group.create_task(Renewal(settings, writing.store).run(stop)),
+            group.create_task(Keeper(settings, writing).run(stop)),
+            group.create_task(jobs.run(writing, settings, stop)),
+        ]
+        await stop.wait()
+        for task in beside:
+            task.cancel()  # a job, perhaps a long one, stays stored: another projector continues it
 
 
 def _lines(settings: ProjectorSettings, writing: Writing) -> list[Line]:
@@ -72,19 +75,21 @@ def _lines(settings: ProjectorSettings, writing: Writing) -> list[Line]:
     ]
 
 
-def _metrics(settings: ProjectorSettings, lines: list[Line]) -> MetricsServer | None:
+@contextmanager
+def _metrics_port(settings: ProjectorSettings, watch: Watch) -> Iterator[None]:
+    """Serve health and metrics until the block ends, from the start on: also while the projector waits for Redis."""
     if settings.metrics_port is None:
-        return None
-    return MetricsServer(settings.metrics_host, settings.metrics_port, REGISTRY, lambda: _health(lines))
+        yield
+        return
+    REGISTRY.register(watch)
+    server = MetricsServer(settings.metrics_host, settings.metrics_port, REGISTRY, watch.health, live=watch.live)
+    try:
+        yield
+    finally:
+        server.close()
 
 
-def _health(lines: list[Line]) -> Health:
-    """Called in threads of the metrics server."""
-    problems = [problem for line in lines for problem in line.health.problems()]
-    return Health(not problems, {"status": "unhealthy" if problems else "ok", "problems": problems})
-
-
-async def _wait_for_redis(settings: ProjectorSettings, stop: Stop) -> None:
+async def _wait_for_redis(settings: ProjectorSettings, stop: Stop, watch: Watch) -> None:
     store = Store(settings)
     try:
         while not stop.is_set():
@@ -94,8 +99,10 @@ async def _wait_for_redis(settings: ProjectorSettings, stop: Stop) -> None:
                 await copies.current(store)  # now, because to begin a record closes all connections of writers
             except Unavailable as error:
                 logger.warning("waiting for Redis", extra={"error": str(error)})
+                watch.waits_for = str(error)
                 await stop.sleep(1.0)
             else:
+                watch.waits_for = None
                 return
     finally:
         await store.close()

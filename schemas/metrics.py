@@ -1,7 +1,7 @@
 """All metrics, declared once: both processes export what is declared here, and nothing else.
 
-`docs/metrics.md` and the dashboard are generated from these declarations, and a test compares the alert rules with them.
-Names follow Prometheus: base units, a counter ends in `_total`, and a value that cannot be measured is NaN or absent.
+`docs/metrics.md` and the dashboard are generated from these declarations, and a test compares the alert rules with
+them. Names follow Prometheus: base units, a counter ends in `_total`. A value that cannot be measured is NaN or absent.
 """
 
 from typing import Literal
@@ -103,7 +103,7 @@ RECORDS = Metric(
     "leadview_projector_records",
     "counter",
     "records",
-    "Records read, by result: written, stale (not newer than what is stored), dropped (of a deleted organization), dead",
+    "Records read, by result: written, stale (not newer than the stored), dropped (its organization is deleted), dead",
     ("line", "result"),
 )
 RESPLICED = Metric(
@@ -128,7 +128,9 @@ FRESHNESS = Metric(
 REWINDS = Metric(
     "leadview_projector_rewinds", "counter", "times", "Redis lost writes, and records were read again", ("line",)
 )
-UNAVAILABLE = Metric("leadview_projector_unavailable", "counter", "times", "Redis or Kafka was not available", ("line",))
+UNAVAILABLE = Metric(
+    "leadview_projector_unavailable", "counter", "times", "Redis or Kafka was not available", ("line",)
+)
 DEFECTS = Metric(
     "leadview_projector_defects", "counter", "steps", "Steps that failed with an error that nobody expected", ("line",)
 )

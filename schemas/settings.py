@@ -66,7 +66,8 @@ class RedisSettings(Struct, frozen=True, kw_only=True):
         LogLevel, Meta(description="Lowest level that is logged: `debug`, `info`, `warning` or `error`")
     ] = "info"
     metrics_port: Annotated[
-        Port | None, Meta(description="Port that serves `/metrics` and `/healthz`; if it is unset, no port is opened")
+        Port | None,
+        Meta(description="Port that serves `/metrics`, `/livez` and `/healthz`; if it is unset, no port is opened"),
     ] = None
     metrics_host: Annotated[str, Meta(description="Address that the metrics port listens on")] = "127.0.0.1"
 

@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metr
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
 
 from schemas import metrics
 from schemas.version import VERSION
@@ -46,7 +47,7 @@ def histogram_family(
     return found
 
 
-class _Build:
+class _Build(Collector):
     def __init__(self, program: str, mapping: str) -> None:
         self._labels = (program, VERSION, mapping)
 
@@ -59,5 +60,5 @@ def new_registry(program: str, mapping: str = "") -> CollectorRegistry:
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
-    registry.register(_Build(program, mapping))  # type: ignore[arg-type]  # it only needs `collect`
+    registry.register(_Build(program, mapping))
     return registry

@@ -1,4 +1,4 @@
-"""The server of the metrics port: health at `/healthz`, metrics in Prometheus's format at every other path.
+"""The server of the metrics port: `/livez`, `/healthz`, and metrics in Prometheus's format at every other path.
 
 It runs in its own threads, so that it still responds when the event loop does not. Each connection has its own thread
 and is closed after one request, so that an idle connection does not delay the others. If there are too many, the one
@@ -26,10 +26,15 @@ logger = logging.getLogger(__name__)
 
 
 class Health(NamedTuple):
-    """The answer to `/healthz`: 200 or 503, with `body` as JSON."""
+    """The answer to `/livez` or `/healthz`: 200 or 503, with `body` as JSON."""
 
     healthy: bool
     body: object
+
+
+def responds() -> Health:
+    """The program is alive because it answers."""
+    return Health(True, {"status": "ok"})
 
 
 class MetricsServer:
@@ -42,15 +47,16 @@ class MetricsServer:
         registry: CollectorRegistry,
         health: Callable[[], Health],
         *,
+        live: Callable[[], Health] = responds,
         max_connections: int = MAX_CONNECTIONS,
         connection_seconds: float = CONNECTION_SECONDS,
     ) -> None:
-        """`health` is called in threads of this server. Every connection is closed after `connection_seconds`. If there
-        are `max_connections`, a new one takes the place of the oldest that has not sent a request yet; if all have, the
-        new one is closed at once. Raises OSError if the server cannot listen.
+        """`health` and `live` are called in threads of this server. Every connection is closed after
+        `connection_seconds`. If there are `max_connections`, a new one takes the place of the oldest that has not sent
+        a request yet; if all have, the new one is closed at once. Raises OSError if the server cannot listen.
         """
         self._metrics = make_wsgi_app(registry)
-        self._health = health
+        self._answers = {"/healthz": health, "/livez": live}
         self._server = make_server(host, port, self._respond, server_class=_Server, handler_class=_Handler)
         self._server.max_connections = max_connections
         self._server.connection_seconds = connection_seconds
@@ -62,9 +68,10 @@ class MetricsServer:
         self._server.server_close()
 
     def _respond(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        if environ.get("PATH_INFO") != "/healthz":
+        answer = self._answers.get(environ.get("PATH_INFO", ""))
+        if answer is None:
             return self._metrics(environ, start_response)  # type: ignore[no-any-return]  # WSGI is not typed
-        healthy, content = self._health()
+        healthy, content = answer()
         status = HTTPStatus.OK if healthy else HTTPStatus.SERVICE_UNAVAILABLE
         body = msgspec.json.encode(content)
         headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]

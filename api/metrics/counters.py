@@ -8,7 +8,9 @@ from bisect import bisect_left
 
 from msgspec import Struct, field
 
-BUCKETS_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+from schemas import metrics
+
+BUCKETS_SECONDS = metrics.LATENCY_BUCKETS
 
 
 class RouteCounters(Struct):
@@ -26,7 +28,9 @@ class RouteCounters(Struct):
 
 
 class Counters(Struct):
-    """Everything that one worker counts. The gauges (`in_flight`, `generation`, `ready`) are set by each snapshot."""
+    """Everything that one worker counts. The gauges (`in_flight`, `generation`, `ready`) are set by each snapshot, and
+    `projectors` and `complete_until` by `api/metrics/projectors.py`.
+    """
 
     routes: dict[str, RouteCounters] = field(default_factory=dict)
     redis_errors: int = 0
@@ -37,6 +41,11 @@ class Counters(Struct):
     in_flight: int = 0
     generation: int = 0
     ready: bool = False
+    projectors: int | None = None
+    """Those with a recent heartbeat; None if Redis could not be read."""
+    measured_at: int = 0
+    complete_until: int = 0
+    """As in the newest heartbeat that this worker has ever read; 0 if there was none."""
 
     def route(self, name: str) -> RouteCounters:
         return self.routes.setdefault(name, RouteCounters())

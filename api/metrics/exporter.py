@@ -1,20 +1,21 @@
 """The metrics of all workers together, exported on the metrics port by the main process."""
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
 from api.errors import CannotListen
 from api.metrics import snapshot
-from api.metrics.counters import BUCKETS_SECONDS, Counters
-from schemas import problems
+from api.metrics.counters import Counters
+from schemas import metrics
+from telemetry.instruments import family, histogram_family, new_registry
 from telemetry.metrics_server import Health, MetricsServer
 
-_PREFIX = "leadview_api"
+_NAN = float("nan")
 
 
 class WorkersCollector(Collector):
@@ -27,73 +28,54 @@ class WorkersCollector(Collector):
         workers = snapshot.read(self._snapshots)
         yield _requests(workers)
         yield _latency(workers)
-        yield CounterMetricFamily(
-            f"{_PREFIX}_redis_errors",
-            "Requests that failed because of Redis",
-            sum(worker.redis_errors for worker in workers),
-        )
-        yield CounterMetricFamily(
-            f"{_PREFIX}_limiter_failures",
-            "Requests whose charge Redis refused to write: each worker's local limiter decided",
-            sum(worker.limiter_failures for worker in workers),
-        )
-        yield CounterMetricFamily(
-            f"{_PREFIX}_limiter_refusals",
-            "Requests whose charge Redis refused to write, refused by a worker's local limiter",
-            sum(worker.limiter_refusals for worker in workers),
-        )
-        yield from _gauges(workers)
+        yield family(metrics.REDIS_ERRORS, sum(worker.redis_errors for worker in workers))
+        yield family(metrics.LIMITER_FAILURES, sum(worker.limiter_failures for worker in workers))
+        yield family(metrics.LIMITER_REFUSALS, sum(worker.limiter_refusals for worker in workers))
+        yield family(metrics.IN_FLIGHT, sum(worker.in_flight for worker in workers))
+        yield family(metrics.GENERATION, max((worker.generation for worker in workers), default=0))
+        yield family(metrics.READY_WORKERS, sum(worker.ready for worker in workers))
+        known = [worker.projectors for worker in workers if worker.projectors is not None]
+        yield family(metrics.PROJECTORS, max(known, default=_NAN))
+        yield family(metrics.SERVED_AGE, _served_age(workers))
+
+    def health(self) -> Health:
+        """Whether at least one worker is ready. The reason is known to the workers: `/readyz` on their port."""
+        if any(worker.ready for worker in snapshot.read(self._snapshots)):
+            return Health(True, {"status": "ok"})
+        problem = "no worker is ready to serve: Redis cannot be reached, or holds no complete projection"
+        return Health(False, {"status": "unhealthy", "problems": [problem]})
 
 
 def serve_metrics(host: str, port: int, snapshots: Path) -> MetricsServer:
     """Serve the metrics of all workers. Raises CannotListen."""
-    registry = CollectorRegistry()
-    registry.register(WorkersCollector(snapshots))
+    registry, collector = new_registry("api"), WorkersCollector(snapshots)
+    registry.register(collector)
     try:
-        return MetricsServer(host, port, registry, lambda: Health(True, problems.Health()))
+        return MetricsServer(host, port, registry, collector.health)
     except OSError as error:
         raise CannotListen(host, port, error, "LEADVIEW_METRICS") from error
 
 
 def _requests(workers: list[Counters]) -> Metric:
-    answered: Counter[tuple[str, str]] = Counter()
+    answered: Counter[tuple[str, ...]] = Counter()
     for worker in workers:
         for route, counters in worker.routes.items():
             for status, count in counters.statuses.items():
                 answered[route, str(status)] += count
-    family = CounterMetricFamily(f"{_PREFIX}_requests", "Responses", labels=["route", "status"])
-    for labels, count in sorted(answered.items()):
-        family.add_metric(list(labels), count)
-    return family
+    return family(metrics.REQUESTS, dict(sorted(answered.items())))
 
 
 def _latency(workers: list[Counters]) -> Metric:
-    family = HistogramMetricFamily(
-        f"{_PREFIX}_request_seconds", "Time from the head of a request to its response", labels=["route"]
-    )
+    samples = []
     for route in sorted({route for worker in workers for route in worker.routes}):
         counted = [worker.routes[route] for worker in workers if route in worker.routes]
         per_bucket = [sum(counts) for counts in zip(*(route.buckets for route in counted), strict=True)]
-        family.add_metric([route], _cumulative(per_bucket), sum(route.seconds for route in counted))
-    return family
+        samples.append(((route,), per_bucket, sum(route.seconds for route in counted)))
+    return histogram_family(metrics.REQUEST_SECONDS, samples)
 
 
-def _cumulative(per_bucket: list[int]) -> list[tuple[str, float]]:
-    bounds = [*map(str, BUCKETS_SECONDS), "+Inf"]
-    return [(bound, sum(per_bucket[: number + 1])) for number, bound in enumerate(bounds)]
-
-
-def _gauges(workers: list[Counters]) -> Iterator[Metric]:
-    yield GaugeMetricFamily(
-        f"{_PREFIX}_redis_in_flight",
-        "Commands that are waiting for Redis",
-        sum(worker.in_flight for worker in workers),
-    )
-    yield GaugeMetricFamily(
-        f"{_PREFIX}_generation",
-        "The generation of documents that is served",
-        max((worker.generation for worker in workers), default=0),
-    )
-    yield GaugeMetricFamily(
-        f"{_PREFIX}_ready_workers", "Workers that are ready to serve", sum(worker.ready for worker in workers)
-    )
+def _served_age(workers: list[Counters]) -> float:
+    newest = max(workers, key=lambda worker: worker.measured_at, default=None)
+    if newest is None or not newest.measured_at:
+        return _NAN
+    return max(0.0, time.time() - newest.complete_until / 1000)

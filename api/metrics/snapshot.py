@@ -51,5 +51,5 @@ def read(directory: Path) -> list[Counters]:
 def _read(path: Path) -> Counters:
     counters = msgspec.json.decode(path.read_bytes(), type=Counters)
     if time.time() - path.stat().st_mtime > STALE_SECONDS:
-        counters.in_flight, counters.generation, counters.ready = 0, 0, False
+        counters.in_flight, counters.generation, counters.ready, counters.projectors = 0, 0, False, None
     return counters

@@ -6,6 +6,7 @@ API answers 503 and nothing else.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from msgspec import Struct
@@ -114,12 +115,13 @@ class Serving:
                 return
         raise error
 
-    async def poll(self) -> None:
-        """Asks all shards twice a second until it is cancelled."""
+    async def poll(self, then: Callable[[], Awaitable[None]]) -> None:
+        """Asks all shards twice a second until it is cancelled, and calls `then` after each time."""
         while True:
             for link in list(self._servers.links):
                 with suppress(Unavailable):
                     await self.ask(link)
+            await then()
             await asyncio.sleep(POLL_SECONDS)
 
     def _packed(self, link: Link) -> bytes | None:

@@ -19,7 +19,7 @@ unpacking.install()
 
 # The longest time in milliseconds until a consumer notices new topics and partitions.
 _METADATA_AGE_MS = 2000
-_FETCH_BYTES = 16 * 1_048_576
+FETCH_BYTES = 16 * 1_048_576
 """What a broker may return at once, compressed. Only a single batch may exceed it."""
 
 
@@ -37,10 +37,19 @@ async def errors() -> AsyncIterator[None]:
         raise Unavailable(f"Kafka: {str(error) or type(error).__name__}") from error
 
 
-def consumer(settings: ProjectorSettings, group_id: str | None, unpacker: Unpacker | None = None) -> AIOKafkaConsumer:
+async def start(client: Any, settings: ProjectorSettings) -> None:  # noqa: ARG001
+    """Start a consumer or an admin client. Raises Unavailable."""
+    async with errors():
+        await client.start()
+
+
+def consumer(
+    settings: ProjectorSettings, group_id: str | None, unpacker: Unpacker | None = None, fetch_bytes: int = FETCH_BYTES
+) -> AIOKafkaConsumer:
     """Returns a consumer of committed records; it is a member of a group if `group_id` is given.
 
-    It returns each record as a `Record`. Without an Unpacker it can only commit.
+    It returns each record as a `Record`. Without an Unpacker it can only commit. `fetch_bytes` is what a broker may
+    return at once, except that a batch is returned as a whole.
     """
     return AIOKafkaConsumer(
         group_id=group_id,
@@ -51,8 +60,8 @@ def consumer(settings: ProjectorSettings, group_id: str | None, unpacker: Unpack
         isolation_level="read_committed",
         metadata_max_age_ms=_METADATA_AGE_MS,
         fetch_max_wait_ms=200,
-        max_partition_fetch_bytes=_FETCH_BYTES // 4,
-        fetch_max_bytes=_FETCH_BYTES,
+        max_partition_fetch_bytes=fetch_bytes // 4,
+        fetch_max_bytes=fetch_bytes,
         session_timeout_ms=int(settings.kafka_session_timeout * 1000),
         heartbeat_interval_ms=int(settings.kafka_session_timeout * 1000 / 4),
         client_id="leadview-projector",

@@ -36,17 +36,30 @@ def _new_id() -> str:
     return f"{host or 'host'}-{getpid()}-{secrets.token_hex(3)}"
 
 
-class Heartbeat(msgspec.Struct, frozen=True):
+class Condition(msgspec.Struct, frozen=True, kw_only=True):
+    """How a projector is.
+
+    `lines` has the state of each line, in words, and `partitions` how many partitions each line has. `problems` are
+    what its health check says. Everything that Kafka had before `complete_until` was visible when it was measured last,
+    at `measured_at`; both are in milliseconds since 1970, and 0 if it was never measured.
+    """
+
+    lines: dict[str, str] = {}
+    partitions: dict[str, int] = {}
+    problems: list[str] = []
+    measured_at: int = 0
+    complete_until: int = 0
+
+
+class Heartbeat(Condition, frozen=True):
     """What a writer says about itself.
 
-    `role` is the command. `stamp` is the oldest control record under which it may still write. `lines` has the state of
-    each line, in words.
+    `role` is the command. `stamp` is the oldest control record under which it may still write.
     """
 
     role: str
     mapping: int
     stamp: str
-    lines: dict[str, str] = {}
 
     @property
     def acknowledged(self) -> Stamp:
@@ -97,14 +110,14 @@ class Writing(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def writing(
-    settings: RedisSettings, role: str, lines: Callable[[], dict[str, str]] = dict
+    settings: RedisSettings, role: str, condition: Callable[[], Condition] = Condition
 ) -> AsyncIterator[Writing]:
     """Connect to Redis as a program that writes, and store heartbeats until the block ends."""
     id_ = _new_id()
     store = Store(settings, writer_id=id_)
     here = Writing(store, Sessions(store), id_)
     ended = asyncio.Event()
-    beating = asyncio.create_task(_beat(here, role, lines, ended))
+    beating = asyncio.create_task(_beat(here, role, condition, ended))
     try:
         yield here
     finally:
@@ -116,11 +129,11 @@ async def writing(
         await store.close()
 
 
-async def _beat(here: Writing, role: str, lines: Callable[[], dict[str, str]], ended: asyncio.Event) -> None:
+async def _beat(here: Writing, role: str, condition: Callable[[], Condition], ended: asyncio.Event) -> None:
     while not ended.is_set():
         try:
             await here.sessions.look()
-            heartbeat = Heartbeat(role, VERSION, here.sessions.acknowledged.text, lines())
+            heartbeat = Heartbeat(role, VERSION, here.sessions.acknowledged.text, **msgspec.structs.asdict(condition()))
             arguments = [here.id.encode(), msgspec.json.encode(heartbeat)]
             await here.store.run([Command("register_writer", [names.WRITERS], arguments)])
         except ProjectorError as error:

@@ -3,12 +3,11 @@
 import logging
 import time
 
-from projector.errors import ProjectorError, Unavailable
+from projector.errors import ProjectorError, Refused, Unavailable
 from projector.kafka.reader import open_reader
 from projector.ledger import copies, sweep, writers
 from projector.ledger.control import ControlRecord, Copy
 from projector.ledger.writers import Writing
-from projector.line.metrics import REBUILD_DUE, REDIS_MEMORY
 from projector.mapping import VERSION
 from projector.record import Partition
 from projector.stop import Stop
@@ -61,15 +60,21 @@ class Keeper:
         self._end_offsets = {}
         for tag, copy in unfilled.items():
             ends = end_offsets.get(copy.incarnation) or await self._read_end_offsets(record)
+            if ends is None:
+                return
             self._end_offsets[copy.incarnation] = ends
             if _has_reached(copy, ends):
                 if await copies.mark_filled(self._store, {tag: copy.incarnation}, copy.unfilled):
                     logger.info("a shard is complete and is served now", extra={"copy": tag.decode()})
                 del self._end_offsets[copy.incarnation]
 
-    async def _read_end_offsets(self, record: ControlRecord) -> dict[Partition, int]:
+    async def _read_end_offsets(self, record: ControlRecord) -> dict[Partition, int] | None:
+        """Returns None if a topic is missing: a Redis that holds nothing is not complete. The health says so."""
         async with open_reader(self._settings, KINDS) as reader:
-            ranges = await reader.range(await reader.partitions())
+            try:
+                ranges = await reader.range(await reader.existing_partitions())
+            except Refused:
+                return None
         # Kafka may not name a partition for a moment. What any shard has read of it must be read in this one, too.
         known = {partition for copy in record.present for partition in copy.positions}
         missing = {partition: record.highest_offset(partition) for partition in known - ranges.keys()}
@@ -93,9 +98,7 @@ class Keeper:
 
     async def _warn(self, record: ControlRecord) -> None:
         ratio = await self._store.memory_ratio()
-        REDIS_MEMORY.set(ratio)
         due = record.rebuild_due()
-        REBUILD_DUE.set(due)
         if time.monotonic() - self._warned_at < _WARN_SECONDS:
             return
         if ratio >= _MEMORY_WARNING:

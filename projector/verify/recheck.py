@@ -59,8 +59,11 @@ class _Exact(NamedTuple):
 
 
 async def read_covered(store: Store, reader: Reader) -> dict[Partition, tuple[int, int]]:
-    """Returns the offsets [first, position) of each partition that have been written. Raises Unavailable."""
-    partitions = await reader.partitions()
+    """Returns the offsets [first, position) of each partition that have been written.
+
+    Raises Refused if a topic is missing, and Unavailable.
+    """
+    partitions = await reader.existing_partitions()
     positions = await read_positions(store, partitions)
     ranges = await reader.range(partitions)
     return {p: (first, min(last, max(first, positions[p] or 0))) for p, (first, last) in ranges.items()}

@@ -19,6 +19,7 @@ from projector.errors import Refused, Superseded, Unavailable
 from projector.ledger import copies, generations, sweep, writers
 from projector.ledger.control import Change, Generation, State
 from projector.ledger.session import Sessions
+from projector.ledger.writers import Condition
 from projector.mapping import VERSION
 from projector.rebuild import replay
 from projector.redis.store import Store
@@ -330,7 +331,8 @@ async def test_heartbeats(projection: Projection) -> None:
     """A program acknowledges a control record only when none of its sessions is older."""
     assert await writers.read(projection.store) == []
     await control.complete(projection.store)
-    async with writers.writing(projection.settings, "run", lambda: {"documents": "running"}) as writing:
+    running = Condition(lines={"documents": "running"})
+    async with writers.writing(projection.settings, "run", lambda: running) as writing:
         session = await writing.sessions.open()
         record = await control.complete(projection.store)
         record = await generations.add(projection.store, record)

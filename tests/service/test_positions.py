@@ -112,9 +112,12 @@ def _leads() -> list[Message]:
 
 
 def _partition_counts(ports: Sequence[int]) -> list[int]:
-    """Returns of how many partitions with leads each projector reports the lag."""
+    """Returns how many partitions with leads each projector says that it has."""
     metrics = (ask(port, "/metrics")[1] or "" for port in ports)
-    return [len(re.findall(r"^leadview_projector_lag_records{[^}]*\.leads\"", text, re.MULTILINE)) for text in metrics]
+    counted = (
+        re.search(r"^leadview_projector_partitions{[^}]*\.leads\"} (\d+)", text, re.MULTILINE) for text in metrics
+    )
+    return [int(found[1]) if found else 0 for found in counted]
 
 
 def _is_not_behind(port: int) -> bool:

@@ -80,14 +80,14 @@ def test_only_the_edge_uses_private_parts_of_uvicorn() -> None:
 
 
 ROOMS = (
-    ("projector.errors", "projector.defect", "projector.stop", "projector.intent"),
+    ("projector.errors", "projector.defect", "projector.stop", "projector.intent", "projector.problem"),
     ("projector.record", "projector.redis"),
     ("projector.change", "projector.dead_letter", "projector.kafka"),
     ("projector.mapping", "projector.accepted"),
     ("projector.interpret",),
     ("projector.reference", "projector.ledger"),
     ("projector.line", "projector.verify"),
-    ("projector.rebuild", "projector.upkeep"),
+    ("projector.rebuild", "projector.upkeep", "projector.health"),
     ("projector.run", "projector.commands"),
     ("projector.__main__",),
 )

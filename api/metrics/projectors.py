@@ -1,0 +1,59 @@
+"""How old what is served is, from the heartbeats of the projectors in Redis.
+
+A projector that has died exports nothing. Its last heartbeat still says until when everything was visible.
+"""
+
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from api.errors import Unavailable
+from api.metrics.counters import Counters
+from api.redis.servers import Servers
+from schemas import names
+
+READ_SECONDS = 3.0
+_SILENT_MS = 5_000
+"""As `SILENT_MS` in `projector/ledger/writers.py`, which describes the heartbeats."""
+
+
+class Heartbeat(msgspec.Struct, frozen=True):
+    """What the API needs of a heartbeat; times are in milliseconds since 1970."""
+
+    role: str
+    measured_at: int = 0
+    complete_until: int = 0
+
+
+class Projectors:
+    """Reads the heartbeats into the counters of this worker, every few seconds."""
+
+    def __init__(self, servers: Servers, counters: Counters) -> None:
+        self._servers = servers
+        self._counters = counters
+        self._next = 0.0
+
+    async def look(self) -> None:
+        """Read the heartbeats if it is time to."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + READ_SECONDS
+        try:
+            seconds, microseconds = await self._servers.call(names.HOME, b"TIME")
+            stored = await self._servers.call(names.HOME, b"HGETALL", names.WRITERS)
+            self._note(int(seconds) * 1000 + int(microseconds) // 1000, stored[1::2])
+        except (Unavailable, ValueError):  # a ValueError: a heartbeat that this program cannot read
+            self._counters.projectors = None
+
+    def _note(self, now: int, stored: Sequence[bytes]) -> None:
+        alive = 0
+        for value in stored:
+            at, _, text = value.partition(b" ")
+            heartbeat = msgspec.json.decode(text, type=Heartbeat)
+            alive += heartbeat.role == "run" and now - int(at) < _SILENT_MS
+            # The newest one, not the best: after Redis was emptied, less is visible than before.
+            if heartbeat.measured_at > self._counters.measured_at:
+                self._counters.measured_at = heartbeat.measured_at
+                self._counters.complete_until = heartbeat.complete_until
+        self._counters.projectors = alive

@@ -1,0 +1,294 @@
+"""Health, metrics and heartbeats tell the truth when something is wrong: each row of what operators once saw green."""
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+
+from devstack import topics
+from devstack.ports import free_port
+from devstack.redis_server import RedisServer
+from projector.ledger import copies
+from projector.redis.store import Store
+from schemas import names, resources
+from schemas.api_keys import key_hash, mint
+from schemas.settings import ProjectorSettings
+from tests.harness import crm
+from tests.harness.api_server import ApiServer
+from tests.harness.leadview import Leadview
+from tests.harness.metrics_port import ask, metric
+from tests.harness.processes import running_api_process
+from tests.harness.services import Kafka
+from tests.harness.waiting import wait_until
+
+pytestmark = pytest.mark.apache
+
+AGE = "leadview_projector_unapplied_age_seconds"
+LAG = "leadview_projector_lag_records"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A Redis that the test may break."""
+    with RedisServer.start(tmp_path / "redis") as server:
+        yield server
+
+
+@pytest.fixture
+def own(kafka: Kafka, topic_prefix: str, server: RedisServer, tmp_path: Path) -> Iterator[Leadview]:
+    """A Leadview on that Redis. No topic exists yet."""
+    with Leadview(kafka, topic_prefix, server, tmp_path, kafka_session_timeout=2) as leadview:
+        yield leadview
+
+
+def now() -> float:
+    """Returns the seconds since the beginning of the core product's time, for records that were published just now."""
+    return time.time() - crm.at_ms(0) / 1000
+
+
+def leads(count: int, first: int = 0) -> list[crm.Message]:
+    return [crm.lead(1, id=crm.uuid(0x1000 + first + number), seconds=now()) for number in range(count)]
+
+
+def problems(port: int) -> list[str]:
+    status, body = ask(port, "/healthz")
+    return list(body["problems"]) if status == 503 else []
+
+
+def wait_for_problem(port: int, text: str) -> None:
+    wait_until(lambda: any(text in problem for problem in problems(port)), f"/healthz says {text!r}")
+
+
+def wait_until_well(port: int) -> None:
+    wait_until(
+        lambda: ask(port, "/healthz") == (200, {"status": "ok", "problems": []}), "/healthz says that all is well"
+    )
+
+
+def count(port: int, kind: str) -> float | None:
+    return metric(port, f'leadview_projector_problems{{problem="{kind}"}}')
+
+
+def heartbeat_problems(leadview: Leadview) -> list[str]:
+    values = (value.partition(b" ")[2] for value in leadview.redis.hvals(names.WRITERS))
+    return [problem for value in values for problem in msgspec.json.decode(value)["problems"]]
+
+
+def test_a_full_redis(own: Leadview) -> None:
+    """The lag is measured although no write succeeds, the heartbeat is still stored, and no task is left unasked."""
+    own.topics.create()
+    port = free_port()
+    projector = own.start("run", metrics_port=port)
+    own.publish(*leads(1))
+    own.wait_until_served()
+    wait_until(lambda: metric(port, LAG) == 0, "nothing waits")
+    own.redis.config_set("maxmemory", "1")
+    own.publish(*leads(400, 1))
+    wait_until(lambda: metric(port, LAG) == 400, "the lag is that of Kafka and Redis")
+    wait_until(lambda: (metric(port, AGE) or 0) > 0, "the oldest record waits")
+    wait_for_problem(port, "The memory of Redis is full")
+    wait_until(lambda: any("is full" in text for text in heartbeat_problems(own)), "the heartbeat says it")
+    wait_for_problem(port, "no step has succeeded")
+    wait_for_problem(port, "documents: 400 records behind, and has not advanced")
+    assert ask(port, "/livez")[0] == 200
+    own.redis.config_set("maxmemory", "0")
+    wait_until_well(port)
+    wait_until(lambda: metric(port, LAG) == metric(port, AGE) == 0, "nothing waits")
+    log = projector.log.read_text("utf-8")
+    assert "never retrieved" not in log
+    assert log.count('"problem":"redis_full"') == 2, "logged when it begins, and when it has ended"
+
+
+def test_a_halted_line(leadview: Leadview) -> None:
+    port = free_port()
+    leadview.publish(*leads(3))
+    leadview.start("run", metrics_port=port, dead_letter_row=2)
+    leadview.wait_until_served()
+    bad = [crm.lead(1, id=crm.uuid(0x2000 + n), seconds=now(), stage="WRONG") for n in range(111)]
+    leadview.publish_all(bad)
+    wait_for_problem(port, "documents: halted")
+    wait_until(lambda: (metric(port, LAG) or 0) >= 100, "the records that wait are counted")
+    assert count(port, "halted") == 1
+    assert metric(port, 'leadview_projector_line_stopped{line="documents"}') == 1
+    wait_until(lambda: any("halted" in text for text in heartbeat_problems(leadview)), "the heartbeat says it")
+
+
+async def test_a_line_that_stands_by(leadview: Leadview) -> None:
+    """Nobody has the partitions, and the lag is known all the same."""
+    port = free_port()
+    leadview.start("run", metrics_port=port)
+    leadview.publish(*leads(3))
+    leadview.wait_until_served()
+    settings = ProjectorSettings(redis_url=leadview.environment()["LEADVIEW_REDIS_URL"])
+    store = Store(settings)
+    record = await copies.current(store)
+
+    def newer(state: Any) -> Any:
+        generations = {1: msgspec.structs.replace(state.generations[1], mapping=999)}
+        return msgspec.structs.replace(state, generations=generations)
+
+    await copies.change(store, record, newer)
+    await store.close()
+    wait_for_problem(port, "documents: standing by")
+    leadview.publish(*leads(7, 3))
+    wait_until(lambda: metric(port, LAG) == 7, "the lag is known")
+    assert metric(port, 'leadview_projector_line_standing_by{line="documents"}') == 1
+    wait_for_problem(port, "partitions belong to no projector. This line has none.")
+
+
+def test_missing_topics(own: Leadview) -> None:
+    """As with a wrong prefix: nothing is served, and everything says why."""
+    port = free_port()
+    own.start("run", metrics_port=port)
+    for kind in resources.KINDS:
+        wait_for_problem(port, f"topic {own.topics.name(kind)} is missing")
+    assert count(port, "topic_missing") == 4
+    assert "nan" in str(metric(port, AGE))
+    assert not own.is_served()
+    checked = own.run("rebuild", "--check")
+    assert "is missing" in checked
+    assert "KeyError" not in checked
+
+    own.topics.create()
+    own.publish(*leads(1))
+    own.wait_until_served()
+    wait_until_well(port)
+    verified = own.run("verify", topic_prefix="wrong.")
+    assert verified.status == 1
+    assert "topic wrong." in verified
+
+
+def test_a_topic_that_is_not_compacted(own: Leadview) -> None:
+    own.topics.create()
+    port = free_port()
+    own.start("run", metrics_port=port)
+    own.publish(*leads(1))
+    own.wait_until_served()
+    topic = own.topics.name(resources.LEAD)
+    _set_policy(own, topic, "delete")
+    wait_for_problem(port, f"topic {topic} is not kept for good")
+    _set_policy(own, topic, "compact")
+    wait_until_well(port)
+
+
+def _set_policy(leadview: Leadview, topic: str, policy: str) -> None:
+    client = topics.admin(leadview.kafka.bootstrap_servers)
+    entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+    for done in client.incremental_alter_configs([resource]).values():
+        done.result()
+
+
+def test_an_eviction_policy_that_changes_at_run_time(own: Leadview) -> None:
+    own.topics.create()
+    port = free_port()
+    projector = own.start("run", metrics_port=port)
+    wait_until_well(port)
+    own.redis.config_set("maxmemory-policy", "allkeys-lru")
+    wait_for_problem(port, "maxmemory-policy is allkeys-lru")
+    assert '"problem":"redis_evicts"' in projector.log.read_text("utf-8")
+    own.redis.config_set("maxmemory-policy", "noeviction")
+    wait_until_well(port)
+
+
+def test_a_frozen_redis(own: Leadview, server: RedisServer) -> None:
+    """What cannot be measured is unknown. The program is alive all the while, so nothing restarts it."""
+    own.topics.create()
+    port = free_port()
+    own.start("run", metrics_port=port)
+    own.publish(*leads(3))
+    own.wait_until_served()
+    wait_until(lambda: metric(port, LAG) == 0, "nothing waits")
+    server.pause()
+    wait_until(lambda: metric(port, 'leadview_projector_measured{part="redis"}') == 0, "Redis is not measured")
+    assert metric(port, LAG) is None
+    assert "nan" in str(metric(port, AGE))
+    assert "nan" in str(metric(port, "leadview_projector_redis_memory_ratio"))
+    wait_for_problem(port, "it is not known what is served")
+    wait_for_problem(port, "no step has succeeded")
+    assert ask(port, "/livez")[0] == 200
+    server.resume()
+    wait_until_well(port)
+
+
+def test_a_projector_that_waits_for_redis_at_its_start(leadview: Leadview) -> None:
+    port = free_port()
+    leadview.start("run", metrics_port=port, redis_url="redis://127.0.0.1:1/0")
+    wait_for_problem(port, "the projector waits for Redis")
+    assert ask(port, "/livez")[0] == 200
+
+
+def test_kafka_is_away(leadview: Leadview) -> None:
+    """The metrics of Redis are still measured."""
+    port = free_port()
+    leadview.start("run", metrics_port=port, kafka_bootstrap_servers="127.0.0.1:1")
+    wait_for_problem(port, "it is not known how far the lines are behind")
+    assert metric(port, 'leadview_projector_measured{part="kafka"}') == 0
+    assert metric(port, 'leadview_projector_measured{part="redis"}') == 1
+    assert metric(port, "leadview_projector_dead_letters") == 0
+    assert "nan" in str(metric(port, AGE))
+
+
+def test_the_age_is_that_of_the_oldest_record_that_waits(leadview: Leadview) -> None:
+    """Not of the newest that was applied, however long ago that was."""
+    port = free_port()
+    leadview.publish(crm.lead(1, seconds=now() - 5000))
+    leadview.start("run", metrics_port=port)
+    leadview.wait_until_served()
+    wait_until(lambda: metric(port, AGE) == 0, "nothing waits")
+    with _paused_line(leadview):
+        leadview.publish(crm.lead(1, id=crm.OTHER_LEAD, seconds=now() - 300))
+        wait_until(lambda: (metric(port, AGE) or 0) >= 300, "the record waits")
+        assert (metric(port, AGE) or 0) < 4000
+    wait_until(lambda: metric(port, AGE) == 0, "nothing waits")
+
+
+@contextmanager
+def _paused_line(leadview: Leadview) -> Iterator[None]:
+    """The lines can apply nothing: Redis refuses their writes. What is measured needs none."""
+    leadview.redis.config_set("maxmemory", "1")
+    try:
+        yield
+    finally:
+        leadview.redis.config_set("maxmemory", "0")
+
+
+def test_a_spare_projector_is_well(leadview: Leadview) -> None:
+    """There are more projectors than partitions: one has none, because the others have all of them."""
+    ports = [free_port() for _ in range(4)]
+    for port in ports:
+        leadview.start("run", metrics_port=port)
+    leads_topic = leadview.topics.name(resources.LEAD)
+    own = f'leadview_projector_partitions{{topic="{leads_topic}"}}'
+    wait_until(lambda: sorted(metric(port, own) or 0 for port in ports) == [0, 1, 1, 1], "one has none")
+    wait_until(lambda: all(metric(port, LAG) == 0 for port in ports), "all of them see all partitions")
+    counted = [len(re.findall(rf"^{LAG}{{", ask(port, "/metrics")[1], re.MULTILINE)) for port in ports]
+    assert counted == [12] * 4
+    assert all(problems(port) == [] for port in ports)
+
+
+def test_the_api_says_how_old_it_is_when_all_projectors_are_dead(leadview: Leadview, tmp_path: Path) -> None:
+    api_port, key = free_port(), mint(crm.ORGANIZATION)
+    leadview.publish(crm.organization(1), crm.api_key(1, hash=key_hash(key)), *leads(2))
+    projectors = [leadview.start("run") for _ in range(2)]
+    leadview.wait_until_served()
+    settings: dict[str, Any] = leadview._all({"metrics_port": api_port})
+    with running_api_process(tmp_path / "api.log", **settings) as (_, api):
+        assert isinstance(api, ApiServer)
+        wait_until(lambda: metric(api_port, "leadview_api_projectors") == 2, "both are alive")
+        wait_until(lambda: (metric(api_port, "leadview_api_served_age_seconds") or 99) < 60, "it is current")
+        for projector in projectors:
+            projector.kill()
+        wait_until(lambda: metric(api_port, "leadview_api_projectors") == 0, "none is alive")
+        before = metric(api_port, "leadview_api_served_age_seconds") or 0
+        assert before > 0
+        wait_until(lambda: (metric(api_port, "leadview_api_served_age_seconds") or 0) > before + 2, "it grows")
+        leadview.redis.delete(names.WRITERS)
+        wait_until(lambda: (metric(api_port, "leadview_api_served_age_seconds") or 0) > before + 5, "it still grows")
+        assert ask(api_port, "/livez")[0] == ask(api_port, "/healthz")[0] == 200

@@ -2,29 +2,15 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import NamedTuple
 
 from aiokafka import TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from projector.errors import Unavailable
-from projector.kafka.client import connection, consumer, errors, topic
+from projector.kafka.client import consumer, errors, start, topic
+from projector.kafka.topics import Topic, describe
 from projector.kafka.unpacking import Unpacker
 from projector.record import Partition, Record
 from schemas.resources import Kind
 from schemas.settings import ProjectorSettings
-
-
-class Retention(NamedTuple):
-    """How long a topic keeps its records.
-
-    `policy` is `compact`, `delete` or `compact,delete`. The other two limit what `delete` keeps; -1 means no limit.
-    """
-
-    policy: str
-    milliseconds: int
-    bytes: int
 
 
 class Reader:
@@ -32,16 +18,15 @@ class Reader:
 
     def __init__(self, settings: ProjectorSettings, kinds: Sequence[Kind]) -> None:
         self._kinds = {topic(settings, kind): kind for kind in kinds}
-        self._connection = connection(settings)
+        self._settings = settings
         self._unpacker = Unpacker(self._kinds, settings.max_record_bytes)
         self._consumer = consumer(settings, None, self._unpacker)
 
     async def start(self) -> None:
         """Connect. Raises Unavailable."""
         try:
-            async with errors():
-                await self._consumer.start()
-        except Unavailable:
+            await start(self._consumer, self._settings)
+        except BaseException:
             await self._consumer.stop()
             raise
 
@@ -50,39 +35,11 @@ class Reader:
 
     async def partitions(self) -> list[Partition]:
         """Returns all partitions of the topics; a topic that does not exist has none. Raises Unavailable."""
-        admin = AIOKafkaAdminClient(**self._connection)
-        async with errors():
-            await admin.start()
-            try:
-                topics = await admin.describe_topics(list(self._kinds))
-            finally:
-                await admin.close()
-        return [
-            Partition(topic["topic"], partition["partition"])
-            for topic in topics
-            for partition in sorted(topic["partitions"], key=lambda partition: partition["partition"])
-        ]
+        return [partition for topic in await self.topics() for partition in topic.partitions]
 
-    async def retention(self) -> dict[str, Retention] | None:
-        """Returns how long each topic keeps its records; None if the brokers do not report it (embedded ones)."""
-        admin = AIOKafkaAdminClient(**self._connection)
-        wanted = [ConfigResource(ConfigResourceType.TOPIC, name) for name in self._kinds]
-        try:
-            async with errors():
-                await admin.start()
-                answers = await admin.describe_configs(wanted)
-        except Unavailable:
-            return None
-        finally:
-            await admin.close()
-        found = {}
-        for answer in answers:
-            for _, _, _, name, configs in answer.resources:
-                values = {config[0]: config[1] for config in configs}
-                found[name] = Retention(
-                    values["cleanup.policy"], int(values["retention.ms"]), int(values["retention.bytes"])
-                )
-        return found
+    async def topics(self) -> list[Topic]:
+        """Returns what the brokers say about the topics. Raises Unavailable."""
+        return await describe(self._settings, list(self._kinds.values()))
 
     async def range(self, partitions: Sequence[Partition]) -> dict[Partition, tuple[int, int]]:
         """Returns the first offset and the end offset of each partition. Raises Unavailable."""
@@ -93,6 +50,28 @@ class Reader:
             begin = await self._consumer.beginning_offsets(wanted)
             end = await self._consumer.end_offsets(wanted)
         return {Partition(*p): (begin[p], end[p]) for p in wanted}
+
+    async def first_times(self, ranges: Mapping[Partition, tuple[int, int]]) -> dict[Partition, int]:
+        """Returns Kafka's timestamp, in ms since 1970, of the first record in each of these ranges [first, last).
+
+        A range without records, because compaction has removed them, is left out. Raises Unavailable.
+        """
+        wanted = {partition: last for partition, (first, last) in ranges.items() if first < last}
+        found: dict[Partition, int] = {}
+        self._consumer.assign([TopicPartition(*partition) for partition in wanted])
+        for partition in wanted:
+            self._consumer.seek(TopicPartition(*partition), ranges[partition][0])
+        while wanted:
+            self._unpacker.begin()
+            async with errors():
+                polled = await self._consumer.getmany(
+                    *(TopicPartition(*p) for p in wanted), timeout_ms=200, max_records=1
+                )
+            for at, records in polled.items():
+                if records and records[0].offset < wanted.pop(Partition(*at)):
+                    found[Partition(*at)] = records[0].timestamp
+            await self._close_finished(wanted)
+        return found
 
     async def read(self, ranges: Mapping[Partition, tuple[int, int]], most: int = 5000) -> AsyncIterator[list[Record]]:
         """Yields all records of these ranges [first, last), in order for each partition. Raises Unavailable."""

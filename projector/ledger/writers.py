@@ -40,13 +40,14 @@ class Heartbeat(msgspec.Struct, frozen=True):
     """What a writer says about itself.
 
     `role` is the command. `stamp` is the oldest control record under which it may still write. `lines` has the state of
-    each line, in words.
+    each line, in words, and `problems` everything that is not well, in words.
     """
 
     role: str
     mapping: int
     stamp: str
     lines: dict[str, str] = {}
+    problems: list[str] = []
 
     @property
     def acknowledged(self) -> Stamp:

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from projector.kafka.reader import Retention, open_reader
+from projector.kafka.reader import open_reader
+from projector.kafka.topics import Topic
 from projector.ledger import copies
 from projector.ledger.control import State
 from projector.ledger.ledger import lag
@@ -44,8 +45,8 @@ async def check(store: Store, settings: ProjectorSettings) -> Preflight:
     record = await copies.require(store)
     state = record.state
     async with open_reader(settings, RESOURCES) as reader:
-        ranges = await reader.range(await reader.partitions())
-        retention = await reader.retention()
+        topics = await reader.topics()
+        ranges = await reader.range([partition for topic in topics for partition in topic.partitions])
     stored = {partition: record.position(partition) for partition in ranges}
     positions = {partition: position.offset if position else None for partition, position in stored.items()}
     records = sum(max(0, record.highest_offset(p) - first) for p, (first, _) in ranges.items())
@@ -59,12 +60,13 @@ async def check(store: Store, settings: ProjectorSettings) -> Preflight:
     needed = int(needed * share)
     live = state.generations.get(state.live)
     resumed = bool(state.next)
-    problems = _missing(ranges) + _unread(ranges, positions) + _retention(retention or {})
+    problems = _topics(topics) + _missing(ranges) + _unread(ranges, positions)
     if needed > _USABLE_SHARE * free and not resumed:
         problems.append(
             f"two generations do not fit: about {mib(needed)} more are needed, {mib(free)} are free of {bound}"
         )
-    notes = [] if retention else ["the brokers do not report how long the topics keep their records"]
+    retention = [topic.retention for topic in topics if topic.exists]
+    notes = [] if all(retention) else ["the brokers do not report how long the topics keep their records"]
     if behind:
         notes.append(f"the live generation is {behind:,} records behind: a projector must be running")
     return Preflight(
@@ -115,13 +117,17 @@ def _unread(ranges: Mapping[Partition, tuple[int, int]], positions: Mapping[Part
     ]
 
 
-def _retention(retention: Mapping[str, Retention]) -> list[str]:
-    return [
-        f"topic {topic} deletes old records (cleanup.policy={kept.policy}, retention.ms={kept.milliseconds}, "
-        f"retention.bytes={kept.bytes}): documents that have not changed since would be missing. "
-        "Set cleanup.policy=compact"
-        for topic, kept in sorted(retention.items())
-        if "delete" in kept.policy and (kept.milliseconds >= 0 or kept.bytes >= 0)
+def _topics(topics: Sequence[Topic]) -> list[str]:
+    absent = [
+        f"topic {topic.name} is missing: nothing can be read from it. Create it, or correct LEADVIEW_TOPIC_PREFIX"
+        for topic in topics
+        if not topic.exists
+    ]
+    return absent + [
+        f"topic {topic.name} deletes old records ({topic.retention}): documents that have not changed since would be "
+        "missing. Set cleanup.policy=compact"
+        for topic in topics
+        if topic.retention and topic.retention.deletes
     ]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from projector.kafka.reader import Retention
+from projector.kafka.topics import Retention, Topic
 from projector.ledger.control import State
 from projector.rebuild import preflight
 from projector.rebuild.replay import Progress
@@ -43,7 +43,14 @@ def test_memory(writing: tuple[int, ...], memory: dict[str, int], expected: tupl
     ],
 )
 def test_retention(kept: Retention, is_problem: bool) -> None:
-    assert bool(preflight._retention({"crm.leads": kept})) == is_problem
+    topic = Topic("crm.leads", exists=True, allowed=True, partitions=(LEADS,), leaderless=(), retention=kept)
+    assert bool(preflight._topics([topic])) == is_problem
+    assert kept.deletes == is_problem
+
+
+def test_a_missing_topic() -> None:
+    topic = Topic("crm.leads", exists=False, allowed=True, partitions=(), leaderless=(), retention=None)
+    assert "topic crm.leads is missing" in preflight._topics([topic])[0]
 
 
 def test_records_that_are_gone() -> None:

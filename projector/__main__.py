@@ -53,13 +53,15 @@ async def _execute(arguments: argparse.Namespace, settings: ProjectorSettings) -
         await store.close()
 
 
-async def _status(_: argparse.Namespace, operator: Operator) -> int:
-    current = await status.read(operator.store, operator.settings)
+async def _status(arguments: argparse.Namespace, operator: Operator) -> int:
+    if arguments.watch:
+        await status_view.watch(operator)
+    found = await status.read(operator.store, operator.settings)
     if operator.json:
-        operator.print_json(current)
+        operator.print_json(found)
     else:
-        status_view.show(current, operator.console)
-    return 0
+        status_view.show(found, operator.console)
+    return 0 if found.well else 1
 
 
 async def _show(arguments: argparse.Namespace, operator: Operator) -> int:

@@ -21,6 +21,9 @@ Kind = Literal[
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """The names of all problems. `docs/runbook.md` has a section for each."""
 
+OF_SERVERS: frozenset[Kind] = frozenset(("topic_missing", "topic_not_compacted", "redis_evicts", "redis_full"))
+"""Those that anybody sees who asks the servers."""
+
 
 class Problem(msgspec.Struct, frozen=True):
     """`subject` is the line or the topic that it concerns, if there is one. `text` says what is wrong and what to do.

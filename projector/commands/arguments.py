@@ -45,9 +45,10 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     commands.add_parser("run", help="project change events into Redis, until SIGTERM")
     about = commands.add_parser(
-        "status", help="print the lag of each partition, freshness, generations and dead letters"
+        "status", help="say whether all is well and what is not: projectors, lag, freshness, generations, dead letters"
     )
-    about.add_argument("--json", action="store_true")
+    about.add_argument("--json", action="store_true", help="print JSON, with --watch one document per line")
+    about.add_argument("--watch", action="store_true", help="keep it on the screen until Ctrl-C")
     entity = commands.add_parser("show", help="print a document and the events that wrote it")
     entity.add_argument("kind", choices=list(BY_NOUN))
     entity.add_argument("organization", type=_uuid)

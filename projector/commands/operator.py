@@ -19,3 +19,7 @@ class Operator(msgspec.Struct, frozen=True):
         """Print Structs and builtin types as indented JSON, without colors or line wrapping."""
         text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
         self.console.out(text, highlight=False)
+
+    def print_json_line(self, value: object) -> None:
+        """Print the same in one line, for programs that read what follows as well."""
+        self.console.out(msgspec.json.encode(value).decode(), highlight=False)

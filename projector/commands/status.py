@@ -1,40 +1,39 @@
-"""Reads the status of the projection: lag and age of each partition, generations, dead letters, memory.
+"""The status of the projection: is all well, what is not, and how far every partition is.
 
-Everything is read from Redis and Kafka, nothing from a projector, so it is also correct if no projector is running.
+Redis and Kafka are read here, and what projectors say about themselves comes from their heartbeats. So the status is
+also right if no projector is alive, and if one of the servers is away: what cannot be measured then is None.
 """
-
-import time
-from collections.abc import Mapping
 
 import msgspec
 
-from projector.kafka.reader import open_reader
-from projector.ledger import copies, writers
+from projector.commands import verdict
+from projector.commands.survey import KafkaPart, RedisPart, Survey, survey
+from projector.errors import ProjectorError
 from projector.ledger.checkpoint import Position
 from projector.ledger.control import ControlRecord
 from projector.ledger.writers import Writer
 from projector.mapping import VERSION
 from projector.record import Partition
 from projector.redis.store import Store
-from schemas import names
-from schemas.resources import KINDS
 from schemas.settings import ProjectorSettings
 
 
 class PartitionStatus(msgspec.Struct, frozen=True):
     """`position` is the next offset to be applied, None if nothing has been applied yet.
 
-    `log_start` is the first offset in Kafka, `head` the end offset. Ages are in seconds.
+    `log_start` is the first offset in Kafka, `head` the end offset. Ages are in seconds; `waiting_age` is that of the
+    oldest record that is not applied yet, by Kafka's timestamp. What is not known is None.
     """
 
     topic: str
     partition: int
     position: int | None
-    log_start: int
-    head: int
-    lag: int
+    log_start: int | None
+    head: int | None
+    lag: int | None
     newest_event_age: float | None
     checkpoint_age: float | None
+    waiting_age: float | None
 
 
 class GenerationStatus(msgspec.Struct, frozen=True):
@@ -57,58 +56,86 @@ class WriterStatus(msgspec.Struct, frozen=True):
     mapping_version: int
     epoch: int
     lines: dict[str, str]
+    problems: list[str]
 
 
 class Status(msgspec.Struct, frozen=True):
-    """The status of the projection. `freshness` is the age in seconds of the oldest state that a reader may see."""
+    """The status of the projection. Of a server that cannot be read, everything is None or an empty list.
+
+    `freshness` is the age in seconds of the oldest record that readers do not see yet, by Kafka's timestamp; 0 if there
+    is none.
+    """
 
     generation: int | None
     writing: list[int]
     mapping_version: int
     live_mapping_version: int | None
     rebuild_due: bool
-    lag: int
-    freshness: float
-    dead_letters: int
-    redis_used_memory: int
-    redis_max_memory: int
+    lag: int | None
+    freshness: float | None
+    dead_letters: int | None
+    redis_used_memory: int | None
+    redis_max_memory: int | None
     generations: list[GenerationStatus]
     partitions: list[PartitionStatus]
-    epoch: int
-    incomplete_shards: int
+    epoch: int | None
+    incomplete_shards: int | None
     """Shards that do not hold everything of the live generation. The API answers 503 for their organizations."""
     writers: list[WriterStatus]
+    well: bool
+    """Whether there is no problem."""
+    problems: list[str]
+    """What is not well, each with what to do."""
+    notes: list[str]
+    """What to do some time, although it does no harm yet."""
+    projectors: int | None
+    """How many projectors are alive."""
+    verdict: str
+    """In one line: `all is well`, or what is not."""
 
 
 async def read(store: Store, settings: ProjectorSettings) -> Status:
-    """Read the status from Redis and Kafka. Raises Refused if Redis is empty, and Unavailable."""
-    async with open_reader(settings, KINDS) as reader:
-        # Read before the positions: otherwise records that are published in between would count as lag.
-        ranges = await reader.range(await reader.partitions())
-    record = await copies.require(store)
-    stored = {partition: record.position(partition) for partition in ranges}
-    memories = await store.memories()
-    dead_letters = await store.ask_one(b"HLEN", names.DEAD_LETTERS)
-    partitions = _partitions(ranges, stored, time.time() * 1000)
-    state = record.state
-    live = state.generations.get(state.live)
+    """Read the status from Redis and Kafka. It says what cannot be read."""
+    return _status(await survey(store, settings))
+
+
+def _status(found: Survey) -> Status:
+    redis = None if isinstance(found.redis, ProjectorError) else found.redis
+    kafka = None if isinstance(found.kafka, ProjectorError) else found.kafka
+    record = redis.record if redis else None
+    live = record.state.generations.get(record.state.live) if record else None
+    waiting = found.waiting()
+    problems = verdict.problems(found)
     return Status(
-        generation=state.live if record.serves else None,
-        writing=list(state.written),
+        generation=record.state.live if record and record.serves else None,
+        writing=list(record.state.written) if record else [],
         mapping_version=VERSION,
         live_mapping_version=live.mapping if live else None,
-        rebuild_due=record.rebuild_due(),
-        lag=sum(partition.lag for partition in partitions),
-        freshness=max([_staleness(partition) for partition in partitions], default=0.0),
-        dead_letters=dead_letters,
-        redis_used_memory=sum(int(memory["used_memory"]) for memory in memories),
-        redis_max_memory=sum(int(memory.get("maxmemory") or 0) for memory in memories),
-        generations=_generations(record),
-        partitions=partitions,
-        epoch=record.stamp.epoch,
-        incomplete_shards=sum(not (copy and copy.serves) for copy in record.copies.values()),
-        writers=[_writer(writer) for writer in await writers.read(store)],
+        rebuild_due=bool(record and record.rebuild_due()),
+        lag=None if waiting is None else sum(last - first for first, last in waiting.values()),
+        freshness=_freshness(found),
+        dead_letters=redis.dead_letters if redis else None,
+        redis_used_memory=sum(memory.used for memory in redis.memories) if redis else None,
+        redis_max_memory=sum(memory.limit for memory in redis.memories) if redis else None,
+        generations=_generations(record) if record else [],
+        partitions=_partitions(found, redis, kafka),
+        epoch=record.stamp.epoch if record else None,
+        incomplete_shards=verdict.incomplete_shards(redis) if redis else None,
+        writers=[_writer(writer) for writer in redis.writers] if redis else [],
+        well=not problems,
+        problems=[str(problem) for problem in problems],
+        notes=[str(note) for note in verdict.notes(found)],
+        projectors=len(verdict.living(redis)) if redis else None,
+        verdict=verdict.headline(problems),
     )
+
+
+def _freshness(found: Survey) -> float | None:
+    """Returns None also if the brokers did not return the oldest record in time, or if it has no time."""
+    ages, waiting = found.ages(), found.waiting()
+    if ages is None or waiting is None or (waiting and not ages):
+        return None
+    return round(max(ages.values(), default=0.0), 3)
 
 
 def _writer(writer: Writer) -> WriterStatus:
@@ -121,6 +148,7 @@ def _writer(writer: Writer) -> WriterStatus:
         mapping_version=heartbeat.mapping,
         epoch=heartbeat.acknowledged.epoch,
         lines=heartbeat.lines,
+        problems=heartbeat.problems,
     )
 
 
@@ -153,34 +181,32 @@ def _state(record: ControlRecord, number: int) -> str:
     return "complete" if number == state.next else "kept"
 
 
-def _partitions(
-    ranges: Mapping[Partition, tuple[int, int]], stored: Mapping[Partition, Position | None], now: float
-) -> list[PartitionStatus]:
-    statuses = []
-    for partition, (first, last) in sorted(ranges.items()):
-        position = stored.get(partition)
-        at = max(position.offset if position else first, first)
-        statuses.append(
-            PartitionStatus(
-                topic=partition.topic,
-                partition=partition.partition,
-                position=position.offset if position else None,
-                log_start=first,
-                head=last,
-                lag=max(0, last - at),
-                newest_event_age=_age(position.event_time, now) if position else None,
-                checkpoint_age=_age(position.stored_at, now) if position else None,
-            )
-        )
-    return statuses
+def _partitions(found: Survey, redis: RedisPart | None, kafka: KafkaPart | None) -> list[PartitionStatus]:
+    """Returns those that Kafka has, or those with positions if Kafka cannot be read."""
+    stored = redis.record.present if redis and redis.record else []
+    partitions = kafka.ranges if kafka else {partition for copy in stored for partition in copy.positions}
+    return [_partition(partition, found, redis, kafka) for partition in sorted(partitions)]
+
+
+def _partition(
+    partition: Partition, found: Survey, redis: RedisPart | None, kafka: KafkaPart | None
+) -> PartitionStatus:
+    position: Position | None = redis.position(partition) if redis else None
+    first, last = kafka.ranges[partition] if kafka else (None, None)
+    waiting, ages = found.waiting(), found.ages() or {}
+    start, end = (waiting or {}).get(partition, (0, 0))
+    return PartitionStatus(
+        topic=partition.topic,
+        partition=partition.partition,
+        position=position.offset if position else None,
+        log_start=first,
+        head=last,
+        lag=None if waiting is None else end - start,
+        newest_event_age=_age(position.event_time, found.at) if position else None,
+        checkpoint_age=_age(position.stored_at, found.at) if position else None,
+        waiting_age=round(ages[partition], 3) if partition in ages else None,
+    )
 
 
 def _age(time_ms: int, now_ms: float) -> float | None:
     return max(0.0, round((now_ms - time_ms) / 1000, 3)) if time_ms else None
-
-
-def _staleness(partition: PartitionStatus) -> float:
-    """Returns the age of a partition's state: 0 without lag, however old its last event is."""
-    if not partition.lag:
-        return 0.0
-    return partition.newest_event_age or partition.checkpoint_age or 0.0

@@ -16,7 +16,7 @@ from projector.health.sample import KafkaSample, RedisSample, Sample
 from projector.health.sampler import Sampler
 from projector.health.verdict import Verdict, WatchedLine
 from projector.ledger.writers import Condition
-from projector.problem import KINDS, Problem
+from projector.problem import KINDS, OF_SERVERS, Problem
 from projector.stop import Stop
 from schemas import metrics
 from schemas.settings import ProjectorSettings
@@ -75,7 +75,7 @@ class Watch(Collector):
         return Condition(
             lines={line.health.name: line.health.state for line in self._lines},
             partitions={line.health.name: len(line.assigned()) for line in self._lines},
-            problems=[problem.text for problem in self.problems()],
+            problems=[problem.text for problem in self.problems() if problem.kind not in OF_SERVERS],
             measured_at=measured_at,
             complete_until=complete_until,
         )

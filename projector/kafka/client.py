@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaConnectionError, KafkaError
 from aiokafka.helpers import create_ssl_context
 
 from projector.errors import Unavailable
-from projector.kafka import unpacking
+from projector.kafka import diagnosis, unpacking
 from projector.kafka.unpacking import Unpacker
 from schemas.resources import Kind
 from schemas.settings import ProjectorSettings
@@ -37,10 +37,15 @@ async def errors() -> AsyncIterator[None]:
         raise Unavailable(f"Kafka: {str(error) or type(error).__name__}") from error
 
 
-async def start(client: Any, settings: ProjectorSettings) -> None:  # noqa: ARG001
-    """Start a consumer or an admin client. Raises Unavailable."""
-    async with errors():
-        await client.start()
+async def start(client: Any, settings: ProjectorSettings) -> None:
+    """Start a consumer or an admin client. Raises Unavailable, which says what to do if no broker lets it in."""
+    try:
+        async with errors():
+            await client.start()
+    except Unavailable as error:
+        if isinstance(error.__cause__, KafkaConnectionError):  # aiokafka says only that there is no connection
+            raise Unavailable(await diagnosis.why_not(settings, connection(settings))) from error
+        raise
 
 
 def consumer(

@@ -14,7 +14,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import GroupAuthorizationFailedError, OffsetMetadataTooLargeError
 
 from projector.errors import Refused, Unavailable
-from projector.kafka.client import connection, consumer, errors
+from projector.kafka.client import connection, consumer, errors, start
 from projector.record import Partition
 from schemas.settings import ProjectorSettings
 
@@ -42,7 +42,7 @@ async def read_texts(
     admin = AIOKafkaAdminClient(**connection(settings))
     try:
         async with errors(), asyncio.timeout(_SECONDS):
-            await admin.start()
+            await start(admin, settings)
             found = await admin.list_consumer_group_offsets(group_id, partitions=wanted)
     except Unavailable as error:
         raise _refused(group_id, error) from error
@@ -68,7 +68,7 @@ async def write_texts(settings: ProjectorSettings, group_id: str, texts: Mapping
     member = consumer(settings, group_id)
     try:
         async with errors(), asyncio.timeout(_SECONDS):
-            await member.start()
+            await start(member, settings)
             assigned = [TopicPartition(*partition) for partition in ordered]
             member.assign(assigned)
             member.pause(*assigned)  # it is used to commit only, and need not fetch records

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from aiokafka import ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
 
-from projector.kafka.client import consumer, errors, topic
+from projector.kafka.client import consumer, errors, start, topic
 from projector.kafka.unpacking import Unpacker
 from projector.record import Partition, Record
 from schemas.resources import Kind
@@ -32,6 +32,7 @@ class Source:
         group_id: str,
         on_revoked: Callable[[], Awaitable[None]],
     ) -> None:
+        self._settings = settings
         self._kinds = {topic(settings, kind): kind for kind in kinds}
         self._unpacker = Unpacker(self._kinds, settings.max_record_bytes)
         self._consumer = consumer(settings, group_id, self._unpacker)
@@ -41,8 +42,7 @@ class Source:
 
     async def start(self) -> None:
         """Connect and join the group. Raises Unavailable."""
-        async with errors():
-            await self._consumer.start()
+        await start(self._consumer, self._settings)
         self.join()
 
     async def stop(self) -> None:

@@ -208,9 +208,9 @@ class World:
         self.wait_until(self._is_alone, "only the live generation is left")
 
     def status(self) -> dict[str, Any]:
-        """Returns what `status --json` says; nothing if it fails."""
-        done = self.command("status", "--json")
-        return dict(json.loads(done.stdout)) if done.status == 0 else {}
+        """Returns what `status --json` says, whether all is well or not; nothing if it says nothing."""
+        stdout = self.command("status", "--json").stdout
+        return dict(json.loads(stdout)) if stdout else {}
 
     def unexplained_keys(self) -> list[str]:
         """Returns what is wrong with the keys of generations: the control record neither writes nor drops theirs."""

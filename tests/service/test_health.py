@@ -93,8 +93,8 @@ def test_a_full_redis(own: Leadview) -> None:
     wait_until(lambda: metric(port, LAG) == 400, "the lag is that of Kafka and Redis")
     wait_until(lambda: (metric(port, AGE) or 0) > 0, "the oldest record waits")
     wait_for_problem(port, "The memory of Redis is full")
-    wait_until(lambda: any("is full" in text for text in heartbeat_problems(own)), "the heartbeat says it")
     wait_for_problem(port, "no step has succeeded")
+    wait_until(lambda: any("no step" in text for text in heartbeat_problems(own)), "a heartbeat is stored that says it")
     wait_for_problem(port, "documents: 400 records behind, and has not advanced")
     assert ask(port, "/livez")[0] == 200
     own.redis.config_set("maxmemory", "0")

@@ -1,0 +1,221 @@
+"""Judges what was found: what is not well, and what to do about it.
+
+The first line of `status` names every problem. Each one then has a line that says what to do.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from projector.commands.survey import KafkaPart, RedisPart, Survey
+from projector.errors import ProjectorError, Refused
+from projector.ledger.writers import Writer
+from projector.mapping import VERSION
+
+STALE_SECONDS = 60.0
+"""Readers see an old state if a record has waited for so long."""
+_FULL = 0.98
+_NEARLY_FULL = 0.8
+
+
+class Finding(NamedTuple):
+    """What was found, and what to do about it."""
+
+    what: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.advice}"
+
+
+def headline(problems: list[Finding]) -> str:
+    """Returns the verdict in one line. It says what to do if there is one problem; each of several has its own line."""
+    match problems:
+        case []:
+            return "all is well"
+        case [problem]:
+            return f"not well: {problem}"
+    return f"not well: {'; '.join(problem.what for problem in problems)}"
+
+
+def problems(survey: Survey) -> list[Finding]:
+    """Returns what is not well, causes before their effects."""
+    return list(dict.fromkeys([*_servers(survey), *_projectors(survey), *_completeness(survey), *_age(survey)]))
+
+
+def notes(survey: Survey) -> list[Finding]:
+    """Returns what has to be done some time, although all is well."""
+    redis = survey.redis
+    if isinstance(redis, ProjectorError):
+        return []
+    found = []
+    if redis.record and redis.record.rebuild_due():
+        live = redis.record.state.generations[redis.record.state.live].mapping
+        found.append(
+            Finding(
+                f"rebuild due: this program has mapping version {VERSION}, the live generation {live}",
+                "run `rebuild` (docs/rebuild.md), or deploy the other version again",
+            )
+        )
+    if redis.dead_letters:
+        found.append(
+            Finding(
+                f"dead letters: {redis.dead_letters:,}",
+                "`dead-letters list` says why these records are bad (docs/dead-letters.md)",
+            )
+        )
+    silent = [writer for writer in redis.writers if not writer.alive]
+    found += [
+        Finding(
+            f"silent for {writer.age_ms / 1000:.0f} s: {writer.heartbeat.role} {writer.id}",
+            "it has crashed, stands still, or cannot reach Redis",
+        )
+        for writer in silent
+    ]
+    if _NEARLY_FULL <= _used(redis) < _FULL:
+        found.append(
+            Finding(f"the memory of Redis is {_used(redis):.0%} used", "raise its maxmemory (docs/capacity.md)")
+        )
+    return found
+
+
+def living(redis: RedisPart) -> list[Writer]:
+    """Returns the projectors that are alive."""
+    return [writer for writer in redis.writers if writer.alive and writer.heartbeat.role == "run"]
+
+
+def _servers(survey: Survey) -> Iterator[Finding]:
+    match survey.redis:
+        case Refused() as error:  # its data has another layout, and the message says what to do
+            yield Finding(str(error).partition(", which ")[0], str(error))
+        case ProjectorError() as error:
+            yield Finding(
+                "Redis cannot be read",
+                f"{str(error).rstrip('.')}. Correct LEADVIEW_REDIS_URL or the user, or repair Redis; "
+                "`doctor` finds out more",
+            )
+        case redis:
+            yield from _redis(redis)
+    match survey.kafka:
+        case ProjectorError() as error:
+            yield Finding("Kafka cannot be read", f"{error}. `doctor` finds out more")
+        case kafka:
+            yield from _topics(kafka)
+
+
+def _redis(redis: RedisPart) -> Iterator[Finding]:
+    for policy in sorted({memory.policy for memory in redis.memories if memory.policy.startswith("allkeys-")}):
+        yield Finding(
+            f"Redis evicts keys when its memory is full (maxmemory-policy is {policy})",
+            "documents would vanish: set its maxmemory-policy to noeviction",
+        )
+    if _used(redis) >= _FULL:
+        yield Finding(
+            "Redis is full", "it refuses writes, so nothing is applied: raise its maxmemory (docs/capacity.md)"
+        )
+
+
+def _topics(kafka: KafkaPart) -> Iterator[Finding]:
+    kept = [(topic, topic.retention) for topic in kafka.topics if topic.retention]
+    found = [
+        (
+            [topic.name for topic in kafka.topics if not topic.allowed],
+            "this user may not read it",
+            "let the user of the projector read and describe it",
+        ),
+        (
+            [topic.name for topic in kafka.topics if topic.allowed and not topic.exists],
+            "missing",
+            "create what is missing, compacted (cleanup.policy=compact), or correct LEADVIEW_TOPIC_PREFIX",
+        ),
+        (
+            [topic.name for topic in kafka.topics if topic.leaderless],
+            "not served, because partitions have no leader",
+            "repair the brokers of Kafka",
+        ),
+        (
+            [f"{topic.name} ({retention})" for topic, retention in kept if not retention.compacts],
+            "not compacted",
+            "records that are still needed would vanish: set cleanup.policy=compact",
+        ),
+        (
+            [f"{topic.name} ({retention})" for topic, retention in kept if retention.compacts and retention.deletes],
+            "compacted, but its old records are deleted as well",
+            "records that are still needed would vanish: set cleanup.policy=compact",
+        ),
+    ]
+    for names, state, advice in found:
+        if names:
+            yield Finding(f"{'topic' if len(names) == 1 else 'topics'} {', '.join(names)}: {state}", advice)
+
+
+def _projectors(survey: Survey) -> Iterator[Finding]:
+    redis = survey.redis
+    if isinstance(redis, ProjectorError):
+        return
+    alive = living(redis)
+    if not alive and _used(redis) < _FULL:  # a Redis that is full takes no heartbeats
+        yield Finding("no projector is running", "nothing is applied; start one with the command `run`")
+    for writer in alive:
+        yield from _lines(writer)
+
+
+def _lines(writer: Writer) -> Iterator[Finding]:
+    said = set()
+    for line, state in writer.heartbeat.lines.items():
+        word, _, reason = state.partition(": ")
+        said |= {f"{line}: {state}", f"{line}: {reason}"}
+        match word:
+            case "running":
+                continue
+            case "halted":
+                yield Finding(
+                    f"line {line} is stopped: {reason}",
+                    "fix the producer or the projector, or accept the bad records with `dead-letters accept` "
+                    f"(docs/dead-letters.md; {writer.id})",
+                )
+            case "standing by":
+                yield Finding(
+                    f"line {line} is standing by: {reason}",
+                    f"deploy the newer program on {writer.id} again, or drop the newer generation (docs/upgrading.md)",
+                )
+            case _:
+                yield Finding(f"line {line} is {word}: {reason}", f"read the log of {writer.id}")
+    for problem in writer.heartbeat.problems:
+        if problem not in said:
+            yield Finding(problem, f"read the log of {writer.id}")
+
+
+def _completeness(survey: Survey) -> Iterator[Finding]:
+    redis = survey.redis
+    if isinstance(redis, ProjectorError):
+        return
+    if redis.record is None:
+        yield Finding(
+            "Nothing is served yet: Redis is empty",
+            "a projector fills it from the topics; the API answers 401 until then, or 503 if it was filled before",
+        )
+    elif incomplete := incomplete_shards(redis):
+        yield Finding(
+            f"not complete: {incomplete} of the parts (shards) of Redis",
+            "for the organizations there, the API answers 503 until a projector has filled them",
+        )
+
+
+def incomplete_shards(redis: RedisPart) -> int:
+    """Returns how many shards do not hold everything of the live generation."""
+    copies = redis.record.copies.values() if redis.record else ()
+    return sum(not (copy and copy.serves) for copy in copies)
+
+
+def _age(survey: Survey) -> Iterator[Finding]:
+    age = max((survey.ages() or {}).values(), default=0.0)
+    if age > STALE_SECONDS:
+        waiting = sum(last - first for first, last in (survey.waiting() or {}).values())
+        yield Finding(
+            f"stale: {waiting:,} records wait to be applied, the oldest for {age:.0f} s",
+            "repair what is named here; if there is nothing else, start more projectors (docs/capacity.md)",
+        )
+
+
+def _used(redis: RedisPart) -> float:
+    return max((memory.used / memory.limit for memory in redis.memories if memory.limit), default=0.0)

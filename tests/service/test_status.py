@@ -1,0 +1,185 @@
+"""`status` is a verdict: its first line says what is not well, and its exit code says whether anything is."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+
+from devstack.redis_server import RedisServer, RedisServerMissing
+from schemas import resources
+from tests.harness import crm
+from tests.harness.faulty_proxy import Faults, FaultyProxy, faulty_proxy
+from tests.harness.leadview import Finished, Leadview
+from tests.harness.services import Kafka, not_available
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
+
+pytestmark = pytest.mark.apache
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A Redis of its own, because its configuration is changed."""
+    try:
+        server = RedisServer.start(tmp_path / "redis")
+    except RedisServerMissing as error:
+        not_available(str(error))
+    with server:
+        yield server
+
+
+@pytest.fixture
+def leadview(kafka: Kafka, topic_prefix: str, server: RedisServer, tmp_path: Path) -> Iterator[Leadview]:
+    with Leadview(kafka, topic_prefix, server, tmp_path, kafka_session_timeout=2) as leadview:
+        yield leadview
+
+
+def first_line(done: Finished) -> str:
+    return done.stdout.partition("\n")[0]
+
+
+def wait_for_verdict(leadview: Leadview, *words: str) -> Finished:
+    """Run `status` until all of these words are in its first line. Its exit code says that something is not well."""
+    last = leadview.run("status")
+
+    def is_said() -> bool:
+        nonlocal last
+        last = leadview.run("status")
+        return all(word in first_line(last) for word in words)
+
+    wait_until(is_said, f"status says {words}; it said {last.output}")
+    assert last.status == 1, last.output
+    return last
+
+
+def as_json(leadview: Leadview, **settings: Any) -> Any:
+    done = leadview.run("status", "--json", **settings)
+    found = msgspec.json.decode(done.stdout)
+    assert done.status == (0 if found["well"] else 1)
+    return found
+
+
+def test_well_and_then_every_projector_dies(leadview: Leadview) -> None:
+    leadview.topics.create(partitions=2)
+    leadview.publish(crm.organization(), crm.contact(), crm.lead())
+    assert "no projector is running" in first_line(wait_for_verdict(leadview, "Redis is empty"))
+    first, second = leadview.start("run"), leadview.start("run")
+    leadview.wait_until_served()
+    wait_until(lambda: as_json(leadview)["projectors"] == 2, "both are alive")
+    done = leadview.run("status")
+    assert (done.status, first_line(done)) == (0, "all is well"), done.output
+    assert "access: running  documents: running" in done.stdout
+
+    first.kill()
+    wait_until(lambda: as_json(leadview)["projectors"] == 1, "one is dead")
+    found = as_json(leadview)
+    assert (found["well"], found["verdict"]) == (True, "all is well")
+    assert [note.partition(" for")[0] for note in found["notes"]] == ["silent"]
+    second.kill()
+    done = wait_for_verdict(leadview, "no projector is running: nothing is applied; start one")
+    leadview.publish(crm.lead(2))
+    found = as_json(leadview)
+    assert (found["projectors"], found["lag"]) == (0, 1)
+    assert found["freshness"] > 60, "by the time that the producer gave its record"
+    assert "stale: 1 records wait" in found["verdict"]
+    assert done.status == 1
+
+
+def test_a_line_that_is_stopped(leadview: Leadview) -> None:
+    leadview.topics.create(partitions=1)
+    leadview.start("run", dead_letter_row=3)
+    leadview.publish(crm.organization(), *[crm.lead(4 + n, stage="WRONG") for n in range(3)])
+    done = wait_for_verdict(leadview, "line documents is stopped", "3 consecutive bad records")
+    assert "access: running  documents: halted" in done.stdout
+    assert "dead-letters accept" in done.stdout
+
+
+def test_topics_that_are_missing_or_not_compacted(leadview: Leadview) -> None:
+    for kind in resources.KINDS[:-1]:
+        leadview.kafka.create_topic(leadview.topics.name(kind), 1)
+    missing = leadview.topics.name(resources.KINDS[-1])
+    leadview.start("run")
+    done = wait_for_verdict(leadview, f"topic {missing}: missing")
+    assert "correct LEADVIEW_TOPIC_PREFIX" in done.stdout
+    done = leadview.run("rebuild", "--check")
+    assert (done.status, "Traceback" in done) == (1, False), done.output
+    assert f"topic {missing} is missing: nothing can be read from it" in done
+
+    leadview.topics.create(partitions=1)
+    leadview.wait_until_served()
+    leads = leadview.topics.name(resources.LEAD)
+    entry = ConfigEntry("cleanup.policy", "delete", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, leads, incremental_configs=[entry])
+    leadview.topics.admin.incremental_alter_configs([resource])[resource].result(PATIENCE_SECONDS)
+    done = wait_for_verdict(leadview, f"topic {leads} (cleanup.policy=delete", "not compacted")
+    assert "set cleanup.policy=compact" in done.stdout
+
+
+def test_a_redis_that_evicts_or_is_full(leadview: Leadview) -> None:
+    leadview.topics.create(partitions=1)
+    leadview.start("run")
+    leadview.publish(crm.organization())
+    leadview.wait_until_served()
+    leadview.redis.config_set("maxmemory-policy", "allkeys-lru")
+    wait_for_verdict(leadview, "Redis evicts keys", "allkeys-lru", "noeviction")
+    leadview.redis.config_set("maxmemory-policy", "noeviction")
+    leadview.redis.config_set("maxmemory", leadview.redis.info("memory")["used_memory"] // 2)
+    done = wait_for_verdict(leadview, "Redis is full")
+    assert "no projector is running" not in done, "a full Redis takes no heartbeats"
+
+
+@contextmanager
+def silent(port: int) -> Iterator[FaultyProxy]:
+    """A server that accepts connections, and does not answer."""
+    with faulty_proxy(port) as proxy:
+        proxy.faults = Faults(stalled=True)
+        yield proxy
+
+
+def test_one_server_is_away_and_the_other_is_shown(leadview: Leadview, server: RedisServer) -> None:
+    """The silent server never answers: what is said is said without it, and does not wait for any client's timeout."""
+    leadview.topics.create(partitions=1)
+    projector = leadview.start("run")
+    leadview.publish(crm.organization(), crm.lead())
+    leadview.wait_until_served()
+    wait_until(lambda: as_json(leadview)["well"], "all is well")
+    projector.stop()
+
+    with silent(int(leadview.kafka.bootstrap_servers.rpartition(":")[2])) as proxy:
+        address = f"127.0.0.1:{proxy.port}"
+        done = leadview.run("status", kafka_bootstrap_servers=address)
+        assert "Kafka cannot be read" in first_line(done)
+        assert "no projector is running" in first_line(done)
+        assert "Kafka does not answer within 1.2 s" in done
+        found = as_json(leadview, kafka_bootstrap_servers=address)
+        assert (found["generation"], found["dead_letters"], found["lag"], found["freshness"]) == (1, 0, None, None)
+        positions = {at["topic"]: (at["position"], at["head"]) for at in found["partitions"]}
+        assert positions[leadview.topics.name(resources.LEAD)] == (1, None)
+        assert positions[leadview.topics.name(resources.CONTACT)] == (0, None)
+    with silent(server.port) as proxy:
+        url = f"redis://127.0.0.1:{proxy.port}/0"
+        done = leadview.run("status", redis_url=url)
+        assert done.status == 1
+        assert first_line(done).startswith("not well: Redis cannot be read: Redis does not answer within 1.2 s")
+        found = as_json(leadview, redis_url=url)
+        assert (found["generation"], found["projectors"], found["lag"], found["writers"]) == (None, None, None, [])
+        heads = {at["topic"]: at["head"] for at in found["partitions"]}
+        assert heads[leadview.topics.name(resources.LEAD)] == 1
+
+
+def test_it_stays_on_the_screen(leadview: Leadview) -> None:
+    leadview.topics.create(partitions=1)
+    watching = leadview.start("status", "--watch", "--json")
+    wait_until(lambda: watching.log.read_text().count('"no projector is running') > 0, "it says what is not well")
+    leadview.start("run")
+    leadview.publish(crm.organization())
+    wait_until(lambda: '"verdict":"all is well"' in watching.log.read_text(), "it notices that all is well")
+    assert all(msgspec.json.decode(line) for line in watching.log.read_text().splitlines()[:-1])
+
+
+@pytest.mark.parametrize("words", [("--wrong",), ("now",)])
+def test_called_wrongly(leadview: Leadview, words: tuple[str, ...]) -> None:
+    assert leadview.run("status", *words).status == 2

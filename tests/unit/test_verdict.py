@@ -1,0 +1,176 @@
+"""What `status` judges: each problem alone, its words, and that nothing is said twice."""
+
+import time
+
+import pytest
+
+from projector.commands import verdict
+from projector.commands.survey import KafkaPart, Memory, RedisPart, Survey
+from projector.errors import Refused, Unavailable
+from projector.kafka.topics import Retention, Topic
+from projector.ledger.checkpoint import Position
+from projector.ledger.control import ControlRecord, Copy, Generation, State
+from projector.ledger.writers import Heartbeat, Writer
+from projector.mapping import VERSION
+from projector.record import Partition
+from schemas.control import Stamp
+
+STAMP = Stamp.first()
+NOW = time.time() * 1000
+LEADS = Partition("crm.leads", 0)
+RUNNING = {"access": "running", "documents": "running"}
+COMPACTED = Retention("compact", 604_800_000, -1)
+
+
+def projector(lines: dict[str, str] = RUNNING, age_ms: int = 100, problems: tuple[str, ...] = ()) -> Writer:
+    return Writer("host-1-ab", age_ms, Heartbeat("run", VERSION, STAMP.text, lines=lines, problems=list(problems)))
+
+
+def record(*, filled: bool = True, position: int = 5, mapping: int = VERSION) -> ControlRecord:
+    state = State(1, (1,), {1: Generation(mapping, "2026-01-01T00:00:00Z")}, ("ledger",))
+    positions = {LEADS: Position(position, 0, 0)}
+    return ControlRecord(
+        STAMP, state, {b"ledger": Copy(STAMP, state, "i", (1,), (1,) if filled else (), (), positions)}
+    )
+
+
+def redis(
+    *writers: Writer,
+    control: ControlRecord | None = None,
+    empty: bool = False,
+    memory: Memory = Memory(10, 100, "noeviction"),  # noqa: B008 - frozen
+    dead_letters: int = 0,
+) -> RedisPart:
+    return RedisPart(None if empty else control or record(), dead_letters, [memory], list(writers or (projector(),)))
+
+
+def kafka(
+    retention: Retention | None = COMPACTED, *, exists: bool = True, leaderless: tuple[int, ...] = ()
+) -> KafkaPart:
+    topic = Topic("crm.leads", exists, True, (LEADS,) if exists else (), leaderless, retention if exists else None)
+    return KafkaPart([topic], {LEADS: (0, 5)})
+
+
+def survey(
+    redis_part: RedisPart | Refused | Unavailable, kafka_part: KafkaPart | Unavailable, waiting_ms: int | None = None
+) -> Survey:
+    oldest = {} if waiting_ms is None else {LEADS: int(NOW - waiting_ms)}
+    return Survey(redis_part, kafka_part, oldest, NOW)
+
+
+WELL = survey(redis(), kafka())
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param(WELL, id="nothing is wrong"),
+        pytest.param(survey(redis(dead_letters=3), kafka()), id="dead letters are a note"),
+        pytest.param(survey(redis(control=record(mapping=VERSION - 1)), kafka()), id="a rebuild that is due is a note"),
+        pytest.param(survey(redis(projector(), projector(age_ms=9000)), kafka()), id="one of two projectors died"),
+        pytest.param(survey(redis(), kafka(None)), id="brokers that do not report it"),
+        pytest.param(survey(redis(control=record(position=3)), kafka(), 30_000), id="records wait, but not for long"),
+        pytest.param(survey(redis(memory=Memory(90, 100, "noeviction")), kafka()), id="Redis is nearly full"),
+        pytest.param(survey(redis(memory=Memory(90, 0, "volatile-lru")), kafka()), id="evicts only what expires"),
+    ],
+)
+def test_all_is_well(found: Survey) -> None:
+    assert verdict.headline(verdict.problems(found)) == "all is well"
+
+
+@pytest.mark.parametrize(
+    ("found", "said", "advised"),
+    [
+        pytest.param(
+            survey(redis(projector(age_ms=5000)), kafka()), "no projector is running", "start one", id="no projector"
+        ),
+        pytest.param(
+            survey(redis(projector({"access": "running", "documents": "halted: 5 bad"})), kafka()),
+            "line documents is stopped: 5 bad",
+            "dead-letters accept",
+            id="stopped",
+        ),
+        pytest.param(
+            survey(redis(projector({"documents": "standing by: generation 2 requires mapping version 9"})), kafka()),
+            "line documents is standing by: generation 2 requires",
+            "deploy the newer program on host-1-ab",
+            id="standing by",
+        ),
+        pytest.param(
+            survey(redis(projector({"documents": "failing: KeyError in x.py"})), kafka()),
+            "line documents is failing: KeyError in x.py",
+            "read the log of host-1-ab",
+            id="a defect",
+        ),
+        pytest.param(
+            survey(redis(projector(problems=("documents: no partition is assigned",))), kafka()),
+            "documents: no partition is assigned",
+            "read the log of host-1-ab",
+            id="what a projector says of itself",
+        ),
+        pytest.param(
+            survey(redis(), kafka(exists=False)), "topic crm.leads: missing", "LEADVIEW_TOPIC_PREFIX", id="no topic"
+        ),
+        pytest.param(
+            survey(redis(), kafka(Retention("delete", -1, -1))), "not compacted", "cleanup.policy=compact", id="kept"
+        ),
+        pytest.param(
+            survey(redis(), kafka(Retention("compact,delete", 1, -1))), "deleted as well", "set cleanup", id="deleted"
+        ),
+        pytest.param(survey(redis(), kafka(leaderless=(0,))), "no leader", "repair the brokers", id="no leader"),
+        pytest.param(
+            survey(redis(memory=Memory(1, 0, "allkeys-lru")), kafka()), "Redis evicts keys", "noeviction", id="evicts"
+        ),
+        pytest.param(
+            survey(redis(projector(age_ms=9000), memory=Memory(99, 100, "noeviction")), kafka()),
+            "Redis is full",
+            "raise its maxmemory",
+            id="full, so no heartbeat is stored",
+        ),
+        pytest.param(survey(redis(empty=True), kafka()), "Redis is empty", "a projector fills it", id="emptied"),
+        pytest.param(
+            survey(redis(control=record(filled=False)), kafka()), "not complete: 1 of the parts", "503", id="not filled"
+        ),
+        pytest.param(
+            survey(redis(control=record(position=3)), kafka(), 90_000), "stale: 2 records wait", "for 90 s", id="stale"
+        ),
+        pytest.param(
+            survey(redis(), Unavailable("Kafka refuses the user 'x'")), "Kafka cannot be read", "'x'", id="no Kafka"
+        ),
+        pytest.param(
+            survey(Unavailable("Redis: refused."), kafka()), "Redis cannot be read", "Redis: refused. Co", id="no Redis"
+        ),
+        pytest.param(
+            survey(Refused("Redis holds data of layout 9, which this program cannot use. Run the other"), kafka()),
+            "Redis holds data of layout 9",
+            "Run the other",
+            id="another layout",
+        ),
+    ],
+)
+def test_one_problem_is_said_in_the_first_line_with_what_to_do(found: Survey, said: str, advised: str) -> None:
+    problems = verdict.problems(found)
+    headline = verdict.headline(problems)
+    assert len(problems) == 1, problems
+    assert headline.startswith("not well: ")
+    assert said in headline
+    assert advised in headline
+
+
+def test_all_problems_are_in_the_first_line() -> None:
+    halted = projector({"documents": "halted: bad"}, problems=("documents: halted: bad",))
+    problems = verdict.problems(survey(redis(halted, halted), kafka(exists=False)))
+    assert verdict.headline(problems) == "not well: topic crm.leads: missing; line documents is stopped: bad"
+
+
+def test_notes() -> None:
+    found = survey(redis(projector(), projector(age_ms=9000), dead_letters=2, control=record(mapping=0)), kafka())
+    notes = [str(note) for note in verdict.notes(found)]
+    assert [note.partition(":")[0] for note in notes] == ["rebuild due", "dead letters", "silent for 9 s"]
+    assert verdict.notes(survey(Unavailable("Redis"), kafka())) == []
+
+
+def test_what_cannot_be_read_is_unknown() -> None:
+    assert survey(Unavailable("Redis"), kafka()).waiting() is None
+    assert Survey(redis(), kafka(), None, NOW).ages() is None
+    assert WELL.waiting() == {}

@@ -40,8 +40,9 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     """How a projector is.
 
     `lines` has the state of each line, in words, and `partitions` how many partitions each line has. `problems` are
-    what its health check says, except what `status` finds by asking the servers itself. Everything that Kafka had before `complete_until` was visible when it was measured last,
-    at `measured_at`; both are in milliseconds since 1970, and 0 if it was never measured.
+    what its health check says, except what `status` finds by asking the servers itself. Everything that Kafka had
+    before `complete_until` was visible when it was measured last, at `measured_at`; both are in milliseconds since
+    1970, and 0 if it was never measured.
     """
 
     lines: dict[str, str] = {}

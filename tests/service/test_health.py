@@ -10,17 +10,18 @@ from typing import Any
 import msgspec
 import pytest
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from prometheus_client.parser import text_string_to_metric_families
 
 from devstack import topics
 from devstack.ports import free_port
 from devstack.redis_server import RedisServer
 from projector.ledger import copies
 from projector.redis.store import Store
-from schemas import names, resources
+from schemas import metrics, names, resources
 from schemas.api_keys import key_hash, mint
 from schemas.settings import ProjectorSettings
 from tests.harness import crm
-from tests.harness.api_server import ApiServer
+from tests.harness.api_server import LEADS, ApiServer
 from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import ask, metric
 from tests.harness.processes import running_api_process
@@ -292,3 +293,40 @@ def test_the_api_says_how_old_it_is_when_all_projectors_are_dead(leadview: Leadv
         leadview.redis.delete(names.WRITERS)
         wait_until(lambda: (metric(api_port, "leadview_api_served_age_seconds") or 0) > before + 5, "it still grows")
         assert ask(api_port, "/livez")[0] == ask(api_port, "/healthz")[0] == 200
+
+
+def test_what_is_exported_is_what_is_declared(leadview: Leadview, tmp_path: Path) -> None:
+    """Names, types, help and labels of both ports, after each of them has had something to count."""
+    port, api_port, key = free_port(), free_port(), mint(crm.ORGANIZATION)
+    leadview.publish(crm.organization(1), crm.api_key(1, hash=key_hash(key)), *leads(2))
+    leadview.start("run", metrics_port=port)
+    leadview.wait_until_served()
+    wait_until(lambda: metric(port, AGE) == 0, "a sample was taken")
+    settings: dict[str, Any] = leadview._all({"metrics_port": api_port})
+    with running_api_process(tmp_path / "api.log", **settings) as (_, api):
+        assert api.get(LEADS + crm.LEAD, key=key).status == 404
+        wait_until(lambda: metric(api_port, 'leadview_api_requests_total{route="lead",status="404"}'), "it is counted")
+        wait_until(lambda: metric(api_port, "leadview_api_projectors") == 1, "the heartbeats were read")
+        assert exported(port) == declared(metrics.PROJECTOR)
+        assert exported(api_port) == declared(metrics.API)
+
+
+Exported = dict[str, tuple[str, str, frozenset[str]]]
+
+
+def exported(port: int) -> Exported:
+    """Returns the type, the help and the labels of each metric. Prometheus's client library has a help of its own."""
+    families = list(text_string_to_metric_families(ask(port, "/metrics")[1]))
+    return {
+        family.name: (
+            family.type,
+            family.documentation if family.name.startswith("leadview_") else "",
+            frozenset(label for sample in family.samples for label in sample.labels if label != "le"),
+        )
+        for family in families
+    }
+
+
+def declared(of: tuple[metrics.Metric, ...]) -> Exported:
+    own = {metric.name: (metric.type, metric.help, frozenset(metric.labels)) for metric in (metrics.BUILD, *of)}
+    return own | {metric.name: (metric.type, "", frozenset(metric.labels)) for metric in metrics.PROCESS}

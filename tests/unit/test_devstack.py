@@ -35,6 +35,10 @@ def test_figures_are_summed_over_lines_partitions_and_routes() -> None:
     assert figures.answers == {"200": 7, "404": 1}
 
 
+def test_what_could_not_be_measured_is_left_out() -> None:
+    assert read("leadview_projector_dead_letters NaN\n", API, at=10.0).dead_letters == 0
+
+
 @pytest.mark.parametrize(
     ("at", "expected"),
     [

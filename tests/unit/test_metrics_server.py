@@ -24,13 +24,14 @@ class Port:
     def __init__(self, connection_seconds: float = 60) -> None:
         registry = CollectorRegistry()
         Counter("scraped", "Something that is counted", registry=registry).inc(7)
-        self.health = Health(True, {"status": "ok"})
+        self.health = self.live = Health(True, {"status": "ok"})
         self.number = free_port()
         self.server = MetricsServer(
             "127.0.0.1",
             self.number,
             registry,
             lambda: self.health,
+            live=lambda: self.live,
             max_connections=MAX_CONNECTIONS,
             connection_seconds=connection_seconds,
         )
@@ -201,6 +202,14 @@ def test_slow_connections_are_closed(hurried_port: Port, sent: bytes) -> None:
 def test_a_port_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder, pytest.raises(OSError, match="in use"):
         MetricsServer("127.0.0.1", holder.getsockname()[1], CollectorRegistry(), lambda: Health(True, {}))
+
+
+def test_alive_although_it_does_not_do_its_work(fresh_port: Port) -> None:
+    fresh_port.health = Health(False, {"status": "unhealthy", "problems": ["Redis is away"]})
+    assert fresh_port.get("/healthz")[0] == 503
+    assert fresh_port.get("/livez")[0] == 200
+    fresh_port.live = fresh_port.health
+    assert fresh_port.get("/livez")[0] == 503
 
 
 def test_close() -> None:

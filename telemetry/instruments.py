@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
+from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
@@ -11,13 +11,12 @@ from prometheus_client.registry import Collector
 from schemas import metrics
 from schemas.version import VERSION
 
+# Otherwise each counter has a second metric, with the time of its creation.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
 
 def counter(metric: metrics.Metric, registry: CollectorRegistry) -> Counter:
     return Counter(metric.name, metric.help, metric.labels, registry=registry)
-
-
-def gauge(metric: metrics.Metric, registry: CollectorRegistry) -> Gauge:
-    return Gauge(metric.name, metric.help, metric.labels, registry=registry)
 
 
 def histogram(metric: metrics.Metric, registry: CollectorRegistry) -> Histogram:

@@ -3,6 +3,7 @@
 A projector that has died exports nothing. Its last heartbeat still says until when everything was visible.
 """
 
+import logging
 import time
 from collections.abc import Sequence
 
@@ -16,6 +17,9 @@ from schemas import names
 READ_SECONDS = 3.0
 _SILENT_MS = 5_000
 """As `SILENT_MS` in `projector/ledger/writers.py`, which describes the heartbeats."""
+
+
+logger = logging.getLogger(__name__)
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
@@ -33,6 +37,7 @@ class Projectors:
         self._servers = servers
         self._counters = counters
         self._next = 0.0
+        self._warned = False
 
     async def look(self) -> None:
         """Read the heartbeats if it is time to."""
@@ -43,8 +48,10 @@ class Projectors:
             seconds, microseconds = await self._servers.call(names.HOME, b"TIME")
             stored = await self._servers.call(names.HOME, b"HGETALL", names.WRITERS)
             self._note(int(seconds) * 1000 + int(microseconds) // 1000, stored[1::2])
-        except (Unavailable, ValueError):  # a ValueError: a heartbeat that this program cannot read
-            self._counters.projectors = None
+        except (Unavailable, ValueError) as error:  # a ValueError: a heartbeat that this program cannot read
+            if self._counters.projectors is not None or not self._warned:
+                logger.warning("the heartbeats of the projectors cannot be read", extra={"error": str(error)})
+            self._counters.projectors, self._warned = None, True
 
     def _note(self, now: int, stored: Sequence[bytes]) -> None:
         alive = 0

@@ -328,5 +328,7 @@ def exported(port: int) -> Exported:
 
 
 def declared(of: tuple[metrics.Metric, ...]) -> Exported:
-    own = {metric.name: (metric.type, metric.help, frozenset(metric.labels)) for metric in (metrics.BUILD, *of)}
+    own: Exported = {
+        metric.name: (metric.type, metric.help, frozenset(metric.labels)) for metric in (metrics.BUILD, *of)
+    }
     return own | {metric.name: (metric.type, "", frozenset(metric.labels)) for metric in metrics.PROCESS}

@@ -32,6 +32,8 @@ pytestmark = pytest.mark.apache
 
 AGE = "leadview_projector_unapplied_age_seconds"
 LAG = "leadview_projector_lag_records"
+MANY = 1000
+"""So many records that several slices of a batch are written at the same time."""
 
 
 @pytest.fixture
@@ -90,13 +92,13 @@ def test_a_full_redis(own: Leadview) -> None:
     own.wait_until_served()
     wait_until(lambda: metric(port, LAG) == 0, "nothing waits")
     own.redis.config_set("maxmemory", "1")
-    own.publish(*leads(400, 1))
-    wait_until(lambda: metric(port, LAG) == 400, "the lag is that of Kafka and Redis")
+    own.publish_all(leads(MANY, 1))
+    wait_until(lambda: metric(port, LAG) == MANY, "the lag is that of Kafka and Redis")
     wait_until(lambda: (metric(port, AGE) or 0) > 0, "the oldest record waits")
     wait_for_problem(port, "The memory of Redis is full")
     wait_for_problem(port, "no step has succeeded")
     wait_until(lambda: any("no step" in text for text in heartbeat_problems(own)), "a heartbeat is stored that says it")
-    wait_for_problem(port, "documents: 400 records behind, and has not advanced")
+    wait_for_problem(port, f"documents: {MANY:,} records behind, and has not advanced")
     assert ask(port, "/livez")[0] == 200
     own.redis.config_set("maxmemory", "0")
     wait_until_well(port)

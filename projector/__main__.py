@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import uvloop
 from rich.console import Console
@@ -22,9 +22,12 @@ from telemetry.logs import configure
 Command = Callable[[argparse.Namespace, Operator], Awaitable[int]]
 
 
-def main() -> int:
-    """Run a command. Returns its exit code: 0 if it succeeded, 1 if it failed, 2 for wrong arguments or settings."""
-    arguments = parse()
+def main(words: Sequence[str] | None = None, program: str = "python -m projector") -> int:
+    """Run a command. Returns its exit code: 0 if it succeeded, 1 if it failed, 2 for wrong arguments or settings.
+
+    `program` is how its user calls it.
+    """
+    arguments = parse(words, program)
     try:
         settings = load(ProjectorSettings, os.environ)
     except SettingsError as error:

@@ -23,7 +23,7 @@ COMPACTED = Retention("compact", 604_800_000, -1)
 
 
 def projector(lines: dict[str, str] = RUNNING, age_ms: int = 100, problems: tuple[str, ...] = ()) -> Writer:
-    return Writer("host-1-ab", age_ms, Heartbeat("run", VERSION, STAMP.text, lines, list(problems)))
+    return Writer("host-1-ab", age_ms, Heartbeat("run", VERSION, STAMP.text, lines=lines, problems=list(problems)))
 
 
 def record(*, filled: bool = True, position: int = 5, mapping: int = VERSION) -> ControlRecord:
@@ -158,7 +158,9 @@ def test_one_problem_is_said_in_the_first_line_with_what_to_do(found: Survey, sa
 
 
 def test_all_problems_are_in_the_first_line() -> None:
-    halted = projector({"documents": "halted: bad"}, problems=("documents: halted: bad",))
+    halted = projector(
+        {"documents": "halted: bad"}, problems=("documents: halted: bad", "topic crm.leads is missing: create it")
+    )
     problems = verdict.problems(survey(redis(halted, halted), kafka(exists=False)))
     assert verdict.headline(problems) == "not well: topic crm.leads: missing; line documents is stopped: bad"
 

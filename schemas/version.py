@@ -1,0 +1,3 @@
+"""The version of Leadview. A test compares it with `pyproject.toml`."""
+
+VERSION = "0.1.0"

@@ -11,6 +11,7 @@ from rich.console import Console
 from projector.commands import rebuild, show, show_view, status, status_view
 from projector.commands.arguments import parse
 from projector.commands.dead_letters import run_dead_letters
+from projector.commands.doctor import run_doctor
 from projector.commands.operator import Operator
 from projector.errors import ProjectorError
 from projector.redis.store import Store
@@ -81,6 +82,7 @@ _COMMANDS: dict[str, Command] = {
     "status": _status,
     "show": _show,
     "dead-letters": run_dead_letters,
+    "doctor": run_doctor,
     "rebuild": rebuild.run_rebuild,
     "verify": rebuild.run_verify,
     "promote": rebuild.run_promote,

@@ -222,6 +222,13 @@ def effective(settings: RedisSettings) -> dict[str, object]:
     return {variable(field): _shown(field, getattr(settings, field)) for field in settings.__struct_fields__}
 
 
+def secrets(settings: RedisSettings) -> set[str]:
+    """Returns all secrets in these settings, so that they can be removed from a text."""
+    in_url = re.search(r"://[^:@/?#]*:(.+)@", settings.redis_url)
+    found = {getattr(settings, field, None) for field in _SECRETS} | {in_url and in_url[1]}
+    return {text for text in found if text}
+
+
 def _is_setting(name: str) -> bool:
     return name.startswith(PREFIX) and not name.startswith(IGNORED)
 

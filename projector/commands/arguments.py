@@ -3,6 +3,7 @@
 import argparse
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from uuid import UUID
 
 from projector.accepted.offset_range import FORMS, OffsetRange
@@ -53,6 +54,11 @@ def parser_of(program: str) -> argparse.ArgumentParser:
     )
     about.add_argument("--json", action="store_true", help="print JSON, with --watch one document per line")
     about.add_argument("--watch", action="store_true", help="keep it on the screen until Ctrl-C")
+    doctor = commands.add_parser("doctor", help="check what must be there before a start: Redis, Kafka, rights, topics")
+    doctor.add_argument("--api", action="store_true", help="check the rights of the API's user, in its environment")
+    doctor.add_argument(
+        "--bundle", type=Path, metavar="FILE", help="also write a ZIP file for a ticket, without secrets and payload"
+    )
     entity = commands.add_parser("show", help="print a document and the events that wrote it")
     entity.add_argument("kind", choices=list(BY_NOUN))
     entity.add_argument("organization", type=_uuid)

@@ -1,10 +1,12 @@
 """`python -m api`: runs the HTTP API under uvicorn. The settings are environment variables."""
 
+import argparse
 import asyncio
 import logging
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,6 +16,7 @@ from api.metrics.exporter import serve_metrics
 from api.redis.address import address
 from api.server import listen, serve
 from schemas.settings import ApiSettings, SettingsError, effective, load
+from schemas.version import VERSION
 from telemetry import logs
 
 USAGE_ERROR = 2
@@ -22,10 +25,22 @@ FAILURE = 1
 logger = logging.getLogger("api")
 
 
-def main() -> int:
+def parser(program: str = "python -m api") -> argparse.ArgumentParser:
+    """Returns the parser of the command line, which has nothing but `--help` and `--version`."""
+    found = argparse.ArgumentParser(
+        prog=program,
+        description="Serves the HTTP API until SIGTERM. All settings are environment variables, such as "
+        "LEADVIEW_API_PORT: the README lists them.",
+    )
+    found.add_argument("--version", action="version", version=f"leadview {VERSION}")
+    return found
+
+
+def main(words: Sequence[str] | None = None, program: str = "python -m api") -> int:
     """Returns the exit status: 0 after SIGTERM, 1 if it cannot listen on a port or Redis holds data of another
-    layout, 2 if the settings are not valid.
+    layout, 2 if the settings are not valid. Exits with 0 for `--help` and `--version`, and with 2 for other arguments.
     """
+    parser(program).parse_args(words)
     try:
         settings = load(ApiSettings, os.environ)
         address(settings)  # raises before any worker starts

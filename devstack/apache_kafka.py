@@ -5,7 +5,7 @@ directory/1/data                its storage
 directory/1/kafka.log           warnings and errors
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -34,6 +34,7 @@ class _Node(NamedTuple):
     directory: Path
     broker_port: int
     controller_port: int
+    sasl_port: int
 
     @property
     def properties(self) -> Path:
@@ -49,14 +50,18 @@ class ApacheKafka:
         self._children = [self._launch(node) for node in nodes]
 
     @classmethod
-    def start(cls, directory: Path, nodes: int = 1) -> Self:
+    def start(cls, directory: Path, nodes: int = 1, *, users: Mapping[str, str] | None = None) -> Self:
         """Format the storage below `directory` and start the nodes. Fetches the jars if they are not cached yet.
 
+        `users` are names and passwords. With them, there is a second port that only these users may use (SASL, PLAIN).
         Raises JarsMissing, ServerFailed, TimeoutError.
         """
         jars = KAFKA.fetch()
-        plan = [_Node(i, directory.absolute() / str(i), free_port(), free_port()) for i in range(1, nodes + 1)]
-        _format(plan, jars)
+        plan = [
+            _Node(i, directory.absolute() / str(i), free_port(), free_port(), free_port() if users else 0)
+            for i in range(1, nodes + 1)
+        ]
+        _format(plan, jars, users or {})
         cluster = cls(plan, jars)
         try:
             for index in range(nodes):
@@ -69,6 +74,11 @@ class ApacheKafka:
     @property
     def bootstrap_servers(self) -> str:
         return ",".join(_address(node) for node in self._nodes)
+
+    @property
+    def sasl_servers(self) -> str:
+        """The addresses that only `users` may use."""
+        return ",".join(f"127.0.0.1:{node.sasl_port}" for node in self._nodes)
 
     @property
     def pids(self) -> list[int]:
@@ -136,12 +146,12 @@ def _java(jars: Path, main_class: str, *arguments: str) -> list[str]:
     return ["java", "-Xmx512m", *_JVM_OPTIONS, *_LOG_OPTIONS, "-cp", f"{jars}/*", main_class, *arguments]
 
 
-def _format(nodes: Sequence[_Node], jars: Path) -> None:
+def _format(nodes: Sequence[_Node], jars: Path, users: Mapping[str, str]) -> None:
     """Write the properties of each node and format its storage, all nodes at the same time."""
     formatters = []
     for node in nodes:
         node.directory.mkdir(parents=True, exist_ok=True)
-        node.properties.write_text(_properties(node, nodes))
+        node.properties.write_text(_properties(node, nodes, users))
         arguments = ("format", "--cluster-id", _CLUSTER_ID, "--config", str(node.properties))
         command = _java(jars, "kafka.tools.StorageTool", *arguments)
         formatters.append((Child(command, log=node.directory / "format.log"), node))
@@ -150,10 +160,11 @@ def _format(nodes: Sequence[_Node], jars: Path) -> None:
             raise formatter.failure("could not format the storage")
 
 
-def _properties(node: _Node, nodes: Sequence[_Node]) -> str:
+def _properties(node: _Node, nodes: Sequence[_Node], users: Mapping[str, str]) -> str:
     replicas = min(_REPLICAS, len(nodes))
     voters = ",".join(f"{other.id}@127.0.0.1:{other.controller_port}" for other in nodes)
-    broker = f"BROKER://{_address(node)}"
+    broker = f"BROKER://{_address(node)}" + (f",LOGIN://127.0.0.1:{node.sasl_port}" if users else "")
+    login = " ".join(f'user_{name}="{password}"' for name, password in users.items())
     return "\n".join(
         f"{name}={value}"
         for name, value in {
@@ -162,7 +173,10 @@ def _properties(node: _Node, nodes: Sequence[_Node]) -> str:
             "controller.quorum.voters": voters,
             "listeners": f"{broker},CONTROLLER://127.0.0.1:{node.controller_port}",
             "advertised.listeners": broker,
-            "listener.security.protocol.map": "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listener.security.protocol.map": "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT,LOGIN:SASL_PLAINTEXT",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.login.plain.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule "
+            f"required {login};",
             "inter.broker.listener.name": "BROKER",
             "controller.listener.names": "CONTROLLER",
             "log.dirs": node.directory / "data",

@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import uvloop
 from rich.console import Console
@@ -11,6 +11,7 @@ from rich.console import Console
 from projector.commands import rebuild, show, show_view, status, status_view
 from projector.commands.arguments import parse
 from projector.commands.dead_letters import run_dead_letters
+from projector.commands.doctor import run_doctor
 from projector.commands.operator import Operator
 from projector.errors import ProjectorError
 from projector.redis.store import Store
@@ -22,9 +23,12 @@ from telemetry.logs import configure
 Command = Callable[[argparse.Namespace, Operator], Awaitable[int]]
 
 
-def main() -> int:
-    """Run a command. Returns its exit code: 0 if it succeeded, 1 if it failed, 2 for wrong arguments or settings."""
-    arguments = parse()
+def main(words: Sequence[str] | None = None, program: str = "python -m projector") -> int:
+    """Run a command. Returns its exit code: 0 if it succeeded, 1 if it failed, 2 for wrong arguments or settings.
+
+    `program` is how its user calls it.
+    """
+    arguments = parse(words, program)
     try:
         settings = load(ProjectorSettings, os.environ)
     except SettingsError as error:
@@ -78,6 +82,7 @@ _COMMANDS: dict[str, Command] = {
     "status": _status,
     "show": _show,
     "dead-letters": run_dead_letters,
+    "doctor": run_doctor,
     "rebuild": rebuild.run_rebuild,
     "verify": rebuild.run_verify,
     "promote": rebuild.run_promote,

@@ -9,11 +9,13 @@ import difflib
 import re
 from collections.abc import Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_network
-from typing import Annotated, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct
 
+from schemas import tls_files
+from schemas.kafka_access import brokers
 from schemas.limits import MAX_RECORD_BYTES
 from schemas.redis_url import redis_url
 
@@ -191,7 +193,8 @@ def load(process: type[S], environment: Mapping[str, str]) -> S:
             values[field] = msgspec.convert(text, kind, strict=False)
             _check(field, text)
         except (msgspec.ValidationError, ValueError) as error:
-            problems.append(f"{variable(field)}={_shown(field, text)!r} is not valid: {error}")
+            problems.append(f"{variable(field)}={_shown(field, text)!r} is not valid: {_allowed(kind) or error}")
+    problems += [] if problems else _problems_together(process(**values))
     if problems:
         raise SettingsError("\n".join(problems))
     return process(**values)
@@ -220,6 +223,13 @@ def effective(settings: RedisSettings) -> dict[str, object]:
     return {variable(field): _shown(field, getattr(settings, field)) for field in settings.__struct_fields__}
 
 
+def secrets(settings: RedisSettings) -> set[str]:
+    """Returns all secrets in these settings, so that they can be removed from a text."""
+    in_url = re.search(r"://[^:@/?#]*:(.+)@", settings.redis_url)
+    found = {getattr(settings, field, None) for field in _SECRETS} | {in_url and in_url[1]}
+    return {text for text in found if text}
+
+
 def _is_setting(name: str) -> bool:
     return name.startswith(PREFIX) and not name.startswith(IGNORED)
 
@@ -238,6 +248,27 @@ def _check(field: str, text: str) -> None:
         networks(text)
     if field == "redis_url":
         redis_url(text)
+    if field == "kafka_bootstrap_servers":
+        brokers(text)
+
+
+def _allowed(kind: Any) -> str:
+    """Returns the values that a setting may have, if there are only a few."""
+    inner = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    return f"write one of {', '.join(get_args(inner))}" if get_origin(inner) is Literal else ""
+
+
+def _problems_together(settings: RedisSettings) -> list[str]:
+    """Returns what is wrong with settings that are valid alone: TLS files, and SASL without a user."""
+    found = list(tls_files.problems(settings, "redis_tls", variable))
+    if isinstance(settings, ProjectorSettings):
+        found += tls_files.problems(settings, "kafka_ssl", variable)
+        protocol = settings.kafka_security_protocol
+        missing = [name for name in ("kafka_sasl_username", "kafka_sasl_password") if not getattr(settings, name)]
+        if "SASL" in protocol and missing:
+            needed = " and ".join(variable(name) for name in missing)
+            found.append(f"{variable('kafka_security_protocol')}={protocol} needs {needed} as well.")
+    return found
 
 
 def _shown(field: str, value: object) -> object:

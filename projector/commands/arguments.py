@@ -3,10 +3,12 @@
 import argparse
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from uuid import UUID
 
 from projector.accepted.offset_range import FORMS, OffsetRange
 from schemas.resources import AS_SPECIFIED, BY_NOUN, Resource
+from schemas.version import VERSION
 
 _TOPICS = [resource.topic for resource in AS_SPECIFIED]
 _DEAD_LETTER_ACTIONS = {
@@ -18,9 +20,9 @@ _DEAD_LETTER_ACTIONS = {
 _MAX_NOTE = 200
 
 
-def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
+def parse(words: Sequence[str] | None = None, program: str = "python -m projector") -> argparse.Namespace:
     """Parse a command line, by default that of this process. Exits the process with code 2 if it is wrong."""
-    parser = _parser()
+    parser = parser_of(program)
     arguments = parser.parse_args(words)
     if arguments.command == "rebuild" and entity(arguments) and not arguments.organization:
         flags = " and ".join(f"--{noun}" for noun in BY_NOUN)
@@ -38,9 +40,12 @@ def entity(arguments: argparse.Namespace) -> tuple[Resource, str] | None:
     return next(((resource, id_) for resource, id_ in named if id_), None)
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser_of(program: str) -> argparse.ArgumentParser:
+    """Returns the parser of all commands. `program` is how its user calls it."""
     parser = argparse.ArgumentParser(
-        prog="python -m projector", description="Projects change events from Kafka into Redis. Settings: README."
+        prog=program,
+        description="Projects change events from Kafka into Redis. All settings are environment variables: the README "
+        "lists them.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     commands.add_parser("run", help="project change events into Redis, until SIGTERM")
@@ -49,6 +54,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     about.add_argument("--json", action="store_true", help="print JSON, with --watch one document per line")
     about.add_argument("--watch", action="store_true", help="keep it on the screen until Ctrl-C")
+    doctor = commands.add_parser("doctor", help="check what must be there before a start: Redis, Kafka, rights, topics")
+    doctor.add_argument("--api", action="store_true", help="check the rights of the API's user, in its environment")
+    doctor.add_argument(
+        "--bundle", type=Path, metavar="FILE", help="also write a ZIP file for a ticket, without secrets and payload"
+    )
     entity = commands.add_parser("show", help="print a document and the events that wrote it")
     entity.add_argument("kind", choices=list(BY_NOUN))
     entity.add_argument("organization", type=_uuid)
@@ -65,7 +75,17 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("rollback", help="serve the former generation again")
     drop = commands.add_parser("drop", help="free the memory of a generation that is not live")
     drop.add_argument("generation", type=int, nargs="?", help="its number (default: the former one)")
+    _add_version(parser)
     return parser
+
+
+def _add_version(parser: argparse.ArgumentParser) -> None:
+    """Add `--version` to a parser and to all of its commands."""
+    parser.add_argument("--version", action="version", version=f"leadview {VERSION}", help="print the version")
+    for action in parser._actions:  # noqa: SLF001 - argparse has no other way to list the commands
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            for command in action.choices.values():
+                _add_version(command)
 
 
 def _dead_letters(command: argparse.ArgumentParser) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -35,6 +35,12 @@ class Memory(msgspec.Struct, frozen=True):
     used: int
     limit: int
     policy: str
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> "Memory":
+        """Returns what INFO memory says."""
+        policy = str(fields.get("maxmemory_policy", "noeviction"))
+        return cls(int(fields["used_memory"]), int(fields.get("maxmemory") or 0), policy)
 
 
 class RedisPart(msgspec.Struct, frozen=True):
@@ -118,10 +124,7 @@ async def _read_redis(store: Store) -> RedisPart:
     record = await copies.read(store)
     if record is None:
         await copies.check_layout(store)
-    memories = [
-        Memory(int(it["used_memory"]), int(it.get("maxmemory") or 0), str(it.get("maxmemory_policy", "noeviction")))
-        for it in await store.memories()
-    ]
+    memories = [Memory.of(fields) for fields in await store.memories()]
     return RedisPart(record, await store.ask_one(b"HLEN", names.DEAD_LETTERS), memories, await writers.read(store))
 
 

@@ -13,7 +13,9 @@ from projector.mapping import VERSION
 
 STALE_SECONDS = 60.0
 """Readers see an old state if a record has waited for so long."""
-_FULL = 0.98
+FULL = 0.98
+_MEASURED_HERE = ("topic ", "Redis evicts keys", "The memory of Redis")
+"""What projectors say of topics and of Redis: `status` says it in its own words, also if none is alive."""
 _NEARLY_FULL = 0.8
 
 
@@ -71,7 +73,7 @@ def notes(survey: Survey) -> list[Finding]:
         )
         for writer in silent
     ]
-    if _NEARLY_FULL <= _used(redis) < _FULL:
+    if _NEARLY_FULL <= _used(redis) < FULL:
         found.append(
             Finding(f"the memory of Redis is {_used(redis):.0%} used", "raise its maxmemory (docs/capacity.md)")
         )
@@ -99,7 +101,7 @@ def _servers(survey: Survey) -> Iterator[Finding]:
         case ProjectorError() as error:
             yield Finding("Kafka cannot be read", f"{error}. `doctor` finds out more")
         case kafka:
-            yield from _topics(kafka)
+            yield from of_topics(kafka)
 
 
 def _redis(redis: RedisPart) -> Iterator[Finding]:
@@ -108,13 +110,14 @@ def _redis(redis: RedisPart) -> Iterator[Finding]:
             f"Redis evicts keys when its memory is full (maxmemory-policy is {policy})",
             "documents would vanish: set its maxmemory-policy to noeviction",
         )
-    if _used(redis) >= _FULL:
+    if _used(redis) >= FULL:
         yield Finding(
             "Redis is full", "it refuses writes, so nothing is applied: raise its maxmemory (docs/capacity.md)"
         )
 
 
-def _topics(kafka: KafkaPart) -> Iterator[Finding]:
+def of_topics(kafka: KafkaPart) -> Iterator[Finding]:
+    """Yields what is wrong with the topics."""
     kept = [(topic, topic.retention) for topic in kafka.topics if topic.retention]
     found = [
         (
@@ -153,7 +156,7 @@ def _projectors(survey: Survey) -> Iterator[Finding]:
     if isinstance(redis, ProjectorError):
         return
     alive = living(redis)
-    if not alive and _used(redis) < _FULL:  # a Redis that is full takes no heartbeats
+    if not alive and _used(redis) < FULL:  # a Redis that is full takes no heartbeats
         yield Finding("no projector is running", "nothing is applied; start one with the command `run`")
     for writer in alive:
         yield from _lines(writer)
@@ -181,7 +184,7 @@ def _lines(writer: Writer) -> Iterator[Finding]:
             case _:
                 yield Finding(f"line {line} is {word}: {reason}", f"read the log of {writer.id}")
     for problem in writer.heartbeat.problems:
-        if problem not in said:
+        if problem not in said and not problem.startswith(_MEASURED_HERE):
             yield Finding(problem, f"read the log of {writer.id}")
 
 

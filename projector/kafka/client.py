@@ -12,6 +12,7 @@ from aiokafka.helpers import create_ssl_context
 from projector.errors import Unavailable
 from projector.kafka import diagnosis, unpacking
 from projector.kafka.unpacking import Unpacker
+from schemas.kafka_access import brokers
 from schemas.resources import Kind
 from schemas.settings import ProjectorSettings
 
@@ -77,7 +78,7 @@ def consumer(
 def connection(settings: ProjectorSettings) -> dict[str, Any]:
     """Returns the connection options of all clients."""
     options: dict[str, Any] = {
-        "bootstrap_servers": settings.kafka_bootstrap_servers,
+        "bootstrap_servers": list(brokers(settings.kafka_bootstrap_servers)),
         "security_protocol": settings.kafka_security_protocol,
     }
     if "SSL" in settings.kafka_security_protocol:

@@ -13,6 +13,7 @@ from aiokafka.errors import (
     SaslAuthenticationFailed,
     UnsupportedSaslMechanismError,
 )
+from aiokafka.protocol.metadata import MetadataRequest
 
 from schemas.settings import ProjectorSettings
 
@@ -26,17 +27,24 @@ async def why_not(settings: ProjectorSettings, connection: Mapping[str, Any]) ->
     """
     options = {name: value for name, value in connection.items() if name != "bootstrap_servers"}
     causes: list[Exception] = []
-    for host, port, _ in collect_hosts(settings.kafka_bootstrap_servers):
+    for host, port, _ in collect_hosts(connection["bootstrap_servers"]):
         try:
             async with asyncio.timeout(_SECONDS):
-                opened = await create_conn(host, port, **options)
+                await _ask(host, port, options)
         except (KafkaError, OSError, TimeoutError) as error:
             causes.append(error)
         else:
-            opened.close()
             return "Kafka: the brokers were not available a moment ago, and answer now"
     cause = next((error for error in causes if isinstance(error, _REFUSALS)), causes[-1])
     return explain(cause, settings)
+
+
+async def _ask(host: str, port: int, options: Mapping[str, Any]) -> None:
+    connection = await create_conn(host, port, **options)
+    try:
+        await connection.send(MetadataRequest([]))  # without SASL where it is needed, this is refused first
+    finally:
+        connection.close()
 
 
 _REFUSALS = (SaslAuthenticationFailed, UnsupportedSaslMechanismError, IllegalSaslStateError, ssl.SSLError)

@@ -24,14 +24,19 @@ _PAUSE_SECONDS = 0.1
 async def sweep(store: Store, record: ControlRecord, generation: int) -> int:
     """Delete all keys of a generation in `dropping`, and forget it. Returns the number of keys that were deleted.
 
-    Safe to repeat, to interrupt and to run concurrently. Raises Refused if Redis no longer says that it is being
-    dropped, or if a writer cannot be stopped, and Unavailable.
+    Safe to repeat, to interrupt and to run concurrently: if another program has finished the drop, this one is done as
+    well. Raises Refused if Redis no longer says that it is being dropped, or if a writer cannot be stopped, and
+    Unavailable.
     """
-    await stop_writers(store, record.stamp)
+    begun = record.stamp
+    await stop_writers(store, begun)
     keys = 0
-    while not (record := await _dropping(store, generation)).is_swept(generation):
-        keys += await _delete(store, generation)
-        await copies.mark_swept(store, record, generation)
+    try:
+        while not (record := await _dropping(store, generation, begun)).is_swept(generation):
+            keys += await _delete(store, generation, begun)
+            await copies.mark_swept(store, record, generation)
+    except _Finished:
+        return keys
     for tag in record.state.copies:
         await store.ask_one(b"DEL", names.copy(names.rebuild(generation), tag.encode()))
     await generations.forget(store, record, generation)
@@ -64,31 +69,38 @@ async def stop_writers(store: Store, stamp: Stamp) -> None:
         await asyncio.sleep(_PAUSE_SECONDS)
 
 
-async def _delete(store: Store, generation: int) -> int:
+class _Finished(Exception):
+    """Another program has finished the drop."""
+
+
+async def _delete(store: Store, generation: int, begun: Stamp) -> int:
     """Unlink all keys of a generation, in batches, until a whole pass finds none. Returns the number of keys."""
     total = 0
-    while keys := await _delete_once(store, generation):
+    while keys := await _delete_once(store, generation, begun):
         total += keys
     return total
 
 
-async def _delete_once(store: Store, generation: int) -> int:
+async def _delete_once(store: Store, generation: int, begun: Stamp) -> int:
     unlinked = 0
     async for keys in store.scan(names.of_generation(generation)):
-        await _dropping(store, generation)
+        await _dropping(store, generation, begun)
         # A command for each key: on a cluster the keys of many organizations are in many slots.
         unlinked += sum(await store.ask([(b"UNLINK", key) for key in keys]))
     return unlinked
 
 
-async def _dropping(store: Store, generation: int) -> ControlRecord:
+async def _dropping(store: Store, generation: int, begun: Stamp) -> ControlRecord:
     """Read the control record, and check that this generation is still being dropped.
 
-    Raises Refused if Redis no longer says so. Then Redis was emptied or an older state was restored, and the number may
-    now belong to a generation that is being filled or served.
+    Raises _Finished if a later state of the same record does not know it any more, and Refused if Redis no longer says
+    so otherwise. Then Redis was emptied or an older state was restored, and the number may now belong to a generation
+    that is being filled or served.
     """
     record = await copies.current(store)
     state = record.state
+    if generation not in state.known and begun.lineage == record.stamp.lineage and begun.epoch < record.stamp.epoch:
+        raise _Finished
     if generation not in state.dropping or generation == state.live or generation in state.written:
         raise Refused(
             f"Redis was emptied or went back in time: generation {generation} is not being dropped any more. "

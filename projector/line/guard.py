@@ -52,10 +52,12 @@ class BadRecordGuard:
             self._bad.popleft()
         last = f"the last: {bad.field}: {bad.reason}"
         if len(self._consecutive) >= self._max_consecutive:
-            raise LineStopped(f"{len(self._consecutive)} consecutive bad records; {last}", self._consecutive)
+            limit = f"LEADVIEW_DEAD_LETTER_ROW is {self._max_consecutive}"
+            raise LineStopped(f"{len(self._consecutive)} consecutive bad records ({limit}); {last}", self._consecutive)
         if len(self._bad) > self._max_bad:
             counted = [at for _, at in self._bad]
-            raise LineStopped(f"{len(counted)} of the last {WINDOW} records are bad; {last}", counted)
+            limit = f"LEADVIEW_DEAD_LETTER_SHARE is {self._max_bad / WINDOW:g}"
+            raise LineStopped(f"{len(counted)} of the last {WINDOW} records are bad ({limit}); {last}", counted)
 
     def forgive(self, acceptance: Callable[[Coordinates], object]) -> None:
         """No longer count the bad records for which `acceptance` returns something true."""

@@ -114,9 +114,11 @@ class Line:
     async def _step(self) -> None:
         """Project one batch. Raises Unavailable, LineStopped or Superseded; then no position covers the batch."""
         self._accepted.forget(self._source.unpositioned())  # it may have changed, also because a topic was recreated
-        if await self._positions.seek():
-            self._metrics.rewound()
-            logger.warning("Redis was emptied; reading again from the beginning", extra=self._fields())
+        if difference := await self._positions.seek():
+            if difference.emptied:
+                self._metrics.rewound()
+            level = logging.WARNING if difference.emptied else logging.INFO
+            logger.log(level, "%s; reading again from the stored positions", difference.text, extra=self._fields())
         polled = await self._source.poll(self._batch_records, _POLL_SECONDS)
         if await self._topics_recreated(polled):
             return
@@ -183,9 +185,7 @@ class Line:
                     extra=self._fields() | {"positions": fields},
                 )
             case ControlChanged():
-                logger.info(
-                    "the control record has changed; reading again from the stored positions", extra=self._fields()
-                )
+                pass  # what has changed is logged as soon as the next session knows it
             case unknown:
                 assert_never(unknown)
         self._positions.reset()

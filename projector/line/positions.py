@@ -12,6 +12,8 @@ from projector.dead_letter import DeadLetter
 from projector.errors import Unavailable
 from projector.kafka.source import Source
 from projector.ledger.checkpoint import NOTHING_STORED, Outcome, Position, Step, Stored
+from projector.ledger.control import ControlRecord
+from projector.ledger.difference import Difference, difference
 from projector.ledger.ledger import Ledger
 from projector.ledger.session import Session
 from projector.record import Partition, Record
@@ -31,7 +33,7 @@ class Positions:
         self._source = source
         self._ledger = ledger
         self._session: Session | None = None
-        self._incarnations: dict[bytes, str] = {}
+        self._record: ControlRecord | None = None
         self._uncommitted: dict[Partition, int] = {}
         self.offsets: dict[Partition, int] = {}
 
@@ -42,21 +44,18 @@ class Positions:
             raise Unavailable("the line has no session, because its positions were reset")
         return self._session
 
-    async def seek(self) -> bool:
+    async def seek(self) -> Difference | None:
         """Seek newly assigned partitions to their stored positions. Opens a session if there is none.
 
-        Returns whether Redis, or a shard of it, was emptied since the session before. Raises Superseded, and Refused if
-        there is nothing to write any more.
+        Returns how the control record differs from that of the session before; None if it does not. Raises Superseded,
+        and Refused if there is nothing to write any more.
         """
         if self._session and not self._source.unpositioned():
-            return False
+            return None
         await self._open()
-        emptied = any(
-            self.session.incarnations.get(tag) != incarnation for tag, incarnation in self._incarnations.items()
-        )
-        self._incarnations = self.session.incarnations
+        before, self._record = self._record, self.session.record
         await self._seek()
-        return emptied
+        return difference(before, self._record) if before else None
 
     async def _seek(self) -> None:
         unpositioned = self._source.unpositioned()

@@ -73,10 +73,10 @@ class Cluster:
                 await asyncio.sleep(_REDIRECT_PAUSE)
             routes = [await self._redirected(route, replies[route.number]) for route in again]
 
-    async def memories(self) -> list[dict[str, Any]]:
-        found = await self.client.info("memory", target_nodes=RedisCluster.PRIMARIES)
+    async def info(self, section: str) -> list[dict[str, Any]]:
+        found = await self.client.info(section, target_nodes=RedisCluster.PRIMARIES)
         # redis-py leaves out the name of the server if there is only one.
-        return [found] if "used_memory" in found else list(found.values())
+        return list(found.values()) if all(isinstance(fields, dict) for fields in found.values()) else [found]
 
     async def shards(self) -> list[set[int]]:
         await self._refresh_map()

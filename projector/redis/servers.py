@@ -51,8 +51,8 @@ class Servers(Protocol):
         Raises ReplicationEpochChanged if `replication_epoch` is no longer the current one, and what the fence raises.
         """
 
-    async def memories(self) -> list[dict[str, Any]]:
-        """Returns the fields of INFO memory, for each server."""
+    async def info(self, section: str) -> list[dict[str, Any]]:
+        """Returns the fields of this section of INFO, for each server."""
 
     async def shards(self) -> list[set[int]]:
         """Returns the slots of each primary; an empty list if this is not a cluster."""
@@ -124,8 +124,8 @@ class OneServer:
     ) -> list[Any]:
         return await self._node.send([request.packed for request in requests], replication_epoch, fence)
 
-    async def memories(self) -> list[dict[str, Any]]:
-        return [await self.client.info("memory")]
+    async def info(self, section: str) -> list[dict[str, Any]]:
+        return [await self.client.info(section)]
 
     async def shards(self) -> list[set[int]]:
         return []

@@ -120,10 +120,14 @@ class Store:
 
     async def check(self) -> None:
         """Check that Redis cannot evict documents and that it is what its URL says. Raises Refused or Unavailable."""
+        await self.check_url()
+        await self.check_policy()
+
+    async def check_url(self) -> None:
+        """Check that Redis is what its URL says. Raises Refused or Unavailable."""
         async with self._errors():
             if wrong := await self._servers.wrong_url():
                 raise Refused(f"Redis cannot be used like this: {wrong}.")
-        await self.check_policy()
 
     async def check_policy(self) -> None:
         """Check that Redis cannot evict documents. Raises Refused or Unavailable."""
@@ -138,8 +142,12 @@ class Store:
 
     async def memories(self) -> list[dict[str, Any]]:
         """Returns INFO memory of each server that holds documents. Raises Unavailable."""
+        return await self.info("memory")
+
+    async def info(self, section: str) -> list[dict[str, Any]]:
+        """Returns this section of INFO of each server that holds documents. Raises Unavailable."""
         async with self._errors():
-            return await self._servers.memories()
+            return await self._servers.info(section)
 
     async def memory_ratio(self) -> float:
         """Returns the used share of maxmemory on the fullest server; 0 if none has a maxmemory. Raises Unavailable."""

@@ -4,9 +4,12 @@ import asyncio
 from math import inf
 
 import pytest
+from msgspec.structs import replace
 
 from projector.errors import Refused
 from projector.ledger import copies, sweep
+from projector.ledger.control import Generation
+from projector.mapping import VERSION
 from projector.rebuild import drop
 from projector.redis.store import Store
 from schemas import names, resources
@@ -62,3 +65,23 @@ async def test_redis_is_emptied_in_the_last_pass(redis_server: RedisService) -> 
         record = await control.complete(projection.store)
         with pytest.raises(Refused, match="emptied or went back"):
             await sweep.sweep(projection.store, record, 1)
+
+
+async def test_two_drops_of_one_generation(projection: Projection) -> None:
+    """The slower one finds that the other has finished: Redis was not emptied."""
+    await control.complete(projection.store)
+    await projection.apply(crm.lead().record())
+    record = await copies.change(
+        projection.store,
+        await copies.current(projection.store),
+        lambda state: replace(
+            state,
+            live=2,
+            written=(2,),
+            last=2,
+            dropping=(1,),
+            generations={2: Generation(VERSION, "2026-01-01T00:00:00Z")},
+        ),
+    )
+    assert await sweep.sweep(projection.store, record, 1) == 2
+    assert await sweep.sweep(projection.store, record, 1) == 0

@@ -34,7 +34,9 @@ def test_the_message_names_the_command_and_the_range() -> None:
     batch = Batch({OTHER: records("..x", OTHER), LEADS: records("xxxx.x..")}, guard)
     list(batch.slices(100))
     assert batch.stopped
-    assert str(batch.stopped).startswith("3 consecutive bad records; the last: crm.leads:0:101: ")
+    assert str(batch.stopped).startswith(
+        "3 consecutive bad records (LEADVIEW_DEAD_LETTER_ROW is 3); the last: crm.leads:0:101: "
+    )
     assert str(batch.stopped).endswith(
         "accept them: python -m projector dead-letters accept crm.leads:1:102 crm.leads:0:100-105 --note 'why'"
     )

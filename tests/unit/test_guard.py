@@ -52,9 +52,19 @@ def test_when_the_line_stops(pattern: str, share: float, row: int, expected: int
 def test_the_message_says_how_many_and_why() -> None:
     guard = BadRecordGuard(1, 2)
     guard.note(bad(7, "first"))
-    with pytest.raises(LineStopped, match=r"2 consecutive bad records; the last: crm\.leads:0:8: second") as stopped:
+    with pytest.raises(
+        LineStopped,
+        match=r"2 consecutive bad records \(LEADVIEW_DEAD_LETTER_ROW is 2\); the last: crm\.leads:0:8: second",
+    ) as stopped:
         guard.note(bad(8, "second"))
     assert stopped.value.bad == (("crm.leads", 0, 7), ("crm.leads", 0, 8))
+    shared = BadRecordGuard(0.001, 50)
+    shared.note(bad(7))
+    shared.passed(1)
+    with pytest.raises(
+        LineStopped, match=r"2 of the last 1000 records are bad \(LEADVIEW_DEAD_LETTER_SHARE is 0\.001\);"
+    ):
+        shared.note(bad(9))
 
 
 def test_a_fork_that_is_dropped_counts_nothing() -> None:

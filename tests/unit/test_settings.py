@@ -52,7 +52,9 @@ def test_a_value_is_read(process: type[RedisSettings], name: str, text: str, exp
         pytest.param({"API_PORT": "http"}, ["LEADVIEW_API_PORT='http'", "int"], id="no number"),
         pytest.param({"API_WORKERS": "0"}, ["LEADVIEW_API_WORKERS"], id="no worker"),
         pytest.param({"API_REDIS_TIMEOUT": "nan"}, ["LEADVIEW_API_REDIS_TIMEOUT"], id="not a number at all"),
-        pytest.param({"LOG_LEVEL": "loud"}, ["LEADVIEW_LOG_LEVEL='loud'"], id="none of several"),
+        pytest.param(
+            {"LOG_LEVEL": "loud"}, ["LEADVIEW_LOG_LEVEL='loud'", "debug, info, warning, error"], id="none of several"
+        ),
         pytest.param({"KEY_RATE_LIMIT": "fast"}, ["LEADVIEW_KEY_RATE_LIMIT='fast'", "100/10s"], id="rate limit"),
         pytest.param({"REDIS_URL": "http://h"}, ["LEADVIEW_REDIS_URL='http://h'", "redis://"], id="scheme"),
         pytest.param({"REDIS_URL": "redis://[::1"}, ["LEADVIEW_REDIS_URL", "invalid host or port"], id="broken URL"),
@@ -75,6 +77,53 @@ def test_a_bad_or_unknown_setting_is_named(environment: dict[str, str], named: l
     with pytest.raises(SettingsError) as error:
         load(ApiSettings, {f"LEADVIEW_{name}": text for name, text in environment.items()})
     assert [part for part in named if part not in str(error.value)] == []
+
+
+@pytest.mark.parametrize(
+    ("environment", "named"),
+    [
+        pytest.param({"BOOTSTRAP_SERVERS": "a:b"}, ["LEADVIEW_KAFKA_BOOTSTRAP_SERVERS='a:b'", "host:port"], id="port"),
+        pytest.param({"BOOTSTRAP_SERVERS": "a:1,,b:2"}, ["LEADVIEW_KAFKA_BOOTSTRAP_SERVERS"], id="no host"),
+        pytest.param({"BOOTSTRAP_SERVERS": "kafka://a:1"}, ["LEADVIEW_KAFKA_BOOTSTRAP_SERVERS"], id="a URL"),
+        pytest.param({"BOOTSTRAP_SERVERS": "a:0"}, ["LEADVIEW_KAFKA_BOOTSTRAP_SERVERS"], id="port 0"),
+        pytest.param({"SECURITY_PROTOCOL": "TLS"}, ["PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"], id="protocol"),
+        pytest.param(
+            {"SECURITY_PROTOCOL": "SASL_SSL"},
+            ["LEADVIEW_KAFKA_SASL_USERNAME and LEADVIEW_KAFKA_SASL_PASSWORD"],
+            id="SASL without a user",
+        ),
+        pytest.param(
+            {"SECURITY_PROTOCOL": "SASL_PLAINTEXT", "SASL_USERNAME": "u"},
+            ["SASL_PLAINTEXT needs LEADVIEW_KAFKA_SASL_PASSWORD as well"],
+            id="SASL without a password",
+        ),
+        pytest.param(
+            {"SSL_CA_FILE": "/nothing"}, ["LEADVIEW_KAFKA_SSL_CA_FILE='/nothing'", "No such file"], id="no CA file"
+        ),
+        pytest.param({"SSL_CA_FILE": __file__}, ["LEADVIEW_KAFKA_SSL_CA_FILE", "PEM"], id="no PEM file"),
+        pytest.param(
+            {"SSL_CERT_FILE": __file__, "SSL_KEY_FILE": __file__},
+            ["LEADVIEW_KAFKA_SSL_CERT_FILE and LEADVIEW_KAFKA_SSL_KEY_FILE"],
+            id="no certificate",
+        ),
+        pytest.param({"SSL_KEY_FILE": __file__}, ["without LEADVIEW_KAFKA_SSL_CERT_FILE"], id="a key alone"),
+    ],
+)
+def test_what_would_end_in_a_traceback_is_named(environment: dict[str, str], named: list[str]) -> None:
+    with pytest.raises(SettingsError) as error:
+        load(ProjectorSettings, {f"LEADVIEW_KAFKA_{name}": text for name, text in environment.items()})
+    assert [part for part in named if part not in str(error.value)] == []
+
+
+@pytest.mark.parametrize("text", ["h", "h:9092", "a:1,b:2", "a:1, b:2", "[::1]:9092", "10.0.0.1:9092"])
+def test_addresses_of_brokers(text: str) -> None:
+    assert load(ProjectorSettings, {"LEADVIEW_KAFKA_BOOTSTRAP_SERVERS": text}).kafka_bootstrap_servers == text
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+def test_files_of_redis_are_read(process: type[RedisSettings]) -> None:
+    with pytest.raises(SettingsError, match="LEADVIEW_REDIS_TLS_CA_FILE='/nothing' is not valid: the file cannot be"):
+        load(process, {"LEADVIEW_REDIS_TLS_CA_FILE": "/nothing"})
 
 
 def test_settings_of_another_process_are_not_an_error() -> None:

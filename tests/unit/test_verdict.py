@@ -158,7 +158,9 @@ def test_one_problem_is_said_in_the_first_line_with_what_to_do(found: Survey, sa
 
 
 def test_all_problems_are_in_the_first_line() -> None:
-    halted = projector({"documents": "halted: bad"}, problems=("documents: halted: bad",))
+    halted = projector(
+        {"documents": "halted: bad"}, problems=("documents: halted: bad", "topic crm.leads is missing: create it")
+    )
     problems = verdict.problems(survey(redis(halted, halted), kafka(exists=False)))
     assert verdict.headline(problems) == "not well: topic crm.leads: missing; line documents is stopped: bad"
 

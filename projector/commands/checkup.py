@@ -1,0 +1,230 @@
+"""The checks of `doctor`: what must be there before a start. None of them writes anything."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable
+from typing import Literal, NamedTuple
+
+from projector.commands import verdict
+from projector.commands.survey import KafkaPart, Memory
+from projector.errors import ProjectorError, Refused, Unavailable
+from projector.kafka import broker
+from projector.kafka.offset_texts import read_texts
+from projector.kafka.reader import open_reader
+from projector.kafka.topics import describe
+from projector.ledger import copies
+from projector.record import Partition
+from projector.redis import rights
+from projector.redis.store import Store
+from schemas.redis_access import redis_access
+from schemas.resources import KINDS
+from schemas.settings import ApiSettings, ProjectorSettings, RedisSettings
+
+SECONDS = 8.0
+"""How long each check may take."""
+_MAX_CLOCK_SECONDS = 2.0
+_OLDEST_REDIS = (6, 2)
+_ATTEMPTS, _PAUSE_SECONDS = 10, 0.3
+
+
+class Check(NamedTuple):
+    """A line of `doctor`. `unknown`: it could not be checked, and the text says why."""
+
+    name: str
+    result: Literal["ok", "problem", "unknown"]
+    text: str
+
+
+class Failed(Exception):
+    """A check found a problem. The message says what to do."""
+
+
+class Unknown(Exception):
+    """A check is not possible. The message says why."""
+
+
+async def of_projector(settings: ProjectorSettings) -> list[Check]:
+    """Check everything that the projector and its commands need."""
+    return [
+        Check("settings", "ok", "every setting is known and valid, and the TLS files can be read"),
+        *[check async for check in _redis(settings)],
+        await _rights("Redis rights of the projector", settings, rights.PROJECTS),
+        Check("Redis rights of the API", "unknown", "run `doctor --api` with the environment of the API"),
+        *[check async for check in _kafka(settings)],
+    ]
+
+
+async def of_api(settings: ApiSettings) -> list[Check]:
+    """Check everything that the API needs."""
+    return [
+        Check("settings", "ok", "every setting is known and valid, and the TLS files can be read"),
+        await _rights("Redis rights of the API", settings, rights.SERVES),
+    ]
+
+
+async def _check(name: str, checking: Awaitable[str]) -> Check:
+    try:
+        async with asyncio.timeout(SECONDS):
+            return Check(name, "ok", await checking)
+    except TimeoutError:
+        return Check(name, "problem", f"there was no answer within {SECONDS:g} s")
+    except Unknown as error:
+        return Check(name, "unknown", str(error))
+    except (Failed, ProjectorError) as error:
+        return Check(name, "problem", str(error))
+
+
+async def _rights(name: str, settings: RedisSettings, needed: tuple[tuple[str, ...], ...]) -> Check:
+    async def ask() -> str:
+        found = await rights.rights(settings, needed)
+        if found.missing:
+            raise Failed(
+                f"the user {found.user} lacks {', '.join(found.missing)}: grant it, as in "
+                "deploy/redis-users.conf.example"
+            )
+        if found.missing is None:
+            raise Unknown(f"the user {found.user} can log in; a Redis before 7.0 does not say what it may do")
+        return f"the user {found.user} may run all {len(needed)} commands"
+
+    return await _check(name, ask())
+
+
+async def _redis(settings: RedisSettings) -> AsyncIterator[Check]:
+    store = Store(settings)
+    try:
+        reached = await _check("Redis", _reached(store, settings))
+        yield reached
+        names = ("Redis version", "Redis eviction", "Redis clock", "Redis data")
+        if reached.result != "ok":
+            for name in names:
+                yield Check(name, "unknown", "Redis cannot be reached")
+            return
+        for name, checking in zip(names, (_version(store), _eviction(store), _clock(store), _data(store)), strict=True):
+            yield await _check(name, checking)
+    finally:
+        await store.close()
+
+
+async def _reached(store: Store, settings: RedisSettings) -> str:
+    access = redis_access(settings)
+    where = ", ".join(f"{host}:{port}" for host, port in access.hosts)
+    try:
+        servers = await store.info("server")
+        await store.check_url()
+    except Unavailable as error:
+        raise Failed(
+            f"{str(error).removeprefix('Redis: ').rstrip('.')} ({where}). Start Redis, or correct LEADVIEW_REDIS_URL, "
+            "LEADVIEW_REDIS_USERNAME and LEADVIEW_REDIS_PASSWORD, or the TLS files (LEADVIEW_REDIS_TLS_…)"
+        ) from error
+    tls = "with TLS" if access.encrypted else "without TLS"
+    return f"{access.kind} at {where} answers {tls}; {len(servers)} server(s) hold documents"
+
+
+async def _version(store: Store) -> str:
+    versions = sorted({str(server.get("redis_version", "?")) for server in await store.info("server")})
+    for version in versions:
+        numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+        if numbers < _OLDEST_REDIS:
+            raise Failed(f"Redis {version} is too old: Leadview needs 6.2 or later, and 7 for its least rights")
+    return f"Redis {', '.join(versions)}"
+
+
+async def _eviction(store: Store) -> str:
+    await store.check_policy()
+    memories = [Memory.of(fields) for fields in await store.memories()]
+    if any(not memory.limit for memory in memories):
+        return "no document is evicted; maxmemory is not set, so Redis may use all memory of its machine"
+    used = max(memory.used / memory.limit for memory in memories)
+    if used >= verdict.FULL:
+        raise Failed("Redis is full, and refuses writes: raise its maxmemory (docs/capacity.md)")
+    return f"no document is evicted; {used:.0%} of maxmemory are used"
+
+
+async def _clock(store: Store) -> str:
+    """Redis judges when keys and rate limits expire, and ages are differences to this machine's clock."""
+    before = time.time()
+    servers = await store.info("server")
+    after = time.time()
+    stamps = [int(server["server_time_usec"]) / 1e6 for server in servers if "server_time_usec" in server]
+    off = max((max(before - stamp, stamp - after, 0.0) for stamp in stamps), default=0.0)
+    if off > _MAX_CLOCK_SECONDS:
+        raise Failed(f"the clocks of Redis and of this machine differ by {off:.1f} s: let NTP set both")
+    return f"it differs from that of this machine by at most {off + after - before:.2f} s"
+
+
+async def _data(store: Store) -> str:
+    record = await copies.read(store)
+    if record:
+        return f"it has the layout of this program; generation {record.state.live} is live"
+    await copies.check_layout(store)
+    return "it is empty: a projector fills it from the topics"
+
+
+async def _kafka(settings: ProjectorSettings) -> AsyncIterator[Check]:
+    reached = await _check("Kafka", _brokers(settings))
+    yield reached
+    names = ("Kafka topics", "Kafka partitions", "Kafka records", "Kafka consumer groups")
+    checks = (_topics, _partitions, _records, _groups)
+    for name, check in zip(names, checks, strict=True):
+        if reached.result == "ok":
+            yield await _check(name, check(settings))
+        else:
+            yield Check(name, "unknown", "Kafka cannot be reached")
+
+
+async def _brokers(settings: ProjectorSettings) -> str:
+    await describe(settings, KINDS)  # it says why no broker lets us in
+    fetch = await broker.newest_fetch(settings)
+    if fetch < broker.OLDEST:
+        raise Failed("this Kafka is too old: Leadview needs 0.11 or later")
+    return (
+        f"{settings.kafka_bootstrap_servers} answers ({settings.kafka_security_protocol}), Kafka "
+        f"{broker.release(fetch)} or later"
+    )
+
+
+async def _topics(settings: ProjectorSettings) -> str:
+    topics = await describe(settings, KINDS)
+    if found := [str(finding) for finding in verdict.of_topics(KafkaPart(topics, {}))]:
+        raise Failed("; ".join(found))
+    if not all(topic.retention for topic in topics):
+        return "all exist; these brokers do not say whether they are compacted"
+    return "all exist and are compacted: " + ", ".join(topic.name for topic in topics)
+
+
+async def _partitions(settings: ProjectorSettings) -> str:
+    topics = await describe(settings, KINDS)
+    counts = ", ".join(f"{topic.name} {len(topic.partitions)}" for topic in topics)
+    return f"{counts}. At most so many projectors share the work of a topic"
+
+
+async def _records(settings: ProjectorSettings) -> str:
+    async with open_reader(settings, KINDS) as reader:
+        ranges = await reader.range(await reader.partitions())
+        filled = {partition.topic: (partition, span) for partition, span in ranges.items() if span[0] < span[1]}
+        await reader.first_times(dict(filled.values()))
+    return f"records of {len(filled)} topics can be read; the others are empty" if filled else "all topics are empty"
+
+
+async def _read_group(settings: ProjectorSettings, group: str, partitions: list[Partition]) -> None:
+    """A new Kafka has no coordinators until it is asked for one."""
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            await read_texts(settings, group, partitions)
+        except Unavailable:
+            await asyncio.sleep(_PAUSE_SECONDS)
+        else:
+            return
+    await read_texts(settings, group, partitions)
+
+
+async def _groups(settings: ProjectorSettings) -> str:
+    async with open_reader(settings, KINDS) as reader:
+        partitions = await reader.partitions()
+    groups = [settings.group_id, f"{settings.group_id}.access", f"{settings.group_id}.accepted"]
+    for group in groups:
+        try:
+            await _read_group(settings, group, partitions)
+        except Refused as error:
+            raise Failed(f"{error} Let it read the group {group}, or correct LEADVIEW_GROUP_ID") from error
+    return f"this user may use {', '.join(groups)}"

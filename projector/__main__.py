@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import uvloop
 from rich.console import Console
 
-from projector.commands import rebuild, show, show_view, status, status_view
+from projector.commands import rebuild, show, show_access_view, show_view, status, status_view
 from projector.commands.arguments import parse
 from projector.commands.dead_letters import run_dead_letters
 from projector.commands.operator import Operator
@@ -63,6 +63,10 @@ async def _status(_: argparse.Namespace, operator: Operator) -> int:
 
 
 async def _show(arguments: argparse.Namespace, operator: Operator) -> int:
+    if arguments.kind == "organization":
+        return await show_access_view.run_organization(arguments, operator)
+    if arguments.kind == "key":
+        return await show_access_view.run_key(arguments, operator)
     resource = BY_NOUN[arguments.kind]
     entity = await show.read(operator.store, resource, arguments.organization, arguments.id)
     if operator.json:

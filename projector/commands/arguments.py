@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from projector.accepted.offset_range import FORMS, OffsetRange
+from schemas.api_keys import PREFIX as KEY_PREFIX
 from schemas.resources import AS_SPECIFIED, BY_NOUN, Resource
 
 _TOPICS = [resource.topic for resource in AS_SPECIFIED]
@@ -16,6 +17,10 @@ _DEAD_LETTER_ACTIONS = {
     "drop": "delete them, and never store those of accepted records again",
 }
 _MAX_NOTE = 200
+_NO_KEY = (
+    "expected the id of an API key or the SHA-256 of a key. Do not write a key itself on the command line, where "
+    "others can read it: `show key -` reads it from standard input"
+)
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -25,6 +30,8 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     if arguments.command == "rebuild" and entity(arguments) and not arguments.organization:
         flags = " and ".join(f"--{noun}" for noun in BY_NOUN)
         parser.error(f"{flags} need their --organization")
+    if arguments.command == "show" and arguments.kind == "key" and len(arguments.key) > 1:
+        parser.error("name one key")
     if arguments.command == "dead-letters" and arguments.action == "accept":
         by_filter = arguments.topic is not None or arguments.reason is not None
         if bool(arguments.records) == by_filter:
@@ -48,11 +55,7 @@ def _parser() -> argparse.ArgumentParser:
         "status", help="print the lag of each partition, freshness, generations and dead letters"
     )
     about.add_argument("--json", action="store_true")
-    entity = commands.add_parser("show", help="print a document and the events that wrote it")
-    entity.add_argument("kind", choices=list(BY_NOUN))
-    entity.add_argument("organization", type=_uuid)
-    entity.add_argument("id", type=_uuid)
-    entity.add_argument("--json", action="store_true")
+    _show(commands.add_parser("show", help="print a document and the events that wrote it, or why a key has no access"))
     _dead_letters(
         commands.add_parser("dead-letters", help="list, redrive, accept or drop records that could not be applied")
     )
@@ -65,6 +68,28 @@ def _parser() -> argparse.ArgumentParser:
     drop = commands.add_parser("drop", help="free the memory of a generation that is not live")
     drop.add_argument("generation", type=int, nargs="?", help="its number (default: the former one)")
     return parser
+
+
+def _show(command: argparse.ArgumentParser) -> None:
+    kinds = command.add_subparsers(dest="kind", required=True, metavar="kind")
+    for noun in BY_NOUN:
+        entity = kinds.add_parser(noun, help=f"the document of a {noun}, and the events that wrote it")
+        entity.add_argument("organization", type=_uuid)
+        entity.add_argument("id", type=_uuid)
+        entity.add_argument("--json", action="store_true")
+    organization = kinds.add_parser("organization", help="its API access, and why its keys would be refused")
+    organization.add_argument("organization", type=_uuid)
+    organization.add_argument("--json", action="store_true")
+    key = kinds.add_parser("key", help="what a key may read, and why it would be refused; no key is ever printed")
+    # A list, so that no further word, which may be a key, is quoted in a message of argparse.
+    key.add_argument(
+        "key",
+        nargs="+",
+        type=_key,
+        metavar="id | hash | -",
+        help="the id of the API key, the SHA-256 of the key in hex, or - to read the key from standard input",
+    )
+    key.add_argument("--json", action="store_true")
 
 
 def _dead_letters(command: argparse.ArgumentParser) -> None:
@@ -153,10 +178,24 @@ def _compared(command: argparse.ArgumentParser) -> None:
     )
 
 
+def _key(text: str) -> tuple[str, str]:
+    """Returns the form (`id`, `hash` or `-`) and the text. No message quotes the text: it may be a key."""
+    if text == "-":
+        return "-", ""
+    if re.fullmatch("[0-9a-fA-F]{64}", text):
+        return "hash", text.lower()
+    try:
+        return "id", str(UUID(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(_NO_KEY) from None
+
+
 def _uuid(text: str) -> str:
     try:
         return str(UUID(text))
     except ValueError:
+        if text.startswith(KEY_PREFIX):
+            raise argparse.ArgumentTypeError(_NO_KEY) from None
         raise argparse.ArgumentTypeError(f"{text!r} is not a UUID") from None
 
 

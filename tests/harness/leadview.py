@@ -94,11 +94,14 @@ class Leadview:
         self._processes.callback(child.kill)
         return child
 
-    def run(self, *words: str, command: Sequence[str] = PROJECTOR, **settings: object) -> Finished:
+    def run(
+        self, *words: str, command: Sequence[str] = PROJECTOR, stdin: str | None = None, **settings: object
+    ) -> Finished:
         """Run `python -m projector <words>` until it ends. Raises subprocess.TimeoutExpired."""
         done = subprocess.run(
             [*command, *words],
             env=self.environment(**settings),
+            input=stdin,
             capture_output=True,
             text=True,
             timeout=_COMMAND_SECONDS,

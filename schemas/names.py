@@ -114,6 +114,9 @@ _LETTERS = b"".join(resource.letter for resource in RESOURCES) + b"i"
 IN_GENERATION = re.compile(rb"(lv:\{[0-9A-Za-z]{22}\})(\d+)([%b])(.{22})" % _LETTERS, re.DOTALL)
 """A name in a generation: owner, generation, letter of the resource (`i` for an index), short id."""
 
+OF_ACCESS = re.compile(rb"(lv:\{[0-9A-Za-z]{22}\})(?:a(.{22})|k([0-9a-f]{64}))?", re.DOTALL)
+"""A name that the access of an organization consists of: owner, then the short id of an API key, or the hash of a key,
+or nothing, if it is the record of the organization itself."""
 
 ALL = b"lv:{*}*"
 """The pattern of all names with a hash tag."""

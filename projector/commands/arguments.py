@@ -32,6 +32,8 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(f"{flags} need their --organization")
     if arguments.command == "show" and arguments.kind == "key" and len(arguments.key) > 1:
         parser.error("name one key")
+    if arguments.command == "verify" and arguments.access and (arguments.allow or arguments.sample < 1):
+        parser.error("--sample and --allow are about documents: --access always compares everything")
     if arguments.command == "dead-letters" and arguments.action == "accept":
         by_filter = arguments.topic is not None or arguments.reason is not None
         if bool(arguments.records) == by_filter:
@@ -62,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     _rebuild(
         commands.add_parser("rebuild", help="fill the next generation from the topics while the live one is served")
     )
-    _verify(commands.add_parser("verify", help="compare the live generation with the topics"))
+    _verify(commands.add_parser("verify", help="compare documents, or organizations and API keys, with the topics"))
     _promote(commands.add_parser("promote", help="verify the next generation, then serve it"))
     commands.add_parser("rollback", help="serve the former generation again")
     drop = commands.add_parser("drop", help="free the memory of a generation that is not live")
@@ -153,7 +155,9 @@ def _rebuild(command: argparse.ArgumentParser) -> None:
 
 
 def _verify(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--next", action="store_true", help="compare the next generation with the live one")
+    what = command.add_mutually_exclusive_group()
+    what.add_argument("--next", action="store_true", help="compare the next generation with the live one")
+    what.add_argument("--access", action="store_true", help="compare organizations and API keys with the topics")
     command.add_argument("--json", action="store_true")
     _compared(command)
 

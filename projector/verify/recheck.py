@@ -6,13 +6,14 @@ what was read, and is checked again. A value without a newer event that differs 
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
+from projector.errors import Refused
 from projector.kafka.client import topic
 from projector.kafka.reader import Reader
-from projector.ledger.ledger import read_positions
+from projector.ledger.ledger import lag, read_positions
 from projector.record import Partition
 from projector.redis.store import SLICE, Store
 from projector.reference import Reference
@@ -20,7 +21,7 @@ from projector.verify.compare import Document, DocumentKey, differing_fields, do
 from projector.verify.hashes import contact_of, expected_hashes, hashes, indexed_hash, stored_hashes
 from schemas import names
 from schemas.layouts import CONTACT_BODY, HEAD, JOB_DUE, SUMMARY_HASH, read_head
-from schemas.resources import CONTACT, LEAD, ORGANIZATION, Resource
+from schemas.resources import CONTACT, LEAD, ORGANIZATION, Kind, Resource
 from schemas.settings import ProjectorSettings
 
 _ROUNDS = 5
@@ -64,6 +65,29 @@ async def read_covered(store: Store, reader: Reader) -> dict[Partition, tuple[in
     positions = await read_positions(store, partitions)
     ranges = await reader.range(partitions)
     return {p: (first, min(last, max(first, positions[p] or 0))) for p, (first, last) in ranges.items()}
+
+
+async def require_topics(reader: Reader, settings: ProjectorSettings, kinds: Sequence[Kind]) -> None:
+    """Check that there is something to compare with. Raises Refused if a topic does not exist, and Unavailable."""
+    existing = {partition.topic for partition in await reader.partitions()}
+    if missing := [name for kind in kinds if (name := topic(settings, kind)) not in existing]:
+        raise Refused(
+            f"Nothing can be compared: Kafka has no topic {', '.join(missing)}. Check LEADVIEW_TOPIC_PREFIX and "
+            "LEADVIEW_KAFKA_BOOTSTRAP_SERVERS."
+        )
+
+
+async def notes(store: Store, reader: Reader, covered: Ranges) -> list[str]:
+    """Returns what limits a comparison with these offsets of the topics, in words."""
+    found = [
+        f"{partition.topic}:{partition.partition} begins at offset {first}: documents of earlier records count as extra"
+        for partition, (first, _) in covered.items()
+        if first
+    ]
+    behind = await lag(store, await reader.range(list(covered)))
+    if behind:
+        found.append(f"the projectors are {behind:,} records behind: those records are not compared")
+    return found
 
 
 async def recheck(

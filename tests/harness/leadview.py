@@ -95,13 +95,13 @@ class Leadview:
         return child
 
     def run(
-        self, *words: str, command: Sequence[str] = PROJECTOR, stdin: str | None = None, **settings: object
+        self, *words: str, command: Sequence[str] = PROJECTOR, stdin: object = None, **settings: object
     ) -> Finished:
         """Run `python -m projector <words>` until it ends. Raises subprocess.TimeoutExpired."""
         done = subprocess.run(
             [*command, *words],
             env=self.environment(**settings),
-            input=stdin,
+            input=None if stdin is None else str(stdin),
             capture_output=True,
             text=True,
             timeout=_COMMAND_SECONDS,

@@ -18,7 +18,6 @@ from tests.harness.projection import Projection
 KEY = mint(crm.ORGANIZATION, "7" * 30)
 HASH = key_hash(KEY)
 OWNER = names.organization(crm.ORGANIZATION)
-EXPIRED = {"expires_at": crm.at(0)}
 ONE_REQUEST = {"key": {"quota": 1, "window_seconds": 36_000}}
 ORGANIZATION = crm.organization(1)
 API_KEY = crm.api_key(1, hash=HASH)
@@ -38,7 +37,9 @@ def api(projection: Projection) -> Iterator[ApiServer]:
         pytest.param(
             [ORGANIZATION, API_KEY, crm.api_key(2, hash=HASH, status="revoked")], "5", crm.API_KEY, id="revoked"
         ),
-        pytest.param([ORGANIZATION, crm.api_key(1, hash=HASH, **EXPIRED)], "5", "2026-01-01T00:00:00Z", id="expired"),
+        pytest.param(
+            [ORGANIZATION, crm.api_key(1, hash=HASH, expires_at=crm.at(0))], "5", "2026-01-01T00:00:00Z", id="expired"
+        ),
         pytest.param(
             [ORGANIZATION, API_KEY, crm.api_key(1, id=crm.uuid(0xF2), hash=HASH, status="revoked")],
             "5",

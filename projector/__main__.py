@@ -30,7 +30,8 @@ def main() -> int:
     except SettingsError as error:
         print(error, file=sys.stderr)
         return 2
-    configure(settings.log_level if arguments.command == "run" else "error")
+    is_service = arguments.command == "run" or getattr(arguments, "continuous", False)
+    configure(settings.log_level if is_service else "error")
     try:
         return uvloop.run(_execute(arguments, settings))
     except (ProjectorError, ValueError) as error:

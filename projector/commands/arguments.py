@@ -32,13 +32,17 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(f"{flags} need their --organization")
     if arguments.command == "show" and arguments.kind == "key" and len(arguments.key) > 1:
         parser.error("name one key")
-    if arguments.command == "verify" and arguments.access and (arguments.allow or arguments.sample < 1):
-        parser.error("--sample and --allow are about documents: --access always compares everything")
+    if _compares_everything(arguments) and (arguments.allow or arguments.sample < 1):
+        parser.error("--sample and --allow only limit the comparison of all documents")
     if arguments.command == "dead-letters" and arguments.action == "accept":
         by_filter = arguments.topic is not None or arguments.reason is not None
         if bool(arguments.records) == by_filter:
             parser.error("name the records to accept, or choose dead letters with --topic or --reason or both")
     return arguments
+
+
+def _compares_everything(arguments: argparse.Namespace) -> bool:
+    return arguments.command == "verify" and bool(arguments.access or arguments.continuous)
 
 
 def entity(arguments: argparse.Namespace) -> tuple[Resource, str] | None:
@@ -158,6 +162,11 @@ def _verify(command: argparse.ArgumentParser) -> None:
     what = command.add_mutually_exclusive_group()
     what.add_argument("--next", action="store_true", help="compare the next generation with the live one")
     what.add_argument("--access", action="store_true", help="compare organizations and API keys with the topics")
+    what.add_argument(
+        "--continuous",
+        action="store_true",
+        help="compare a few records after the other, all the time, with at most 1%% of a core, until SIGTERM",
+    )
     command.add_argument("--json", action="store_true")
     _compared(command)
 

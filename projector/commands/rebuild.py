@@ -5,7 +5,7 @@ import asyncio
 import os
 
 from projector.commands import arguments as arguments_of
-from projector.commands import preflight_view
+from projector.commands import preflight_view, verify_continuous
 from projector.commands.operator import Operator
 from projector.commands.rebuild_progress import RebuildView
 from projector.errors import Refused
@@ -101,6 +101,8 @@ async def _in_place(arguments: argparse.Namespace, operator: Operator) -> int:
 
 async def run_verify(arguments: argparse.Namespace, operator: Operator) -> int:
     """`verify`: compare the live generation or the access with the topics, or the next generation with the live one."""
+    if arguments.continuous:
+        return await verify_continuous.run(operator)
     criteria = _criteria(arguments)
     if arguments.access:
         verified = await access.audit(operator.store, operator.settings)

@@ -29,11 +29,10 @@ from schemas.layouts import (
     LIMITS,
     Head,
     read_head,
+    read_limits,
 )
 from schemas.settings import ApiSettings, Limit, limit
 
-_ORGANIZATION = 40
-"""The length of the record of an organization that is not deleted."""
 _COUNTED = ("active", "revoked")
 _NAME = re.compile(rb"(lv:\{[0-9A-Za-z]{22}\})[ak].*", re.DOTALL)
 
@@ -137,15 +136,13 @@ async def _read_organization(
 ) -> StoredOrganization:
     value = await _get(store, owner)
     head = read_head(value) if len(value) >= HEAD else None
-    live = head is not None and head.live and len(value) >= _ORGANIZATION
-    numbers = [int.from_bytes(value[at : at + 4], "little") for at in range(LIMITS.start, LIMITS.stop, 4)]
-    own = [Limit(*numbers[:2]), Limit(*numbers[2:])] if live else []
+    live = head is not None and head.live and len(value) >= LIMITS.stop
+    key_quota, key_window, quota, window = read_limits(value) if live else (0, 0, 0, 0)
     buckets = [names.key_limit(owner, key_hash)] if key_hash else []
     buckets.append(names.organization_limit(owner))
     full_at = [int(reply or 0) for reply in await store.ask([(b"GET", bucket) for bucket in buckets])]
-    of_key, of_organization = (own or [Limit(0, 0)] * 2)[:2]
-    limits = [_bucket("key", of_key, settings.key_rate_limit, full_at[0] if key_hash else 0)]
-    limits.append(_bucket("organization", of_organization, settings.organization_rate_limit, full_at[-1]))
+    found = [_bucket("key", Limit(key_quota, key_window), settings.key_rate_limit, full_at[0] if key_hash else 0)]
+    found.append(_bucket("organization", Limit(quota, window), settings.organization_rate_limit, full_at[-1]))
     job_due = {b"E": "erase", b"R": "replay"}.get(value[JOB_DUE])
     api_access = live and value[ACCESS] == b"1"
     return StoredOrganization(
@@ -153,7 +150,7 @@ async def _read_organization(
         owner.decode(),
         head,
         api_access,
-        limits,
+        found,
         job_due,
         refusal_of_organization(head, api_access=api_access, replaying=live and job_due == "replay", complete=complete),
     )

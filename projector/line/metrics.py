@@ -1,6 +1,6 @@
 """Prometheus metrics of the projector."""
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from projector.record import Partition
 from projector.redis.applier import Applied
@@ -24,6 +24,17 @@ UNAVAILABLE = Counter("leadview_projector_unavailable", "Times that Redis or Kaf
 DEFECTS = Counter("leadview_projector_defects", "Steps that failed with an error that nobody expected", ["line"])
 REBUILD_DUE = Gauge("leadview_projector_rebuild_due", "1 if the live generation has another mapping version")
 REDIS_MEMORY = Gauge("leadview_projector_redis_memory_ratio", "Redis memory in use, as a share of maxmemory")
+
+VERIFICATION = CollectorRegistry()
+"""Of `verify --continuous`, which is a process of its own and exports nothing else."""
+VERIFIED = Counter("leadview_verify_records", "Records that were compared with Redis", ["topic"], registry=VERIFICATION)
+DIFFERENCES = Counter(
+    "leadview_verify_differences",
+    "Entities in Redis that differed from their records",
+    ["topic"],
+    registry=VERIFICATION,
+)
+PASSES = Counter("leadview_verify_passes", "Passes over a whole partition", ["topic"], registry=VERIFICATION)
 
 
 class LineMetrics:

@@ -107,7 +107,7 @@ async def _read_topics(reader: Reader, covered: Ranges, chosen: set[str] | None)
     wanted = None if chosen is None else {organization_id.encode() for organization_id in chosen}
     async for records in reader.read(covered):
         for record in records:
-            if wanted is None or (record.key or b"")[:36] in wanted:
+            if wanted is None or (record.key or b"").partition(b":")[0] in wanted:
                 reference.add(record)
     found: dict[str, _Expected] = {}
     for (kind, organization_id, id_), newest in reference.newest.items():
@@ -191,9 +191,9 @@ def _differences(organization_id: str, expected: _Expected, found: _Stored) -> I
         if fields := _of_api_key(newest, found.api_keys.get(id_, b"")):
             yield Difference(API_KEY.topic, organization_id, id_, tuple(fields))
     tag = names.tag(names.organization(organization_id))
-    records = {} if expected.is_erased else _records(tag, expected.api_keys)
+    records = {} if expected.is_erased else records_of(tag, expected.api_keys)
     for key_hash in sorted(records.keys() | found.hashes.keys()):
-        if fields := _of_record(records.get(key_hash), found.hashes.get(key_hash)):
+        if fields := of_record(records.get(key_hash), found.hashes.get(key_hash)):
             yield Difference(API_KEY.topic, organization_id, f"hash {key_hash}", tuple(fields))
 
 
@@ -216,7 +216,7 @@ def _of_api_key(newest: Newest | None, value: bytes) -> list[str]:
     return [name for name, differs in fields.items() if differs]
 
 
-def _records(tag: bytes, api_keys: Mapping[str, Newest]) -> dict[str, bytes]:
+def records_of(tag: bytes, api_keys: Mapping[str, Newest]) -> dict[str, bytes]:
     """Returns the record of each hash that the newest events require, as `put_api_key.lua` writes it."""
     entries: dict[str, list[bytes]] = {}
     expiries: dict[str, list[int]] = {}
@@ -233,7 +233,8 @@ def _records(tag: bytes, api_keys: Mapping[str, Newest]) -> dict[str, bytes]:
     }
 
 
-def _of_record(expected: bytes | None, found: bytes | None) -> list[str]:
+def of_record(expected: bytes | None, found: bytes | None) -> list[str]:
+    """Returns what differs in the record of a hash."""
     if expected is None or found is None:
         return _existence(expected is not None, found is not None)
     if expected == found:

@@ -18,6 +18,11 @@ FRESHNESS = Histogram(
 )
 LAG = Gauge("leadview_projector_lag_records", "Records that are not applied yet", ["topic", "partition"])
 DEAD_LETTERS = Gauge("leadview_projector_dead_letters", "Dead letters that wait for an operator")
+PARKED = Counter(
+    "leadview_projector_parked_records",
+    "Bad records that became dead letters, by topic and kind of reason",
+    ["topic", "reason"],
+)
 STOPPED = Gauge("leadview_projector_line_stopped", "1 while the line is halted by too many bad records", ["line"])
 REWINDS = Counter("leadview_projector_rewinds", "Times that Redis lost writes, and records were read again", ["line"])
 UNAVAILABLE = Counter("leadview_projector_unavailable", "Times that Redis or Kafka was not available", ["line"])

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import uvloop
 from rich.console import Console
 
-from projector.commands import rebuild, show, show_access_view, show_view, status, status_view
+from projector.commands import rebuild, show, show_access_view, show_view, status, status_view, usage
 from projector.commands.arguments import parse
 from projector.commands.dead_letters import run_dead_letters
 from projector.commands.operator import Operator
@@ -86,6 +86,7 @@ _COMMANDS: dict[str, Command] = {
     "promote": rebuild.run_promote,
     "rollback": rebuild.run_rollback,
     "drop": rebuild.run_drop,
+    "usage": usage.run_usage,
 }
 
 if __name__ == "__main__":

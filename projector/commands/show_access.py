@@ -162,6 +162,21 @@ def _bucket(scope: str, own: Limit, default: str, full_at: int) -> Bucket:
     return Bucket.of(scope, applied, bool(own.quota), full_at - time.time_ns() // 1000)
 
 
+async def api_keys_of(store: Store, organization_id: str) -> list[tuple[str, str]]:
+    """Returns the id and the hash of each API key of an organization. It looks at every name in Redis. Raises
+    Unavailable.
+    """
+    owner = names.organization(organization_id)
+    found: dict[str, str] = {}
+    async for keys in store.scan(owner + b"a*"):
+        values = await store.ask([(b"GETRANGE", key, API_KEY_HASH, -1) for key in keys])
+        for key, value in zip(keys, values, strict=True):
+            match = names.OF_ACCESS.fullmatch(key)
+            if match and match[2] and value:
+                found[names.long_id(match[2])] = value.decode()
+    return sorted(found.items())
+
+
 async def _api_keys(store: Store, owner: bytes, record: bytes) -> list[ApiKey]:
     """Returns the API keys that the record of a hash lists."""
     entries = [record[at : at + KEY_ENTRY] for at in range(KEY_ENTRIES, len(record), KEY_ENTRY)]

@@ -97,7 +97,7 @@ API_ROOMS = (
     ("api.errors", "api.etags", "api.orphan"),
     ("api.credentials",),
     ("api.redis",),
-    ("api.metrics", "api.limits", "api.local_limiter"),
+    ("api.metrics", "api.limits", "api.local_limiter", "api.request_log", "api.usage"),
     ("api.request", "api.response"),
     ("api.keys",),
     ("api.edge", "api.endpoint"),

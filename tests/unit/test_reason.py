@@ -134,7 +134,12 @@ def test_the_kind_of_a_reason(reason: str, kind: str) -> None:
 
 
 def test_the_version_is_kept_as_far_as_it_can_be_read() -> None:
-    for message, version in ((crm.lead(7, stage="x"), 7), (NO_JSON, None), (crm.changed(resources.LEAD, crm.lead_data(version="x")), None)):
+    no_version = crm.changed(resources.LEAD, crm.lead_data(version="x"))
+    for message, version in (
+        (crm.lead(7, stage="x"), 7),
+        (NO_JSON, None),
+        (no_version, None),
+    ):
         with pytest.raises(BadRecord) as raised:
             interpret(message.record())
         assert raised.value.version == version

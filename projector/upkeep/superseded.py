@@ -64,7 +64,8 @@ async def clear(store: Store, settings: ProjectorSettings) -> int:
     kinds = {topic(settings, kind): kind for kind in KINDS}
     deleted = 0
     async for dead_letters in redrive.in_slices(store):
-        found = [(letter, name) for letter in dead_letters if (name := _value_of(letter, kinds, record.state.live))]
+        waiting = [letter for letter in dead_letters if not letter.accepted]  # others stay until they are dropped
+        found = [(letter, name) for letter in waiting if (name := _value_of(letter, kinds, record.state.live))]
         if not found:
             continue
         values = await store.ask([(b"GETRANGE", name, 0, HEAD - 1) for _, name in found])

@@ -11,7 +11,7 @@ for i = 2, #KEYS do
   local a = 2 + 4 * (i - 2)
   if redis.call('EXISTS', KEYS[i]) == 1 then
     local requests, refusals, last, first = 0, 0, 0, ARGV[a + 3]
-    local stored = redis.call('HGET', KEYS[1], ARGV[a])
+    local stored = redis.call('HMGET', KEYS[1], ARGV[a])[1]
     if stored then requests, refusals, last, first = string.match(stored, '(%d+) (%d+) (%d+) (%d+)') end
     if stored or room > 0 then
       room = room - (stored and 0 or 1)

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
 from api import orphan, pages
 from api.documents import Documents
-from api.endpoint import Endpoint
+from api.endpoint import TEMPLATE, Endpoint
 from api.errors import Unavailable
 from api.keys.guesses import Guesses
 from api.keys.known import KnownKeys
@@ -32,6 +32,8 @@ from api.redis.servers import OneServer, Servers
 from api.redis.serving import Serving
 from api.redis.store import Store
 from api.request import State
+from api.request_log import RequestLog
+from api.usage import Usage
 from schemas.openapi.document import ROOT
 from schemas.resources import RESOURCES
 from schemas.settings import ApiSettings, limit, networks
@@ -43,22 +45,31 @@ def create_app(settings: ApiSettings, snapshots: Path | None = None) -> Starlett
     Raises AddressError.
     """
     counters = Counters()
+    log, usage = RequestLog(settings.request_log), Usage()
     limiter = LocalLimiter()
     guesses = Guesses(limit(settings.api_unknown_key_limit), networks(settings.api_trusted_proxies))
     keys = KnownKeys(guesses, settings.api_max_in_flight)
     resources = {
         f"{ROOT}/{resource.topic}".encode(): Endpoint(
-            resource.noun, Documents(resource, counters, limiter, keys).read, counters
+            resource.noun,
+            Documents(resource, counters, limiter, keys).read,
+            counters,
+            log,
+            usage,
+            f"{ROOT}/{resource.topic}{TEMPLATE}",
         )
         for resource in RESOURCES
     }
     routes: list[BaseRoute] = [
-        Route(f"{ROOT}/openapi.json", Endpoint("openapi", pages.openapi, counters)),
-        Route("/healthz", Endpoint("healthz", pages.healthz, counters)),
-        Route("/readyz", Endpoint("readyz", pages.readyz, counters)),
+        Route(path, Endpoint(name, page, counters, log, usage, path))
+        for name, path, page in (
+            ("openapi", f"{ROOT}/openapi.json", pages.openapi),
+            ("healthz", "/healthz", pages.healthz),
+            ("readyz", "/readyz", pages.readyz),
+        )
     ]
-    not_found = Endpoint("none", pages.not_found, counters)
-    return Api(resources, routes, not_found, _lifespan(settings, counters, snapshots))
+    not_found = Endpoint("none", pages.not_found, counters, log, usage)
+    return Api(resources, routes, not_found, _lifespan(settings, counters, log, usage, snapshots))
 
 
 class Api(Starlette):
@@ -100,7 +111,9 @@ async def check_layout(settings: ApiSettings) -> None:
         await asyncio.gather(running, return_exceptions=True)
 
 
-def _lifespan(settings: ApiSettings, counters: Counters, snapshots: Path | None) -> Lifespan[Starlette]:
+def _lifespan(
+    settings: ApiSettings, counters: Counters, log: RequestLog, usage: Usage, snapshots: Path | None
+) -> Lifespan[Starlette]:
     address(settings)  # raises at once if the settings are not valid
 
     @asynccontextmanager
@@ -114,12 +127,14 @@ def _lifespan(settings: ApiSettings, counters: Counters, snapshots: Path | None)
                 group.create_task(serving.poll(Projectors(servers, counters).look)),
                 group.create_task(latency.report(servers, counters, [resource.noun for resource in RESOURCES])),
                 group.create_task(orphan.watch()),
+                group.create_task(usage.report(servers)),
             ]
             if snapshots is not None:
                 background.append(group.create_task(snapshot.report(snapshots, counters, servers, serving)))
             await servers.first_attempt()  # otherwise the first requests of a new worker would be answered with 503
-            state: State = {"store": store, "servers": servers, "serving": serving, "counters": counters}
+            state: State = {"store": store, "servers": servers, "serving": serving, "counters": counters, "log": log}
             yield {**state}
+            await usage.write_last(servers)
             for task in background:
                 task.cancel()
 

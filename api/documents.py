@@ -60,6 +60,7 @@ class Documents:
             if caller is None:
                 caller, reply = await self._keys.try_out(authorization, request, partial(self._serve, request))
             else:
+                request.caller = caller
                 reply = await self._serve(request, caller)
         except Unavailable:
             self._counters.redis_errors += 1

@@ -1,6 +1,6 @@
 """The ASGI side of every path: read the request, compute the response or report the error, send it, count it."""
 
-import logging
+import re
 from collections.abc import Awaitable, Callable
 from time import perf_counter
 
@@ -10,22 +10,30 @@ from api import request as requests
 from api.errors import ApiError, InternalError
 from api.metrics.counters import Counters
 from api.request import Request
+from api.request_log import Entry, RequestLog
 from api.response import Response, all_headers, error_response
+from api.usage import Usage
+from schemas.fields import UUID_PATTERN
 
 Handler = Callable[[Request], Awaitable[Response]]
-
-logger = logging.getLogger(__name__)
+TEMPLATE = "/{id}"
+_uuid = re.compile(UUID_PATTERN).fullmatch
 
 
 class Endpoint:
     """A bare ASGI endpoint. Starlette's Request, Response and middleware would halve the throughput of documents.
 
-    `route` is the name of the endpoint in the metrics.
+    `route` is the name of the endpoint in the metrics, `path` its path in the log: for documents a template.
     """
 
-    def __init__(self, route: str, handler: Handler, counters: Counters) -> None:
+    def __init__(
+        self, route: str, handler: Handler, counters: Counters, log: RequestLog, usage: Usage, path: str = ""
+    ) -> None:
         self._handler = handler
         self._counters = counters.route(route)
+        self._log = log
+        self._usage = usage
+        self._path = path or route
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's signature
         started = perf_counter()
@@ -34,13 +42,36 @@ class Endpoint:
         headers = all_headers(response, request.id, cors=b"origin" in request.headers)
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         await send({"type": "http.response.body", "body": response.body})
-        self._counters.count(response.status, perf_counter() - started)
+        seconds = perf_counter() - started
+        self._counters.count(response.status, seconds)
+        if request.caller is not None:
+            self._usage.count(request.caller.active_key, response.status)
+        if response.status >= self._log.lowest or response.status == InternalError.status:
+            self._note(request, response, seconds)
 
     async def _respond(self, request: Request) -> Response:
         try:
             return await self._handler(request)
         except ApiError as error:
+            request.error = error
             return error_response(error, request.id)
-        except Exception:
-            logger.exception("a request failed because of a defect", extra={"request_id": request.id.decode()})
+        except Exception as error:  # noqa: BLE001 - it is logged, with its traceback
+            request.error = error
             return error_response(InternalError(), request.id)
+
+    def _note(self, request: Request, response: Response, seconds: float) -> None:
+        segment = request.last_segment if self._path.endswith(TEMPLATE) else ""
+        entry = Entry(
+            request.id,
+            request.method,
+            self._path,
+            response.status,
+            seconds,
+            request.error,
+            request.caller,
+            segment.lower() if _uuid(segment) else None,
+        )
+        if request.error is not None and not isinstance(request.error, ApiError):
+            self._log.defect(entry)
+        else:
+            self._log.write(entry)

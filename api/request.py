@@ -7,13 +7,16 @@ from typing import TypedDict
 from msgspec import Struct
 from starlette.types import Scope
 
-from api.credentials import REPEATED
+from api.credentials import REPEATED, Credentials
 from api.metrics.counters import Counters
 from api.redis.servers import Servers
 from api.redis.serving import Serving
 from api.redis.store import Store
+from api.request_log import RequestLog
+from schemas.api_keys import PREFIX
 
 _USED_HEADERS = frozenset((b"authorization", b"if-none-match", b"origin", b"x-forwarded-for", b"x-request-id"))
+_KEY = PREFIX.encode()
 _VALID_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -24,6 +27,7 @@ class State(TypedDict):
     servers: Servers
     serving: Serving
     counters: Counters
+    log: RequestLog
 
 
 class Request(Struct):
@@ -37,6 +41,10 @@ class Request(Struct):
     state: State
     client: str | None = None
     """The address from which the connection was opened."""
+    caller: Credentials | None = None
+    """The names of the key, as soon as its form is known to be right."""
+    error: Exception | None = None
+    """Why the response is an error."""
 
     @property
     def last_segment(self) -> str:
@@ -63,6 +71,6 @@ def read(scope: Scope) -> Request:
 
 def request_id(sent: bytes | None) -> bytes:
     """Returns the id that was sent if it is safe in headers and logs, otherwise 32 new hex digits."""
-    if sent is not None and _VALID_ID.fullmatch(sent):
+    if sent is not None and _VALID_ID.fullmatch(sent) and _KEY not in sent:  # the id is logged, and no key may be
         return sent
     return b"%032x" % random.getrandbits(128)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import uvloop
 from rich.console import Console
 
-from projector.commands import rebuild, show, show_view, status, status_view
+from projector.commands import rebuild, show, show_access_view, show_view, status, status_view, usage
 from projector.commands.arguments import parse
 from projector.commands.dead_letters import run_dead_letters
 from projector.commands.doctor import run_doctor
@@ -34,7 +34,8 @@ def main(words: Sequence[str] | None = None, program: str = "python -m projector
     except SettingsError as error:
         print(error, file=sys.stderr)
         return 2
-    configure(settings.log_level if arguments.command == "run" else "error")
+    is_service = arguments.command == "run" or getattr(arguments, "continuous", False)
+    configure(settings.log_level if is_service else "error")
     try:
         return uvloop.run(_execute(arguments, settings))
     except (ProjectorError, ValueError) as error:
@@ -69,6 +70,10 @@ async def _status(arguments: argparse.Namespace, operator: Operator) -> int:
 
 
 async def _show(arguments: argparse.Namespace, operator: Operator) -> int:
+    if arguments.kind == "organization":
+        return await show_access_view.run_organization(arguments, operator)
+    if arguments.kind == "key":
+        return await show_access_view.run_key(arguments, operator)
     resource = BY_NOUN[arguments.kind]
     entity = await show.read(operator.store, resource, arguments.organization, arguments.id)
     if operator.json:
@@ -88,6 +93,7 @@ _COMMANDS: dict[str, Command] = {
     "promote": rebuild.run_promote,
     "rollback": rebuild.run_rollback,
     "drop": rebuild.run_drop,
+    "usage": usage.run_usage,
 }
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import msgspec
 
 from projector.record import Record
 from schemas import names
-from schemas.fields import UUID_AS_0, are_uuids
+from schemas.fields import MAX_VERSION, UUID_AS_0, are_uuids
 from schemas.limits import MAX_KEY_BYTES
 
 MAX_REASON = 1000
@@ -32,12 +32,25 @@ class DeadLetter(msgspec.Struct, frozen=True):
     offsets: int = 1
     """How many offsets it stands for, from its own on: more than one if a whole batch could not be read."""
 
+    version: int | None = None
+    """The version that the record gives its entity, as far as it can be read."""
+
     @classmethod
-    def of(cls, record: Record, reason: str) -> "DeadLetter":
+    def of(cls, record: Record, reason: str, version: int | None = None) -> "DeadLetter":
         """Its size is limited, whatever the record was: a key that is too long is cut, and so is the reason."""
         key = (record.key or b"")[:MAX_KEY_BYTES].decode(errors="backslashreplace")
         now = int(time.time() * 1000)
-        return cls(record.topic, record.partition, record.offset, key, reason[:MAX_REASON], now, offsets=record.offsets)
+        known = version if version is not None and 1 <= version <= MAX_VERSION else None
+        return cls(
+            record.topic,
+            record.partition,
+            record.offset,
+            key,
+            reason[:MAX_REASON],
+            now,
+            offsets=record.offsets,
+            version=known,
+        )
 
     def accept(self, note: str, accepted_at: int) -> "DeadLetter":
         """Returns this dead letter as an accepted one."""

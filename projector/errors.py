@@ -20,11 +20,15 @@ class ProjectorError(Exception):
 
 
 class BadRecord(ProjectorError):
-    """A record breaks the contract. `reason` is stored and shown, so it never contains a value of the payload."""
+    """A record breaks the contract. `reason` is stored and shown, so it never contains a value of the payload.
 
-    def __init__(self, reason: str) -> None:
+    `version` is the version that the record gives its entity, as far as it can be read.
+    """
+
+    def __init__(self, reason: str, version: int | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.version = version
 
 
 class LineStopped(ProjectorError):

@@ -1,9 +1,10 @@
 """Interprets a record: what it says, and what has to be written. Pure, except for a log line about a defect."""
 
 from projector import defect, mapping
-from projector.change import read
+from projector.change import read, version_of
 from projector.errors import BadRecord
 from projector.intent import Intent
+from projector.reason import explain
 from projector.record import Record
 
 
@@ -16,8 +17,17 @@ def interpret(record: Record) -> tuple[Intent, int]:
     try:
         change = read(record)
         return mapping.intent(change, record), change.time
-    except BadRecord:
-        raise
+    except BadRecord as error:
+        raise _explained(error.reason, record) from None
     except Exception as error:  # noqa: BLE001 - see above
         place = [record.topic, record.partition, record.offset]
-        raise BadRecord(defect.report("reading this record", error, record=place)) from None
+        reason = defect.report("reading this record", error, record=place)
+        raise _explained(reason, record) from None
+
+
+def _explained(reason: str, record: Record) -> BadRecord:
+    try:
+        return BadRecord(explain(reason, record), version_of(record))
+    except Exception as error:  # noqa: BLE001 - likewise
+        defect.report("explaining a bad record", error, record=[record.topic, record.partition, record.offset])
+        return BadRecord(reason)

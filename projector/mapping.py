@@ -67,7 +67,7 @@ def _intent(change: Change, record: Record) -> Intent:
         case None:
             return _delete(kind, key, _head(b"T", change, record))
         case events.Organization() as organization:
-            return PutOrganization(key.organization_id, _head(b"L", change, record), _access(organization))
+            return PutOrganization(key.organization_id, _head(b"L", change, record), access(organization))
         case events.ApiKey() as api_key:
             return _put_api_key(key, _head(b"L", change, record), api_key)
         case _:
@@ -240,13 +240,14 @@ def _delete(kind: Kind, key: EntityKey, head: bytes) -> Intent:
     return DeleteDocument(cast(Resource, kind), key.organization_id, key.id, head)
 
 
-def _access(organization: events.Organization) -> bytes:
+def access(organization: events.Organization) -> bytes:
+    """Returns API access and limits as the record of an organization holds them: 17 bytes (`schemas.layouts`)."""
     limits = organization.rate_limits or events.RateLimits()
     numbers = []
     for limit in (limits.key, limits.organization):
         numbers += [limit.quota, limit.window_seconds] if limit else [0, 0]
-    access = b"1" if organization.api_access else b"0"
-    return access + b"".join(number.to_bytes(4, "little") for number in numbers)
+    switch = b"1" if organization.api_access else b"0"
+    return switch + b"".join(number.to_bytes(4, "little") for number in numbers)
 
 
 def _head(state: bytes, change: Change, record: Record) -> bytes:

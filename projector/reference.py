@@ -54,6 +54,8 @@ class Newest(msgspec.Struct, frozen=True, gc=False):
     document: Any
     key: KeyState | None = None
     """Only of a live API key."""
+    access: bytes = b""
+    """API access and limits, as they are stored; only of a live organization."""
 
 
 class Reference:
@@ -90,6 +92,7 @@ class Reference:
             time=max(0, change.time),
             document=self._keep(document),
             key=_key_state(change),
+            access=mapping.access(change.entity) if isinstance(change.entity, events.Organization) else b"",
         )
         before = self._newest.get(entity)
         if before is None:

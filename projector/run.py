@@ -22,6 +22,7 @@ from projector.stop import Stop
 from projector.upkeep import jobs
 from projector.upkeep.keeper import Keeper
 from projector.upkeep.renewal import Renewal
+from projector.upkeep.superseded import Superseded
 from schemas.resources import ACCESS_KINDS, RESOURCES
 from schemas.settings import ProjectorSettings, effective
 from telemetry.metrics_server import MetricsServer
@@ -59,6 +60,7 @@ async def _work(settings: ProjectorSettings, writing: Writing, lines: list[Line]
             group.create_task(line.run(stop))
         beside = [
             group.create_task(Renewal(settings, writing.store).run(stop)),
+            group.create_task(Superseded(settings, writing.store).run(stop)),
             group.create_task(Keeper(settings, writing).run(stop)),
             group.create_task(jobs.run(writing, settings, stop)),
         ]

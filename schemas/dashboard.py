@@ -21,6 +21,7 @@ _ROWS = (
     ("The whole service", _SERVICE),
     ("Projectors", _PROJECTORS),
     ("API", _API),
+    ("Continuous verification", metrics.VERIFY),
     ("Processes", _PROCESSES),
 )
 

@@ -94,6 +94,7 @@ KEY_ENTRY_EXPIRY = slice(SHORT_ID + 1, KEY_ENTRY)
 
 NO_CONTACT = bytes(HASH_BYTES)
 _HEAD = Struct("<QQQ").pack
+_LIMITS = Struct("<IIII").unpack
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _FOR_LUA = (
@@ -143,6 +144,14 @@ def read_head(value: bytes) -> Head:
         number(value[14:16], "little"),
         number(value[TIME], "little"),
     )
+
+
+def read_limits(value: bytes) -> tuple[int, int, int, int]:
+    """Returns key quota, key window, organization quota and organization window from the record of an organization;
+    zeros for a limit that is that of the settings. Raises struct.error if the record has none.
+    """
+    found: tuple[int, int, int, int] = _LIMITS(value[LIMITS])
+    return found
 
 
 def coordinates(offset: int, partition: int) -> bytes:

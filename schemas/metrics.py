@@ -125,6 +125,13 @@ FRESHNESS = Metric(
     ("line",),
     FRESHNESS_BUCKETS,
 )
+PARKED = Metric(
+    "leadview_projector_parked_records",
+    "counter",
+    "records",
+    "Bad records that became dead letters, by topic and kind of reason",
+    ("topic", "reason"),
+)
 REWINDS = Metric(
     "leadview_projector_rewinds", "counter", "times", "Redis lost writes, and records were read again", ("line",)
 )
@@ -138,7 +145,7 @@ DEFECTS = Metric(
 PROJECTOR = (
     *(LAG, UNAPPLIED_AGE, MEASURED, DEAD_LETTERS, REBUILD_DUE, REDIS_MEMORY),
     *(PROBLEMS, PARTITIONS, LINE_STOPPED, LINE_STANDING_BY),
-    *(RECORDS, RESPLICED, BATCH_SECONDS, FRESHNESS, REWINDS, UNAVAILABLE, DEFECTS),
+    *(RECORDS, RESPLICED, BATCH_SECONDS, FRESHNESS, PARKED, REWINDS, UNAVAILABLE, DEFECTS),
 )
 """What each projector exports."""
 
@@ -187,6 +194,19 @@ API = (
 )
 """What the API exports for all of its workers together."""
 
+VERIFIED = Metric("leadview_verify_records", "counter", "records", "Records that were compared with Redis", ("topic",))
+DIFFERENCES = Metric(
+    "leadview_verify_differences",
+    "counter",
+    "entities",
+    "Entities in Redis that differed from their records",
+    ("topic",),
+)
+PASSES = Metric("leadview_verify_passes", "counter", "passes", "Passes over a whole partition", ("topic",))
+
+VERIFY = (VERIFIED, DIFFERENCES, PASSES)
+"""What `verify --continuous` exports."""
+
 PROCESS = (
     Metric("process_cpu_seconds", "counter", "seconds", "CPU time of the process"),
     Metric("process_resident_memory_bytes", "gauge", "bytes", "Resident memory of the process"),
@@ -204,4 +224,4 @@ PROCESS = (
 )
 """What the client library of Prometheus exports about the process. For the API it is the main process."""
 
-ALL = (BUILD, *PROJECTOR, *API, *PROCESS)
+ALL = (BUILD, *PROJECTOR, *API, *VERIFY, *PROCESS)

@@ -12,6 +12,7 @@ def tables() -> dict[str, str]:
         "build": _table([metrics.BUILD]),
         "projector": _table(metrics.PROJECTOR),
         "api": _table(metrics.API),
+        "verify": _table(metrics.VERIFY),
         "process": _table(metrics.PROCESS),
     }
 

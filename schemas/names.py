@@ -7,6 +7,8 @@ All names of an organization share its hash tag, so that a script may use them t
     lv:{<organization>}a<id>               API key, by its id: head and hash, or the marker of a deleted one
     lv:{<organization>}q                   rate limit of the organization (expires)
     lv:{<organization>}q<hash>             rate limit of a key (expires)
+    lv:{<organization>}u                   hash: the use of each key, by its SHA-256: requests, refusals, times of its
+                                           last and its first request (expires)
     lv:{<organization>}<generation>l<id>   lead document, or the marker of a deleted one; other resources have other
                                            letters (`schemas.resources`): `c` is a contact
     lv:{<organization>}<generation>i<id>   leads of a contact except the first, which is stored in the contact's value:
@@ -105,6 +107,20 @@ def key_limit(owner: bytes, key_hash: str) -> bytes:
     return owner + b"q" + key_hash.encode()
 
 
+def usage(owner: bytes) -> bytes:
+    return owner + b"u"
+
+
+def owner_of_key(name: bytes) -> bytes:
+    """Returns the name of the organization from a name that `api_key` returned."""
+    return name[: name.index(b"}") + 1]
+
+
+def hash_of_key(name: bytes) -> str:
+    """Returns the hash of a key from a name that `api_key` returned."""
+    return name.rpartition(b"}k")[2].decode()
+
+
 def document(resource: Resource, owner: bytes, generation: int, entity_id: str) -> bytes:
     """Returns the name of a document, or of the marker of a deleted one."""
     return b"%b%d%b%b" % (owner, generation, resource.letter, short_id(entity_id))
@@ -114,6 +130,9 @@ _LETTERS = b"".join(resource.letter for resource in RESOURCES) + b"i"
 IN_GENERATION = re.compile(rb"(lv:\{[0-9A-Za-z]{22}\})(\d+)([%b])(.{22})" % _LETTERS, re.DOTALL)
 """A name in a generation: owner, generation, letter of the resource (`i` for an index), short id."""
 
+OF_ACCESS = re.compile(rb"(lv:\{[0-9A-Za-z]{22}\})(?:a(.{22})|k([0-9a-f]{64}))?", re.DOTALL)
+"""A name that the access of an organization consists of: owner, then the short id of an API key, or the hash of a key,
+or nothing, if it is the record of the organization itself."""
 
 ALL = b"lv:{*}*"
 """The pattern of all names with a hash tag."""

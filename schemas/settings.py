@@ -26,6 +26,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600}
 Port = Annotated[int, Meta(ge=1, le=65535)]
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
 LogLevel = Literal["debug", "info", "warning", "error"]
+RequestLogMode = Literal["off", "errors", "all"]
 
 
 class SettingsError(Exception):
@@ -102,6 +103,13 @@ class ApiSettings(RedisSettings, frozen=True, kw_only=True):
             "`10.0.0.0/8`; they are trusted to name the client's address in `X-Forwarded-For`"
         ),
     ] = "127.0.0.0/8,::1"
+    request_log: Annotated[
+        RequestLogMode,
+        Meta(
+            description="Which responses of the API leave a log line: `off` (none), `errors` (every 5xx, and a few 4xx "
+            "a second) or `all`"
+        ),
+    ] = "errors"
     key_rate_limit: Annotated[
         str, Meta(description="Requests per key per window; the window is in `s`, `m` or `h`, as in `100/10s`")
     ] = "100/10s"

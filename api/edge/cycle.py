@@ -1,5 +1,6 @@
 """One request and its response on a client connection, between uvicorn's protocol and the application."""
 
+import logging
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
@@ -7,6 +8,8 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from api.errors import Header, InternalError
 from api.request import request_id
 from api.response import all_headers, encode_head, error_response
+
+logger = logging.getLogger(__name__)
 
 
 class Cycle(RequestResponseCycle):
@@ -34,6 +37,10 @@ class Cycle(RequestResponseCycle):
         """Report a defect outside of all handlers."""
         error, new_id = InternalError(), request_id(None)
         response = error_response(error, new_id)
+        logger.error(
+            "a request failed because of a defect outside of all handlers",
+            extra={"request_id": new_id.decode(), "status": response.status, "error": error.code},
+        )
         self.keep_alive = False
         self._write(response.status, all_headers(response, new_id, cors=False), response.body)
 

@@ -4,15 +4,20 @@ from collections.abc import Iterable
 
 from api.errors import Header, Refused
 from api.request import request_id
+from api.request_log import Entry, RequestLog
 from api.response import all_headers, encode_head, error_response
 
 
-def encode_refusal(error: Refused, received: Iterable[Header], default: Iterable[Header], *, body: bool) -> bytes:
-    """Returns the whole response, with or without its body. `received` are the headers that were parsed by then,
-    `default` those of every response.
+def encode_refusal(
+    error: Refused, received: Iterable[Header], default: Iterable[Header], log: RequestLog, *, body: bool
+) -> bytes:
+    """Returns the whole response, with or without its body, and notes it in the log. `received` are the headers that
+    were parsed by then, `default` those of every response.
     """
     parsed = dict(received)
     sent_id = request_id(parsed.get(b"x-request-id"))
+    if error.status >= log.lowest:
+        log.write(Entry(sent_id, "", "edge", error.status, 0.0, error))
     response = error_response(error, sent_id)
     headers = all_headers(response, sent_id, cors=b"origin" in parsed)
     head = encode_head(error.status, (*default, *headers), close=True)

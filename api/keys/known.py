@@ -60,7 +60,7 @@ class KnownKeys:
 
         Raises MissingApiKey, InvalidApiKey, TooManyGuesses, Unavailable, and what `serve` raises.
         """
-        caller = credentials(authorization)
+        caller = request.caller = credentials(authorization)
         trial = self._trials.get(caller.active_key)
         if trial is None:
             reply = await self._first(caller, request, serve)

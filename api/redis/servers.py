@@ -54,13 +54,16 @@ class Servers(ABC):
     async def first_attempt(self) -> None:
         """Returns when the first attempt to connect has succeeded or failed."""
 
-    async def call(self, tag: bytes, *command: Any) -> Any:
-        """Returns the reply to a command whose keys have this hash tag. Raises Unavailable."""
+    async def call(self, tag: bytes, *command: Any, script: bytes = b"") -> Any:
+        """Returns the reply to a command whose keys have this hash tag. Raises Unavailable.
+
+        `script` is the source of the script that the command calls.
+        """
         link = self.link(tag)
         try:
             return await link.call(*command)
         except ErrorReply as error:
-            return await self.retry(error, link, tag, command)
+            return await self.retry(error, link, tag, command, script)
 
     async def retry(
         self, error: ErrorReply, link: Link, tag: bytes, command: Sequence[Any], script: bytes = b""

@@ -4,20 +4,14 @@ import argparse
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from uuid import UUID
 
-from projector.accepted.offset_range import FORMS, OffsetRange
+from projector.commands import dead_letter_arguments
+from projector.commands.words import key as key_word
+from projector.commands.words import uuid
 from schemas.resources import AS_SPECIFIED, BY_NOUN, Resource
 from schemas.version import VERSION
 
 _TOPICS = [resource.topic for resource in AS_SPECIFIED]
-_DEAD_LETTER_ACTIONS = {
-    "list": "print a line for each",
-    "show": "print each with its key and time",
-    "redrive": "read the records from Kafka again and apply them in order (default: all)",
-    "drop": "delete them, and never store those of accepted records again",
-}
-_MAX_NOTE = 200
 
 
 def parse(words: Sequence[str] | None = None, program: str = "python -m projector") -> argparse.Namespace:
@@ -27,11 +21,17 @@ def parse(words: Sequence[str] | None = None, program: str = "python -m projecto
     if arguments.command == "rebuild" and entity(arguments) and not arguments.organization:
         flags = " and ".join(f"--{noun}" for noun in BY_NOUN)
         parser.error(f"{flags} need their --organization")
-    if arguments.command == "dead-letters" and arguments.action == "accept":
-        by_filter = arguments.topic is not None or arguments.reason is not None
-        if bool(arguments.records) == by_filter:
-            parser.error("name the records to accept, or choose dead letters with --topic or --reason or both")
+    if arguments.command == "show" and arguments.kind == "key" and len(arguments.key) > 1:
+        parser.error("name one key")
+    if _compares_everything(arguments) and (arguments.allow or arguments.sample < 1):
+        parser.error("--sample and --allow only limit the comparison of all documents")
+    if arguments.command == "dead-letters":
+        dead_letter_arguments.check(arguments, parser)
     return arguments
+
+
+def _compares_everything(arguments: argparse.Namespace) -> bool:
+    return arguments.command == "verify" and bool(arguments.access or arguments.continuous)
 
 
 def entity(arguments: argparse.Namespace) -> tuple[Resource, str] | None:
@@ -59,19 +59,18 @@ def parser_of(program: str) -> argparse.ArgumentParser:
     doctor.add_argument(
         "--bundle", type=Path, metavar="FILE", help="also write a ZIP file for a ticket, without secrets and payload"
     )
-    entity = commands.add_parser("show", help="print a document and the events that wrote it")
-    entity.add_argument("kind", choices=list(BY_NOUN))
-    entity.add_argument("organization", type=_uuid)
-    entity.add_argument("id", type=_uuid)
-    entity.add_argument("--json", action="store_true")
-    _dead_letters(
+    _show(commands.add_parser("show", help="print a document and the events that wrote it, or why a key has no access"))
+    dead_letter_arguments.add(
         commands.add_parser("dead-letters", help="list, redrive, accept or drop records that could not be applied")
     )
     _rebuild(
         commands.add_parser("rebuild", help="fill the next generation from the topics while the live one is served")
     )
-    _verify(commands.add_parser("verify", help="compare the live generation with the topics"))
+    _verify(commands.add_parser("verify", help="compare documents, or organizations and API keys, with the topics"))
     _promote(commands.add_parser("promote", help="verify the next generation, then serve it"))
+    used = commands.add_parser("usage", help="print how often each key of an organization was used, and when last")
+    used.add_argument("organization", type=uuid)
+    used.add_argument("--json", action="store_true")
     commands.add_parser("rollback", help="serve the former generation again")
     drop = commands.add_parser("drop", help="free the memory of a generation that is not live")
     drop.add_argument("generation", type=int, nargs="?", help="its number (default: the former one)")
@@ -88,46 +87,26 @@ def _add_version(parser: argparse.ArgumentParser) -> None:
                 _add_version(command)
 
 
-def _dead_letters(command: argparse.ArgumentParser) -> None:
-    actions = command.add_subparsers(dest="action", required=True)
-    for action, text in _DEAD_LETTER_ACTIONS.items():
-        verb = actions.add_parser(action, help=text)
-        verb.add_argument(
-            "dead_letters",
-            nargs="+" if action == "drop" else "*",
-            metavar="topic:partition:offset",
-            help="coordinates of a dead letter, or a range of them: topic:partition:first-last",
-        )
-        if action in ("list", "show"):
-            verb.add_argument("--json", action="store_true")
-    _accept(actions.add_parser("accept", help="let bad records no longer count against the limits that halt a line"))
-
-
-def _accept(command: argparse.ArgumentParser) -> None:
-    command.description = (
-        "Accepts known bad records. They remain dead letters, but they no longer count against the limits that halt a "
-        "line: not in the projector, not after Redis was emptied, and not in a rebuild. A line that they have halted "
-        "resumes by itself."
+def _show(command: argparse.ArgumentParser) -> None:
+    kinds = command.add_subparsers(dest="kind", required=True, metavar="kind")
+    for noun in BY_NOUN:
+        entity = kinds.add_parser(noun, help=f"the document of a {noun}, and the events that wrote it")
+        entity.add_argument("organization", type=uuid)
+        entity.add_argument("id", type=uuid)
+        entity.add_argument("--json", action="store_true")
+    organization = kinds.add_parser("organization", help="its API access, and why its keys would be refused")
+    organization.add_argument("organization", type=uuid)
+    organization.add_argument("--json", action="store_true")
+    key = kinds.add_parser("key", help="what a key may read, and why it would be refused; no key is ever printed")
+    # A list, so that no further word, which may be a key, is quoted in a message of argparse.
+    key.add_argument(
+        "key",
+        nargs="+",
+        type=key_word,
+        metavar="id | hash | -",
+        help="the id of the API key, the SHA-256 of the key in hex, or - to read the key from standard input",
     )
-    command.add_argument(
-        "records",
-        nargs="*",
-        type=_offset_range,
-        metavar="topic:partition:offset",
-        help="coordinates of a record, or a range of them: topic:partition:first-last. The records need not be stored "
-        "as dead letters yet",
-    )
-    command.add_argument("--topic", help="accept the dead letters of this topic that are stored now")
-    command.add_argument(
-        "--reason", type=_text, metavar="TEXT", help="accept the dead letters whose reason contains this text"
-    )
-    command.add_argument(
-        "--note",
-        type=_note,
-        required=True,
-        metavar="TEXT",
-        help=f"why they are accepted, in at most {_MAX_NOTE} characters; `list` and `show` print it",
-    )
+    key.add_argument("--json", action="store_true")
 
 
 def _rebuild(command: argparse.ArgumentParser) -> None:
@@ -140,16 +119,23 @@ def _rebuild(command: argparse.ArgumentParser) -> None:
         metavar="MS",
         help="pause while the API responds more slowly than this (p99, default: 10); with 0 the replay never yields",
     )
-    command.add_argument("--organization", type=_uuid, help="write the documents of one organization again, in place")
+    command.add_argument("--organization", type=uuid, help="write the documents of one organization again, in place")
     one = command.add_mutually_exclusive_group()
     for noun in BY_NOUN:
-        one.add_argument(f"--{noun}", type=_uuid, help=f"only this {noun} of the organization")
+        one.add_argument(f"--{noun}", type=uuid, help=f"only this {noun} of the organization")
     _forced(command)
     _compared(command)
 
 
 def _verify(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--next", action="store_true", help="compare the next generation with the live one")
+    what = command.add_mutually_exclusive_group()
+    what.add_argument("--next", action="store_true", help="compare the next generation with the live one")
+    what.add_argument("--access", action="store_true", help="compare organizations and API keys with the topics")
+    what.add_argument(
+        "--continuous",
+        action="store_true",
+        help="compare a few records after the other, all the time, with at most 1%% of a core, until SIGTERM",
+    )
     command.add_argument("--json", action="store_true")
     _compared(command)
 
@@ -172,33 +158,6 @@ def _compared(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--threshold", type=int, default=0, metavar="COUNT", help="how many documents may differ (default: 0)"
     )
-
-
-def _uuid(text: str) -> str:
-    try:
-        return str(UUID(text))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a UUID") from None
-
-
-def _offset_range(text: str) -> OffsetRange:
-    try:
-        return OffsetRange.parse(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: write {FORMS}, such as crm.leads:0:120-420") from None
-
-
-def _text(text: str) -> str:
-    if not text.strip():
-        raise argparse.ArgumentTypeError("the text must not be empty")
-    return text
-
-
-def _note(text: str) -> str:
-    note = " ".join(_text(text).split())
-    if len(note) > _MAX_NOTE:
-        raise argparse.ArgumentTypeError(f"a note may have at most {_MAX_NOTE} characters, this one has {len(note)}")
-    return note
 
 
 def _field(text: str) -> str:

@@ -3,24 +3,26 @@
 import argparse
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from projector.commands.operator import Operator
 from projector.commands.show_view import utc
 from projector.dead_letter import DeadLetter
 from projector.ledger import copies, writers
 from projector.upkeep import accept, redrive
-from projector.upkeep.redrive import Redriven
+from projector.upkeep.redrive import Filter, Redriven
 
 
 async def run_dead_letters(arguments: argparse.Namespace, operator: Operator) -> int:
     """Act on the named dead letters, or on all. Returns 1 if a record that was redriven is still bad."""
     if arguments.action == "accept":
         return await _accept(arguments, operator)
+    filtered = _filter(arguments)
     if arguments.action == "drop":
-        dropped = await redrive.drop(operator.store, operator.settings, arguments.dead_letters)
+        dropped = await redrive.drop(operator.store, operator.settings, arguments.dead_letters, filtered)
         operator.console.print(f"{dropped} dropped")
         return 0
-    dead_letters = await redrive.choose(operator.store, arguments.dead_letters)
+    dead_letters = await redrive.choose(operator.store, arguments.dead_letters, filtered)
     if arguments.action == "redrive":
         return await _redrive(operator, dead_letters)
     if operator.json:
@@ -30,10 +32,12 @@ async def run_dead_letters(arguments: argparse.Namespace, operator: Operator) ->
     return 0
 
 
+def _filter(arguments: argparse.Namespace) -> Filter:
+    return Filter(arguments.topic, arguments.organization, arguments.reason)
+
+
 async def _accept(arguments: argparse.Namespace, operator: Operator) -> int:
-    records = arguments.records or await accept.find(
-        operator.store, operator.settings, arguments.topic, arguments.reason
-    )
+    records = arguments.records or await accept.find(operator.store, operator.settings, _filter(arguments))
     accepted = await accept.accept(operator.store, operator.settings, records, arguments.note)
     for (topic, partition), offsets in sorted(accepted.offsets.items()):
         operator.console.print(f"{topic}:{partition}:{offsets}  accepted", markup=False, soft_wrap=True)
@@ -46,11 +50,17 @@ async def _accept(arguments: argparse.Namespace, operator: Operator) -> int:
 async def _redrive(operator: Operator, dead_letters: list[DeadLetter]) -> int:
     bad = 0
     await copies.require(operator.store)
+    columns = (TextColumn("redrive"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    # The lines are printed above the bar, which is only shown on a terminal.
+    bar = Progress(*columns, console=operator.console, transient=True, disable=not operator.console.is_terminal)
     async with writers.writing(operator.settings, "redrive") as writing:
-        async for dead_letter, result, reason in redrive.redrive(writing, operator.settings, dead_letters):
-            text = f"{dead_letter.field}  {result}{': ' + reason if reason else ''}"
-            operator.console.print(text, markup=False, soft_wrap=True)
-            bad += result is Redriven.STILL_BAD
+        with bar:
+            task = bar.add_task("redrive", total=len(dead_letters))
+            async for dead_letter, result, reason in redrive.redrive(writing, operator.settings, dead_letters):
+                text = f"{dead_letter.field}  {result}{': ' + reason if reason else ''}"
+                operator.console.print(text, markup=False, soft_wrap=True)
+                bad += result is Redriven.STILL_BAD
+                bar.advance(task)
     operator.console.print(f"{len(dead_letters)} redriven, {bad} still bad")
     return 1 if bad else 0
 

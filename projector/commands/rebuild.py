@@ -5,7 +5,7 @@ import asyncio
 import os
 
 from projector.commands import arguments as arguments_of
-from projector.commands import preflight_view
+from projector.commands import preflight_view, verify_continuous
 from projector.commands.operator import Operator
 from projector.commands.rebuild_progress import RebuildView
 from projector.errors import Refused
@@ -15,7 +15,7 @@ from projector.rebuild.promote import Criteria
 from projector.rebuild.throttle import Throttle
 from projector.stop import Stop
 from projector.upkeep import reapply
-from projector.verify import audit, report
+from projector.verify import access, audit, report
 from projector.verify.report import Report
 from schemas.resources import RESOURCES
 
@@ -100,9 +100,13 @@ async def _in_place(arguments: argparse.Namespace, operator: Operator) -> int:
 
 
 async def run_verify(arguments: argparse.Namespace, operator: Operator) -> int:
-    """`verify`: compare the live generation with the topics, or the next one with the live one."""
+    """`verify`: compare the live generation or the access with the topics, or the next generation with the live one."""
+    if arguments.continuous:
+        return await verify_continuous.run(operator)
     criteria = _criteria(arguments)
-    if arguments.next:
+    if arguments.access:
+        verified = await access.audit(operator.store, operator.settings)
+    elif arguments.next:
         verified = await promote.verify_next(operator.store, criteria)
     else:
         verified = await _verify_live(operator, criteria)

@@ -16,9 +16,9 @@ def show(entity: Entity, resource: Resource, topic_prefix: str, console: Console
             f"[bold]generation {stored.generation}[/]{' (live)' if stored.live else ''}  {stored.name}",
             soft_wrap=True,
         )
-        console.print(f"  event    {_coordinates(stored.event, f'{topic_prefix}{resource.topic}')}")
+        console.print(f"  event    {coordinates(stored.event, f'{topic_prefix}{resource.topic}')}")
         if resource is LEAD:
-            console.print(f"  contact  {_coordinates(stored.contact, f'{topic_prefix}{CONTACT.topic}')}")
+            console.print(f"  contact  {coordinates(stored.contact, f'{topic_prefix}{CONTACT.topic}')}")
         if stored.etag:
             console.print(f"  etag     {stored.etag}", markup=False)
             console.print_json(data=stored.document)
@@ -26,7 +26,8 @@ def show(entity: Entity, resource: Resource, topic_prefix: str, console: Console
         console.print(f"[red]dead letter[/] {dead_letter.field}: {dead_letter.reason}")
 
 
-def _coordinates(head: Head | None, topic: str) -> str:
+def coordinates(head: Head | None, topic: str) -> str:
+    """Describe the event that wrote a value."""
     if head is None:
         return "no event was applied"
     state = "" if head.live else "[yellow]deleted[/] "

@@ -122,7 +122,7 @@ class Batch:
 
     def _park(self, record: Record, error: BadRecord) -> None:
         """Make a bad record a dead letter, unless an operator has dropped that for good, and count it."""
-        dead_letter = DeadLetter.of(record, error.reason)
+        dead_letter = DeadLetter.of(record, error.reason, error.version)
         if acceptance := self._acceptance(_coordinates(record)):
             if acceptance.dropped:
                 return

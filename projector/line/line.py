@@ -147,6 +147,7 @@ class Line:
             self.health.advanced()
             seconds = time.monotonic() - started
             self._metrics.batch(applied, len(batch.dead_letters), seconds, batch.freshness())
+            parking.report(dead_letters)
             await parking.erase_late(self._store, dead_letters)
 
     async def _topics_recreated(self, polled: dict[Partition, list[Record]]) -> bool:

@@ -17,8 +17,16 @@ FRESHNESS = instruments.histogram(metrics.FRESHNESS, REGISTRY)
 REWINDS = instruments.counter(metrics.REWINDS, REGISTRY)
 UNAVAILABLE = instruments.counter(metrics.UNAVAILABLE, REGISTRY)
 DEFECTS = instruments.counter(metrics.DEFECTS, REGISTRY)
+PARKED = instruments.counter(metrics.PARKED, REGISTRY)
 
 _RESULTS = ("written", "stale", "dropped", "dead")
+
+VERIFICATION: CollectorRegistry = instruments.new_registry("verify", str(VERSION))
+"""Of `verify --continuous`, which is a process of its own."""
+
+VERIFIED = instruments.counter(metrics.VERIFIED, VERIFICATION)
+DIFFERENCES = instruments.counter(metrics.DIFFERENCES, VERIFICATION)
+PASSES = instruments.counter(metrics.PASSES, VERIFICATION)
 
 
 class LineMetrics:

@@ -4,11 +4,19 @@ dropped as well. If the organization is recreated, its records are read again, a
 A bad record of the organization itself is always parked: it may have been meant to recreate the organization.
 """
 
+import logging
 from collections.abc import Sequence
 
 from projector.dead_letter import DeadLetter
+from projector.line.metrics import PARKED
+from projector.reason import kind_of
 from projector.redis.store import Store
 from schemas import names
+
+_LOGGED = 10
+"""Log lines for each checkpoint."""
+
+logger = logging.getLogger(__name__)
 
 
 async def without_deleted(store: Store, dead_letters: Sequence[DeadLetter]) -> list[DeadLetter]:
@@ -19,6 +27,22 @@ async def without_deleted(store: Store, dead_letters: Sequence[DeadLetter]) -> l
         for dead_letter in dead_letters
         if dead_letter.is_of_organization or dead_letter.organization_id not in deleted
     ]
+
+
+def report(parked: Sequence[DeadLetter]) -> None:
+    """Count and log dead letters that were stored. Very many bad records leave few log lines."""
+    for letter in parked:
+        PARKED.labels(letter.topic, kind_of(letter.reason)).inc()
+    for letter in parked[:_LOGGED]:
+        logger.warning(
+            "a bad record became a dead letter",
+            extra={"record": letter.field, "reason": letter.reason, "accepted": letter.accepted},
+        )
+    if len(parked) > _LOGGED:
+        logger.warning(
+            "more bad records became dead letters: `dead-letters list` shows them",
+            extra={"dead_letters": len(parked) - _LOGGED},
+        )
 
 
 async def erase_late(store: Store, parked: Sequence[DeadLetter]) -> None:

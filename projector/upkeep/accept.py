@@ -18,7 +18,7 @@ from projector.kafka.reader import Reader, open_reader
 from projector.record import Partition
 from projector.redis.store import Store
 from projector.upkeep import redrive
-from projector.upkeep.redrive import all_dead_letters
+from projector.upkeep.redrive import Filter, all_dead_letters
 from schemas.resources import KINDS
 from schemas.settings import ProjectorSettings
 
@@ -30,19 +30,13 @@ class AcceptedNow(msgspec.Struct, frozen=True):
     dead_letters: int
 
 
-async def find(
-    store: Store, settings: ProjectorSettings, topic_name: str | None, reason: str | None
-) -> list[OffsetRange]:
-    """Returns the dead letters of a topic, or whose reason contains a text, or both.
-
-    Raises Unavailable, or Refused if there are none.
-    """
-    if topic_name is not None:
-        _check_topic(settings, topic_name)
+async def find(store: Store, settings: ProjectorSettings, filtered: Filter) -> list[OffsetRange]:
+    """Returns the dead letters that match. Raises Unavailable, or Refused if there are none."""
+    if filtered.topic is not None:
+        _check_topic(settings, filtered.topic)
     found = [
         OffsetRange(Partition(dead_letter.topic, dead_letter.partition), (dead_letter.offset, dead_letter.offset))
-        for dead_letter in await all_dead_letters(store)
-        if topic_name in (None, dead_letter.topic) and (reason or "") in dead_letter.reason
+        for dead_letter in await redrive.choose(store, (), filtered)
     ]
     if not found:
         raise Refused(

@@ -44,14 +44,34 @@ async def all_dead_letters(store: Store) -> list[DeadLetter]:
     return sorted(dead_letters, key=lambda dead_letter: (dead_letter.topic, dead_letter.partition, dead_letter.offset))
 
 
-async def choose(store: Store, words: Sequence[str]) -> list[DeadLetter]:
-    """Read the dead letters named `<topic>:<partition>:<offset>` or `…:<first>-<last>`, or all if none is named.
+class Filter(msgspec.Struct, frozen=True):
+    """Which dead letters are meant: those of a topic, those of an organization, and those whose reason contains a text.
 
-    Raises Refused if one does not exist, or Unavailable.
+    What is None matches every dead letter.
+    """
+
+    topic: str | None = None
+    organization: str | None = None
+    reason: str | None = None
+
+    def matches(self, letter: DeadLetter) -> bool:
+        """Returns whether a dead letter is one of these."""
+        return (
+            self.topic in (None, letter.topic)
+            and self.organization in (None, letter.organization_id)
+            and (self.reason or "") in letter.reason
+        )
+
+
+async def choose(store: Store, words: Sequence[str], filtered: Filter = Filter()) -> list[DeadLetter]:  # noqa: B008
+    """Read the dead letters named `<topic>:<partition>:<offset>` or `…:<first>-<last>`, or those that match the filter
+    if none is named.
+
+    Raises Refused if one that is named does not exist, or Unavailable.
     """
     dead_letters = await all_dead_letters(store)
     if not words:
-        return dead_letters
+        return [letter for letter in dead_letters if filtered.matches(letter)]
     chosen: set[str] = set()
     unknown = []
     for word in words:
@@ -63,6 +83,10 @@ async def choose(store: Store, words: Sequence[str]) -> list[DeadLetter]:
     if unknown:
         raise Refused(f"There is no dead letter {', '.join(unknown)}. `dead-letters list` shows all of them.")
     return [letter for letter in dead_letters if letter.field in chosen]
+
+
+def _place(letter: DeadLetter) -> OffsetRange:
+    return OffsetRange(Partition(letter.topic, letter.partition), (letter.offset, letter.offset))
 
 
 def _range(word: str) -> OffsetRange | None:
@@ -79,29 +103,36 @@ def _is_in(dead_letter: DeadLetter, wanted: OffsetRange | None) -> bool:
     return first <= dead_letter.offset <= last
 
 
-async def drop(store: Store, settings: ProjectorSettings, words: Sequence[str]) -> int:
-    """Delete the dead letters named like this, as in `choose`. Returns how many of them were still stored.
+async def drop(store: Store, settings: ProjectorSettings, words: Sequence[str], filtered: Filter) -> int:
+    """Delete the dead letters named like this, or matching, as in `choose`. Returns how many were still stored.
 
     Those of accepted records are not stored again, either after Redis was emptied. Raises Refused or Unavailable.
     """
-    dead_letters = await choose(store, words)
+    dead_letters = await choose(store, words, filtered)
     accepted = {(letter.topic, letter.partition) for letter in dead_letters if letter.accepted}
-    offsets = by_partition(OffsetRange.parse(word) for word in words)
+    named = [OffsetRange.parse(word) for word in words] if words else [_place(letter) for letter in dead_letters]
+    offsets = by_partition(named)
     book = AcceptedBook(settings, store)
     await book.change({at: ranges for at, ranges in offsets.items() if at in accepted}, Accepted.drop)
     return await delete(store, dead_letters)
 
 
-async def of_organization(store: Store, organization_id: str) -> AsyncIterator[list[DeadLetter]]:
-    """Yields the dead letters whose message key begins with this organization's id, in slices. Raises Unavailable."""
+async def in_slices(store: Store) -> AsyncIterator[list[DeadLetter]]:
+    """Yields all dead letters, some at a time. One may come twice. Raises Unavailable."""
     cursor = b"0"
     while True:
         cursor, found = await store.ask_one(b"HSCAN", names.DEAD_LETTERS, cursor, b"COUNT", SLICE)
-        dead_letters = [msgspec.json.decode(value, type=DeadLetter) for value in found[1::2]]
-        if some := [letter for letter in dead_letters if letter.organization_id == organization_id]:
-            yield some
+        if found:
+            yield [msgspec.json.decode(value, type=DeadLetter) for value in found[1::2]]
         if cursor == b"0":
             return
+
+
+async def of_organization(store: Store, organization_id: str) -> AsyncIterator[list[DeadLetter]]:
+    """Yields the dead letters whose message key begins with this organization's id, in slices. Raises Unavailable."""
+    async for dead_letters in in_slices(store):
+        if some := [letter for letter in dead_letters if letter.organization_id == organization_id]:
+            yield some
 
 
 async def park(store: Store, dead_letters: Iterable[DeadLetter]) -> None:

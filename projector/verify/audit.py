@@ -11,13 +11,12 @@ from typing import Any
 
 from projector.errors import BadRecord
 from projector.kafka.reader import Reader, open_reader
-from projector.ledger.ledger import lag
 from projector.record import Record, entity_key
 from projector.redis.store import SLICE, Store
 from projector.reference import Entity, Reference
 from projector.verify.compare import DocumentKey, document, document_names, in_sample
 from projector.verify.hashes import contact_of, expected_hashes, hashes, indexed_hash, stored_hashes
-from projector.verify.recheck import Ranges, read_covered, recheck
+from projector.verify.recheck import Ranges, notes, read_covered, recheck, require_topics
 from projector.verify.report import Difference, Report, counts_by_topic
 from schemas import names
 from schemas.layouts import CONTACT_BODY, HASH_BYTES
@@ -35,14 +34,16 @@ async def audit(
     sample: float = 1.0,
     allowed: frozenset[str] = frozenset(),
 ) -> Report:
-    """Compare all documents, or the share `sample` of them, with the topics. Raises Unavailable.
+    """Compare all documents, or the share `sample` of them, with the topics. Raises Refused if a topic is missing,
+    and Unavailable.
 
     `allowed` are the fields that may differ, such as `leads.quote_total`.
     """
     report = Report(f"generation {generation} against the topics", counts_by_topic(), sample)
     async with open_reader(settings, _READ) as reader:
+        await require_topics(reader, settings, _READ)
         covered = await read_covered(store, reader)
-        report.notes += await _notes(store, reader, covered)
+        report.notes += await notes(store, reader, covered)
         expected = await _read_topics(reader, covered, sample)
         suspects = await _suspects(store, generation, expected, report)
         del expected  # frees its memory
@@ -52,18 +53,6 @@ async def audit(
     if verdict.changing:
         report.notes.append(f"{verdict.changing:,} documents kept changing and could not be compared")
     return report
-
-
-async def _notes(store: Store, reader: Reader, covered: Ranges) -> list[str]:
-    notes = [
-        f"{partition.topic}:{partition.partition} begins at offset {first}: documents of earlier records count as extra"
-        for partition, (first, _) in covered.items()
-        if first
-    ]
-    behind = await lag(store, await reader.range(list(covered)))
-    if behind:
-        notes.append(f"the projectors are {behind:,} records behind: those records are not compared")
-    return notes
 
 
 async def _read_topics(reader: Reader, covered: Ranges, sample: float) -> Reference:

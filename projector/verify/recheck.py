@@ -6,13 +6,14 @@ what was read, and is checked again. A value without a newer event that differs 
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
+from projector.errors import Refused
 from projector.kafka.client import topic
 from projector.kafka.reader import Reader
-from projector.ledger.ledger import read_positions
+from projector.ledger.ledger import lag, read_positions
 from projector.record import Partition
 from projector.redis.store import SLICE, Store
 from projector.reference import Reference
@@ -20,7 +21,7 @@ from projector.verify.compare import Document, DocumentKey, differing_fields, do
 from projector.verify.hashes import contact_of, expected_hashes, hashes, indexed_hash, stored_hashes
 from schemas import names
 from schemas.layouts import CONTACT_BODY, HEAD, JOB_DUE, SUMMARY_HASH, read_head
-from schemas.resources import CONTACT, LEAD, ORGANIZATION, Resource
+from schemas.resources import CONTACT, LEAD, ORGANIZATION, Kind
 from schemas.settings import ProjectorSettings
 
 _ROUNDS = 5
@@ -38,7 +39,7 @@ class Verdict(NamedTuple):
     changing: int
 
 
-class _Stored(NamedTuple):
+class Stored(NamedTuple):
     """A document in Redis, and the values that it depends on.
 
     `organization` is the beginning of the organization's record, including the job due. `contact` is the beginning of
@@ -58,15 +59,40 @@ class _Exact(NamedTuple):
     hashed: Reference
 
 
-async def read_covered(store: Store, reader: Reader) -> dict[Partition, tuple[int, int]]:
-    """Returns the offsets [first, position) of each partition that have been written.
-
-    Raises Refused if a topic is missing, and Unavailable.
+async def read_covered(
+    store: Store, reader: Reader, partitions: Sequence[Partition] | None = None
+) -> dict[Partition, tuple[int, int]]:
+    """Returns the offsets [first, position) of these partitions, or of all, that have been written. Raises
+    Unavailable.
     """
-    partitions = await reader.existing_partitions()
+    if partitions is None:
+        partitions = await reader.partitions()
     positions = await read_positions(store, partitions)
     ranges = await reader.range(partitions)
     return {p: (first, min(last, max(first, positions[p] or 0))) for p, (first, last) in ranges.items()}
+
+
+async def require_topics(reader: Reader, settings: ProjectorSettings, kinds: Sequence[Kind]) -> None:
+    """Check that there is something to compare with. Raises Refused if a topic does not exist, and Unavailable."""
+    existing = {partition.topic for partition in await reader.partitions()}
+    if missing := [name for kind in kinds if (name := topic(settings, kind)) not in existing]:
+        raise Refused(
+            f"Nothing can be compared: Kafka has no topic {', '.join(missing)}. Check LEADVIEW_TOPIC_PREFIX and "
+            "LEADVIEW_KAFKA_BOOTSTRAP_SERVERS."
+        )
+
+
+async def notes(store: Store, reader: Reader, covered: Ranges) -> list[str]:
+    """Returns what limits a comparison with these offsets of the topics, in words."""
+    found = [
+        f"{partition.topic}:{partition.partition} begins at offset {first}: documents of earlier records count as extra"
+        for partition, (first, _) in covered.items()
+        if first
+    ]
+    behind = await lag(store, await reader.range(list(covered)))
+    if behind:
+        found.append(f"the projectors are {behind:,} records behind: those records are not compared")
+    return found
 
 
 async def recheck(
@@ -82,11 +108,11 @@ async def recheck(
         await asyncio.sleep(_PAUSE_SECONDS if number else 0)
         covered = await read_covered(store, reader)
         exact = await _read_exactly(reader, covered, chosen)
-        stored = await _read_stored(store, generation, chosen, exact)
+        stored = await read_stored(store, generation, chosen, exact.hashed)
         available = await reader.range(list(covered))
         changing = []
         for entity, found in zip(chosen, stored, strict=True):
-            if _is_changing(settings, entity[0], found, covered, available):
+            if is_changing(settings, entity[0], found, covered, available):
                 changing.append(entity)
             elif fields := _fields(entity, found, exact):
                 differing[entity] = fields
@@ -122,14 +148,17 @@ def _key(organization_id: str, id_: str) -> bytes:
     return f"{organization_id}:{id_}".encode()
 
 
-async def _read_stored(store: Store, generation: int, entities: list[DocumentKey], exact: _Exact) -> list[_Stored]:
-    found: list[_Stored] = []
+async def read_stored(
+    store: Store, generation: int, entities: Sequence[DocumentKey], expected: Reference
+) -> list[Stored]:
+    """Read these documents. `expected` keeps `hashes`, and knows the contacts of the leads. Raises Unavailable."""
+    found: list[Stored] = []
     for start in range(0, len(entities), SLICE):
         commands: list[tuple[Any, ...]] = []
         for entity in entities[start : start + SLICE]:
             resource, organization_id, id_ = entity
             owner = names.organization(organization_id)
-            contact_id = contact_of(exact.hashed, entity) or id_  # without a contact: a key that does not exist
+            contact_id = contact_of(expected, entity) or id_  # without a contact: a key that does not exist
             commands += (
                 (b"GETRANGE", owner, 0, JOB_DUE.stop - 1),
                 (b"GET", names.document(resource, owner, generation, id_)),
@@ -139,13 +168,11 @@ async def _read_stored(store: Store, generation: int, entities: list[DocumentKey
         replies = iter(await store.ask(commands))
         for _, _, id_ in entities[start : start + SLICE]:
             organization, value, contact, score = (next(replies) for _ in range(4))
-            found.append(_Stored(organization, value, contact, indexed_hash(contact, score, names.short_id(id_))))
+            found.append(Stored(organization, value, contact, indexed_hash(contact, score, names.short_id(id_))))
     return found
 
 
-def _is_changing(
-    settings: ProjectorSettings, resource: Resource, found: _Stored, covered: Ranges, available: Ranges
-) -> bool:
+def is_changing(settings: ProjectorSettings, resource: Kind, found: Stored, covered: Ranges, available: Ranges) -> bool:
     """Returns whether a stored value has a newer event than was read, or its organization has a job due."""
     if found.organization[JOB_DUE] in (b"E", b"R"):
         return True
@@ -161,7 +188,7 @@ def _is_changing(
     return False
 
 
-def _fields(entity: DocumentKey, found: _Stored, exact: _Exact) -> tuple[str, ...]:
+def _fields(entity: DocumentKey, found: Stored, exact: _Exact) -> tuple[str, ...]:
     """Returns the names of what differs from the topics: fields, `head`, `index` or the words of `differing_fields`."""
     resource = entity[0]
     body, wanted = exact.whole.document(entity), expected_hashes(exact.hashed, entity)

@@ -101,7 +101,7 @@ def show(report: Report, console: Console) -> None:
     )
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("field")
-    table.add_column("documents", justify="right")
+    table.add_column("count", justify="right")
     for field, count in sorted(report.by_field.items(), key=lambda item: -item[1]):
         table.add_row(field, f"{count:,}")
     console.print(table)

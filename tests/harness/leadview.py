@@ -94,11 +94,14 @@ class Leadview:
         self._processes.callback(child.kill)
         return child
 
-    def run(self, *words: str, command: Sequence[str] = PROJECTOR, **settings: object) -> Finished:
+    def run(
+        self, *words: str, command: Sequence[str] = PROJECTOR, stdin: object = None, **settings: object
+    ) -> Finished:
         """Run `python -m projector <words>` until it ends. Raises subprocess.TimeoutExpired."""
         done = subprocess.run(
             [*command, *words],
             env=self.environment(**settings),
+            input=None if stdin is None else str(stdin),
             capture_output=True,
             text=True,
             timeout=_COMMAND_SECONDS,

@@ -63,16 +63,15 @@ def test_a_bad_deploy(leadview: Leadview) -> None:
     """It stops at the limit and says why. The next deploy resumes there, and the dead letters are redriven."""
     leads = [crm.uuid(0x100000 + number) for number in range(100)]
     leadview.publish_all(crm.lead(version, id=lead) for version in range(1, 4) for lead in leads)
+    # Not of the same leads: their dead letters would be deleted as soon as a newer version of the lead is applied.
+    others = [crm.uuid(0x200000 + number) for number in range(100 * max(10, RECORDS // 500))]
     good = leadview.start("run")
     leadview.wait_until_served()
     good.stop()
 
     port = free_port()
     bad = leadview.start("run", command=BAD_DEPLOY, metrics_port=port, batch_records=50)
-    rounds = max(10, RECORDS // 500)
-    leadview.publish_all(
-        crm.lead(version, id=lead, referrer=f"v{version}") for version in range(4, 4 + rounds) for lead in leads
-    )
+    leadview.publish_all(crm.lead(1, id=lead, referrer="v1") for lead in others)
     wait_until(lambda: ask(port, "/healthz")[0] == 503, "the line is halted")
     problem = ask(port, "/healthz")[1]["problems"][0]
     assert REASON in problem
@@ -80,7 +79,7 @@ def test_a_bad_deploy(leadview: Leadview) -> None:
     bad.stop()
     letters = [msgspec.json.decode(letter) for letter in _letters(leadview).values()]
     assert 0 < len(letters) <= 100
-    assert all(letter["reason"] == REASON for letter in letters)
+    assert all(letter["reason"] == f"{REASON} (event e1 of /crm)" for letter in letters)
     assert not leadview.is_current(), "nothing was drained into the dead letters"
 
     leadview.start("run")

@@ -11,7 +11,9 @@ from api.edge.cycle import Cycle
 from api.endpoint import Endpoint
 from api.metrics.counters import Counters
 from api.request import Request
+from api.request_log import RequestLog
 from api.response import Response
+from api.usage import Usage
 
 SCOPE: dict[str, Any] = {
     "method": "GET",
@@ -55,7 +57,7 @@ async def test_in_a_handler(caplog: pytest.LogCaptureFixture) -> None:
         sent.append(message)
 
     counters = Counters()
-    await Endpoint("x", broken, counters)(SCOPE, nothing, send)
+    await Endpoint("x", broken, counters, RequestLog(), Usage())(SCOPE, nothing, send)
     start, body = sent
     assert start["status"] == 500
     assert msgspec.json.decode(body["body"])["error"] == "internal_error"
@@ -65,7 +67,7 @@ async def test_in_a_handler(caplog: pytest.LogCaptureFixture) -> None:
     assert "secret" not in caplog.text
 
 
-async def test_outside_of_all_handlers() -> None:
+async def test_outside_of_all_handlers(caplog: pytest.LogCaptureFixture) -> None:
     wire, done = Wire(), asyncio.Event()
     cycle = Cycle(
         scope=SCOPE,  # type: ignore[arg-type]  # the part that is used
@@ -87,4 +89,6 @@ async def test_outside_of_all_handlers() -> None:
     assert b"x-request-id: " in head
     assert msgspec.json.decode(body)["error"] == "internal_error"
     assert wire.closed
+    found = msgspec.json.decode(body)["request_id"]
+    assert [vars(record)["request_id"] for record in caplog.records if "request_id" in vars(record)] == [found]
     assert done.is_set()

@@ -82,7 +82,7 @@ def test_only_the_edge_uses_private_parts_of_uvicorn() -> None:
 ROOMS = (
     ("projector.errors", "projector.defect", "projector.stop", "projector.intent", "projector.problem"),
     ("projector.record", "projector.redis"),
-    ("projector.change", "projector.dead_letter", "projector.kafka"),
+    ("projector.change", "projector.dead_letter", "projector.kafka", "projector.reason"),
     ("projector.mapping", "projector.accepted"),
     ("projector.interpret",),
     ("projector.reference", "projector.ledger"),
@@ -97,7 +97,7 @@ API_ROOMS = (
     ("api.errors", "api.etags", "api.orphan"),
     ("api.credentials",),
     ("api.redis",),
-    ("api.metrics", "api.limits", "api.local_limiter"),
+    ("api.metrics", "api.limits", "api.local_limiter", "api.request_log", "api.usage"),
     ("api.request", "api.response"),
     ("api.keys",),
     ("api.edge", "api.endpoint"),

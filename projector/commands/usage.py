@@ -1,0 +1,71 @@
+"""`usage`: how often each key of an organization was used, and when last, as the API's workers have counted it."""
+
+import argparse
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from projector.commands.operator import Operator
+from projector.commands.show_access import api_keys_of
+from projector.commands.show_view import utc
+from projector.redis.store import Store
+from schemas import names
+
+_PREFIX = 12
+
+
+class KeyUsage(msgspec.Struct, frozen=True):
+    """The use of a key. Times are in milliseconds since 1970; None if it was never used since counts are kept.
+
+    `api_keys` are the ids of the API keys with this hash; none if they were deleted since.
+    """
+
+    hash: str
+    api_keys: list[str]
+    requests: int = 0
+    refusals: int = 0
+    """Requests that were answered with 401, 403 or 429."""
+    last_used: int | None = None
+    counted_since: int | None = None
+
+
+async def run_usage(arguments: argparse.Namespace, operator: Operator) -> int:
+    """`usage`: print the use of each key of an organization."""
+    found = await read(operator.store, arguments.organization)
+    if operator.json:
+        operator.print_json(found)
+    else:
+        _print(found, operator.console)
+    return 0
+
+
+async def read(store: Store, organization_id: str) -> list[KeyUsage]:
+    """Returns the use of each key, the one that was used last first. Raises Unavailable."""
+    ids: dict[str, list[str]] = {}
+    for id_, key_hash in await api_keys_of(store, organization_id):
+        ids.setdefault(key_hash, []).append(id_)
+    counts = await store.read_hash(names.usage(names.organization(organization_id)))
+    found = [_parse(key_hash, ids.get(key_hash, []), counts.get(key_hash)) for key_hash in ids.keys() | counts.keys()]
+    return sorted(found, key=lambda usage: (-(usage.last_used or 0), usage.hash))
+
+
+def _parse(key_hash: str, api_keys: list[str], counts: bytes | None) -> KeyUsage:
+    return KeyUsage(key_hash, api_keys, *map(int, counts.split()) if counts else ())
+
+
+def _print(found: list[KeyUsage], console: Console) -> None:
+    if not found:
+        console.print("This organization has no API keys in Redis.")
+        return
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("API key", "hash"):
+        table.add_column(column, no_wrap=True)
+    for column in ("requests", "refused", "last used"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for usage in found:
+        last = utc(usage.last_used) if usage.last_used else "never"
+        ids = " ".join(usage.api_keys) or "deleted"
+        table.add_row(ids, usage.hash[:_PREFIX], f"{usage.requests:,}", f"{usage.refusals:,}", last)
+    console.print(table)
+    console.print("The API writes these counts once a minute, and keeps them for 90 days after the last use.")

@@ -1,0 +1,41 @@
+"""The types of words on the command line. Each raises argparse.ArgumentTypeError, with a message for the operator."""
+
+import argparse
+import re
+from uuid import UUID
+
+from schemas.api_keys import PREFIX as KEY_PREFIX
+
+_NO_KEY = (
+    "expected the id of an API key or the SHA-256 of a key. Do not write a key itself on the command line, where "
+    "others can read it: `show key -` reads it from standard input"
+)
+
+
+def uuid(word: str) -> str:
+    """Returns a UUID in lower case."""
+    try:
+        return str(UUID(word))
+    except ValueError:
+        if word.startswith(KEY_PREFIX):
+            raise argparse.ArgumentTypeError(_NO_KEY) from None
+        raise argparse.ArgumentTypeError(f"{word!r} is not a UUID") from None
+
+
+def key(word: str) -> tuple[str, str]:
+    """Returns the form (`id`, `hash` or `-`) and the word. No message quotes the word: it may be a key."""
+    if word == "-":
+        return "-", ""
+    if re.fullmatch("[0-9a-fA-F]{64}", word):
+        return "hash", word.lower()
+    try:
+        return "id", str(UUID(word))
+    except ValueError:
+        raise argparse.ArgumentTypeError(_NO_KEY) from None
+
+
+def text(word: str) -> str:
+    """Returns a text that is not empty."""
+    if not word.strip():
+        raise argparse.ArgumentTypeError("the text must not be empty")
+    return word

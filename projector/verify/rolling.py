@@ -1,0 +1,150 @@
+"""Audits Redis all the time, some records after the other, within a small share of a core (`verify --continuous`).
+
+Each turn reads some records of one partition and asks Redis for their entities. Nothing else has to be known:
+
+- A stored value names the newest event that was applied. If it is this record, the value must follow from it.
+- If it is an older event, or nothing is stored, a write was lost.
+- If it is a newer event, this record says nothing about the value. The record of that event does.
+
+What differs is read again several times. It counts only if nothing was written to it meanwhile, and if nothing in it
+comes from an event that the positions do not cover yet. Superfluous documents are not found: no record leads to them.
+"""
+
+import random
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import NamedTuple
+
+from projector.kafka.reader import Reader, open_reader
+from projector.ledger import copies
+from projector.record import Partition, Record
+from projector.redis.store import Store
+from projector.reference import Entity, Reference
+from projector.stop import Stop
+from projector.verify.glance import Glance, difference, read
+from projector.verify.hashes import hashes
+from projector.verify.recheck import Ranges, is_changing, read_covered, require_topics
+from projector.verify.report import Difference
+from schemas.resources import KINDS
+from schemas.settings import ProjectorSettings
+
+SHARE = 0.01
+"""The share of a core that the audit uses at most."""
+_RECORDS = 200
+_CHECKS = 5
+_CHECK_SECONDS = 1.0
+_LEAST_PAUSE_SECONDS = 0.2
+
+
+class Turn(NamedTuple):
+    """What one turn has found in a topic. `passed` says whether it was the last one of a pass over a partition."""
+
+    topic: str
+    checked: int
+    differences: list[Difference]
+    passed: bool = False
+
+
+class Budget:
+    """Keeps the time of this thread on the processor below a share, whatever each turn costs."""
+
+    def __init__(self, share: float = SHARE) -> None:
+        self._share = share
+        self._began, self._used = time.monotonic(), time.thread_time()
+
+    def pause(self) -> float:
+        """Returns the seconds to wait until the next turn."""
+        now, used = time.monotonic(), time.thread_time()
+        seconds = pause(used - self._used, now - self._began, self._share)
+        self._began, self._used = now + seconds, used
+        return max(_LEAST_PAUSE_SECONDS, seconds)
+
+
+def pause(used: float, elapsed: float, share: float) -> float:
+    """Returns the seconds after which `used` seconds on the processor are this share of all; `elapsed` have passed."""
+    return max(0.0, used / share - elapsed)
+
+
+async def audit(store: Store, settings: ProjectorSettings, stop: Stop) -> AsyncIterator[Turn]:
+    """Yields the result of each turn, until `stop` is set. It passes over all partitions again and again, each from an
+    offset chosen at random, so that a restart does not always begin with the same records.
+
+    Raises Refused if Redis is empty or a topic is missing, and Unavailable.
+    """
+    budget = Budget()
+    async with open_reader(settings, KINDS) as reader:
+        while not stop.is_set():
+            await require_topics(reader, settings, KINDS)
+            for partition in _shuffled(await read_covered(store, reader)):
+                async for turn in _pass(store, settings, reader, partition, stop):
+                    yield turn
+                    await stop.sleep(budget.pause())
+                    if stop.is_set():
+                        return
+            await stop.sleep(budget.pause())
+
+
+def _shuffled(covered: Ranges) -> list[Partition]:
+    partitions = [partition for partition, (first, last) in covered.items() if first < last]
+    return random.sample(partitions, len(partitions))
+
+
+async def _pass(
+    store: Store, settings: ProjectorSettings, reader: Reader, partition: Partition, stop: Stop
+) -> AsyncIterator[Turn]:
+    first, last = (await read_covered(store, reader, [partition]))[partition]
+    start = random.randrange(first, last) if first < last else first  # noqa: S311 - nothing secret
+    for offsets in ((start, last), (first, start)):
+        async for records in reader.read({partition: offsets}, most=_RECORDS):
+            yield await _turn(store, settings, reader, partition.topic, records, stop)
+    yield Turn(partition.topic, 0, [], passed=True)
+
+
+async def _turn(
+    store: Store, settings: ProjectorSettings, reader: Reader, topic: str, records: Sequence[Record], stop: Stop
+) -> Turn:
+    expected = Reference(hashes)
+    for record in records:
+        expected.add(record)
+    generation = (await copies.require(store)).state.live
+    entities = list(expected.newest)
+    found = await read(store, generation, entities, expected)
+    suspects = {entity: glance for entity, glance in found.items() if difference(entity, glance, expected)}
+    for _ in range(_CHECKS):
+        if not suspects or stop.is_set():
+            break
+        await stop.sleep(_CHECK_SECONDS)
+        suspects = await _still(store, settings, reader, generation, suspects, expected)
+    if stop.is_set():
+        suspects = {}
+    return Turn(topic, len(entities), list(_differences(suspects, expected)))
+
+
+async def _still(
+    store: Store,
+    settings: ProjectorSettings,
+    reader: Reader,
+    generation: int,
+    suspects: dict[Entity, Glance],
+    expected: Reference,
+) -> dict[Entity, Glance]:
+    """Returns those that still differ, and that nothing was written to since they were read before."""
+    live = (await copies.require(store)).state.live
+    partitions = await reader.partitions()
+    covered = await read_covered(store, reader, partitions)
+    found = await read(store, generation, list(suspects), expected)
+    available = await reader.range(partitions)
+    return {
+        entity: glance
+        for entity, glance in found.items()
+        if live == generation
+        and glance == suspects[entity]
+        and not is_changing(settings, entity[0], glance.stored, covered, available)
+        and difference(entity, glance, expected)
+    }
+
+
+def _differences(suspects: dict[Entity, Glance], expected: Reference) -> Iterable[Difference]:
+    for entity, glance in suspects.items():
+        kind, organization_id, id_ = entity
+        yield Difference(kind.topic, organization_id, id_, difference(entity, glance, expected))

@@ -1,0 +1,145 @@
+"""Dead letters: what they say, how they are counted and chosen, and that they go when nobody needs them any more."""
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from devstack.ports import free_port
+from projector.dead_letter import DeadLetter
+from projector.upkeep import superseded
+from schemas import names, resources
+from tests.harness import control, crm
+from tests.harness.leadview import Leadview
+from tests.harness.metrics_port import ask, metric
+from tests.harness.processes import PROJECTOR
+from tests.harness.projection import Projection
+from tests.harness.waiting import wait_until
+
+BAD = [
+    crm.lead(2, stage="LOST"),
+    crm.contact(2, first_name=None),
+    crm.organization(2, api_access="yes"),
+    crm.api_key(2, status="asleep"),
+    crm.Message(resources.LEAD, crm.lead(2, id=crm.OTHER_LEAD).key, b"{"),
+]
+PARKED = "a bad record became a dead letter"
+MENDED = [crm.lead(3), crm.contact(3), crm.organization(3), crm.api_key(3), crm.lead(1, id=crm.OTHER_LEAD)]
+
+
+async def store(projection: Projection, *letters: DeadLetter) -> None:
+    for letter in letters:
+        projection.client.hset(names.DEAD_LETTERS, letter.field, msgspec.json.encode(letter))
+
+
+def letter_of(message: crm.Message, offset: int, version: int | None) -> DeadLetter:
+    return DeadLetter.of(message.record(offset), "bad", version)
+
+
+async def test_they_go_when_a_newer_event_was_applied(projection: Projection) -> None:
+    """For every kind of entity; in a cluster, too."""
+    control.complete_all(projection.settings)
+    await projection.apply(*(message.record(9) for message in MENDED))
+    go = [letter_of(message, 7, 2) for message in MENDED[:4]] + [letter_of(MENDED[4], 7, None)]
+    stay = [
+        letter_of(crm.lead(4), 11, 4),
+        letter_of(crm.contact(4), 11, None),
+        letter_of(crm.lead(1, id=crm.uuid(0x77)), 6, 1),
+        msgspec.structs.replace(letter_of(crm.contact(1), 6, 1), accepted=True, note="known"),
+        msgspec.structs.replace(letter_of(crm.lead(1), 5, None), key="no key"),
+    ]
+    go[4] = msgspec.structs.replace(go[4], offset=8)  # the first one is at 7 of the same topic
+    await store(projection, *go, *stay)
+    assert await superseded.clear(projection.store, projection.settings) == 5
+    rest = {field.decode() for field in projection.client.hkeys(names.DEAD_LETTERS)}
+    assert rest == {letter.field for letter in stay}
+    assert await superseded.clear(projection.store, projection.settings) == 0
+
+
+async def test_one_that_was_parked_again_stays(projection: Projection) -> None:
+    """Its topic was deleted and created again between the look and the delete."""
+    letter = letter_of(crm.lead(1), 7, 1)
+    await store(projection, msgspec.structs.replace(letter, time=letter.time + 1))
+    assert await superseded._delete(projection.store, [letter]) == 0
+    assert await superseded._delete(projection.store, [msgspec.structs.replace(letter, time=letter.time + 1)]) == 1
+
+
+@pytest.mark.apache
+def test_from_the_bad_record_to_the_mended_one(leadview: Leadview) -> None:
+    port = free_port()
+    projector = leadview.start("run", metrics_port=port, log="projector")
+    leadview.publish(*BAD)
+    leadview.wait_until_served()
+    found = {letter["topic"]: letter for letter in listed(leadview) if "{" not in letter["reason"]}
+    lead = found[leadview.topics.name(resources.LEAD)]
+    assert len(listed(leadview)) == 5
+    assert lead["version"] in (2, None)
+    lines = [msgspec.json.decode(line) for line in projector.log.read_text().splitlines()]
+    parked = {line["record"]: line["reason"] for line in lines if line["message"] == PARKED}
+    assert len(parked) == 5
+    reasons = " ".join(parked.values())
+    assert "allowed are ACCEPTED, IN_PROGRESS, NEW, QUOTE_SENT, REJECTED, STALE (event e1 of /crm)" in reasons
+    assert "LOST" not in projector.log.read_text()
+    assert metric(port, "leadview_projector_parked_records_total") == 5
+    assert 'reason="json",topic="' in str(ask(port, "/metrics")[1])
+    _assert_filters(leadview)
+    leadview.publish(*MENDED)
+    wait_until(lambda: listed(leadview) == [], "the dead letters are gone")
+    wait_until(lambda: metric(port, "leadview_projector_dead_letters") == 0, "the metric says so")
+
+
+def _assert_filters(leadview: Leadview) -> None:
+    topic = leadview.topics.name(resources.CONTACT)
+    assert [letter["topic"] for letter in listed(leadview, "--topic", topic)] == [topic]
+    assert len(listed(leadview, "--organization", crm.ORGANIZATION)) == 5
+    assert listed(leadview, "--organization", crm.OTHER_ORGANIZATION) == []
+    assert len(listed(leadview, "--reason", "allowed are")) == 2
+    assert len(listed(leadview, "--reason", "allowed are", "--topic", topic)) == 0
+    assert leadview.run("dead-letters", "list", f"{topic}:0:0", "--topic", topic).status == 2
+    assert leadview.run("dead-letters", "drop").status == 2
+
+
+@pytest.mark.apache
+def test_all_of_them(leadview: Leadview, tmp_path: Path) -> None:
+    leadview.start("run")
+    leadview.publish(*BAD)
+    leadview.wait_until_served()
+    chosen = ["--organization", crm.ORGANIZATION, "--reason", "first_name"]
+    done = leadview.run("dead-letters", "accept", *chosen, "--note", "x")
+    assert "Dead letters among them: 1" in done
+    assert _on_a_terminal(leadview, "dead-letters", "redrive").count("\u2501") > 10, "a bar"
+    assert "\u2501" not in leadview.run("dead-letters", "redrive").stdout
+    assert leadview.run("dead-letters", "drop", "--reason", "first_name").stdout == "1 dropped\n"
+    done = leadview.run("dead-letters", "accept", "--all", "--note", "known")
+    assert "Dead letters among them: 4" in done
+    assert leadview.run("dead-letters", "drop", "--all").stdout == "4 dropped\n"
+    assert listed(leadview) == []
+    leadview.redis.flushall()
+    wait_until(leadview.is_served, "everything was read again")
+    assert listed(leadview) == [], "accepted records that were dropped are not stored again"
+
+
+def _on_a_terminal(leadview: Leadview, *words: str) -> str:
+    """Returns what a command prints on a terminal."""
+    ours, theirs = os.openpty()
+    environment = leadview.environment() | {"TERM": "xterm-256color", "COLUMNS": "100"}
+    with subprocess.Popen([*PROJECTOR, *words], stdout=theirs, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        shown = b""
+        try:
+            while piece := os.read(ours, 65536):
+                shown += piece
+        except OSError:  # the command has ended
+            pass
+        finally:
+            os.close(ours)
+        process.wait()
+    return shown.decode(errors="replace")
+
+
+def listed(leadview: Leadview, *words: str) -> list[Any]:
+    found: list[Any] = msgspec.json.decode(leadview.run("dead-letters", "list", "--json", *words).stdout)
+    return found

@@ -3,13 +3,13 @@
 import argparse
 import os
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import uvloop
 from rich.console import Console
 
 from projector.commands import rebuild, show, show_view, status, status_view
-from projector.commands.arguments import parse
+from projector.commands.arguments import NO_OTHERS, parse
 from projector.commands.dead_letters import run_dead_letters
 from projector.commands.doctor import run_doctor
 from projector.commands.operator import Operator
@@ -23,12 +23,14 @@ from telemetry.logs import configure
 Command = Callable[[argparse.Namespace, Operator], Awaitable[int]]
 
 
-def main(words: Sequence[str] | None = None, program: str = "python -m projector") -> int:
+def main(
+    words: Sequence[str] | None = None, program: str = "python -m projector", others: Mapping[str, str] = NO_OTHERS
+) -> int:
     """Run a command. Returns its exit code: 0 if it succeeded, 1 if it failed, 2 for wrong arguments or settings.
 
-    `program` is how its user calls it.
+    `program` is how its user calls it, and `others` are its commands that are not run here (`parser_of`).
     """
-    arguments = parse(words, program)
+    arguments = parse(words, program, others)
     try:
         settings = load(ProjectorSettings, os.environ)
     except SettingsError as error:

@@ -123,8 +123,7 @@ async def _reached(store: Store, settings: RedisSettings) -> str:
 async def _version(store: Store) -> str:
     versions = sorted({str(server.get("redis_version", "?")) for server in await store.info("server")})
     for version in versions:
-        numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-        if numbers < _OLDEST_REDIS:
+        if tuple(int(part) for part in version.split(".") if part.isdigit()) < _OLDEST_REDIS:
             raise Failed(f"Redis {version} is too old: Leadview needs 6.2 or later, and 7 for its least rights")
     return f"Redis {', '.join(versions)}"
 

@@ -103,5 +103,5 @@ async def _client(access: RedisAccess, options: dict[str, Any]) -> Any:
 
 def _name(words: tuple[str, ...]) -> str:
     """Returns a command as a rule of an ACL names it, with the key if only some keys are allowed."""
-    name = "|".join(words[:2]) if words[0] in ("client", "cluster", "script") else words[0]
+    name = f"{words[0]}|{words[1]}" if words[0] in ("client", "cluster", "script") else words[0]
     return f"{name} (key lv:…)" if any(word.startswith("lv:") for word in words) else name

@@ -19,7 +19,9 @@ from projector.run import run
 from schemas.resources import BY_NOUN
 from schemas.settings import ProjectorSettings, SettingsError, load
 from telemetry.logs import configure
+from telemetry.metrics_server import CannotListen
 
+_FILE_WIDTH = 160
 Command = Callable[[argparse.Namespace, Operator], Awaitable[int]]
 
 
@@ -39,7 +41,7 @@ def main(
     configure(settings.log_level if arguments.command == "run" else "error")
     try:
         return uvloop.run(_execute(arguments, settings))
-    except (ProjectorError, ValueError) as error:
+    except (ProjectorError, CannotListen, ValueError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -52,7 +54,9 @@ async def _execute(arguments: argparse.Namespace, settings: ProjectorSettings) -
         return 0
     store = Store(settings)
     try:
-        console = Console(highlight=False, soft_wrap=True)
+        # A table in a file has no screen to fit on; COLUMNS is honoured by rich.
+        width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _FILE_WIDTH
+        console = Console(highlight=False, soft_wrap=True, width=width)
         operator = Operator(settings, store, console, json=getattr(arguments, "json", False))
         return await _COMMANDS[arguments.command](arguments, operator)
     finally:

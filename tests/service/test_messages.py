@@ -110,7 +110,7 @@ def test_an_emptied_redis_is_not_called_a_change_of_generations(leadview: Leadvi
         assert leadview.run("drop").status == 0
     leadview.publish(crm.lead(2))
     leadview.wait_until_current()
-    wait_until(lambda: projector.log.read_text().count("generation 2 is being dropped") == 2, "both lines know it")
+    wait_until(lambda: projector.log.read_text().count("generation 2 was dropped") == 2, "both lines know it")
     assert "Redis was emptied" not in projector.log.read_text()
     before = len(projector.log.read_text())
     leadview.redis.flushall()

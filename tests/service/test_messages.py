@@ -73,7 +73,7 @@ def test_help_starts_nothing(program: tuple[str, ...], flag: str, tmp_path: Path
 
 @pytest.mark.usefixtures("apache_jars")
 def test_a_wrong_password_of_kafka(redis_server: RedisService, topic_prefix: str, tmp_path: Path) -> None:
-    with ApacheKafka.start(tmp_path / "kafka", users={"crm": "right"}) as broker:
+    with ApacheKafka.start(tmp_path / "kafka", users={"crm": "right"}, auto_create=True) as broker:
         kafka = Kafka("apache", broker.bootstrap_servers, broker.create_topic)
         settings = {
             "kafka_bootstrap_servers": broker.sasl_servers,
@@ -81,6 +81,10 @@ def test_a_wrong_password_of_kafka(redis_server: RedisService, topic_prefix: str
             "kafka_sasl_username": "crm",
         }
         with Leadview(kafka, topic_prefix, redis_server, tmp_path) as leadview:
+            assert "missing" in leadview.run("status", kafka_sasl_password="right", **settings).stdout
+            assert "missing" in leadview.run("doctor", kafka_sasl_password="right", **settings).stdout
+            created = leadview.topics.admin.list_topics(timeout=PATIENCE_SECONDS).topics
+            assert not [topic for topic in created if topic.startswith(topic_prefix)], "asking for a topic creates none"
             leadview.topics.create(partitions=1)
             leadview.publish(crm.organization())
             leadview.start("run", kafka_sasl_password="right", **settings)

@@ -19,7 +19,6 @@ from projector.run import run
 from schemas.resources import BY_NOUN
 from schemas.settings import ProjectorSettings, SettingsError, load
 from telemetry.logs import configure
-from telemetry.metrics_server import CannotListen
 
 _FILE_WIDTH = 160
 Command = Callable[[argparse.Namespace, Operator], Awaitable[int]]
@@ -41,7 +40,7 @@ def main(
     configure(settings.log_level if arguments.command == "run" else "error")
     try:
         return uvloop.run(_execute(arguments, settings))
-    except (ProjectorError, CannotListen, ValueError) as error:
+    except (ProjectorError, ValueError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -9,7 +9,7 @@ import logging
 
 from prometheus_client import REGISTRY
 
-from projector.errors import Unavailable
+from projector.errors import Refused, Unavailable
 from projector.ledger import copies, writers
 from projector.ledger.ledger import Ledger
 from projector.ledger.writers import Writing
@@ -34,7 +34,8 @@ logger = logging.getLogger(__name__)
 async def run(settings: ProjectorSettings) -> None:
     """Project until SIGTERM or SIGINT.
 
-    Raises Refused if Redis may evict documents, does not fit its URL, or holds data of another layout.
+    Raises Refused if Redis may evict documents, does not fit its URL, or holds data of another layout, and if the
+    metrics port is not free.
     """
     logger.info("projector starts", extra={"mapping": VERSION, "settings": effective(settings)})
     gc.set_threshold(COLLECT_AFTER)
@@ -75,7 +76,13 @@ def _lines(settings: ProjectorSettings, writing: Writing) -> list[Line]:
 def _metrics(settings: ProjectorSettings, lines: list[Line]) -> MetricsServer | None:
     if settings.metrics_port is None:
         return None
-    return MetricsServer(settings.metrics_host, settings.metrics_port, REGISTRY, lambda: _health(lines))
+    try:
+        return MetricsServer(settings.metrics_host, settings.metrics_port, REGISTRY, lambda: _health(lines))
+    except OSError as error:
+        raise Refused(
+            f"cannot listen on {settings.metrics_host}:{settings.metrics_port}: {error.strerror or error}. Stop the "
+            "process that uses it, or choose another address with LEADVIEW_METRICS_HOST and LEADVIEW_METRICS_PORT."
+        ) from error
 
 
 def _health(lines: list[Line]) -> Health:

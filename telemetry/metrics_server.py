@@ -32,20 +32,6 @@ class Health(NamedTuple):
     body: object
 
 
-class CannotListen(OSError):
-    """The metrics port cannot be opened. The text says what to do."""
-
-    def __init__(self, host: str, port: int, error: OSError) -> None:
-        super().__init__(error.errno, error.strerror or str(error))
-        self._address = f"{host}:{port}"
-
-    def __str__(self) -> str:
-        return (
-            f"cannot listen on {self._address}: {self.strerror}. Stop the process that uses it, or choose another "
-            "address with LEADVIEW_METRICS_HOST and LEADVIEW_METRICS_PORT."
-        )
-
-
 class MetricsServer:
     """Serves from its creation until `close`."""
 
@@ -61,14 +47,11 @@ class MetricsServer:
     ) -> None:
         """`health` is called in threads of this server. Every connection is closed after `connection_seconds`. If there
         are `max_connections`, a new one takes the place of the oldest that has not sent a request yet; if all have, the
-        new one is closed at once. Raises CannotListen.
+        new one is closed at once. Raises OSError if the server cannot listen.
         """
         self._metrics = make_wsgi_app(registry)
         self._health = health
-        try:
-            self._server = make_server(host, port, self._respond, server_class=_Server, handler_class=_Handler)
-        except OSError as error:
-            raise CannotListen(host, port, error) from error
+        self._server = make_server(host, port, self._respond, server_class=_Server, handler_class=_Handler)
         self._server.max_connections = max_connections
         self._server.connection_seconds = connection_seconds
         threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True).start()

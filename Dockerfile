@@ -35,6 +35,7 @@ COPY schemas schemas
 COPY telemetry telemetry
 COPY projector projector
 COPY api api
+COPY leadview leadview
 # Compile in advance: on the read-only file system, the interpreter cannot store compiled files.
 USER root
 RUN python -m compileall -q /app

@@ -50,9 +50,12 @@ class ApacheKafka:
         self._children = [self._launch(node) for node in nodes]
 
     @classmethod
-    def start(cls, directory: Path, nodes: int = 1, *, users: Mapping[str, str] | None = None) -> Self:
+    def start(
+        cls, directory: Path, nodes: int = 1, *, users: Mapping[str, str] | None = None, auto_create: bool = False
+    ) -> Self:
         """Format the storage below `directory` and start the nodes. Fetches the jars if they are not cached yet.
 
+        `auto_create`: brokers create a topic that a client asks for, which is Kafka's own default.
         `users` are names and passwords. With them, there is a second port that only these users may use (SASL, PLAIN).
         Raises JarsMissing, ServerFailed, TimeoutError.
         """
@@ -61,7 +64,7 @@ class ApacheKafka:
             _Node(i, directory.absolute() / str(i), free_port(), free_port(), free_port() if users else 0)
             for i in range(1, nodes + 1)
         ]
-        _format(plan, jars, users or {})
+        _format(plan, jars, users or {}, auto_create=auto_create)
         cluster = cls(plan, jars)
         try:
             for index in range(nodes):
@@ -146,12 +149,12 @@ def _java(jars: Path, main_class: str, *arguments: str) -> list[str]:
     return ["java", "-Xmx512m", *_JVM_OPTIONS, *_LOG_OPTIONS, "-cp", f"{jars}/*", main_class, *arguments]
 
 
-def _format(nodes: Sequence[_Node], jars: Path, users: Mapping[str, str]) -> None:
+def _format(nodes: Sequence[_Node], jars: Path, users: Mapping[str, str], *, auto_create: bool) -> None:
     """Write the properties of each node and format its storage, all nodes at the same time."""
     formatters = []
     for node in nodes:
         node.directory.mkdir(parents=True, exist_ok=True)
-        node.properties.write_text(_properties(node, nodes, users))
+        node.properties.write_text(_properties(node, nodes, users, auto_create=auto_create))
         arguments = ("format", "--cluster-id", _CLUSTER_ID, "--config", str(node.properties))
         command = _java(jars, "kafka.tools.StorageTool", *arguments)
         formatters.append((Child(command, log=node.directory / "format.log"), node))
@@ -160,7 +163,7 @@ def _format(nodes: Sequence[_Node], jars: Path, users: Mapping[str, str]) -> Non
             raise formatter.failure("could not format the storage")
 
 
-def _properties(node: _Node, nodes: Sequence[_Node], users: Mapping[str, str]) -> str:
+def _properties(node: _Node, nodes: Sequence[_Node], users: Mapping[str, str], *, auto_create: bool) -> str:
     replicas = min(_REPLICAS, len(nodes))
     voters = ",".join(f"{other.id}@127.0.0.1:{other.controller_port}" for other in nodes)
     broker = f"BROKER://{_address(node)}" + (f",LOGIN://127.0.0.1:{node.sasl_port}" if users else "")
@@ -180,7 +183,7 @@ def _properties(node: _Node, nodes: Sequence[_Node], users: Mapping[str, str]) -
             "inter.broker.listener.name": "BROKER",
             "controller.listener.names": "CONTROLLER",
             "log.dirs": node.directory / "data",
-            "auto.create.topics.enable": "false",
+            "auto.create.topics.enable": str(auto_create).lower(),
             "group.initial.rebalance.delay.ms": 0,
             "group.min.session.timeout.ms": 1_000,
             "min.insync.replicas": max(1, replicas - 1),

@@ -3,13 +3,13 @@
 import argparse
 import os
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import uvloop
 from rich.console import Console
 
 from projector.commands import rebuild, show, show_access_view, show_view, status, status_view, usage
-from projector.commands.arguments import parse
+from projector.commands.arguments import NO_OTHERS, parse
 from projector.commands.dead_letters import run_dead_letters
 from projector.commands.doctor import run_doctor
 from projector.commands.operator import Operator
@@ -20,15 +20,18 @@ from schemas.resources import BY_NOUN
 from schemas.settings import ProjectorSettings, SettingsError, load
 from telemetry.logs import configure
 
+_FILE_WIDTH = 160
 Command = Callable[[argparse.Namespace, Operator], Awaitable[int]]
 
 
-def main(words: Sequence[str] | None = None, program: str = "python -m projector") -> int:
+def main(
+    words: Sequence[str] | None = None, program: str = "python -m projector", others: Mapping[str, str] = NO_OTHERS
+) -> int:
     """Run a command. Returns its exit code: 0 if it succeeded, 1 if it failed, 2 for wrong arguments or settings.
 
-    `program` is how its user calls it.
+    `program` is how its user calls it, and `others` are its commands that are not run here (`parser_of`).
     """
-    arguments = parse(words, program)
+    arguments = parse(words, program, others)
     try:
         settings = load(ProjectorSettings, os.environ)
     except SettingsError as error:
@@ -51,7 +54,9 @@ async def _execute(arguments: argparse.Namespace, settings: ProjectorSettings) -
         return 0
     store = Store(settings)
     try:
-        console = Console(highlight=False, soft_wrap=True)
+        # A table in a file has no screen to fit on; COLUMNS is honoured by rich.
+        width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _FILE_WIDTH
+        console = Console(highlight=False, soft_wrap=True, width=width)
         operator = Operator(settings, store, console, json=getattr(arguments, "json", False))
         return await _COMMANDS[arguments.command](arguments, operator)
     finally:

@@ -2,8 +2,9 @@
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from projector.commands import dead_letter_arguments
 from projector.commands.words import key as key_word
@@ -12,11 +13,14 @@ from schemas.resources import AS_SPECIFIED, BY_NOUN, Resource
 from schemas.version import VERSION
 
 _TOPICS = [resource.topic for resource in AS_SPECIFIED]
+NO_OTHERS: Mapping[str, str] = MappingProxyType({})
 
 
-def parse(words: Sequence[str] | None = None, program: str = "python -m projector") -> argparse.Namespace:
+def parse(
+    words: Sequence[str] | None = None, program: str = "python -m projector", others: Mapping[str, str] = NO_OTHERS
+) -> argparse.Namespace:
     """Parse a command line, by default that of this process. Exits the process with code 2 if it is wrong."""
-    parser = parser_of(program)
+    parser = parser_of(program, others)
     arguments = parser.parse_args(words)
     if arguments.command == "rebuild" and entity(arguments) and not arguments.organization:
         flags = " and ".join(f"--{noun}" for noun in BY_NOUN)
@@ -40,8 +44,11 @@ def entity(arguments: argparse.Namespace) -> tuple[Resource, str] | None:
     return next(((resource, id_) for resource, id_ in named if id_), None)
 
 
-def parser_of(program: str) -> argparse.ArgumentParser:
-    """Returns the parser of all commands. `program` is how its user calls it."""
+def parser_of(program: str, others: Mapping[str, str] = NO_OTHERS) -> argparse.ArgumentParser:
+    """Returns the parser of all commands. `program` is how its user calls it.
+
+    `others` are further commands of that program, each with its help. They are listed, and parsed elsewhere.
+    """
     parser = argparse.ArgumentParser(
         prog=program,
         description="Projects change events from Kafka into Redis. All settings are environment variables: the README "
@@ -74,6 +81,8 @@ def parser_of(program: str) -> argparse.ArgumentParser:
     commands.add_parser("rollback", help="serve the former generation again")
     drop = commands.add_parser("drop", help="free the memory of a generation that is not live")
     drop.add_argument("generation", type=int, nargs="?", help="its number (default: the former one)")
+    for name, text in others.items():
+        commands.add_parser(name, help=text)
     _add_version(parser)
     return parser
 

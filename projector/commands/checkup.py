@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable
 from typing import Literal, NamedTuple
 
-from projector.commands import verdict
+from projector.commands import findings
 from projector.commands.survey import KafkaPart, Memory
 from projector.errors import ProjectorError, Refused, Unavailable
 from projector.kafka import broker
@@ -123,8 +123,7 @@ async def _reached(store: Store, settings: RedisSettings) -> str:
 async def _version(store: Store) -> str:
     versions = sorted({str(server.get("redis_version", "?")) for server in await store.info("server")})
     for version in versions:
-        numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-        if numbers < _OLDEST_REDIS:
+        if tuple(int(part) for part in version.split(".") if part.isdigit()) < _OLDEST_REDIS:
             raise Failed(f"Redis {version} is too old: Leadview needs 6.2 or later, and 7 for its least rights")
     return f"Redis {', '.join(versions)}"
 
@@ -135,7 +134,7 @@ async def _eviction(store: Store) -> str:
     if any(not memory.limit for memory in memories):
         return "no document is evicted; maxmemory is not set, so Redis may use all memory of its machine"
     used = max(memory.used / memory.limit for memory in memories)
-    if used >= verdict.FULL:
+    if used >= findings.FULL:
         raise Failed("Redis is full, and refuses writes: raise its maxmemory (docs/capacity.md)")
     return f"no document is evicted; {used:.0%} of maxmemory are used"
 
@@ -185,7 +184,7 @@ async def _brokers(settings: ProjectorSettings) -> str:
 
 async def _topics(settings: ProjectorSettings) -> str:
     topics = await describe(settings, KINDS)
-    if found := [str(finding) for finding in verdict.of_topics(KafkaPart(topics, {}))]:
+    if found := [str(finding) for finding in findings.of_topics(KafkaPart(topics, {}))]:
         raise Failed("; ".join(found))
     if not all(topic.retention for topic in topics):
         return "all exist; these brokers do not say whether they are compacted"

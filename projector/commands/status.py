@@ -6,7 +6,7 @@ also right if no projector is alive, and if one of the servers is away: what can
 
 import msgspec
 
-from projector.commands import verdict
+from projector.commands import findings
 from projector.commands.survey import KafkaPart, RedisPart, Survey, survey
 from projector.errors import ProjectorError
 from projector.ledger.checkpoint import Position
@@ -105,7 +105,7 @@ def _status(found: Survey) -> Status:
     record = redis.record if redis else None
     live = record.state.generations.get(record.state.live) if record else None
     waiting = found.waiting()
-    problems = verdict.problems(found)
+    problems = findings.problems(found)
     return Status(
         generation=record.state.live if record and record.serves else None,
         writing=list(record.state.written) if record else [],
@@ -120,13 +120,13 @@ def _status(found: Survey) -> Status:
         generations=_generations(record) if record else [],
         partitions=_partitions(found, redis, kafka),
         epoch=record.stamp.epoch if record else None,
-        incomplete_shards=verdict.incomplete_shards(redis) if redis else None,
+        incomplete_shards=findings.incomplete_shards(redis) if redis else None,
         writers=[_writer(writer) for writer in redis.writers] if redis else [],
         well=not problems,
         problems=[str(problem) for problem in problems],
-        notes=[str(note) for note in verdict.notes(found)],
-        projectors=len(verdict.living(redis)) if redis else None,
-        verdict=verdict.headline(problems),
+        notes=[str(note) for note in findings.notes(found)],
+        projectors=len(findings.living(redis)) if redis else None,
+        verdict=findings.headline(problems),
     )
 
 

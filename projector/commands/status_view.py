@@ -96,7 +96,8 @@ def _generation_table(found: Status) -> Table:
 
 
 def _partition_table(found: Status) -> Table:
-    table = _table("topic")
+    table = _table()
+    table.add_column("topic", no_wrap=True)
     for column in ("partition", "position", "end offset", "lag", "waiting", "newest event", "checkpoint"):
         table.add_column(column, justify="right")
     for partition in found.partitions:

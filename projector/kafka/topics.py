@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, TopicAuthorizationFailedError, UnknownTopicOrPartitionError
+from aiokafka.protocol.metadata import MetadataRequest
 
 from projector.kafka.client import connection, errors, start, topic
 from projector.record import Partition
@@ -55,11 +56,17 @@ async def describe(settings: ProjectorSettings, kinds: Sequence[Kind]) -> list[T
     try:
         await start(admin, settings)
         async with errors():
-            described = {found["topic"]: found for found in await admin.describe_topics(names)}
+            described = {found["topic"]: found for found in await _metadata(admin, names)}
         kept = await _retention(admin, names)
     finally:
         await admin.close()
     return [_topic(name, described.get(name), kept.get(name)) for name in names]
+
+
+async def _metadata(admin: AIOKafkaAdminClient, names: Sequence[str]) -> Any:
+    """Returns what `describe_topics` does, but never lets a broker create a topic that is missing: not compacted."""
+    request = MetadataRequest(list(names), allow_auto_topic_creation=False)
+    return (await admin._send_request(request)).to_object()["topics"]  # noqa: SLF001
 
 
 def _topic(name: str, described: Any, retention: Retention | None) -> Topic:

@@ -25,11 +25,13 @@ _MAY = (files("projector.redis") / "lua" / "may.lua").read_text()
 
 _KEY = "lv:{doctor}"
 _LIMIT = "lv:{doctor}q"
+_USAGE = "lv:{doctor}u"
 
 SERVES = (
     *(("get", _KEY), ("hmget", _KEY, "f"), ("exists", _KEY), ("time",), ("ping",), ("evalsha", "0", "1", _KEY)),
     *(("script", "load", "return 1"), ("client", "setname", "x"), ("select", "0")),
     *(("set", _LIMIT, "1"), ("hset", "lv:latency", "f", "v"), ("expire", "lv:latency", "60")),
+    *(("hgetall", "lv:{ledger}:writers"), ("hlen", _USAGE), ("hset", _USAGE, "f", "v"), ("expire", _USAGE, "60")),
 )
 """What the API needs."""
 
@@ -103,5 +105,5 @@ async def _client(access: RedisAccess, options: dict[str, Any]) -> Any:
 
 def _name(words: tuple[str, ...]) -> str:
     """Returns a command as a rule of an ACL names it, with the key if only some keys are allowed."""
-    name = "|".join(words[:2]) if words[0] in ("client", "cluster", "script") else words[0]
+    name = f"{words[0]}|{words[1]}" if words[0] in ("client", "cluster", "script") else words[0]
     return f"{name} (key lv:…)" if any(word.startswith("lv:") for word in words) else name

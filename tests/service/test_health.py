@@ -300,7 +300,8 @@ def test_the_api_says_how_old_it_is_when_all_projectors_are_dead(leadview: Leadv
 def test_what_is_exported_is_what_is_declared(leadview: Leadview, tmp_path: Path) -> None:
     """Names, types, help and labels of both ports, after each of them has had something to count."""
     port, api_port, key = free_port(), free_port(), mint(crm.ORGANIZATION)
-    leadview.publish(crm.organization(1), crm.api_key(1, hash=key_hash(key)), *leads(2))
+    bad = crm.lead(1, id=crm.OTHER_LEAD, stage="WRONG")
+    leadview.publish(crm.organization(1), crm.api_key(1, hash=key_hash(key)), *leads(2), bad)
     leadview.start("run", metrics_port=port)
     leadview.wait_until_served()
     wait_until(lambda: metric(port, AGE) == 0, "a sample was taken")

@@ -73,7 +73,7 @@ def test_help_starts_nothing(program: tuple[str, ...], flag: str, tmp_path: Path
 
 @pytest.mark.usefixtures("apache_jars")
 def test_a_wrong_password_of_kafka(redis_server: RedisService, topic_prefix: str, tmp_path: Path) -> None:
-    with ApacheKafka.start(tmp_path / "kafka", users={"crm": "right"}) as broker:
+    with ApacheKafka.start(tmp_path / "kafka", users={"crm": "right"}, auto_create=True) as broker:
         kafka = Kafka("apache", broker.bootstrap_servers, broker.create_topic)
         settings = {
             "kafka_bootstrap_servers": broker.sasl_servers,
@@ -81,6 +81,10 @@ def test_a_wrong_password_of_kafka(redis_server: RedisService, topic_prefix: str
             "kafka_sasl_username": "crm",
         }
         with Leadview(kafka, topic_prefix, redis_server, tmp_path) as leadview:
+            assert "missing" in leadview.run("status", kafka_sasl_password="right", **settings).stdout
+            assert "missing" in leadview.run("doctor", kafka_sasl_password="right", **settings).stdout
+            created = leadview.topics.admin.list_topics(timeout=PATIENCE_SECONDS).topics
+            assert not [topic for topic in created if topic.startswith(topic_prefix)], "asking for a topic creates none"
             leadview.topics.create(partitions=1)
             leadview.publish(crm.organization())
             leadview.start("run", kafka_sasl_password="right", **settings)
@@ -110,7 +114,7 @@ def test_an_emptied_redis_is_not_called_a_change_of_generations(leadview: Leadvi
         assert leadview.run("drop").status == 0
     leadview.publish(crm.lead(2))
     leadview.wait_until_current()
-    wait_until(lambda: projector.log.read_text().count("generation 2 is being dropped") == 2, "both lines know it")
+    wait_until(lambda: projector.log.read_text().count("generation 2 was dropped") == 2, "both lines know it")
     assert "Redis was emptied" not in projector.log.read_text()
     before = len(projector.log.read_text())
     leadview.redis.flushall()

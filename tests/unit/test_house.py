@@ -10,7 +10,7 @@ import pytest
 from schemas.resources import KINDS
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("api", "projector", "schemas", "telemetry")
+PACKAGES = ("api", "leadview", "projector", "schemas", "telemetry")
 MAX_FILE_LINES, MAX_CLASS_LINES = 300, 200
 NO_STORED_VALUES = {ROOT / "schemas" / "layouts.py", ROOT / "schemas" / "key_vectors.py"}
 """The home of such places, and the test vectors of API keys, which cut an alphabet."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-OURS = {"api", "bench", "devstack", "projector", "schemas", "telemetry", "tests"}
+OURS = {"api", "bench", "devstack", "leadview", "projector", "schemas", "telemetry", "tests"}
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -39,6 +39,7 @@ def roots(path: Path) -> set[str]:
         pytest.param("schemas", {"schemas"}, id="schemas imports no other package"),
         pytest.param("telemetry", {"telemetry", "schemas"}, id="telemetry knows neither process"),
         pytest.param("projector", {"projector", "schemas", "telemetry"}, id="projector never imports api"),
+        pytest.param("leadview", {"leadview"}, id="the command imports others only when it is told which"),
         pytest.param("api", {"api", "schemas", "telemetry"}, id="api never imports projector"),
     ],
 )

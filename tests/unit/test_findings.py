@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from projector.commands import verdict
+from projector.commands import findings
 from projector.commands.survey import KafkaPart, Memory, RedisPart, Survey
 from projector.errors import Refused, Unavailable
 from projector.kafka.topics import Retention, Topic
@@ -75,7 +75,7 @@ WELL = survey(redis(), kafka())
     ],
 )
 def test_all_is_well(found: Survey) -> None:
-    assert verdict.headline(verdict.problems(found)) == "all is well"
+    assert findings.headline(findings.problems(found)) == "all is well"
 
 
 @pytest.mark.parametrize(
@@ -149,8 +149,8 @@ def test_all_is_well(found: Survey) -> None:
     ],
 )
 def test_one_problem_is_said_in_the_first_line_with_what_to_do(found: Survey, said: str, advised: str) -> None:
-    problems = verdict.problems(found)
-    headline = verdict.headline(problems)
+    problems = findings.problems(found)
+    headline = findings.headline(problems)
     assert len(problems) == 1, problems
     assert headline.startswith("not well: ")
     assert said in headline
@@ -161,15 +161,15 @@ def test_all_problems_are_in_the_first_line() -> None:
     halted = projector(
         {"documents": "halted: bad"}, problems=("documents: halted: bad", "topic crm.leads is missing: create it")
     )
-    problems = verdict.problems(survey(redis(halted, halted), kafka(exists=False)))
-    assert verdict.headline(problems) == "not well: topic crm.leads: missing; line documents is stopped: bad"
+    problems = findings.problems(survey(redis(halted, halted), kafka(exists=False)))
+    assert findings.headline(problems) == "not well: topic crm.leads: missing; line documents is stopped: bad"
 
 
 def test_notes() -> None:
     found = survey(redis(projector(), projector(age_ms=9000), dead_letters=2, control=record(mapping=0)), kafka())
-    notes = [str(note) for note in verdict.notes(found)]
+    notes = [str(note) for note in findings.notes(found)]
     assert [note.partition(":")[0] for note in notes] == ["rebuild due", "dead letters", "silent for 9 s"]
-    assert verdict.notes(survey(Unavailable("Redis"), kafka())) == []
+    assert findings.notes(survey(Unavailable("Redis"), kafka())) == []
 
 
 def test_what_cannot_be_read_is_unknown() -> None:

@@ -1,0 +1,1 @@
+"""The command `leadview`, through which an installed Leadview is used."""

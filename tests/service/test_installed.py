@@ -1,0 +1,141 @@
+"""The wheel, installed into a fresh environment and called in a folder with packages that have the same names."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+from zipfile import ZipFile
+
+import pytest
+
+from devstack.child import Child
+from devstack.ports import free_port
+from schemas.version import VERSION
+from tests.harness.api_server import ApiServer
+from tests.harness.processes import ROOT, while_running
+from tests.harness.services import RedisService
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
+
+COMMANDS = {"run", "status", "doctor", "show", "dead-letters", "rebuild", "verify", "promote", "rollback", "drop"}
+PACKAGES = ("api", "leadview", "projector", "schemas", "telemetry")
+
+
+class Installed(NamedTuple):
+    """An environment with nothing but the wheel; `strangers` is the folder in which `leadview` is called."""
+
+    wheel: Path
+    leadview: Path
+    strangers: Path
+
+    def environment(self, **settings: object) -> dict[str, str]:
+        """The folder with the strangers is in the path of modules, too."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("LEADVIEW_", "PYTHON"))}
+        named = {f"LEADVIEW_{name.upper()}": str(value) for name, value in settings.items()}
+        return inherited | {"PYTHONPATH": str(self.strangers), "COLUMNS": "160"} | named
+
+    def run(self, *words: str, **settings: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [self.leadview, *words],
+            cwd=self.strangers,
+            env=self.environment(**settings),
+            capture_output=True,
+            text=True,
+            timeout=4 * PATIENCE_SECONDS,
+            check=False,
+        )
+
+
+def pip(*words: str | Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "pip", "--disable-pip-version-check", *words],
+        check=True,
+        capture_output=True,
+        timeout=10 * PATIENCE_SECONDS,
+    )
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    folder = tmp_path_factory.mktemp("installed")
+    source = folder / "source"  # a build leaves files there
+    shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "*.egg-info"))
+    pip("wheel", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", folder, source)
+    [wheel] = folder.glob("*.whl")
+    environment = folder / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    python = environment / "bin" / "python"
+    pip("--python", str(python), "install", "--no-deps", "--no-index", wheel)
+    paths = {"base": str(environment), "platbase": str(environment)}
+    packages = Path(sysconfig.get_path("purelib", "venv", paths))
+    # The dependencies of this project, of which none has to be fetched again.
+    (packages / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n{sysconfig.get_path('platlib')}\n")
+    strangers = folder / "strangers"
+    for name in set(PACKAGES) - {"leadview"}:
+        (strangers / name).mkdir(parents=True)
+        (strangers / name / "__init__.py").write_text("raise SystemExit('this is a stranger')\n")
+    return Installed(wheel, environment / "bin" / "leadview", strangers)
+
+
+def test_the_wheel_holds_what_is_needed_to_run(installed: Installed) -> None:
+    with ZipFile(installed.wheel) as wheel:
+        names = wheel.namelist()
+    assert {name.partition("/")[0] for name in names} == {*PACKAGES, f"leadview-{VERSION}.dist-info"}
+    scripts = {str(path.relative_to(ROOT)) for package in PACKAGES for path in (ROOT / package).rglob("*.lua")}
+    assert scripts
+    assert scripts <= set(names)
+
+
+def test_one_version() -> None:
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == VERSION
+
+
+def test_help_version_and_completion(installed: Installed) -> None:
+    for words in ((), ("api",), ("status",), ("dead-letters", "list"), ("completion",)):
+        done = installed.run(*words, "--version")
+        assert (done.returncode, done.stdout, done.stderr) == (0, f"leadview {VERSION}\n", ""), words
+        done = installed.run(*words, "--help")
+        assert (done.returncode, done.stderr) == (0, ""), words
+        assert done.stdout.startswith(" ".join(("usage: leadview", *words)))
+    assert {*COMMANDS, "api", "completion"} - set(installed.run("--help").stdout.split()) == set()
+    done = installed.run("completion", "bash")
+    assert subprocess.run(["bash", "-n"], input=done.stdout, text=True, check=False).returncode == 0  # noqa: S607
+    assert "dead-letters" in done.stdout
+    assert installed.run().returncode == 2
+    assert installed.run("nothing").returncode == 2
+    assert installed.run("completion", "fish").returncode == 2
+
+
+def test_commands_find_their_own_packages(installed: Installed) -> None:
+    away = {"redis_url": "redis://127.0.0.1:1/0", "kafka_bootstrap_servers": "127.0.0.1:1"}
+    done = installed.run("status", **away)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.startswith("not well: Redis cannot be read; Kafka cannot be read")
+    done = installed.run("doctor", "--api", **away)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "problem  Redis rights of the API" in done.stdout
+
+
+@pytest.fixture
+def api(installed: Installed, redis_server: RedisService, tmp_path: Path) -> Iterator[ApiServer]:
+    """With two workers, which are processes of their own."""
+    api = ApiServer(free_port())
+    settings = {"redis_url": redis_server.url, "api_port": api.port, "api_workers": 2}
+    # A child of ours keeps its own folder, so the strangers are in its path of modules only.
+    child = Child(
+        [str(installed.leadview), "api"], log=tmp_path / "api.log", environment=installed.environment(**settings)
+    )
+    try:
+        wait_until(while_running(child, lambda: api.answers("/healthz")), "the API answers")
+        yield api
+    finally:
+        child.stop()
+
+
+def test_the_api_finds_its_own_packages(api: ApiServer) -> None:
+    assert api.get("/healthz").json == {"status": "ok"}
+    assert api.get("/api/v1/ext/openapi.json").status == 200

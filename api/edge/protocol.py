@@ -14,11 +14,12 @@ would find. Between two requests it holds neither headers nor a key.
 
 import asyncio
 import re
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from api.edge.crowd import Crowd
 from api.edge.cycle import Cycle
 from api.edge.framing import CHECKED, Framing
 from api.edge.head import MAX_HEAD_BYTES, Head
@@ -40,6 +41,8 @@ class _Stop(Exception):
 class Edge(HttpToolsProtocol):
     """One client connection."""
 
+    crowd: ClassVar[Crowd] = Crowd()
+    """All connections of this worker."""
     head_seconds: ClassVar[float] = 10.0
     """Maximum time for a whole head from its first byte, and for a new connection to send anything."""
     stalled_seconds: ClassVar[float] = 30.0
@@ -60,6 +63,7 @@ class Edge(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn declares it
         super().connection_made(transport)
+        self.crowd.make_room(cast(set[Edge], self.connections))
         self._head_timer.start(self._on_head_timeout)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -172,7 +176,7 @@ class Edge(HttpToolsProtocol):
         super().on_response_complete()
         if self.transport.is_closing():
             if self.transport.get_write_buffer_size():
-                self._stall_timer.start(self._abort)
+                self._stall_timer.start(self.abort)
         elif self._reading_done:
             self._close_gently()
         elif self._received:
@@ -181,7 +185,7 @@ class Edge(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._stall_timer.start(self._abort)
+        self._stall_timer.start(self.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -196,10 +200,17 @@ class Edge(HttpToolsProtocol):
 
     def timeout_keep_alive_handler(self) -> None:
         """Aborts, unlike uvicorn's method, so that a client with unread responses cannot hold the connection open."""
-        self._abort()
+        self.abort()
 
-    def _abort(self) -> None:
+    def abort(self) -> None:
         self.transport.abort()
+
+    def waiting_since(self) -> float | None:
+        """Returns when it began to wait for its client, by the clock of the event loop; None if it does not wait."""
+        idle = self.timeout_keep_alive_task
+        found = [timer.started_at for timer in (self._head_timer, self._stall_timer, self._linger_timer)]
+        found.append(idle.when() - self.timeout_keep_alive if idle else None)
+        return min((at for at in found if at is not None), default=None)
 
     def _is_idle(self) -> bool:
         """Returns whether every request has been answered."""
@@ -209,7 +220,7 @@ class Edge(HttpToolsProtocol):
         if self._head.size:
             self._refuse(HeadTooSlow())
         else:
-            self._abort()
+            self.abort()
 
     def _refuse(self, error: Refused) -> None:
         """Send a refusal and close the connection. No request is being answered."""
@@ -223,7 +234,7 @@ class Edge(HttpToolsProtocol):
     def _close_gently(self) -> None:
         self._head_timer.stop()
         self._unset_keepalive_if_required()
-        self._stall_timer.start(self._abort)
+        self._stall_timer.start(self.abort)
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self._linger_timer.start(self.transport.close)

@@ -39,7 +39,7 @@ MAX_EXTREMES = 1_000
 """Numbers with an exponent of three digits, in a value of more than 16 KiB. They take hundreds of times as long to read
 as others"""
 
-MAX_CONTAINERS = 50_000
+MAX_CONTAINERS = 10_000
 """Objects and arrays in the value of a record, if it has more than 16 KiB. They take a hundred times as long to read as
 text"""
 

@@ -130,6 +130,7 @@ class Edge(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Replaces uvicorn's method, which would cost time for every header. `Expect` is ignored: no body is wanted."""
         name = name.lower()
+        value = value.rstrip(b" \t")  # llhttp leaves tabs at the end (RFC 9112, section 5.1)
         self.headers.append((name, value))
         if name in CHECKED:
             self._framing.add(name, value)

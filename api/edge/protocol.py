@@ -55,6 +55,7 @@ class Edge(HttpToolsProtocol):
         self._head_timer = Timer(self.loop, self.head_seconds)
         self._stall_timer = Timer(self.loop, self.stalled_seconds)
         self._linger_timer = Timer(self.loop, LINGER_SECONDS)
+        self.timers: tuple[Timer, ...] = (self._head_timer, self._stall_timer, self._linger_timer)
         self._framing = Framing()
         self._message_event = asyncio.Event()  # one for all requests, because no body is read
         self._received = b""  # is parsed from `_place` on, once the present request is answered
@@ -67,7 +68,7 @@ class Edge(HttpToolsProtocol):
         self._head_timer.start(self._on_head_timeout)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for timer in (self._head_timer, self._stall_timer, self._linger_timer):
+        for timer in self.timers:
             timer.stop()
         self._unset_keepalive_if_required()  # uvicorn does this only if the connection was closed without an error
         self._received = b""
@@ -205,13 +206,6 @@ class Edge(HttpToolsProtocol):
 
     def abort(self) -> None:
         self.transport.abort()
-
-    def waiting_since(self) -> float | None:
-        """Returns when it began to wait for its client, by the clock of the event loop; None if it does not wait."""
-        idle = self.timeout_keep_alive_task
-        found = [timer.started_at for timer in (self._head_timer, self._stall_timer, self._linger_timer)]
-        found.append(idle.when() - self.timeout_keep_alive if idle else None)
-        return min((at for at in found if at is not None), default=None)
 
     def _is_idle(self) -> bool:
         """Returns whether every request has been answered."""

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from api.errors import ApiError, Header, Headers, InvalidApiKey, MissingApiKey, RateLimitExceeded, Unavailable
-from schemas.problems import Error, RateLimitError, RetryableError
+from schemas.problems import ErrorBody, RateLimitError, RetryableError
 
 JSON = (b"content-type", b"application/json")
 NO_STORE = (b"cache-control", b"no-store")
@@ -63,7 +63,7 @@ def encode_head(status: int, headers: Iterable[Header], *, close: bool) -> bytes
     return _STATUS_LINES[status] + b"\r\n".join(lines)
 
 
-def _body(error: ApiError, request_id: str) -> Error:
+def _body(error: ApiError, request_id: str) -> ErrorBody:
     fields: dict[str, Any] = {
         "error": error.code,
         "message": error.message,
@@ -76,7 +76,7 @@ def _body(error: ApiError, request_id: str) -> Error:
         case Unavailable():
             return RetryableError(**fields, retry_after=error.retry_after)
         case _:
-            return Error(**fields)
+            return ErrorBody(**fields)
 
 
 def _headers(error: ApiError) -> Headers:

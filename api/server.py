@@ -11,6 +11,7 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
 from api.app import create_app
+from api.edge.crowd import raise_file_limit
 from api.edge.protocol import Edge
 from api.errors import CannotListen
 from schemas.settings import ApiSettings
@@ -67,6 +68,7 @@ def serve(settings: ApiSettings, listener: socket.socket, snapshots: Path) -> in
 
 def _application(settings: ApiSettings, snapshots: Path | None) -> Starlette:
     logs.configure(settings.log_level)  # each worker is a new process
+    Edge.crowd.most = raise_file_limit()
     application = create_app(settings, snapshots)
     # Everything that exists now lives as long as the process. Without this, each full garbage collection would traverse
     # it all, which takes 20 ms.

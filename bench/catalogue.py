@@ -15,6 +15,7 @@ from bench.projector import Projector
 from bench.projector_processes import ProjectorProcesses
 from bench.rebuild import Rebuild
 from bench.updates import Updates
+from bench.worst_batches import WorstBatches
 
 BENCHMARKS: tuple[Benchmark, ...] = (
     Api(),
@@ -30,6 +31,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     Freshness(),
     Rebuild(),
     FanOut(),
+    WorstBatches(),
     LongRun(),
     GrowthDocuments(),
     GrowthOrganizations(),

@@ -1,24 +1,55 @@
 """What the user sees first: the base URL of Leadview, a valid API key, and commands to paste."""
 
-from collections.abc import Iterator, Sequence
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
 
 from devstack.sample import Tenant
 
 _PATH = "/api/v1/ext"
 
 
-def greeting(base_url: str, tenants: Sequence[Tenant], *, limits: str, etag: str | None = None) -> str:
-    """Returns the text for the first of `tenants`. `etag` is the present ETag of its contact."""
+def greeting(
+    base_url: str,
+    tenants: Sequence[Tenant],
+    *,
+    limits: str,
+    etag: str | None = None,
+    addresses: Mapping[str, str] = MappingProxyType({}),
+    variables: Mapping[str, str] | None = None,
+) -> str:
+    """Returns the text for the first of `tenants`. `etag` is the present ETag of its contact.
+
+    `addresses` are shown by name. `variables` are the settings that the projector's commands need on this
+    machine; None if they cannot run here.
+    """
     tenant, other = tenants[0], tenants[1]
+    rows = {
+        "base URL": base_url,
+        "API key": tenant.api_key,
+        "of organization": tenant.organization_id,
+        "limits": limits,
+        **addresses,
+    }
+    width = max(map(len, rows)) + 2
     lines = [
-        f"  base URL   {base_url}",
-        f"  API key    {tenant.api_key}",
-        f"  limits     {limits}",
+        *(f"  {name:<{width}} {value}" for name, value in rows.items()),
         "",
         "Commands to paste into another terminal:",
         *_lines(base_url, tenant, other, etag),
     ]
+    if variables is not None:
+        lines += ("", "# whether all is well", _status(variables))
     return "\n".join(lines)
+
+
+def _status(variables: Mapping[str, str]) -> str:
+    """Returns a command that works in every folder."""
+    root = Path(__file__).parents[1]
+    settings = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+    return " ".join([*settings, f"PYTHONPATH={shlex.quote(str(root))}", sys.executable, "-m projector status"])
 
 
 def _lines(base_url: str, tenant: Tenant, other: Tenant, etag: str | None) -> Iterator[str]:

@@ -68,7 +68,15 @@ def _run(arguments: Arguments, settings: ApiSettings, scratch: Scratch, started:
         )
         print(f"Leadview is ready, {time.monotonic() - started:.1f} s after the start.\n")
         limits = f"{settings.key_rate_limit} per key, {settings.organization_rate_limit} per organization"
-        print(greeting(stack.base_url, stack.tenants, limits=limits, etag=etag), end="\n\n", flush=True)
+        text = greeting(
+            stack.base_url,
+            stack.tenants,
+            limits=limits,
+            etag=etag,
+            addresses=stack.addresses,
+            variables=stack.embedded,
+        )
+        print(text, end="\n\n", flush=True)
         _watch(stack, live=arguments.live)
 
 

@@ -23,7 +23,7 @@ from devstack.publisher import PARTITIONS, Publisher, create_missing_topics
 from devstack.redis_server import RedisServer, RedisServerMissing
 from devstack.sample import SampleCrm, Tenant
 from schemas.resources import BY_TOPIC
-from schemas.settings import ApiSettings, ProjectorSettings, load
+from schemas.settings import ApiSettings, ProjectorSettings, effective, load
 
 _ROOT = Path(__file__).parents[1]
 _EVERY_ADDRESS = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - the address to connect to, not to listen on
@@ -75,6 +75,8 @@ class Stack:
         self._checks: list[Callable[[], None]] = []
         self._published = 0
         self.processes: dict[str, Process] = {}
+        self.embedded: dict[str, str] = {}
+        """The settings that name the embedded servers."""
 
     @property
     def api(self) -> ApiSettings:
@@ -98,6 +100,14 @@ class Stack:
     @property
     def tenants(self) -> list[Tenant]:
         return self._crm.tenants
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Where the servers are, without passwords, and the metrics."""
+        shown = effective(self._projector)
+        metrics = {f"metrics, {name}": f"http://127.0.0.1:{each.metrics_port}" for name, each in self.processes.items()}
+        servers = {"Kafka": "LEADVIEW_KAFKA_BOOTSTRAP_SERVERS", "Redis": "LEADVIEW_REDIS_URL"}
+        return {name: str(shown[setting]) for name, setting in servers.items()} | metrics
 
     def start(self, rate: float, *, apache_kafka: bool) -> None:
         """Start everything, send the sample data, and then `rate` changes per second. Raises StackFailed."""
@@ -141,7 +151,7 @@ class Stack:
         if not self._variables["LEADVIEW_REDIS_URL"]:
             redis = self._exits.enter_context(RedisServer.start(self._scratch / "redis"))
             self._checks.append(redis.check_running)
-            self._variables["LEADVIEW_REDIS_URL"] = redis.url
+            self._use("LEADVIEW_REDIS_URL", redis.url)
 
     def _start_kafka(self, apache: bool) -> None:
         if self._variables["LEADVIEW_KAFKA_BOOTSTRAP_SERVERS"]:
@@ -151,9 +161,12 @@ class Stack:
         kafka = ApacheKafka.start(directory) if apache else EmbeddedKafka.start(directory)
         self._exits.enter_context(kafka)
         self._checks.append(kafka.check_running)
-        self._variables["LEADVIEW_KAFKA_BOOTSTRAP_SERVERS"] = kafka.bootstrap_servers
+        self._use("LEADVIEW_KAFKA_BOOTSTRAP_SERVERS", kafka.bootstrap_servers)
         for topic in BY_TOPIC:
             kafka.create_topic(self._projector.topic_prefix + topic, PARTITIONS)
+
+    def _use(self, setting: str, address: str) -> None:
+        self._variables[setting] = self.embedded[setting] = address
 
     def _run(self, name: str, *arguments: str) -> None:
         process = Process(name, arguments, self._variables, self._scratch)

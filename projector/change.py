@@ -18,7 +18,7 @@ from schemas.envelopes import ENVELOPES, event_type
 from schemas.fields import Timestamp
 from schemas.ids import Ids
 from schemas.layouts import milliseconds
-from schemas.limits import MAX_EXTREMES
+from schemas.limits import MAX_CONTAINERS, MAX_EXTREMES
 from schemas.resources import KINDS, Kind
 
 
@@ -58,8 +58,11 @@ _OTHER_IDS: dict[type[events.Entity], Ids] = {
 }
 """The ids in an entity other than its own and its organization's, for the kinds that have such ids."""
 _JSON_TYPE = re.compile(r"[a-z]+/([a-z0-9.+-]+\+)?json\s*(;.*)?", re.IGNORECASE)
-# msgspec takes a few hundred times as long for such a number as for others. A smaller value cannot have many of them.
-_EXTREME, _MANY = re.compile(rb"[\[,:]\s*-?[0-9.]+[eE][+-]?[0-9]{3}"), 16_384
+# msgspec takes a few hundred times as long for such a number as for others.
+_EXTREME = re.compile(rb"[\[,:]\s*-?[0-9.]+[eE][+-]?[0-9]{3}")
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+# A smaller value cannot have much that takes long.
+_LARGE = 16_384
 _VALUE = re.compile(r"""(['"]).*\1""", re.DOTALL)
 
 
@@ -70,11 +73,8 @@ def read(record: Record) -> Change:
     key = entity_key(record)
     if record.value is None:
         return Change(record.kind, key, None, record.timestamp)
-    if (
-        len(record.value) > _MANY
-        and sum(1 for _ in islice(_EXTREME.finditer(record.value), MAX_EXTREMES + 1)) > MAX_EXTREMES
-    ):
-        raise BadRecord(f"the value has more than {MAX_EXTREMES:,} numbers with an exponent of three digits")
+    if len(record.value) > _LARGE:
+        _check_cost(record.value)
     try:
         entity, time = _read_event(record, record.value)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -83,6 +83,19 @@ def read(record: Record) -> Change:
         raise BadRecord("the JSON is nested too deeply") from None
     entity = _with_checked_ids(key, entity)
     return Change(record.kind, key, entity, record.timestamp if time is None else time)
+
+
+def _check_cost(value: bytes) -> None:
+    """Raises BadRecord if it would take long to read this value."""
+    if sum(1 for _ in islice(_EXTREME.finditer(value), MAX_EXTREMES + 1)) > MAX_EXTREMES:
+        raise BadRecord(f"the value has more than {MAX_EXTREMES:,} numbers with an exponent of three digits")
+    # Brackets in texts do not count. To remove the texts takes longer than to count, and is hardly ever needed.
+    if _brackets(value) > MAX_CONTAINERS and _brackets(_STRING.sub(b"", value)) > MAX_CONTAINERS:
+        raise BadRecord(f"the value has more than {MAX_CONTAINERS:,} objects and arrays")
+
+
+def _brackets(value: bytes) -> int:
+    return value.count(b"[") + value.count(b"{")
 
 
 def version_of(record: Record) -> int | None:

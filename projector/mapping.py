@@ -178,8 +178,8 @@ def _field_after_summary(contact: tuple[str, ...], summary: tuple[str, ...]) -> 
     return contact[len(expected)]
 
 
-def _event(event: events.RequestedEvent) -> documents.Event:
-    return documents.Event(
+def _event(event: events.RequestedEvent) -> documents.RequestedEvent:
+    return documents.RequestedEvent(
         id=event.id,
         event_date=_utc(event.starts_at) if event.starts_at else None,
         event_length_hours=event.length_hours,

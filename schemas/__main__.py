@@ -1,7 +1,7 @@
 """Generates parts of the documentation from the Structs. A test checks that the committed files are up to date.
 
-python -m schemas             writes docs/schemas/*.json, docs/api-keys.json, the tables of docs/api-keys.md and
-                              docs/limits.md, and the README's table of resources
+python -m schemas             writes docs/schemas/*.json, docs/api-keys.json, the generated parts of docs/api-keys.md,
+                              docs/events.md and docs/limits.md, and the README's table of resources
 python -m schemas settings    prints the README's table of settings
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from schemas import key_vectors, limits_table, resources_table
+from schemas import asyncapi, events_page, key_vectors, limits_table, resources_table
 from schemas.json_schema import event_schemas
 from schemas.openapi.document import document
 from schemas.settings_table import table
@@ -22,12 +22,14 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 def files(docs: Path) -> dict[Path, str]:
     """Returns the content of each generated file. Of the pages and the README, only tables are generated."""
-    schemas = {**event_schemas(), "openapi": document()}
-    page, limits, readme = docs / "api-keys.md", docs / "limits.md", docs.parent / "README.md"
+    schemas = {**event_schemas(), "openapi": document(), "asyncapi": asyncapi.document()}
+    page, events, limits = docs / "api-keys.md", docs / "events.md", docs / "limits.md"
+    readme = docs.parent / "README.md"
     return {
         **{docs / "schemas" / f"{name}.json": _pretty(schema) for name, schema in schemas.items()},
         docs / "api-keys.json": _pretty(msgspec.to_builtins(key_vectors.vectors())),
         page: _with_tables(page.read_text("utf-8"), key_vectors.tables()),
+        events: _with_tables(events.read_text("utf-8"), events_page.parts()),
         limits: _with_tables(limits.read_text("utf-8"), {"limits": limits_table.table()}),
         readme: _with_tables(readme.read_text("utf-8"), {"resources": resources_table.table()}),
     }

@@ -17,7 +17,7 @@ STAGES = (
 )
 
 
-class Event(Struct, frozen=True, kw_only=True):
+class RequestedEvent(Struct, frozen=True, kw_only=True):
     """An event that the customer requested."""
 
     id: Annotated[Uuid, Meta(description="Event identifier")]
@@ -53,7 +53,7 @@ class Lead(Struct, frozen=True):  # positional arguments are faster, and the pro
     assigned_to: Annotated[Uuid | None, Meta(description="Assigned staff member")]
     booking_id: Annotated[str | None, Meta(description="Set once the lead is converted to a booking")]
     tags: Annotated[List[str], Meta(description="Tags on the lead")]
-    events: Annotated[List[Event], Meta(description="Events the customer requested")]
+    events: Annotated[List[RequestedEvent], Meta(description="Events the customer requested")]
     contact: Annotated[ContactSummary | None, Meta(description="Summary of the attached contact")]
     quote_total: Annotated[float | Integer | None, Meta(description="Total of the lead's quote, in major units")]
     notes_count: Annotated[Integer, Meta(description="Number of notes on the lead")]

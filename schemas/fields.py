@@ -14,7 +14,7 @@ UUID_PATTERN = "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-
 # A pattern for each id took half the time of decoding a lead. Instead, all ids are checked at once (`schemas.ids`).
 Uuid = Annotated[str, Meta(min_length=36, max_length=36, extra_json_schema={"format": "uuid", "pattern": UUID_PATTERN})]
 MAX_VERSION = 2**53 - 1
-Version = Annotated[int, Meta(ge=1, le=MAX_VERSION, description="Grows with each change of the entity")]
+Version = Annotated[int, Meta(ge=1, le=MAX_VERSION)]
 Timestamp = Annotated[datetime, Meta(tz=True)]
 Sha256Hex = Annotated[str, Meta(pattern="^[0-9a-fA-F]{64}$", min_length=64, max_length=64)]
 # The grammar of a number in JSON, so that a document can contain the text exactly as it was sent. The exponent has at

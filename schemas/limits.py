@@ -39,6 +39,10 @@ MAX_EXTREMES = 1_000
 """Numbers with an exponent of three digits, in a value of more than 16 KiB. They take hundreds of times as long to read
 as others"""
 
+MAX_CONTAINERS = 10_000
+"""Objects and arrays in the value of a record, if it has more than 16 KiB. They take a hundred times as long to read as
+text"""
+
 MAX_DOCUMENT_BYTES = 1_048_576
 """A document in JSON. That of a lead includes the largest possible summary of its contact"""
 

@@ -1,8 +1,11 @@
 """The response bodies of the HTTP API other than documents, and the status of each error code.
 
-Error                the body of every error
+ErrorBody            the body of every error
 └─ RetryableError    503: adds how long to wait before a retry
    └─ RateLimitError 429: adds which limits were exceeded
+
+The names are those of the schemas in the OpenAPI document, and of the types in generated clients. They must not shadow
+what a language has, such as `Error` in TypeScript.
 """
 
 from typing import Annotated, Literal
@@ -12,7 +15,7 @@ from msgspec import Meta, Struct
 Policy = Literal["key", "organization", "address"]
 
 
-class Error(Struct, frozen=True, kw_only=True):
+class ErrorBody(Struct, frozen=True, kw_only=True):
     """The body of every error. Branch on `error`; `message` is for people and may change."""
 
     error: Annotated[
@@ -23,7 +26,7 @@ class Error(Struct, frozen=True, kw_only=True):
     request_id: Annotated[str, Meta(description="Same as `X-Request-Id`. Quote it when you ask for help")]
 
 
-class RetryableError(Error, frozen=True, kw_only=True):
+class RetryableError(ErrorBody, frozen=True, kw_only=True):
     """The body of a 503."""
 
     retry_after: Annotated[int, Meta(description="Seconds to wait before a retry, same as `Retry-After`", ge=1)]

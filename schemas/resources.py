@@ -4,6 +4,8 @@ derived from these rows.
 A resource is a kind that has documents, which external tools read. How to add one: `docs/changing.md`.
 """
 
+from typing import Any
+
 from msgspec import Struct
 
 from schemas import documents, events, layouts
@@ -19,6 +21,10 @@ class Kind(Struct, frozen=True, eq=False):
     """The name of the topic without its prefix. For a resource it is also the segment of the API's path."""
     event: type[events.Entity]
     """The `data` of a `changed` event."""
+    event_example: events.Entity
+    """The `data` of a `changed` event with every field, for the documentation."""
+    event_faults: tuple[dict[str, Any], ...]
+    """Fields that make `event_example` bad, for the documentation: a wrong value, or None if the field is missing."""
 
 
 class Resource(Kind, frozen=True, eq=False):
@@ -30,17 +36,27 @@ class Resource(Kind, frozen=True, eq=False):
     """The offset of the JSON in a stored value (`schemas.layouts`)."""
     document: type[Struct]
     example: Struct
-    """A document with every field, for the OpenAPI document."""
-    event_example: events.Entity
-    """The event that becomes `example`, except for the contact inside a lead."""
+    """The document with every field that `event_example` becomes, except for the contact inside a lead."""
     summary: str
     """What the records are, in a few words, for the OpenAPI document."""
     about: str
     """What the endpoint returns, in CommonMark, for the OpenAPI document."""
 
 
-ORGANIZATION = Kind(noun="organization", topic="organizations", event=events.Organization)
-API_KEY = Kind(noun="api_key", topic="api-keys", event=events.ApiKey)
+ORGANIZATION = Kind(
+    noun="organization",
+    topic="organizations",
+    event=events.Organization,
+    event_example=examples.ORGANIZATION_EVENT,
+    event_faults=({"api_access": None}, {"rate_limits": {"key": {"quota": "100", "window_seconds": 10}}}),
+)
+API_KEY = Kind(
+    noun="api_key",
+    topic="api-keys",
+    event=events.ApiKey,
+    event_example=examples.API_KEY_EVENT,
+    event_faults=({"hash": None}, {"hash": "e3b0c442"}),
+)
 
 CONTACT = Resource(
     noun="contact",
@@ -51,6 +67,7 @@ CONTACT = Resource(
     document=documents.Contact,
     example=examples.CONTACT,
     event_example=examples.CONTACT_EVENT,
+    event_faults=({"first_name": None}, {"updated_at": "2026-03-09"}),
     summary="The people who submitted the inquiries",
     about=guide.CONTACT,
 )
@@ -63,6 +80,7 @@ LEAD = Resource(
     document=documents.Lead,
     example=examples.LEAD,
     event_example=examples.LEAD_EVENT,
+    event_faults=({"contact_id": None}, {"created_at": "2026-03-02T09:15:00"}),
     summary="Inquiries of customers, with the events that they requested",
     about=guide.LEAD,
 )

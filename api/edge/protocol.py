@@ -14,11 +14,12 @@ would find. Between two requests it holds neither headers nor a key.
 
 import asyncio
 import re
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from api.edge.crowd import Crowd
 from api.edge.cycle import Cycle
 from api.edge.framing import CHECKED, Framing
 from api.edge.head import MAX_HEAD_BYTES, Head
@@ -40,6 +41,8 @@ class _Stop(Exception):
 class Edge(HttpToolsProtocol):
     """One client connection."""
 
+    crowd: ClassVar[Crowd] = Crowd()
+    """All connections of this worker."""
     head_seconds: ClassVar[float] = 10.0
     """Maximum time for a whole head from its first byte, and for a new connection to send anything."""
     stalled_seconds: ClassVar[float] = 30.0
@@ -52,6 +55,7 @@ class Edge(HttpToolsProtocol):
         self._head_timer = Timer(self.loop, self.head_seconds)
         self._stall_timer = Timer(self.loop, self.stalled_seconds)
         self._linger_timer = Timer(self.loop, LINGER_SECONDS)
+        self.timers: tuple[Timer, ...] = (self._head_timer, self._stall_timer, self._linger_timer)
         self._framing = Framing()
         self._message_event = asyncio.Event()  # one for all requests, because no body is read
         self._received = b""  # is parsed from `_place` on, once the present request is answered
@@ -60,10 +64,11 @@ class Edge(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn declares it
         super().connection_made(transport)
+        self.crowd.make_room(cast(set[Edge], self.connections))
         self._head_timer.start(self._on_head_timeout)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for timer in (self._head_timer, self._stall_timer, self._linger_timer):
+        for timer in self.timers:
             timer.stop()
         self._unset_keepalive_if_required()  # uvicorn does this only if the connection was closed without an error
         self._received = b""
@@ -126,6 +131,7 @@ class Edge(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Replaces uvicorn's method, which would cost time for every header. `Expect` is ignored: no body is wanted."""
         name = name.lower()
+        value = value.rstrip(b" \t")  # llhttp leaves tabs at the end (RFC 9112, section 5.1)
         self.headers.append((name, value))
         if name in CHECKED:
             self._framing.add(name, value)
@@ -172,7 +178,7 @@ class Edge(HttpToolsProtocol):
         super().on_response_complete()
         if self.transport.is_closing():
             if self.transport.get_write_buffer_size():
-                self._stall_timer.start(self._abort)
+                self._stall_timer.start(self.abort)
         elif self._reading_done:
             self._close_gently()
         elif self._received:
@@ -181,7 +187,7 @@ class Edge(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._stall_timer.start(self._abort)
+        self._stall_timer.start(self.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -196,9 +202,9 @@ class Edge(HttpToolsProtocol):
 
     def timeout_keep_alive_handler(self) -> None:
         """Aborts, unlike uvicorn's method, so that a client with unread responses cannot hold the connection open."""
-        self._abort()
+        self.abort()
 
-    def _abort(self) -> None:
+    def abort(self) -> None:
         self.transport.abort()
 
     def _is_idle(self) -> bool:
@@ -209,7 +215,7 @@ class Edge(HttpToolsProtocol):
         if self._head.size:
             self._refuse(HeadTooSlow())
         else:
-            self._abort()
+            self.abort()
 
     def _refuse(self, error: Refused) -> None:
         """Send a refusal and close the connection. No request is being answered."""
@@ -224,7 +230,7 @@ class Edge(HttpToolsProtocol):
     def _close_gently(self) -> None:
         self._head_timer.stop()
         self._unset_keepalive_if_required()
-        self._stall_timer.start(self._abort)
+        self._stall_timer.start(self.abort)
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self._linger_timer.start(self.transport.close)

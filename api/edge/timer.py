@@ -21,6 +21,11 @@ class Timer:
         if self._handle is None:
             self._handle = self._loop.call_later(self._seconds, action)
 
+    @property
+    def started_at(self) -> float | None:
+        """When it was started, by the clock of the event loop; None if it does not run."""
+        return self._handle.when() - self._seconds if self._handle else None
+
     def stop(self) -> None:
         """Stop the timer, so that it can be started again."""
         if self._handle is not None:

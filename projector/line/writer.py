@@ -1,12 +1,17 @@
 """Writes a batch into Redis while the rest of it is decoded."""
 
 import asyncio
+import time
+from collections.abc import Iterator
 
+from projector.intent import Intent
 from projector.ledger.session import Session
 from projector.line.batch import Batch
 from projector.line.pace import Pacer
 from projector.redis.applier import Applied, Applier
 from projector.redis.store import Store
+
+_LONG_SECONDS, _REST = 0.01, 0.25
 
 
 class Writer:
@@ -25,7 +30,7 @@ class Writer:
         pace = await self._pacer.pace()
         in_flight: set[asyncio.Task[Applied]] = set()
         try:
-            for intents in batch.slices(pace.slice_records):
+            for intents, seconds in _timed(batch.slices(pace.slice_records)):
                 await self._pacer.wait()
                 if len(in_flight) == pace.slices_in_flight:
                     _add(applied, in_flight, await _first_of(in_flight))
@@ -33,7 +38,9 @@ class Writer:
                     intents, session.generations, fence=session, max_documents=pace.max_documents
                 )
                 in_flight.add(asyncio.create_task(applying))
-                await asyncio.sleep(0)  # lets the slice be sent, and Kafka's heartbeat run
+                # Lets the slice be sent, and Kafka's heartbeat run. A change of access needs many turns of the event
+                # loop, so after a slice that took long the other line has some time for itself.
+                await asyncio.sleep(seconds * _REST if seconds > _LONG_SECONDS else 0)
             while in_flight:
                 _add(applied, in_flight, await _first_of(in_flight))
         finally:
@@ -42,6 +49,14 @@ class Writer:
             raise batch.stopped
         applied.stale += batch.left_out
         return applied
+
+
+def _timed(slices: Iterator[list[Intent]]) -> Iterator[tuple[list[Intent], float]]:
+    """Yields each slice with the seconds that it took to decode it."""
+    started = time.perf_counter()
+    for intents in slices:
+        yield intents, time.perf_counter() - started
+        started = time.perf_counter()
 
 
 async def _first_of(in_flight: set[asyncio.Task[Applied]]) -> set[asyncio.Task[Applied]]:

@@ -9,7 +9,7 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 
 from schemas.openapi import examples, guide, headers
-from schemas.problems import Error, Health, Problem, RateLimitError, RetryableError, with_status
+from schemas.problems import ErrorBody, Health, Problem, RateLimitError, RetryableError, with_status
 from schemas.resources import AS_SPECIFIED, Resource
 
 Json = dict[str, Any]
@@ -18,9 +18,9 @@ ROOT = "/api/v1/ext"
 VERSION = "1.0.0-beta"
 """Version of the document. The version of the API itself is part of its path."""
 
-_BODIES: dict[int, type[Error]] = {429: RateLimitError, 503: RetryableError}
+_BODIES: dict[int, type[ErrorBody]] = {429: RateLimitError, 503: RetryableError}
 _ERRORS = (400, 401, 403, 404, 405, 408, 429, 431, 500, 503)
-_COMPONENTS = (*(resource.document for resource in AS_SPECIFIED), Error, RetryableError, RateLimitError, Health)
+_COMPONENTS = (*(resource.document for resource in AS_SPECIFIED), ErrorBody, RetryableError, RateLimitError, Health)
 
 
 @cache
@@ -145,6 +145,7 @@ def _open(operation: str, summary: str, schema: Json, more: Json | None = None) 
 
 def _components() -> Json:
     _, schemas = msgspec.json.schema_components(_COMPONENTS, ref_template="#/components/schemas/{name}")
+    schemas = {name: _with_one_number(schema) for name, schema in schemas.items()}
     for resource in AS_SPECIFIED:
         _let_be_absent(resource.document, schemas[_name(resource)])
     names = {_response_name(status): status for status in _ERRORS}
@@ -166,8 +167,20 @@ def _let_be_absent(document: type[msgspec.Struct], schema: Json) -> None:
             schema["required"].remove(field)
 
 
+def _with_one_number(schema: Any) -> Any:
+    """Leaves out `integer` where `number` stands beside it: every integer is a number, and clients would have both."""
+    if isinstance(schema, list):
+        return [_with_one_number(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: _with_one_number(each) for name, each in schema.items()}
+    if {"type": "number"} in found.get("anyOf", ()):
+        found["anyOf"] = [each for each in found["anyOf"] if each.get("type") != "integer"]
+    return found
+
+
 def _error(status: int) -> Json:
-    body = _BODIES.get(status, Error)
+    body = _BODIES.get(status, ErrorBody)
     content = {
         "schema": _reference("schemas", body.__name__),
         "examples": {
@@ -182,7 +195,7 @@ def _error(status: int) -> Json:
     }
 
 
-def _body_example(body: type[Error], problem: Problem) -> Json:
+def _body_example(body: type[ErrorBody], problem: Problem) -> Json:
     values: Json = {
         "error": problem.code,
         "message": problem.message,

@@ -6,11 +6,12 @@ All are Structs, so that no field can be missing.
 from datetime import UTC, datetime
 
 from schemas import documents, events
+from schemas.api_keys import RANDOM_LENGTH, key_hash, mint
 
 LEAD_ID = "7d0c2f52-0b1e-4f63-9c1c-3c8f6f0d2a11"
 CONTACT_ID = "c6a1f3b0-58de-4a7b-8a35-0f4b9e1d7722"
 REQUEST_ID = "01982f6ab4c87d1e9f3a52b6c0d4e8f7"
-ETAG = 'W/"8c3a8dad64bd13a569a5f0b9"'
+ETAG = 'W/"78d1a523c92d80d1cd492956"'
 _ORGANIZATION_ID = "2b9f4d8e-6c3a-4e51-b7d0-9a8c1f2e3d4b"
 _CREATED = datetime(2026, 3, 2, 9, 15, tzinfo=UTC)
 
@@ -45,7 +46,7 @@ LEAD = documents.Lead(
     booking_id="BK-2041",
     tags=["HOT_LEAD"],
     events=[
-        documents.Event(
+        documents.RequestedEvent(
             id="f1e2d3c4-b5a6-4788-99aa-bbccddeeff00",
             event_date=datetime(2026, 9, 12, 13, 30, tzinfo=UTC),
             event_length_hours=9.5,
@@ -114,4 +115,26 @@ LEAD_EVENT = events.Lead(
     quote=events.Quote(total="14250.5", currency="EUR"),
     counts=events.Counts(notes=LEAD.notes_count, tasks=LEAD.tasks_count, quotes=LEAD.quotes_count),
     archived_at=LEAD.archived_at,
+)
+
+ORGANIZATION_EVENT = events.Organization(
+    id=_ORGANIZATION_ID,
+    organization_id=_ORGANIZATION_ID,
+    version=3,
+    api_access=True,
+    rate_limits=events.RateLimits(
+        key=events.RateLimit(quota=100, window_seconds=10),
+        organization=events.RateLimit(quota=300, window_seconds=10),
+    ),
+)
+
+API_KEY_EVENT = events.ApiKey(
+    id="91f6c8a2-3d5b-4e07-8c14-6a2b9d0e7f35",
+    organization_id=_ORGANIZATION_ID,
+    version=1,
+    hash=key_hash(mint(_ORGANIZATION_ID, "0" * RANDOM_LENGTH)),
+    status="active",
+    created_at=_CREATED,
+    name="Reporting",
+    expires_at=datetime(2027, 3, 2, tzinfo=UTC),
 )

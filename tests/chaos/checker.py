@@ -141,17 +141,30 @@ class Checker:
         elif answer.status not in (*SHOWN, REFUSED, 403, 404):
             self._wrong("status", f"{answer.status} is never right here", answer)
         elif lost := self._loss_during(answer):
-            noticed = NOTICED_SECONDS if answer.status in SHOWN or self._is_remembered(answer) else 0.0
+            noticed = NOTICED_SECONDS if answer.status in SHOWN or self._is_remembered(answer, lost) else 0.0
             if lost.dark[0] + noticed < answer.asked_at and answer.answered_at < lost.dark[1]:
                 self._wrong("emptied", f"{answer.status} while Redis was being filled again", answer)
         else:
             self._check_registers(answer, floors)
 
-    def _is_remembered(self, answer: Response) -> bool:
-        """Returns whether this may be the refusal of a key that was not active before Redis lost it."""
-        states = self._published.of(answer.key)[1:]
-        return answer.status == REFUSED and any(
-            state.value != "active" and state.sent_at <= answer.answered_at for state in states
+    def _is_remembered(self, answer: Response, lost: Loss) -> bool:
+        """Returns whether this may be a refusal from before Redis lost the key: it was not active then, or its
+        organization was deleted.
+        """
+        organization = (resources.ORGANIZATION, answer.key[1], answer.key[1])
+        since = lost.began_at - REMEMBERED_SECONDS - self._access_seconds
+        return answer.status == REFUSED and (
+            self._was(answer.key, lambda value: value != "active", since, lost.began_at)
+            or self._was(organization, lambda value: value is None, since, lost.began_at)
+        )
+
+    def _was(self, register: Entity, fits: Callable[[str | None], bool], since: float, until: float) -> bool:
+        """Returns whether a register may have had a state that fits, at any time in between."""
+        states = self._published.of(register)
+        ends = [*(state.acked_at for state in states[1:]), inf]
+        return any(
+            fits(state.value) and state.sent_at <= until and end >= since
+            for state, end in zip(states, ends, strict=True)
         )
 
     def _loss_during(self, answer: Response) -> Loss | None:

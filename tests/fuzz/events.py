@@ -20,7 +20,15 @@ from hypothesis import strategies as st
 from projector.errors import BadRecord
 from projector.interpret import interpret
 from projector.run import COLLECT_AFTER
-from schemas.limits import MAX_ENTRIES, MAX_EXTREMES, MAX_INTEGER, MAX_LEVELS, MAX_RECORD_BYTES, MIN_INTEGER
+from schemas.limits import (
+    MAX_CONTAINERS,
+    MAX_ENTRIES,
+    MAX_EXTREMES,
+    MAX_INTEGER,
+    MAX_LEVELS,
+    MAX_RECORD_BYTES,
+    MIN_INTEGER,
+)
 from tests.harness import crm
 from tests.harness.crm import Message
 from tests.harness.hostile_events import MORSELS, VALID, check, tokens
@@ -259,6 +267,9 @@ _LARGE: tuple[Callable[[Random], Message], ...] = (
     lambda _: _filled(_nested(10)),
     lambda _: _filled(_nested(MAX_LEVELS - 4)),
     lambda _: _filled(lambda number: b'"%x":{}' % number, (b"{", b"}")),
+    lambda _: _filled(lambda number: b"[]" if number < MAX_CONTAINERS - 1500 else b"0"),
+    lambda _: _filled(lambda number: _nested(90)(0) if number < MAX_CONTAINERS // 100 else b'"[\\"{"'),
+    lambda _: crm.lead(referrer='\\"[{' * 120_000),
     lambda random: _filled(lambda _: b"%d" % random.getrandbits(62)),
     lambda _: _filled(lambda _: b"9" * 4300),
     lambda random: _filled(lambda _: repr(random.random()).encode()),

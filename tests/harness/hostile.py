@@ -4,6 +4,8 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psutil
+
 from api.edge.protocol import Edge
 from tests.harness.api_server import ApiServer, Response, patient, running_api
 from tests.harness.records import Caller
@@ -58,6 +60,15 @@ def target(redis_server: RedisService, *, edge: type[Edge] = Edge) -> Iterator[T
     finally:
         root.removeHandler(log)
         root.setLevel(level)
+
+
+def open_connections(api: Target) -> int:
+    """Returns how many connections the API has, which runs in this process."""
+    return sum(
+        each.laddr.port == api.port and each.status == psutil.CONN_ESTABLISHED
+        for each in psutil.Process().net_connections("tcp")
+        if each.laddr and each.raddr and each.raddr.port != api.port
+    )
 
 
 def assert_sound(answer: Response) -> None:

@@ -131,9 +131,14 @@ class Leadview:
         """Returns the documents that follow from everything that was published."""
         return self.topics.reference.documents()
 
-    def documents(self, generation: int = 1) -> dict[Entity, bytes]:
-        """Returns the documents that Redis has."""
-        return stored.documents(self.redis, generation)
+    def documents(self, generation: int | None = None) -> dict[Entity, bytes]:
+        """Returns the documents that Redis has; by default those of the live generation."""
+        return stored.documents(self.redis, generation or self._live())
+
+    def _live(self) -> int:
+        """Returns the live generation, which need not be 1 if Redis was emptied; 1 if there is none."""
+        copy = control.read(self.redis)
+        return copy.state.live if copy else 1
 
     def state(self) -> State:
         """Returns the control record. There must be one."""
@@ -186,14 +191,14 @@ class Leadview:
     def wait_until_served(self) -> None:
         """Wait until everything is applied and the first generation is complete."""
         self.wait_until_current()
-        wait_until(self.is_served, "generation 1 is served")
+        wait_until(self.is_served, "the live generation is served")
 
     async def settled(self, timeout: float = SETTLE_SECONDS, *, after_crash: bool = False) -> None:
         """Wait until everything is covered, every job is done, and every document is what the reference says. Nothing
         may be published meanwhile."""
         await eventually(self._is_settled, "all records are applied", timeout)
         assert self.documents() == self.expected()
-        stored.assert_consistent(self.redis, after_crash=after_crash)
+        stored.assert_consistent(self.redis, self._live(), after_crash=after_crash)
 
     def _is_settled(self) -> bool:
         try:

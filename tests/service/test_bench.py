@@ -22,6 +22,7 @@ PIPELINE = {
     "freshness": {"p50", "p99", "worst"},
     "rebuild": {"rate", "time", "p99"},
     "fan-out": {"until all are right", "worst read, these leads", "worst read, others"},
+    "worst-batches": {"p50", "p99", "worst", "projector's memory, peak"},
     "long-run": {"projector", "API worker"},
     "projector-processes": {"rate", "CPU per record"},
     "updates": {"rate"},

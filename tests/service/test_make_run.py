@@ -110,10 +110,21 @@ def test_lines_that_it_prints_work_and_documents_change_and_ctrl_c_leaves_nothin
         assert document["contact"]["id"] == document["contact_id"] == json.loads(paste(contact_line).body)["id"]
         assert json.loads(paste(openapi_line).body)["openapi"].startswith("3.1")
         wait_until(lambda: is_another_version(lead_line, lead.body), "the lead changes")
+        assert "crm.leads" in shown_status(run, tmp_path)
         run.process.send_signal(signal.SIGINT)
         assert run.process.wait(PATIENCE_SECONDS) == 0
         assert run.nothing_is_left()
         assert "Traceback" not in run.output
+
+
+def shown_status(run: Run, folder: Path) -> str:
+    """Returns what the printed status line shows, pasted into a shell in another folder."""
+    [line] = re.findall(r"^# whether all is well\n(.+)$", run.output, re.MULTILINE)
+    done = subprocess.run(
+        ["/bin/sh", "-c", line], capture_output=True, text=True, cwd=folder, check=False, timeout=2 * PATIENCE_SECONDS
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def status_of(line: str) -> int:

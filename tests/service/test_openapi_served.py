@@ -7,11 +7,15 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
+from api.etags import etag
 from schemas import names
 from schemas.layouts import NO_CONTACT
+from schemas.openapi import examples
 from schemas.openapi.document import ROOT
-from schemas.resources import RESOURCES
+from schemas.resources import LEAD, RESOURCES
+from tests.harness import crm
 from tests.harness.api_server import ApiServer, patient, running_api
+from tests.harness.projection import Projection
 from tests.harness.records import Caller, Records, head
 from tests.harness.services import RedisService
 from tests.harness.waiting import PATIENCE_SECONDS
@@ -55,3 +59,14 @@ def test_schemathesis_finds_no_failure(api: ApiServer, caller: Caller, *, with_k
         command += ["--header", f"Authorization: {caller.authorization}"]
     found = subprocess.run(command, capture_output=True, text=True, timeout=10 * PATIENCE_SECONDS, check=False)
     assert found.returncode == 0, found.stdout[-6000:] + found.stderr[-2000:]
+
+
+async def test_the_etag_of_the_example_is_a_true_one(projection: Projection) -> None:
+    """It is that of the lead which is the example of the document."""
+    for resource in RESOURCES:
+        event = resource.event_example
+        await projection.apply(crm.changed(resource, msgspec.to_builtins(event)).record(1))
+    owner = names.organization(LEAD.event_example.organization_id)
+    value = projection.client.get(names.document(LEAD, owner, 1, LEAD.event_example.id))
+    assert etag(value).decode() == examples.ETAG
+    assert value[LEAD.body :] == msgspec.json.encode(LEAD.example)

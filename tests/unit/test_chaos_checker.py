@@ -131,6 +131,10 @@ RIGHT = [
         together(loss(5, 8, -inf, (5, 8)), window(5, 9, 503), with_answers(answer(200, 5.4, "v1"), answer(503, 7))),
         id="Redis was emptied",
     ),
+    pytest.param(
+        together(access((4, None), (4.9, "on"), of=OWNER), loss(5, 8, -inf, (5, 8)), with_answers(answer(401, 5.1))),
+        id="refused from memory, because the organization was deleted before Redis was emptied",
+    ),
 ]
 
 WRONG = [
@@ -233,6 +237,11 @@ WRONG = [
     ),
     pytest.param(
         together(loss(5, 8, -inf, (5, 8)), with_answers(answer(401, 5.1))), "emptied", id="401 of an emptied Redis"
+    ),
+    pytest.param(
+        together(access((2, "revoked"), (3, "active")), loss(5, 8, -inf, (5, 8)), with_answers(answer(401, 5.1))),
+        "emptied",
+        id="401 of an emptied Redis, long after the key was not active",
     ),
     pytest.param(
         together(with_answers(answer(200, 2.5, "v2"), answer(200, 6, "v1")), loss(5, 5.5, 3)),

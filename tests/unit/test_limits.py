@@ -13,7 +13,15 @@ from projector.intent import PutDocument, PutLead
 from projector.interpret import interpret
 from schemas import resources
 from schemas.json_schema import event_schemas
-from schemas.limits import MAX_DOCUMENT_BYTES, MAX_ENTRIES, MAX_INTEGER, MAX_LEVELS, MAX_SUMMARY_BYTES, MIN_INTEGER
+from schemas.limits import (
+    MAX_CONTAINERS,
+    MAX_DOCUMENT_BYTES,
+    MAX_ENTRIES,
+    MAX_INTEGER,
+    MAX_LEVELS,
+    MAX_SUMMARY_BYTES,
+    MIN_INTEGER,
+)
 from tests.harness import crm
 from tests.harness.crm import Message
 
@@ -39,6 +47,8 @@ WITHIN = [
     pytest.param(crm.contact(custom_fields={"a": ["x"] * MAX_ENTRIES}), id="a custom field"),
     pytest.param(crm.lead(attribution={"a": [0] * MAX_ENTRIES}), id="a list in attribution"),
     pytest.param(crm.lead(attribution=nested(MAX_LEVELS)), id="levels"),
+    pytest.param(crm.lead(attribution={"a": [[[]] * 999] * (MAX_CONTAINERS // 1000 - 1)}), id="objects and arrays"),
+    pytest.param(crm.lead(referrer='\\"[{' * (2 * MAX_CONTAINERS)), id="brackets in a text"),
     pytest.param(crm.lead(attribution={"a": MAX_INTEGER, "b": [MIN_INTEGER]}), id="integers in attribution"),
     pytest.param(crm.contact(custom_fields={"a": MAX_INTEGER, "b": MIN_INTEGER}), id="integers in custom fields"),
     pytest.param(crm.lead(counts={"notes": MAX_INTEGER}), id="a count"),
@@ -72,6 +82,11 @@ BEYOND = [
         crm.contact(custom_fields={"a": MAX_INTEGER + 1}),
         "<= 9223372036854775807 - at `$.data.custom_fields[...]`",
         id="in custom fields",
+    ),
+    pytest.param(
+        crm.lead(attribution={"a": [[[]] * 1000] * (MAX_CONTAINERS // 1000)}),
+        "more than 10,000 objects and arrays",
+        id="objects and arrays",
     ),
     pytest.param(crm.contact(custom_fields={"a": 10**4300 - 1}), "`$.data.custom_fields[...]`", id="4,300 digits"),
     pytest.param(crm.lead(counts={"notes": MIN_INTEGER - 1}), ">= -9223372036854775808", id="a count"),

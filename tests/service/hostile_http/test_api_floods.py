@@ -9,7 +9,7 @@ import pytest
 
 from api.edge.protocol import Edge
 from tests.harness.api_server import LEADS
-from tests.harness.hostile import Target, target
+from tests.harness.hostile import Target, open_connections, target
 from tests.harness.records import Caller
 from tests.harness.services import RedisService
 from tests.harness.stopwatch import Stopwatch
@@ -65,14 +65,6 @@ def test_a_flood_takes_neither_memory_nor_the_time_of_others(
     slowest = flood(api, head, piece, 0.6, read=read)
     assert psutil.Process().memory_info().rss - before < 30_000_000
     assert slowest < 1
-
-
-def open_connections(api: Target) -> int:
-    return sum(
-        each.laddr.port == api.port and each.status == psutil.CONN_ESTABLISHED
-        for each in psutil.Process().net_connections("tcp")
-        if each.laddr and each.raddr and each.raddr.port != api.port
-    )
 
 
 class Impatient(Edge):

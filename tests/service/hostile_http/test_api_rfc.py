@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.harness.api_server import responses
+from tests.harness.api_server import LEADS, responses
 from tests.harness.hostile import Target, assert_sound
 from tests.harness.records import Caller
 
@@ -88,6 +88,16 @@ def test_what_is_not_valid_http_gets_400(api: Target, sent: bytes, *, pieces: bo
 def test_valid_hosts(api: Target, host: bytes) -> None:
     (answer,) = responses(api.exchange(GET + b"Host: \t" + host + b" \t\r\n" + CLOSE))
     assert answer.status == 200
+
+
+@pytest.mark.parametrize("space", [b"", b" ", b"\t", b" \t ", b"\t\t"])
+def test_space_around_a_value_is_no_part_of_it(api: Target, caller: Caller, lead: str, space: bytes) -> None:
+    """RFC 9112, section 5.1. The key and the id are valid only without it."""
+    own = b"Authorization:%b%b%b\r\nX-Request-Id:%b42%b\r\n"
+    own %= (space, caller.authorization.encode(), space, space, space)
+    sent = b"GET " + (LEADS + lead).encode() + b" HTTP/1.1\r\n" + HOST + own + CLOSE
+    (answer,) = responses(api.exchange(sent))
+    assert (answer.status, answer.headers["x-request-id"]) == (200, "42")
 
 
 @pytest.mark.parametrize("version", [b"HTTP/1.0\r\n", b"HTTP/1.0\r\n" + HOST])

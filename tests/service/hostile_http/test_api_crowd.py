@@ -1,0 +1,86 @@
+"""A worker has a limited number of open connections. Clients that hold many of them keep no other client out."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from api.edge.crowd import Crowd
+from api.edge.protocol import Edge
+from tests.harness.api_server import LEADS
+from tests.harness.hostile import Target, open_connections, target
+from tests.harness.records import Caller
+from tests.harness.services import RedisService
+from tests.harness.waiting import wait_until
+
+MOST = 20
+REQUEST = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+class Crowded(Edge):
+    crowd = Crowd(MOST)
+
+
+@pytest.fixture
+def crowded(redis_server: RedisService) -> Iterator[Target]:
+    with target(redis_server, edge=Crowded) as api:
+        yield api
+
+
+def answer(connection: socket.socket) -> bytes:
+    connection.sendall(REQUEST)
+    return connection.recv(65536)
+
+
+def is_closed(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(b"", id="that send nothing"),
+        pytest.param(b"GET / HT", id="that send a part of a head"),
+        pytest.param(REQUEST, id="that sent a request"),
+    ],
+)
+def test_clients_that_hold_connections_keep_nobody_out(crowded: Target, sent: bytes) -> None:
+    with ExitStack() as stack:
+        holders = [stack.enter_context(crowded.connect()) for _ in range(MOST - 1)]
+        for holder in holders:
+            holder.sendall(sent)
+            if sent == REQUEST:
+                assert holder.recv(65536).startswith(b"HTTP/1.1 200")
+        busy = stack.enter_context(crowded.connect())
+        assert answer(busy).startswith(b"HTTP/1.1 200")
+        late = stack.enter_context(crowded.connect())
+        assert answer(late).startswith(b"HTTP/1.1 200")
+        wait_until(lambda: is_closed(holders[0]), "the one that has waited longest is closed")
+        assert answer(busy).startswith(b"HTTP/1.1 200"), "the last ones that were used stay open"
+        assert answer(late).startswith(b"HTTP/1.1 200")
+    assert crowded.log.severe == []
+
+
+def test_a_crowd_never_grows_beyond_its_limit(crowded: Target) -> None:
+    with ExitStack() as stack:
+        for _ in range(5 * MOST):
+            connection = stack.enter_context(crowded.connect())
+            assert answer(connection).startswith(b"HTTP/1.1 200")
+            wait_until(lambda: open_connections(crowded) <= MOST, "no more connections than that are open")
+
+
+def test_clients_that_read_no_responses_keep_nobody_out(crowded: Target, caller: Caller) -> None:
+    with ExitStack() as stack:
+        holders = []
+        for _ in range(MOST):
+            holder = stack.enter_context(socket.socket())
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            holder.connect(("127.0.0.1", crowded.port))
+            holder.sendall(b"GET /api/v1/ext/openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 500)
+            holders.append(holder)
+        assert crowded.get(LEADS + "x", key=None).status == 401
+    assert crowded.log.severe == []

@@ -6,8 +6,10 @@ from copy import copy
 
 from projector.dead_letter import DeadLetter
 from projector.errors import Coordinates, LineStopped
+from schemas.settings import variable
 
 WINDOW = 1000
+_ROW, _SHARE = variable("dead_letter_row"), variable("dead_letter_share")
 
 
 class BadRecordGuard:
@@ -52,10 +54,12 @@ class BadRecordGuard:
             self._bad.popleft()
         last = f"the last: {bad.field}: {bad.reason}"
         if len(self._consecutive) >= self._max_consecutive:
-            raise LineStopped(f"{len(self._consecutive)} consecutive bad records; {last}", self._consecutive)
+            said = f"{len(self._consecutive)} consecutive bad records; {last}"
+            raise LineStopped(f"{said}. The limit is {_ROW} ({self._max_consecutive})", self._consecutive)
         if len(self._bad) > self._max_bad:
             counted = [at for _, at in self._bad]
-            raise LineStopped(f"{len(counted)} of the last {WINDOW} records are bad; {last}", counted)
+            said = f"{len(counted)} of the last {WINDOW} records are bad; {last}"
+            raise LineStopped(f"{said}. The limit is {_SHARE} ({self._max_bad / WINDOW:g})", counted)
 
     def forgive(self, acceptance: Callable[[Coordinates], object]) -> None:
         """No longer count the bad records for which `acceptance` returns something true."""

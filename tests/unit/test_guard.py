@@ -55,6 +55,14 @@ def test_the_message_says_how_many_and_why() -> None:
     with pytest.raises(LineStopped, match=r"2 consecutive bad records; the last: crm\.leads:0:8: second") as stopped:
         guard.note(bad(8, "second"))
     assert stopped.value.bad == (("crm.leads", 0, 7), ("crm.leads", 0, 8))
+    assert str(stopped.value).endswith(". The limit is LEADVIEW_DEAD_LETTER_ROW (2)")
+
+
+def test_the_message_names_the_setting_of_the_share() -> None:
+    guard = BadRecordGuard(0.001, 100)
+    guard.note(bad(7))
+    with pytest.raises(LineStopped, match=r"The limit is LEADVIEW_DEAD_LETTER_SHARE \(0\.001\)$"):
+        guard.note(bad(8))
 
 
 def test_a_fork_that_is_dropped_counts_nothing() -> None:

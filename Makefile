@@ -10,18 +10,32 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --req
 LOCK = .lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-emit-index-url --no-emit-find-links --no-annotate pyproject.toml
 
-.PHONY: run test test-long check bench bench-quix chaos fuzz model coverage lock clean
+.PHONY: run test test-long clients check bench bench-quix chaos fuzz model coverage lock clean
 
 run: .venv/run.stamp
 	@$(BIN)/python -m devstack $(ARGS)
 
 # Three processes for two cores, because the tests wait a lot for servers that start, fail and recover.
 test: check
-	$(BIN)/python -m pytest -m "not long" --numprocesses 3 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -m "not long and not clients" --numprocesses 3 --dist loadfile $(ARGS)
 
 # The tests that take most of a minute each: quick benchmarks, and chaos on a cluster.
 test-long: .venv/dev.stamp
 	$(BIN)/python -m pytest -m long $(ARGS)
+
+# Generates clients from the OpenAPI document, in Python and TypeScript, and uses them. Needs Node.js 20 and npm.
+CLIENTS = build/clients
+clients: .venv/dev.stamp
+	rm -rf $(CLIENTS)
+	"$(PYTHON)" -m venv $(CLIENTS)/python
+	$(CLIENTS)/python/bin/pip install --quiet --disable-pip-version-check openapi-python-client==0.29.1
+	$(CLIENTS)/python/bin/openapi-python-client generate --path docs/schemas/openapi.json --meta none --fail-on-warning \
+		--config tests/service/clients/openapi-python-client.yaml --output-path $(CLIENTS)/leadview_client
+	cp tests/service/clients/use_client.py tests/service/clients/useClient.ts tests/service/clients/package.json \
+		tests/service/clients/package-lock.json tests/service/clients/tsconfig.json $(CLIENTS)
+	cd $(CLIENTS) && npm ci --silent --no-audit --no-fund
+	cd $(CLIENTS) && npx openapi-ts --input ../../docs/schemas/openapi.json --output client --silent && npx tsc
+	$(BIN)/python -m pytest -m clients tests/service/clients $(ARGS)
 
 check: .venv/dev.stamp
 	$(BIN)/ruff check .

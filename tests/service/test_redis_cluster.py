@@ -19,7 +19,7 @@ from schemas import names
 from schemas.api_keys import key_hash, mint, organization_tag
 from schemas.settings import ApiSettings, ProjectorSettings
 from tests.harness import control, crm
-from tests.harness.api_server import LEADS, ApiServer, Response, running_api
+from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
 from tests.harness.histories import traffic
 from tests.harness.leadview import Leadview
 from tests.harness.ledgers import Opened
@@ -252,6 +252,6 @@ async def test_a_node_of_a_cluster_is_not_accepted_as_a_server(cluster: RedisClu
 
 async def test_the_api_says_so_as_well(cluster: RedisCluster, caplog: pytest.LogCaptureFixture) -> None:
     other = other_than(cluster, cluster.owner(HOME))
-    with running_api(ApiSettings(redis_url=other.url), ready=False) as api:
+    with running_api(patient(other.url), ready=False) as api:
         await eventually(lambda: "write redis+cluster://" in caplog.text, "the log says what to do")
         assert lead(api).status == 503

@@ -9,6 +9,17 @@ REPEATED = b"\n"
 """Joins the values of a header that was sent more than once. No header value can contain a line feed."""
 
 
+class Used(Struct, eq=False):
+    """How often a key was used since this was written to Redis last (`api/usage.py`).
+
+    `last` is the time of the last request, on the clock of `time.perf_counter`.
+    """
+
+    requests: int = 0
+    refusals: int = 0
+    last: float = 0.0
+
+
 class Credentials(Struct, frozen=True):
     """The names in Redis that belong to a key. They contain no secret: the key itself is not kept."""
 
@@ -18,6 +29,7 @@ class Credentials(Struct, frozen=True):
     active_key: bytes
     key_limit: bytes
     organization_limit: bytes
+    used: Used
 
 
 def credentials(authorization: bytes | None) -> Credentials:
@@ -45,4 +57,5 @@ def _names(key: api_keys.ParsedKey) -> Credentials:
         active_key=names.api_key(owner, key.hash),
         key_limit=names.key_limit(owner, key.hash),
         organization_limit=names.organization_limit(owner),
+        used=Used(),
     )

@@ -32,6 +32,7 @@ class Endpoint:
         self._handler = handler
         self._counters = counters.route(route)
         self._log = log
+        self._lowest = min(log.lowest, InternalError.status)  # a defect is always logged
         self._usage = usage
         self._path = path or route
 
@@ -44,9 +45,10 @@ class Endpoint:
         await send({"type": "http.response.body", "body": response.body})
         seconds = perf_counter() - started
         self._counters.count(response.status, seconds)
-        if request.caller is not None:
-            self._usage.count(request.caller.active_key, response.status)
-        if response.status >= self._log.lowest or response.status == InternalError.status:
+        caller = request.caller
+        if caller is not None:
+            self._usage.count(caller, response.status, started)
+        if response.status >= self._lowest:
             self._note(request, response, seconds)
 
     async def _respond(self, request: Request) -> Response:
@@ -73,5 +75,5 @@ class Endpoint:
         )
         if request.error is not None and not isinstance(request.error, ApiError):
             self._log.defect(entry)
-        else:
+        elif response.status >= self._log.lowest:
             self._log.write(entry)

@@ -9,8 +9,7 @@ import time
 from hashlib import sha1
 from importlib import resources
 
-from msgspec import Struct
-
+from api.credentials import Credentials, Used
 from api.errors import ErrorReply, Unavailable
 from api.redis.servers import Servers
 from schemas import names
@@ -23,37 +22,41 @@ MAX_REFUSED_KEYS = 1_000
 EXPIRY_SECONDS = 90 * 24 * 3600
 _CHUNK = 50
 _LAST_SECONDS = 1.0
-_REFUSALS = frozenset((401, 403, 429))
+_UNAUTHORIZED = 401
+_REFUSALS = frozenset((_UNAUTHORIZED, 403, 429))
 SCRIPT = resources.files("api.redis").joinpath("lua", "usage.lua").read_bytes()
 _SHA = sha1(SCRIPT, usedforsecurity=False).hexdigest().encode()
 
 logger = logging.getLogger(__name__)
 
 
-class Used(Struct):
-    """The use of one key since the last write. `last` is in seconds since 1970."""
-
-    requests: int = 0
-    refusals: int = 0
-    last: float = 0.0
-
-
 class Usage:
-    """The counts of one worker, by the name of the record of a key."""
+    """The counts of one worker. Keys are named as the records of keys in Redis."""
 
     def __init__(self) -> None:
-        self._used: dict[bytes, Used] = {}
+        self._callers: list[Credentials] = []
+        """Those whose counts are not 0."""
+        self._kept: dict[bytes, Used] = {}
+        """What could not be written."""
         self._refused: dict[bytes, Used] = {}
 
-    def count(self, key: bytes, status: int) -> None:
-        """Count a response to a request with this key."""
-        used = self._used.get(key)
-        if used is None:
-            used = self._new(key, status)
-            if used is None:
+    def count(self, caller: Credentials, status: int, started: float) -> None:
+        """Count a response to a request that began at this time, on the clock of `time.perf_counter`.
+
+        A caller that was accepted once carries its own counts, so that counting takes a request almost no time.
+        """
+        used = caller.used
+        if status == _UNAUTHORIZED:
+            found = self._of_refused(caller.active_key)
+            if found is None:
                 return
+            used = found
+        elif not used.requests:
+            if len(self._callers) >= MAX_KEYS:
+                return
+            self._callers.append(caller)
         used.requests += 1
-        used.last = time.time()
+        used.last = started
         if status in _REFUSALS:
             used.refusals += 1
 
@@ -73,8 +76,7 @@ class Usage:
 
     async def write(self, servers: Servers) -> None:
         """Write all counts. Those that cannot be written now are kept for the next time."""
-        found = self._refused | self._used
-        self._used, self._refused = {}, {}
+        found = self._take()
         by_organization: dict[bytes, list[bytes]] = {}
         for key in found:
             by_organization.setdefault(names.owner_of_key(key), []).append(key)
@@ -88,34 +90,45 @@ class Usage:
                 except Unavailable:
                     self._keep(some)
 
-    def _new(self, key: bytes, status: int) -> Used | None:
-        refused = self._refused.pop(key, None) if status != 401 else self._refused.get(key)
-        table, most = (self._refused, MAX_REFUSED_KEYS) if status == 401 else (self._used, MAX_KEYS)
-        if refused is not None and table is self._refused:
-            return refused
-        if len(table) >= most:
-            return None
-        table[key] = refused or Used()
-        return table[key]
+    def _of_refused(self, key: bytes) -> Used | None:
+        used = self._refused.get(key)
+        if used is None and len(self._refused) < MAX_REFUSED_KEYS:
+            used = self._refused[key] = Used()
+        return used
+
+    def _take(self) -> dict[bytes, Used]:
+        """Returns all counts by key, and begins anew. Several callers may have the same key."""
+        found, self._kept = self._kept, {}
+        for caller in self._callers:
+            _add(found, caller.active_key, caller.used)
+            caller.used.requests = caller.used.refusals = 0
+        for key, used in self._refused.items():
+            _add(found, key, used)
+        self._callers, self._refused = [], {}
+        return found
 
     def _keep(self, some: dict[bytes, Used]) -> None:
-        for key, before in some.items():
-            if len(self._used) >= MAX_KEYS and key not in self._used:
-                return
-            used = self._used.setdefault(key, Used())
-            used.requests += before.requests
-            used.refusals += before.refusals
-            used.last = max(used.last, before.last)
+        for key, used in some.items():
+            if len(self._kept) < MAX_KEYS:
+                _add(self._kept, key, used)
+
+
+def _add(counts: dict[bytes, Used], key: bytes, used: Used) -> None:
+    total = counts.setdefault(key, Used())
+    total.requests += used.requests
+    total.refusals += used.refusals
+    total.last = max(total.last, used.last)
 
 
 async def _write(servers: Servers, owner: bytes, some: dict[bytes, Used]) -> None:
     arguments = [b"%d" % EXPIRY_SECONDS]
+    now = time.time() - time.perf_counter()
     for key, used in some.items():
         arguments += (
             names.hash_of_key(key).encode(),
             b"%d" % used.requests,
             b"%d" % used.refusals,
-            b"%d" % (used.last * 1000),
+            b"%d" % ((now + used.last) * 1000),
         )
     command = (b"EVALSHA", _SHA, 1 + len(some), names.usage(owner), *some, *arguments)
     await servers.call(names.tag(owner), *command, script=SCRIPT)

@@ -39,8 +39,8 @@ KINDS = (*(kind for kind, _ in _KINDS), "other")
 
 
 class _Event(msgspec.Struct):
-    id: Any = None
-    source: Any = None
+    id: str | None = None
+    source: str | None = None
 
 
 _EVENT = msgspec.json.Decoder(_Event)

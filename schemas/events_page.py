@@ -49,7 +49,7 @@ def _reason(struct: type[CloudEvent], event: Json) -> str:
     try:
         msgspec.json.decode(json.dumps(event), type=struct)
     except msgspec.ValidationError as error:
-        return str(error)
+        return f"{error} (event {event['id']} of {event['source']})"
     raise AssertionError("a bad example is good")
 
 

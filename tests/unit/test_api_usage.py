@@ -2,37 +2,57 @@
 
 import pytest
 
-from api.usage import MAX_KEYS, MAX_REFUSED_KEYS, Usage, Used
+from api.credentials import Credentials, credentials
+from api.usage import MAX_KEYS, MAX_REFUSED_KEYS, Usage
+from schemas.api_keys import mint
+from tests.harness import crm
 
 
-def figures(usage: Usage) -> dict[bytes, tuple[int, int]]:
-    tables: tuple[dict[bytes, Used], ...] = (usage._used, usage._refused)
-    return {key: (used.requests, used.refusals) for table in tables for key, used in table.items()}
+def caller(digit: str = "1") -> Credentials:
+    return credentials(f"Bearer {mint(crm.ORGANIZATION, digit * 30)}".encode())
+
+
+def named(number: int) -> Credentials:
+    name = b"key %d" % number
+    return Credentials(name, name, name, name, name, type(caller().used)())
+
+
+def figures(usage: Usage) -> dict[bytes, tuple[int, int, float]]:
+    return {key: (used.requests, used.refusals, used.last) for key, used in usage._take().items()}
 
 
 @pytest.mark.parametrize(
     ("statuses", "expected"),
     [
-        pytest.param([200, 304, 404, 400], (4, 0), id="answered"),
-        pytest.param([200, 401, 403, 429, 503], (5, 3), id="refused"),
-        pytest.param([401, 401], (2, 2), id="never accepted"),
-        pytest.param([401, 200], (2, 1), id="accepted later"),
+        pytest.param([200, 304, 404, 400], (4, 0, 4.0), id="answered"),
+        pytest.param([200, 401, 403, 429, 503], (5, 3, 5.0), id="refused"),
+        pytest.param([401, 401], (2, 2, 2.0), id="never accepted"),
+        pytest.param([401, 200], (2, 1, 2.0), id="accepted later"),
     ],
 )
-def test_requests_and_refusals(statuses: list[int], expected: tuple[int, int]) -> None:
-    usage = Usage()
-    for status in statuses:
-        usage.count(b"key", status)
-    assert figures(usage) == {b"key": expected}
+def test_requests_and_refusals(statuses: list[int], expected: tuple[int, int, float]) -> None:
+    """Also if the same key is sent in another form, such as `bearer`: then it has other credentials."""
+    usage, forms = Usage(), (caller(), caller())
+    for at, status in enumerate(statuses):
+        usage.count(forms[at % 2], status, at + 1.0)
+    assert figures(usage) == {forms[0].active_key: expected}
+    assert figures(usage) == {}, "it begins anew"
+    usage.count(forms[0], 200, 9.0)
+    assert figures(usage) == {forms[0].active_key: (1, 0, 9.0)}
 
 
 def test_unknown_keys_take_no_place_of_others() -> None:
     usage = Usage()
     for number in range(MAX_REFUSED_KEYS + 100):
-        usage.count(b"unknown %d" % number, 401)
-    assert len(figures(usage)) == MAX_REFUSED_KEYS
+        usage.count(named(-number - 1), 401, 1.0)
     for number in range(MAX_KEYS + 100):
-        usage.count(b"known %d" % number, 200)
+        usage.count(named(number), 200, 1.0)
     assert len(figures(usage)) == MAX_REFUSED_KEYS + MAX_KEYS
-    usage.count(b"known 0", 401)
-    assert figures(usage)[b"known 0"] == (2, 1)
+
+
+def test_what_could_not_be_written_is_kept() -> None:
+    usage = Usage()
+    usage.count(caller("1"), 200, 1.0)
+    usage._keep(usage._take())
+    usage.count(caller("1"), 429, 2.0)
+    assert figures(usage) == {caller("1").active_key: (2, 1, 2.0)}

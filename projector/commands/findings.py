@@ -156,7 +156,7 @@ def _projectors(survey: Survey) -> Iterator[Finding]:
     if isinstance(redis, ProjectorError):
         return
     alive = living(redis)
-    if not alive and _used(redis) < FULL:  # a Redis that is full takes no heartbeats
+    if not alive:
         yield Finding("no projector is running", "nothing is applied; start one with the command `run`")
     for writer in alive:
         yield from _lines(writer)

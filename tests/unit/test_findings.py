@@ -122,10 +122,10 @@ def test_all_is_well(found: Survey) -> None:
             survey(redis(memory=Memory(1, 0, "allkeys-lru")), kafka()), "Redis evicts keys", "noeviction", id="evicts"
         ),
         pytest.param(
-            survey(redis(projector(age_ms=9000), memory=Memory(99, 100, "noeviction")), kafka()),
+            survey(redis(memory=Memory(99, 100, "noeviction")), kafka()),
             "Redis is full",
             "raise its maxmemory",
-            id="full, so no heartbeat is stored",
+            id="full",
         ),
         pytest.param(survey(redis(empty=True), kafka()), "Redis is empty", "a projector fills it", id="emptied"),
         pytest.param(

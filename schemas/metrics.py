@@ -73,7 +73,7 @@ DEAD_LETTERS = Metric(
     "leadview_projector_dead_letters", "gauge", "dead letters", "Dead letters that wait for an operator"
 )
 REBUILD_DUE = Metric(
-    "leadview_projector_rebuild_due", "gauge", "1", "1 if the live generation has another mapping version than this"
+    "leadview_projector_rebuild_due", "gauge", "1", "1 if the live generation has an older mapping version than this"
 )
 REDIS_MEMORY = Metric(
     "leadview_projector_redis_memory_ratio",

@@ -55,7 +55,7 @@ def notes(survey: Survey) -> list[Finding]:
         found.append(
             Finding(
                 f"rebuild due: this program has mapping version {VERSION}, the live generation {live}",
-                "run `rebuild` (docs/rebuild.md), or deploy the other version again",
+                "run `rebuild` (docs/rebuild.md), or deploy the older version again",
             )
         )
     if redis.dead_letters:
@@ -214,10 +214,19 @@ def _age(survey: Survey) -> Iterator[Finding]:
     age = max((survey.ages() or {}).values(), default=0.0)
     if age > STALE_SECONDS:
         waiting = sum(last - first for first, last in (survey.waiting() or {}).values())
+        wait = "record waits" if waiting == 1 else "records wait"
         yield Finding(
-            f"stale: {waiting:,} records wait to be applied, the oldest for {age:.0f} s",
+            f"stale: {waiting:,} {wait} to be applied, the oldest for {duration(age)}",
             "repair what is named here; if there is nothing else, start more projectors (docs/capacity.md)",
         )
+
+
+def duration(seconds: float) -> str:
+    """Returns a duration for people to read, such as `3 min`."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
 def _used(redis: RedisPart) -> float:

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from projector.commands import status
+from projector.commands.findings import duration
 from projector.commands.operator import Operator
 from projector.commands.status import Status
 
@@ -123,12 +124,7 @@ def _table(*columns: str) -> Table:
 
 
 def _seconds(age: float | None, suffix: str = "") -> str:
-    if age is None:
-        return "-"
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if age >= 2 * size:
-            return f"{age / size:.0f} {unit}{suffix}"
-    return f"{age:.1f} s{suffix}" if age < 10 else f"{age:.0f} s{suffix}"
+    return "-" if age is None else duration(age) + suffix
 
 
 def _memory(found: Status) -> str:

@@ -171,9 +171,12 @@ class ControlRecord(msgspec.Struct, frozen=True):
         return {tag: copy.incarnation for tag, copy in self.copies.items() if copy}
 
     def rebuild_due(self) -> bool:
-        """Returns whether the live generation was mapped by another mapping version than this program's."""
+        """Returns whether the live generation was mapped by an older mapping version than this program's.
+
+        If it was mapped by a newer one, the lines stand by for the newer program.
+        """
         live = self.state.generations.get(self.state.live)
-        return live is not None and live.mapping != VERSION
+        return live is not None and live.mapping < VERSION
 
 
 def first_state(copies: tuple[str, ...], left: Generations = ()) -> State:

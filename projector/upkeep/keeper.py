@@ -105,7 +105,7 @@ class Keeper:
             logger.warning("the memory of Redis is nearly full: raise maxmemory", extra={"used": round(ratio, 3)})
         if due:
             logger.warning(
-                "a rebuild is due: the live generation was written with another mapping version",
+                "a rebuild is due: the live generation was written with an older mapping version",
                 extra={
                     "generation": record.state.live,
                     "mapping": record.state.generations[record.state.live].mapping,

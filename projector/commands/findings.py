@@ -9,6 +9,7 @@ from typing import NamedTuple
 from projector.commands.survey import KafkaPart, RedisPart, Survey
 from projector.errors import ProjectorError, Refused
 from projector.ledger.writers import Writer
+from projector.line.batch import ACCEPTANCE
 from projector.mapping import VERSION
 
 STALE_SECONDS = 60.0
@@ -41,7 +42,8 @@ def headline(problems: list[Finding]) -> str:
 
 def problems(survey: Survey) -> list[Finding]:
     """Returns what is not well, causes before their effects."""
-    return list(dict.fromkeys([*_servers(survey), *_projectors(survey), *_completeness(survey), *_age(survey)]))
+    found = [*_servers(survey), *_projectors(survey), *_completeness(survey)]
+    return list(dict.fromkeys([*found, *_age(survey, alone=not found)]))
 
 
 def notes(survey: Survey) -> list[Finding]:
@@ -171,10 +173,11 @@ def _lines(writer: Writer) -> Iterator[Finding]:
             case "running":
                 continue
             case "halted":
+                why, *acceptance = reason.partition(ACCEPTANCE)
                 yield Finding(
-                    f"line {line} is stopped: {reason}",
-                    "fix the producer or the projector, or accept the bad records with `dead-letters accept` "
-                    f"(docs/dead-letters.md; {writer.id})",
+                    f"line {line} is stopped: {why}",
+                    "fix the producer, or deploy a projector that can read them (docs/dead-letters.md)"
+                    + "".join(acceptance),
                 )
             case "standing by":
                 yield Finding(
@@ -195,7 +198,8 @@ def _completeness(survey: Survey) -> Iterator[Finding]:
     if redis.record is None:
         yield Finding(
             "Nothing is served yet: Redis is empty",
-            "a projector fills it from the topics; the API answers 401 until then, or 503 if it was filled before",
+            "it was never filled, or it has lost everything, or LEADVIEW_REDIS_URL names another one. A projector "
+            "fills it from the topics, and the API serves nothing until then",
         )
     elif incomplete := incomplete_shards(redis):
         yield Finding(
@@ -210,14 +214,17 @@ def incomplete_shards(redis: RedisPart) -> int:
     return sum(not (copy and copy.serves) for copy in copies)
 
 
-def _age(survey: Survey) -> Iterator[Finding]:
+def _age(survey: Survey, *, alone: bool) -> Iterator[Finding]:
+    """`alone`: nothing else is wrong."""
     age = max((survey.ages() or {}).values(), default=0.0)
     if age > STALE_SECONDS:
         waiting = sum(last - first for first, last in (survey.waiting() or {}).values())
         wait = "record waits" if waiting == 1 else "records wait"
         yield Finding(
             f"stale: {waiting:,} {wait} to be applied, the oldest for {duration(age)}",
-            "repair what is named here; if there is nothing else, start more projectors (docs/capacity.md)",
+            "the projectors are too slow: start more of them (docs/capacity.md)"
+            if alone
+            else "they are applied when what is named above is repaired",
         )
 
 

@@ -29,7 +29,7 @@ def show(entity: Entity, resource: Resource, topic_prefix: str, console: Console
 def coordinates(head: Head | None, topic: str) -> str:
     """Describe the event that wrote a value."""
     if head is None:
-        return "no event was applied"
+        return f"no event of it was applied: it was never published to {topic}, or it waits, or it is a dead letter"
     state = "" if head.live else "[yellow]deleted[/] "
     return f"{state}version {head.version} at {topic}:{head.partition}:{head.offset}, {utc(head.time)}"
 

@@ -78,7 +78,7 @@ def _writer_table(found: Status) -> Table:
             escape(writer.id),
             str(writer.mapping_version),
             heartbeat if writer.alive else f"[yellow]silent, {heartbeat}[/]",
-            lines or "-",
+            (lines or "-") if writer.alive else "unknown",
         )
     return table
 
@@ -134,4 +134,4 @@ def _memory(found: Status) -> str:
     if not found.redis_max_memory:
         return used
     share = found.redis_used_memory / found.redis_max_memory
-    return f"{used} of {found.redis_max_memory / 1048576:,.0f} ({share:.0%})"
+    return f"{used} of {found.redis_max_memory / 1048576:,.1f} MiB ({share:.0%})"

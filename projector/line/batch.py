@@ -14,6 +14,8 @@ from projector.ledger.checkpoint import Position, Step
 from projector.line.guard import BadRecordGuard
 from projector.record import Partition, Record
 
+ACCEPTANCE = ". Only if none of them is needed, accept these "
+"""Between the reason of a halt, and the command that accepts its records."""
 _SLICE_BYTES = 262_144
 """Values that are decoded at once: the event loop does nothing else meanwhile. A single one may be larger."""
 
@@ -67,7 +69,7 @@ class Batch:
                         yield intents
                         intents, left = [], _SLICE_BYTES
         except LineStopped as error:
-            self.stopped = LineStopped(f"{error}. {self._advice(error.bad)}", error.bad)
+            self.stopped = LineStopped(f"{error}{ACCEPTANCE}{self._advice(error.bad)}", error.bad)
             return
         yield intents
 
@@ -141,7 +143,7 @@ class Batch:
         ]
         names = " ".join(str(span) for span in spans(by_partition(ranges)))
         return (
-            f"If you know the {len(ranges)} bad records in this range, accept them: "
+            f"{len(ranges)} bad records, with those behind the last one. This leaves them out for good: "
             f"python -m projector dead-letters accept {names} --note 'why'"
         )
 

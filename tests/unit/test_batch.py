@@ -38,9 +38,9 @@ def test_the_message_names_the_command_and_the_range() -> None:
         "3 consecutive bad records (LEADVIEW_DEAD_LETTER_ROW is 3); the last: crm.leads:0:101: "
     )
     assert str(batch.stopped).endswith(
-        "accept them: python -m projector dead-letters accept crm.leads:1:102 crm.leads:0:100-105 --note 'why'"
+        "for good: python -m projector dead-letters accept crm.leads:1:102 crm.leads:0:100-105 --note 'why'"
     )
-    assert "the 6 bad records" in str(batch.stopped)
+    assert "accept these 6 bad records" in str(batch.stopped)
     assert batch.stopped.bad == (("crm.leads", 1, 102), ("crm.leads", 0, 100), ("crm.leads", 0, 101))
 
 

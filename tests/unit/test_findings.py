@@ -87,7 +87,7 @@ def test_all_is_well(found: Survey) -> None:
         pytest.param(
             survey(redis(projector({"access": "running", "documents": "halted: 5 bad"})), kafka()),
             "line documents is stopped: 5 bad",
-            "dead-letters accept",
+            "fix the producer",
             id="stopped",
         ),
         pytest.param(
@@ -127,7 +127,7 @@ def test_all_is_well(found: Survey) -> None:
             "raise its maxmemory",
             id="full",
         ),
-        pytest.param(survey(redis(empty=True), kafka()), "Redis is empty", "a projector fills it", id="emptied"),
+        pytest.param(survey(redis(empty=True), kafka()), "Redis is empty", "A projector fills it", id="emptied"),
         pytest.param(
             survey(redis(control=record(filled=False)), kafka()), "not complete: 1 of the parts", "503", id="not filled"
         ),

@@ -37,8 +37,8 @@ logger = logging.getLogger(__name__)
 async def run(settings: ProjectorSettings) -> None:
     """Project until SIGTERM or SIGINT.
 
-    Raises Refused if Redis may evict documents, does not fit its URL, or holds data of another layout, or if the metrics
-    port is not free.
+    Raises Refused if Redis may evict documents, does not fit its URL, or holds data of another layout, or if the
+    metrics port is not free.
     """
     logger.info("projector starts", extra={"mapping": VERSION, "settings": effective(settings)})
     gc.set_threshold(COLLECT_AFTER)
@@ -90,8 +90,8 @@ def _metrics_port(settings: ProjectorSettings, watch: Watch) -> Iterator[None]:
         server = MetricsServer(host, port, REGISTRY, watch.health, live=watch.live)
     except OSError as error:
         raise Refused(
-            f"cannot listen on {host}:{port}: {error.strerror or error}. Stop the program that uses this port, or choose "
-            "another one with LEADVIEW_METRICS_HOST and LEADVIEW_METRICS_PORT."
+            f"cannot listen on {host}:{port}: {error.strerror or error}. Stop the program that uses this port, or "
+            "choose another one with LEADVIEW_METRICS_HOST and LEADVIEW_METRICS_PORT."
         ) from error
     try:
         yield

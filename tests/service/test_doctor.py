@@ -14,6 +14,7 @@ import redis
 from devstack.redis_server import RedisServer
 from projector.commands import doctor
 from projector.redis.rights import PROJECTS, SERVES
+from schemas import names
 from tests.harness import crm
 from tests.harness.leadview import Finished, Leadview
 from tests.harness.processes import ROOT
@@ -57,7 +58,8 @@ def test_all_is_there(leadview: Leadview) -> None:
     assert found.pop("Redis rights of the projector") in ("ok", "unknown"), "only Redis 7 says it"
     assert found == dict.fromkeys((*ALL, *ALL_OF_KAFKA), "ok") | {"Redis rights of the API": "unknown"}
     assert leadview.run("doctor", "--api").status == 0
-    assert list(leadview.redis.scan_iter("*")) == [], "nothing is written"
+    # Except by an API of the test before, which may still end.
+    assert set(leadview.redis.scan_iter("*")) <= {names.LATENCY}, "nothing is written"
 
 
 @pytest.mark.apache

@@ -83,6 +83,7 @@ def heartbeat_problems(leadview: Leadview) -> list[str]:
     return [problem for value in values for problem in msgspec.json.decode(value)["problems"]]
 
 
+@pytest.mark.long
 def test_a_full_redis(own: Leadview) -> None:
     """The lag is measured although no write succeeds, the heartbeat is still stored, and no task is left unasked."""
     own.topics.create()
@@ -122,6 +123,7 @@ def test_a_halted_line(leadview: Leadview) -> None:
     wait_until(lambda: any("halted" in text for text in heartbeat_problems(leadview)), "the heartbeat says it")
 
 
+@pytest.mark.long
 async def test_a_line_that_stands_by(leadview: Leadview) -> None:
     """Nobody has the partitions, and the lag is known all the same."""
     port = free_port()
@@ -200,6 +202,7 @@ def test_an_eviction_policy_that_changes_at_run_time(own: Leadview) -> None:
     wait_until_well(port)
 
 
+@pytest.mark.long
 def test_a_frozen_redis(own: Leadview, server: RedisServer) -> None:
     """What cannot be measured is unknown. The program is alive all the while, so nothing restarts it."""
     own.topics.create()

@@ -97,7 +97,7 @@ class Usage:
         return used
 
     def _take(self) -> dict[bytes, Used]:
-        """Returns all counts by key, and begins anew. Several callers may have the same key."""
+        """Returns all counts by key, and sets them to 0. Several callers may have the same key."""
         found, self._kept = self._kept, {}
         for caller in self._callers:
             _add(found, caller.active_key, caller.used)

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 from projector.commands import findings
 from projector.commands.survey import KafkaPart, Memory
 from projector.errors import ProjectorError, Refused, Unavailable
+from projector.health.verdict import FULL
 from projector.kafka import broker
 from projector.kafka.offset_texts import read_texts
 from projector.kafka.reader import open_reader
@@ -134,7 +135,7 @@ async def _eviction(store: Store) -> str:
     if any(not memory.limit for memory in memories):
         return "no document is evicted; maxmemory is not set, so Redis may use all memory of its machine"
     used = max(memory.used / memory.limit for memory in memories)
-    if used >= findings.FULL:
+    if used >= FULL:
         raise Failed("Redis is full, and refuses writes: raise its maxmemory (docs/capacity.md)")
     return f"no document is evicted; {used:.0%} of maxmemory are used"
 

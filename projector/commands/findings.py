@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from projector.commands.survey import KafkaPart, RedisPart, Survey
 from projector.errors import ProjectorError, Refused
+from projector.health.verdict import FULL
 from projector.ledger.writers import Writer
 from projector.line.batch import ACCEPTANCE
 from projector.mapping import VERSION
 
 STALE_SECONDS = 60.0
 """Readers see an old state if a record has waited for so long."""
-FULL = 0.98
 _MEASURED_HERE = ("topic ", "Redis evicts keys", "The memory of Redis")
 """What projectors say of topics and of Redis: `status` says it in its own words, also if none is alive."""
 _NEARLY_FULL = 0.8
@@ -84,7 +84,7 @@ def notes(survey: Survey) -> list[Finding]:
 
 def living(redis: RedisPart) -> list[Writer]:
     """Returns the projectors that are alive."""
-    return [writer for writer in redis.writers if writer.alive and writer.heartbeat.role == "run"]
+    return [writer for writer in redis.writers if writer.is_living_projector]
 
 
 def _servers(survey: Survey) -> Iterator[Finding]:

@@ -101,7 +101,7 @@ class Sampler:
         return {partition: at for (partition, _), at in self._first_times.items()}
 
     async def _close_readers(self) -> None:
-        """Connect anew for the next sample: what does not answer may be a connection of the past."""
+        """Let the next sample open new connections: a connection that does not answer may be broken."""
         closing = [reader for reader in (self._reader, self._peeker) if reader]
         self._reader = self._peeker = self._topics = None
         for reader in closing:

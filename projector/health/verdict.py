@@ -16,6 +16,7 @@ STUCK_PARTITION_SECONDS = 120.0
 """A single partition may wait for its turn longer than that while others are read."""
 UNOWNED_SECONDS = 30.0
 FULL = 0.98
+"""The used share of maxmemory from which on a Redis counts as full."""
 
 
 class WatchedLine(Protocol):
@@ -105,7 +106,7 @@ def _unowned(line: WatchedLine, sample: Sample) -> int:
     if isinstance(sample.kafka, str) or isinstance(sample.redis, str):
         return 0
     name = line.health.name
-    living = [writer.heartbeat for writer in sample.redis.writers if writer.alive and writer.heartbeat.role == "run"]
+    living = [writer.heartbeat for writer in sample.redis.writers if writer.is_living_projector]
     if not living or any(name not in heartbeat.partitions for heartbeat in living):
         return 0
     partitions = sum(len(topic.partitions) for topic in sample.kafka.topics if topic.name in line.topics)

@@ -83,6 +83,10 @@ class Writer(msgspec.Struct, frozen=True):
     def alive(self) -> bool:
         return self.age_ms < SILENT_MS
 
+    @property
+    def is_living_projector(self) -> bool:
+        return self.alive and self.heartbeat.role == "run"
+
 
 async def read(store: Store) -> list[Writer]:
     """Returns all writers, also those that are not alive any more. Raises Unavailable."""

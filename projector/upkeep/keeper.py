@@ -97,10 +97,10 @@ class Keeper:
                     logger.info("a drop was finished", extra={"generation": number, "keys": keys})
 
     async def _warn(self, record: ControlRecord) -> None:
-        ratio = await self._store.memory_ratio()
-        due = record.rebuild_due()
         if time.monotonic() - self._warned_at < _WARN_SECONDS:
             return
+        ratio = await self._store.memory_ratio()
+        due = record.rebuild_due()
         if ratio >= _MEMORY_WARNING:
             logger.warning("the memory of Redis is nearly full: raise maxmemory", extra={"used": round(ratio, 3)})
         if due:

@@ -93,7 +93,7 @@ def is_superseded(letter: DeadLetter, head: Head) -> bool:
     """Returns whether the event that a value shows is newer than the bad record of a dead letter.
 
     Events of one entity are in one partition, in order, unless partitions were added. A newer event has a higher
-    version; a record that is mended and published again may have the same one. A bad record may name no version.
+    version; a record that is corrected and published again may have the same one. A bad record may name no version.
     """
     is_later = head.partition == letter.partition and head.offset > letter.offset
     if letter.version is None:

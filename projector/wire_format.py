@@ -4,8 +4,8 @@ A value may have the frame of a schema registry (Confluent's wire format): a zer
 bytes, before the JSON that follows. The registry is never asked, because the contract is checked here. JSON never
 begins with a zero byte, so other values cost one comparison.
 
-Message keys are never unwrapped. Kafka chooses the partition by the bytes of the key, and compacts by them, so an entity
-with two spellings of its key would have no order.
+Message keys are never unwrapped. Kafka chooses the partition by the bytes of the key, and compacts by them, so an
+entity with two spellings of its key would have no order.
 """
 
 import msgspec
@@ -38,7 +38,7 @@ def unframed(value: bytes) -> bytes:
     if not content.lstrip().startswith(b"{"):
         raise BadRecord(
             "the value has the frame of a schema registry, and what follows is not a JSON object: "
-            "Avro and Protobuf cannot be read, use the serializer for JSON Schema"
+            "Avro and Protobuf are not read, so use the serializer for JSON Schema"
         )
     return content
 

@@ -1,7 +1,7 @@
 """Publishes events with Confluent's serializer for JSON Schema, which puts the frame of a schema registry before them.
 
-Takes the addresses of Kafka and of the registry, a topic, and the file of a JSON Schema in docs/schemas. Reads one event
-in each line of standard input. Needs `pip install "confluent-kafka[json]"`.
+Takes the addresses of Kafka and of the registry, a topic, and the file of a JSON Schema in docs/schemas. Reads one
+event in each line of standard input. Needs `pip install "confluent-kafka[json]"`.
 """
 
 import argparse
@@ -10,7 +10,11 @@ import sys
 from pathlib import Path
 
 from confluent_kafka import Producer
-from confluent_kafka.schema_registry import SchemaRegistryClient, header_schema_id_serializer, prefix_schema_id_serializer
+from confluent_kafka.schema_registry import (
+    SchemaRegistryClient,
+    header_schema_id_serializer,
+    prefix_schema_id_serializer,
+)
 from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 

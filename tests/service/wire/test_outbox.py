@@ -8,12 +8,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from confluent_kafka import Consumer
 
 from devstack.jars import JarsMissing
 from projector.errors import BadRecord
 from projector.interpret import interpret
-from projector.record import Record
 from schemas import api_keys
 from schemas.resources import CONTACT, LEAD
 from tests.harness import crm
@@ -23,7 +21,8 @@ from tests.harness.kafka_connect import Connect, running_connect
 from tests.harness.leadview import Leadview
 from tests.harness.postgres import Postgres, PostgresMissing, running_postgres
 from tests.harness.services import Kafka, RedisService, not_available
-from tests.harness.waiting import PATIENCE_SECONDS, wait_until
+from tests.harness.topics import records
+from tests.harness.waiting import wait_until
 from tests.service.conftest import new_leadview
 
 pytestmark = [pytest.mark.wire, pytest.mark.apache]
@@ -31,7 +30,7 @@ pytestmark = [pytest.mark.wire, pytest.mark.apache]
 EXAMPLE = Path(__file__).parents[3] / "deploy" / "outbox"
 KEY = api_keys.mint(crm.ORGANIZATION)
 JSON = "org.apache.kafka.connect.json.JsonConverter"
-UNLIMITED = dict.fromkeys(("key", "organization"), {"quota": 1_000_000, "window_seconds": 1})
+UNLIMITED = {whose: {"quota": 1_000_000, "window_seconds": 1} for whose in ("key", "organization")}
 _numbers = count(1)
 
 
@@ -65,9 +64,14 @@ def connector(postgres: Postgres, prefix: str, **changed: str | None) -> Any:
 
 def insert(message: Message, *, structured: bool = False) -> str:
     """Returns the statement that the core product runs instead of publishing a message."""
-    event = msgspec.json.decode(message.value) if message.value else {"type": "", "data": None}
+    event: Any = msgspec.json.decode(message.value) if message.value else {"type": "", "data": None}
     payload = event if structured else event["data"]
-    columns = [message.kind.topic, message.key.decode(), event["type"], payload and json.dumps(payload)]
+    columns: list[str | None] = [
+        message.kind.topic,
+        message.key.decode(),
+        event["type"],
+        payload and json.dumps(payload),
+    ]
     quoted = ("NULL" if column is None else "'" + column.replace("'", "''") + "'" for column in columns)
     return f"INSERT INTO outbox (aggregatetype, aggregateid, type, payload) VALUES ({', '.join(quoted)});"
 
@@ -162,21 +166,7 @@ def test_a_dead_letter_says_what_to_set(
     topic = f"{topic_prefix}{LEAD.topic}"
     kafka.create_topic(topic, 1)
     connect.create(connector(postgres, topic_prefix, **changed))
+    [sent] = records(kafka, topic, 1)
     with pytest.raises(BadRecord) as raised:
-        interpret(first_record(kafka, topic))
+        interpret(sent)
     assert hint in raised.value.reason
-
-
-def first_record(kafka: Kafka, topic: str) -> Record:
-    consumer = Consumer({
-        "bootstrap.servers": kafka.bootstrap_servers, "group.id": topic, "auto.offset.reset": "earliest"
-    })  # fmt: skip
-    try:
-        consumer.subscribe([topic])
-        message = consumer.poll(PATIENCE_SECONDS)
-    finally:
-        consumer.close()
-    assert message is not None
-    assert message.error() is None
-    headers = tuple((name, value.encode() if isinstance(value, str) else value) for name, value in message.headers() or ())
-    return Record(topic, 0, 0, message.timestamp()[1], message.key(), message.value(), headers, LEAD)

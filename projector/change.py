@@ -75,7 +75,7 @@ def read(record: Record) -> Change:
     value = record.value
     if value is None:
         return Change(record.kind, key, None, record.timestamp)
-    if value[:1] == MAGIC:
+    if value and value[0] == MAGIC:
         value = unframed(value)
     if len(value) > _LARGE:
         _check_cost(value)
@@ -111,7 +111,7 @@ def version_of(record: Record) -> int | None:
         return None
     value = record.value
     try:
-        if value[:1] == MAGIC:
+        if value and value[0] == MAGIC:
             value = unframed(value)
         if record.headers and "ce_specversion" in dict(record.headers):
             return _VERSION.decode(value).version

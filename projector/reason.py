@@ -113,7 +113,7 @@ def _id_and_source(record: Record) -> tuple[object, object]:
         return id_, source
     value = record.value or b""
     try:
-        event = _EVENT.decode(unframed(value) if value[:1] == MAGIC else value)
+        event = _EVENT.decode(unframed(value) if value and value[0] == MAGIC else value)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, BadRecord):
         return "", ""
     return event.id, event.source

@@ -13,7 +13,8 @@ import msgspec
 from projector.errors import BadRecord
 from projector.record import Record
 
-MAGIC = b"\0"
+MAGIC = 0
+"""The first byte of the frame."""
 _FRAME_BYTES = 5
 _STRINGS = "org.apache.kafka.connect.storage.StringConverter"
 
@@ -54,7 +55,7 @@ def hint(reason: str, record: Record) -> str:
 
 
 def _for_key(key: bytes) -> str:
-    if key.startswith(MAGIC):
+    if key.startswith(b"\0"):
         return ". It has the frame of a schema registry: use a serializer for plain text (StringSerializer)"
     if key.startswith((b'"', b"{")):
         return f". It is JSON: use plain text, in Kafka Connect key.converter={_STRINGS}"
@@ -62,7 +63,7 @@ def _for_key(key: bytes) -> str:
 
 
 def _for_value(value: bytes) -> str:
-    content = value[_FRAME_BYTES:] if value[:1] == MAGIC else value
+    content = value[_FRAME_BYTES:] if value.startswith(b"\0") else value
     if content.startswith(b'"'):
         return f". The event is inside a JSON string: set value.converter={_STRINGS}"
     try:

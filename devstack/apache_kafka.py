@@ -171,9 +171,7 @@ def _format(nodes: Sequence[_Node], jars: Path, users: Mapping[str, str], *, acl
             raise formatter.failure("could not format the storage")
 
 
-def _properties(
-    node: _Node, nodes: Sequence[_Node], users: Mapping[str, str], *, acls: bool, auto_create: bool
-) -> str:
+def _properties(node: _Node, nodes: Sequence[_Node], users: Mapping[str, str], *, acls: bool, auto_create: bool) -> str:
     replicas = min(_REPLICAS, len(nodes))
     voters = ",".join(f"{other.id}@127.0.0.1:{other.controller_port}" for other in nodes)
     broker = f"BROKER://{_address(node)}" + (f",LOGIN://127.0.0.1:{node.sasl_port}" if users else "")

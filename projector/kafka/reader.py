@@ -80,8 +80,12 @@ class Reader:
                     *(TopicPartition(*p) for p in wanted), timeout_ms=200, max_records=1
                 )
             for at, records in polled.items():
-                if records and records[0].offset < wanted.pop(Partition(*at)):
+                last = wanted.pop(Partition(*at))
+                if records[0].offset < last:
                     found[Partition(*at)] = records[0].timestamp
+                # Discards the batch that it is in: not more than one is decompressed at any time.
+                self._consumer.pause(at)
+                self._consumer.seek(at, last)
             await self._close_finished(wanted)
         return found
 

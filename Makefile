@@ -77,7 +77,6 @@ bench-quix:
 # Checks that this checkout can be released, and builds wheel, image context, SBOM and checksums into dist/. It publishes
 # nothing: CONTRIBUTING.md has the steps of a release.
 release: .venv/dev.stamp
-	@$(BIN)/python -m release check
 	"$(PYTHON)" -m venv build/release
 	build/release/bin/pip install --quiet --disable-pip-version-check cyclonedx-bom==7.5.0
 	@$(BIN)/python -m release

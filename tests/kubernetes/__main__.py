@@ -39,10 +39,12 @@ def main() -> int:
     for target, text in built.items():
         (path := BUILD / f"{target.replace('/', '-')}.yaml").write_text(text)
         found = _kubeconform(path)
-        print(f"deploy/kubernetes/{target}: {found['summary']}")
-        if found["summary"]["valid"] != len(list(yaml.safe_load_all(text))):
+        number = len(list(yaml.safe_load_all(text)))
+        if found["summary"]["valid"] != number:
             print("\n".join(f"{each['kind']} {each['name']}: {each['msg']}" for each in found["resources"]))
+            print(f"deploy/kubernetes/{target}: not valid")
             return 1
+        print(f"deploy/kubernetes/{target}: {number} resources, all valid")
     return _finds_mistakes("\n---\n".join(built.values()))
 
 
@@ -55,9 +57,9 @@ def _finds_mistakes(text: str) -> int:
         if "spec" in resource
     ]
     (path := BUILD / "broken.yaml").write_text(yaml.safe_dump_all(broken))
-    summary = _kubeconform(path)["summary"]
-    print(f"with a field that does not exist: {summary}")
-    return 0 if summary["invalid"] == len(broken) else 1
+    refused = _kubeconform(path)["summary"]["invalid"]
+    print(f"{len(broken)} resources with a field that does not exist: {refused} refused")
+    return 0 if refused == len(broken) else 1
 
 
 def _schemas() -> Iterator[tuple[str, Schema]]:

@@ -15,11 +15,10 @@ ApiError
 │   └── HeadTooSlow        408  the edge
 ├── RateLimitExceeded      429: the same request succeeds some time later
 │   └── TooManyGuesses     too many unknown keys were tried from the client's address
-├── Unavailable            503: Redis is not reachable, too slow or overloaded; retry later
+├── Unavailable            503: Redis is not reachable, too slow or overloaded, or this worker ends; retry later
 │   ├── ErrorReply         Redis replied with an error
 │   │   └── ScriptMissing  NOSCRIPT: load the script, then call it again
-│   ├── Rebuilding         Redis was emptied and is being filled again, or the organization was recreated
-│   └── Draining           `/readyz` only: this worker is about to end
+│   └── Rebuilding         Redis was emptied and is being filled again, or the organization was recreated
 └── InternalError          500: a defect in the API
 
 StartError                 no response: the API cannot start
@@ -163,10 +162,6 @@ class ScriptMissing(ErrorReply):
 class Rebuilding(Unavailable):
     message = "The data is being rebuilt. Try again after `retry_after` seconds."
     retry_after = 5
-
-
-class Draining(Unavailable):
-    message = "This process is about to end. Send requests to another one."
 
 
 class StartError(Exception):

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from api.endpoint import Handler
-from api.errors import Draining, MethodNotAllowed, NoSuchPath
+from api.errors import MethodNotAllowed, NoSuchPath, Unavailable
 from api.request import Request
 from api.response import JSON, Response, json_response
 from schemas.openapi.document import document
@@ -39,7 +39,7 @@ async def readyz(request: Request) -> Response:
     Raises Unavailable.
     """
     if request.state["drain"].begun:
-        raise Draining("SIGTERM was received")
+        raise Unavailable("this worker is about to end")
     await request.state["serving"].ask_any()
     return json_response(Health())
 

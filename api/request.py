@@ -8,6 +8,7 @@ from msgspec import Struct
 from starlette.types import Scope
 
 from api.credentials import REPEATED, Credentials
+from api.drain import Drain
 from api.metrics.counters import Counters
 from api.redis.servers import Servers
 from api.redis.serving import Serving
@@ -28,6 +29,7 @@ class State(TypedDict):
     serving: Serving
     counters: Counters
     log: RequestLog
+    drain: Drain
 
 
 class Request(Struct):

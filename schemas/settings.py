@@ -81,6 +81,9 @@ class ApiSettings(RedisSettings, frozen=True, kw_only=True):
     api_host: Annotated[str, Meta(description="Address that the API listens on")] = "127.0.0.1"
     api_port: Annotated[Port, Meta(description="Port that the API listens on")] = 8000
     api_workers: Annotated[int, Meta(ge=1, le=256, description="Worker processes of the API")] = 1
+    api_drain_seconds: Annotated[
+        float, Meta(ge=0, le=3600, description="Seconds that the API keeps serving after SIGTERM, with `/readyz` 503")
+    ] = 0.0
     api_redis_timeout: Annotated[
         Seconds, Meta(description="Seconds that a request waits for Redis before it is answered with 503")
     ] = 0.5

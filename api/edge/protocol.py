@@ -165,7 +165,7 @@ class Edge(HttpToolsProtocol):
             message_event=self._message_event,
             expect_100_continue=False,
             # After a body, the connection is closed as after a refusal, and not by the cycle.
-            keep_alive=self._framing.has_body or (version != "1.0" and self.parser.should_keep_alive()),
+            keep_alive=self._framing.has_body or (version != "1.0" and self._stays_open()),
             on_response=self.on_response_complete,
         )
         self.headers = []
@@ -206,6 +206,9 @@ class Edge(HttpToolsProtocol):
 
     def abort(self) -> None:
         self.transport.abort()
+
+    def _stays_open(self) -> bool:
+        return self.parser.should_keep_alive() and not self.app_state["drain"].begun
 
     def _is_idle(self) -> bool:
         """Returns whether every request has been answered."""

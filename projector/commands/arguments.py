@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from projector.commands import dead_letter_arguments
+from projector.commands import dead_letter_arguments, validate_arguments
 from projector.commands.words import key as key_word
 from projector.commands.words import uuid
 from schemas.resources import AS_SPECIFIED, BY_NOUN, Resource
@@ -29,6 +29,8 @@ def parse(
         parser.error("name one key")
     if _compares_everything(arguments) and (arguments.allow or arguments.sample < 1):
         parser.error("--sample and --allow only limit the comparison of all documents")
+    if arguments.command == "validate":
+        validate_arguments.check(arguments, parser)
     if arguments.command == "dead-letters":
         dead_letter_arguments.check(arguments, parser)
     return arguments
@@ -74,6 +76,7 @@ def parser_of(program: str, others: Mapping[str, str] = NO_OTHERS) -> argparse.A
         commands.add_parser("rebuild", help="fill the next generation from the topics while the live one is served")
     )
     _verify(commands.add_parser("verify", help="compare documents, or organizations and API keys, with the topics"))
+    validate_arguments.add(commands.add_parser("validate", help="check a producer's records, without Kafka or Redis"))
     _promote(commands.add_parser("promote", help="verify the next generation, then serve it"))
     used = commands.add_parser("usage", help="print how often each key of an organization was used, and when last")
     used.add_argument("organization", type=uuid)

@@ -122,7 +122,7 @@ class BoundedRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # aiokafk
             before = offset
             if offset >= self.next_fetch_offset:  # batches are returned as a whole
                 unpacker.add(size)
-                yield _bounded(self._tp, record, size, unpacker)
+                yield bounded(self._tp, record, size, unpacker)
 
     def _unreadable(self, batch: Batch, why: str) -> Iterator[Record]:
         """Yields one record for all records of a batch that were not returned yet."""
@@ -176,7 +176,7 @@ def _is_end_of_aborted(marker: Batch) -> bool:
         return True
 
 
-def _bounded(at: tuple[str, int], record: Any, size: int, unpacker: Unpacker) -> Record:
+def bounded(at: tuple[str, int], record: Any, size: int, unpacker: Unpacker) -> Record:
     """Returns a record within the limits: with a problem, and without its value, if it exceeds one."""
     topic, partition = at
     key, value, headers, time = record.key, record.value, record.headers, record.timestamp

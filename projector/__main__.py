@@ -14,6 +14,7 @@ from projector.commands.dead_letters import run_dead_letters
 from projector.commands.doctor import run_doctor
 from projector.commands.operator import Operator
 from projector.commands.validate import run_validate
+from projector.commands.wait import run_wait
 from projector.errors import ProjectorError
 from projector.redis.store import Store
 from projector.run import run
@@ -102,6 +103,7 @@ _COMMANDS: dict[str, Command] = {
     "rollback": rebuild.run_rollback,
     "drop": rebuild.run_drop,
     "usage": usage.run_usage,
+    "wait": run_wait,
 }
 
 if __name__ == "__main__":

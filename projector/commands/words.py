@@ -45,7 +45,7 @@ def text(word: str) -> str:
 
 def version(word: str) -> int:
     """Returns a version of an entity."""
-    if not word.isascii() or not word.isdecimal() or not 1 <= int(word[:20]) <= MAX_VERSION:
+    if not re.fullmatch("[1-9][0-9]{0,15}", word) or int(word) > MAX_VERSION:
         raise argparse.ArgumentTypeError(f"{word!r} is not a version: write an integer from 1 to {MAX_VERSION}")
     return int(word)
 

@@ -30,7 +30,7 @@ _KINDS = tuple(
         ("envelope", r"^header |^`\$\.(type|id|source|specversion|time|datacontenttype)`"),
         ("missing-field", "` is missing"),
         ("json", "is not JSON|UTF-8"),
-        ("value", r"^`\$|outside of the years"),
+        ("value", r"^`\$"),
     )
 )
 KINDS = (*(kind for kind, _ in _KINDS), "other")

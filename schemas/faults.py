@@ -50,6 +50,7 @@ _PROBLEMS = (
 )
 _OWN = re.compile("[^:]* is not (?:JSON: expected )?(.+)")
 _STEP = re.compile(r"\.(\w+)|\[")
+_INDEX = re.compile(r"\[[^]]*")
 _NULL = "null"
 _FOUND = {
     "null": _NULL,
@@ -105,7 +106,7 @@ def _place(message: str) -> str:
 
 
 def _fault(path: str, problem: str, kind: Kind, *, binary: bool) -> Fault:
-    expected, allowed = _expectation(kind, binary, path)
+    expected, allowed = _expectation(kind, binary, _INDEX.sub("[", path))
     return Fault(f"`{path}` {problem}{_ending(expected, allowed)}", path, expected, allowed)
 
 

@@ -143,7 +143,7 @@ LINE = as_line(crm.lead(1))
         pytest.param(
             without(as_line(crm.lead(1), value_base64=FRAMED), "value"),
             "$",
-            "frame of a schema registry (magic byte 0)",
+            "frame of a schema registry",
             id="Avro",
         ),
         pytest.param(as_line(crm.lead(1), key=KEY.upper()), "key", "with ids in lower case", id="the message key"),

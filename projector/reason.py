@@ -9,17 +9,14 @@ import re
 import msgspec
 from msgspec.structs import replace
 
+from projector.errors import BadRecord
 from projector.record import Record
+from projector.wire_format import MAGIC, hint, unframed
 from schemas.faults import Fault, fault_of
 
 _ORIGIN = " (event "
 _MAX_ORIGIN = 80
 """In characters, of the id and the source of an event each."""
-_MAGIC = b"\0"
-_FRAMED = (
-    "The value has the frame of a schema registry (magic byte 0), and no JSON after it: Avro and Protobuf are not "
-    "supported, so use a serializer for JSON"
-)
 _KINDS = tuple(
     (kind, re.compile(pattern))
     for kind, pattern in (
@@ -29,7 +26,7 @@ _KINDS = tuple(
         ("message-key", "message key"),
         ("envelope", r"^header |^`\$\.(type|id|source|specversion|time|datacontenttype)`"),
         ("missing-field", "` is missing"),
-        ("json", "is not JSON|UTF-8"),
+        ("json", "is not JSON|UTF-8|frame of a schema registry"),
         ("value", r"^`\$"),
     )
 )
@@ -52,15 +49,10 @@ def kind_of(reason: str) -> str:
 
 
 def explain(reason: str, record: Record) -> Fault:
-    """Returns what a reason of the decoder means, with the id and the source of the event in its text."""
+    """Returns what a reason of the decoder means. Its text also says what to set if the producer wraps its records in a
+    way that is not read, and has the id and the source of the event."""
     fault = fault_of(reason, record.kind, binary="ce_specversion" in dict(record.headers))
-    return replace(fault, text=f"{fault.text}{_hint(reason, record)}{_origin(record)}")
-
-
-def _hint(reason: str, record: Record) -> str:
-    """Returns why a value is not JSON, if it has the frame of a schema registry: a zero byte and the id of a schema."""
-    is_framed = (record.value or b"").startswith(_MAGIC) and "JSON" in reason
-    return f". {_FRAMED}" if is_framed else ""
+    return replace(fault, text=f"{fault.text}{hint(reason, record)}{_origin(record)}")
 
 
 def _origin(record: Record) -> str:
@@ -74,9 +66,10 @@ def _id_and_source(record: Record) -> tuple[object, object]:
     if "ce_specversion" in headers:
         id_, source = ((headers.get(name) or b"").decode(errors="replace") for name in ("ce_id", "ce_source"))
         return id_, source
+    value = record.value or b""
     try:
-        event = _EVENT.decode(record.value or b"")
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        event = _EVENT.decode(unframed(value) if value and value[0] == MAGIC else value)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, BadRecord):
         return "", ""
     return event.id, event.source
 

@@ -12,7 +12,9 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
+from projector.errors import BadRecord
 from projector.record import Record
+from projector.wire_format import MAGIC, unframed
 from schemas.envelopes import ENVELOPES, HEADERS, event_type
 from schemas.events import Deleted
 from schemas.faults import Fault
@@ -31,9 +33,10 @@ Known = Mapping[str, Any]
 
 def unknown_fields(record: Record) -> list[Fault]:
     """Returns a fault for each unknown field of an event. An event that cannot be read has none: it is bad anyway."""
+    content = record.value or b""
     try:
-        value = msgspec.json.decode(record.value or b"")
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        value = msgspec.json.decode(unframed(content) if content and content[0] == MAGIC else content)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, BadRecord):
         return []
     headers = dict(record.headers)
     if "ce_specversion" in headers:

@@ -48,7 +48,7 @@ _PROBLEMS = (
     ("`array` of length <=", "has too many entries"),
     ("timezone component", "has no offset"),
 )
-_OWN = re.compile("[^:]* is not (?:JSON: expected )?(.+)")
+_OWN = re.compile("[^:]* is not (?:JSON: expected )?(.+?)(?:: .*)?")
 _STEP = re.compile(r"\.(\w+)|\[")
 _INDEX = re.compile(r"\[[^]]*")
 _NULL = "null"

@@ -7,23 +7,22 @@
 They become the same records as those that Kafka returns, so that the decoder cannot tell the difference.
 """
 
-import re
 from base64 import b64decode
 from binascii import Error as NotBase64
 
 import msgspec
 
+from projector.errors import BadRecord
 from projector.kafka.batches import Headers, Unread
 from projector.kafka.unpacking import Unpacker, bounded
 from projector.record import Record
+from projector.wire_format import MAGIC, unframed
 from schemas.envelopes import event_type
 from schemas.faults import Fault, unknown_type
 from schemas.resources import BY_TOPIC, KINDS, LEAD, ORGANIZATION, Kind
 from schemas.settings import ProjectorSettings
 
 _FORMS = 'expected in one line: a JSON object with "key", "headers" and "value", or a key, a tab and a value'
-_FRAME = re.compile(rb"\0.{4}", re.DOTALL)
-"""What a serializer puts before the JSON if it uses a schema registry."""
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
@@ -140,12 +139,12 @@ def _kind(key: bytes | None, value: bytes | None, headers: Headers) -> Kind:
         type_ = (names.get("ce_type") or b"").decode(errors="replace") or None
     else:
         try:
-            type_ = _TYPED.decode(_FRAME.sub(b"", value, count=1) if _FRAME.match(value) else value).type
+            type_ = _TYPED.decode(unframed(value) if value and value[0] == MAGIC else value).type
         except msgspec.ValidationError as error:
             if "$.type" not in str(error):  # it is not an object
                 return likely
             raise NotARecord(unknown_type(binary=False, missing=False)) from None
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, BadRecord):
             return likely
     for kind in KINDS:
         if type_ in (event_type(kind, "changed"), event_type(kind, "deleted")):

@@ -52,6 +52,11 @@ def enveloped(message: crm.Message, **attributes: Any) -> crm.Message:
             id="extension attributes are no mistakes, if none is missing that is like them",
         ),
         pytest.param(crm.lead(**{"a\x1b" + "b" * 200: 1}), [("$.data.a?" + "b" * 78, "")], id="a hostile name"),
+        pytest.param(
+            msgspec.structs.replace(crm.lead(), value=b"\0\0\0\0\x07" + (crm.lead(colour=1).value or b"")),
+            [("$.data.colour", "")],
+            id="in the frame of a schema registry",
+        ),
         pytest.param(crm.tombstone(resources.LEAD), [], id="a tombstone"),
         pytest.param(msgspec.structs.replace(crm.lead(), value=b"[1]"), [], id="an array"),
         pytest.param(msgspec.structs.replace(crm.lead(), value=b"{"), [], id="not JSON"),

@@ -30,6 +30,9 @@ STAGES = ["ACCEPTED", "IN_PROGRESS", "NEW", "QUOTE_SENT", "REJECTED", "STALE"]
 TYPO = crm.lead(1, event_typ_key="wedding")
 
 
+IN_FRAME = b"\0\0\0\0\x07" + (crm.contact(1).value or b"")
+
+
 def as_line(message: crm.Message, **others: Any) -> str:
     value = None if message.value is None else json.loads(message.value)
     record = {"key": message.key.decode(), "value": value}
@@ -88,6 +91,10 @@ def validated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Validated:
         pytest.param(
             without(as_line(crm.lead(1), value_base64=base64.b64encode(crm.lead(1).value or b"").decode()), "value"),
             id="the value as bytes",
+        ),
+        pytest.param(
+            without(as_line(crm.contact(1), value_base64=base64.b64encode(IN_FRAME).decode()), "value"),
+            id="the frame of a schema registry",
         ),
         pytest.param(as_line(crm.tombstone(resources.LEAD)), id="a tombstone"),
         pytest.param(as_line(crm.tombstone(resources.ORGANIZATION)), id="a tombstone of an organization"),

@@ -13,6 +13,8 @@ from projector.commands.arguments import NO_OTHERS, parse
 from projector.commands.dead_letters import run_dead_letters
 from projector.commands.doctor import run_doctor
 from projector.commands.operator import Operator
+from projector.commands.validate import run_validate
+from projector.commands.wait import run_wait
 from projector.errors import ProjectorError
 from projector.redis.store import Store
 from projector.run import run
@@ -52,6 +54,8 @@ async def _execute(arguments: argparse.Namespace, settings: ProjectorSettings) -
     if arguments.command == "run":
         await run(settings)
         return 0
+    if arguments.command == "validate":
+        return await run_validate(arguments, settings)
     store = Store(settings)
     try:
         # A table in a file has no screen to fit on; COLUMNS is honoured by rich.
@@ -99,6 +103,7 @@ _COMMANDS: dict[str, Command] = {
     "rollback": rebuild.run_rollback,
     "drop": rebuild.run_drop,
     "usage": usage.run_usage,
+    "wait": run_wait,
 }
 
 if __name__ == "__main__":

@@ -137,7 +137,7 @@ class BoundedRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # aiokafk
                 return
             before = offset
             if offset >= self.next_fetch_offset:  # batches are returned as a whole
-                found = _bounded(self._tp, record, size, unpacker)
+                found = bounded(self._tp, record, size, unpacker)
                 unpacker.add(size + _RECORD_BYTES + _HEADER_BYTES * len(found.headers))
                 yield found
 
@@ -201,7 +201,7 @@ def _is_end_of_aborted(marker: Batch) -> bool:
         return True
 
 
-def _bounded(at: tuple[str, int], record: Any, size: int, unpacker: Unpacker) -> Record:
+def bounded(at: tuple[str, int], record: Any, size: int, unpacker: Unpacker) -> Record:
     """Returns a record within the limits: with a problem, and without its value, if it exceeds one."""
     topic, partition = at
     key, value, headers, time = record.key, record.value, record.headers, record.timestamp

@@ -22,6 +22,7 @@ from tests.harness.services import RedisService
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 COMMANDS = {"run", "status", "doctor", "show", "dead-letters", "rebuild", "verify", "promote", "rollback", "drop"}
+COMMANDS |= {"validate", "wait"}
 PACKAGES = ("api", "leadview", "projector", "schemas", "telemetry")
 
 

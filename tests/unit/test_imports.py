@@ -84,7 +84,7 @@ ROOMS = (
     ("projector.errors", "projector.defect", "projector.stop", "projector.intent", "projector.problem"),
     ("projector.record", "projector.redis"),
     ("projector.wire_format",),
-    ("projector.change", "projector.dead_letter", "projector.kafka", "projector.reason"),
+    ("projector.change", "projector.dead_letter", "projector.kafka", "projector.reason", "projector.unknown_fields"),
     ("projector.mapping", "projector.accepted"),
     ("projector.interpret",),
     ("projector.reference", "projector.ledger"),

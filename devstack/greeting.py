@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from devstack.sample import Tenant
+from devstack.sandbox import Persona
 
 _PATH = "/api/v1/ext"
 
@@ -19,11 +20,12 @@ def greeting(
     etag: str | None = None,
     addresses: Mapping[str, str] = MappingProxyType({}),
     variables: Mapping[str, str] | None = None,
+    personas: Sequence[Persona] = (),
 ) -> str:
     """Returns the text for the first of `tenants`. `etag` is the present ETag of its contact.
 
     `addresses` are shown by name. `variables` are the settings that the projector's commands need on this
-    machine; None if they cannot run here.
+    machine; None if they cannot run here. `personas` are the keys of the sandbox.
     """
     tenant, other = tenants[0], tenants[1]
     rows = {
@@ -36,6 +38,7 @@ def greeting(
     width = max(map(len, rows)) + 2
     lines = [
         *(f"  {name:<{width}} {value}" for name, value in rows.items()),
+        *(_sandbox(personas) if personas else ()),
         "",
         "Commands to paste into another terminal:",
         *_lines(base_url, tenant, other, etag),
@@ -43,6 +46,16 @@ def greeting(
     if variables is not None:
         lines += ("", "# whether all is well", _status(variables))
     return "\n".join(lines)
+
+
+def _sandbox(personas: Sequence[Persona]) -> Iterator[str]:
+    """Yields the keys of the sandbox, and what their requests get."""
+    yield ""
+    yield "This is the sandbox: keys, ids and documents are the same on every machine, and docs/sandbox.md lists them."
+    yield "NOT FOR PRODUCTION: everyone knows these keys."
+    yield ""
+    width = max(len(persona.name) for persona in personas) + 2
+    yield from (f"  {persona.name:<{width}} {persona.api_key}  {persona.answer}" for persona in personas)
 
 
 def _status(variables: Mapping[str, str]) -> str:

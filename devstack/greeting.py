@@ -45,6 +45,9 @@ def greeting(
     ]
     if variables is not None:
         lines += ("", "# whether all is well", _status(variables))
+        shown = {"BASE_URL": base_url, "KEY": tenant.api_key, "ORGANIZATION": tenant.organization_id}
+        lines += ("", "# with this, the commands of the documentation work in that terminal, too")
+        lines.append(_export(shown | {"KAFKA": addresses["Kafka"]}, variables))
     return "\n".join(lines)
 
 
@@ -63,6 +66,14 @@ def _status(variables: Mapping[str, str]) -> str:
     root = Path(__file__).parents[1]
     settings = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     return " ".join([*settings, f"PYTHONPATH={shlex.quote(str(root))}", sys.executable, "-m projector status"])
+
+
+def _export(shown: Mapping[str, str], variables: Mapping[str, str]) -> str:
+    """Returns a command that sets what the documentation calls `$KEY` and so on, and what its programs need."""
+    settings = [f"{name}={shlex.quote(value)}" for name, value in {**shown, **variables}.items()]
+    root, programs = Path(__file__).parents[1], Path(sys.executable).parent
+    paths = (f"PYTHONPATH={shlex.quote(str(root))}", f'PATH={shlex.quote(str(programs))}:"$PATH"')
+    return " ".join(("export", *settings, *paths))
 
 
 def _lines(base_url: str, tenant: Tenant, other: Tenant, etag: str | None) -> Iterator[str]:

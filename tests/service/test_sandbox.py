@@ -3,7 +3,10 @@
 import http.client
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,6 +16,7 @@ from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 from tests.service.test_make_run import ROOT, Run, running
 
 PAGE = (ROOT / "docs/sandbox.md").read_text("utf-8")
+EVENTS = (ROOT / "docs/events.md").read_text("utf-8")
 DOCUMENTS = {
     document["id"]: document for document in map(json.loads, re.findall(r"```json\n(.+?)```", PAGE, re.DOTALL))
 }
@@ -99,6 +103,26 @@ def test_a_slow_key_has_one_request_a_minute(port: int) -> None:
     answers = [ask(port, "slow", path_of("slow")) for _ in range(2)]
     assert [answer.status for answer in answers] == [200, 429]
     assert 1 <= int(answers[1].headers["retry-after"]) <= 60
+
+
+@pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed: it is only an example")
+def test_a_first_lead_is_published_with_the_lines_that_are_printed(sandbox: Run, tmp_path: Path) -> None:
+    """The commands of docs/events.md, after the `export` line, in a shell in another folder."""
+    [export] = re.findall("^export .+$", sandbox.output, re.MULTILINE)
+    [commands] = re.findall(r"## Publish a first lead.+?```console\n(.+?)```", EVENTS, re.DOTALL)
+    publish, read = re.sub(r"^\$ ", "", commands, flags=re.MULTILINE).split("\ncurl ")
+
+    def paste(command: str) -> str:
+        script = f"{export}\n{command}"
+        done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, cwd=tmp_path, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    paste(publish)
+    wait_until(lambda: '"stage":"NEW"' in paste(f"curl --silent {read}"), "the lead is read")
+    assert "version 1 at crm.leads:" in paste(
+        f"python -m projector show lead $ORGANIZATION {read.strip().rpartition('/')[2]}"
+    )
 
 
 def test_one_lead_changes_and_one_key_meets_503_by_the_clock(port: int) -> None:

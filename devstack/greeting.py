@@ -10,6 +10,7 @@ from devstack.sample import Tenant
 from devstack.sandbox import Persona
 
 _PATH = "/api/v1/ext"
+_ROOT = Path(__file__).parents[1]
 
 
 def greeting(
@@ -45,9 +46,11 @@ def greeting(
     ]
     if variables is not None:
         lines += ("", "# whether all is well", _status(variables))
-        shown = {"BASE_URL": base_url, "KEY": tenant.api_key, "ORGANIZATION": tenant.organization_id}
+        shown = {"API": base_url, "API_KEY": tenant.api_key, "LEAD_ID": tenant.lead_id}
+        shown |= {"ORGANIZATION": tenant.organization_id, "KAFKA": addresses["Kafka"]}
         lines += ("", "# with this, the commands of the documentation work in that terminal, too")
-        lines.append(_export(shown | {"KAFKA": addresses["Kafka"]}, variables))
+        lines.append(" ".join(["export", *_settings({**shown, **variables})]))
+        lines += ("", "# and with this, those that begin with `python -m projector`", _enter())
     return "\n".join(lines)
 
 
@@ -63,17 +66,17 @@ def _sandbox(personas: Sequence[Persona]) -> Iterator[str]:
 
 def _status(variables: Mapping[str, str]) -> str:
     """Returns a command that works in every folder."""
-    root = Path(__file__).parents[1]
-    settings = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
-    return " ".join([*settings, f"PYTHONPATH={shlex.quote(str(root))}", sys.executable, "-m projector status"])
+    python_path = f"PYTHONPATH={shlex.quote(str(_ROOT))}"
+    return " ".join([*_settings(variables), python_path, sys.executable, "-m projector status"])
 
 
-def _export(shown: Mapping[str, str], variables: Mapping[str, str]) -> str:
-    """Returns a command that sets what the documentation calls `$KEY` and so on, and what its programs need."""
-    settings = [f"{name}={shlex.quote(value)}" for name, value in {**shown, **variables}.items()]
-    root, programs = Path(__file__).parents[1], Path(sys.executable).parent
-    paths = (f"PYTHONPATH={shlex.quote(str(root))}", f'PATH={shlex.quote(str(programs))}:"$PATH"')
-    return " ".join(("export", *settings, *paths))
+def _enter() -> str:
+    programs = shlex.quote(str(Path(sys.executable).parent))
+    return f'cd {shlex.quote(str(_ROOT))} && export PATH={programs}:"$PATH"'
+
+
+def _settings(variables: Mapping[str, str]) -> list[str]:
+    return [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
 
 
 def _lines(base_url: str, tenant: Tenant, other: Tenant, etag: str | None) -> Iterator[str]:

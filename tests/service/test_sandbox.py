@@ -107,13 +107,13 @@ def test_a_slow_key_has_one_request_a_minute(port: int) -> None:
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed: it is only an example")
 def test_a_first_lead_is_published_with_the_lines_that_are_printed(sandbox: Run, tmp_path: Path) -> None:
-    """The commands of docs/events.md, after the `export` line, in a shell in another folder."""
-    [export] = re.findall("^export .+$", sandbox.output, re.MULTILINE)
+    """The commands of docs/events.md, after the lines that set everything, in a shell in another folder."""
+    [export, enter] = re.findall("^(?:export|cd) .+$", sandbox.output, re.MULTILINE)
     [commands] = re.findall(r"## Publish a first lead.+?```console\n(.+?)```", EVENTS, re.DOTALL)
     publish, read = re.sub(r"^\$ ", "", commands, flags=re.MULTILINE).split("\ncurl ")
 
     def paste(command: str) -> str:
-        script = f"{export}\n{command}"
+        script = f"{export}\n{enter}\n{command}"
         done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, cwd=tmp_path, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

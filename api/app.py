@@ -132,7 +132,14 @@ def _lifespan(
             if snapshots is not None:
                 background.append(group.create_task(snapshot.report(snapshots, counters, servers, serving)))
             await servers.first_attempt()  # otherwise the first requests of a new worker would be answered with 503
-            state: State = {"store": store, "servers": servers, "serving": serving, "counters": counters, "log": log}
+            state: State = {
+                "store": store,
+                "servers": servers,
+                "serving": serving,
+                "counters": counters,
+                "log": log,
+                "docs_url": settings.docs_url,
+            }
             yield {**state}
             await usage.write_last(servers)
             for task in background:

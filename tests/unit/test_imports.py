@@ -102,6 +102,7 @@ API_ROOMS = (
     ("api.request", "api.response"),
     ("api.keys",),
     ("api.edge", "api.endpoint"),
+    ("api.static_page",),
     ("api.documents", "api.pages"),
     ("api.app",),
     ("api.server",),

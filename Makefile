@@ -10,14 +10,14 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --req
 LOCK = .lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-emit-index-url --no-emit-find-links --no-annotate pyproject.toml
 
-.PHONY: run test test-long clients check bench bench-quix chaos fuzz model coverage lock clean
+.PHONY: run test test-long clients docs lint-openapi check bench bench-quix chaos fuzz model coverage lock clean
 
 run: .venv/run.stamp
 	@$(BIN)/python -m devstack $(ARGS)
 
 # Three processes for two cores, because the tests wait a lot for servers that start, fail and recover.
 test: check
-	$(BIN)/python -m pytest -m "not long and not clients" --numprocesses 3 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -m "not long and not clients and not docs" --numprocesses 3 --dist loadfile $(ARGS)
 
 # The tests that take most of a minute each: quick benchmarks, and chaos on a cluster.
 test-long: .venv/dev.stamp
@@ -36,6 +36,30 @@ clients: .venv/dev.stamp
 	cd $(CLIENTS) && npm ci --silent --no-audit --no-fund
 	cd $(CLIENTS) && npx openapi-ts --input ../../docs/schemas/openapi.json --output client --silent && npx tsc
 	$(BIN)/python -m pytest -m clients tests/service/clients $(ARGS)
+
+# Writes the documentation for authors of external tools and for producers into build/docs, and looks at it in Chromium.
+# ARGS="--server https://…" names your API. Needs Node.js 20, npm and Chromium.
+REFERENCE = build/reference
+docs: .venv/dev.stamp $(REFERENCE)/stamp
+	$(BIN)/python -m reference $(ARGS)
+	$(BIN)/python -m pytest -m docs tests/service/reference/test_site.py
+
+# Lints the OpenAPI and the AsyncAPI document, and refuses a change of the API that breaks clients of the last release.
+# Needs Node.js 20, npm, and Go 1.21 or newer, which fetches the version that oasdiff needs.
+lint-openapi: .venv/dev.stamp $(REFERENCE)/stamp $(REFERENCE)/oasdiff
+	$(REFERENCE)/node_modules/.bin/spectral lint --fail-severity hint --ruleset reference/spectral.yaml \
+		docs/schemas/openapi.json docs/schemas/asyncapi.json
+	REDOCLY_TELEMETRY=off $(REFERENCE)/node_modules/.bin/redocly lint --config reference/redocly.yaml docs/schemas/openapi.json
+	$(BIN)/python -m pytest -m docs tests/service/reference/test_released.py $(ARGS)
+
+$(REFERENCE)/stamp: reference/package-lock.json
+	mkdir -p $(REFERENCE)
+	cp reference/package.json reference/package-lock.json $(REFERENCE)
+	cd $(REFERENCE) && npm ci --silent --ignore-scripts --no-audit --no-fund
+	@touch $@
+
+$(REFERENCE)/oasdiff:
+	GOBIN=$(CURDIR)/$(REFERENCE) go install github.com/oasdiff/oasdiff@v1.35.0
 
 check: .venv/dev.stamp
 	$(BIN)/ruff check .

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-OURS = {"api", "bench", "devstack", "leadview", "projector", "schemas", "telemetry", "tests"}
+OURS = {"api", "bench", "devstack", "leadview", "projector", "reference", "schemas", "telemetry", "tests"}
 
 
 def imported(path: Path) -> Iterator[str]:

@@ -54,8 +54,9 @@ def pages() -> list[Page]:
         ("limits", "Record limits", _read(DOCS / "limits.md")),
         (SCHEMAS, "Schemas", "\n".join(_schemas())),
     ]
-    names = {name for name, _, _ in sources}
-    return [Page(name, title, _with_own_links(text, names)) for name, title, text in sources]
+    written = {f"{API}.html", "llms.txt", "openapi.json", *(f"{name}.md" for name, _, _ in sources)}
+    written |= {f"{SCHEMAS}/{path.name}" for path in schema_files()}
+    return [Page(name, title, _with_own_links(text, written)) for name, title, text in sources]
 
 
 def to_html(markdown: str) -> str:
@@ -94,17 +95,15 @@ def schema_files() -> list[Path]:
     return sorted(path for path in (DOCS / "schemas").glob("*.json") if path.name != "openapi.json")
 
 
-def _with_own_links(text: str, names: set[str]) -> str:
-    """Returns the text with links to other documents of the repository as text alone: they are for operators."""
+def _with_own_links(text: str, written: set[str]) -> str:
+    """Returns the text with links to other files of the repository as text alone: they are for operators."""
 
     def own(match: re.Match[str]) -> str:
         name, target = match[1], match[2]
         path = target.partition("#")[0]
         if path == SCHEMAS:
             return f"[{name}]({SCHEMAS}.md)"
-        if not path.endswith(".md") or "://" in target or path.removesuffix(".md") in names:
-            return match[0]
-        return name
+        return match[0] if "://" in target or not path or path in written else name
 
     return _LINK.sub(own, text)
 

@@ -1,6 +1,7 @@
 """What holds for every test. Servers are in `tests/service`; `tests/unit` needs none."""
 
 import inspect
+import logging
 import os
 from collections.abc import Generator, Iterator
 
@@ -37,3 +38,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 def _no_swallowed_errors() -> Iterator[None]:
     with no_swallowed_errors():
         yield
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """Fails if a test leaves logging switched off or at another level: later tests would not see what is logged."""
+    before = logging.root.manager.disable, logging.root.level
+    yield
+    after = logging.root.manager.disable, logging.root.level
+    logging.root.manager.disable, logging.root.level = before
+    assert after == before, f"the test changed logging from {before} to {after}"

@@ -167,6 +167,13 @@ class Checker:
             for state, end in zip(states, ends, strict=True)
         )
 
+    def _may_predate_a_loss(self, answer: Response) -> bool:
+        """Returns whether this may be a refusal from memory, because of a state that Redis has lost since then."""
+        return answer.status == REFUSED and any(
+            loss.affects(answer.key[1]) and loss.ended_at < answer.asked_at <= loss.ended_at + REMEMBERED_SECONDS
+            for loss in self._history.losses
+        )
+
     def _loss_during(self, answer: Response) -> Loss | None:
         losses = (loss for loss in self._history.losses if loss.began_at <= answer.answered_at)
         affecting = (loss for loss in losses if loss.affects(answer.key[1]))
@@ -232,9 +239,11 @@ class Checker:
         found = next((index for index in sent if index >= floor), None)
         if found is None:
             kind = _kind(states, sent, floor, register)
-            self._wrong(kind, f"{register}: floor {floor} {states[floor].value!r}, fitting {sent[-3:]}", answer)
+            what = f"{register[0].noun} {register[2]}: floor {floor} {states[floor].value!r}, fitting {sent[-3:]}"
+            self._wrong(kind, what, answer)
             return None
-        self._seen.raise_to(name, found, answer.answered_at)
+        if not self._may_predate_a_loss(answer):
+            self._seen.raise_to(name, found, answer.answered_at)
         if register[0] in (resources.API_KEY, resources.ORGANIZATION):
             self._check_delay(answer, states, sent[-1])
         return found

@@ -21,7 +21,6 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=time.time_ns() % 2**32, help="repeats a run")
     arguments = parser.parse_args(words)
     names = arguments.names or BORDERS
-    logging.disable()  # what the programs say about each bad record
     print(f"seed {arguments.seed}", flush=True)
     findings = [name for name in names if not _run(name, arguments.seed, arguments.seconds / len(names))]
     return 1 if findings else 0
@@ -40,4 +39,5 @@ def _run(name: str, seed: int, seconds: float) -> bool:
 
 
 if __name__ == "__main__":
+    logging.disable()  # what the programs say about each bad record
     sys.exit(main(sys.argv[1:]))

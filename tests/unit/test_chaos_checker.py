@@ -135,6 +135,15 @@ RIGHT = [
         together(access((4, None), (4.9, "on"), of=OWNER), loss(5, 8, -inf, (5, 8)), with_answers(answer(401, 5.1))),
         id="refused from memory, because the organization was deleted before Redis was emptied",
     ),
+    pytest.param(
+        together(
+            access((5, "revoked")),
+            loss(5.5, 5.6, 4.9),
+            window(5.4, 9),
+            with_answers(answer(200, 4.5, "v4"), answer(401, 5.7), answer(200, 6.2, "v4"), answer(401, 7)),
+        ),
+        id="refused from memory after Redis lost the revocation",
+    ),
 ]
 
 WRONG = [
@@ -247,6 +256,16 @@ WRONG = [
         together(with_answers(answer(200, 2.5, "v2"), answer(200, 6, "v1")), loss(5, 5.5, 3)),
         "went back",
         id="further back than Redis went",
+    ),
+    pytest.param(
+        together(
+            access((5, "revoked")),
+            loss(5.5, 5.6, 4.9),
+            window(5.4, 9),
+            with_answers(answer(200, 4.5, "v4"), answer(401, 6.2), answer(200, 6.4, "v4")),
+        ),
+        "access",
+        id="served after the revocation that Redis lost was applied again",
     ),
 ]
 

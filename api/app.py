@@ -142,6 +142,7 @@ def _lifespan(
                 "counters": counters,
                 "log": log,
                 "drain": drain,
+                "docs_url": settings.docs_url,
             }
             yield {**state}
             await usage.write_last(servers)

@@ -7,12 +7,13 @@ import msgspec
 from api.endpoint import Handler
 from api.errors import MethodNotAllowed, NoSuchPath, Unavailable
 from api.request import Request
-from api.response import JSON, Response, json_response
+from api.response import Response, json_response
+from api.static_page import StaticPage
 from schemas.openapi.document import document
 from schemas.problems import Health
 
 _ALLOW = (b"allow", b"GET, HEAD")
-_OPENAPI = Response(200, (JSON, (b"cache-control", b"public, max-age=300")), msgspec.json.encode(document()))
+_OPENAPI = StaticPage(msgspec.json.encode(document()))
 
 
 def read_only(page: Callable[[Request], Awaitable[Response]]) -> Handler:
@@ -45,9 +46,9 @@ async def readyz(request: Request) -> Response:
 
 
 @read_only
-async def openapi(request: Request) -> Response:  # noqa: ARG001
+async def openapi(request: Request) -> Response:
     """`/api/v1/ext/openapi.json`."""
-    return _OPENAPI
+    return _OPENAPI.respond(request)
 
 
 async def not_found(request: Request) -> Response:  # noqa: ARG001

@@ -16,7 +16,9 @@ from api.redis.store import Store
 from api.request_log import RequestLog
 from schemas.api_keys import PREFIX
 
-_USED_HEADERS = frozenset((b"authorization", b"if-none-match", b"origin", b"x-forwarded-for", b"x-request-id"))
+_USED_HEADERS = frozenset(
+    (b"accept-encoding", b"authorization", b"if-none-match", b"origin", b"x-forwarded-for", b"x-request-id")
+)
 _KEY = PREFIX.encode()
 _VALID_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
@@ -30,6 +32,7 @@ class State(TypedDict):
     counters: Counters
     log: RequestLog
     drain: Drain
+    docs_url: str | None
 
 
 class Request(Struct):

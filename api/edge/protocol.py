@@ -226,8 +226,9 @@ class Edge(HttpToolsProtocol):
         if not self.transport.is_closing():
             self.app_state["counters"].route("edge").count(error.status, 0.0)
             default = self.server_state.default_headers
-            log, body = self.app_state["log"], not self._head.asks_for_head
-            self.transport.write(encode_refusal(error, self.headers, default, log, body=body))
+            log, docs_url = self.app_state["log"], self.app_state["docs_url"]
+            body = not self._head.asks_for_head
+            self.transport.write(encode_refusal(error, self.headers, default, log, docs_url, body=body))
             self._close_gently()
 
     def _close_gently(self) -> None:

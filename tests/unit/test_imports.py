@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-OURS = {"api", "bench", "devstack", "leadview", "projector", "schemas", "telemetry", "tests"}
+OURS = {"api", "bench", "devstack", "leadview", "projector", "reference", "schemas", "telemetry", "tests"}
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -103,6 +103,7 @@ API_ROOMS = (
     ("api.request", "api.response"),
     ("api.keys",),
     ("api.edge", "api.endpoint"),
+    ("api.static_page",),
     ("api.documents", "api.pages"),
     ("api.app",),
     ("api.server",),

@@ -70,10 +70,10 @@ def explain(cause: Exception, settings: ProjectorSettings) -> str:
         case TokenUnavailable():
             return f"there is no token to sign in to Kafka: {cause.args[0]}"
         case SaslAuthenticationFailed() if settings.kafka_sasl_mechanism == "OAUTHBEARER":
+            status = f" ({cause.args[0]})" if cause.args[0] else ""
             return (
-                f"Kafka refuses the token{f' ({cause.args[0]})' if cause.args[0] else ''}: correct "
-                "LEADVIEW_KAFKA_OAUTH_SCOPE or LEADVIEW_KAFKA_OAUTH_CLIENT_ID, or let the brokers trust its issuer and "
-                "its audience"
+                f"Kafka refuses the token{status}: correct LEADVIEW_KAFKA_OAUTH_CLIENT_ID, LEADVIEW_KAFKA_OAUTH_SCOPE "
+                "or the token provider, or let the brokers accept its issuer and its audience"
             )
         case SaslAuthenticationFailed():
             return (

@@ -26,7 +26,7 @@ _CORRECTED = {
 }
 
 
-class Refused(Exception):
+class NoToken(Exception):
     """There is no token. The message says why, and what to do; it contains no secret."""
 
 
@@ -47,21 +47,21 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def ask(settings: ProjectorSettings) -> tuple[str, float]:
-    """Returns a token and when it expires, in seconds since 1970. It blocks for up to some seconds. Raises Refused."""
+    """Returns a token and when it expires, in seconds since 1970. It blocks for up to some seconds. Raises NoToken."""
     url = str(settings.kafka_oauth_token_url)
     context = ssl.create_default_context(cafile=settings.kafka_oauth_ca_file)
     opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _NoRedirects())
     asked_at = time.time()
     try:
         with opener.open(_request(settings, url), timeout=_SECONDS) as response:
-            answer = msgspec.json.decode(response.read(_LARGEST_BYTES), type=_Answer)
+            answer = msgspec.json.decode(response.read(_LARGEST_BYTES), type=_Answer, strict=False)
     except urllib.error.HTTPError as error:
         with error:
-            raise Refused(_refusal(url, error)) from None
+            raise NoToken(_refusal(url, error)) from None
     except (OSError, http.client.HTTPException) as error:
-        raise Refused(_unreachable(url, getattr(error, "reason", error))) from None
+        raise NoToken(_unreachable(url, getattr(error, "reason", error))) from None
     except msgspec.DecodeError:  # its message may contain a part of the answer
-        raise Refused(f"{url} does not answer with a token: correct LEADVIEW_KAFKA_OAUTH_TOKEN_URL") from None
+        raise NoToken(f"{url} does not answer with a token: correct LEADVIEW_KAFKA_OAUTH_TOKEN_URL") from None
     return answer.access_token, asked_at + answer.expires_in
 
 

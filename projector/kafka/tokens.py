@@ -88,7 +88,7 @@ def tokens(settings: ProjectorSettings) -> Tokens:
 def _asked_for(settings: ProjectorSettings) -> tuple[str, float]:
     try:
         return token_endpoint.ask(settings)
-    except token_endpoint.Refused as error:
+    except token_endpoint.NoToken as error:
         raise TokenUnavailable(str(error)) from error
 
 
@@ -97,8 +97,7 @@ def _named(name: str, function: TokenFunction) -> TokenFunction:
         try:
             text, expires_at = function()
             return str(text), float(expires_at)
-        except Exception as error:
-            # Its message may contain a secret.
+        except Exception as error:  # noqa: BLE001 - whatever it raises, and without its message, which may hold a secret
             raise TokenUnavailable(
                 f"LEADVIEW_KAFKA_OAUTH_TOKEN_PROVIDER ({name}) returned no token for Kafka "
                 f"({type(error).__name__}): call it by hand to see why"

@@ -79,6 +79,11 @@ class TokenServer:
         return subprocess.run(["openssl", *words], input=stdin, capture_output=True, check=True).stdout  # noqa: S607
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, *_arguments: Any) -> None:
+        """Print nothing: a client that does not trust the certificate breaks the connection."""
+
+
 @contextmanager
 def token_server(certificate: Certificate, directory: Path) -> Iterator[TokenServer]:
     """Serve until the block ends."""
@@ -107,8 +112,8 @@ def token_server(certificate: Certificate, directory: Path) -> Iterator[TokenSer
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate.certificate, certificate.key)
     with (
-        ThreadingHTTPServer(("127.0.0.1", 0), Handler) as tokens,
-        ThreadingHTTPServer(("127.0.0.1", 0), Handler) as keys,
+        _Server(("127.0.0.1", 0), Handler) as tokens,
+        _Server(("127.0.0.1", 0), Handler) as keys,
     ):
         tokens.socket = context.wrap_socket(tokens.socket, server_side=True, do_handshake_on_connect=False)
         identity.url = f"https://127.0.0.1:{tokens.server_port}/token"

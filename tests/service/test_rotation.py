@@ -96,6 +96,6 @@ async def test_the_password_of_redis(kafka: Kafka, topic_prefix: str, tmp_path: 
         await eventually(lambda: api.get(LEADS + crm.LEAD, key=key).status == 200, "the API logs in again")
         leadview.publish(crm.lead(9))
         await leadview.settled()
-        assert leadview.run("status", **settings).status == 0
+        wait_until(lambda: leadview.run("status", **settings).status == 0, "all is well")
         assert leadview.run("verify", **settings).status == 0
         assert "secret-" not in projector.log.read_text() + child.log.read_text()

@@ -19,7 +19,7 @@ from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.long
 
-CONNECTION_MS = 2000
+CONNECTION_MS = 5000
 _SECURITY = "org.apache.kafka.common.security"
 
 
@@ -112,7 +112,7 @@ async def test_the_password_is_replaced(servers: Servers, leadview: Leadview, tm
 async def test_tokens_are_replaced(servers: Servers, leadview: Leadview, tmp_path: Path) -> None:
     identity, secret = servers.identity, tmp_path / "client-secret"
     secret.write_text("the-secret\n")
-    identity.lifetime = 2.0
+    identity.lifetime = 5.0
     settings: dict[str, Any] = {
         "kafka_sasl_mechanism": "OAUTHBEARER",
         "kafka_oauth_token_url": identity.url,
@@ -123,15 +123,15 @@ async def test_tokens_are_replaced(servers: Servers, leadview: Leadview, tmp_pat
     }
     projector = leadview.start("run", **settings)
     leadview.wait_until_served()
-    for version in range(2, 6):
+    for version in (2, 3):
         issued = len(identity.issued)
         leadview.publish(crm.lead(version))
         wait_until(lambda: len(identity.issued) > issued, "the token is replaced")  # noqa: B023
     await leadview.settled()
     assert identity.asked[-1]["scope"] == ["crm.read crm.list"]
-    wait_until(lambda: leadview.run("status", **settings).status == 0, "all is well")
-    assert leadview.run("doctor", **settings).status == 0
-    assert leadview.run("rebuild", "--promote", **settings).status == 0
+    # A connection may be closed before a command has used it, if the machine is slow.
+    for words in (["status"], ["doctor"], ["rebuild", "--promote"]):
+        wait_until(lambda: leadview.run(*words, **settings).status == 0, f"{words[0]} signs in")  # noqa: B023
     identity.secret = "another"
     try:
         done = leadview.run("status", **settings)

@@ -1,5 +1,6 @@
 """Secrets from files: every secret has one, what is wrong is named, and no message shows a part of a secret."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,7 @@ def test_a_sign_in_with_tokens_that_is_not_complete_is_named(environment: dict[s
     assert SECRET not in str(error.value)
 
 
+@pytest.mark.skipif(find_spec("aws_msk_iam_sasl_signer") is not None, reason="the extra msk is installed")
 def test_the_module_for_msk_names_what_has_to_be_installed() -> None:
     environment = {f"LEADVIEW_KAFKA_{name}": text for name, text in BEARER.items()}
     environment["LEADVIEW_KAFKA_OAUTH_TOKEN_PROVIDER"] = "projector.kafka.msk_iam:token"

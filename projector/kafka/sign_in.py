@@ -5,7 +5,6 @@ because the broker says so in the reply and not by an error code. `install` repl
 neither.
 """
 
-import logging
 from typing import Any
 
 import msgspec
@@ -16,8 +15,6 @@ from aiokafka.errors import SaslAuthenticationFailed
 from projector.kafka.tokens import Tokens, tokens
 from schemas import secret_files
 from schemas.settings import ProjectorSettings
-
-logger = logging.getLogger(__name__)
 
 
 class Password(str):

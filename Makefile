@@ -10,7 +10,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --req
 LOCK = .lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-emit-index-url --no-emit-find-links --no-annotate pyproject.toml
 
-.PHONY: run test test-long clients check bench bench-quix chaos fuzz model coverage lock clean
+.PHONY: run test test-long clients wire check bench bench-quix chaos fuzz model coverage lock clean
 
 run: .venv/run.stamp
 	@$(BIN)/python -m devstack $(ARGS)
@@ -18,8 +18,8 @@ run: .venv/run.stamp
 # Three processes for two cores, because the tests wait a lot for servers that start, fail and recover. Without
 # reordering, the small files of tests/unit come last, so that all processes end at about the same time.
 test: check
-	$(BIN)/python -m pytest -m "not long and not clients" --numprocesses 3 --dist loadfile --no-loadscope-reorder \
-		$(ARGS)
+	$(BIN)/python -m pytest -m "not long and not clients and not wire" --numprocesses 3 --dist loadfile \
+		--no-loadscope-reorder $(ARGS)
 
 # The tests that take most of a minute each: quick benchmarks, and chaos on a cluster.
 test-long: .venv/dev.stamp
@@ -38,6 +38,12 @@ clients: .venv/dev.stamp
 	cd $(CLIENTS) && npm ci --silent --no-audit --no-fund
 	cd $(CLIENTS) && npx openapi-ts --input ../../docs/schemas/openapi.json --output client --silent && npx tsc
 	$(BIN)/python -m pytest -m clients tests/service/clients $(ARGS)
+
+# Publishes with Confluent's serializer, and with Debezium's outbox event router. Needs PostgreSQL, Java 17 and Maven.
+wire: .venv/dev.stamp
+	"$(PYTHON)" -m venv build/wire
+	build/wire/bin/python -m pip install --quiet --disable-pip-version-check "confluent-kafka[json]==2.16.0"
+	$(BIN)/python -m pytest -m wire tests/service/wire $(ARGS)
 
 check: .venv/dev.stamp
 	$(BIN)/ruff check .

@@ -18,6 +18,7 @@ from devstack.waiting import wait_until
 _READY_TIMEOUT_SECONDS = 180.0
 _FORMAT_TIMEOUT_SECONDS = 180.0
 _REPLICAS = 3
+_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 _CLUSTER_ID = "TGVhZHZpZXdMZWFkdmlldw"
 
 # A broker runs only for minutes here: the second compiler and a parallel collector would only delay its start.
@@ -69,11 +70,20 @@ class ApacheKafka:
         self._children = [self._launch(node) for node in nodes]
 
     @classmethod
-    def start(cls, directory: Path, nodes: int = 1, *, login: Login | None = None, auto_create: bool = False) -> Self:
+    def start(
+        cls,
+        directory: Path,
+        nodes: int = 1,
+        *,
+        login: Login | None = None,
+        acls: bool = False,
+        auto_create: bool = False,
+    ) -> Self:
         """Format the storage below `directory` and start the nodes. Fetches the jars if they are not cached yet.
 
         `auto_create`: brokers create a topic that a client asks for, which is Kafka's own default.
         With `login`, there is a second port on which clients have to sign in (`sasl_servers`).
+        `acls`: these users have the rights that ACLs give them, and no other. On the first port, everything is allowed.
         Raises JarsMissing, ServerFailed, TimeoutError.
         """
         jars = KAFKA.fetch()
@@ -81,7 +91,7 @@ class ApacheKafka:
             _Node(i, directory.absolute() / str(i), free_port(), free_port(), free_port() if login else 0)
             for i in range(1, nodes + 1)
         ]
-        _format(plan, jars, login, auto_create=auto_create)
+        _format(plan, jars, login, acls=acls, auto_create=auto_create)
         cluster = cls(plan, jars, login.java_options if login else ())
         try:
             for index in range(nodes):
@@ -166,12 +176,12 @@ def _java(jars: Path, main_class: str, *arguments: str, options: Sequence[str] =
     return ["java", "-Xmx512m", *_JVM_OPTIONS, *_LOG_OPTIONS, *options, "-cp", f"{jars}/*", main_class, *arguments]
 
 
-def _format(nodes: Sequence[_Node], jars: Path, login: Login | None, *, auto_create: bool) -> None:
+def _format(nodes: Sequence[_Node], jars: Path, login: Login | None, *, acls: bool, auto_create: bool) -> None:
     """Write the properties of each node and format its storage, all nodes at the same time."""
     formatters = []
     for node in nodes:
         node.directory.mkdir(parents=True, exist_ok=True)
-        node.properties.write_text(_properties(node, nodes, login, auto_create=auto_create))
+        node.properties.write_text(_properties(node, nodes, login, acls=acls, auto_create=auto_create))
         arguments = ("format", "--cluster-id", _CLUSTER_ID, "--config", str(node.properties))
         command = _java(jars, "kafka.tools.StorageTool", *arguments)
         formatters.append((Child(command, log=node.directory / "format.log"), node))
@@ -180,11 +190,12 @@ def _format(nodes: Sequence[_Node], jars: Path, login: Login | None, *, auto_cre
             raise formatter.failure("could not format the storage")
 
 
-def _properties(node: _Node, nodes: Sequence[_Node], login: Login | None, *, auto_create: bool) -> str:
+def _properties(node: _Node, nodes: Sequence[_Node], login: Login | None, *, acls: bool, auto_create: bool) -> str:
     replicas = min(_REPLICAS, len(nodes))
     voters = ",".join(f"{other.id}@127.0.0.1:{other.controller_port}" for other in nodes)
     broker = f"BROKER://{_address(node)}" + (f",LOGIN://127.0.0.1:{node.sasl_port}" if login else "")
     protocols = "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT" + (f",LOGIN:{login.protocol}" if login else "")
+    authorizer = {"authorizer.class.name": _AUTHORIZER, "super.users": "User:ANONYMOUS"} if acls else {}
     return "\n".join(
         f"{name}={value}"
         for name, value in {
@@ -212,6 +223,7 @@ def _properties(node: _Node, nodes: Sequence[_Node], login: Login | None, *, aut
             "broker.heartbeat.interval.ms": 500,
             "controller.quorum.election.timeout.ms": 500,
             "controller.quorum.fetch.timeout.ms": 1_000,
+            **authorizer,
             **{f"listener.name.login.{name}": value for name, value in (login.properties if login else {}).items()},
         }.items()
     )

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from projector.errors import BadRecord
 from projector.record import EntityKey, Record, entity_key
+from projector.wire_format import MAGIC, unframed
 from schemas import events
 from schemas.envelopes import ENVELOPES, event_type
 from schemas.fields import Timestamp
@@ -71,12 +72,15 @@ def read(record: Record) -> Change:
     if record.problem:
         raise BadRecord(record.problem)
     key = entity_key(record)
-    if record.value is None:
+    value = record.value
+    if value is None:
         return Change(record.kind, key, None, record.timestamp)
-    if len(record.value) > _LARGE:
-        _check_cost(record.value)
+    if value and value[0] == MAGIC:
+        value = unframed(value)
+    if len(value) > _LARGE:
+        _check_cost(value)
     try:
-        entity, time = _read_event(record, record.value)
+        entity, time = _read_event(record, value)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadRecord(_without_values(error)) from None
     except RecursionError:
@@ -105,11 +109,14 @@ def version_of(record: Record) -> int | None:
     """
     if record.value is None or record.problem:
         return None
+    value = record.value
     try:
+        if value and value[0] == MAGIC:
+            value = unframed(value)
         if record.headers and "ce_specversion" in dict(record.headers):
-            return _VERSION.decode(record.value).version
-        return _VERSION_IN_EVENT.decode(record.value).data.version
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return _VERSION.decode(value).version
+        return _VERSION_IN_EVENT.decode(value).data.version
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, BadRecord):
         return None
 
 

@@ -12,7 +12,9 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
+from projector.errors import BadRecord
 from projector.record import Record
+from projector.wire_format import MAGIC, hint, unframed
 from schemas.envelopes import ENVELOPES, event_type
 from schemas.resources import Kind
 
@@ -30,7 +32,7 @@ _KINDS = tuple(
         ("message-key", "message key"),
         ("envelope", r"^header |content type|`\$\.(type|id|source|specversion|time|datacontenttype)`|field `type`"),
         ("missing-field", "missing required field"),
-        ("json", "JSON is malformed|UTF-8|truncated"),
+        ("json", "JSON is malformed|UTF-8|truncated|frame of a schema registry"),
         ("value", "^(Invalid|Expected)|is not a UUID|outside of the years"),
     )
 )
@@ -53,8 +55,9 @@ def kind_of(reason: str) -> str:
 
 
 def explain(reason: str, record: Record) -> str:
-    """Returns a reason with the allowed values of the field, if it has such, and the id and source of the event."""
-    return f"{reason}{_allowed(reason, record)}{_origin(record)}"
+    """Returns a reason with the allowed values of the field, what to set if the producer wraps its records in a way
+    that is not read, and the id and source of the event."""
+    return f"{reason}{_allowed(reason, record)}{hint(reason, record)}{_origin(record)}"
 
 
 def _allowed(reason: str, record: Record) -> str:
@@ -108,9 +111,10 @@ def _id_and_source(record: Record) -> tuple[object, object]:
     if "ce_specversion" in headers:
         id_, source = ((headers.get(name) or b"").decode(errors="replace") for name in ("ce_id", "ce_source"))
         return id_, source
+    value = record.value or b""
     try:
-        event = _EVENT.decode(record.value or b"")
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        event = _EVENT.decode(unframed(value) if value and value[0] == MAGIC else value)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, BadRecord):
         return "", ""
     return event.id, event.source
 

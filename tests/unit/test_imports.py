@@ -83,6 +83,7 @@ def test_only_the_edge_uses_private_parts_of_uvicorn() -> None:
 ROOMS = (
     ("projector.errors", "projector.defect", "projector.stop", "projector.intent", "projector.problem"),
     ("projector.record", "projector.redis"),
+    ("projector.wire_format",),
     ("projector.change", "projector.dead_letter", "projector.kafka", "projector.reason"),
     ("projector.mapping", "projector.accepted"),
     ("projector.interpret",),

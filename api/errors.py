@@ -16,6 +16,7 @@ ApiError
 ├── RateLimitExceeded      429: the same request succeeds some time later
 │   └── TooManyGuesses     too many unknown keys were tried from the client's address
 ├── Unavailable            503: Redis is not reachable, too slow or overloaded, or this worker ends; retry later
+│   ├── ConnectionLost     Redis closed the connection: try once more over the next one
 │   ├── ErrorReply         Redis replied with an error
 │   │   └── ScriptMissing  NOSCRIPT: load the script, then call it again
 │   └── Rebuilding         Redis was emptied and is being filled again, or the organization was recreated
@@ -149,6 +150,10 @@ class Unavailable(ApiError):
     code = "service_unavailable"
     message = "The service is temporarily unavailable. Try again after `retry_after` seconds."
     retry_after: ClassVar[int] = 1
+
+
+class ConnectionLost(Unavailable):
+    """Redis, or the network, closed the connection. Whether the command was executed is not known."""
 
 
 class ErrorReply(Unavailable):

@@ -30,6 +30,24 @@ _LOG_OPTIONS = (
 )
 
 
+class Login(NamedTuple):
+    """A second port of each broker, on which clients have to sign in."""
+
+    protocol: str
+    """`SASL_PLAINTEXT` or `SASL_SSL`."""
+    properties: Mapping[str, str]
+    """Those of the listener, without its prefix `listener.name.login.`."""
+    java_options: Sequence[str] = ()
+
+
+def plain_login(users: Mapping[str, str]) -> Login:
+    """Returns a login of these users, which are names and passwords (SASL, PLAIN, without TLS)."""
+    named = " ".join(f'user_{name}="{password}"' for name, password in users.items())
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    properties = {"sasl.enabled.mechanisms": "PLAIN", "plain.sasl.jaas.config": f"{module} required {named};"}
+    return Login("SASL_PLAINTEXT", properties)
+
+
 class _Node(NamedTuple):
     id: int
     directory: Path
@@ -45,9 +63,10 @@ class _Node(NamedTuple):
 class ApacheKafka:
     """A cluster of one or three nodes. When `start` returns, all nodes serve. A context manager that stops them."""
 
-    def __init__(self, nodes: Sequence[_Node], jars: Path) -> None:
+    def __init__(self, nodes: Sequence[_Node], jars: Path, java_options: Sequence[str] = ()) -> None:
         self._nodes = nodes
         self._jars = jars
+        self._java_options = java_options
         self._children = [self._launch(node) for node in nodes]
 
     @classmethod
@@ -56,24 +75,24 @@ class ApacheKafka:
         directory: Path,
         nodes: int = 1,
         *,
-        users: Mapping[str, str] | None = None,
+        login: Login | None = None,
         acls: bool = False,
         auto_create: bool = False,
     ) -> Self:
         """Format the storage below `directory` and start the nodes. Fetches the jars if they are not cached yet.
 
         `auto_create`: brokers create a topic that a client asks for, which is Kafka's own default.
-        `users` are names and passwords. With them, there is a second port that only these users may use (SASL, PLAIN).
+        With `login`, there is a second port on which clients have to sign in (`sasl_servers`).
         `acls`: these users have the rights that ACLs give them, and no other. On the first port, everything is allowed.
         Raises JarsMissing, ServerFailed, TimeoutError.
         """
         jars = KAFKA.fetch()
         plan = [
-            _Node(i, directory.absolute() / str(i), free_port(), free_port(), free_port() if users else 0)
+            _Node(i, directory.absolute() / str(i), free_port(), free_port(), free_port() if login else 0)
             for i in range(1, nodes + 1)
         ]
-        _format(plan, jars, users or {}, acls=acls, auto_create=auto_create)
-        cluster = cls(plan, jars)
+        _format(plan, jars, login, acls=acls, auto_create=auto_create)
+        cluster = cls(plan, jars, login.java_options if login else ())
         try:
             for index in range(nodes):
                 cluster.wait_until_serving(index)
@@ -88,7 +107,7 @@ class ApacheKafka:
 
     @property
     def sasl_servers(self) -> str:
-        """The addresses that only `users` may use."""
+        """The addresses on which clients have to sign in."""
         return ",".join(f"127.0.0.1:{node.sasl_port}" for node in self._nodes)
 
     @property
@@ -140,7 +159,7 @@ class ApacheKafka:
         self.stop()
 
     def _launch(self, node: _Node) -> Child:
-        command = _java(self._jars, "kafka.Kafka", str(node.properties))
+        command = _java(self._jars, "kafka.Kafka", str(node.properties), options=self._java_options)
         return Child(command, log=node.directory / "kafka.log")
 
     def _serves(self, index: int) -> bool:
@@ -153,16 +172,16 @@ def _address(node: _Node) -> str:
     return f"127.0.0.1:{node.broker_port}"
 
 
-def _java(jars: Path, main_class: str, *arguments: str) -> list[str]:
-    return ["java", "-Xmx512m", *_JVM_OPTIONS, *_LOG_OPTIONS, "-cp", f"{jars}/*", main_class, *arguments]
+def _java(jars: Path, main_class: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
+    return ["java", "-Xmx512m", *_JVM_OPTIONS, *_LOG_OPTIONS, *options, "-cp", f"{jars}/*", main_class, *arguments]
 
 
-def _format(nodes: Sequence[_Node], jars: Path, users: Mapping[str, str], *, acls: bool, auto_create: bool) -> None:
+def _format(nodes: Sequence[_Node], jars: Path, login: Login | None, *, acls: bool, auto_create: bool) -> None:
     """Write the properties of each node and format its storage, all nodes at the same time."""
     formatters = []
     for node in nodes:
         node.directory.mkdir(parents=True, exist_ok=True)
-        node.properties.write_text(_properties(node, nodes, users, acls=acls, auto_create=auto_create))
+        node.properties.write_text(_properties(node, nodes, login, acls=acls, auto_create=auto_create))
         arguments = ("format", "--cluster-id", _CLUSTER_ID, "--config", str(node.properties))
         command = _java(jars, "kafka.tools.StorageTool", *arguments)
         formatters.append((Child(command, log=node.directory / "format.log"), node))
@@ -171,12 +190,12 @@ def _format(nodes: Sequence[_Node], jars: Path, users: Mapping[str, str], *, acl
             raise formatter.failure("could not format the storage")
 
 
-def _properties(node: _Node, nodes: Sequence[_Node], users: Mapping[str, str], *, acls: bool, auto_create: bool) -> str:
+def _properties(node: _Node, nodes: Sequence[_Node], login: Login | None, *, acls: bool, auto_create: bool) -> str:
     replicas = min(_REPLICAS, len(nodes))
     voters = ",".join(f"{other.id}@127.0.0.1:{other.controller_port}" for other in nodes)
-    broker = f"BROKER://{_address(node)}" + (f",LOGIN://127.0.0.1:{node.sasl_port}" if users else "")
+    broker = f"BROKER://{_address(node)}" + (f",LOGIN://127.0.0.1:{node.sasl_port}" if login else "")
+    protocols = "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT" + (f",LOGIN:{login.protocol}" if login else "")
     authorizer = {"authorizer.class.name": _AUTHORIZER, "super.users": "User:ANONYMOUS"} if acls else {}
-    login = " ".join(f'user_{name}="{password}"' for name, password in users.items())
     return "\n".join(
         f"{name}={value}"
         for name, value in {
@@ -185,10 +204,7 @@ def _properties(node: _Node, nodes: Sequence[_Node], users: Mapping[str, str], *
             "controller.quorum.voters": voters,
             "listeners": f"{broker},CONTROLLER://127.0.0.1:{node.controller_port}",
             "advertised.listeners": broker,
-            "listener.security.protocol.map": "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT,LOGIN:SASL_PLAINTEXT",
-            "sasl.enabled.mechanisms": "PLAIN",
-            "listener.name.login.plain.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule "
-            f"required {login};",
+            "listener.security.protocol.map": protocols,
             "inter.broker.listener.name": "BROKER",
             "controller.listener.names": "CONTROLLER",
             "log.dirs": node.directory / "data",
@@ -208,5 +224,6 @@ def _properties(node: _Node, nodes: Sequence[_Node], users: Mapping[str, str], *
             "controller.quorum.election.timeout.ms": 500,
             "controller.quorum.fetch.timeout.ms": 1_000,
             **authorizer,
+            **{f"listener.name.login.{name}": value for name, value in (login.properties if login else {}).items()},
         }.items()
     )

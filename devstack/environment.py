@@ -7,14 +7,14 @@ from schemas.settings import PREFIX
 
 # These settings apply only to the user's own servers: embedded servers have no passwords and no TLS.
 _REDIS_ACCESS = ("REDIS_USERNAME", "REDIS_PASSWORD", "REDIS_SENTINEL_", "REDIS_TLS_")
-_KAFKA_ACCESS = ("KAFKA_SECURITY_", "KAFKA_SSL_", "KAFKA_SASL_")
+_KAFKA_ACCESS = ("KAFKA_SECURITY_", "KAFKA_SSL_", "KAFKA_SASL_", "KAFKA_OAUTH_")
 
 
 def of_stack(
     environment: Mapping[str, str], *, redis_url: str | None, kafka: str | None, port: int, scratch: Path
 ) -> dict[str, str]:
     """Returns the variables of both processes. `redis_url` and `kafka` are the user's own servers, or None."""
-    dropped = (() if redis_url else _REDIS_ACCESS) + (() if kafka else _KAFKA_ACCESS)
+    dropped = ("REDIS_URL_FILE", *(() if redis_url else _REDIS_ACCESS), *(() if kafka else _KAFKA_ACCESS))
     prefixes = tuple(PREFIX + name for name in dropped)
     kept = {name: value for name, value in environment.items() if not name.startswith(prefixes)}
     return kept | {
@@ -30,6 +30,7 @@ def unused(environment: Mapping[str, str], *, redis_url: str | None, kafka: str 
     """Yields a note for each server address that is set in the environment but not used."""
     for name, option, chosen in (
         ("REDIS_URL", "--redis-url", redis_url),
+        ("REDIS_URL_FILE", "--redis-url", redis_url),
         ("KAFKA_BOOTSTRAP_SERVERS", "--kafka", kafka),
     ):
         if environment.get(PREFIX + name) and not chosen:

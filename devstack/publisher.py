@@ -36,6 +36,12 @@ def connection(settings: ProjectorSettings) -> dict[str, str | int | float | boo
     if "SASL" in settings.kafka_security_protocol:
         options |= {
             "sasl.mechanism": settings.kafka_sasl_mechanism,
+            "sasl.oauthbearer.method": "oidc" if settings.kafka_oauth_token_url else None,
+            "sasl.oauthbearer.token.endpoint.url": settings.kafka_oauth_token_url,
+            "sasl.oauthbearer.client.id": settings.kafka_oauth_client_id,
+            "sasl.oauthbearer.client.secret": settings.kafka_oauth_client_secret,
+            "sasl.oauthbearer.scope": settings.kafka_oauth_scope,
+            "https.ca.location": settings.kafka_oauth_ca_file,
             "sasl.username": settings.kafka_sasl_username,
             "sasl.password": settings.kafka_sasl_password,
         }

@@ -14,18 +14,20 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_t
 import msgspec
 from msgspec import Meta, Struct
 
-from schemas import tls_files
-from schemas.kafka_access import brokers
+from schemas import kafka_access, secret_files, tls_files
+from schemas.kafka_settings import KafkaSettings
 from schemas.limits import MAX_RECORD_BYTES
+from schemas.redis_settings import LogLevel, Port, RedisSettings
 from schemas.redis_url import redis_url, without_password
+
+__all__ = ["LogLevel", "Port", "RedisSettings"]  # with everything that is defined here
 
 PREFIX = "LEADVIEW_"
 IGNORED = "LEADVIEW_TEST_"
+_PASSWORDS_IN_URL = (re.compile(r"://[^:@/?#]*:(.+)@"), re.compile(r"[?&][a-z_]*password=([^&#]+)"))
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
-Port = Annotated[int, Meta(ge=1, le=65535)]
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
-LogLevel = Literal["debug", "info", "warning", "error"]
 RequestLogMode = Literal["off", "errors", "all"]
 
 
@@ -38,41 +40,6 @@ class Limit(Struct, frozen=True):
 
     quota: int
     window: int
-
-
-class RedisSettings(Struct, frozen=True, kw_only=True):
-    """Settings that every process has: the connection to Redis, logs and metrics."""
-
-    redis_url: Annotated[
-        str,
-        Meta(
-            description="Redis URL: `redis://`, `redis+sentinel://` or `redis+cluster://`; "
-            "with TLS `rediss://`, `rediss+sentinel://` or `rediss+cluster://`"
-        ),
-    ] = "redis://127.0.0.1:6379/0"
-    redis_username: Annotated[str | None, Meta(description="Redis ACL user; overrides the user in the URL")] = None
-    redis_password: Annotated[
-        str | None, Meta(description="Password of the Redis user; overrides the password in the URL")
-    ] = None
-    redis_sentinel_username: Annotated[str | None, Meta(description="ACL user for the Sentinels")] = None
-    redis_sentinel_password: Annotated[str | None, Meta(description="Password for the Sentinels")] = None
-    redis_tls_ca_file: Annotated[
-        str | None, Meta(description="PEM file with the CA that signed the certificate of Redis")
-    ] = None
-    redis_tls_cert_file: Annotated[str | None, Meta(description="PEM file with the client certificate for Redis")] = (
-        None
-    )
-    redis_tls_key_file: Annotated[
-        str | None, Meta(description="PEM file with the private key of the client certificate for Redis")
-    ] = None
-    log_level: Annotated[
-        LogLevel, Meta(description="Lowest level that is logged: `debug`, `info`, `warning` or `error`")
-    ] = "info"
-    metrics_port: Annotated[
-        Port | None,
-        Meta(description="Port that serves `/metrics`, `/livez` and `/healthz`; if it is unset, no port is opened"),
-    ] = None
-    metrics_host: Annotated[str, Meta(description="Address that the metrics port listens on")] = "127.0.0.1"
 
 
 class ApiSettings(RedisSettings, frozen=True, kw_only=True):
@@ -125,12 +92,9 @@ class ApiSettings(RedisSettings, frozen=True, kw_only=True):
     ] = "300/10s"
 
 
-class ProjectorSettings(RedisSettings, frozen=True, kw_only=True):
+class ProjectorSettings(KafkaSettings, frozen=True, kw_only=True):
     """Settings of `python -m projector`, for all commands."""
 
-    kafka_bootstrap_servers: Annotated[str, Meta(description="Kafka brokers as `host:port`, separated by commas")] = (
-        "127.0.0.1:9092"
-    )
     topic_prefix: Annotated[str, Meta(description="Prefix of all topics, such as `crm.` in `crm.leads`")] = "crm."
     group_id: Annotated[
         str,
@@ -140,33 +104,6 @@ class ProjectorSettings(RedisSettings, frozen=True, kw_only=True):
             "accepted bad records are stored under it plus `.accepted`",
         ),
     ] = "leadview"
-    kafka_security_protocol: Annotated[
-        Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"],
-        Meta(description="Protocol for Kafka: `PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`"),
-    ] = "PLAINTEXT"
-    kafka_ssl_ca_file: Annotated[
-        str | None, Meta(description="PEM file with the CA that signed the certificates of Kafka")
-    ] = None
-    kafka_ssl_cert_file: Annotated[str | None, Meta(description="PEM file with the client certificate for Kafka")] = (
-        None
-    )
-    kafka_ssl_key_file: Annotated[
-        str | None, Meta(description="PEM file with the private key of the client certificate for Kafka")
-    ] = None
-    kafka_sasl_mechanism: Annotated[
-        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"],
-        Meta(description="SASL mechanism for Kafka: `PLAIN`, `SCRAM-SHA-256` or `SCRAM-SHA-512`"),
-    ] = "PLAIN"
-    kafka_sasl_username: Annotated[str | None, Meta(description="SASL user for Kafka")] = None
-    kafka_sasl_password: Annotated[str | None, Meta(description="SASL password for Kafka")] = None
-    kafka_session_timeout: Annotated[
-        float,
-        Meta(
-            ge=1,
-            le=300,
-            description="Seconds without a heartbeat after which Kafka reassigns the partitions of a projector",
-        ),
-    ] = 6.0
     batch_records: Annotated[
         int, Meta(ge=1, le=100_000, description="Maximum number of records read from Kafka per checkpoint")
     ] = 5000
@@ -188,7 +125,7 @@ class ProjectorSettings(RedisSettings, frozen=True, kw_only=True):
 
 
 PROCESSES: tuple[type[RedisSettings], ...] = (ApiSettings, ProjectorSettings)
-_SECRETS = {"redis_password", "redis_sentinel_password", "kafka_sasl_password"}
+_SECRETS = {field for process in PROCESSES for field in secret_files.secret_fields(process)}
 
 Network = IPv4Network | IPv6Network
 S = TypeVar("S", bound=RedisSettings)
@@ -201,14 +138,21 @@ def load(process: type[S], environment: Mapping[str, str]) -> S:
     problems = [_unknown(name, known) for name in sorted(given.keys() - known)]
     values = {}
     for field, kind in get_type_hints(process, include_extras=True).items():
-        text = given.get(variable(field), "")
-        if text == "":  # `NAME=` in an environment file means "not set"
-            continue
+        named, text = variable(field), given.get(variable(field), "")
+        shown = _shown(field, text)
         try:
+            if field in _SECRETS and (path := given.get(variable(secret_files.file_of(field)))):
+                if text:
+                    problems.append(f"{named} and {named}_FILE are both set: set only one of them.")
+                    continue
+                named, shown = f"{named}_FILE", path
+                text = secret_files.read(path)
+            if text == "":  # `NAME=` in an environment file means "not set"
+                continue
             values[field] = msgspec.convert(text, kind, strict=False)
             _check(field, text)
         except (msgspec.ValidationError, ValueError) as error:
-            problems.append(f"{variable(field)}={_shown(field, text)!r} is not valid: {_allowed(kind) or error}")
+            problems.append(f"{named}={shown!r} is not valid: {_allowed(kind) or error}")
     problems += [] if problems else _problems_together(process(**values))
     if problems:
         raise SettingsError("\n".join(problems))
@@ -239,9 +183,12 @@ def effective(settings: RedisSettings) -> dict[str, object]:
 
 
 def secrets(settings: RedisSettings) -> set[str]:
-    """Returns all secrets in these settings, so that they can be removed from a text."""
-    in_url = re.search(r"://[^:@/?#]*:(.+)@", settings.redis_url)
-    found = {getattr(settings, field, None) for field in _SECRETS} | {in_url and in_url[1]}
+    """Returns all secrets in these settings, at the start and now, so that they can be removed from a text."""
+    found: set[str | None] = set()
+    for field in secret_files.secret_fields(type(settings)):
+        for text in (getattr(settings, field), secret_files.current(settings, field)):
+            in_url = (password for pattern in _PASSWORDS_IN_URL for password in pattern.findall(text or ""))
+            found |= set(in_url) if field == "redis_url" else {text}
     return {text for text in found if text}
 
 
@@ -266,7 +213,11 @@ def _check(field: str, text: str) -> None:
     if field == "redis_url":
         redis_url(text)
     if field == "kafka_bootstrap_servers":
-        brokers(text)
+        kafka_access.brokers(text)
+    if field == "kafka_oauth_token_url":
+        kafka_access.check_token_url(text)
+    if field == "kafka_oauth_token_provider":
+        kafka_access.token_function(text)
 
 
 def _allowed(kind: Any) -> str:
@@ -276,21 +227,20 @@ def _allowed(kind: Any) -> str:
 
 
 def _problems_together(settings: RedisSettings) -> list[str]:
-    """Returns what is wrong with settings that are valid alone: TLS files, and SASL without a user."""
+    """Returns what is wrong with settings that are valid alone: TLS files, and an incomplete sign-in."""
     found = list(tls_files.problems(settings, "redis_tls", variable))
-    if isinstance(settings, ProjectorSettings):
+    if isinstance(settings, KafkaSettings):
         found += tls_files.problems(settings, "kafka_ssl", variable)
-        protocol = settings.kafka_security_protocol
-        missing = [name for name in ("kafka_sasl_username", "kafka_sasl_password") if not getattr(settings, name)]
-        if "SASL" in protocol and missing:
-            needed = " and ".join(variable(name) for name in missing)
-            found.append(f"{variable('kafka_security_protocol')}={protocol} needs {needed} as well.")
+        found += tls_files.problems(settings, "kafka_oauth", variable)
+        found += kafka_access.problems(settings, variable)
     return found
 
 
 def _shown(field: str, value: object) -> object:
-    if field in _SECRETS and value is not None:
-        return "***"
     if field == "redis_url":
         return without_password(str(value))
+    if field == "kafka_oauth_token_url" and value is not None:
+        return without_password(str(value)).partition("?")[0]
+    if field in _SECRETS and value is not None:
+        return "***"
     return value

@@ -8,12 +8,13 @@ from msgspec import Struct
 
 
 def problems(settings: Struct, group: str, variable: Callable[[str], str]) -> Iterator[str]:
-    """Yields what is wrong with the files that `<group>_ca_file`, `<group>_cert_file` and `<group>_key_file` name.
+    """Yields what is wrong with the files that `<group>_ca_file`, `<group>_cert_file` and `<group>_key_file` name, as
+    far as there are such settings.
 
     `variable` returns the environment variable of a field.
     """
     fields = [f"{group}_{kind}_file" for kind in ("ca", "cert", "key")]
-    ca, cert, key = [(variable(field), getattr(settings, field)) for field in fields]
+    ca, cert, key = [(variable(field), getattr(settings, field, None)) for field in fields]
     unreadable = [problem for name, path in (ca, cert, key) if path and (problem := _unreadable(name, path))]
     yield from unreadable
     if unreadable:

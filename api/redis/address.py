@@ -20,10 +20,11 @@ from redis.exceptions import RedisClusterException, RedisError
 
 from api.errors import AddressError, Unavailable
 from schemas import names
-from schemas.redis_access import RedisAccess, redis_access
+from schemas.redis_access import Login, RedisAccess, redis_access
 from schemas.redis_url import Host
 from schemas.settings import RedisSettings
 
+_USER_OPTIONS = ("username", "password", "credential_provider")
 _SERVER_OPTIONS = {"host", "port", "db", "username", "password"}
 _TIMEOUT_SECONDS = 0.5
 """Timeout for each Sentinel or cluster node that is asked for the address of Redis. Then the next one is asked."""
@@ -37,9 +38,19 @@ class Address(Struct, frozen=True):
     db: int = 0
     username: str | None = None
     password: str | None = None
+    login: Login | None = None
+    """User and password from files, in place of `username` and `password`."""
     tls: SSLContext | None = None
     must_be_master: bool = False
     """The server must confirm that it is a master: Sentinels may still name one that was demoted a moment ago."""
+
+    def credentials(self) -> tuple[str, ...]:
+        """Returns the words after AUTH, as they are now: none, a password, or a user and a password."""
+        if self.login is not None:
+            return self.login.get_credentials()
+        if self.password is None:
+            return ()
+        return (self.password,) if self.username is None else (self.username, self.password)
 
     async def find(self) -> "Address":
         return self
@@ -112,7 +123,7 @@ def location(settings: RedisSettings) -> Address | Sentinels | ClusterMap:
     discovery = _discovery_options(options)
     match access.kind:
         case "cluster":
-            user = {name: options[name] for name in options if name in ("username", "password", "connection_class")}
+            user = {name: options[name] for name in options if name in (*_USER_OPTIONS, "connection_class")}
             return ClusterMap(access.hosts, server, discovery | user)
         case "sentinel":
             user = access.sentinel_user | {"ssl": access.encrypted}
@@ -135,7 +146,7 @@ def _read(settings: RedisSettings) -> tuple[RedisAccess, dict[str, Any]]:
         raise AddressError(f"LEADVIEW_REDIS_URL is not valid: {error}") from error
     if urlsplit(access.server).path.strip("/") and "db" not in options:  # redis-py would use database 0
         raise AddressError("LEADVIEW_REDIS_URL is not valid: the database is not a number")
-    return access, options | access.options
+    return access, access.over(options)
 
 
 def _discovery_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -156,14 +167,16 @@ def _tls_options(options: dict[str, Any]) -> dict[str, Any]:
 
 def _address(access: RedisAccess, options: dict[str, Any]) -> Address:
     tls = _tls_options(options)
-    server = {name: value for name, value in options.items() if name not in tls and name != "connection_class"}
+    login = access.options.get("credential_provider")
+    others = {"connection_class", *tls} | ({"credential_provider"} if login else set())
+    server = {name: value for name, value in options.items() if name not in others}
     unusable = server.keys() - _SERVER_OPTIONS or (set() if access.encrypted else tls.keys())
     if unusable:
         raise AddressError(
             f"LEADVIEW_REDIS_URL has options that cannot be used: {', '.join(sorted(unusable))}. "
             "It takes db and, with rediss://, ssl_ options."
         )
-    return Address(**server, tls=_tls(tls) if access.encrypted else None)
+    return Address(**server, login=login, tls=_tls(tls) if access.encrypted else None)
 
 
 def _tls(options: dict[str, Any]) -> SSLContext:

@@ -21,7 +21,7 @@ from typing import Any
 
 import hiredis
 
-from api.errors import ErrorReply, ScriptMissing, Unavailable
+from api.errors import ConnectionLost, ErrorReply, ScriptMissing, Unavailable
 
 Argument = bytes | str | int
 Command = tuple[Argument, ...]
@@ -58,6 +58,11 @@ class Connection(asyncio.Protocol):
         """Checked commands whose own reply has arrived, but not that of their check."""
         self._timeout_check: asyncio.TimerHandle | None = None
         self.lost: Future[str] = self._loop.create_future()
+        self.closed_by_peer = False
+
+    @property
+    def closed(self) -> bool:
+        return self._transport is None
 
     @property
     def in_flight(self) -> int:
@@ -66,7 +71,7 @@ class Connection(asyncio.Protocol):
 
     def call(self, command: Command) -> Future[Any]:
         """Send a command, at the latest at the end of this turn of the event loop. The future's result is the reply,
-        with bytes undecoded; its error is ErrorReply or Unavailable. It may be cancelled at any time.
+        with bytes undecoded; its error is ErrorReply, ConnectionLost or Unavailable. It may be cancelled at any time.
 
         Raises Unavailable at once if the connection is closed or `max_in_flight` commands are waiting already.
         """
@@ -86,7 +91,7 @@ class Connection(asyncio.Protocol):
 
     def _call(self, command: Command, *, is_checked: bool) -> Future[Any]:
         if self._transport is None:
-            raise Unavailable("the connection to Redis is closed")
+            raise self._error("the connection to Redis is closed")
         if len(self._callers) >= self._max_in_flight:
             raise Unavailable(f"{self._max_in_flight} requests are waiting for Redis already")
         packed = _pack(command)  # before it is queued: a command that cannot be packed is never sent and gets no reply
@@ -110,7 +115,7 @@ class Connection(asyncio.Protocol):
         waiting = [caller for caller, _ in self._checked] + [caller for caller, _, _ in self._callers]
         for caller in waiting:
             if caller is not None and not caller.done():
-                caller.set_exception(Unavailable(reason))
+                caller.set_exception(self._error(reason))
         self._checked.clear()
         self._callers.clear()
         self._checks = 0
@@ -130,7 +135,11 @@ class Connection(asyncio.Protocol):
             self.close(f"Redis sent something that is not a reply: {error}")
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.closed_by_peer |= not self.closed
         self.close(f"the connection to Redis was lost: {exc or 'closed by Redis'}")
+
+    def _error(self, reason: str) -> Unavailable:
+        return ConnectionLost(reason) if self.closed_by_peer else Unavailable(reason)
 
     def _flush(self) -> None:
         if self._transport is not None and self._unsent:

@@ -6,7 +6,7 @@ import random
 from asyncio import Future
 from typing import Any
 
-from api.errors import ErrorReply, Unavailable
+from api.errors import ConnectionLost, ErrorReply, Unavailable
 from api.redis.address import Address, Sentinels
 from api.redis.connection import Command, Connection
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 class Link:
     """Keeps one connection to one server. `run` connects and reconnects; while there is no connection, calls fail at
-    once.
+    once, and only after a loss it may be worthwhile to wait for the first attempt to reconnect (`reconnected`).
     """
 
     def __init__(self, location: Address | Sentinels, *, timeout: float, max_in_flight: int) -> None:
@@ -31,6 +31,8 @@ class Link:
         self._max_in_flight = max_in_flight
         self._connection: Connection | None = None
         self._attempted = asyncio.Event()
+        self._next_attempt = asyncio.Event()
+        """Is set when the first attempt after a loss has ended, and not set while there is a connection."""
         self.times_connected = 0
         """Grows with each connection. What was read over an earlier connection may come from another Redis."""
         self.serving: Any = None
@@ -46,15 +48,23 @@ class Link:
 
     def call(self, *command: Any) -> Future[Any]:
         """Send a command over the present connection, as Connection.call does. Raises Unavailable."""
-        if self._connection is None:
-            raise Unavailable("there is no connection to Redis")
-        return self._connection.call(command)
+        return self._present().call(command)
 
     def call_checked(self, check: bytes, *command: Any) -> Future[Any]:
         """Send a command and a check after it, as Connection.call_checked does. Raises Unavailable."""
-        if self._connection is None:
-            raise Unavailable("there is no connection to Redis")
-        return self._connection.call_checked(command, check)
+        return self._present().call_checked(command, check)
+
+    def _present(self) -> Connection:
+        if self._connection is not None:
+            return self._connection
+        if self.times_connected and not self._next_attempt.is_set():
+            raise ConnectionLost("the connection to Redis was lost a moment ago")
+        raise Unavailable("there is no connection to Redis")
+
+    async def reconnected(self) -> None:
+        """Returns when there is a connection, or the first attempt to reconnect has failed, within the timeout."""
+        if self._connection is None or self._connection.closed:
+            await self._next_attempt.wait()
 
     def disconnect(self, reason: str) -> None:
         """Close the connection to this server. `run` then finds the current address of Redis and connects."""
@@ -75,6 +85,7 @@ class Link:
                 except (OSError, TimeoutError, Unavailable) as error:
                     self._log_failure(failures, error)
                     self._attempted.set()
+                    self._next_attempt.set()
                     failures += 1
                 else:
                     failures = 0
@@ -82,6 +93,7 @@ class Link:
                 await asyncio.sleep(_pause(failures))
         finally:
             self._attempted.set()  # no other attempt will follow
+            self._next_attempt.set()
             await self._location.close()
 
     async def _use(self, connection: Connection) -> None:
@@ -89,6 +101,8 @@ class Link:
         self.times_connected += 1
         self.serving = None
         self._attempted.set()
+        self._next_attempt.set()  # for those who wait, and then not until the next loss
+        self._next_attempt.clear()
         logger.info("connected to Redis", extra={"redis": repr(self._location)})
         try:
             reason = await connection.lost
@@ -96,6 +110,8 @@ class Link:
         finally:
             self._connection = None
             connection.close("the API is shutting down")
+            if not connection.closed_by_peer:  # it did not answer, so the next attempt may take long
+                self._next_attempt.set()
 
     async def _connect(self, address: Address) -> Connection:
         """Returns a connection that is ready for commands. Raises OSError, TimeoutError and Unavailable."""
@@ -136,9 +152,8 @@ class Link:
 
 def _set_up_commands(address: Address) -> list[Command]:
     commands: list[Command] = []
-    if address.password is not None:
-        user = (address.username,) if address.username is not None else ()
-        commands.append((b"AUTH", *user, address.password))
+    if credentials := address.credentials():
+        commands.append((b"AUTH", *credentials))
     if address.db:
         commands.append((b"SELECT", address.db))
     return commands

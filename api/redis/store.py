@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from api.credentials import Credentials
-from api.errors import ErrorReply, Rebuilding, Unavailable
+from api.errors import ConnectionLost, ErrorReply, Rebuilding, Unavailable
 from api.redis.link import Link
 from api.redis.servers import Servers
 from api.redis.serving import Serving
@@ -74,9 +74,20 @@ class Store:
         """Check the key, charge both rate limits and read a document, in one atomic step.
 
         `record_id` is None if the path does not hold a UUID: the request is still charged, and the status is 400.
-        Raises Unavailable, also if the server that holds the organization is not completely filled, or while the
-        records of a recreated organization are applied again.
+        If the connection is lost, the request is sent again over the next one, and may then be charged twice. Raises
+        Unavailable, also if the server that holds the organization is not completely filled, or while the records of a
+        recreated organization are applied again.
         """
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return await self._serve(caller, resource, record_id, tags)
+            except ConnectionLost:
+                await self._servers.link(caller.organization_tag).reconnected()
+        return await self._serve(caller, resource, record_id, tags)
+
+    async def _serve(
+        self, caller: Credentials, resource: Resource, record_id: str | None, tags: tuple[bytes, ...]
+    ) -> Reply:
         link = self._servers.link(caller.organization_tag)
         generation = self._serving.known(link)
         if generation is None:

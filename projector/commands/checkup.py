@@ -47,7 +47,7 @@ class Unknown(Exception):
 async def of_projector(settings: ProjectorSettings) -> list[Check]:
     """Check everything that the projector and its commands need."""
     return [
-        Check("settings", "ok", "every setting is known and valid, and the TLS files can be read"),
+        Check("settings", "ok", "every setting is known and valid, and their files can be read"),
         *[check async for check in _redis(settings)],
         await _rights("Redis rights of the projector", settings, rights.PROJECTS),
         Check("Redis rights of the API", "unknown", "run `doctor --api` with the environment of the API"),
@@ -58,7 +58,7 @@ async def of_projector(settings: ProjectorSettings) -> list[Check]:
 async def of_api(settings: ApiSettings) -> list[Check]:
     """Check everything that the API needs."""
     return [
-        Check("settings", "ok", "every setting is known and valid, and the TLS files can be read"),
+        Check("settings", "ok", "every setting is known and valid, and their files can be read"),
         await _rights("Redis rights of the API", settings, rights.SERVES),
     ]
 

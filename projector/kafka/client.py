@@ -10,7 +10,7 @@ from aiokafka.errors import KafkaConnectionError, KafkaError
 from aiokafka.helpers import create_ssl_context
 
 from projector.errors import Unavailable
-from projector.kafka import diagnosis, fetching, unpacking
+from projector.kafka import diagnosis, fetching, sign_in, unpacking
 from projector.kafka.unpacking import Unpacker
 from schemas.kafka_access import brokers
 from schemas.resources import Kind
@@ -18,6 +18,7 @@ from schemas.settings import ProjectorSettings
 
 unpacking.install()
 fetching.install()
+sign_in.install()
 
 # The longest time in milliseconds until a consumer notices new topics and partitions.
 _METADATA_AGE_MS = 2000
@@ -84,11 +85,7 @@ def connection(settings: ProjectorSettings) -> dict[str, Any]:
     }
     if "SSL" in settings.kafka_security_protocol:
         options["ssl_context"] = _ssl_context(settings)
-    if "SASL" in settings.kafka_security_protocol:
-        options["sasl_mechanism"] = settings.kafka_sasl_mechanism
-        options["sasl_plain_username"] = settings.kafka_sasl_username
-        options["sasl_plain_password"] = settings.kafka_sasl_password
-    return options
+    return options | sign_in.options(settings)
 
 
 def _ssl_context(settings: ProjectorSettings) -> ssl.SSLContext:

@@ -15,6 +15,7 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.metadata import MetadataRequest
 
+from projector.kafka.tokens import TokenUnavailable
 from schemas.settings import ProjectorSettings
 
 _SECONDS = 5.0
@@ -47,7 +48,18 @@ async def _ask(host: str, port: int, options: Mapping[str, Any]) -> None:
         connection.close()
 
 
-_REFUSALS = (SaslAuthenticationFailed, UnsupportedSaslMechanismError, IllegalSaslStateError, ssl.SSLError)
+def _password_setting(settings: ProjectorSettings) -> str:
+    path = settings.kafka_sasl_password_file
+    return f"LEADVIEW_KAFKA_SASL_PASSWORD_FILE ({path})" if path else "LEADVIEW_KAFKA_SASL_PASSWORD"
+
+
+_REFUSALS = (
+    TokenUnavailable,
+    SaslAuthenticationFailed,
+    UnsupportedSaslMechanismError,
+    IllegalSaslStateError,
+    ssl.SSLError,
+)
 
 
 def explain(cause: Exception, settings: ProjectorSettings) -> str:
@@ -55,10 +67,18 @@ def explain(cause: Exception, settings: ProjectorSettings) -> str:
     at = settings.kafka_bootstrap_servers
     protocol = f"LEADVIEW_KAFKA_SECURITY_PROTOCOL ({settings.kafka_security_protocol})"
     match cause:
+        case TokenUnavailable():
+            return f"there is no token to sign in to Kafka: {cause.args[0]}"
+        case SaslAuthenticationFailed() if settings.kafka_sasl_mechanism == "OAUTHBEARER":
+            status = f" ({cause.args[0]})" if cause.args[0] else ""
+            return (
+                f"Kafka refuses the token{status}: correct LEADVIEW_KAFKA_OAUTH_CLIENT_ID, LEADVIEW_KAFKA_OAUTH_SCOPE "
+                "or the token provider, or let the brokers accept its issuer and its audience"
+            )
         case SaslAuthenticationFailed():
             return (
                 f"Kafka refuses the user {settings.kafka_sasl_username!r} or its password: correct "
-                "LEADVIEW_KAFKA_SASL_USERNAME and LEADVIEW_KAFKA_SASL_PASSWORD"
+                f"LEADVIEW_KAFKA_SASL_USERNAME and {_password_setting(settings)}"
             )
         case UnsupportedSaslMechanismError() | IllegalSaslStateError():
             return (

@@ -63,8 +63,9 @@ async def rights(settings: RedisSettings, needed: tuple[tuple[str, ...], ...]) -
     """Log in as the settings say, and ask which of the needed commands are not allowed. Raises Unavailable."""
     access = redis_access(settings)
     needed += CLUSTERED if access.kind == "cluster" else BEHIND_SENTINELS if access.kind == "sentinel" else ()
-    options: dict[str, Any] = {**parse_url(access.server), **access.options}
-    user = options.get("username") or "default"
+    options = access.over({**parse_url(access.server)})
+    login = options.get("credential_provider")
+    user = (login.user() if login else options.get("username")) or "default"
     try:
         client = await _client(access, options)
         try:

@@ -76,7 +76,7 @@ class Servers(Protocol):
 def servers(settings: RedisSettings, client_name: str) -> Servers:
     """Returns the servers that the settings name. It does not connect yet. All connections have the name."""
     access = redis_access(settings)
-    options: dict[str, Any] = {**parse_url(access.server), **access.options}
+    options = access.over({**parse_url(access.server)})
     # By default redis-py sends a command that timed out again, ten times. Only the line may decide to retry, because it
     # first compares the positions in Redis.
     options |= {

@@ -17,7 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from confluent_kafka.admin import ResourceType as Type  # type: ignore[attr-defined]
 
-from devstack.apache_kafka import ApacheKafka
+from devstack.apache_kafka import ApacheKafka, plain_login
 from schemas import resources
 from tests.harness import crm
 from tests.harness.leadview import Leadview
@@ -55,7 +55,7 @@ def bindings() -> Iterator[AclBinding]:
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory, apache_jars: Path) -> Iterator[ApacheKafka]:
     users = dict.fromkeys((PROJECTOR, CRM), "secret")
-    with ApacheKafka.start(tmp_path_factory.mktemp("kafka"), users=users, acls=True) as broker:
+    with ApacheKafka.start(tmp_path_factory.mktemp("kafka"), login=plain_login(users), acls=True) as broker:
         client = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         for added in client.create_acls(list(bindings())).values():
             added.result(PATIENCE_SECONDS)

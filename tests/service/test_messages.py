@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from devstack.apache_kafka import ApacheKafka
+from devstack.apache_kafka import ApacheKafka, plain_login
 from tests.harness import crm
 from tests.harness.leadview import Leadview
 from tests.harness.processes import API, PROJECTOR, ROOT
@@ -73,7 +73,7 @@ def test_help_starts_nothing(program: tuple[str, ...], flag: str, tmp_path: Path
 
 @pytest.mark.usefixtures("apache_jars")
 def test_a_wrong_password_of_kafka(redis_server: RedisService, topic_prefix: str, tmp_path: Path) -> None:
-    with ApacheKafka.start(tmp_path / "kafka", users={"crm": "right"}, auto_create=True) as broker:
+    with ApacheKafka.start(tmp_path / "kafka", login=plain_login({"crm": "right"}), auto_create=True) as broker:
         kafka = Kafka("apache", broker.bootstrap_servers, broker.create_topic)
         settings = {
             "kafka_bootstrap_servers": broker.sasl_servers,

@@ -1,7 +1,6 @@
 """TLS and ACL users, to a cluster and to Sentinels with the master that they name."""
 
 import shutil
-import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,13 +12,14 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from api.errors import Unavailable as ApiUnavailable
-from api.redis.address import ClusterMap, location
+from api.redis.address import Address, ClusterMap, Sentinels, location
 from devstack.child import Child
 from devstack.ports import free_port
 from projector.errors import Unavailable
 from projector.ledger.checkpoint import Outcome, Stored
 from projector.redis.store import Store
 from schemas.settings import ApiSettings, ProjectorSettings, load
+from tests.harness import certificates
 from tests.harness.ledgers import Opened
 from tests.harness.services import not_available
 from tests.harness.waiting import eventually
@@ -28,17 +28,17 @@ USER = ["--user", "crm", "on", ">se:same", "allkeys", "+@all"]
 
 
 class Servers:
-    """Started with the certificate in `directory`."""
+    """Started with a certificate that is created in `directory`."""
 
     def __init__(self, directory: Path, stack: ExitStack) -> None:
         self._directory = directory
         self._stack = stack
-        self.certificate = directory / "certificate.pem"
-        self._key = directory / "key.pem"
+        self.certificate, self._key = certificates.create(directory)
+        self.ports: dict[str, int] = {}
 
     def start(self, name: str, *options: str) -> int:
         """A redis-server that speaks TLS only; its port."""
-        port = free_port()
+        port = self.ports[name] = free_port()
         directory = self._directory / name
         directory.mkdir()
         files = [("cert", self.certificate), ("key", self._key), ("ca-cert", self.certificate)]
@@ -63,11 +63,8 @@ class Servers:
 
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[Servers]:
-    if not (shutil.which("openssl") and shutil.which("redis-server")):
-        not_available("a certificate needs openssl on PATH, TLS a redis-server that was built with it")
-    subject = ["-subj", "/CN=redis", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2", "-nodes"]
-    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-keyout", "key.pem", "-out", "certificate.pem"]
-    subprocess.run(["openssl", "req", "-x509", *key, *subject], cwd=tmp_path, check=True, capture_output=True)  # noqa: S607
+    if not shutil.which("redis-server"):
+        not_available("TLS needs a redis-server that was built with it")
     with ExitStack() as stack:
         yield Servers(tmp_path, stack)
 
@@ -112,6 +109,45 @@ async def test_tls_and_users(servers: Servers, start: Callable[[Servers], Awaita
         await find(strange)
 
 
+@pytest.mark.parametrize("start", [start_cluster, start_sentinel], ids=["cluster", "Sentinel"])
+async def test_the_url_and_passwords_are_in_files_and_replaced(
+    servers: Servers, start: Callable[[Servers], Awaitable[str]], tmp_path: Path
+) -> None:
+    url, of_sentinels = tmp_path / "url", tmp_path / "of-sentinels"
+    url.write_text(f"{await start(servers)}\n")
+    of_sentinels.write_text("open")
+    environment = {
+        "LEADVIEW_REDIS_URL_FILE": str(url),
+        "LEADVIEW_REDIS_SENTINEL_PASSWORD_FILE": str(of_sentinels),
+        "LEADVIEW_REDIS_TLS_CA_FILE": str(servers.certificate),
+    }
+    store, where = Store(load(ProjectorSettings, environment)), location(load(ApiSettings, environment))
+
+    async def both_are_served() -> bool:
+        try:
+            opened = await Opened.open(store)
+            return isinstance(await opened.cover({}), Stored) and bool(await found(where))
+        except (Unavailable, ApiUnavailable):
+            return False
+
+    try:
+        assert await both_are_served()
+        with servers.client(servers.ports["node" if "node" in servers.ports else "master"]) as admin:
+            admin.execute_command("ACL", "SETUSER", "crm", "resetpass", ">other")
+            admin.client_kill_filter(user="crm")
+        if "sentinel" in servers.ports:
+            with servers.client(servers.ports["sentinel"], password="open") as admin:
+                admin.execute_command("ACL", "SETUSER", "default", "resetpass", ">shut")
+                admin.client_kill_filter(_type="normal", skipme=True)
+        assert not await both_are_served()
+        url.write_text(url.read_text().replace("se%3Asame", "other"))
+        of_sentinels.write_text("shut")
+        await eventually(both_are_served, "both log in with what the files hold now")
+    finally:
+        await store.close()
+        await where.close()
+
+
 async def cover(environment: dict[str, str]) -> Outcome:
     store = Store(load(ProjectorSettings, environment))
     try:
@@ -123,6 +159,11 @@ async def cover(environment: dict[str, str]) -> Outcome:
 async def find(environment: dict[str, str]) -> object:
     where = location(load(ApiSettings, environment))
     try:
-        return await (where.read() if isinstance(where, ClusterMap) else where.find())
+        return await found(where)
     finally:
         await where.close()
+
+
+async def found(where: Address | Sentinels | ClusterMap) -> object:
+    """What the API finds out before it connects: the owners of slots, or the master."""
+    return await (where.read() if isinstance(where, ClusterMap) else where.find())

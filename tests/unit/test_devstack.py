@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from devstack.arguments import Arguments, parse
 from devstack.environment import of_stack, unused
@@ -80,7 +81,9 @@ USERS = {
 def test_settings_reach_the_processes_but_servers_are_named_by_options(
     redis_url: str | None, kafka: str | None, kept: set[str]
 ) -> None:
-    found = of_stack(USERS, redis_url=redis_url, kafka=kafka, port=8000, scratch=Path("/scratch"))
+    given = USERS | {"LEADVIEW_REDIS_URL_FILE": "/run/secrets/url"}
+    found = of_stack(given, redis_url=redis_url, kafka=kafka, port=8000, scratch=Path("/scratch"))
+    assert "LEADVIEW_REDIS_URL_FILE" not in found
     assert found["LEADVIEW_REDIS_URL"] == (redis_url or "")
     assert found["LEADVIEW_KAFKA_BOOTSTRAP_SERVERS"] == (kafka or "")
     assert (found["LEADVIEW_KEY_RATE_LIMIT"], found["LEADVIEW_API_PORT"]) == ("7/3s", "8000")
@@ -135,4 +138,7 @@ def test_security_settings_of_kafka_reach_librdkafka() -> None:
         "sasl.username": "u",
         "sasl.password": "p",
     }
+    bearer = replace(settings, kafka_sasl_mechanism="OAUTHBEARER", kafka_oauth_token_url="https://i/t")
+    assert connection(bearer)["sasl.oauthbearer.method"] == "oidc"
+    assert connection(bearer)["sasl.oauthbearer.token.endpoint.url"] == "https://i/t"
     assert connection(ProjectorSettings()).keys() == {"bootstrap.servers", "security.protocol", "log_level"}

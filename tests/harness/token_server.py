@@ -1,0 +1,134 @@
+"""An identity provider: a token endpoint over TLS (client credentials), and its public key as a JWK Set over HTTP.
+
+Its tokens are JWTs signed with RSA by openssl, so that a real broker checks them as it would check any others.
+"""
+
+import base64
+import json
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+from tests.harness.certificates import Certificate
+
+
+class TokenServer:
+    """What it accepts and answers may be changed at any time. Created by `token_server`."""
+
+    client_id = "leadview"
+    secret = "the-secret"
+    audience = "kafka"
+    lifetime = 3600.0
+    answer: tuple[int, bytes] | None = None
+    """In place of a token: a status and a body."""
+
+    def __init__(self, directory: Path) -> None:
+        self._key = directory / "signing.pem"
+        self._openssl("genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048", "-out", str(self._key))
+        self.issued: list[str] = []
+        self.asked: list[dict[str, list[str]]] = []
+        """The forms of all requests for a token."""
+        self.url = ""
+        self.keys_url = ""
+
+    def token(self) -> str:
+        """Returns a new token."""
+        claims = {
+            "iss": "https://identity.test",
+            "sub": self.client_id,
+            "aud": self.audience,
+            "scope": "crm",
+            "iat": int(time.time()),
+            "exp": int(time.time() + self.lifetime),
+            "jti": str(len(self.issued)),
+        }
+        head = _encoded(json.dumps({"alg": "RS256", "typ": "JWT", "kid": "1"}).encode())
+        signed = f"{head}.{_encoded(json.dumps(claims).encode())}"
+        signature = self._openssl("dgst", "-sha256", "-sign", str(self._key), stdin=signed.encode())
+        self.issued.append(f"{signed}.{_encoded(signature)}")
+        return self.issued[-1]
+
+    def keys(self) -> bytes:
+        """Returns the JWK Set."""
+        shown = self._openssl("rsa", "-in", str(self._key), "-noout", "-modulus").decode()
+        modulus = bytes.fromhex(shown.strip().removeprefix("Modulus="))
+        key = {"kty": "RSA", "alg": "RS256", "use": "sig", "kid": "1", "n": _encoded(modulus), "e": "AQAB"}
+        return json.dumps({"keys": [key]}).encode()
+
+    def post(self, authorization: str, form: dict[str, list[str]]) -> tuple[int, bytes]:
+        """Returns the status and the body of the answer to a request for a token."""
+        self.asked.append(form)
+        if self.answer:
+            return self.answer
+        expected = base64.b64encode(f"{self.client_id}:{self.secret}".encode()).decode()
+        if authorization != f"Basic {expected}":
+            return 401, b'{"error": "invalid_client", "error_description": "the secret was wrong"}'
+        if form.get("grant_type") != ["client_credentials"]:
+            return 400, b'{"error": "unsupported_grant_type"}'
+        answer = {"access_token": self.token(), "token_type": "Bearer", "expires_in": self.lifetime}
+        return 200, json.dumps(answer).encode()
+
+    def _openssl(self, *words: str, stdin: bytes = b"") -> bytes:
+        return subprocess.run(["openssl", *words], input=stdin, capture_output=True, check=True).stdout  # noqa: S607
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, *_arguments: Any) -> None:
+        """Print nothing: a client that does not trust the certificate breaks the connection."""
+
+
+@contextmanager
+def token_server(certificate: Certificate, directory: Path) -> Iterator[TokenServer]:
+    """Serve until the block ends."""
+    identity = TokenServer(directory)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._answer(200, identity.keys())
+
+        def do_POST(self) -> None:
+            form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            self._answer(*identity.post(self.headers.get("Authorization", ""), form))
+
+        def _answer(self, status: int, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            if status == 302:
+                self.send_header("Location", identity.keys_url)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_arguments: Any) -> None:
+            """Log nothing."""
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate.certificate, certificate.key)
+    with (
+        _Server(("127.0.0.1", 0), Handler) as tokens,
+        _Server(("127.0.0.1", 0), Handler) as keys,
+    ):
+        tokens.socket = context.wrap_socket(tokens.socket, server_side=True, do_handshake_on_connect=False)
+        identity.url = f"https://127.0.0.1:{tokens.server_port}/token"
+        identity.keys_url = f"http://127.0.0.1:{keys.server_port}/keys"
+        threads = [threading.Thread(target=server.serve_forever, args=(0.05,)) for server in (tokens, keys)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield identity
+        finally:
+            tokens.shutdown()
+            keys.shutdown()
+            for thread in threads:
+                thread.join()
+
+
+def _encoded(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()

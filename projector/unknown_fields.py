@@ -33,21 +33,39 @@ Known = Mapping[str, Any]
 
 def unknown_fields(record: Record) -> list[Fault]:
     """Returns a fault for each unknown field of an event. An event that cannot be read has none: it is bad anyway."""
+    value = _decoded(record)
+    found = [_unknown_field(*each) for each in _in_data(record, value)]
+    if isinstance(value, dict) and not _is_binary(record):
+        attributes = ENVELOPES[record.kind].changed.__struct_encode_fields__
+        found += _mistyped(value, {"type", *attributes}, "$.")
+    return found
+
+
+def has_unknown_fields(record: Record) -> bool:
+    """Returns whether the data of an event has an unknown field. It ends at the first one, and compares no names."""
+    return any(True for _ in _in_data(record, _decoded(record)))
+
+
+def _decoded(record: Record) -> Any:
     content = record.value or b""
     try:
-        value = msgspec.json.decode(unframed(content) if content and content[0] == MAGIC else content)
+        return msgspec.json.decode(unframed(content) if content and content[0] == MAGIC else content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, BadRecord):
-        return []
-    headers = dict(record.headers)
-    if "ce_specversion" in headers:
-        deletes = headers.get("ce_type") == event_type(record.kind, "deleted").encode()
-        return [_unknown_field(*each) for each in _unknown(value, _known(record.kind, deletes), "$")]
-    if not isinstance(value, dict):
-        return []
-    known = _known(record.kind, value.get("type") == event_type(record.kind, "deleted"))
-    found = [_unknown_field(*each) for each in _unknown(value.get(_DATA), known, f"$.{_DATA}")]
-    attributes = ENVELOPES[record.kind].changed.__struct_encode_fields__
-    return [*found, *_mistyped(value, {"type", *attributes}, "$.")]
+        return None
+
+
+def _is_binary(record: Record) -> bool:
+    return any(name == "ce_specversion" for name, _ in record.headers)
+
+
+def _in_data(record: Record, value: Any) -> Iterator[tuple[str, str, Known]]:
+    """Yields what `_unknown` does, for the data of an event."""
+    deleted = event_type(record.kind, "deleted")
+    if _is_binary(record):
+        deletes = dict(record.headers).get("ce_type") == deleted.encode()
+        yield from _unknown(value, _known(record.kind, deletes), "$")
+    elif isinstance(value, dict):
+        yield from _unknown(value.get(_DATA), _known(record.kind, value.get("type") == deleted), f"$.{_DATA}")
 
 
 def unknown_headers(names: Iterable[str]) -> list[Fault]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from projector.line.metrics import SAMPLED
 from projector.record import Partition, Record
-from projector.unknown_fields import unknown_fields
+from projector.unknown_fields import has_unknown_fields
 
 _SECONDS = 1.0
 _MAX_BYTES = 16_384
@@ -30,4 +30,4 @@ class UnknownFields:
             if now < self._next[partition.topic] or not records[-1].value or len(records[-1].value) > _MAX_BYTES:
                 continue
             self._next[partition.topic] = now + _SECONDS
-            SAMPLED.labels(partition.topic, UNKNOWN if unknown_fields(records[-1]) else KNOWN).inc()
+            SAMPLED.labels(partition.topic, UNKNOWN if has_unknown_fields(records[-1]) else KNOWN).inc()

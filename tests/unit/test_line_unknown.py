@@ -1,10 +1,13 @@
 """The sample of live records that is searched for unknown fields: one of each topic in a second."""
 
+from unittest.mock import patch
+
 import msgspec
 
 from projector.line.metrics import SAMPLED
 from projector.line.unknown import UnknownFields
 from projector.record import Partition, Record
+from projector.unknown_fields import has_unknown_fields, unknown_fields
 from schemas import resources
 from tests.harness import crm
 
@@ -40,3 +43,13 @@ def test_what_takes_long_or_has_no_fields_is_left_out() -> None:
     assert counted(LEADS.topic) == (0, 0)
     sample.look({LEADS: [msgspec.structs.replace(large, value=b"no JSON")]}, 100.0)
     assert counted(LEADS.topic) == (1, 0), "a bad record has a dead letter, and counts once"
+
+
+def test_many_unknown_fields_take_no_longer_than_one() -> None:
+    """A search for the nearest name of each would let the event loop stand."""
+    names = {f"contact_i{number}": 0 for number in range(800)}
+    record = crm.lead(**names).record()
+    with patch("projector.unknown_fields.get_close_matches") as search:
+        assert has_unknown_fields(record)
+    assert not search.called
+    assert len(unknown_fields(record)) == 800

@@ -97,9 +97,10 @@ class Page:
 
     def hover(self, selector: str) -> None:
         """Move the mouse into the middle of an element."""
+        script = "scrollIntoView({block: 'center'}); const b = e.getBoundingClientRect();"
+        middle = "[b.x + b.width / 2, b.y + b.height / 2]"
         box = self.do(
-            f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.scrollIntoView({{block: 'center'}});"
-            " const b = e.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2] })()"
+            f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.{script} return {middle} }})()"
         )
         self._call("Input.dispatchMouseEvent", type="mouseMoved", x=box[0], y=box[1])
 
@@ -165,7 +166,7 @@ def open_page(directory: Path) -> Iterator[Page]:
     shell = f'exec 3<&{child_reads} 4>&{child_writes}; exec "$@"'
     with (directory / "chromium.log").open("ab") as log:
         process = subprocess.Popen(
-            ["bash", "-c", shell, "bash", *command],
+            ["/bin/bash", "-c", shell, "bash", *command],
             pass_fds=(child_reads, child_writes),
             stdin=subprocess.DEVNULL,
             stdout=log,

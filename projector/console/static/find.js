@@ -52,7 +52,7 @@ function show(answer) {
   return h("article", { class: `answer ${answer.state}` },
     h("h3", {}, answer.title),
     h("p", { class: "say" }, badge(answer.state, WORDS[answer.state]), ` ${shown(answer.verdict)}`),
-    answer.page ? h("p", {}, pageLink(answer.page)) : null,
+    answer.page ? h("p", {}, pageLink(answer.page, "More about it")) : null,
     answer.facts.length ? h("dl", { class: "facts" }, ...answer.facts.map((fact) => h("div", {}, h("dt", {}, fact.name), h("dd", {}, fact.value)))) : null,
     answer.events.length ? events(answer.events) : null,
     answer.note ? h("p", { class: "hint" }, answer.note) : null,

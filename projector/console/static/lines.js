@@ -4,14 +4,16 @@ import uPlot from "./vendor/uplot/uPlot.esm.js";
 import { byId, count, duration, h, mebibytes, milliseconds, rate, say } from "./view.js";
 
 const SECONDS = 900;
+const HEIGHT = 150;
 const FIELDS = ["at", "published", "applied", "lag", "age", "requests", "refused", "failed", "p50", "p99", "memory"];
 const DASHES = [[], [6, 4], [2, 3]];
 const BORDERS = ["solid", "dashed", "dotted"];
 const MILLISECONDS_IN = (value) => (value == null ? "-" : milliseconds(value));
 
+const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6, 1e7, 1e8];
 const CHARTS = [
   { title: "Events per second", show: rate, lines: [["published", "published"], ["applied", "applied"]] },
-  { title: "Records that wait", show: count, lines: [["lag", "waiting"]] },
+  { title: "Records that wait", show: count, steps: WHOLE, lines: [["lag", "waiting"]] },
   { title: "Age of the oldest that waits", show: duration, lines: [["age", "age"]] },
   { title: "Requests per second", api: true, show: rate, lines: [["requests", "all"], ["refused", "refused (4xx)"], ["failed", "failed (5xx)"]] },
   { title: "Latency of the API", api: true, show: MILLISECONDS_IN, lines: [["p50", "median"], ["p99", "p99"]] },
@@ -78,16 +80,16 @@ function make(chart, parent, colour) {
   const axis = { stroke: colour("--muted"), grid: { stroke: colour("--rule"), width: 1 }, ticks: { stroke: colour("--rule"), width: 1 }, font: "12px system-ui, sans-serif" };
   const plot = new uPlot({
     width: Math.max(200, holder.clientWidth),
-    height: 150,
+    height: HEIGHT,
     padding: [8, 8, 0, 0],
     cursor: { sync: { key: "leadview" }, drag: { x: false, y: false }, points: { size: 7 } },
     scales: {
       x: { range: () => [(points.at(-1)?.[0] ?? Date.now()) / 1000 - SECONDS, (points.at(-1)?.[0] ?? Date.now()) / 1000] },
-      y: { range: (_, __, most) => [0, Math.max(most * 1.1, 1)] },
+      y: { range: (_, __, most) => [0, Math.max((most ?? 0) * 1.1, chart.steps ? 4 : 1)] },
     },
     axes: [
       { ...axis, values: (_, times) => times.map((at) => clock(at, false)) },
-      { ...axis, size: 70, values: (_, values) => values.map((value) => chart.show(value)) },
+      { ...axis, size: 70, ...(chart.steps ? { incrs: chart.steps } : {}), values: (_, values) => values.map((value) => chart.show(value)) },
     ],
     series: [
       { label: "time", value: (_, at) => (at == null ? "-" : clock(at, true)) },
@@ -98,7 +100,7 @@ function make(chart, parent, colour) {
     ],
     legend: { markers: { width: 2, dash: (_, index) => BORDERS[index - 1] } },
   }, [[], ...chart.lines.map(() => [])], holder);
-  const watch = new ResizeObserver(() => plot.setSize({ width: Math.max(200, holder.clientWidth), height: 150 }));
+  const watch = new ResizeObserver(() => plot.setSize({ width: Math.max(200, holder.clientWidth), height: HEIGHT }));
   watch.observe(holder);
   holder.addEventListener("keydown", (event) => move(event, plot, chart));
   return { chart, holder, plot, watch };
@@ -121,7 +123,7 @@ function summary(chart, values, label) {
   return `${label} now ${chart.show(known.at(-1))}, at most ${chart.show(Math.max(...known))}`;
 }
 
-const clock = (at, exact) => new Date(at * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", ...(exact ? { second: "2-digit" } : {}) });
+const clock = (at, exact) => new Date(at * 1000).toLocaleTimeString([], { hourCycle: "h23", hour: "2-digit", minute: "2-digit", ...(exact ? { second: "2-digit" } : {}) });
 
 // The arrow keys move the moment, in steps of ten points, with Shift of one; it is said for screen readers.
 function move(event, plot, chart) {

@@ -55,8 +55,8 @@ export function badge(state, text) {
   return h("span", { class: `badge ${state}` }, h("span", { "aria-hidden": "true" }, signs[state]), ` ${shown(text)}`);
 }
 
-export function pageLink(page) {
+export function pageLink(page, why = "What to do") {
   const [file, section] = page.split("#");
   const name = `docs/${file}${section ? `, ${section.replaceAll("-", " ")}` : ""}`;
-  return h("a", { href: `/docs/${page}`, target: "_blank" }, `What to do: ${name}`);
+  return h("a", { href: `/docs/${page}`, target: "_blank" }, `${why}: ${name}`);
 }

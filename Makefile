@@ -10,14 +10,14 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --req
 LOCK = .lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-emit-index-url --no-emit-find-links --no-annotate pyproject.toml
 
-.PHONY: run test test-long clients check bench bench-quix chaos fuzz model coverage lock clean
+.PHONY: run test test-long clients browser screenshots check bench bench-quix chaos fuzz model coverage lock clean
 
 run: .venv/run.stamp
 	@$(BIN)/python -m devstack $(ARGS)
 
 # Three processes for two cores, because the tests wait a lot for servers that start, fail and recover.
 test: check
-	$(BIN)/python -m pytest -m "not long and not clients" --numprocesses 3 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -m "not long and not clients and not browser" --numprocesses 3 --dist loadfile $(ARGS)
 
 # The tests that take most of a minute each: quick benchmarks, and chaos on a cluster.
 test-long: .venv/dev.stamp
@@ -36,6 +36,16 @@ clients: .venv/dev.stamp
 	cd $(CLIENTS) && npm ci --silent --no-audit --no-fund
 	cd $(CLIENTS) && npx openapi-ts --input ../../docs/schemas/openapi.json --output client --silent && npx tsc
 	$(BIN)/python -m pytest -m clients tests/service/clients $(ARGS)
+
+# The page of the console in Chromium (on Debian: apt install chromium). Needs npm for axe-core, which looks for barriers.
+browser: .venv/dev.stamp
+	mkdir -p build/browser
+	cd build/browser && npm install --silent --no-audit --no-fund --no-save axe-core@4.14.1
+	$(BIN)/python -m pytest -m browser tests/service/browser $(ARGS)
+
+# The screenshots in docs/, of `make run` in Chromium.
+screenshots: .venv/dev.stamp
+	$(BIN)/python -m tests.screenshots
 
 check: .venv/dev.stamp
 	$(BIN)/ruff check .

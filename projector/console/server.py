@@ -6,7 +6,8 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 
 import uvicorn
 from starlette.applications import Starlette
@@ -20,6 +21,7 @@ from projector.console.options import Options, options
 from projector.console.sampler import Sampler
 from projector.errors import Refused
 from projector.redis.store import Store
+from projector.stop import Stop
 from schemas.settings import ApiSettings, ProjectorSettings, SettingsError, load
 
 _MOST_CONNECTIONS = 128
@@ -53,6 +55,7 @@ async def run_console(arguments: argparse.Namespace, settings: ProjectorSettings
     config = uvicorn.Config(
         create_app(chosen, feed, lookup, actions, lifespan),
         log_config=None,
+        log_level="warning",
         access_log=False,
         server_header=False,
         limit_concurrency=_MOST_CONNECTIONS,
@@ -60,20 +63,32 @@ async def run_console(arguments: argparse.Namespace, settings: ProjectorSettings
     )
     sys.stdout.write(f"The console is at {chosen.url}\n")
     sys.stdout.flush()
+    server = _Server(config, feed)
+    stop = Stop.on_signals()
+    serving, stopping = asyncio.create_task(server.serve([listening])), asyncio.create_task(stop.wait())
     try:
-        await _Server(config, feed).serve([listening])
+        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        server.should_exit = True
+        await serving
     finally:
+        stopping.cancel()
         await store.close()
         await acting.close()
     return 0
 
 
 class _Server(uvicorn.Server):
-    """Ends the streams of events first: uvicorn waits for all responses."""
+    """Ends the streams of events first, because uvicorn waits for all responses. It leaves signals to `Stop`: uvicorn
+    would raise them again, and the console would not end with 0.
+    """
 
     def __init__(self, config: uvicorn.Config, feed: Feed) -> None:
         super().__init__(config)
         self._feed = feed
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._feed.end()

@@ -61,10 +61,9 @@ class Console:
                 yield events(response)
 
     def picture(self) -> Any:
-        """Returns a picture that was taken after this call."""
+        """Returns the newest picture."""
         with self.page() as heard:
-            pictures = [data for name, data in _some(heard, 4) if name == "picture"]
-            return pictures[-1]
+            return next(data for name, data in heard if name == "picture")
 
     def wait_for_verdict(self, *words: str) -> Any:
         """Wait until all of these words are in the verdict. Returns the picture."""
@@ -88,10 +87,6 @@ def events(response: http.client.HTTPResponse) -> Iterator[tuple[str, Any]]:
             name = value
         elif field == "data":
             yield name, json.loads(value)
-
-
-def _some(heard: Iterator[tuple[str, Any]], most: int) -> list[tuple[str, Any]]:
-    return [event for _, event in zip(range(most), heard, strict=False)]
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from projector.errors import Refused
 from projector.record import Partition, Record
 from schemas.api_keys import mint
 from schemas.layouts import Head
+from schemas.resources import LEAD
 from schemas.settings import ApiSettings
 from tests.harness import crm
 
@@ -59,9 +60,7 @@ def record(version: int, offset: int, **fields: Any) -> Record:
         pytest.param(record(6, 12), "waits to be applied: 2 offsets", "waits", id="waits"),
         pytest.param(record(6, 9), "a dead letter: no stage", "wrong", id="dead letter"),
         pytest.param(record(6, 8, stage="X"), "is bad: ", "wrong", id="bad, and its dead letter was dropped"),
-        pytest.param(
-            crm.tombstone(crm.resources.LEAD).record(6), "a later event has replaced", "plain", id="tombstone"
-        ),
+        pytest.param(crm.tombstone(LEAD).record(6), "a later event has replaced", "plain", id="tombstone"),
     ],
 )
 def test_what_became_of_a_record(given: Record, said: str, state: str) -> None:

@@ -54,14 +54,14 @@ function show(answer) {
     h("p", { class: "say" }, badge(answer.state, WORDS[answer.state]), ` ${shown(answer.verdict)}`),
     answer.page ? h("p", {}, pageLink(answer.page, "More about it")) : null,
     answer.facts.length ? h("dl", { class: "facts" }, ...answer.facts.map((fact) => h("div", {}, h("dt", {}, fact.name), h("dd", {}, fact.value)))) : null,
-    answer.events.length ? events(answer.events) : null,
+    answer.events.length ? events(answer.events, answer.title) : null,
     answer.note ? h("p", { class: "hint" }, answer.note) : null,
     answer.document ? h("details", {}, h("summary", {}, "The document that readers get"),
       h("pre", { tabindex: "0", role: "region", "aria-label": `document of ${answer.title}` }, JSON.stringify(answer.document, null, 2))) : null);
 }
 
-function events(list) {
-  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Events of it in Kafka" },
+function events(list, title) {
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `events of ${title}` },
     h("table", {},
       h("caption", {}, "Its events in Kafka, the newest first"),
       h("thead", {}, h("tr", {}, ...["record", "version", "time", "what became of it"].map((name) => h("th", { scope: "col" }, name)))),

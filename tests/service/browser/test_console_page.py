@@ -176,11 +176,12 @@ def test_keyboard_lines_and_sizes(page: Page, leadview: Leadview) -> None:
         assert page.do("document.activeElement.className") == "skip"
         page.press("Enter", 13)
         wait_until(lambda: page.do("location.hash") == "#find-text", "the link skips to the box")
+        page.wait_for("#lines figcaption", "Events per second")
         page.do("document.querySelector('.plot').focus()")
         page.press("ArrowLeft", 37)
         page.wait_for("#moment", "published", "applied")
         page.hover(".plot .u-over")
-        page.wait_for(".u-legend", "time:")
+        page.wait_for(".u-legend", "time", ":")
         for width in (1400, 900, 360):
             for dark in (False, True):
                 page.size(width, dark=dark)

@@ -1,4 +1,4 @@
-"""`make screenshots`: writes the pictures of `docs/console.md`: `make run` in Chromium, in two widths and color schemes.
+"""`make screenshots`: writes the pictures of `docs/console.md`, of `make run` in Chromium, in two widths and schemes.
 
 The service works for a while, some requests are refused, and a lead is looked for.
 """
@@ -52,7 +52,7 @@ def _take(page: Page, printed: str) -> None:
             page.size(width, dark=dark)
             time.sleep(2)
             page.screenshot(
-                IMAGES / f"console-{'wide' if width == _WIDE else 'narrow'}-{'dark' if dark else 'light'}.png"
+                IMAGES / f"console-{'wide' if width == _WIDE else 'narrow'}-{'dark' if dark else 'light'}.webp"
             )
 
 

@@ -76,5 +76,5 @@ def _compared(record: Record, version: int | None, head: Head | None) -> tuple[s
         than = "of the same version as" if version == head.version else "older than"
         return f"was ignored: it is {than} {shown}, which was there before it", "wrong"
     if version <= head.version:
-        return f"was replaced, or ignored as older: readers see {shown}", "plain"
+        return f"was replaced since by version {head.version}, or ignored as older", "plain"
     return f"is not shown, although it is newer than {shown}: run `verify`", "wrong"

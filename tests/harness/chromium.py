@@ -105,10 +105,11 @@ class Page:
         self._call("Input.dispatchMouseEvent", type="mouseMoved", x=box[0], y=box[1])
 
     def screenshot(self, path: Path) -> None:
-        """Write a picture of the whole page."""
+        """Write a picture of the whole page, in the format that the name of the file says: PNG or WebP."""
         size = self._call("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
-        taken = self._call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
+        form = {"format": "webp", "quality": 85} if path.suffix == ".webp" else {"format": "png"}
+        taken = self._call("Page.captureScreenshot", **form, clip=clip, captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(taken["data"]))
 
     def heap(self) -> int:

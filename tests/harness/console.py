@@ -2,14 +2,14 @@
 
 import http.client
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
 from devstack.child import Child
 from devstack.ports import free_port
 from tests.harness.leadview import Leadview
-from tests.harness.processes import while_running
+from tests.harness.processes import PROJECTOR, while_running
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 PAGE = {"X-Leadview-Console": "page"}
@@ -90,11 +90,13 @@ def events(response: http.client.HTTPResponse) -> Iterator[tuple[str, Any]]:
 
 
 @contextmanager
-def running_console(leadview: Leadview, *words: str, port: int = 0, token: str = "") -> Iterator[tuple[Child, Console]]:
+def running_console(
+    leadview: Leadview, *words: str, port: int = 0, token: str = "", command: Sequence[str] = PROJECTOR
+) -> Iterator[tuple[Child, Console]]:
     """Run `python -m projector console` until the block ends. The block begins when it answers."""
     headers = PAGE | ({"Authorization": f"Bearer {token}"} if token else {})
     console = Console(port or free_port(), headers)
-    child = leadview.start("console", "--port", str(console.port), *words, log="console")
+    child = leadview.start("console", "--port", str(console.port), *words, command=command, log="console")
 
     def answers() -> bool:
         try:

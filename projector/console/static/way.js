@@ -3,6 +3,7 @@
 import { badge, byId, count, duration, fill, h, mebibytes, milliseconds, rate, say } from "./view.js";
 
 const SVG = "http://www.w3.org/2000/svg";
+const SOON_SECONDS = 10; // what has waited for less than this is simply being applied
 const FAST = 50; // a second: the arrow moves no faster than at this rate
 
 const figure = (name, value, state = "") => h("div", { class: `figure ${state}` }, h("dt", {}, name), h("dd", {}, value));
@@ -47,9 +48,10 @@ function kafka(status, topics) {
     const lag = own.reduce((sum, partition) => sum + (partition.lag ?? 0), 0);
     const oldest = Math.max(0, ...own.map((partition) => partition.waiting_age ?? 0));
     const known = own.every((partition) => partition.lag !== null);
-    const waits = !known ? badge("wrong", "lag unknown") : lag
-      ? badge("waits", `${count(lag)} waiting, the oldest for ${duration(oldest)}`)
-      : badge("well", "all applied");
+    const waits = !known ? badge("wrong", "lag unknown")
+      : !lag ? badge("well", "all applied")
+      : oldest < SOON_SECONDS ? badge("plain", `${count(lag)} being applied`)
+      : badge("waits", `${count(lag)} waiting, the oldest for ${duration(oldest)}`);
     return h("li", {},
       h("strong", {}, topic.name),
       topic.problem

@@ -19,6 +19,7 @@ from tests.harness import crm
 from tests.harness.chromium import Page, open_page
 from tests.harness.console import running_console
 from tests.harness.leadview import Leadview
+from tests.harness.next_mapping import PROGRAM as NEXT
 from tests.harness.processes import ROOT
 from tests.harness.services import Kafka, not_available
 from tests.harness.waiting import wait_until
@@ -29,6 +30,22 @@ AXE = ROOT / "build" / "browser" / "node_modules" / "axe-core" / "axe.min.js"
 KEY = mint(crm.ORGANIZATION)
 REVOKED = mint(crm.ORGANIZATION)
 HOSTILE = "<script>document.title='hacked'</script><img src=x onerror=alert(1)>"
+HOURS = """
+    (async (hours) => {
+        const [lines, way, rebuild] = await Promise.all(
+            ['lines', 'way', 'rebuild'].map((name) => import(`/static/${name}.js`)));
+        window.at ??= Date.now() + 60_000;
+        const status = {lag: 1, freshness: 1, redis_used_memory: 5, redis_max_memory: 9, projectors: 1, writers: [],
+            generations: [], partitions: [], generation: 1, dead_letters: 0, writing: [1], incomplete_shards: 0};
+        const topics = [{name: 'crm.leads', partitions: 1, problem: '', published: 3, applied: 3}];
+        for (let second = 0; second < hours * 3600; second++) {
+            window.at += 1000;
+            const picture = {at: window.at, status: {...status, lag: second % 7}, topics, problems: [], notes: [],
+                shards: 1, api: null, replay: null, action: null};
+            lines.addPoint(picture); way.showWay(picture); rebuild.showRebuild(picture, {});
+            if (second % 200 === 0) await new Promise((resolve) => setTimeout(resolve));
+        }
+    })"""
 TURNED = "abc\u202edef\u2066"
 
 
@@ -64,7 +81,8 @@ def says_the_same(page: Page, leadview: Leadview, *words: str) -> None:
     page.wait_for("#verdict-text", *words)
 
     def agrees() -> bool:
-        return page.text("#verdict-text").removeprefix("✓ ").removeprefix("✕ ").strip() == said(leadview)["verdict"]
+        shown = page.text("#verdict-text").removeprefix("✓ ").removeprefix("✕ ").strip()
+        return bool(shown == said(leadview)["verdict"])
 
     wait_until(agrees, f"the page says what `status` says: {page.text('#verdict-text')!r}")
 
@@ -87,7 +105,7 @@ def axe(page: Page) -> list[Any]:
 
 
 def test_states(page: Page, leadview: Leadview) -> None:
-    """Stopped line, missing topic, dead projectors, standing by is left to the unit tests, full and emptied Redis."""
+    """Missing topics, a stopped line, dead projectors, a full and an emptied Redis."""
     with running_console(leadview) as (_, console):
         page.open(console.url)
         says_the_same(page, leadview, "topics", "missing", "no projector is running")
@@ -119,6 +137,55 @@ def test_states(page: Page, leadview: Leadview) -> None:
         assert axe(page) == []
         assert page.complaints == []
         assert {request.split("/")[2] for request in page.requested} == {f"127.0.0.1:{console.port}"}
+
+
+def test_a_deployment_that_was_rolled_back(page: Page, leadview: Leadview) -> None:
+    """The newer program has begun a generation, and only the older one runs: it stands by."""
+    leadview.topics.create(partitions=1)
+    leadview.start("run")
+    leadview.publish(crm.organization(), crm.contact(), crm.lead())
+    leadview.wait_until_served()
+    newer = leadview.start("run", command=NEXT)
+    assert leadview.run("rebuild", "--max-latency", "0", command=NEXT).status == 0
+    newer.stop()
+    with running_console(leadview, "--allow-actions", command=NEXT) as (_, console):
+        page.open(console.url)
+        page.wait_for("#verdict-text", "line documents is standing by", "generation 2 requires mapping version")
+        assert "docs/runbook.md, leadviewstandingby" in page.text("#problems")
+        page.wait_for("#notes", "rebuild due")
+        page.wait_for("#stage-projectors", "documents: standing by", "access: running")
+        page.wait_for("#generations", "Generation 2", "may be promoted")
+        page.do("document.querySelector('button[data-verb=compare]').click()")
+        type_number(page, "2")
+        page.do("document.getElementById('confirm-yes').click()")
+        page.wait_for("#action", "2 documents were compared, and 1 differ", "leads.referrer_length")
+        assert axe(page) == []
+
+
+def test_an_emptied_shard(page: Page, leadview_on_cluster: Leadview) -> None:
+    leadview = leadview_on_cluster
+    projector = leadview.start("run")
+    leadview.publish(crm.organization(), crm.lead())
+    leadview.wait_until_served()
+    with running_console(leadview) as (_, console):
+        page.open(console.url)
+        page.wait_for("#stage-redis", "all 3 shards complete")
+        projector.stop()
+        leadview.redis.get_primaries()[0].redis_connection.flushdb()
+        page.wait_for("#verdict-text", "not complete: 1 of the parts (shards) of Redis")
+        page.wait_for("#stage-redis", "1 of 3 shards not complete")
+
+
+def test_an_hour_open_grows_no_memory(page: Page, leadview: Leadview) -> None:
+    """An hour of pictures, one a second, as fast as the page can draw them."""
+    leadview.topics.create(partitions=1)
+    with running_console(leadview) as (_, console):
+        page.open(console.url)
+        page.wait_for("#lines figcaption", "Events per second")
+        page.do(f"{HOURS}(0.5)")
+        before = page.heap()
+        page.do(f"{HOURS}(1)")
+        assert page.heap() - before < 1_000_000
 
 
 def test_where_did_my_event_go(page: Page, leadview: Leadview) -> None:

@@ -45,6 +45,7 @@ def answer(
         verdict += " The organization was recreated, and its records are being read again: the API answers 503 for it."
     elif organization.refusal:
         verdict += f" No key of its organization can read it: {organization.refusal.why}"
+        state = "wrong"
     facts = [
         Fact("organization", seen.organization),
         *[
@@ -83,7 +84,7 @@ def _verdict(seen: Seen, head: Head | None, told: Sequence[Event], letters: Sequ
     ignored = next((each for each in told if "was ignored" in each.outcome), None)
     if ignored and not later:
         text += f" The event at {ignored.record} {ignored.outcome}."
-    state: State = "waits" if waiting else "wrong" if (bad and bad.time >= head.time) or ignored else "well"
+    state: State = "waits" if waiting else "wrong" if bad and bad.time >= head.time else "plain" if ignored else "well"
     return text, state
 
 

@@ -51,6 +51,9 @@ def render(markdown: str, name: str) -> str:
             title = text.content if opening.tag == "h1" else title
         if opening.type in ("th_open", "td_open"):
             opening.attrs.pop("style", None)  # the Content-Security-Policy allows no style in the document
+        for child in opening.children or ():
+            if child.type == "image":  # pictures are in the repository only
+                child.type = "text"
         if opening.type in ("fence", "code_block"):
             opening.attrSet("tabindex", "0")  # it may be wider than the page, and is scrolled with the keyboard
     html = parser.renderer.render(tokens, parser.options, {})

@@ -55,8 +55,9 @@ class Page:
             self._call(f"{domain}.enable")
 
     def open(self, url: str) -> None:
-        """Open an address."""
+        """Open an address. Returns when the document is there, and its scripts have begun."""
         self._call("Page.navigate", url=url)
+        wait_until(lambda: self.do("document.readyState") == "complete", f"{url} is loaded")
 
     def do(self, script: str) -> Any:
         """Returns the value of an expression or of a promise. Raises AssertionError if it throws."""

@@ -8,12 +8,15 @@ import { startFind } from "./find.js";
 import { showRebuild } from "./rebuild.js";
 
 const OLD_SECONDS = 10;
+const LONG = 140; // characters of a verdict, above which it is written smaller
 
 let hello = {};
 let heardAt = null;
 let why = "connecting";
 
-function finding(said) {
+// The verdict says what to do about a single problem: then only the page is left to say.
+function finding(said, alone) {
+  if (alone) return h("li", {}, pageLink(said.page));
   return h("li", {}, h("strong", {}, said.what), `: ${said.advice}. `, pageLink(said.page));
 }
 
@@ -23,8 +26,9 @@ function showVerdict(picture) {
   const sign = h("span", { class: "sign", "aria-hidden": "true" }, status.well ? "✓ " : "✕ ");
   const words = status.verdict;
   fill(byId("verdict-text"), sign, words);
-  fill(byId("problems"), ...problems.map(finding));
-  fill(byId("notes"), ...notes.map(finding));
+  byId("verdict-text").classList.toggle("long", words.length > LONG);
+  fill(byId("problems"), ...problems.map((said) => finding(said, problems.length === 1)));
+  fill(byId("notes"), ...notes.map((said) => finding(said, false)));
   document.title = `${status.well ? "✓" : "✕ not well"} Leadview console`;
 }
 

@@ -1,7 +1,6 @@
 """Hands the newest picture to every page that is open. A page that is slow misses pictures, and delays nobody."""
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import AsyncIterator
 
@@ -69,8 +68,3 @@ class Feed:
 def _event(name: str, json: bytes) -> bytes:
     """Returns a server-sent event. JSON of msgspec has no line breaks."""
     return b"event: %b\ndata: %b\n\n" % (name.encode(), json)
-
-
-def now_ms() -> int:
-    """Returns the time in milliseconds since 1970."""
-    return int(time.time() * 1000)

@@ -91,12 +91,17 @@ def events(response: http.client.HTTPResponse) -> Iterator[tuple[str, Any]]:
 
 @contextmanager
 def running_console(
-    leadview: Leadview, *words: str, port: int = 0, token: str = "", command: Sequence[str] = PROJECTOR
+    leadview: Leadview,
+    *words: str,
+    port: int = 0,
+    token: str = "",
+    command: Sequence[str] = PROJECTOR,
+    **settings: object,
 ) -> Iterator[tuple[Child, Console]]:
     """Run `python -m projector console` until the block ends. The block begins when it answers."""
     headers = PAGE | ({"Authorization": f"Bearer {token}"} if token else {})
     console = Console(port or free_port(), headers)
-    child = leadview.start("console", "--port", str(console.port), *words, command=command, log="console")
+    child = leadview.start("console", "--port", str(console.port), *words, command=command, log="console", **settings)
 
     def answers() -> bool:
         try:

@@ -167,7 +167,7 @@ def test_ctrl_c_before_it_is_ready(tmp_path: Path) -> None:
 def test_a_process_that_dies_ends_it_with_its_log(tmp_path: Path) -> None:
     with running(tmp_path, "--no-live", "--port", "0") as run:
         run.wait_until_ready()
-        [projector] = [pid for pid in run.started if "projector" in psutil.Process(pid).cmdline()]
+        [projector] = [pid for pid in run.started if psutil.Process(pid).cmdline()[-2:] == ["projector", "run"]]
         os.kill(projector, signal.SIGKILL)
         assert run.process.wait(PATIENCE_SECONDS) == 1
         assert "`projector` ended by itself, with status -9." in run.output

@@ -10,13 +10,39 @@ const DASHES = [[], [6, 4], [2, 3]];
 const BORDERS = ["solid", "dashed", "dotted"];
 const MILLISECONDS_IN = (value) => (value == null ? "-" : milliseconds(value));
 
-const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6, 1e7, 1e8];
+const WHOLE = [
+  1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6, 1e7, 1e8,
+];
 const CHARTS = [
-  { title: "Events per second", show: rate, lines: [["published", "published"], ["applied", "applied"]] },
+  {
+    title: "Events per second",
+    show: rate,
+    lines: [
+      ["published", "published"],
+      ["applied", "applied"],
+    ],
+  },
   { title: "Records that wait", show: count, steps: WHOLE, lines: [["lag", "waiting"]] },
   { title: "Age of the oldest that waits", show: duration, lines: [["age", "age"]] },
-  { title: "Requests per second", api: true, show: rate, lines: [["requests", "all"], ["refused", "refused (4xx)"], ["failed", "failed (5xx)"]] },
-  { title: "Latency of the API", api: true, show: MILLISECONDS_IN, lines: [["p50", "median"], ["p99", "p99"]] },
+  {
+    title: "Requests per second",
+    api: true,
+    show: rate,
+    lines: [
+      ["requests", "all"],
+      ["refused", "refused (4xx)"],
+      ["failed", "failed (5xx)"],
+    ],
+  },
+  {
+    title: "Latency of the API",
+    api: true,
+    show: MILLISECONDS_IN,
+    lines: [
+      ["p50", "median"],
+      ["p99", "p99"],
+    ],
+  },
   { title: "Memory of Redis", show: mebibytes, lines: [["memory", "used"]] },
 ];
 
@@ -36,12 +62,26 @@ export function addPoint(picture) {
     const known = topics.map((topic) => topic[name]).filter((value) => value !== null);
     return known.length ? known.reduce((all, value) => all + value, 0) : null;
   };
-  const answers = (digit) => (api && api.requests !== null
-    ? Object.entries(api.answers).filter(([answer]) => answer.startsWith(digit)).reduce((all, [, value]) => all + value, 0)
-    : null);
+  const answers = (digit) =>
+    api && api.requests !== null
+      ? Object.entries(api.answers)
+          .filter(([answer]) => answer.startsWith(digit))
+          .reduce((all, [, value]) => all + value, 0)
+      : null;
   if (points.length && points.at(-1)[0] >= picture.at) return;
-  points.push([picture.at, sum("published"), sum("applied"), status.lag, status.freshness, api?.requests ?? null, answers("4"),
-    answers("5"), api?.p50 ?? null, api?.p99 ?? null, status.redis_used_memory]);
+  points.push([
+    picture.at,
+    sum("published"),
+    sum("applied"),
+    status.lag,
+    status.freshness,
+    api?.requests ?? null,
+    answers("4"),
+    answers("5"),
+    api?.p50 ?? null,
+    api?.p99 ?? null,
+    status.redis_used_memory,
+  ]);
   while (points[0][0] < picture.at - SECONDS * 1000) points.shift();
   if (withApi !== (api !== null)) {
     withApi = api !== null;
@@ -77,29 +117,50 @@ function make(chart, parent, colour) {
   const holder = h("div", { class: "plot", tabindex: "0", role: "img" });
   const box = h("figure", {}, h("figcaption", {}, chart.title), holder);
   parent.append(box);
-  const axis = { stroke: colour("--muted"), grid: { stroke: colour("--rule"), width: 1 }, ticks: { stroke: colour("--rule"), width: 1 }, font: "12px system-ui, sans-serif" };
-  const plot = new uPlot({
-    width: Math.max(200, holder.clientWidth),
-    height: HEIGHT,
-    padding: [8, 8, 0, 0],
-    cursor: { sync: { key: "leadview" }, drag: { x: false, y: false }, points: { size: 7 } },
-    scales: {
-      x: { range: () => [(points.at(-1)?.[0] ?? Date.now()) / 1000 - SECONDS, (points.at(-1)?.[0] ?? Date.now()) / 1000] },
-      y: { range: (_, __, most) => [0, Math.max((most ?? 0) * 1.1, chart.steps ? 4 : 1)] },
+  const axis = {
+    stroke: colour("--muted"),
+    grid: { stroke: colour("--rule"), width: 1 },
+    ticks: { stroke: colour("--rule"), width: 1 },
+    font: "12px system-ui, sans-serif",
+  };
+  const plot = new uPlot(
+    {
+      width: Math.max(200, holder.clientWidth),
+      height: HEIGHT,
+      padding: [8, 8, 0, 0],
+      cursor: { sync: { key: "leadview" }, drag: { x: false, y: false }, points: { size: 7 } },
+      scales: {
+        x: {
+          range: () => [(points.at(-1)?.[0] ?? Date.now()) / 1000 - SECONDS, (points.at(-1)?.[0] ?? Date.now()) / 1000],
+        },
+        y: { range: (_, __, most) => [0, Math.max((most ?? 0) * 1.1, chart.steps ? 4 : 1)] },
+      },
+      axes: [
+        { ...axis, values: (_, times) => times.map((at) => clock(at, false)) },
+        {
+          ...axis,
+          size: 70,
+          ...(chart.steps ? { incrs: chart.steps } : {}),
+          values: (_, values) => values.map((value) => chart.show(value)),
+        },
+      ],
+      series: [
+        { label: "time", value: (_, at) => (at == null ? "-" : clock(at, true)) },
+        ...chart.lines.map(([, label], index) => ({
+          label,
+          stroke: inks[index],
+          width: 2,
+          dash: DASHES[index],
+          points: { show: false },
+          spanGaps: false,
+          value: (_, value) => (value == null ? "-" : chart.show(value)),
+        })),
+      ],
+      legend: { markers: { width: 2, dash: (_, index) => BORDERS[index - 1] } },
     },
-    axes: [
-      { ...axis, values: (_, times) => times.map((at) => clock(at, false)) },
-      { ...axis, size: 70, ...(chart.steps ? { incrs: chart.steps } : {}), values: (_, values) => values.map((value) => chart.show(value)) },
-    ],
-    series: [
-      { label: "time", value: (_, at) => (at == null ? "-" : clock(at, true)) },
-      ...chart.lines.map(([, label], index) => ({
-        label, stroke: inks[index], width: 2, dash: DASHES[index], points: { show: false }, spanGaps: false,
-        value: (_, value) => (value == null ? "-" : chart.show(value)),
-      })),
-    ],
-    legend: { markers: { width: 2, dash: (_, index) => BORDERS[index - 1] } },
-  }, [[], ...chart.lines.map(() => [])], holder);
+    [[], ...chart.lines.map(() => [])],
+    holder,
+  );
   const watch = new ResizeObserver(() => plot.setSize({ width: Math.max(200, holder.clientWidth), height: HEIGHT }));
   watch.observe(holder);
   holder.addEventListener("keydown", (event) => move(event, plot, chart));
@@ -112,7 +173,8 @@ function draw() {
   for (const { chart, holder, plot } of charts) {
     plot.setData([times, ...chart.lines.map(([name]) => column(name))]);
     if (plot.cursor.idx == null || plot.cursor.left < 0) plot.setLegend({ idx: times.length - 1 });
-    const said = `${chart.title}: ${chart.lines.map(([name, label]) => summary(chart, column(name), label)).join("; ")}`;
+    const parts = chart.lines.map(([name, label]) => summary(chart, column(name), label));
+    const said = `${chart.title}: ${parts.join("; ")}`;
     if (holder.getAttribute("aria-label") !== said) holder.setAttribute("aria-label", said);
   }
 }
@@ -123,7 +185,13 @@ function summary(chart, values, label) {
   return `${label} now ${chart.show(known.at(-1))}, at most ${chart.show(Math.max(...known))}`;
 }
 
-const clock = (at, exact) => new Date(at * 1000).toLocaleTimeString([], { hourCycle: "h23", hour: "2-digit", minute: "2-digit", ...(exact ? { second: "2-digit" } : {}) });
+const clock = (at, exact) =>
+  new Date(at * 1000).toLocaleTimeString([], {
+    hourCycle: "h23",
+    hour: "2-digit",
+    minute: "2-digit",
+    ...(exact ? { second: "2-digit" } : {}),
+  });
 
 // The arrow keys move the moment, in steps of ten points, with Shift of one; it is said for screen readers.
 function move(event, plot, chart) {

@@ -5,16 +5,26 @@ import { badge, byId, count, duration, fill, h, milliseconds, say } from "./view
 
 const ABOUT = {
   compare: ["Compare", "Compares every document with the one that is served. It takes a while, and changes nothing."],
-  promote: ["Promote", "Compares it with the generation that is served, and serves it if nothing differs. `rollback` returns to the former one."],
+  promote: [
+    "Promote",
+    "Compares it with the generation that is served, and serves it if nothing differs. A rollback returns.",
+  ],
   rollback: ["Roll back", "Serves this generation again."],
   drop: ["Drop", "Deletes all of its documents. That cannot be undone."],
 };
 const STATES = {
-  live: ["well", "live: it is served"], former: ["plain", "former: a rollback returns to it"], filling: ["waits", "filling"],
-  complete: ["well", "complete: may be promoted"], kept: ["plain", "kept"], dropping: ["waits", "dropping"],
+  live: ["well", "live: it is served"],
+  former: ["plain", "former: a rollback returns to it"],
+  filling: ["waits", "filling"],
+  complete: ["well", "complete: may be promoted"],
+  kept: ["plain", "kept"],
+  dropping: ["waits", "dropping"],
 };
 
-const verbs = (state) => ({ complete: ["compare", "promote", "drop"], former: ["rollback", "drop"], filling: ["drop"], kept: ["drop"] })[state] ?? [];
+const verbs = (state) =>
+  ({ complete: ["compare", "promote", "drop"], former: ["rollback", "drop"], filling: ["drop"], kept: ["drop"] })[
+    state
+  ] ?? [];
 
 export function showRebuild(picture, hello) {
   const { status, replay, action } = picture;
@@ -28,7 +38,8 @@ export function showRebuild(picture, hello) {
 
 function idle(status) {
   if (!status.generations.length) return "There is no generation yet.";
-  if (status.rebuild_due) return "A rebuild is due: this program maps events in a newer way than the generation that is served. Run `rebuild`.";
+  if (status.rebuild_due)
+    return "A rebuild is due: this program has a newer mapping than the generation that is served. Run `rebuild`.";
   return "No rebuild is under way.";
 }
 
@@ -36,8 +47,13 @@ function progress(replay) {
   const share = replay.total ? Math.floor((replay.done / replay.total) * 100) : 100;
   const left = replay.left === null ? "" : `, about ${duration(replay.left)} left`;
   const who = replay.processes ? "" : " No process continues it: run `rebuild` again.";
-  const throttle = replay.latency === null ? "The API answers nobody, so it runs at full speed." : `The API answers with a p99 of ${milliseconds(replay.latency)}: above the limit of the rebuild, it pauses.`;
-  return `Generation ${replay.generation} is being filled: ${share}%, ${count(replay.done)} of ${count(replay.total)} records${left}.${who} ${replay.processes ? throttle : ""}`.trim();
+  const throttle =
+    replay.latency === null
+      ? "The API answers nobody, so it runs at full speed."
+      : `The API answers with a p99 of ${milliseconds(replay.latency)}: above the limit of the rebuild, it pauses.`;
+  const records = `${share}%, ${count(replay.done)} of ${count(replay.total)} records`;
+  const pace = replay.processes ? ` ${throttle}` : "";
+  return `Generation ${replay.generation} is being filled: ${records}${left}.${who}${pace}`;
 }
 
 function card(generation, status, hello, busy) {
@@ -45,31 +61,55 @@ function card(generation, status, hello, busy) {
   const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
   const buttons = hello.actions
     ? verbs(generation.state).map((verb) => {
-        const button = h("button", { type: "button", disabled: busy, "data-verb": verb, "data-generation": generation.number }, `${ABOUT[verb][0]} ${generation.number}`);
+        const button = h(
+          "button",
+          { type: "button", disabled: busy, "data-verb": verb, "data-generation": generation.number },
+          `${ABOUT[verb][0]} ${generation.number}`,
+        );
         return button;
       })
     : [];
-  return h("li", { class: `generation ${generation.state}` },
+  return h(
+    "li",
+    { class: `generation ${generation.state}` },
     h("h3", {}, `Generation ${generation.number}`),
     badge(state, words),
-    h("dl", {},
+    h(
+      "dl",
+      {},
       fact("mapping version", generation.mapping ?? "-"),
       fact("started", generation.created_at ?? "-"),
       fact("verified", generation.verified_at ?? "not yet"),
-      fact("written by the projectors", status.writing.includes(generation.number) ? "yes" : "no")),
-    buttons.length ? h("div", { class: "row" }, ...buttons) : null);
+      fact("written by the projectors", status.writing.includes(generation.number) ? "yes" : "no"),
+    ),
+    buttons.length ? h("div", { class: "row" }, ...buttons) : null,
+  );
 }
 
 function outcome(action) {
   const at = new Date(action.at).toLocaleTimeString();
   const [name] = ABOUT[action.verb];
   const state = { "under way": "waits", done: "well", refused: "wrong" }[action.state];
-  const parts = [h("p", {}, badge(state, action.state), ` ${name} ${action.generation}, by ${action.who} at ${at}. `, action.text)];
+  const parts = [
+    h("p", {}, badge(state, action.state), ` ${name} ${action.generation}, by ${action.who} at ${at}. `, action.text),
+  ];
   const fields = action.difference ? Object.entries(action.difference.by_field) : [];
   if (fields.length) {
-    parts.push(h("table", {}, h("caption", {}, "Documents that differ, by field"),
-      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "field"), h("th", { scope: "col" }, "documents"))),
-      h("tbody", {}, ...fields.sort((one, other) => other[1] - one[1]).map(([field, number]) => h("tr", {}, h("th", { scope: "row" }, field), h("td", {}, count(number)))))));
+    parts.push(
+      h(
+        "table",
+        {},
+        h("caption", {}, "Documents that differ, by field"),
+        h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "field"), h("th", { scope: "col" }, "documents"))),
+        h(
+          "tbody",
+          {},
+          ...fields
+            .sort((one, other) => other[1] - one[1])
+            .map(([field, number]) => h("tr", {}, h("th", { scope: "row" }, field), h("td", {}, count(number)))),
+        ),
+      ),
+    );
   }
   return parts;
 }

@@ -62,14 +62,20 @@ async function read(reader, heard) {
 
 function login(again) {
   const dialog = byId("login");
-  if (again) byId("login-text").textContent = "This token is not known. The file that was given to the console has those that are.";
+  if (again)
+    byId("login-text").textContent =
+      "This token is not known. The file that was given to the console has those that are.";
   dialog.showModal();
   return new Promise((resolve) => {
-    dialog.addEventListener("close", () => {
-      const input = byId("login-token");
-      sessionStorage.setItem(KEY, input.value.trim());
-      input.value = "";
-      resolve();
-    }, { once: true });
+    dialog.addEventListener(
+      "close",
+      () => {
+        const input = byId("login-token");
+        sessionStorage.setItem(KEY, input.value.trim());
+        input.value = "";
+        resolve();
+      },
+      { once: true },
+    );
   });
 }

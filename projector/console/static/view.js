@@ -5,7 +5,10 @@
 const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
 
 export function shown(text) {
-  return String(text).replace(UNSEEN, (mark) => `⟨U+${mark.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
+  return String(text).replace(
+    UNSEEN,
+    (mark) => `⟨U+${mark.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`,
+  );
 }
 
 // Returns an element. Children are elements or texts; those that are null are left out.
@@ -14,7 +17,12 @@ export function h(tag, attributes = {}, ...children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value !== null && value !== false) element.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...children.flat().filter((child) => child != null).map((child) => (child instanceof Node ? child : shown(child))));
+  element.append(
+    ...children
+      .flat()
+      .filter((child) => child != null)
+      .map((child) => (child instanceof Node ? child : shown(child))),
+  );
   return element;
 }
 
@@ -36,14 +44,20 @@ const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const tenth = new Intl.NumberFormat("en", { maximumFractionDigits: 1, minimumFractionDigits: 1 });
 
 export const count = (value) => (value == null ? "unknown" : whole.format(value));
-export const rate = (value) => (value == null ? "unknown" : `${value >= 100 ? whole.format(value) : tenth.format(value)}/s`);
-export const milliseconds = (value) => (value == null ? "none" : `${value >= 100 ? whole.format(value) : tenth.format(value)} ms`);
+export const rate = (value) =>
+  value == null ? "unknown" : `${value >= 100 ? whole.format(value) : tenth.format(value)}/s`;
+export const milliseconds = (value) =>
+  value == null ? "none" : `${value >= 100 ? whole.format(value) : tenth.format(value)} ms`;
 export const mebibytes = (value) => `${tenth.format(value / 1048576)} MiB`;
 
 // As `status` writes durations.
 export function duration(seconds) {
   if (seconds == null) return "unknown";
-  for (const [unit, size] of [["d", 86400], ["h", 3600], ["min", 60]]) {
+  for (const [unit, size] of [
+    ["d", 86400],
+    ["h", 3600],
+    ["min", 60],
+  ]) {
     if (seconds >= 2 * size) return `${whole.format(seconds / size)} ${unit}`;
   }
   return seconds < 10 ? `${tenth.format(seconds)} s` : `${whole.format(seconds)} s`;

@@ -18,6 +18,7 @@ from schemas.api_keys import key_hash, mint
 from tests.harness import crm
 from tests.harness.chromium import Page, open_page
 from tests.harness.console import running_console
+from tests.harness.faulty_proxy import Faults, faulty_proxy
 from tests.harness.leadview import Leadview
 from tests.harness.next_mapping import PROGRAM as NEXT
 from tests.harness.processes import ROOT
@@ -267,8 +268,17 @@ def test_it_connects_again(page: Page, leadview: Leadview, server: RedisServer) 
         page.open(console.url)
         page.wait_for("#verdict-text", "all is well")
     page.wait_for("#connection", "✕", "what is below is")
-    with running_console(leadview, port=port):
+    with (
+        faulty_proxy(int(leadview.kafka.bootstrap_servers.rpartition(":")[2])) as kafka,
+        running_console(leadview, port=port, kafka_bootstrap_servers=f"127.0.0.1:{kafka.port}"),
+    ):
         page.wait_for("#connection", "live")
+        page.wait_for("#verdict-text", "all is well")
+        kafka.faults = Faults(stalled=True)
+        page.wait_for("#verdict-text", "Kafka cannot be read")
+        page.wait_for("#stage-kafka", "cannot be read")
+        kafka.faults = Faults()
+        page.wait_for("#verdict-text", "all is well")
         server.pause()
         page.wait_for("#verdict-text", "Redis cannot be read")
         server.resume()

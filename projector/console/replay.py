@@ -10,12 +10,15 @@ from projector.ledger.ledger import read_rebuild
 from projector.redis.store import Store
 from schemas import names
 
+_FRESH_MS = 3000
+"""An older report of an API worker says nothing."""
+
 
 class Replayed(msgspec.Struct, frozen=True):
     """The progress of a replay in records. `rate` is per second, `left` in seconds; None while it is not known.
 
     `processes` share the replay; if it is 0, nothing continues it. `latency` is the p99 of the API in ms that the
-    replay looks at: while it is high, it pauses.
+    replay looks at: while it is high, it pauses. It is None if the API answers nobody.
     """
 
     generation: int
@@ -73,4 +76,4 @@ class ReplayReader:
         now = time.time() * 1000
         values = await self._store.ask_one(b"HVALS", names.LATENCY)
         reports = [[int(number) for number in value.split()] for value in values]
-        return max((latency / 1000 for latency, at in reports if now - at < 3000), default=None)
+        return max((latency / 1000 for latency, at in reports if now - at < _FRESH_MS), default=0.0) or None

@@ -32,7 +32,7 @@ export function showRebuild(picture, hello) {
   fill(byId("generations"), ...status.generations.map((generation) => card(generation, status, hello, busy)));
   byId("replay-bar").hidden = !replay;
   say(byId("replay"), replay ? progress(replay) : idle(status));
-  if (replay) byId("replay-bar").value = replay.total ? replay.done / replay.total : 1;
+  if (replay) byId("replay-bar").value = replay.total ? replay.done / replay.total : 0;
   fill(byId("action"), ...(action ? outcome(action) : []));
 }
 
@@ -44,13 +44,14 @@ function idle(status) {
 }
 
 function progress(replay) {
-  const share = replay.total ? Math.floor((replay.done / replay.total) * 100) : 100;
+  if (!replay.total) return `Generation ${replay.generation} is being prepared: its targets are not known yet.`;
+  const share = Math.floor((replay.done / replay.total) * 100);
   const left = replay.left === null ? "" : `, about ${duration(replay.left)} left`;
   const who = replay.processes ? "" : " No process continues it: run `rebuild` again.";
   const throttle =
     replay.latency === null
       ? "The API answers nobody, so it runs at full speed."
-      : `The API answers with a p99 of ${milliseconds(replay.latency)}: above the limit of the rebuild, it pauses.`;
+      : `The p99 of the API is ${milliseconds(replay.latency)}: above the limit given to the rebuild, it pauses.`;
   const records = `${share}%, ${count(replay.done)} of ${count(replay.total)} records`;
   const pace = replay.processes ? ` ${throttle}` : "";
   return `Generation ${replay.generation} is being filled: ${records}${left}.${who}${pace}`;

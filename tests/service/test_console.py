@@ -213,8 +213,15 @@ def test_actions_with_tokens(leadview: Leadview, tmp_path: Path) -> None:
         def act(verb: str, generation: int, **headers: str) -> Any:
             reply = console.request("POST", "/api/act", {"verb": verb, "generation": generation}, **headers)
             assert reply.status == 202, reply
-            wait_until(lambda: console.picture()["action"]["state"] != "under way", f"{verb} has ended")
-            return console.picture()["action"]
+            ended: list[Any] = []
+
+            def has_ended() -> bool:
+                ended[:] = [console.picture()["action"]]
+                newest = ended[0]
+                return bool(newest and newest["at"] >= reply.body["at"] and newest["state"] != "under way")
+
+            wait_until(has_ended, f"{verb} has ended")
+            return ended[0]
 
         assert act("promote", 1)["state"] == "refused"
         compared = act("compare", 2)

@@ -1,5 +1,5 @@
 # One image for the projector and the API. The command selects which one runs: `python -m api`, `python -m projector run`.
-# Targets: `runtime` (the default), and `sample`, which publishes the sample data of `make run`.
+# Targets: `runtime` (the default), and `sample`, which publishes the sandbox (docs/sandbox.md).
 
 FROM python:3.12-slim AS build
 WORKDIR /build
@@ -27,7 +27,7 @@ FROM base AS sample
 COPY --from=build-sample /opt/leadview /opt/leadview
 COPY schemas schemas
 COPY devstack devstack
-CMD ["python", "-m", "devstack.publish"]
+CMD ["python", "-m", "devstack.publish", "--sandbox"]
 
 FROM base AS runtime
 COPY --from=build /opt/leadview /opt/leadview
@@ -37,7 +37,7 @@ COPY projector projector
 COPY api api
 COPY leadview leadview
 # The pages that the console links to.
-COPY docs/*.md docs/
+COPY docs docs
 # Compile in advance: on the read-only file system, the interpreter cannot store compiled files.
 USER root
 RUN python -m compileall -q /app

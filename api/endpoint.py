@@ -56,10 +56,10 @@ class Endpoint:
             return await self._handler(request)
         except ApiError as error:
             request.error = error
-            return error_response(error, request.id)
+            return error_response(error, request.id, request.state["docs_url"])
         except Exception as error:  # noqa: BLE001 - it is logged, with its traceback
             request.error = error
-            return error_response(InternalError(), request.id)
+            return error_response(InternalError(), request.id, request.state["docs_url"])
 
     def _note(self, request: Request, response: Response, seconds: float) -> None:
         segment = request.last_segment if self._path.endswith(TEMPLATE) else ""

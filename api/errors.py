@@ -15,7 +15,7 @@ ApiError
 │   └── HeadTooSlow        408  the edge
 ├── RateLimitExceeded      429: the same request succeeds some time later
 │   └── TooManyGuesses     too many unknown keys were tried from the client's address
-├── Unavailable            503: Redis is not reachable, too slow or overloaded; retry later
+├── Unavailable            503: Redis is not reachable, too slow or overloaded, or this worker ends; retry later
 │   ├── ErrorReply         Redis replied with an error
 │   │   └── ScriptMissing  NOSCRIPT: load the script, then call it again
 │   └── Rebuilding         Redis was emptied and is being filled again, or the organization was recreated

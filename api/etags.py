@@ -11,7 +11,7 @@ from schemas.layouts import ETAG
 MAX_TAGS = 32
 """Further tags of a request are ignored: at worst, a whole document is sent although a 304 was possible."""
 
-_OPAQUE_TAG = re.compile(rb'"([^"]*)"')
+OPAQUE_TAG = re.compile(rb'"([^"]*)"')
 _OWN_TAG = re.compile(rb"[0-9a-f]{24}")
 
 
@@ -27,5 +27,5 @@ def tags_to_match(header: bytes) -> tuple[bytes, ...]:
     """
     if header.strip() == b"*":
         return (b"*",)
-    own = filter(_OWN_TAG.fullmatch, _OPAQUE_TAG.findall(header))
+    own = filter(_OWN_TAG.fullmatch, OPAQUE_TAG.findall(header))
     return tuple(bytes.fromhex(tag.decode()) for tag, _ in zip(own, range(MAX_TAGS), strict=False))

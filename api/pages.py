@@ -5,14 +5,15 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from api.endpoint import Handler
-from api.errors import MethodNotAllowed, NoSuchPath
+from api.errors import MethodNotAllowed, NoSuchPath, Unavailable
 from api.request import Request
-from api.response import JSON, Response, json_response
+from api.response import Response, json_response
+from api.static_page import StaticPage
 from schemas.openapi.document import document
 from schemas.problems import Health
 
 _ALLOW = (b"allow", b"GET, HEAD")
-_OPENAPI = Response(200, (JSON, (b"cache-control", b"public, max-age=300")), msgspec.json.encode(document()))
+_OPENAPI = StaticPage(msgspec.json.encode(document()))
 
 
 def read_only(page: Callable[[Request], Awaitable[Response]]) -> Handler:
@@ -34,15 +35,20 @@ async def healthz(request: Request) -> Response:  # noqa: ARG001 - every handler
 
 @read_only
 async def readyz(request: Request) -> Response:
-    """`/readyz`: a server of Redis responds, and holds a complete projection. Raises Unavailable."""
+    """`/readyz`: this worker is not about to end, and a server of Redis responds and holds a complete projection.
+
+    Raises Unavailable.
+    """
+    if request.state["drain"].begun:
+        raise Unavailable("this worker is about to end")
     await request.state["serving"].ask_any()
     return json_response(Health())
 
 
 @read_only
-async def openapi(request: Request) -> Response:  # noqa: ARG001
+async def openapi(request: Request) -> Response:
     """`/api/v1/ext/openapi.json`."""
-    return _OPENAPI
+    return _OPENAPI.respond(request)
 
 
 async def not_found(request: Request) -> Response:  # noqa: ARG001

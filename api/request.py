@@ -8,6 +8,7 @@ from msgspec import Struct
 from starlette.types import Scope
 
 from api.credentials import REPEATED, Credentials
+from api.drain import Drain
 from api.metrics.counters import Counters
 from api.redis.servers import Servers
 from api.redis.serving import Serving
@@ -15,7 +16,9 @@ from api.redis.store import Store
 from api.request_log import RequestLog
 from schemas.api_keys import PREFIX
 
-_USED_HEADERS = frozenset((b"authorization", b"if-none-match", b"origin", b"x-forwarded-for", b"x-request-id"))
+_USED_HEADERS = frozenset(
+    (b"accept-encoding", b"authorization", b"if-none-match", b"origin", b"x-forwarded-for", b"x-request-id")
+)
 _KEY = PREFIX.encode()
 _VALID_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
@@ -28,6 +31,8 @@ class State(TypedDict):
     serving: Serving
     counters: Counters
     log: RequestLog
+    drain: Drain
+    docs_url: str | None
 
 
 class Request(Struct):

@@ -5,7 +5,7 @@ from http import HTTPStatus
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from api.errors import ApiError, Header, Headers, InvalidApiKey, MissingApiKey, RateLimitExceeded, Unavailable
 from schemas.problems import ErrorBody, RateLimitError, RetryableError
@@ -40,9 +40,9 @@ def json_response(body: Struct) -> Response:
     return Response(200, (JSON, NO_STORE), msgspec.json.encode(body))
 
 
-def error_response(error: ApiError, request_id: bytes) -> Response:
-    """Returns the response that reports an error to the caller."""
-    body = msgspec.json.encode(_body(error, request_id.decode()))
+def error_response(error: ApiError, request_id: bytes, docs_url: str | None) -> Response:
+    """Returns the response that reports an error to the caller. `docs_url` is the setting of that name."""
+    body = msgspec.json.encode(_body(error, request_id.decode(), docs_url))
     return Response(error.status, (JSON, NO_STORE, *_headers(error), *error.headers), body)
 
 
@@ -63,12 +63,13 @@ def encode_head(status: int, headers: Iterable[Header], *, close: bool) -> bytes
     return _STATUS_LINES[status] + b"\r\n".join(lines)
 
 
-def _body(error: ApiError, request_id: str) -> ErrorBody:
+def _body(error: ApiError, request_id: str, docs_url: str | None) -> ErrorBody:
     fields: dict[str, Any] = {
         "error": error.code,
         "message": error.message,
         "status": error.status,
         "request_id": request_id,
+        "docs_url": f"{docs_url.rstrip('/')}/errors.html#{error.code}" if docs_url else UNSET,
     }
     match error:
         case RateLimitExceeded():

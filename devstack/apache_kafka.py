@@ -18,6 +18,7 @@ from devstack.waiting import wait_until
 _READY_TIMEOUT_SECONDS = 180.0
 _FORMAT_TIMEOUT_SECONDS = 180.0
 _REPLICAS = 3
+_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 _CLUSTER_ID = "TGVhZHZpZXdMZWFkdmlldw"
 
 # A broker runs only for minutes here: the second compiler and a parallel collector would only delay its start.
@@ -51,12 +52,19 @@ class ApacheKafka:
 
     @classmethod
     def start(
-        cls, directory: Path, nodes: int = 1, *, users: Mapping[str, str] | None = None, auto_create: bool = False
+        cls,
+        directory: Path,
+        nodes: int = 1,
+        *,
+        users: Mapping[str, str] | None = None,
+        acls: bool = False,
+        auto_create: bool = False,
     ) -> Self:
         """Format the storage below `directory` and start the nodes. Fetches the jars if they are not cached yet.
 
         `auto_create`: brokers create a topic that a client asks for, which is Kafka's own default.
         `users` are names and passwords. With them, there is a second port that only these users may use (SASL, PLAIN).
+        `acls`: these users have the rights that ACLs give them, and no other. On the first port, everything is allowed.
         Raises JarsMissing, ServerFailed, TimeoutError.
         """
         jars = KAFKA.fetch()
@@ -64,7 +72,7 @@ class ApacheKafka:
             _Node(i, directory.absolute() / str(i), free_port(), free_port(), free_port() if users else 0)
             for i in range(1, nodes + 1)
         ]
-        _format(plan, jars, users or {}, auto_create=auto_create)
+        _format(plan, jars, users or {}, acls=acls, auto_create=auto_create)
         cluster = cls(plan, jars)
         try:
             for index in range(nodes):
@@ -149,12 +157,12 @@ def _java(jars: Path, main_class: str, *arguments: str) -> list[str]:
     return ["java", "-Xmx512m", *_JVM_OPTIONS, *_LOG_OPTIONS, "-cp", f"{jars}/*", main_class, *arguments]
 
 
-def _format(nodes: Sequence[_Node], jars: Path, users: Mapping[str, str], *, auto_create: bool) -> None:
+def _format(nodes: Sequence[_Node], jars: Path, users: Mapping[str, str], *, acls: bool, auto_create: bool) -> None:
     """Write the properties of each node and format its storage, all nodes at the same time."""
     formatters = []
     for node in nodes:
         node.directory.mkdir(parents=True, exist_ok=True)
-        node.properties.write_text(_properties(node, nodes, users, auto_create=auto_create))
+        node.properties.write_text(_properties(node, nodes, users, acls=acls, auto_create=auto_create))
         arguments = ("format", "--cluster-id", _CLUSTER_ID, "--config", str(node.properties))
         command = _java(jars, "kafka.tools.StorageTool", *arguments)
         formatters.append((Child(command, log=node.directory / "format.log"), node))
@@ -163,10 +171,11 @@ def _format(nodes: Sequence[_Node], jars: Path, users: Mapping[str, str], *, aut
             raise formatter.failure("could not format the storage")
 
 
-def _properties(node: _Node, nodes: Sequence[_Node], users: Mapping[str, str], *, auto_create: bool) -> str:
+def _properties(node: _Node, nodes: Sequence[_Node], users: Mapping[str, str], *, acls: bool, auto_create: bool) -> str:
     replicas = min(_REPLICAS, len(nodes))
     voters = ",".join(f"{other.id}@127.0.0.1:{other.controller_port}" for other in nodes)
     broker = f"BROKER://{_address(node)}" + (f",LOGIN://127.0.0.1:{node.sasl_port}" if users else "")
+    authorizer = {"authorizer.class.name": _AUTHORIZER, "super.users": "User:ANONYMOUS"} if acls else {}
     login = " ".join(f'user_{name}="{password}"' for name, password in users.items())
     return "\n".join(
         f"{name}={value}"
@@ -198,5 +207,6 @@ def _properties(node: _Node, nodes: Sequence[_Node], users: Mapping[str, str], *
             "broker.heartbeat.interval.ms": 500,
             "controller.quorum.election.timeout.ms": 500,
             "controller.quorum.fetch.timeout.ms": 1_000,
+            **authorizer,
         }.items()
     )

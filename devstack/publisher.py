@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from devstack.failure import StackFailed
-from devstack.sample import Message, SampleCrm
+from devstack.sample import Crm, Message
 from schemas.resources import BY_TOPIC
 from schemas.settings import ProjectorSettings
 
@@ -76,7 +76,7 @@ class Publisher:
             raise StackFailed(f"Kafka did not acknowledge the sample data within {_FLUSH_SECONDS:g} s")
         self.check()
 
-    def keep_publishing(self, crm: SampleCrm, rate: float, stop: Event) -> None:
+    def keep_publishing(self, crm: Crm, rate: float, stop: Event) -> None:
         """Send `rate` changes per second until `stop` is set. `check` raises the failures."""
         if rate == 0:
             return

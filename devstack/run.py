@@ -14,7 +14,8 @@ from devstack.interrupt import uninterrupted
 from devstack.live_view import EVERY_SECONDS, Meter, live_view
 from devstack.ports import free_port
 from devstack.real_redis import reach_redis
-from devstack.sample import SampleCrm
+from devstack.sample import Crm, SampleCrm
+from devstack.sandbox import CHANGES_PER_SECOND, PERSONAS, UNSTEADY_ORGANIZATION, Sandbox
 from devstack.scratch import Scratch
 from devstack.stack import Stack
 from schemas.settings import ApiSettings, ProjectorSettings, SettingsError, load
@@ -63,7 +64,11 @@ def _run(arguments: Arguments, settings: ApiSettings, scratch: Scratch, started:
         reach_redis(load(ApiSettings, variables).redis_url)
     crm = _sample_crm(arguments, settings)
     with Stack(variables, scratch.path, crm, _console_port(arguments.port)) as stack:
-        stack.start(arguments.rate, apache_kafka=arguments.apache_kafka)
+        stack.start(
+            CHANGES_PER_SECOND if arguments.sandbox else arguments.rate,
+            apache_kafka=arguments.apache_kafka,
+            unsteady_organization=UNSTEADY_ORGANIZATION if arguments.sandbox else None,
+        )
         etag = stack.wait_until_readable(
             _READY_SECONDS_ON_REAL_SERVERS if arguments.on_real_servers else _READY_SECONDS
         )
@@ -76,6 +81,7 @@ def _run(arguments: Arguments, settings: ApiSettings, scratch: Scratch, started:
             etag=etag,
             addresses=stack.addresses,
             variables=stack.embedded,
+            personas=PERSONAS if arguments.sandbox else (),
         )
         print(text, end="\n\n", flush=True)
         _watch(stack, live=arguments.live)
@@ -95,8 +101,10 @@ def _watch(stack: Stack, *, live: bool) -> None:
             time.sleep(_CHECK_SECONDS)
 
 
-def _sample_crm(arguments: Arguments, settings: ApiSettings) -> SampleCrm:
+def _sample_crm(arguments: Arguments, settings: ApiSettings) -> Crm:
     """Returns sample data; with the same keys every time if only this machine can use them and nothing is kept."""
+    if arguments.sandbox:
+        return Sandbox()
     private = settings.api_host in ("127.0.0.1", "::1", "localhost") and not arguments.on_real_servers
     seed = _KNOWN_SEED if private else secrets.randbits(64)
     return SampleCrm(seed, contacts=max(3, arguments.leads * 3 // 5), leads=arguments.leads)

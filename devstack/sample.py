@@ -8,7 +8,7 @@ sends the messages to Kafka.
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -39,6 +39,16 @@ class Tenant(NamedTuple):
     api_key: str
     lead_id: str
     contact_id: str
+
+
+class Crm(Protocol):
+    """A core product that publishes: first its whole state, then changes without end."""
+
+    tenants: list[Tenant]
+
+    def initial(self) -> Iterator[Message]: ...
+
+    def changes(self) -> Iterator[Message]: ...
 
 
 class SampleCrm:

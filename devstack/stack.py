@@ -21,7 +21,8 @@ from devstack.jars import JarsMissing
 from devstack.ports import free_port
 from devstack.publisher import PARTITIONS, Publisher, create_missing_topics
 from devstack.redis_server import RedisServer, RedisServerMissing
-from devstack.sample import SampleCrm, Tenant
+from devstack.sample import Crm, Tenant
+from devstack.unsteady import unsteady
 from schemas.resources import BY_TOPIC
 from schemas.settings import ApiSettings, ProjectorSettings, effective, load
 
@@ -71,7 +72,7 @@ class Process:
 class Stack:
     """All servers and processes. A context manager that stops them, quickly and in order."""
 
-    def __init__(self, variables: Mapping[str, str], scratch: Path, crm: SampleCrm, console_port: int) -> None:
+    def __init__(self, variables: Mapping[str, str], scratch: Path, crm: Crm, console_port: int) -> None:
         """`variables` come from `devstack.environment`. A server without an address there is embedded."""
         self._console_port = console_port
         self._variables = dict(variables)
@@ -116,14 +117,19 @@ class Stack:
         console = {_CONSOLE: f"http://127.0.0.1:{self._console_port}"}
         return console | {name: str(shown[setting]) for name, setting in _SERVERS.items()} | metrics
 
-    def start(self, rate: float, *, apache_kafka: bool) -> None:
-        """Start everything, send the sample data, and then `rate` changes per second. Raises StackFailed."""
+    def start(self, rate: float, *, apache_kafka: bool, unsteady_organization: str | None = None) -> None:
+        """Start everything, send the sample data, and then `rate` changes per second. Raises StackFailed.
+
+        Requests of `unsteady_organization` meet 503 now and then.
+        """
         try:
             self._start_redis()
             self._run("api")  # it needs no Kafka, so both start at the same time
             self._start_kafka(apache_kafka)
             self._run("projector", "run")
             self._publish(rate)
+            if unsteady_organization:
+                self._exits.enter_context(unsteady(self._projector, unsteady_organization))
             self._run_console()
         except (ServerFailed, RedisServerMissing, JarsMissing, TimeoutError) as error:
             raise StackFailed(str(error)) from error

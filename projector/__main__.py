@@ -14,6 +14,8 @@ from projector.commands.arguments import NO_OTHERS, parse
 from projector.commands.dead_letters import run_dead_letters
 from projector.commands.doctor import run_doctor
 from projector.commands.operator import Operator
+from projector.commands.validate import run_validate
+from projector.commands.wait import run_wait
 from projector.errors import ProjectorError
 from projector.redis.store import Store
 from projector.run import run
@@ -57,6 +59,8 @@ async def _execute(arguments: argparse.Namespace, settings: ProjectorSettings) -
         # Imported only here: no other command needs an HTTP server, and each of them starts more quickly without one.
         code: int = await import_module("projector.console.server").run_console(arguments, settings)
         return code
+    if arguments.command == "validate":
+        return await run_validate(arguments, settings)
     store = Store(settings)
     try:
         # A table in a file has no screen to fit on; COLUMNS is honoured by rich.
@@ -104,6 +108,7 @@ _COMMANDS: dict[str, Command] = {
     "rollback": rebuild.run_rollback,
     "drop": rebuild.run_drop,
     "usage": usage.run_usage,
+    "wait": run_wait,
 }
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from projector.errors import BadRecord
 from projector.record import EntityKey, Record, entity_key
+from projector.wire_format import MAGIC, unframed
 from schemas import events
 from schemas.envelopes import ENVELOPES, event_type
 from schemas.fields import Timestamp
@@ -71,12 +72,15 @@ def read(record: Record) -> Change:
     if record.problem:
         raise BadRecord(record.problem)
     key = entity_key(record)
-    if record.value is None:
+    value = record.value
+    if value is None:
         return Change(record.kind, key, None, record.timestamp)
-    if len(record.value) > _LARGE:
-        _check_cost(record.value)
+    if value and value[0] == MAGIC:
+        value = unframed(value)
+    if len(value) > _LARGE:
+        _check_cost(value)
     try:
-        entity, time = _read_event(record, record.value)
+        entity, time = _read_event(record, value)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadRecord(_without_values(error)) from None
     except RecursionError:
@@ -105,11 +109,14 @@ def version_of(record: Record) -> int | None:
     """
     if record.value is None or record.problem:
         return None
+    value = record.value
     try:
+        if value and value[0] == MAGIC:
+            value = unframed(value)
         if record.headers and "ce_specversion" in dict(record.headers):
-            return _VERSION.decode(record.value).version
-        return _VERSION_IN_EVENT.decode(record.value).data.version
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return _VERSION.decode(value).version
+        return _VERSION_IN_EVENT.decode(value).data.version
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, BadRecord):
         return None
 
 
@@ -118,21 +125,22 @@ def _read_event(record: Record, value: bytes) -> tuple[events.Entity, int | None
         return _read_binary(record.kind, headers, value)
     event = _STRUCTURED[record.kind].decode(value)
     if event.datacontenttype is not None:
-        _check_json(event.datacontenttype)
+        _check_json(event.datacontenttype, "`$.datacontenttype`")
     return event.data, None if event.time is None else milliseconds(event.time)
 
 
 def _read_binary(kind: Kind, headers: dict[str, bytes | None], value: bytes) -> tuple[events.Entity, int | None]:
     attributes = {name: (headers.get(name) or b"").decode() for name in ("ce_specversion", "ce_id", "ce_source")}
     if attributes["ce_specversion"] != "1.0":
-        raise BadRecord("header ce_specversion is not 1.0")
-    if not (attributes["ce_id"] and attributes["ce_source"]):
-        raise BadRecord("header ce_id or ce_source is missing")
-    decoder = _DATA[kind].get((headers.get("ce_type") or b"").decode())
+        raise BadRecord("header ce_specversion is not valid")
+    if missing := [name for name, value in attributes.items() if not value]:
+        raise BadRecord(f"header {missing[0]} is missing")
+    type_ = headers.get("ce_type")
+    decoder = _DATA[kind].get((type_ or b"").decode())
     if decoder is None:
-        raise BadRecord(f"header ce_type is missing, or it is not a type of the topic {kind.topic}")
+        raise BadRecord(f"header ce_type is {'not valid' if type_ else 'missing'}")
     if (content_type := headers.get("content-type")) is not None:
-        _check_json(content_type.decode())
+        _check_json(content_type.decode(), "header content-type")
     time = headers.get("ce_time")
     return decoder.decode(value), None if time is None else _read_time(time.decode())
 
@@ -141,20 +149,21 @@ def _read_time(text: str) -> int:
     try:
         return milliseconds(msgspec.convert(text, Timestamp))
     except msgspec.ValidationError:
-        raise BadRecord("header ce_time is not an RFC 3339 time with an offset") from None
+        raise BadRecord("header ce_time is not valid") from None
 
 
-def _check_json(content_type: str) -> None:
+def _check_json(content_type: str, place: str) -> None:
     if not _JSON_TYPE.fullmatch(content_type.strip()):
-        raise BadRecord("the content type of the event's data is not JSON")
+        raise BadRecord(f"{place} is not JSON: expected a JSON type, such as application/json")
 
 
 def _with_checked_ids(key: EntityKey, entity: events.Entity) -> events.Entity:
     """Returns the entity with its ids in lower case. Raises BadRecord."""
     if entity.id != key.id or entity.organization_id != key.organization_id:
         # The ids of the key are already UUIDs in lower case.
-        if entity.id.lower() != key.id or entity.organization_id.lower() != key.organization_id:
-            raise BadRecord("id and organization_id of the data are not those of the message key")
+        for name in ("organization_id", "id"):
+            if getattr(entity, name).lower() != getattr(key, name):
+                raise BadRecord(f"`$.data.{name}` is not that of the message key")
         entity = replace(entity, id=key.id, organization_id=key.organization_id)
     others = _OTHER_IDS.get(type(entity))
     if others is None or others.are_lower(entity):

@@ -11,6 +11,8 @@ ProjectorError
 
 from collections.abc import Sequence
 
+from schemas.faults import Fault
+
 Coordinates = tuple[str, int, int]
 """The topic, partition and offset of a record."""
 
@@ -22,13 +24,15 @@ class ProjectorError(Exception):
 class BadRecord(ProjectorError):
     """A record breaks the contract. `reason` is stored and shown, so it never contains a value of the payload.
 
-    `version` is the version that the record gives its entity, as far as it can be read.
+    `version` is the version that the record gives its entity, as far as it can be read. `fault` is the reason for
+    programs; `projector.interpret` adds it.
     """
 
-    def __init__(self, reason: str, version: int | None = None) -> None:
+    def __init__(self, reason: str, version: int | None = None, fault: Fault | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.version = version
+        self.fault = fault
 
 
 class LineStopped(ProjectorError):

@@ -6,6 +6,7 @@ from projector.errors import BadRecord
 from projector.intent import Intent
 from projector.reason import explain
 from projector.record import Record
+from schemas.faults import Fault
 
 
 def interpret(record: Record) -> tuple[Intent, int]:
@@ -27,7 +28,8 @@ def interpret(record: Record) -> tuple[Intent, int]:
 
 def _explained(reason: str, record: Record) -> BadRecord:
     try:
-        return BadRecord(explain(reason, record), version_of(record))
+        fault = explain(reason, record)
+        return BadRecord(fault.text, version_of(record), fault)
     except Exception as error:  # noqa: BLE001 - likewise
         defect.report("explaining a bad record", error, record=[record.topic, record.partition, record.offset])
-        return BadRecord(reason)
+        return BadRecord(reason, fault=Fault(reason))

@@ -3,7 +3,7 @@
 Increase `VERSION` with every change that alters documents. A live generation of another version must be rebuilt.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Any, cast
@@ -52,7 +52,8 @@ def intent(change: Change, record: Record) -> Intent:
     try:
         return _intent(change, record)
     except OverflowError:
-        raise BadRecord("a time is outside of the years 1 to 9999 in UTC") from None
+        path = next(_beyond_utc(change.entity, "$.data"), "$.data")
+        raise BadRecord(f"`{path}` is outside of the years 1 to 9999 in UTC") from None
     except RecursionError:
         raise BadRecord("the JSON is nested too deeply") from None
 
@@ -192,6 +193,20 @@ def _event(event: events.RequestedEvent) -> documents.RequestedEvent:
 
 def _utc(time: datetime) -> datetime:
     return time if time.tzinfo is UTC else time.astimezone(UTC)
+
+
+def _beyond_utc(struct: Any, path: str) -> Iterator[str]:
+    """Yields the paths of the times in a Struct that cannot be shown in UTC."""
+    for name in struct.__struct_fields__ if isinstance(struct, msgspec.Struct) else ():
+        match getattr(struct, name):
+            case datetime() as time:
+                try:
+                    _utc(time)
+                except OverflowError:
+                    yield f"{path}.{name}"
+            case [*items]:
+                for number, item in enumerate(items):
+                    yield from _beyond_utc(item, f"{path}.{name}[{number}]")
 
 
 def _put(resource: Resource, key: EntityKey, head: bytes, entity: events.Entity) -> PutOrDelete:

@@ -5,22 +5,18 @@ can be read.
 """
 
 import re
-from collections.abc import Iterator
-from functools import cache
-from typing import Any
 
 import msgspec
-from msgspec import inspect
+from msgspec.structs import replace
 
+from projector.errors import BadRecord
 from projector.record import Record
-from schemas.envelopes import ENVELOPES, event_type
-from schemas.resources import Kind
+from projector.wire_format import MAGIC, hint, unframed
+from schemas.faults import Fault, fault_of
 
 _ORIGIN = " (event "
 _MAX_ORIGIN = 80
 """In characters, of the id and the source of an event each."""
-_PATH = re.compile(r"^Invalid (?:enum )?value .* - at `\$((?:\.\w+|\[\.\.\.\]|\[\d+\])+)`$", re.DOTALL)
-_STEP = re.compile(r"\.(\w+)|\[")
 _KINDS = tuple(
     (kind, re.compile(pattern))
     for kind, pattern in (
@@ -28,10 +24,10 @@ _KINDS = tuple(
         ("limit", "more than|too deeply|nested deeper"),
         ("batch", r"^(a|the) batch|cannot be read|encoded as Kafka"),
         ("message-key", "message key"),
-        ("envelope", r"^header |content type|`\$\.(type|id|source|specversion|time|datacontenttype)`|field `type`"),
-        ("missing-field", "missing required field"),
-        ("json", "JSON is malformed|UTF-8|truncated"),
-        ("value", "^(Invalid|Expected)|is not a UUID|outside of the years"),
+        ("envelope", r"^header |^`\$\.(type|id|source|specversion|time|datacontenttype)`"),
+        ("missing-field", "` is missing"),
+        ("json", "is not JSON|UTF-8|frame of a schema registry"),
+        ("value", r"^`\$"),
     )
 )
 KINDS = (*(kind for kind, _ in _KINDS), "other")
@@ -52,49 +48,11 @@ def kind_of(reason: str) -> str:
     return next((kind for kind, pattern in _KINDS if pattern.search(words)), "other")
 
 
-def explain(reason: str, record: Record) -> str:
-    """Returns a reason with the allowed values of the field, if it has such, and the id and source of the event."""
-    return f"{reason}{_allowed(reason, record)}{_origin(record)}"
-
-
-def _allowed(reason: str, record: Record) -> str:
-    found = _PATH.match(reason)
-    values = _values(record.kind, "ce_specversion" in dict(record.headers), found[1]) if found else ()
-    return f": allowed are {', '.join(values)}" if values else ""
-
-
-@cache
-def _values(kind: Kind, binary: bool, path: str) -> tuple[str, ...]:
-    """Returns the values that a field of a kind's events may have, if its type lists them."""
-    if not binary and path == ".type":
-        return event_type(kind, "changed"), event_type(kind, "deleted")
-    root: Any = kind.event if binary else ENVELOPES[kind].changed
-    types = [inspect.type_info(root)]
-    for step in _STEP.finditer(path):
-        types = [inner for outer in types for inner in _inside(outer, step[1])]
-    literals = [each for type_ in types for each in _alternatives(type_) if isinstance(each, inspect.LiteralType)]
-    return tuple(str(value) for literal in literals for value in literal.values)
-
-
-def _inside(outer: inspect.Type, field: str | None) -> Iterator[inspect.Type]:
-    """Yields the types of a field; or of what a list or an object holds, if `field` is None."""
-    for each in _alternatives(outer):
-        match each:
-            case inspect.StructType(fields=fields):
-                yield from (found.type for found in fields if found.encode_name == field)
-            case inspect.ListType(item_type=inner) | inspect.DictType(value_type=inner) if field is None:
-                yield inner
-
-
-def _alternatives(type_: inspect.Type) -> Iterator[inspect.Type]:
-    match type_:
-        case inspect.UnionType(types=types):
-            for each in types:
-                yield from _alternatives(each)
-        case inspect.Metadata(type=inner):
-            yield from _alternatives(inner)
-        case _:
-            yield type_
+def explain(reason: str, record: Record) -> Fault:
+    """Returns what a reason of the decoder means. Its text also says what to set if the producer wraps its records in a
+    way that is not read, and has the id and the source of the event."""
+    fault = fault_of(reason, record.kind, binary="ce_specversion" in dict(record.headers))
+    return replace(fault, text=f"{fault.text}{hint(reason, record)}{_origin(record)}")
 
 
 def _origin(record: Record) -> str:
@@ -108,9 +66,10 @@ def _id_and_source(record: Record) -> tuple[object, object]:
     if "ce_specversion" in headers:
         id_, source = ((headers.get(name) or b"").decode(errors="replace") for name in ("ce_id", "ce_source"))
         return id_, source
+    value = record.value or b""
     try:
-        event = _EVENT.decode(record.value or b"")
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        event = _EVENT.decode(unframed(value) if value and value[0] == MAGIC else value)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, BadRecord):
         return "", ""
     return event.id, event.source
 

@@ -10,6 +10,7 @@ from schemas import events
 from schemas.descriptions import descriptions
 from schemas.envelopes import ENVELOPES, event_type
 from schemas.events import CloudEvent
+from schemas.faults import fault_of
 from schemas.json_schema import components, data_of, event_types, examples
 from schemas.resources import KINDS, ORGANIZATION, Kind
 from schemas.settings import ProjectorSettings
@@ -41,15 +42,16 @@ def bad_examples(type_: str) -> list[Bad]:
         [(field, value)] = wrong.items()
         fault = f"`{field}` is missing" if value is None else f"`{field}` is `{json.dumps(value)}`"
         event = good | {"data": data}
-        found.append(Bad(event, fault, _reason(event_types()[type_], event)))
+        found.append(Bad(event, fault, _reason(kind, event_types()[type_], event)))
     return found
 
 
-def _reason(struct: type[CloudEvent], event: Json) -> str:
+def _reason(kind: Kind, struct: type[CloudEvent], event: Json) -> str:
     try:
         msgspec.json.decode(json.dumps(event), type=struct)
     except msgspec.ValidationError as error:
-        return f"{error} (event {event['id']} of {event['source']})"
+        fault = fault_of(str(error), kind, binary=False)
+        return f"{fault.text} (event {event['id']} of {event['source']})"
     raise AssertionError("a bad example is good")
 
 

@@ -19,8 +19,8 @@ MAX_RECORD_BYTES = 1_048_576
 MAX_BATCH_BYTES = 16_777_216
 """A compressed batch, as one producer has sent it, when it is uncompressed"""
 
-MAX_POLL_BYTES = 33_554_432
-"""The records that a projector takes from Kafka at once. What is beyond this waits"""
+MAX_POLL_BYTES = 16_777_216
+"""The records that a projector takes from Kafka at once, with what each takes in memory. What is beyond this waits"""
 
 MAX_LEVELS = 100
 """Levels of objects and arrays in `attribution`. Without a limit, the size of the stack would decide whether it can be

@@ -132,6 +132,14 @@ PARKED = Metric(
     "Bad records that became dead letters, by topic and kind of reason",
     ("topic", "reason"),
 )
+SAMPLED = Metric(
+    "leadview_projector_sampled_records",
+    "counter",
+    "records",
+    "Records of the sample that is searched for unknown fields, by whether an event has only `known` fields, or an "
+    "`unknown` one: `validate --strict --topic` names it",
+    ("topic", "fields"),
+)
 REWINDS = Metric(
     "leadview_projector_rewinds", "counter", "times", "Redis lost writes, and records were read again", ("line",)
 )
@@ -145,7 +153,7 @@ DEFECTS = Metric(
 PROJECTOR = (
     *(LAG, UNAPPLIED_AGE, MEASURED, DEAD_LETTERS, REBUILD_DUE, REDIS_MEMORY),
     *(PROBLEMS, PARTITIONS, LINE_STOPPED, LINE_STANDING_BY),
-    *(RECORDS, RESPLICED, BATCH_SECONDS, FRESHNESS, PARKED, REWINDS, UNAVAILABLE, DEFECTS),
+    *(RECORDS, RESPLICED, BATCH_SECONDS, FRESHNESS, PARKED, SAMPLED, REWINDS, UNAVAILABLE, DEFECTS),
 )
 """What each projector exports."""
 

@@ -10,7 +10,7 @@ what a language has, such as `Error` in TypeScript.
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 Policy = Literal["key", "organization", "address"]
 
@@ -24,6 +24,10 @@ class ErrorBody(Struct, frozen=True, kw_only=True):
     message: Annotated[str, Meta(description="What happened and what to do about it, for people")]
     status: Annotated[int, Meta(description="The HTTP status code of the response", ge=400, le=599)]
     request_id: Annotated[str, Meta(description="Same as `X-Request-Id`. Quote it when you ask for help")]
+    docs_url: Annotated[
+        str | UnsetType,
+        Meta(description="Where this error is documented. It is absent if the service has no public documentation"),
+    ] = UNSET
 
 
 class RetryableError(ErrorBody, frozen=True, kw_only=True):

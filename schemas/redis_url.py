@@ -79,3 +79,12 @@ def _no_path(path: str) -> str:
     if path.strip("/") not in ("", "0"):
         raise ValueError("a cluster has only database 0")
     return ""
+
+
+def without_password(url: str) -> str:
+    """Returns the URL with its passwords hidden.
+
+    Uses a pattern instead of a parser, because a URL that cannot be parsed is shown in an error message, too.
+    """
+    url = re.sub(r"^([^:@/?#]*://)?([^:@/?#]*):(?!//).*@", r"\1\2:***@", url)
+    return re.sub(r"([?&][a-z_]*password=)[^&#]*", r"\1***", url)

@@ -17,7 +17,7 @@ from msgspec import Meta, Struct
 from schemas import tls_files
 from schemas.kafka_access import brokers
 from schemas.limits import MAX_RECORD_BYTES
-from schemas.redis_url import redis_url
+from schemas.redis_url import redis_url, without_password
 
 PREFIX = "LEADVIEW_"
 IGNORED = "LEADVIEW_TEST_"
@@ -81,6 +81,9 @@ class ApiSettings(RedisSettings, frozen=True, kw_only=True):
     api_host: Annotated[str, Meta(description="Address that the API listens on")] = "127.0.0.1"
     api_port: Annotated[Port, Meta(description="Port that the API listens on")] = 8000
     api_workers: Annotated[int, Meta(ge=1, le=256, description="Worker processes of the API")] = 1
+    api_drain_seconds: Annotated[
+        float, Meta(ge=0, le=3600, description="Seconds that the API keeps serving after SIGTERM, with `/readyz` 503")
+    ] = 0.0
     api_redis_timeout: Annotated[
         Seconds, Meta(description="Seconds that a request waits for Redis before it is answered with 503")
     ] = 0.5
@@ -110,6 +113,10 @@ class ApiSettings(RedisSettings, frozen=True, kw_only=True):
             "a second) or `all`"
         ),
     ] = "errors"
+    docs_url: Annotated[
+        str | None,
+        Meta(description="URL of the published reference (`make docs`); each error body then links to it (`docs_url`)"),
+    ] = None
     key_rate_limit: Annotated[
         str, Meta(description="Requests per key per window; the window is in `s`, `m` or `h`, as in `100/10s`")
     ] = "100/10s"
@@ -254,6 +261,8 @@ def _check(field: str, text: str) -> None:
         limit(text)
     if field == "api_trusted_proxies":
         networks(text)
+    if field == "docs_url" and not re.fullmatch(r"https?://[^\s?#]+", text):
+        raise ValueError("write a URL that begins with https:// or http://, without `?` and `#`")
     if field == "redis_url":
         redis_url(text)
     if field == "kafka_bootstrap_servers":
@@ -283,11 +292,5 @@ def _shown(field: str, value: object) -> object:
     if field in _SECRETS and value is not None:
         return "***"
     if field == "redis_url":
-        return _without_password(str(value))
+        return without_password(str(value))
     return value
-
-
-def _without_password(url: str) -> str:
-    """Uses a pattern instead of a parser, because a URL that cannot be parsed is shown in an error message, too."""
-    url = re.sub(r"^([^:@/?#]*://)?([^:@/?#]*):(?!//).*@", r"\1\2:***@", url)
-    return re.sub(r"([?&][a-z_]*password=)[^&#]*", r"\1***", url)

@@ -36,7 +36,7 @@ class Cycle(RequestResponseCycle):
     async def send_500_response(self) -> None:
         """Report a defect outside of all handlers."""
         error, new_id = InternalError(), request_id(None)
-        response = error_response(error, new_id)
+        response = error_response(error, new_id, self.scope["state"]["docs_url"])
         logger.error(
             "a request failed because of a defect outside of all handlers",
             extra={"request_id": new_id.decode(), "status": response.status, "error": error.code},

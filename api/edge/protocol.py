@@ -165,7 +165,7 @@ class Edge(HttpToolsProtocol):
             message_event=self._message_event,
             expect_100_continue=False,
             # After a body, the connection is closed as after a refusal, and not by the cycle.
-            keep_alive=self._framing.has_body or (version != "1.0" and self.parser.should_keep_alive()),
+            keep_alive=self._framing.has_body or (version != "1.0" and self._stays_open()),
             on_response=self.on_response_complete,
         )
         self.headers = []
@@ -207,6 +207,9 @@ class Edge(HttpToolsProtocol):
     def abort(self) -> None:
         self.transport.abort()
 
+    def _stays_open(self) -> bool:
+        return self.parser.should_keep_alive() and not self.app_state["drain"].begun
+
     def _is_idle(self) -> bool:
         """Returns whether every request has been answered."""
         return bool(getattr(self.cycle, "response_complete", True))  # before the first request there is no cycle
@@ -223,8 +226,9 @@ class Edge(HttpToolsProtocol):
         if not self.transport.is_closing():
             self.app_state["counters"].route("edge").count(error.status, 0.0)
             default = self.server_state.default_headers
-            log, body = self.app_state["log"], not self._head.asks_for_head
-            self.transport.write(encode_refusal(error, self.headers, default, log, body=body))
+            log, docs_url = self.app_state["log"], self.app_state["docs_url"]
+            body = not self._head.asks_for_head
+            self.transport.write(encode_refusal(error, self.headers, default, log, docs_url, body=body))
             self._close_gently()
 
     def _close_gently(self) -> None:

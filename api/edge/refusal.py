@@ -9,7 +9,13 @@ from api.response import all_headers, encode_head, error_response
 
 
 def encode_refusal(
-    error: Refused, received: Iterable[Header], default: Iterable[Header], log: RequestLog, *, body: bool
+    error: Refused,
+    received: Iterable[Header],
+    default: Iterable[Header],
+    log: RequestLog,
+    docs_url: str | None,
+    *,
+    body: bool,
 ) -> bytes:
     """Returns the whole response, with or without its body, and notes it in the log. `received` are the headers that
     were parsed by then, `default` those of every response.
@@ -18,7 +24,7 @@ def encode_refusal(
     sent_id = request_id(parsed.get(b"x-request-id"))
     if error.status >= log.lowest:
         log.write(Entry(sent_id, "", "edge", error.status, 0.0, error))
-    response = error_response(error, sent_id)
+    response = error_response(error, sent_id, docs_url)
     headers = all_headers(response, sent_id, cors=b"origin" in parsed)
     head = encode_head(error.status, (*default, *headers), close=True)
     return head + response.body if body else head

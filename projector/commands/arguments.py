@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from projector.commands import dead_letter_arguments
+from projector.commands import dead_letter_arguments, validate_arguments
 from projector.commands.words import key as key_word
-from projector.commands.words import uuid
+from projector.commands.words import seconds, uuid, version
 from schemas.resources import AS_SPECIFIED, BY_NOUN, Resource
 from schemas.version import VERSION
 
@@ -29,6 +29,8 @@ def parse(
         parser.error("name one key")
     if _compares_everything(arguments) and (arguments.allow or arguments.sample < 1):
         parser.error("--sample and --allow only limit the comparison of all documents")
+    if arguments.command == "validate":
+        validate_arguments.check(arguments, parser)
     if arguments.command == "dead-letters":
         dead_letter_arguments.check(arguments, parser)
     return arguments
@@ -74,6 +76,8 @@ def parser_of(program: str, others: Mapping[str, str] = NO_OTHERS) -> argparse.A
         commands.add_parser("rebuild", help="fill the next generation from the topics while the live one is served")
     )
     _verify(commands.add_parser("verify", help="compare documents, or organizations and API keys, with the topics"))
+    _wait(commands.add_parser("wait", help="end as soon as a version of a document is visible, for tests"))
+    validate_arguments.add(commands.add_parser("validate", help="check a producer's records, without Kafka or Redis"))
     _promote(commands.add_parser("promote", help="verify the next generation, then serve it"))
     _console(commands.add_parser("console", help="serve a page that shows the service at work, until SIGTERM"))
     used = commands.add_parser("usage", help="print how often each key of an organization was used, and when last")
@@ -90,7 +94,8 @@ def parser_of(program: str, others: Mapping[str, str] = NO_OTHERS) -> argparse.A
 
 def _add_version(parser: argparse.ArgumentParser) -> None:
     """Add `--version` to a parser and to all of its commands."""
-    parser.add_argument("--version", action="version", version=f"leadview {VERSION}", help="print the version")
+    if "--version" not in parser._option_string_actions:  # noqa: SLF001 - `wait` waits for a version
+        parser.add_argument("--version", action="version", version=f"leadview {VERSION}", help="print the version")
     for action in parser._actions:  # noqa: SLF001 - argparse has no other way to list the commands
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
             for command in action.choices.values():
@@ -138,6 +143,18 @@ def _console(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--show-documents", action="store_true", help="let the page show documents, which are personal"
     )
+
+
+def _wait(command: argparse.ArgumentParser) -> None:
+    kinds = command.add_subparsers(dest="kind", required=True, metavar="kind")
+    for noun in BY_NOUN:
+        entity = kinds.add_parser(noun, help=f"a version of a {noun}, or a newer one")
+        entity.add_argument("organization", type=uuid)
+        entity.add_argument("id", type=uuid)
+        entity.add_argument("--version", type=version, required=True, metavar="N", help="the least version to wait for")
+        entity.add_argument(
+            "--timeout", type=seconds, default=30.0, metavar="S", help="give up after so many seconds (default: 30)"
+        )
 
 
 def _rebuild(command: argparse.ArgumentParser) -> None:

@@ -4,12 +4,13 @@ from typing import Any
 
 import msgspec
 
+from projector.commands.refusal import Refusal, refusal_of_organization
 from projector.dead_letter import DeadLetter
 from projector.ledger import copies
 from projector.redis.store import Store
 from projector.upkeep.redrive import all_dead_letters
 from schemas import names
-from schemas.layouts import ETAG, LEAD_CONTACT_ID, Head, read_head
+from schemas.layouts import ACCESS, ETAG, HEAD, JOB_DUE, LEAD_CONTACT_ID, Head, read_head
 from schemas.resources import CONTACT, LEAD, Resource
 
 
@@ -27,15 +28,18 @@ class StoredEntity(msgspec.Struct, frozen=True):
 
 
 class Entity(msgspec.Struct, frozen=True):
-    """An entity in every generation that is written, and the dead letters of its records."""
+    """An entity in every generation that is written, and the dead letters of its records. `refusal` is the answer to
+    every request for it, whatever is stored."""
 
     generations: list[StoredEntity]
     dead_letters: list[DeadLetter]
+    refusal: Refusal | None
 
 
 async def read(store: Store, resource: Resource, organization_id: str, entity_id: str) -> Entity:
     """Read an entity from every generation that is written. Raises Refused if Redis is empty, and Unavailable."""
-    state = (await copies.require(store)).state
+    control = await copies.require(store)
+    state = control.state
     owner = names.organization(organization_id)
     stored = []
     for generation in state.written:
@@ -43,7 +47,17 @@ async def read(store: Store, resource: Resource, organization_id: str, entity_id
         stored.append(msgspec.structs.replace(entity, live=generation == state.live))
     key = f"{organization_id}:{entity_id}"
     dead_letters = [dead_letter for dead_letter in await all_dead_letters(store) if dead_letter.key == key]
-    return Entity(stored, dead_letters)
+    return Entity(stored, dead_letters, await _refusal(store, owner, control.serves))
+
+
+async def _refusal(store: Store, owner: bytes, complete: bool) -> Refusal | None:
+    value = await _get(store, owner) or b""
+    head = read_head(value) if len(value) >= HEAD else None
+    live = head is not None and head.live
+    replaying = live and value[JOB_DUE] == b"R"
+    return refusal_of_organization(
+        head, api_access=live and value[ACCESS] == b"1", replaying=replaying, complete=complete
+    )
 
 
 async def _read_stored(store: Store, resource: Resource, owner: bytes, generation: int, entity_id: str) -> StoredEntity:

@@ -11,8 +11,7 @@ from projector.commands import show_access
 from projector.commands.operator import Operator
 from projector.commands.refusal import Bucket, Refusal, malformed, missing
 from projector.commands.show_access import Place, StoredKey, StoredOrganization
-from projector.commands.show_view import coordinates, utc
-from projector.dead_letter import DeadLetter
+from projector.commands.show_view import coordinates, show_dead_letters, utc
 from projector.errors import Refused
 from schemas.resources import API_KEY, ORGANIZATION
 from schemas.settings import ApiSettings, SettingsError, load
@@ -28,7 +27,7 @@ async def run_organization(arguments: argparse.Namespace, operator: Operator) ->
     else:
         _print_organization(found, operator.settings.topic_prefix, operator.console)
         _print_verdict(found.refusal, "a valid key of this organization", operator.console)
-        _print_dead_letters(found.dead_letters, operator.console)
+        show_dead_letters(found.dead_letters, operator.console)
     return 0
 
 
@@ -76,7 +75,7 @@ def _print_key(key: StoredKey, topic_prefix: str, console: Console) -> None:
     if key.organization:
         _print_organization(key.organization, topic_prefix, console)
     _print_verdict(key.refusal, "this key", console)
-    _print_dead_letters(key.dead_letters, console)
+    show_dead_letters(key.dead_letters, console)
 
 
 def _print_organization(found: StoredOrganization, topic_prefix: str, console: Console) -> None:
@@ -101,9 +100,3 @@ def _print_verdict(refusal: Refusal | None, subject: str, console: Console) -> N
     row = "" if refusal.row == "-" else f" (row {refusal.row} of the table of answers)"
     console.print(f"[red]refused[/] with {refusal.status} {refusal.error}{row}", soft_wrap=True)
     console.print(f"  {refusal.why}", markup=False, soft_wrap=True)
-
-
-def _print_dead_letters(dead_letters: list[DeadLetter], console: Console) -> None:
-    for letter in dead_letters:
-        console.print(f"[red]dead letter[/] {letter.field}: ", end="")
-        console.print(letter.reason, markup=False, soft_wrap=True)

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from rich.console import Console
 
 from projector.commands.show import Entity
+from projector.dead_letter import DeadLetter
 from schemas.layouts import Head
 from schemas.resources import CONTACT, LEAD, Resource
 
@@ -22,8 +23,17 @@ def show(entity: Entity, resource: Resource, topic_prefix: str, console: Console
         if stored.etag:
             console.print(f"  etag     {stored.etag}", markup=False)
             console.print_json(data=stored.document)
-    for dead_letter in entity.dead_letters:
-        console.print(f"[red]dead letter[/] {dead_letter.field}: {dead_letter.reason}")
+    if entity.refusal:
+        console.print(f"[red]not served[/]: every key of its organization gets {entity.refusal.status}", soft_wrap=True)
+        console.print(f"  {entity.refusal.why}", markup=False, soft_wrap=True)
+    show_dead_letters(entity.dead_letters, console)
+
+
+def show_dead_letters(dead_letters: list[DeadLetter], console: Console) -> None:
+    """Print each with its reason."""
+    for dead_letter in dead_letters:
+        console.print(f"[red]dead letter[/] {dead_letter.field}: ", end="")
+        console.print(dead_letter.reason, markup=False, soft_wrap=True)
 
 
 def coordinates(head: Head | None, topic: str) -> str:

@@ -2,9 +2,11 @@
 
 import argparse
 import re
+from math import inf
 from uuid import UUID
 
 from schemas.api_keys import PREFIX as KEY_PREFIX
+from schemas.fields import MAX_VERSION
 
 _NO_KEY = (
     "expected the id of an API key or the SHA-256 of a key. Do not write a key itself on the command line, where "
@@ -39,3 +41,21 @@ def text(word: str) -> str:
     if not word.strip():
         raise argparse.ArgumentTypeError("the text must not be empty")
     return word
+
+
+def version(word: str) -> int:
+    """Returns a version of an entity."""
+    if not re.fullmatch("[1-9][0-9]{0,15}", word) or int(word) > MAX_VERSION:
+        raise argparse.ArgumentTypeError(f"{word!r} is not a version: write an integer from 1 to {MAX_VERSION}")
+    return int(word)
+
+
+def seconds(word: str) -> float:
+    """Returns a time in seconds, which is finite and not negative."""
+    try:
+        found = float(word)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < inf:
+        raise argparse.ArgumentTypeError(f"{word!r} is not a number of seconds, such as 30")
+    return found

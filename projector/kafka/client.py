@@ -10,18 +10,19 @@ from aiokafka.errors import KafkaConnectionError, KafkaError
 from aiokafka.helpers import create_ssl_context
 
 from projector.errors import Unavailable
-from projector.kafka import diagnosis, unpacking
+from projector.kafka import diagnosis, fetching, unpacking
 from projector.kafka.unpacking import Unpacker
 from schemas.kafka_access import brokers
 from schemas.resources import Kind
 from schemas.settings import ProjectorSettings
 
 unpacking.install()
+fetching.install()
 
 # The longest time in milliseconds until a consumer notices new topics and partitions.
 _METADATA_AGE_MS = 2000
-FETCH_BYTES = 16 * 1_048_576
-"""What a broker may return at once, compressed. Only a single batch may exceed it."""
+FETCH_BYTES = 8 * 1_048_576
+"""What the brokers may return at once, compressed. Only a single batch may exceed it."""
 
 
 def topic(settings: ProjectorSettings, kind: Kind) -> str:
@@ -54,8 +55,8 @@ def consumer(
 ) -> AIOKafkaConsumer:
     """Returns a consumer of committed records; it is a member of a group if `group_id` is given.
 
-    It returns each record as a `Record`. Without an Unpacker it can only commit. `fetch_bytes` is what a broker may
-    return at once, except that a batch is returned as a whole.
+    It returns each record as a `Record`. Without an Unpacker it can only commit. `fetch_bytes` is what the brokers
+    may return at once, except that a batch is returned as a whole.
     """
     return AIOKafkaConsumer(
         group_id=group_id,
@@ -66,7 +67,7 @@ def consumer(
         isolation_level="read_committed",
         metadata_max_age_ms=_METADATA_AGE_MS,
         fetch_max_wait_ms=200,
-        max_partition_fetch_bytes=fetch_bytes // 4,
+        max_partition_fetch_bytes=fetch_bytes // 2,
         fetch_max_bytes=fetch_bytes,
         session_timeout_ms=int(settings.kafka_session_timeout * 1000),
         heartbeat_interval_ms=int(settings.kafka_session_timeout * 1000 / 4),

@@ -17,7 +17,7 @@ _LENGTH = struct.Struct(">i")
 _TOO_LARGE = f"it has more than {MAX_BATCH_BYTES:,} bytes"
 
 
-def decompressed(codec: int, data: memoryview) -> bytes:
+def decompressed(codec: int, data: memoryview) -> bytes | bytearray:
     """Raises whatever the library of the codec raises; ValueError for an unknown codec or too many bytes."""
     if codec == _GZIP:
         decompressor = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
@@ -32,28 +32,30 @@ def decompressed(codec: int, data: memoryview) -> bytes:
     raise ValueError(f"codec {codec} is unknown")
 
 
-def _within_limit(decompress_into: Callable[[Any, Any], int], data: memoryview) -> bytes:
+def _within_limit(decompress_into: Callable[[Any, Any], int], data: memoryview) -> bytearray:
     """Decompress into a buffer that grows up to the limit."""
     size = min(MAX_BATCH_BYTES, max(4096, 8 * len(data)))
     while True:
         buffer = bytearray(size)
         try:
-            return bytes(memoryview(buffer)[: decompress_into(data, buffer)])
+            del buffer[decompress_into(data, buffer) :]
         except cramjam.DecompressionError:
             # It does not say whether the buffer was too small.
             if size == MAX_BATCH_BYTES:
                 raise ValueError(f"it is corrupt, or {_TOO_LARGE}") from None
             size = min(MAX_BATCH_BYTES, 8 * size)
+        else:
+            return buffer
 
 
-def _snappy(data: memoryview) -> bytes:
+def _snappy(data: memoryview) -> bytes | bytearray:
     """Decompress what Java clients write (blocks behind a header), or a single block."""
     if bytes(data[: len(_XERIAL)]) != _XERIAL:
         return _snappy_block(data, MAX_BATCH_BYTES)
     found, at = bytearray(), _XERIAL_HEADER
     for _ in range(_MOST_BLOCKS):
         if at >= len(data):
-            return bytes(found)
+            return found
         end = at + _LENGTH.size + _LENGTH.unpack_from(data, at)[0]
         if not at < end <= len(data):
             raise ValueError("a block has a wrong length")

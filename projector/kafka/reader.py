@@ -18,7 +18,7 @@ class Reader:
     """Reads ranges of offsets without a consumer group: for redrive, reapply, rebuild, verify and status."""
 
     def __init__(self, settings: ProjectorSettings, kinds: Sequence[Kind], fetch_bytes: int = FETCH_BYTES) -> None:
-        """`fetch_bytes` is what a broker may return at once."""
+        """`fetch_bytes` is what the brokers may return at once."""
         self._kinds = {topic(settings, kind): kind for kind in kinds}
         self._settings = settings
         self._unpacker = Unpacker(self._kinds, settings.max_record_bytes)
@@ -80,8 +80,10 @@ class Reader:
                     *(TopicPartition(*p) for p in wanted), timeout_ms=200, max_records=1
                 )
             for at, records in polled.items():
-                if records and records[0].offset < wanted.pop(Partition(*at)):
+                last = wanted.pop(Partition(*at))
+                if records[0].offset < last:
                     found[Partition(*at)] = records[0].timestamp
+                self._discard(Partition(*at), last)
             await self._close_finished(wanted)
         return found
 
@@ -108,7 +110,13 @@ class Reader:
         for partition, last in list(open_ranges.items()):
             async with errors():
                 if await self._consumer.position(TopicPartition(*partition)) >= last:
-                    del open_ranges[partition]
+                    self._discard(partition, open_ranges.pop(partition))
+
+    def _discard(self, partition: Partition, last: int) -> None:
+        """Read no more of a partition, and forget what was fetched and decompressed: it would count as fetched."""
+        at = TopicPartition(*partition)
+        self._consumer.pause(at)
+        self._consumer.seek(at, last)
 
 
 @asynccontextmanager

@@ -29,6 +29,8 @@ _ATTEMPTS = 3
 """A wrong checksum may be an error of the network, so the batch is fetched again before it counts as corrupt."""
 _LONGEST_SECONDS = 0.05
 """How long a poll may unpack. The event loop does nothing else meanwhile."""
+_RECORD_BYTES, _HEADER_BYTES = 400, 150
+"""What the objects of a record, and of each of its headers, take in addition to their bytes."""
 _MAX_TIME = 2**48 - 1
 """Of a record, in milliseconds: more does not fit into the head of a document (`schemas.layouts`)."""
 
@@ -71,7 +73,21 @@ class Unpacker:
 
 
 class BoundedRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # aiokafka has no types
-    """An iterator over what a broker has returned for a partition. It yields `Record`."""
+    """What a broker has returned for a partition. To iterate over it yields `Record`."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        # The iterator owns these records. If they owned it as well, those of which only a part was read, and the batch
+        # that it has decompressed, would stay in memory until the garbage collector finds them.
+        self._records_iterator = None
+
+    @property
+    def size(self) -> int:
+        """Returns the number of bytes that were fetched."""
+        return int(self._records.size_in_bytes())
+
+    def __iter__(self) -> Iterator[Record]:
+        return self._unpack_records()
 
     @property
     def unpacker(self) -> Unpacker:
@@ -121,8 +137,9 @@ class BoundedRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # aiokafk
                 return
             before = offset
             if offset >= self.next_fetch_offset:  # batches are returned as a whole
-                unpacker.add(size)
-                yield _bounded(self._tp, record, size, unpacker)
+                found = bounded(self._tp, record, size, unpacker)
+                unpacker.add(size + _RECORD_BYTES + _HEADER_BYTES * len(found.headers))
+                yield found
 
     def _unreadable(self, batch: Batch, why: str) -> Iterator[Record]:
         """Yields one record for all records of a batch that were not returned yet."""
@@ -137,9 +154,17 @@ class BoundedRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # aiokafk
 
 
 class BoundedResult(fetcher.FetchResult):  # type: ignore[misc]
-    """What is left of a fetched partition. A poll that is full leaves the rest for the next one."""
+    """What is left of a fetched partition. A poll that is full leaves the rest for the next one.
+
+    `size` is the number of bytes that were fetched.
+    """
 
     _partition_records: BoundedRecords | None
+
+    def __init__(self, *arguments: Any, partition_records: BoundedRecords, **options: Any) -> None:
+        super().__init__(*arguments, partition_records=partition_records, **options)
+        self._iterator = iter(partition_records)
+        self.size = partition_records.size
 
     def getall(self, max_records: int | None = None) -> list[Record]:
         records = self._partition_records
@@ -147,7 +172,7 @@ class BoundedResult(fetcher.FetchResult):  # type: ignore[misc]
             return []
         found: list[Record] = []
         while len(found) != max_records and not records.unpacker.is_full:
-            record = next(records, None)
+            record = next(self._iterator, None)
             if record is None:
                 self._update_position()
                 self._partition_records = None
@@ -176,7 +201,7 @@ def _is_end_of_aborted(marker: Batch) -> bool:
         return True
 
 
-def _bounded(at: tuple[str, int], record: Any, size: int, unpacker: Unpacker) -> Record:
+def bounded(at: tuple[str, int], record: Any, size: int, unpacker: Unpacker) -> Record:
     """Returns a record within the limits: with a problem, and without its value, if it exceeds one."""
     topic, partition = at
     key, value, headers, time = record.key, record.value, record.headers, record.timestamp
@@ -185,7 +210,8 @@ def _bounded(at: tuple[str, int], record: Any, size: int, unpacker: Unpacker) ->
     if problem:
         key, value, headers = None if key is None else key[:MAX_KEY_BYTES], None, ()
     elif headers:
-        headers = [(name, content) for name, content in headers if name in HEADERS]
+        # Of a name that comes several times, the last one counts.
+        headers = {name: content for name, content in headers if name in HEADERS}.items()
     if not 0 <= time <= _MAX_TIME:
         time = 0 if time < 0 else _MAX_TIME
     return Record(topic, partition, record.offset, time, key, value, tuple(headers), unpacker.kinds[topic], problem)

@@ -27,6 +27,7 @@ from projector.line.health import LineHealth
 from projector.line.metrics import LineMetrics
 from projector.line.policy import LIVE, Policy
 from projector.line.positions import Positions
+from projector.line.unknown import UnknownFields
 from projector.line.writer import Writer
 from projector.record import Partition, Record
 from projector.redis.store import Store
@@ -70,6 +71,7 @@ class Line:
         self._metrics = LineMetrics(name)
         self.health = LineHealth(name)
         self.topics = self._source.topics
+        self._unknown_fields = UnknownFields(self.topics)
 
     def assigned(self) -> set[Partition]:
         """Returns the partitions that Kafka has assigned to this line now."""
@@ -148,6 +150,7 @@ class Line:
             seconds = time.monotonic() - started
             self._metrics.batch(applied, len(batch.dead_letters), seconds, batch.freshness())
             parking.report(dead_letters)
+            self._unknown_fields.look(polled, time.monotonic())
             await parking.erase_late(self._store, dead_letters)
 
     async def _topics_recreated(self, polled: dict[Partition, list[Record]]) -> bool:

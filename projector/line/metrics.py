@@ -18,6 +18,7 @@ REWINDS = instruments.counter(metrics.REWINDS, REGISTRY)
 UNAVAILABLE = instruments.counter(metrics.UNAVAILABLE, REGISTRY)
 DEFECTS = instruments.counter(metrics.DEFECTS, REGISTRY)
 PARKED = instruments.counter(metrics.PARKED, REGISTRY)
+SAMPLED = instruments.counter(metrics.SAMPLED, REGISTRY)
 
 _RESULTS = ("written", "stale", "dropped", "dead")
 

@@ -118,15 +118,27 @@ def _when(status: int) -> str:
 
 
 def _service() -> Json:
+    health = _reference("schemas", "Health")
     unready = {"503": _reference("responses", _response_name(503))}
     return {
-        f"{ROOT}/openapi.json": {"get": _open("getOpenApi", "Read this document", {"type": "object"})},
-        "/healthz": {"get": _open("getHealth", "Is the service running?", _reference("schemas", "Health"))},
-        "/readyz": {"get": _open("getReadiness", "Can it serve records?", _reference("schemas", "Health"), unready)},
+        f"{ROOT}/openapi.json": {"get": _own_description()},
+        "/healthz": {"get": _open("getHealth", "Is the service running?", guide.HEALTH, health)},
+        "/readyz": {"get": _open("getReadiness", "Can it serve records?", guide.READINESS, health, unready)},
     }
 
 
-def _open(operation: str, summary: str, schema: Json, more: Json | None = None) -> Json:
+def _own_description() -> Json:
+    """Returns the operation that reads this document, which has an ETag and may be compressed."""
+    found = _open("getOpenApi", "Read this document", guide.OPENAPI, {"type": "object"})
+    found["parameters"] = [_reference("parameters", "IfNoneMatch"), *found["parameters"]]
+    described = {name: headers.header(name) for name in ("ETag", "Vary")}
+    found["responses"]["200"]["headers"] |= described
+    not_modified = {"X-Request-Id": headers.header("X-Request-Id"), **described}
+    found["responses"]["304"] = {"description": "The document has not changed", "headers": not_modified}
+    return found
+
+
+def _open(operation: str, summary: str, description: str, schema: Json, more: Json | None = None) -> Json:
     """Returns an operation that needs no key and has no rate limit."""
     found = {
         "description": "Yes" if summary.endswith("?") else "The document",
@@ -137,6 +149,7 @@ def _open(operation: str, summary: str, schema: Json, more: Json | None = None) 
         "tags": ["Service"],
         "operationId": operation,
         "summary": summary,
+        "description": description,
         "security": [],
         "parameters": [_reference("parameters", "RequestId")],
         "responses": {"200": found, **(more or {})},
@@ -204,7 +217,7 @@ def _body_example(body: type[ErrorBody], problem: Problem) -> Json:
         "retry_after": 2,
         "violated_policies": ["key"],
     }
-    return {name: values[name] for name in body.__struct_fields__}
+    return {name: values[name] for name in body.__struct_fields__ if name in values}
 
 
 def _parameters() -> Json:

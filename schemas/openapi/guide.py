@@ -64,3 +64,6 @@ was cleared is null.
 
 HEAD = "Same as GET without the body: the cheapest way to read the `ETag`. It counts against the rate limits like GET."
 KEY = "An API key of your organization, sent as `Authorization: Bearer <API_KEY>`."
+OPENAPI = "The document that you are reading, as JSON. It is sent compressed if `Accept-Encoding` allows gzip."
+HEALTH = "The program responds. It does not ask whether records can be served."
+READINESS = "The response is 503 while no complete set of records can be served."

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from schemas.openapi import examples
+
 _RATE_LIMIT = (
     "RateLimit-Policy",
     "RateLimit",
@@ -30,7 +32,7 @@ HEADERS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "ETag": (
         "Changes whenever the record changes; send it in `If-None-Match`",
         _TEXT,
-        'W/"vYcS0nE2mQ8xL4aB"',
+        examples.ETAG,
     ),
     "RateLimit-Policy": (
         "The rate limits: `q` requests per `w` seconds",
@@ -54,6 +56,11 @@ HEADERS: dict[str, tuple[str, dict[str, Any], Any]] = {
         'How to authenticate; has `error="invalid_token"` if a key was sent and is not valid',
         {"type": "string", "enum": [_REALM, f'{_REALM}, error="invalid_token"']},
         _REALM,
+    ),
+    "Vary": (
+        "The request headers on which the response depends",
+        _TEXT,
+        "Accept-Encoding, Origin",
     ),
     "Allow": ("The methods that this path supports", _TEXT, "GET, HEAD, OPTIONS"),
 }

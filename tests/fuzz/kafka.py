@@ -36,7 +36,7 @@ MAX_SECONDS = 2.0
 _RARE = 0.02
 """The share of damaged batches that are large, because these take a hundred times as long."""
 _CODECS = (NONE, GZIP, SNAPPY, LZ4, ZSTD)
-_GOOD = (crm.lead(), crm.binary(crm.lead()), crm.tombstone(LEAD), crm.deleted(LEAD, 2))
+_GOOD = (crm.lead(), crm.binary(crm.lead()), crm.framed(crm.lead()), crm.tombstone(LEAD), crm.deleted(LEAD, 2))
 _VARINTS = (0, 1, -1, 2, -2, 63, 64, -64, 2**14, 2**31 - 1, -(2**31), 2**62, 2**63 - 1, -(2**63))
 _NAMES = (
     b"ce_id",

@@ -143,6 +143,11 @@ def binary(message: Message) -> Message:
     return msgspec.structs.replace(message, value=value, headers=(*headers, ("content-type", b"application/json")))
 
 
+def framed(message: Message) -> Message:
+    """Returns the message with the frame of a schema registry before its value: a zero byte, and the id of a schema."""
+    return msgspec.structs.replace(message, value=b"\0\0\0\1\7" + (message.value or b""))
+
+
 def message_key(kind: resources.Kind, organization_id: str, entity_id: str) -> bytes:
     whole = organization_id if kind is resources.ORGANIZATION else f"{organization_id}:{entity_id}"
     return whole.encode()

@@ -41,6 +41,7 @@ VALID = [
     crm.deleted(resources.LEAD, 2),
 ]
 VALID += [crm.binary(message) for message in VALID]
+VALID += [crm.framed(VALID[0]), crm.framed(VALID[6])]
 
 MORSELS: list[bytes] = [
     *b"null true false -0 -0.0 1.0 1e2 1e400 -1e400 1e-400 NaN Infinity -Infinity 007 +1 .5 1. 0x10".split(),
@@ -63,6 +64,9 @@ MORSELS: list[bytes] = [
     *(b'"2026-01-01T00:00:00Z"', b'"0001-01-01T00:00:00+14:00"', b'"9999-12-31T23:59:59.999999-14:00"', b'"1e400"'),
     *(b"[" * depth + b"]" * depth for depth in (99, 101, 300, 5000)),
     *(b'{"a":' * depth + b"1" + b"}" * depth for depth in (99, 100, 101, 300, 5000)),
+    # Frames of schema registries: cut off, empty, two of them, around Avro, around Protobuf, of another version.
+    *(b"\0", b"\0\0\0\0", b"\0\0\0\0\1", b"\0\0\0\0\1{}", b"\0\0\0\0\1\0\0\0\0\1{}", b"\0{}", b"\1\0\0\0\1{}"),
+    *(b"\0\0\0\0\1\x061.0", b"\0\0\0\0\1\0\n\x031.0", b"\0\0\0\0\1 {", b"\0\0\0\0\1\xff"),
 ]
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|-?[0-9.]+|true|false|null|[\[{]')
 
@@ -102,7 +106,7 @@ def _reason(record: Record) -> str | None:
 
 def _leniently(value: bytes) -> Any:
     """Unknown fields are ignored, so text and numbers in them need not be valid."""
-    text = value.decode(errors="replace")
+    text = value[5 if value.startswith(b"\0") else 0 :].decode(errors="replace")
     return json.loads(text, strict=False, parse_int=lambda digits: int(digits[:4300]))
 
 

@@ -126,6 +126,24 @@ class Topics:
         )
 
 
+def records(kafka: Kafka, topic: str, count: int) -> list[Record]:
+    """Returns the first records of a topic of leads. Waits until they are there."""
+    found: list[Record] = []
+    settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": topic, "auto.offset.reset": "earliest"}
+    consumer = Consumer({**settings, "log_level": 0})
+    try:
+        consumer.subscribe([topic])
+        while len(found) < count:
+            message: Any = consumer.poll(PATIENCE_SECONDS)
+            assert message is not None, f"{topic} has {len(found)} records"
+            assert message.error() is None, message.error()
+            at = (topic, message.partition(), message.offset(), message.timestamp()[1])
+            found.append(Record(*at, message.key(), message.value(), tuple(message.headers() or ()), resources.LEAD))
+    finally:
+        consumer.close()
+    return found
+
+
 class _Reference(Reference):
     def forget(self, kind: resources.Kind) -> None:
         """Forget all records of this kind, as if they had never been published."""

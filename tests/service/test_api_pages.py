@@ -1,11 +1,12 @@
 """Everything besides documents: CORS, request ids, health, readiness, the OpenAPI document."""
 
+import gzip
 import re
 from collections.abc import Iterator
 
 import pytest
 
-from tests.harness.api_server import CONTACTS, LEADS, ApiServer, patient, running_api
+from tests.harness.api_server import CONTACTS, LEADS, ApiServer, patient, responses, running_api
 from tests.harness.records import Records
 from tests.harness.services import RedisService
 
@@ -86,3 +87,46 @@ def test_pages_without_key(api: ApiServer, records: Records, path: str) -> None:
 
 def test_openapi_is_served(api: ApiServer) -> None:
     assert api.get("/api/v1/ext/openapi.json").json["openapi"].startswith("3.1")
+
+
+OPENAPI = "/api/v1/ext/openapi.json"
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize(("accepted", "coding"), [("gzip, br", "gzip"), ("br", None), ("gzip;q=0", None)])
+def test_openapi_is_compressed_if_the_client_accepts_it(
+    api: ApiServer, method: str, accepted: str, coding: str | None
+) -> None:
+    plain = api.get(OPENAPI)
+    found = api.get(OPENAPI, method=method, headers={"Accept-Encoding": accepted})
+    assert (found.status, found.headers.get("content-encoding")) == (200, coding)
+    assert found.headers["vary"] == plain.headers["vary"] == "Accept-Encoding, Origin"
+    assert found.headers["etag"] == plain.headers["etag"]
+    if method == "HEAD":
+        assert found.body == b""
+    elif coding:
+        assert gzip.decompress(found.body) == plain.body
+        assert len(found.body) < len(plain.body) / 5
+    else:
+        assert found.body == plain.body
+
+
+def test_openapi_is_not_sent_again(api: ApiServer) -> None:
+    tag = api.get(OPENAPI).headers["etag"]
+    for sent in (tag, tag.removeprefix("W/"), f'"other", {tag}', "*"):
+        found = api.get(OPENAPI, headers={"If-None-Match": sent, "Accept-Encoding": "gzip"})
+        assert (found.status, found.body, found.headers["etag"]) == (304, b"", tag), sent
+        assert found.headers["vary"] == "Accept-Encoding, Origin"
+        assert "content-encoding" not in found.headers
+    assert api.get(OPENAPI, headers={"If-None-Match": 'W/"other"'}).status == 200
+
+
+def test_every_error_links_to_its_description(redis_server: RedisService) -> None:
+    """Also one of before routing."""
+    with running_api(patient(redis_server.url, docs_url="https://docs.example/")) as api:
+        found = [api.get("/nothing"), api.get(LEADS + "x"), api.get("/healthz", method="POST")]
+        found += responses(api.exchange(b"GET / HTTP/1.1\r\n\r\n"))
+    assert [answer.json["docs_url"] for answer in found] == [
+        f"https://docs.example/errors.html#{code}"
+        for code in ("not_found", "missing_api_key", "method_not_allowed", "bad_request")
+    ]

@@ -5,6 +5,7 @@ import re
 import signal
 import socket
 import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +21,7 @@ from devstack.redis_server import RedisServer
 from schemas import api_keys
 from schemas.settings import ApiSettings
 from tests.harness import control
-from tests.harness.api_server import LEADS, ApiServer
+from tests.harness.api_server import LEADS, ApiServer, read_all, responses
 from tests.harness.processes import API, environment, running_api_process
 from tests.harness.records import Records
 from tests.harness.services import RedisService
@@ -83,6 +84,41 @@ def test_requests_in_progress_are_answered_after_sigterm(tmp_path: Path, workers
         server.resume()
         assert [it.result(PATIENCE_SECONDS).status for it in asked] == [401] * 4
         assert child.wait(PATIENCE_SECONDS) == 0
+
+
+def test_after_sigterm_it_serves_on_until_others_have_noticed(tmp_path: Path, redis_server: RedisService) -> None:
+    with redis_server.client() as client:
+        caller = Records(client).caller()
+    # The drain lasts as long as this test wants: the second SIGTERM ends it.
+    settings = {"redis_url": redis_server.url, "api_redis_timeout": PATIENCE_SECONDS, "api_drain_seconds": 3600}
+    head = f"GET {LEADS}{uuid4()} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {caller.key}\r\n\r\n".encode()
+    with running_api_process(tmp_path / "log", **settings) as (child, api), api.connect() as kept:
+        kept.sendall(head)
+        [before] = responses(kept.recv(65536))
+        os.kill(child.pid, signal.SIGTERM)
+        wait_until(lambda: api.get("/readyz").status == 503, "it is not ready any more")
+        assert api.get("/readyz").error == "service_unavailable"
+        assert api.get("/healthz").status == 200, "nothing may restart it now"
+        [new] = responses(api.exchange(head))
+        kept.sendall(head)
+        [last] = responses(read_all(kept))
+        assert (before.status, new.status, last.status) == (404, 404, 404)
+        assert "connection" not in before.headers
+        assert new.headers["connection"] == last.headers["connection"] == "close"
+        os.kill(child.pid, signal.SIGTERM)
+        assert child.wait(PATIENCE_SECONDS) == 0
+
+
+def test_all_workers_end_by_themselves_after_the_drain(tmp_path: Path, redis_server: RedisService) -> None:
+    metrics, log = ApiServer(free_port()), tmp_path / "log"
+    settings = {"api_workers": 2, "api_drain_seconds": 0.5, "metrics_port": metrics.port}
+    with running_api_process(log, redis_url=redis_server.url, **settings) as (child, _):
+        wait_until(lambda: values(metrics)["leadview_api_ready_workers"] == 2, "both workers are ready")
+        began = time.monotonic()
+        os.kill(child.pid, signal.SIGTERM)
+        assert child.wait(PATIENCE_SECONDS) == 0
+        assert time.monotonic() - began > 0.5
+    assert log.read_text().count("serves for a last time") == 2
 
 
 def values(metrics: ApiServer) -> dict[str, float]:

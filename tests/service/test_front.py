@@ -6,6 +6,7 @@ import shutil
 import ssl
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,29 @@ def api(redis_server: RedisService) -> Iterator[ApiServer]:
         yield api
 
 
+WELL_KNOWN = {
+    "LEADVIEW_DOCS_URL": "https://docs.example/leadview/",
+    "FRONT_SECURITY_CONTACT": "mailto:security@example.com",
+    "FRONT_SECURITY_EXPIRES": "2027-01-01T00:00:00Z",
+}
+
+
 @pytest.fixture(scope="module")
 def front(api: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """Yields its port."""
-    folder, port = tmp_path_factory.mktemp("front"), free_port()
+    with running_front(api, tmp_path_factory.mktemp("front"), {}) as port:
+        yield port
+
+
+@contextmanager
+def running_front(api: ApiServer, folder: Path, settings: dict[str, str]) -> Iterator[int]:
+    port = free_port()
     text = CADDYFILE.read_text("utf-8").replace("api:8000", f"127.0.0.1:{api.port}").replace("8443", str(port))
     # Debian's Caddy does not know this option yet.
     (folder / "Caddyfile").write_text(text.replace("\tpersist_config off\n", ""), "utf-8")
-    environment = os.environ | {"XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "HOME": str(folder)}
+    environment = (
+        os.environ | settings | {"XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "HOME": str(folder)}
+    )
     command = ["caddy", "run", "--config", str(folder / "Caddyfile"), "--adapter", "caddyfile"]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
@@ -92,3 +108,34 @@ def test_options_without_a_path_is_answered_by_go(front: int) -> None:
     """It is documented in docs/decisions.md: Caddy has no say in it."""
     status, _, body = ask(front, "OPTIONS", "*")
     assert (status, body) == (200, b"")
+
+
+@pytest.mark.parametrize("path", ["/.well-known/api-catalog", "/.well-known/security.txt"])
+def test_nothing_is_well_known_unless_it_is_set(front: int, path: str) -> None:
+    status, _, body = ask(front, "GET", path)
+    assert (status, msgspec.json.decode(body)["error"]) == (404, "not_found")
+
+
+def test_what_is_well_known_if_it_is_set(api: ApiServer, tmp_path: Path) -> None:
+    with running_front(api, tmp_path, WELL_KNOWN) as port:
+        catalog, head, security, others = (
+            ask(port, "GET", "/.well-known/api-catalog"),
+            ask(port, "HEAD", "/.well-known/api-catalog"),
+            ask(port, "GET", "/.well-known/security.txt"),
+            [ask(port, "POST", f"/.well-known/{name}") for name in ("api-catalog", "security.txt")],
+        )
+        (links,) = msgspec.json.decode(catalog[2])["linkset"]
+        targets = {name: links[name][0]["href"] for name in ("service-desc", "service-doc", "status")}
+        description = ask(port, "GET", targets["service-desc"].removeprefix(f"https://localhost:{port}"))
+    assert catalog[1]["content-type"].startswith("application/linkset+json; profile=")
+    assert (head[0], head[1]["link"]) == (200, '</.well-known/api-catalog>; rel="api-catalog"')
+    assert links["anchor"] == f"https://localhost:{port}/api/v1/ext"
+    assert targets["service-doc"] == WELL_KNOWN["LEADVIEW_DOCS_URL"]
+    assert msgspec.json.decode(description[2])["openapi"] == "3.1.0"
+    assert security[1]["content-type"] == "text/plain; charset=utf-8"
+    assert security[2].decode().splitlines() == [
+        "Contact: mailto:security@example.com",
+        "Expires: 2027-01-01T00:00:00Z",
+        f"Canonical: https://localhost:{port}/.well-known/security.txt",
+    ]
+    assert [status for status, _, _ in others] == [404, 404]

@@ -25,7 +25,7 @@ from tests.harness.crm import Message
 from tests.harness.leadview import Leadview
 from tests.harness.measured import peak_memory
 from tests.harness.processes import while_running
-from tests.harness.raw_batches import GZIP, LZ4, SNAPPY, ZSTD, Header, batch
+from tests.harness.raw_batches import GZIP, LZ4, NONE, SNAPPY, ZSTD, Header, batch
 from tests.harness.services import Kafka, RedisService
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 from tests.service.conftest import new_leadview
@@ -35,6 +35,8 @@ MAX_MEMORY = 300 * 1024 * 1024
 MAX_DEAD_LETTER = 4096
 MEASURED = (sys.executable, "-m", "tests.harness.measured")
 MEGA = 1_000_000
+_PARTITIONS = 24
+"""So many that a decompressed batch of each, or a fetched one, would exceed the bound."""
 CONTROL, TRANSACTIONAL = 0b100000, 0b10000
 
 apache = pytest.mark.apache
@@ -48,7 +50,8 @@ class Attack:
         self.version = 0
         leadview.publish(crm.organization(), crm.api_key(), partition=0)
         self.publish_good()
-        self._child: Child = leadview.start("run")
+        self._child: Child
+        self.start()
         leadview.wait_until_served()
         assert set(stored.key_expiries(leadview.redis).values()) == {0}
 
@@ -59,12 +62,16 @@ class Attack:
         lead, contact = crm.lead(self.version, referrer=text), crm.contact(self.version, first_name=text)
         self.leadview.publish(lead, contact, partition=0)
 
-    def publish(self, data: bytes, kind: resources.Kind = resources.LEAD, records: int = 1) -> None:
+    def publish(self, data: bytes, kind: resources.Kind = resources.LEAD, records: int = 1, partition: int = 0) -> None:
         """Publish a batch of so many records as it is."""
         topics = self.leadview.topics
-        at = topics.name(kind), 0
-        assert asyncio.run(raw_batches.publish(self.leadview.kafka.bootstrap_servers, *at, data)) == 0
-        topics.end_offsets[at] = topics.end_offsets[at] + records
+        at = topics.name(kind), partition
+        publish(self.leadview, at, data)
+        topics.end_offsets[at] = topics.end_offsets.get(at, 0) + records
+
+    def start(self) -> None:
+        """Start a projector."""
+        self._child = self.leadview.start("run")
 
     def stop(self) -> None:
         """Stop the projector."""
@@ -85,6 +92,15 @@ class Attack:
         letters: dict[bytes, Any] = self.leadview.redis.hgetall(names.DEAD_LETTERS)
         assert all(len(letter) < MAX_DEAD_LETTER for letter in letters.values())
         return [msgspec.json.decode(letter)["reason"] for letter in letters.values()]
+
+
+def publish(leadview: Leadview, at: tuple[str, int], data: bytes) -> None:
+    """Publish a batch as it is, as soon as its partition has a leader."""
+
+    def is_taken() -> bool:
+        return asyncio.run(raw_batches.publish(leadview.kafka.bootstrap_servers, *at, data)) == 0
+
+    wait_until(is_taken, "the broker has taken the batch")
 
 
 @pytest.fixture
@@ -241,6 +257,45 @@ def test_records_of_the_largest_size(attack: Attack) -> None:
         assert done.status == 0, done.output
         [(peak)] = re.findall(r"^peak (\d+)$", done.stdout, re.MULTILINE)
         assert int(peak) < MAX_MEMORY, word
+
+
+@apache
+def test_the_first_records_of_many_partitions(leadview: Leadview) -> None:
+    """To know since when they wait, one batch is decompressed at a time, whatever the number of partitions."""
+    deletions = [raw_batches.record(n, b"%b:%d" % (crm.uuid(1).encode(), n), None) for n in range(300_000)]
+    data = batch(deletions, codec=ZSTD)
+    leadview.topics.add_partitions(resources.LEAD, _PARTITIONS)
+    for number in range(_PARTITIONS):
+        at = leadview.topics.name(resources.LEAD), number
+        publish(leadview, at, data)
+    done = leadview.run("status", command=MEASURED)
+    assert f"{_PARTITIONS * 300_000:,}" in done, done.output
+    [(peak)] = re.findall(r"^peak (\d+)$", done.stdout, re.MULTILINE)
+    assert int(peak) < MAX_MEMORY
+
+
+@apache
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("codec", "partitions", "batches", "leads"),
+    [
+        pytest.param(ZSTD, _PARTITIONS, 1, 15, id="compressed"),
+        pytest.param(NONE, 80, 4, 1, id="not compressed"),
+    ],
+)
+def test_many_large_batches_wait(attack: Attack, codec: int, partitions: int, batches: int, leads: int) -> None:
+    """It neither fetches nor unpacks ahead what it has no place for, and forgets at once what it has read."""
+    attack.stop()
+    messages = [crm.lead(1, id=crm.uuid(0x1000 + n), referrer="x" * 900_000) for n in range(leads)]
+    data = batch([record(message, offset=n) for n, message in enumerate(messages)], codec=codec)
+    attack.leadview.topics.add_partitions(resources.LEAD, partitions)
+    for number in range(batches * partitions):
+        attack.publish(data, records=leads, partition=number % partitions)
+    for message in messages:
+        attack.leadview.topics.reference.add(message.record(100))
+    attack.start()
+    attack.assert_survived()
+    assert attack.reasons() == []
 
 
 @apache

@@ -21,19 +21,8 @@ from tests.harness.processes import ROOT, while_running
 from tests.harness.services import RedisService
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
-COMMANDS = {
-    "run",
-    "console",
-    "status",
-    "doctor",
-    "show",
-    "dead-letters",
-    "rebuild",
-    "verify",
-    "promote",
-    "rollback",
-    "drop",
-}
+COMMANDS = {"run", "status", "doctor", "show", "dead-letters", "rebuild", "verify", "promote", "rollback", "drop"}
+COMMANDS |= {"console", "validate", "wait"}
 PACKAGES = ("api", "leadview", "projector", "schemas", "telemetry")
 
 

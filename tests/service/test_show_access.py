@@ -133,5 +133,9 @@ def test_no_command_prints_a_key(leadview: Leadview) -> None:
     done = leadview.run("show", "organization", crm.ORGANIZATION)
     assert "accepted: a request with a valid key" in done
     assert "refused with 403 api_access_disabled" in leadview.run("show", "organization", crm.OTHER_ORGANIZATION)
+    assert "not served: every key of its organization gets 403" in leadview.run(
+        "show", "lead", crm.OTHER_ORGANIZATION, crm.LEAD
+    )
+    assert "not served" not in leadview.run("show", "lead", crm.ORGANIZATION, crm.LEAD)
     [found] = msgspec.json.decode(leadview.run("show", "key", "-", "--json", stdin=KEY).stdout)
     assert (found["hash"], found["refusal"], found["api_keys"][0]["status"]) == (HASH, None, "active")

@@ -19,7 +19,7 @@ SCOPE: dict[str, Any] = {
     "method": "GET",
     "raw_path": b"/",
     "headers": [(b"x-request-id", b"mine"), (b"authorization", b"Bearer lv_live_secret")],
-    "state": {},
+    "state": {"docs_url": None},
 }
 
 

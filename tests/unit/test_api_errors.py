@@ -37,7 +37,7 @@ def test_every_error_of_the_description_exists() -> None:
 
 @pytest.mark.parametrize("kind", ANSWERED)
 def test_bodies(kind: type[ApiError]) -> None:
-    answer = error_response(make(kind), b"the-id")
+    answer = error_response(make(kind), b"the-id", None)
     body = msgspec.json.decode(answer.body)
     expected = ["error", "message", "status", "request_id"]
     if kind.status in (429, 503):
@@ -50,6 +50,13 @@ def test_bodies(kind: type[ApiError]) -> None:
     assert (b"cache-control", b"no-store") in answer.headers
 
 
+@pytest.mark.parametrize("docs_url", ["https://docs.example/leadview", "https://docs.example/leadview/"])
+@pytest.mark.parametrize("kind", ANSWERED)
+def test_bodies_link_to_the_description_of_their_code(kind: type[ApiError], docs_url: str) -> None:
+    body = msgspec.json.decode(error_response(make(kind), b"the-id", docs_url).body)
+    assert body["docs_url"] == f"https://docs.example/leadview/errors.html#{kind.code}"
+
+
 def test_reasons_are_not_sent() -> None:
-    answer = error_response(errors.ErrorReply("LOADING of 10.0.0.7"), b"x")
+    answer = error_response(errors.ErrorReply("LOADING of 10.0.0.7"), b"x", None)
     assert b"10.0.0.7" not in answer.body

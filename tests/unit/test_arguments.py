@@ -6,6 +6,7 @@ from projector.commands.arguments import parse
 from tests.harness import crm
 
 ID = crm.LEAD
+WAIT = ["wait", "lead", crm.ORGANIZATION, ID]
 ACCEPT = ["dead-letters", "accept"]
 
 
@@ -18,6 +19,15 @@ def test_defaults() -> None:
 def test_ids_are_read_in_any_case() -> None:
     assert parse(["rebuild", "--organization", crm.ORGANIZATION.upper()]).organization == crm.ORGANIZATION
     assert parse(["show", "lead", crm.ORGANIZATION.upper(), ID.upper()]).id == ID
+
+
+def test_the_version_to_wait_for() -> None:
+    """Elsewhere, `--version` prints the version of Leadview."""
+    arguments = parse([*WAIT, "--version", str(2**53 - 1), "--timeout", "0"])
+    assert (arguments.version, arguments.timeout) == (2**53 - 1, 0)
+    with pytest.raises(SystemExit) as ended:
+        parse(["wait", "--version"])
+    assert ended.value.code == 0
 
 
 @pytest.mark.parametrize(
@@ -33,6 +43,12 @@ def test_ids_are_read_in_any_case() -> None:
         pytest.param(["verify", "--sample", "0"], "a share must be above 0", id="no share"),
         pytest.param(["verify", "--sample", "1.5"], "a share must be above 0", id="more than all"),
         pytest.param(["verify", "--threshold", "few"], "invalid int value", id="no number"),
+        pytest.param([*WAIT], "required: --version", id="which version"),
+        pytest.param([*WAIT, "--version", "0"], "an integer from 1 to 9007199254740991", id="no version"),
+        pytest.param([*WAIT, "--version", str(2**53)], "an integer from 1 to", id="more than the highest version"),
+        pytest.param([*WAIT, "--version", "9" * 5000], "an integer from 1 to", id="many digits"),
+        pytest.param([*WAIT, "--version", "1", "--timeout", "-1"], "not a number of seconds", id="a negative time"),
+        pytest.param([*WAIT, "--version", "1", "--timeout", "inf"], "not a number of seconds", id="no end"),
         pytest.param(["drop", "two"], "invalid int value", id="no generation"),
         pytest.param([*ACCEPT, "crm.leads:0:7"], "required: --note", id="accepted without a note"),
         pytest.param([*ACCEPT, "crm.leads:0:7", "--note", " "], "must not be empty", id="an empty note"),

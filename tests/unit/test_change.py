@@ -153,9 +153,9 @@ BAD_DATA += [
         (
             "ids of another organization",
             {"organization_id": crm.OTHER_ORGANIZATION},
-            "are not those of the message key",
+            "`$.data.organization_id` is not that of the message key",
         ),
-        ("the id of another lead", {"id": crm.OTHER_LEAD}, "are not those of the message key"),
+        ("the id of another lead", {"id": crm.OTHER_LEAD}, "`$.data.id` is not that of the message key"),
     )
 ]
 
@@ -207,8 +207,8 @@ DEEP = b'{"a":' * 5000 + b"1" + b"}" * 5000
         ),
         pytest.param(structured(CONTACT), "`contact_id`", id="a contact on the topic of leads"),
         pytest.param(with_headers(ce_specversion=b"0.3"), "ce_specversion", id="binary, another version"),
-        pytest.param(with_headers(ce_id=None), "ce_id or ce_source", id="binary, no id"),
-        pytest.param(with_headers(ce_source=b""), "ce_id or ce_source", id="binary, an empty source"),
+        pytest.param(with_headers(ce_id=None), "ce_id is missing", id="binary, no id"),
+        pytest.param(with_headers(ce_source=b""), "ce_source is missing", id="binary, an empty source"),
         pytest.param(with_headers(ce_type=None), "ce_type is missing", id="binary, no type"),
         pytest.param(with_headers(ce_type=b"crm.contact.changed"), "ce_type", id="binary, a type of another topic"),
         pytest.param(with_headers(ce_type=b"\xff"), "UTF-8", id="binary, a header that is not UTF-8"),

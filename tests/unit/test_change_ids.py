@@ -106,7 +106,7 @@ def test_what_is_not_a_uuid_is_a_bad_record(kind: resources.Kind, path: str, wro
     with pytest.raises(BadRecord) as caught:
         read(message(kind, data).record())
     is_own = path in ("$.data.id", "$.data.organization_id") and len(wrong) == len(NOT_AN_ID)
-    reason = "id and organization_id of the data are not those of the message key" if is_own else f"`{path}`"
+    reason = f"`{path}` is not that of the message key" if is_own else f"`{path}`"
     assert reason in caught.value.reason
     assert not UUID.search(caught.value.reason)
     assert NOT_AN_ID[:-1] not in caught.value.reason

@@ -181,8 +181,9 @@ def programs(command: list[str] | str) -> set[str]:
 def test_settings_are_known_and_valid(name: str, settings: type[RedisSettings]) -> None:
     environment = SERVICES[name]["environment"]
     assert environment.keys() <= {variable(field) for field in settings.__struct_fields__}
-    assert all(isinstance(value, str) for value in environment.values()), "numbers and booleans change on the way"
-    load(settings, environment)
+    written = {name: value for name, value in environment.items() if value is not None}  # None: as where compose runs
+    assert all(isinstance(value, str) for value in written.values()), "numbers and booleans change on the way"
+    load(settings, written)
 
 
 @pytest.mark.parametrize("name", ["projector", "api", "sample"])

@@ -108,6 +108,8 @@ def test_arguments() -> None:
         pytest.param(["--leads", "20001"], id="more leads than the embedded Kafka holds"),
         pytest.param(["--port", "65536"], id="no port"),
         pytest.param(["--kafka", "k:1", "--apache-kafka"], id="two kinds of Kafka"),
+        pytest.param(["--sandbox", "--kafka", "k:1"], id="the sandbox on servers of the user"),
+        pytest.param(["--sandbox", "--leads", "200"], id="the sandbox with another number of records"),
     ],
 )
 def test_arguments_that_are_refused(words: list[str]) -> None:

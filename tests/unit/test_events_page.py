@@ -14,7 +14,7 @@ from schemas import asyncapi, events_page
 from schemas.__main__ import DOCS
 from schemas.descriptions import descriptions
 from schemas.json_schema import components, event_types
-from schemas.resources import KINDS, ORGANIZATION
+from schemas.resources import KINDS, LEAD, ORGANIZATION
 
 PAGE = (DOCS / "events.md").read_text("utf-8")
 GOOD = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)]
@@ -57,7 +57,9 @@ def test_a_bad_example_has_the_printed_reason(bad: events_page.Bad) -> None:
 
 
 def test_the_lead_to_paste_is_good() -> None:
-    [line] = re.findall(r"^(\S+?)\|(\{.*\})$", PAGE, re.MULTILINE)
+    [line] = re.findall(
+        r"^(\S+?)\|(\{.*\})$", PAGE.replace("$ORGANIZATION", LEAD.event_example.organization_id), re.MULTILINE
+    )
     event = json.loads(line[1])
     assert record(event).key == line[0].encode()
     interpret(record(event))

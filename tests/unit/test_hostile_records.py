@@ -41,10 +41,11 @@ def test_events_with_some_bytes_replaced(message: Message, data: st.DataObject) 
 
 @given(message=valid, new=json, data=st.data())
 def test_events_with_a_value_replaced(message: Message, new: object, data: st.DataObject) -> None:
-    event: Any = msgspec.json.decode(message.value or b"")
+    frame, brace, rest = (message.value or b"").partition(b"{")
+    event: Any = msgspec.json.decode(brace + rest)
     place = event.get("data", event)
     field = data.draw(st.sampled_from(sorted(place)))
-    check(msgspec.structs.replace(message, value=msgspec.json.encode(event | _placed(event, field, new))))
+    check(msgspec.structs.replace(message, value=frame + msgspec.json.encode(event | _placed(event, field, new))))
 
 
 names = st.sampled_from(["ce_specversion", "ce_type", "ce_time", "ce_id", "ce_source", "content-type"]) | st.text()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-OURS = {"api", "bench", "devstack", "leadview", "projector", "schemas", "telemetry", "tests"}
+OURS = {"api", "bench", "devstack", "leadview", "projector", "reference", "schemas", "telemetry", "tests"}
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -85,7 +85,8 @@ def test_only_the_edge_uses_private_parts_of_uvicorn() -> None:
 ROOMS = (
     ("projector.errors", "projector.defect", "projector.stop", "projector.intent", "projector.problem"),
     ("projector.record", "projector.redis"),
-    ("projector.change", "projector.dead_letter", "projector.kafka", "projector.reason"),
+    ("projector.wire_format",),
+    ("projector.change", "projector.dead_letter", "projector.kafka", "projector.reason", "projector.unknown_fields"),
     ("projector.mapping", "projector.accepted"),
     ("projector.interpret",),
     ("projector.reference", "projector.ledger"),
@@ -98,13 +99,14 @@ ROOMS = (
 """The rooms of the projector from the ground up: a room imports only what is on a floor below its own."""
 
 API_ROOMS = (
-    ("api.errors", "api.etags", "api.orphan"),
+    ("api.drain", "api.errors", "api.etags", "api.orphan"),
     ("api.credentials",),
     ("api.redis",),
     ("api.metrics", "api.limits", "api.local_limiter", "api.request_log", "api.usage"),
     ("api.request", "api.response"),
     ("api.keys",),
     ("api.edge", "api.endpoint"),
+    ("api.static_page",),
     ("api.documents", "api.pages"),
     ("api.app",),
     ("api.server",),

@@ -302,8 +302,12 @@ def test_validity_of_an_api_key(fields: dict[str, Any], state: bytes, expiry: in
     [
         pytest.param({"created_at": "0001-01-01T00:00:00+05:00"}, id="before year 1 in UTC"),
         pytest.param({"archived_at": "9999-12-31T23:59:59-01:00"}, id="after year 9999 in UTC"),
+        pytest.param(
+            {"events": [{"id": crm.uuid(1)}, {"id": crm.uuid(2), "starts_at": "0001-01-01T00:00:00+05:00"}]},
+            id="in a list",
+        ),
     ],
 )
 def test_times_that_utc_has_no_year_for(fields: Json) -> None:
-    with pytest.raises(BadRecord, match="outside of the years 1 to 9999"):
+    with pytest.raises(BadRecord, match=r"^`\$\.data\.(\w+|events\[1\]\.starts_at)` is outside of the years 1 to 9999"):
         intent_of(crm.lead(**fields))

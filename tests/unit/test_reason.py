@@ -10,11 +10,24 @@ from projector.interpret import interpret
 from projector.reason import KINDS, explain, kind_of
 from projector.record import Record
 from schemas import resources
+from schemas.faults import Fault, fault_of
 from tests.harness import crm
 
 SECRET = "Grace Hopper"
 ORIGIN = " (event e1 of /crm)"
 NO_JSON = crm.Message(resources.LEAD, crm.lead().key, b"no JSON")
+
+
+UUID_WITHOUT_DIGITS = "x" * 36
+TIME = "RFC 3339 time with an offset, such as 2026-03-02T09:15:00Z"
+TYPES = "crm.lead.changed, crm.lead.deleted"
+
+
+def without_header(name: str, instead: bytes = b"") -> crm.Message:
+    message = crm.binary(crm.lead(1))
+    return msgspec.structs.replace(
+        message, headers=tuple((each, instead if each == name else value) for each, value in message.headers)
+    )
 
 
 def reason_of(record: Record) -> str:
@@ -37,43 +50,43 @@ STAGES = "ACCEPTED, IN_PROGRESS, NEW, QUOTE_SENT, REJECTED, STALE"
     [
         pytest.param(
             crm.lead(1, stage=SECRET),
-            f"Invalid enum value '…' - at `$.data.stage`: allowed are {STAGES}{ORIGIN}",
+            f"`$.data.stage` is not valid: allowed are {STAGES}{ORIGIN}",
             "value",
             id="a value that is not allowed",
         ),
         pytest.param(
             crm.binary(crm.lead(1, stage=SECRET)),
-            f"Invalid enum value '…' - at `$.stage`: allowed are {STAGES}{ORIGIN}",
+            f"`$.stage` is not valid: allowed are {STAGES}{ORIGIN}",
             "value",
             id="in binary mode",
         ),
         pytest.param(
             crm.api_key(1, status=SECRET),
-            f"Invalid enum value '…' - at `$.data.status`: allowed are active, revoked{ORIGIN}",
+            f"`$.data.status` is not valid: allowed are active, revoked{ORIGIN}",
             "value",
             id="of an API key",
         ),
         pytest.param(
             enveloped(type=SECRET),
-            f"Invalid value '…' - at `$.type`: allowed are crm.lead.changed, crm.lead.deleted{ORIGIN}",
+            f"`$.type` is not valid: allowed are crm.lead.changed, crm.lead.deleted{ORIGIN}",
             "envelope",
             id="another type of event",
         ),
         pytest.param(
             enveloped(specversion="2.0"),
-            f"Invalid enum value '…' - at `$.specversion`: allowed are 1.0{ORIGIN}",
+            f"`$.specversion` is not valid: allowed are 1.0{ORIGIN}",
             "envelope",
             id="another version of CloudEvents",
         ),
         pytest.param(
             crm.lead(1, events=[{"id": SECRET}]),
-            f"Expected `str` of length >= 36 - at `$.data.events[0].id`{ORIGIN}",
+            f"`$.data.events[0].id` is not valid: expected a UUID{ORIGIN}",
             "value",
             id="inside a list",
         ),
         pytest.param(
             crm.contact(1, first_name=None),
-            f"Expected `str`, got `null` - at `$.data.first_name`{ORIGIN}",
+            f"`$.data.first_name` is null: expected text{ORIGIN}",
             "value",
             id="another type",
         ),
@@ -83,7 +96,9 @@ STAGES = "ACCEPTED, IN_PROGRESS, NEW, QUOTE_SENT, REJECTED, STALE"
             "message-key",
             id="the message key",
         ),
-        pytest.param(NO_JSON, "JSON is malformed: invalid character (byte 4)", "json", id="no JSON: no event either"),
+        pytest.param(
+            NO_JSON, "the value is not JSON: invalid character (byte 4)", "json", id="no JSON: no event either"
+        ),
         pytest.param(
             crm.lead(1, attribution={"source": [0] * 1001}),
             f"a list in `$.data.attribution` has more than 1,000 entries{ORIGIN}",
@@ -92,14 +107,13 @@ STAGES = "ACCEPTED, IN_PROGRESS, NEW, QUOTE_SENT, REJECTED, STALE"
         ),
         pytest.param(
             enveloped(id="\x1b[31m" + "x" * 200, source="a (event b of c)"),
-            f"Invalid enum value '…' - at `$.data.stage`: allowed are {STAGES} "
-            f"(event ?[31m{'x' * 75} of a (event b of c))",
+            f"`$.data.stage` is not valid: allowed are {STAGES} (event ?[31m{'x' * 75} of a (event b of c))",
             "value",
             id="a hostile id",
         ),
         pytest.param(
             enveloped(id=7, source=[SECRET]),
-            "Expected `str`, got `int` - at `$.id`",
+            "`$.id` is an integer: expected text that is not empty",
             "envelope",
             id="what is no text is not shown",
         ),
@@ -117,9 +131,9 @@ def test_a_reason_names_the_field_the_allowed_values_and_the_event(
 @pytest.mark.parametrize(
     ("reason", "kind"),
     [
-        pytest.param("Object missing required field `stage` - at `$.data`", "missing-field", id="missing"),
-        pytest.param("Object missing required field `type`", "envelope", id="no type"),
-        pytest.param("header ce_id or ce_source is missing", "envelope", id="binary"),
+        pytest.param("`$.data.stage` is missing: allowed are NEW", "missing-field", id="missing"),
+        pytest.param("`$.type` is missing: allowed are crm.lead.changed", "envelope", id="no type"),
+        pytest.param("header ce_id is missing: expected text that is not empty", "envelope", id="binary"),
         pytest.param("the message key has 15,000,000 bytes, more than 200", "limit", id="a long key"),
         pytest.param("the text is not UTF-8", "json", id="no UTF-8"),
         pytest.param("`$.data.contact_id` is not a UUID", "value", id="no UUID"),
@@ -131,6 +145,60 @@ def test_a_reason_names_the_field_the_allowed_values_and_the_event(
 def test_the_kind_of_a_reason(reason: str, kind: str) -> None:
     assert kind_of(reason) == kind
     assert kind in KINDS
+
+
+@pytest.mark.parametrize(
+    ("message", "path", "expected", "allowed"),
+    [
+        pytest.param(crm.lead(1, stage=SECRET), "$.data.stage", f"one of {STAGES}", STAGES.split(", "), id="values"),
+        pytest.param(crm.binary(crm.contact(1, email=7)), "$.email", "text, or null", [], id="in binary mode"),
+        pytest.param(crm.lead(1, contact_id=UUID_WITHOUT_DIGITS), "$.data.contact_id", "a UUID", [], id="an id"),
+        pytest.param(
+            crm.binary(crm.lead(1, contact_id=UUID_WITHOUT_DIGITS)), "$.contact_id", "a UUID", [], id="an id, binary"
+        ),
+        pytest.param(crm.lead(1, created_at=5), "$.data.created_at", f"an {TIME}", [], id="a time"),
+        pytest.param(crm.api_key(1, hash="x"), "$.data.hash", "64 hexadecimal digits", [], id="a hash"),
+        pytest.param(
+            crm.lead(1, tags=["x"] * 1001),
+            "$.data.tags",
+            "an array of at most 1,000 entries, each text, or null",
+            [],
+            id="a list",
+        ),
+        pytest.param(without_header("ce_id"), "headers.ce_id", "text that is not empty", [], id="a header"),
+        pytest.param(without_header("ce_type"), "headers.ce_type", f"one of {TYPES}", TYPES.split(", "), id="no type"),
+        pytest.param(without_header("ce_time", b"now"), "headers.ce_time", f"an {TIME}", [], id="a time in a header"),
+        pytest.param(
+            msgspec.structs.replace(crm.lead(1), key=b"x"),
+            "key",
+            "<organization_id>:<entity_id> with ids in lower case",
+            [],
+            id="the message key",
+        ),
+        pytest.param(NO_JSON, "$", "a JSON object", [], id="no JSON"),
+        pytest.param(crm.lead(1, attribution={"a": [0] * 1001}), "$.data.attribution", "", [], id="a limit"),
+    ],
+)
+def test_a_fault_has_path_expectation_and_allowed_values(
+    message: crm.Message, path: str, expected: str, allowed: list[str]
+) -> None:
+    with pytest.raises(BadRecord) as raised:
+        interpret(message.record())
+    fault = raised.value.fault
+    assert fault
+    assert (fault.path, fault.expected, list(fault.allowed)) == (path, expected, allowed)
+    assert fault.text == raised.value.reason
+
+
+@pytest.mark.parametrize(
+    "after", [pytest.param(b"\x00\x48" * 8, id="Avro"), pytest.param(b"\x0a\x24" * 8, id="Protobuf")]
+)
+def test_a_frame_of_a_schema_registry_is_named(after: bytes) -> None:
+    framed = msgspec.structs.replace(crm.lead(1), value=b"\0\0\0\0\x07" + after)
+    reason = reason_of(framed.record())
+    assert "frame of a schema registry" in reason
+    assert "Avro and Protobuf" in reason
+    assert kind_of(reason) == "json"
 
 
 def test_the_version_is_kept_as_far_as_it_can_be_read() -> None:
@@ -146,4 +214,12 @@ def test_the_version_is_kept_as_far_as_it_can_be_read() -> None:
 
 
 def test_an_explanation_needs_no_value() -> None:
-    assert explain("bad", Record("crm.leads", 0, 0, 0, None, None, (), resources.LEAD)) == "bad"
+    assert explain("bad", Record("crm.leads", 0, 0, 0, None, None, (), resources.LEAD)) == Fault("bad")
+
+
+@pytest.mark.parametrize("kind", resources.KINDS, ids=lambda kind: kind.noun)
+def test_every_field_has_words_for_what_is_expected(kind: resources.Kind) -> None:
+    for field in msgspec.structs.fields(kind.event):
+        fault = fault_of(f"Object missing required field `{field.name}` - at `$.data`", kind, binary=False)
+        assert fault.expected
+        assert fault.text.startswith(f"`$.data.{field.name}` is missing: ")

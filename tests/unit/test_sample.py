@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from devstack.sample import Message, SampleCrm
+from devstack.sandbox import CHANGE_SECONDS, Sandbox
 from schemas import events
 from schemas.api_keys import key_hash, parse
 from schemas.json_schema import event_types
@@ -48,8 +49,12 @@ def entities(messages: Iterable[Message], kind: type[events.Entity]) -> list[eve
 STORY = story(crm())
 
 
-def test_every_message_keeps_the_contract() -> None:
-    for message in STORY:
+SANDBOX = [*Sandbox(START.timestamp).initial(), *islice(Sandbox(START.timestamp).changes(), 1)]
+
+
+@pytest.mark.parametrize("story", [pytest.param(STORY, id="sample"), pytest.param(SANDBOX, id="sandbox")])
+def test_every_message_keeps_the_contract(story: list[Message]) -> None:
+    for message in story:
         organization, _, entity = message.key.decode().partition(":")
         if message.value is None:
             assert message.topic in {resource.topic for resource in RESOURCES}
@@ -171,6 +176,19 @@ CONTACTS = [contact for contact in entities(STORY, events.Contact) if isinstance
 )
 def test_it_shows_what_there_can_be(seen: object, expected: object) -> None:
     assert seen == expected
+
+
+def test_the_sandbox_is_the_same_at_every_start() -> None:
+    first, second = (list(Sandbox(START.timestamp).initial()) for _ in range(2))
+    assert first == second
+
+
+def test_only_one_lead_of_the_sandbox_follows_the_clock_and_its_version_grows() -> None:
+    before = list(Sandbox(START.timestamp).initial())
+    after = list(Sandbox(lambda: START.timestamp() + CHANGE_SECONDS).initial())
+    pairs = zip(entities(before, events.Entity), entities(after, events.Entity), strict=True)
+    [(lead, changed)] = [pair for pair in pairs if pair[0] != pair[1]]
+    assert (changed.id, changed.version) == (lead.id, lead.version + 1)
 
 
 def test_no_mail_and_no_call_reaches_anyone() -> None:

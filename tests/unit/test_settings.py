@@ -56,6 +56,7 @@ def test_a_value_is_read(process: type[RedisSettings], name: str, text: str, exp
             {"LOG_LEVEL": "loud"}, ["LEADVIEW_LOG_LEVEL='loud'", "debug, info, warning, error"], id="none of several"
         ),
         pytest.param({"KEY_RATE_LIMIT": "fast"}, ["LEADVIEW_KEY_RATE_LIMIT='fast'", "100/10s"], id="rate limit"),
+        pytest.param({"DOCS_URL": "docs.example"}, ["LEADVIEW_DOCS_URL='docs.example'", "https://"], id="no scheme"),
         pytest.param({"REDIS_URL": "http://h"}, ["LEADVIEW_REDIS_URL='http://h'", "redis://"], id="scheme"),
         pytest.param({"REDIS_URL": "redis://[::1"}, ["LEADVIEW_REDIS_URL", "invalid host or port"], id="broken URL"),
         pytest.param(

@@ -1,7 +1,10 @@
 """Record batches of every kind are unpacked, or what is wrong with them is said. Nothing that is sent is an error."""
 
+import gc
 import struct
+import sys
 import tracemalloc
+import weakref
 from collections.abc import Sequence
 from random import Random
 from typing import Any
@@ -274,3 +277,33 @@ def test_random_bytes(seed: int) -> None:
         assert offsets == sorted(set(offsets))
         assert offsets[-3:] == [100, 101, 102]
         assert after == 103
+
+
+async def test_what_is_read_in_part_is_freed_at_once() -> None:
+    """Not at the next garbage collection, before which hundreds of megabytes may come."""
+    data = batch([record(offset, b"k", bytes(1000)) for offset in range(1000)], codec=ZSTD)
+    assignment = Assignment({PARTITION})
+    assignment.state_value(PARTITION).reset_to(0)
+    records = bounded(data)
+    found = BoundedResult(PARTITION, assignment=assignment, partition_records=records, backoff=0)
+    assert len(found.getall(1)) == 1
+    alive = weakref.ref(records)
+    gc.disable()
+    try:
+        del found, records
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
+def test_of_a_header_that_comes_often_the_last_one_counts() -> None:
+    """So the headers of a record take little memory, whatever is sent."""
+    headers: list[Header] = [(b"ce_id", b"%d" % number) for number in range(MAX_HEADERS)]
+    [found], _ = unpack(batch([record(0, b"k", b"v", headers)]))
+    assert found.headers == (("ce_id", b"%d" % (MAX_HEADERS - 1)),)
+
+
+def test_small_records_count_with_what_they_take_in_memory() -> None:
+    by = unpacker()
+    unpack(batch([record(offset, None, None) for offset in range(1000)]), by=by)
+    assert by._bytes > 1000 * sys.getsizeof(Record(TOPIC, 0, 0, 0, None, None, (), LEAD))

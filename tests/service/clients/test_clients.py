@@ -1,6 +1,8 @@
 """Clients that are generated from the OpenAPI document work against the real service. `make clients` generates them."""
 
 import json
+import os
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +16,7 @@ from tests.harness.api_server import patient, running_api
 from tests.harness.records import Records
 from tests.harness.services import RedisService
 from tests.harness.waiting import PATIENCE_SECONDS
+from tests.service.test_make_run import running
 
 pytestmark = pytest.mark.clients
 
@@ -72,3 +75,28 @@ def test_a_generated_client_works(language: str, redis_server: RedisService) -> 
         )
     assert done.returncode == 0, done.stdout + done.stderr
     assert [json.loads(line) for line in done.stdout.splitlines()] == EXPECTED
+
+
+def test_the_program_of_the_page_reads_a_lead(tmp_path: Path) -> None:
+    """docs/reading.md with the sandbox: also with the key whose requests meet 503 now and then."""
+    [program] = re.findall(r"```python\n(.+?)```", (ROOT / "docs/reading.md").read_text("utf-8"), re.DOTALL)
+    (tmp_path / "read_lead.py").write_text(program, "utf-8")
+    with running(tmp_path, "--sandbox", "--no-live", "--port", "0") as run:
+        run.wait_until_ready()
+        [url] = re.findall(r"^  base URL +(\S+)$", run.output, re.MULTILINE)
+        keys = dict(re.findall(r"^  (\S+) +(lv_live_\w+)  ", run.output, re.MULTILINE))
+        for name, lead, first in (
+            ("reader", resources.LEAD.event_example.id, 'ACCEPTED W/"78d1a523c92d80d1cd492956"'),
+            ("unsteady", "5a4db0e5-0000-4000-8000-000000000051", "NEW W/"),
+        ):
+            done = subprocess.run(
+                [str(BUILD / "python" / "bin" / "python"), "read_lead.py"],
+                env={**os.environ, "PYTHONPATH": str(BUILD), "API": url, "API_KEY": keys[name], "LEAD_ID": lead},
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                timeout=2 * PATIENCE_SECONDS,
+                check=False,
+            )
+            assert done.stdout.startswith(first), done.stdout + done.stderr
+            assert done.stdout.endswith("\nunchanged\n")

@@ -1,0 +1,130 @@
+"""`validate`: feeds a producer's records to the decoder of the projector, and says why it would refuse them.
+
+Neither Redis nor Kafka is needed, except to read a topic: then no group is joined, and nothing is committed.
+"""
+
+import argparse
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from projector.commands.record_lines import Lines, NotARecord
+from projector.errors import BadRecord, Refused, Unavailable
+from projector.interpret import interpret
+from projector.kafka.batches import Headers
+from projector.kafka.reader import open_reader
+from projector.record import Record
+from projector.unknown_fields import unknown_fields, unknown_headers
+from schemas.faults import Fault
+from schemas.resources import BY_TOPIC, KINDS
+from schemas.settings import ProjectorSettings
+
+Place = Mapping[str, str | int]
+"""Where a record is: its file and line, or its topic, partition and offset."""
+
+
+class Report:
+    """What was found. Without `json`, each fault is printed when it is found."""
+
+    def __init__(self, *, strict: bool, json: bool) -> None:
+        self._strict = strict
+        self._json = json
+        self._faults: list[dict[str, object]] = []
+        self._records = 0
+        self.bad = 0
+
+    def add(self, place: Place, record: Record, headers: Headers = ()) -> None:
+        """Judge a record. `headers` are all that it has: those that are not read are not in the record."""
+        faults = _faults(record)
+        if self._strict:
+            faults += [*unknown_headers(name for name, _ in headers), *unknown_fields(record)]
+        self.judged(place, faults)
+
+    def judged(self, place: Place, faults: Sequence[Fault]) -> None:
+        """Count a record, and print what is wrong with it."""
+        self._records += 1
+        self.bad += bool(faults)
+        for fault in faults:
+            if self._json:
+                found = {"path": fault.path, "expected": fault.expected, "allowed": fault.allowed}
+                self._faults.append({**place, **found, "reason": fault.text})
+            else:
+                sys.stdout.write(f"{':'.join(map(str, place.values()))}: {fault.text}\n")
+
+    def end(self) -> None:
+        """Print how many records were judged, or everything as JSON."""
+        if self._json:
+            found = {"records": self._records, "bad": self.bad, "faults": self._faults}
+            sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
+        else:
+            verdict = f"{self.bad:,} bad" if self.bad else "all good" if self._records else "nothing to check"
+            sys.stdout.write(f"{self._records:,} record{'' if self._records == 1 else 's'}: {verdict}\n")
+
+
+def _faults(record: Record) -> list[Fault]:
+    try:
+        interpret(record)
+    except BadRecord as error:
+        return [error.fault or Fault(error.reason)]
+    return []
+
+
+async def run_validate(arguments: argparse.Namespace, settings: ProjectorSettings) -> int:
+    """`validate`: returns 0 if all records are good, 1 if some are bad, and 2 if they cannot be read."""
+    report = Report(strict=arguments.strict, json=arguments.json)
+    try:
+        if arguments.topic is None:
+            kind = next((kind for kind in KINDS if kind.noun == arguments.kind), None)
+            _read_files(arguments.files or ["-"], Lines(settings, kind), report)
+        else:
+            async for place, record in _of_topic(settings, arguments.topic, arguments.first):
+                report.add(place, record)
+    except OSError as error:
+        sys.stderr.write(f"{error.filename} cannot be read: {error.strerror}\n")
+        return 2
+    except (Refused, Unavailable) as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    report.end()
+    return 1 if report.bad else 0
+
+
+def _read_files(names: Sequence[str], lines: Lines, report: Report) -> None:
+    """Raises OSError if a file cannot be read."""
+    for name in names:
+        for number, line in _lines(name):
+            place: Place = {"file": name, "line": number}
+            try:
+                record, headers = lines.record(line)
+            except NotARecord as error:
+                report.judged(place, [error.fault])
+            else:
+                report.add(place, record, headers)
+
+
+def _lines(name: str) -> Iterator[tuple[int, bytes]]:
+    """Yields the lines of a file that are not empty, with their numbers."""
+    with sys.stdin.buffer if name == "-" else Path(name).open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                yield number, line.rstrip(b"\r\n")
+
+
+async def _of_topic(settings: ProjectorSettings, topic: str, first: int | None) -> AsyncIterator[tuple[Place, Record]]:
+    """Yields the records that a topic has now. `first` is an offset; if it is negative, it counts from the end.
+
+    Raises Refused and Unavailable.
+    """
+    kind = BY_TOPIC.get(topic.removeprefix(settings.topic_prefix))
+    if kind is None or not topic.startswith(settings.topic_prefix):
+        topics = ", ".join(f"{settings.topic_prefix}{kind.topic}" for kind in KINDS)
+        raise Refused(f"{topic} is not a topic that Leadview reads: name one of {topics}")
+    async with open_reader(settings, [kind]) as reader:
+        ranges = await reader.range(await reader.existing_partitions())
+        if first is not None:
+            ranges = {at: (max(begin, end + first if first < 0 else first), end) for at, (begin, end) in ranges.items()}
+        async for records in reader.read(ranges):
+            for record in records:
+                yield {"topic": topic, "partition": record.partition, "offset": record.offset}, record

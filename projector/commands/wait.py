@@ -1,0 +1,176 @@
+"""`wait`: ends as soon as readers see a version of an entity, for the tests of the core product.
+
+Only Redis is asked until then. Kafka is read if the version does not come, to find out why.
+"""
+
+import argparse
+import asyncio
+import time
+from collections.abc import Iterator
+
+import msgspec
+
+from projector.commands import findings
+from projector.commands.operator import Operator
+from projector.commands.show_view import coordinates
+from projector.commands.survey import Survey, survey
+from projector.dead_letter import DeadLetter
+from projector.errors import ProjectorError, Unavailable
+from projector.kafka.client import topic
+from projector.ledger import copies
+from projector.record import Partition
+from projector.redis.calls import Command, document_keys
+from projector.redis.store import Store
+from projector.upkeep import redrive
+from schemas import names
+from schemas.layouts import HEAD, Head, read_head
+from schemas.resources import BY_NOUN, CONTACT, Resource
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
+_LOOK_SECONDS = 5.0
+"""How long a look into Redis may take. One that takes longer is a server that does not answer."""
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What Redis has of an entity: the head of its document in each written generation; None if there is none.
+
+    `settled` are the generations that show it wholly: the leads of a contact show its summary as well. `complete`: the
+    live generation is complete, so that the API serves it.
+    """
+
+    heads: dict[int, Head | None]
+    settled: set[int]
+    live: int
+    complete: bool
+    organization_deleted: bool
+
+    def shows(self, version: int) -> bool:
+        """Returns whether readers see at least this version, now and after the promotion of another generation."""
+        return self.complete and all(
+            head is not None and head.version >= version and generation in self.settled
+            for generation, head in self.heads.items()
+        )
+
+
+async def run_wait(arguments: argparse.Namespace, operator: Operator) -> int:
+    """`wait`: returns 0 as soon as the version is visible, and 1 after the timeout, with the reason."""
+    resource = BY_NOUN[arguments.kind]
+    began = time.monotonic()
+    seen = await until_shown(
+        operator.store, resource, (arguments.organization, arguments.id), arguments.version, arguments.timeout
+    )
+    name = f"{resource.noun} {arguments.id}"
+    if isinstance(seen, Seen) and seen.shows(arguments.version):
+        shown = min(head.version for head in seen.heads.values() if head)
+        operator.console.print(f"{name}: version {shown} is visible after {time.monotonic() - began:.1f} s")
+        return 0
+    operator.console.print(f"{name}: version {arguments.version} is not visible after {arguments.timeout:g} s")
+    for line in await _reasons(operator, resource, (arguments.organization, arguments.id), seen, arguments.version):
+        operator.console.print(f"  {line}", markup=False)
+    return 1
+
+
+async def until_shown(
+    store: Store, resource: Resource, ids: tuple[str, str], version: int, seconds: float
+) -> Seen | ProjectorError:
+    """Look until an entity shows at least a version, for so many seconds; at least once. Returns what was seen last.
+
+    `ids` are those of the organization and the entity. If Redis cannot be read, it is asked again.
+    """
+    deadline = time.monotonic() + seconds
+    pause = _FIRST_PAUSE
+    while True:
+        seen = await _look(store, resource, ids)
+        left = deadline - time.monotonic()
+        if (isinstance(seen, Seen) and seen.shows(version)) or left <= 0:
+            return seen
+        await asyncio.sleep(min(pause, left))
+        pause = min(1.5 * pause, _LONGEST_PAUSE)
+
+
+async def _look(store: Store, resource: Resource, ids: tuple[str, str]) -> Seen | ProjectorError:
+    try:
+        async with asyncio.timeout(_LOOK_SECONDS):
+            return await _read(store, resource, ids)
+    except TimeoutError:
+        return Unavailable(f"Redis does not answer within {_LOOK_SECONDS:g} s")
+    except ProjectorError as error:
+        return error
+
+
+async def _read(store: Store, resource: Resource, ids: tuple[str, str]) -> Seen:
+    """Raises Refused if Redis is empty, and Unavailable."""
+    record = await copies.require(store)
+    owner, written = names.organization(ids[0]), record.state.written
+    documents = [(b"GETRANGE", names.document(resource, owner, it, ids[1]), 0, HEAD - 1) for it in written]
+    organization, *values = await store.ask([(b"GETRANGE", owner, 0, HEAD - 1), *documents])
+    settled = await store.run([_settled_head(resource, owner, generation, ids[1]) for generation in written])
+    return Seen(
+        {it: read_head(value) if len(value) == HEAD else None for it, value in zip(written, values, strict=True)},
+        {it for it, head in zip(written, settled, strict=True) if head.strip(b"\0")},
+        record.state.live,
+        record.serves,
+        len(organization) == HEAD and not read_head(organization).live,
+    )
+
+
+def _settled_head(resource: Resource, owner: bytes, generation: int, entity_id: str) -> Command:
+    keys = document_keys(resource, owner, entity_id, (generation,))
+    return Command("heads", keys, [b"1", b"1" if resource is CONTACT else b""])
+
+
+async def _reasons(
+    operator: Operator, resource: Resource, ids: tuple[str, str], seen: Seen | ProjectorError, version: int
+) -> list[str]:
+    """Returns what is known about a version that has not come, and what to do."""
+    found = await survey(operator.store, operator.settings)
+    name = topic(operator.settings, resource)
+    lines = [*(_stored(seen, name, version) if isinstance(seen, Seen) else ()), *_positions(found, name, seen)]
+    letters = [] if isinstance(seen, Unavailable) else await _dead_letters(operator.store, name, ":".join(ids))
+    lines += [f"dead letter {letter.field}: {letter.reason}" for letter in letters]
+    problems = findings.problems(found)
+    lines += map(str, problems)
+    waiting = found.waiting()
+    if isinstance(seen, Seen) and seen.organization_deleted:
+        lines.append("The organization is deleted, so none of its records is applied.")
+    elif waiting is not None and not problems and not letters and not any(at.topic == name for at in waiting):
+        lines.append(
+            f"Every record of {name} is applied, and none with the message key {':'.join(ids)} brought this version: "
+            "look at what was published, and at LEADVIEW_TOPIC_PREFIX."
+        )
+    return lines
+
+
+def _stored(seen: Seen, name: str, version: int) -> Iterator[str]:
+    for generation, head in seen.heads.items():
+        live = " (live)" if generation == seen.live else " (being filled)" if generation > seen.live else ""
+        rest = "" if head is None or generation in seen.settled else "; its leads do not show it yet"
+        rest = "; this is enough" if head and head.version >= version and not rest else rest
+        yield f"generation {generation}{live}: {coordinates(head, name)}{rest}"
+
+
+def _positions(found: Survey, name: str, seen: Seen | ProjectorError) -> Iterator[str]:
+    """Yields position and lag of the partition that the entity is in, as far as that is known; otherwise of all."""
+    if isinstance(found.kafka, ProjectorError) or isinstance(found.redis, ProjectorError):
+        return
+    heads = seen.heads.values() if isinstance(seen, Seen) else ()
+    own = {Partition(name, head.partition) for head in heads if head}
+    of_topic = {at: offsets for at, offsets in found.kafka.ranges.items() if at.topic == name}
+    waiting = found.waiting() or {}
+    for at in sorted(own & of_topic.keys() or of_topic):
+        position = found.redis.position(at)
+        first, last = waiting.get(at, (0, 0))
+        yield (
+            f"{at.topic}:{at.partition}: position {position.offset if position else 'none'}, "
+            f"end offset {of_topic[at][1]}, lag {last - first}"
+        )
+
+
+async def _dead_letters(store: Store, name: str, key: str) -> list[DeadLetter]:
+    try:
+        async with asyncio.timeout(_LOOK_SECONDS):
+            return [
+                letter for letter in await redrive.all_dead_letters(store) if (letter.topic, letter.key) == (name, key)
+            ]
+    except (TimeoutError, ProjectorError):
+        return []

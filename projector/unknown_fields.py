@@ -1,0 +1,108 @@
+"""The fields of an event that Leadview does not know. They are ignored, so a field with a mistyped name has no effect.
+
+Extension attributes of CloudEvents are no mistakes. So an attribute counts only if its name is close to that of a known
+one that the event does not have.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from functools import cache
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from projector.errors import BadRecord
+from projector.record import Record
+from projector.wire_format import MAGIC, unframed
+from schemas.envelopes import ENVELOPES, HEADERS, event_type
+from schemas.events import Deleted
+from schemas.faults import Fault
+from schemas.resources import Kind
+
+_MAX_NAME = 80
+"""In characters, of the name of a field in a message."""
+_DATA = "data"
+_CE = "ce_"
+_LIKELY = 0.75
+"""How close the name of an extension attribute is to that of an attribute for which it was probably meant."""
+
+Known = Mapping[str, Any]
+"""The fields of a Struct. The value has those of the Struct in a field, also of one in a list; it is None without."""
+
+
+def unknown_fields(record: Record) -> list[Fault]:
+    """Returns a fault for each unknown field of an event. An event that cannot be read has none: it is bad anyway."""
+    content = record.value or b""
+    try:
+        value = msgspec.json.decode(unframed(content) if content and content[0] == MAGIC else content)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, BadRecord):
+        return []
+    headers = dict(record.headers)
+    if "ce_specversion" in headers:
+        deletes = headers.get("ce_type") == event_type(record.kind, "deleted").encode()
+        return [_unknown_field(*each) for each in _unknown(value, _known(record.kind, deletes), "$")]
+    if not isinstance(value, dict):
+        return []
+    known = _known(record.kind, value.get("type") == event_type(record.kind, "deleted"))
+    found = [_unknown_field(*each) for each in _unknown(value.get(_DATA), known, f"$.{_DATA}")]
+    attributes = ENVELOPES[record.kind].changed.__struct_encode_fields__
+    return [*found, *_mistyped(value, {"type", *attributes}, "$.")]
+
+
+def unknown_headers(names: Iterable[str]) -> list[Fault]:
+    """Returns a fault for each header of an event in binary mode that was probably meant for a known one."""
+    known = {name for name in HEADERS if name.startswith(_CE)}
+    return list(_mistyped([name for name in names if name.startswith(_CE)], known, "headers."))
+
+
+@cache
+def _known(kind: Kind, deletes: bool) -> Known:
+    return _fields(inspect.type_info(Deleted if deletes else kind.event)) or {}
+
+
+def _fields(type_: inspect.Type) -> Known | None:
+    """Returns the fields of a Struct, of the Struct in a list, or of one that is optional."""
+    match type_:
+        case inspect.StructType(fields=fields):
+            return {field.encode_name: _fields(field.type) for field in fields}
+        case inspect.ListType(item_type=inner) | inspect.Metadata(type=inner):
+            return _fields(inner)
+        case inspect.UnionType(types=types):
+            return next((found for each in types if (found := _fields(each))), None)
+        case _:
+            return None
+
+
+def _unknown(value: Any, known: Known, path: str) -> Iterator[tuple[str, str, Known]]:
+    """Yields the path of an object, the name of an unknown field in it, and the known ones."""
+    if isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _unknown(item, known, f"{path}[{number}]")
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            if name not in known:
+                yield path, name, known
+            elif known[name]:
+                yield from _unknown(inner, known[name], f"{path}.{name}")
+
+
+def _unknown_field(path: str, name: str, known: Known) -> Fault:
+    nearest = get_close_matches(name.lower(), known, 1)
+    hint = f": did you mean `{nearest[0]}`?" if nearest else ""
+    place = f"{path}.{_shown(name)}"
+    return Fault(f"`{place}` is not a known field{hint}", place, "".join(nearest))
+
+
+def _mistyped(found: Iterable[str], known: set[str], before: str) -> Iterator[Fault]:
+    """Yields the names that are close to a known one that is missing."""
+    present = set(found)
+    for name in sorted(present - known):
+        for nearest in get_close_matches(name.lower(), sorted(known - present), 1, _LIKELY):
+            place = before + _shown(name)
+            yield Fault(f"`{place}` is not a known attribute: did you mean `{nearest}`?", place, nearest)
+
+
+def _shown(name: str) -> str:
+    """Returns a short text that no terminal takes for commands."""
+    return "".join(character if character.isprintable() else "?" for character in name[:_MAX_NAME])

@@ -1,0 +1,1 @@
+"""Checks and builds a release: `make release`."""

@@ -1,0 +1,227 @@
+"""The folder that `make docs` writes, in a real Chromium: it needs no network, its links lead somewhere, the box to try
+the API works, and so does each sample.
+"""
+
+import functools
+import http.server
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import Struct
+
+from reference.pages import blocks, pages
+from reference.site import RENDERER, write
+from schemas.resources import LEAD
+from tests.harness.api_server import ApiServer, patient, running_api
+from tests.harness.records import Caller, Records
+from tests.harness.services import RedisService
+from tests.harness.waiting import PATIENCE_SECONDS
+
+pytestmark = pytest.mark.docs
+
+ROOT = Path(__file__).parents[3]
+PACKAGES = ROOT / "build" / "reference"
+CHROMIUM = shutil.which("chromium")
+WIDTHS = (1280, 390)
+PRINTED = {"index": "ACCEPTED", "keys": "404", "rate-limits": "ACCEPTED", "etags": "304", "errors": "not_found"}
+"""What each sample of a page prints."""
+
+
+class Service(Struct, frozen=True):
+    """A running API with a lead, and what a tool needs to know to read it."""
+
+    api: ApiServer
+    caller: Caller
+    limited: Caller
+    lead: str
+    limited_lead: str
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.api.port}"
+
+
+@pytest.fixture
+def service(redis_server: RedisService) -> Iterator[Service]:
+    with redis_server.client() as client, running_api(patient(redis_server.url)) as api:
+        records = Records(client)
+        caller, limited = records.caller(), records.caller(key_limit=(1, 2), organization_limit=(100, 3600))
+        leads = [records.lead(each.organization_id, LEAD.example) for each in (caller, limited)]
+        yield Service(api, caller, limited, *leads)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("site"), [])
+
+
+def written(folder: Path, servers: list[str]) -> Path:
+    assert (PACKAGES / RENDERER).exists(), "run `make docs`, which installs the packages"
+    write(folder / "docs", PACKAGES, servers)
+    return folder / "docs"
+
+
+def look(pages: list[str], **order: Any) -> Any:
+    """Returns what `reference/look.mjs` prints."""
+    assert CHROMIUM, "install Chromium, on Debian with `apt-get install chromium`"
+    given = {"chromium": CHROMIUM, "pages": pages, "width": WIDTHS[0], "dark": False, "offline": False} | order
+    given = {"screenshots": os.environ.get("LEADVIEW_TEST_SCREENSHOTS"), "key": None, "id": None} | given
+    done = subprocess.run(
+        ["node", str(ROOT / "reference" / "look.mjs"), json.dumps(given)],  # noqa: S607 - wherever it is installed
+        cwd=PACKAGES,
+        capture_output=True,
+        text=True,
+        timeout=10 * PATIENCE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("dark", [pytest.param(False, id="light"), pytest.param(True, id="dark")])
+def test_every_page_opens_without_a_network(site: Path, width: int, *, dark: bool) -> None:
+    opened = [path.as_uri() for path in sorted(site.glob("*.html"))]
+    assert len(opened) == len(pages()) + 1
+    seen = look(opened, width=width, dark=dark, offline=True)
+    elsewhere = [url for url in seen["requests"] if not url.startswith((site.as_uri(), "data:", "blob:"))]
+    assert (elsewhere, seen["problems"], seen["wide"]) == ([], [], [])
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Serves the folder as any static server does."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder)) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("how", ["file", "static server"])
+def test_the_box_to_try_the_api_works(service: Service, tmp_path: Path, how: str) -> None:
+    site = written(tmp_path, [service.url])
+    with served(site) as address:
+        base = site.as_uri() if how == "file" else address
+        seen = look([f"{base}/api.html"], key=service.caller.key, id=service.lead)
+    assert seen["tried"]["url"] == f"{service.url}/api/v1/ext/leads/{service.lead}"
+    assert (seen["tried"]["status"], seen["tried"]["lead"]) == (200, json.loads(msgspec.json.encode(LEAD.example)))
+    own = (f"{base}/", "data:", "blob:", f"{service.url}/api/v1/ext/leads/{service.lead}")
+    assert [url for url in seen["requests"] if not url.startswith(own)] == []
+    assert seen["problems"] == []
+
+
+class Links(HTMLParser):
+    """The targets of all links and sources of a page, and its anchors."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        self.targets: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(path.read_text("utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: ARG002
+        for name, value in attrs:
+            if name in ("href", "src") and value:
+                self.targets.append(value)
+            if name == "id" and value:
+                self.anchors.add(value)
+
+
+def test_every_link_leads_somewhere(site: Path) -> None:
+    found = {path.name: Links(path) for path in site.glob("*.html")}
+    broken = []
+    for page in found.values():
+        for target in page.targets:
+            path, _, anchor = target.partition("#")
+            name = path or page.path.name
+            if target == "data:," or "://" in target:
+                continue
+            if not (site / name).is_file() or (anchor and anchor not in found[name].anchors):
+                broken.append((page.path.name, target))
+    assert broken == []
+
+
+def test_programs_find_every_page_as_markdown(site: Path) -> None:
+    text = (site / "llms.txt").read_text("utf-8")
+    linked = re.findall(r"\]\(([^)]+)\)", text)
+    assert {f"{page.name}.md" for page in pages()} < set(linked)
+    assert [name for name in linked if not (site / name).is_file()] == []
+
+
+def samples() -> Iterator[Any]:
+    for page in pages():
+        for language, text in blocks(page.markdown):
+            yield pytest.param(page.name, language, text, id=f"{page.name}-{language}")
+
+
+@pytest.mark.parametrize(("page", "language", "text"), list(samples()))
+def test_a_sample_works_as_it_is_printed(service: Service, tmp_path: Path, page: str, language: str, text: str) -> None:
+    if page == "rate-limits":  # the quota of one request is used up, so the sample has to wait
+        assert service.api.get(f"/api/v1/ext/leads/{service.limited_lead}", key=service.limited.key).status in (
+            200,
+            429,
+        )
+        key, lead = service.limited.key, service.limited_lead
+    else:
+        key, lead = service.caller.key, service.lead
+    environment = os.environ | {"API": service.url, "API_KEY": key, "LEAD_ID": lead}
+    done = subprocess.run(
+        command(language, text, tmp_path),
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert PRINTED[page] in done.stdout
+
+
+def command(language: str, text: str, folder: Path) -> list[str]:
+    match language:
+        case "sh":
+            return ["bash", "-euo", "pipefail", "-c", text]
+        case "python":
+            return [sys.executable, "-c", text]
+        case _:
+            return ["node", str(compiled(text, folder))]
+
+
+def compiled(text: str, folder: Path) -> Path:
+    """Returns the program that TypeScript makes of a sample, with all of its checks."""
+    source = folder / "sample.mts"
+    source.write_text(f"{text}\nexport {{}};\n", "utf-8")
+    bin_folder = PACKAGES / "node_modules"
+    options = ["--strict", "--target", "es2022", "--module", "nodenext", "--lib", "es2022,dom", "--types", "node"]
+    options += ["--typeRoots", str(bin_folder / "@types")]
+    tsc = ["node", str(bin_folder / "typescript" / "bin" / "tsc")]
+    done = subprocess.run([*tsc, *options, str(source)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    return source.with_suffix(".mjs")
+
+
+def test_there_are_samples_in_three_languages() -> None:
+    found = {(page.name, language) for page in pages() for language, _ in blocks(page.markdown)}
+    assert found == {(page, language) for page in PRINTED for language in ("sh", "python", "typescript")}

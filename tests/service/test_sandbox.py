@@ -1,0 +1,140 @@
+"""A running sandbox answers as `docs/sandbox.md` says. The tables and documents of that page are the expectations."""
+
+import http.client
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from devstack.ports import free_port
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
+from tests.service.test_make_run import ROOT, Run, running
+
+PAGE = (ROOT / "docs/sandbox.md").read_text("utf-8")
+EVENTS = (ROOT / "docs/events.md").read_text("utf-8")
+DOCUMENTS = {
+    document["id"]: document for document in map(json.loads, re.findall(r"```json\n(.+?)```", PAGE, re.DOTALL))
+}
+
+
+def table(heading: str) -> list[tuple[str, ...]]:
+    """The rows of the first table below a heading. A cell that is all code loses its backticks."""
+    [section] = re.findall(rf"^## {heading}\n(.+?)(?=^## )", PAGE, re.DOTALL | re.MULTILINE)
+    rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
+    return [tuple(re.sub("^`([^`]+)`$", r"\1", cell.strip()) for cell in row) for row in rows[2:]]
+
+
+KEYS = {name: key for name, key, *_ in table("Keys")}
+RECORDS = [(key, path) for key, path, _ in table("Records")]
+ANSWERS = table("Expected answers")
+SOMETIMES = ("slow", "unsteady")
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def port(sandbox: Run) -> int:
+    [found] = re.findall(r"^  base URL +http://127\.0\.0\.1:(\d+)$", sandbox.output, re.MULTILINE)
+    return int(found)
+
+
+@pytest.fixture(scope="module")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    with running(tmp_path_factory.mktemp("sandbox"), "--sandbox", "--no-live", "--port", str(free_port())) as run:
+        run.wait_until_ready()
+        yield run
+
+
+def ask(port: int, key: str, path: str, condition: str = "") -> Answer:
+    headers = {"Authorization": f"Bearer {KEYS[key]}"} if key != "none" else {}
+    headers |= {"If-None-Match": condition} if condition else {}
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
+    try:
+        connection.request("GET", f"/api/v1/ext{path}", headers=headers)
+        response = connection.getresponse()
+        body = response.read()
+        return Answer(response.status, dict(response.getheaders()), json.loads(body) if body else {})
+    finally:
+        connection.close()
+
+
+def test_it_prints_the_keys_of_the_page_and_a_warning(sandbox: Run) -> None:
+    printed = re.findall(r"^  (\S+) +(lv_live_\w+)  (.+)$", sandbox.output, re.MULTILINE)
+    assert printed == [(name, key, answer) for name, key, _, answer in table("Keys")]
+    assert "NOT FOR PRODUCTION" in sandbox.output
+
+
+@pytest.mark.parametrize(("key", "path"), RECORDS)
+def test_records_are_there(port: int, key: str, path: str) -> None:
+    answer = ask(port, key, path)
+    assert answer.status == 200
+    assert answer.body["id"] == path.rpartition("/")[2]
+    assert answer.body == DOCUMENTS.get(answer.body["id"], answer.body)
+
+
+def test_the_page_shows_only_records_of_the_sandbox() -> None:
+    assert len(DOCUMENTS) == 4
+    assert DOCUMENTS.keys() <= {path.rpartition("/")[2] for _, path in RECORDS}
+
+
+@pytest.mark.parametrize(("key", "path", "condition", "expected"), [row for row in ANSWERS if row[0] not in SOMETIMES])
+def test_answers_are_those_of_the_page(port: int, key: str, path: str, condition: str, expected: str) -> None:
+    answer = ask(port, key, path, condition)
+    match = re.match(r"(\d+)(?: `(\w+)`)?(?:, `ETag: (.+?)`)?", expected)
+    assert match
+    assert (str(answer.status), answer.body.get("error"), answer.headers.get("etag")) == match.groups()
+
+
+def path_of(key: str) -> str:
+    [(_, path, *_)] = [row for row in ANSWERS if row[0] == key]
+    return path
+
+
+def test_a_slow_key_has_one_request_a_minute(port: int) -> None:
+    answers = [ask(port, "slow", path_of("slow")) for _ in range(2)]
+    assert [answer.status for answer in answers] == [200, 429]
+    assert 1 <= int(answers[1].headers["retry-after"]) <= 60
+
+
+@pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed: it is only an example")
+def test_a_first_lead_is_published_with_the_lines_that_are_printed(sandbox: Run, tmp_path: Path) -> None:
+    """The commands of docs/events.md, after the lines that set everything, in a shell in another folder."""
+    [export, enter] = re.findall("^(?:export|cd) .+$", sandbox.output, re.MULTILINE)
+    [commands] = re.findall(r"## Publish a first lead.+?```console\n(.+?)```", EVENTS, re.DOTALL)
+    publish, read = re.sub(r"^\$ ", "", commands, flags=re.MULTILINE).split("\ncurl ")
+
+    def paste(command: str) -> str:
+        script = f"{export}\n{enter}\n{command}"
+        done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, cwd=tmp_path, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    paste(publish)
+    wait_until(lambda: '"stage":"NEW"' in paste(f"curl --silent {read}"), "the lead is read")
+    assert "version 1 at crm.leads:" in paste(
+        f"python -m projector show lead $ORGANIZATION {read.strip().rpartition('/')[2]}"
+    )
+
+
+def test_one_lead_changes_and_one_key_meets_503_by_the_clock(port: int) -> None:
+    [path] = [path for _, path, shows in table("Records") if shows.startswith("changes every 10 s")]
+    etag = ask(port, "reader", path).headers["etag"]
+    wanted = {"a 503", "a 304", "another version"}
+
+    def everything_was_seen() -> bool:
+        # 304 is free of charge, so the limits do not end this.
+        wanted.discard(f"a {ask(port, 'unsteady', path_of('unsteady'), '*').status}")
+        if "another version" in wanted and ask(port, "reader", path, etag).status == 200:
+            wanted.discard("another version")
+        return not wanted
+
+    wait_until(everything_was_seen, "everything that follows the clock was seen")

@@ -1,0 +1,152 @@
+"""`wait` ends as soon as every written generation shows a version, and says why if none does."""
+
+import asyncio
+from io import StringIO
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from rich.console import Console
+
+from projector.commands.arguments import parse
+from projector.commands.operator import Operator
+from projector.commands.wait import Seen, run_wait, until_shown
+from projector.errors import Refused
+from projector.ledger import copies
+from projector.ledger.control import Generation, State, now
+from projector.mapping import VERSION
+from projector.record import Record
+from projector.redis.store import Store
+from schemas import resources
+from schemas.settings import ProjectorSettings
+from tests.harness import control, crm
+from tests.harness.leadview import Leadview
+from tests.harness.projection import Projection
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
+
+LEAD = (crm.ORGANIZATION, crm.LEAD)
+
+
+async def seen_of(projection: Projection, resource: resources.Resource = resources.LEAD) -> Seen:
+    ids = (crm.ORGANIZATION, crm.LEAD if resource is resources.LEAD else crm.CONTACT)
+    seen = await until_shown(projection.store, resource, ids, 1, 0)
+    assert isinstance(seen, Seen)
+    return seen
+
+
+def with_rebuild(state: State) -> State:
+    """Returns the state after a rebuild has begun: the projectors write a second generation, which is being filled."""
+    generations = {**state.generations, 2: Generation(VERSION, now())}
+    return replace(state, written=(1, 2), generations=generations, last=2)
+
+
+async def test_every_written_generation_must_show_it(projection: Projection) -> None:
+    empty = await until_shown(projection.store, resources.LEAD, LEAD, 1, 0)
+    assert isinstance(empty, Refused), "nothing is served yet"
+    record = await control.complete(projection.store)
+    lead = crm.lead(3).record()
+    await projection.apply(lead)
+    seen = await seen_of(projection)
+    assert [seen.shows(version) for version in (2, 3, 4)] == [True, True, False]
+
+    await copies.change(projection.store, record, with_rebuild)
+    seen = await seen_of(projection)
+    assert not seen.shows(1), "the next generation has nothing yet"
+    waiting = asyncio.create_task(until_shown(projection.store, resources.LEAD, LEAD, 3, PATIENCE_SECONDS))
+    await projection.apply(crm.lead(2).record(), generations=(2,))
+    assert [(await seen_of(projection)).shows(version) for version in (2, 3)] == [True, False]
+    assert not waiting.done()
+    await projection.apply(lead, generations=(2,))
+    last = await waiting
+    assert isinstance(last, Seen)
+    assert last.shows(3)
+
+
+@pytest.mark.parametrize(
+    ("last", "shown"),
+    [
+        pytest.param(crm.deleted(resources.LEAD, 4).record(1), 4, id="an event has a version"),
+        pytest.param(crm.tombstone(resources.LEAD).record(1), 3, id="a tombstone keeps that of the event before it"),
+    ],
+)
+async def test_a_deletion_counts(projection: Projection, last: Record, shown: int) -> None:
+    await control.complete(projection.store)
+    await projection.apply(crm.lead(3).record(0))
+    await projection.apply(last)
+    seen = await seen_of(projection)
+    assert [seen.shows(shown), seen.shows(shown + 1)] == [True, False]
+
+
+async def test_a_contact_is_shown_when_its_leads_show_it(projection: Projection) -> None:
+    await control.complete(projection.store)
+    await projection.apply(crm.contact(1).record(0), crm.lead(1).record(0))
+    changed = crm.contact(2, first_name="Grace").record(1)
+    await projection.crash(changed)
+    assert not (await seen_of(projection, resources.CONTACT)).shows(1), "the fan-out was interrupted"
+    await projection.apply(changed)
+    assert (await seen_of(projection, resources.CONTACT)).shows(2)
+
+
+async def test_a_live_generation_that_is_not_complete_is_not_served(projection: Projection) -> None:
+    await copies.current(projection.store)
+    await projection.apply(crm.lead(3).record())
+    assert not (await seen_of(projection)).shows(3)
+    await control.complete(projection.store)
+    assert (await seen_of(projection)).shows(3)
+
+
+def wait_now(leadview: Leadview, version: int, **settings: Any) -> tuple[int, str]:
+    """Runs `wait` with a timeout of 0. Returns its exit code and output."""
+    own = {"redis_url": leadview.server.url, "kafka_bootstrap_servers": leadview.kafka.bootstrap_servers}
+    found = ProjectorSettings(**(own | {"topic_prefix": leadview.prefix} | settings))
+    arguments = parse(["wait", "lead", *LEAD, "--version", str(version), "--timeout", "0"])
+    output = StringIO()
+
+    async def run() -> int:
+        store = Store(found)
+        try:
+            return await run_wait(arguments, Operator(found, store, Console(file=output, width=300, soft_wrap=True)))
+        finally:
+            await store.close()
+
+    return asyncio.run(run()), output.getvalue()
+
+
+@pytest.mark.apache
+def test_the_command(leadview: Leadview) -> None:
+    def says(version: int, status: int, *said: str, **settings: str) -> None:
+        code, output = wait_now(leadview, version, **settings)
+        assert code == status, output
+        assert [part for part in said if part not in output] == [], output
+
+    topic = leadview.topics.name(resources.LEAD)
+    says(1, 1, "Nothing is served yet", "no projector is running")
+    first = leadview.start("wait", "lead", *LEAD, "--version", "2", "--timeout", "1000")
+    projector = leadview.start("run")
+    leadview.publish(crm.organization(), crm.lead(1))
+    wait_until(lambda: wait_now(leadview, 1)[0] == 0, "the first version is visible")
+    assert first.running
+    leadview.publish(crm.lead(2))
+    assert first.wait(2 * PATIENCE_SECONDS) == 0
+    assert f"lead {crm.LEAD}: version 2 is visible after" in first.log.read_text()
+    leadview.wait_until_current()
+    lead = f"generation 1 (live): version 2 at {topic}:"
+    wait_until(lambda: "brought this version" in wait_now(leadview, 9)[1], "the projector is alive")
+    says(9, 1, lead, "lag 0", f"message key {':'.join(LEAD)} brought this version")
+
+    [bad] = leadview.publish(crm.lead(3, stage="WRONG"))
+    leadview.wait_until_current()
+    place = f"{bad.topic}:{bad.partition}:{bad.offset}"
+    says(3, 1, lead, f"dead letter {place}: `$.data.stage` is not valid: allowed are ACCEPTED")
+    projector.stop()
+    leadview.publish(crm.lead(4))
+    at, end = f"{topic}:{bad.partition}: position {bad.offset + 1}", f"end offset {bad.offset + 2}, lag 1"
+    says(4, 1, lead, f"{at}, {end}", "no projector is running: nothing is applied; start one")
+    says(4, 1, lead, "Kafka cannot be read: ", kafka_bootstrap_servers="127.0.0.1:1")
+    says(2, 0, kafka_bootstrap_servers="127.0.0.1:1")
+    says(4, 1, "Redis cannot be read: ", "Correct LEADVIEW_REDIS_URL", redis_url="redis://127.0.0.1:1/0")
+
+    leadview.start("run")
+    leadview.publish(crm.deleted(resources.ORGANIZATION, 2))
+    leadview.wait_until_current()
+    says(5, 1, "The organization is deleted")

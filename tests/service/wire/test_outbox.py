@@ -1,0 +1,177 @@
+"""Debezium's outbox event router publishes the rows of a table in PostgreSQL, in Apache Kafka's own Connect."""
+
+import json
+import re
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from devstack.jars import JarsMissing
+from projector.errors import BadRecord
+from projector.interpret import interpret
+from schemas import api_keys
+from schemas.resources import CONTACT, LEAD
+from tests.harness import crm
+from tests.harness.api_server import CONTACTS, LEADS
+from tests.harness.crm import Message
+from tests.harness.kafka_connect import Connect, running_connect
+from tests.harness.leadview import Leadview
+from tests.harness.postgres import Postgres, PostgresMissing, running_postgres
+from tests.harness.services import Kafka, RedisService, not_available
+from tests.harness.topics import records
+from tests.harness.waiting import wait_until
+from tests.service.conftest import new_leadview
+
+pytestmark = [pytest.mark.wire, pytest.mark.apache]
+
+ROOT = Path(__file__).parents[3]
+EXAMPLE = ROOT / "deploy" / "outbox"
+[PRINTED] = re.findall(r"```sql\n(.*?)```", (ROOT / "docs" / "wire-formats.md").read_text("utf-8"), re.DOTALL)
+KEY = api_keys.mint(crm.ORGANIZATION)
+JSON = "org.apache.kafka.connect.json.JsonConverter"
+UNLIMITED = {whose: {"quota": 1_000_000, "window_seconds": 1} for whose in ("key", "organization")}
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    try:
+        with running_postgres() as postgres:
+            postgres.run((EXAMPLE / "outbox.sql").read_text("utf-8"))
+            yield postgres
+    except PostgresMissing as error:
+        not_available(str(error))
+
+
+@pytest.fixture(scope="module")
+def connect(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connect]:
+    try:
+        with running_connect(tmp_path_factory.mktemp("connect"), kafka.bootstrap_servers) as connect:
+            yield connect
+    except JarsMissing as error:
+        not_available(str(error))
+
+
+def connector(postgres: Postgres, prefix: str, **changed: str | None) -> Any:
+    """Returns the example, for this database and these topics, with some settings changed; or removed, if None."""
+    example = json.loads((EXAMPLE / "connector.json").read_text("utf-8").replace("crm.$", f"{prefix}$"))
+    name = f"connector_{next(_numbers)}"
+    own = {"database.port": str(postgres.port), "slot.name": name, "topic.prefix": name}
+    settings = example["config"] | own | changed
+    return {"name": name, "config": {setting: value for setting, value in settings.items() if value is not None}}
+
+
+def insert(message: Message, *, structured: bool = False) -> str:
+    """Returns the statement that the core product runs instead of publishing a message."""
+    event: Any = msgspec.json.decode(message.value) if message.value else {"type": "", "data": None}
+    payload = event if structured else event["data"]
+    columns: list[str | None] = [
+        message.kind.topic,
+        message.key.decode(),
+        event["type"],
+        payload and json.dumps(payload),
+    ]
+    quoted = ("NULL" if column is None else "'" + column.replace("'", "''") + "'" for column in columns)
+    return f"INSERT INTO outbox (aggregatetype, aggregateid, type, payload) VALUES ({', '.join(quoted)});"
+
+
+def test_the_example_publishes_an_outbox_table(postgres: Postgres, connect: Connect, leadview: Leadview) -> None:
+    postgres.run("DELETE FROM outbox")
+    key, lead = crm.api_key(hash=api_keys.key_hash(KEY)), crm.lead(1, tags=["it's"])
+    first = (crm.organization(rate_limits=UNLIMITED), key, crm.contact(), lead)
+    postgres.run("".join(insert(message) for message in first))
+    connect.create(connector(postgres, leadview.prefix))
+    leadview.start("run")
+    with leadview.api() as api:
+
+        def lead_shows(**fields: object) -> bool:
+            response = api.get(LEADS + crm.LEAD, key=KEY)
+            return response.status == 200 and fields.items() <= response.json.items()
+
+        wait_until(lambda: lead_shows(tags=["it's"], stage="NEW"), "the lead is shown")
+        wait_until(lambda: api.get(CONTACTS + crm.CONTACT, key=KEY).status == 200, "the contact is shown")
+        # Rows may go at once, even before their transaction ends.
+        mixed = {"mixed": [1, "a", None, {"b": 1.5}]}
+        changed = crm.lead(2, stage="ACCEPTED", attribution=mixed)
+        postgres.run(f"BEGIN; {insert(changed)} DELETE FROM outbox; COMMIT;")
+        wait_until(lambda: lead_shows(stage="ACCEPTED", source=mixed), "the change is shown")
+        postgres.run(insert(crm.tombstone(LEAD)) + insert(crm.deleted(CONTACT, 2)))
+        wait_until(lambda: api.get(LEADS + crm.LEAD, key=KEY).status == 404, "the tombstone has deleted the lead")
+        wait_until(lambda: api.get(CONTACTS + crm.CONTACT, key=KEY).status == 404, "the contact is deleted")
+    postgres.run(PRINTED)
+    wait_until(leadview.documents, "the statement that the page prints has published a lead")
+    assert leadview.run("dead-letters", "list").stdout == "no dead letters\n"
+
+
+def test_whole_events_in_the_table_with_the_routers_own_topics(
+    postgres: Postgres, connect: Connect, kafka: Kafka, redis_server: RedisService, tmp_path: Path
+) -> None:
+    """The payload is a structured event. The router is as published, but for the expansion of JSON."""
+    postgres.run("DELETE FROM outbox")
+    message = crm.lead(3, events=[{"id": crm.uuid(9), "guests": 4}])
+    plain: dict[str, str | None] = {
+        "transforms.outbox.route.topic.replacement": None,
+        "transforms.outbox.table.fields.additional.placement": None,
+        "transforms.outbox.table.expand.json.payload": "true",
+        "value.converter": JSON,
+        "value.converter.schemas.enable": "false",
+        "header.converter": None,
+    }
+    with new_leadview(kafka, "outbox.event.", redis_server, tmp_path) as leadview:
+        connect.create(connector(postgres, "", **plain))
+        postgres.run(insert(crm.organization(), structured=True) + insert(message, structured=True))
+        leadview.start("run")
+        wait_until(lambda: len(leadview.documents()) == 1, "the lead is there")
+        leadview.topics.reference.add(message.record())
+        assert leadview.documents() == leadview.expected()
+
+
+@pytest.mark.parametrize(
+    ("changed", "hint"),
+    [
+        pytest.param(
+            {"key.converter": None}, "It is JSON: use plain text, in Kafka Connect key.converter=", id="the default key"
+        ),
+        pytest.param(
+            {"value.converter": None}, "inside a JSON string: set value.converter=", id="the default value converter"
+        ),
+        pytest.param(
+            {"value.converter": JSON, "value.converter.schemas.enable": "false"},
+            "inside a JSON string: set value.converter=",
+            id="a value that is JSON text in a JSON string",
+        ),
+        pytest.param(
+            {"value.converter": JSON, "transforms.outbox.table.expand.json.payload": "true"},
+            "inside an envelope of Kafka Connect: set value.converter.schemas.enable=false",
+            id="an envelope with a schema",
+        ),
+        pytest.param(
+            {"header.converter": JSON, "header.converter.schemas.enable": "false"},
+            "The headers are JSON: set header.converter=",
+            id="quoted headers",
+        ),
+        pytest.param(
+            {"header.converter": JSON}, "The headers are JSON: set header.converter=", id="headers with a schema"
+        ),
+    ],
+)
+def test_a_dead_letter_says_what_to_set(
+    changed: dict[str, str | None],
+    hint: str,
+    postgres: Postgres,
+    connect: Connect,
+    kafka: Kafka,
+    topic_prefix: str,
+) -> None:
+    postgres.run("DELETE FROM outbox;" + insert(crm.lead()))
+    topic = f"{topic_prefix}{LEAD.topic}"
+    kafka.create_topic(topic, 1)
+    connect.create(connector(postgres, topic_prefix, **changed))
+    [sent] = records(kafka, topic, 1)
+    with pytest.raises(BadRecord) as raised:
+        interpret(sent)
+    assert hint in raised.value.reason

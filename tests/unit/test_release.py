@@ -1,0 +1,120 @@
+"""The checks of `make release`, on a repository that can be released, and with one thing wrong at a time."""
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from release.__main__ import main
+from release.checks import context_of, problems, version_of
+
+ROOT = Path(__file__).parents[2]
+FILES = (
+    "pyproject.toml",
+    "Dockerfile",
+    ".dockerignore",
+    "compose.yaml",
+    "schemas/version.py",
+    "schemas/openapi/document.py",
+    "deploy/kubernetes/base/kustomization.yaml",
+    "docs/schemas/asyncapi.json",
+    "docs/schemas/openapi.json",
+)
+VERSION = version_of(ROOT)
+CHANGELOG = f"# Changelog\n\n## [Unreleased]\n\n## [{VERSION}] - 2026-12-31\n\nThe first.\n"
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """What the checks read, as it is here, with the changelog of a release."""
+    for path in FILES:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / path, tmp_path / path)
+    (tmp_path / "CHANGELOG.md").write_text(CHANGELOG)
+    git(tmp_path, "init", "--quiet")
+    commit(tmp_path)
+    return tmp_path
+
+
+def git(directory: Path, *words: str) -> None:
+    command = ["git", "-c", "user.name=test", "-c", "user.email=test@example.com", "-c", "commit.gpgsign=false", *words]
+    subprocess.run(command, cwd=directory, check=True, capture_output=True)
+
+
+def commit(directory: Path) -> None:
+    git(directory, "add", "--all")
+    git(directory, "commit", "--quiet", "--allow-empty", "--message=a change")
+
+
+def replaced(path: str, old: str, new: str) -> Callable[[Path], None]:
+    def change(root: Path) -> None:
+        text = (root / path).read_text()
+        assert old in text
+        (root / path).write_text(text.replace(old, new, 1))
+
+    return change
+
+
+def test_this_version_is_the_same_in_every_place(repository: Path) -> None:
+    assert list(problems(repository)) == []
+    assert main(["check"], repository) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        pytest.param(replaced("pyproject.toml", f'version = "{VERSION}"', 'version = "9.9.9"'), "9.9.9", id="project"),
+        pytest.param(replaced("schemas/version.py", VERSION, "9.9.9"), "schemas/version.py has 9.9.9", id="program"),
+        pytest.param(replaced("compose.yaml", f"leadview:{VERSION}", "leadview:9.9.9"), "compose.yaml", id="compose"),
+        pytest.param(
+            replaced("compose.yaml", f"leadview-sample:{VERSION}", "leadview-sample:9.9.9"), "9.9.9", id="sample"
+        ),
+        pytest.param(
+            replaced("deploy/kubernetes/base/kustomization.yaml", f"newTag: {VERSION}", "newTag: 9.9.9"),
+            "kustomization.yaml has 9.9.9",
+            id="Kubernetes",
+        ),
+        pytest.param(
+            replaced("docs/schemas/asyncapi.json", f'"version": "{VERSION}"', '"version": "9.9.9"'),
+            "asyncapi.json has 9.9.9",
+            id="AsyncAPI",
+        ),
+        pytest.param(replaced("docs/schemas/openapi.json", '"version": "', '"version": "9'), "openapi", id="OpenAPI"),
+        pytest.param(replaced("CHANGELOG.md", f"[{VERSION}]", "[9.9.9]"), "a section for it", id="changelog"),
+        pytest.param(replaced("CHANGELOG.md", " - 2026-12-31", ""), "no date", id="date"),
+        pytest.param(replaced("CHANGELOG.md", "[Unreleased]\n", "[Unreleased]\n\n- New.\n"), "move them", id="changes"),
+        pytest.param(replaced("CHANGELOG.md", "## [Unreleased]\n", ""), "add an empty one", id="no place for changes"),
+        pytest.param(replaced(".dockerignore", "!api\n", ""), "the line !api", id="context"),
+    ],
+)
+def test_what_is_wrong_is_named(repository: Path, change: Callable[[Path], None], named: str) -> None:
+    change(repository)
+    commit(repository)
+    found = list(problems(repository))
+    assert any(named in problem for problem in found), found
+    assert main([], repository) == 1
+    assert not (repository / "dist").exists()
+
+
+def test_a_tree_with_changes_is_refused(repository: Path) -> None:
+    (repository / "new.txt").touch()
+    assert list(problems(repository)) == ["1 files are not committed, such as new.txt: commit or remove them."]
+
+
+def test_a_version_is_released_once(repository: Path) -> None:
+    git(repository, "tag", f"v{VERSION}")
+    assert list(problems(repository)) == []
+    commit(repository)
+    [problem] = problems(repository)
+    assert "raise the version" in problem
+
+
+def test_the_context_of_the_image_exists() -> None:
+    assert {"requirements.txt", "api", "projector", "schemas", "telemetry", "leadview"} <= set(context_of(ROOT))
+    assert all((ROOT / path).exists() for path in context_of(ROOT))
+
+
+def test_other_words_are_refused() -> None:
+    assert main(["publish"]) == 2

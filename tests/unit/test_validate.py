@@ -1,0 +1,289 @@
+"""`validate`: the records of a producer in lines, judged by the decoder of the projector."""
+
+import asyncio
+import base64
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from projector.commands.arguments import parse
+from projector.commands.validate import run_validate
+from schemas import events_page, resources
+from schemas.json_schema import event_types, examples
+from schemas.resources import KINDS, ORGANIZATION
+from schemas.settings import ProjectorSettings
+from tests.harness import crm
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "validate.md").read_text("utf-8")
+STAGES = ["ACCEPTED", "IN_PROGRESS", "NEW", "QUOTE_SENT", "REJECTED", "STALE"]
+TYPO = crm.lead(1, event_typ_key="wedding")
+
+
+IN_FRAME = b"\0\0\0\0\x07" + (crm.contact(1).value or b"")
+
+
+def as_line(message: crm.Message, **others: Any) -> str:
+    value = None if message.value is None else json.loads(message.value)
+    record = {"key": message.key.decode(), "value": value}
+    if message.headers:
+        record["headers"] = {name: content.decode() for name, content in message.headers}
+    return json.dumps(record | others)
+
+
+def as_tabbed(message: crm.Message) -> str:
+    return f"{message.key.decode()}\t{(message.value or b'').decode()}"
+
+
+def without(line: str, *names: str) -> str:
+    return json.dumps({name: value for name, value in json.loads(line).items() if name not in names})
+
+
+class Validated:
+    """Runs `validate` on lines in a file."""
+
+    def __init__(self, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self._file = directory / "records.jsonl"
+        self._capsys = capsys
+
+    def __call__(self, lines: Sequence[str | bytes], *words: str) -> tuple[int, str]:
+        self._file.write_bytes(b"\n".join(line if isinstance(line, bytes) else line.encode() for line in lines))
+        status = asyncio.run(run_validate(parse(["validate", str(self._file), *words]), ProjectorSettings()))
+        return status, self._capsys.readouterr().out.replace(str(self._file), "FILE")
+
+    def faults(self, line: str | bytes, *words: str) -> list[dict[str, Any]]:
+        status, output = self([line], "--json", *words)
+        found = json.loads(output)
+        assert (status, found["bad"], found["records"]) == (int(bool(found["faults"])), status, 1)
+        return list(found["faults"])
+
+
+@pytest.fixture
+def validated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Validated:
+    return Validated(tmp_path, capsys)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(as_line(crm.lead(1)), id="structured"),
+        pytest.param(as_line(crm.binary(crm.contact(1))), id="binary"),
+        pytest.param(
+            as_line(
+                crm.binary(crm.lead(1)),
+                headers=[[name, word.decode()] for name, word in crm.binary(crm.lead(1)).headers],
+            ),
+            id="headers as pairs",
+        ),
+        pytest.param(as_line(crm.organization(1)), id="an organization"),
+        pytest.param(as_line(crm.deleted(resources.API_KEY, 2)), id="a deletion"),
+        pytest.param(as_line(crm.lead(1), value=(crm.lead(1).value or b"").decode()), id="the value as a text"),
+        pytest.param(
+            without(as_line(crm.lead(1), value_base64=base64.b64encode(crm.lead(1).value or b"").decode()), "value"),
+            id="the value as bytes",
+        ),
+        pytest.param(
+            without(as_line(crm.contact(1), value_base64=base64.b64encode(IN_FRAME).decode()), "value"),
+            id="the frame of a schema registry",
+        ),
+        pytest.param(as_line(crm.tombstone(resources.LEAD)), id="a tombstone"),
+        pytest.param(as_line(crm.tombstone(resources.ORGANIZATION)), id="a tombstone of an organization"),
+        pytest.param(as_tabbed(crm.lead(1)), id="key, tab and value"),
+        pytest.param(as_tabbed(crm.tombstone(resources.LEAD)), id="a tombstone after a tab"),
+        pytest.param(as_tabbed(crm.tombstone(resources.LEAD)) + "null", id="as the console consumer prints it"),
+        pytest.param(as_tabbed(crm.lead(1)) + "\r", id="a line of Windows"),
+        pytest.param(as_line(crm.lead(1), topic="crm.leads", partition=1, offset=7, timestamp=1), id="from Kafka"),
+        pytest.param("   ", id="an empty line"),
+    ],
+)
+def test_good_records(validated: Validated, line: str) -> None:
+    status, output = validated([line], "--strict")
+    assert (status, output) == (0, "0 records: nothing to check\n" if not line.strip() else "1 record: all good\n")
+
+
+FRAMED = base64.b64encode(b"\0\0\0\0\x07\x02\x48abc").decode()
+KEY = crm.lead(1).key.decode()
+LINE = as_line(crm.lead(1))
+
+
+@pytest.mark.parametrize(
+    ("line", "path", "said"),
+    [
+        pytest.param(as_line(crm.lead(1, stage="new")), "$.data.stage", "allowed are ACCEPTED, ", id="a value"),
+        pytest.param(as_line(crm.binary(crm.lead(1, stage="new"))), "$.stage", "allowed are ACCEPTED, ", id="binary"),
+        pytest.param(
+            as_line(crm.contact(1), topic="crm.leads"), "$.type", "allowed are crm.lead.changed, ", id="another topic"
+        ),
+        pytest.param(as_line(crm.lead(1), topic="leads"), "", "", id="a topic without its prefix"),
+        pytest.param(as_line(crm.lead(1), topic="crm.bookings"), "topic", "allowed are crm.org", id="no such topic"),
+        pytest.param(without(LINE, "key"), "key", "the message key is not <organization_id>", id="no key"),
+        pytest.param(json.dumps(json.loads(LINE)["value"]), "line", "without its message key", id="an event alone"),
+        pytest.param(without(LINE, "value"), "line", "`value` is missing; null is a tombstone", id="no value"),
+        pytest.param(as_line(crm.lead(1), header={}), "line", "unknown field `header`", id="a mistyped name"),
+        pytest.param(as_line(crm.lead(1), value_base64="~"), "line", "not base64", id="not base64"),
+        pytest.param(LINE[:40], "line", "cannot be read", id="half a line"),
+        pytest.param(b'{"key": "\xff", "value": null}', "line", "cannot be read", id="not UTF-8"),
+        pytest.param("x", "line", "a key, a tab and a value", id="neither form"),
+        pytest.param(
+            as_line(crm.lead(1), value={"type": "crm.leads"}), "$.type", "crm.organization.changed", id="type"
+        ),
+        pytest.param(as_line(crm.lead(1), value={"type": 7}), "$.type", "is not valid", id="a type of another type"),
+        pytest.param(as_line(crm.lead(1), value={}), "$.type", "is missing: allowed are", id="no type"),
+        pytest.param(
+            as_line(crm.binary(crm.lead(1)), headers={"ce_specversion": "1.0"}),
+            "headers.ce_type",
+            "is missing",
+            id="ce",
+        ),
+        pytest.param(as_line(crm.lead(1), value=[1]), "$", "is an array: expected an object", id="an array"),
+        pytest.param(as_line(crm.lead(1), value="no JSON"), "$", "the value is not JSON", id="not JSON"),
+        pytest.param(
+            without(as_line(crm.lead(1), value_base64=FRAMED), "value"),
+            "$",
+            "frame of a schema registry",
+            id="Avro",
+        ),
+        pytest.param(as_line(crm.lead(1), key=KEY.upper()), "key", "with ids in lower case", id="the message key"),
+        pytest.param(as_line(crm.lead(1), key=None), "key", "the message key is not", id="a key of null"),
+        pytest.param(as_line(crm.tombstone(resources.LEAD), key="a:b"), "key", "<entity_id>", id="a tombstone's key"),
+        pytest.param(as_line(crm.lead(1), key="k" * 201), "key", "more than 200", id="a limit of keys"),
+        pytest.param(
+            as_line(crm.lead(1, referrer="x" * 1_100_000)), "$", "the value has 1,100,", id="a limit of values"
+        ),
+        pytest.param(
+            as_line(crm.lead(1), headers={f"h{n}": "" for n in range(101)}), "headers", "101 headers", id="of headers"
+        ),
+        pytest.param(
+            as_line(crm.lead(1), headers={"h": "x" * 70_000}), "headers", "70,001 bytes", id="a limit of their size"
+        ),
+        pytest.param(as_tabbed(crm.lead(0)), "$.data.version", "an integer from 1 to", id="after a tab"),
+    ],
+)
+def test_bad_records(validated: Validated, line: str | bytes, path: str, said: str) -> None:
+    faults = validated.faults(line)
+    assert [fault["path"] for fault in faults] == ([path] if path else [])
+    assert all(said in fault["reason"] for fault in faults)
+
+
+def test_what_a_fault_says(validated: Validated) -> None:
+    bad = as_line(crm.lead(1, stage="new"))
+    text = f"`$.data.stage` is not valid: allowed are {', '.join(STAGES)} (event e1 of /crm)"
+    assert validated([LINE, "", bad]) == (1, f"FILE:3: {text}\n2 records: 1 bad\n")
+    [fault] = json.loads(validated([LINE, "", bad], "--json")[1])["faults"]
+    expected = {"path": "$.data.stage", "expected": f"one of {', '.join(STAGES)}", "allowed": STAGES, "reason": text}
+    assert fault == {"file": "FILE", "line": 3, **expected}
+
+
+def test_strict_names_the_nearest_known_field(validated: Validated) -> None:
+    assert validated([as_line(TYPO)]) == (0, "1 record: all good\n")
+    status, output = validated([as_line(TYPO)], "--strict")
+    assert status == 1
+    assert "FILE:1: `$.data.event_typ_key` is not a known field: did you mean `event_type_key`?\n" in output
+    paths = [fault["path"] for fault in validated.faults(as_line(crm.lead(1, stage="new", colour=1)), "--strict")]
+    assert paths == ["$.data.stage", "$.data.colour"], "a bad record may have unknown fields as well"
+    mistyped = crm.binary(crm.lead(1))
+    line = as_line(msgspec.structs.replace(mistyped, headers=(*mistyped.headers[:4], ("ce_tiem", b"x"))))
+    assert [fault["path"] for fault in validated.faults(line, "--strict")] == ["headers.ce_tiem"]
+
+
+@pytest.mark.parametrize("type_", event_types())
+def test_dead_letters_and_documentation_say_the_same(validated: Validated, type_: str) -> None:
+    kind = next(kind for kind in KINDS if type_.startswith(f"crm.{kind.noun}."))
+    data = examples()[type_]["data"]
+    ids = [data["organization_id"], *([] if kind is ORGANIZATION else [data["id"]])]
+    assert validated.faults(json.dumps({"key": ":".join(ids), "value": examples()[type_]}), "--strict") == []
+    for bad in events_page.bad_examples(type_):
+        [fault] = validated.faults(json.dumps({"key": ":".join(ids), "value": bad.event}))
+        assert fault["reason"] == bad.reason
+
+
+def test_the_kind_may_be_given(validated: Validated) -> None:
+    assert validated.faults(as_line(crm.tombstone(resources.LEAD)), "--kind", "lead") == []
+    [fault] = validated.faults(as_line(crm.tombstone(resources.LEAD)), "--kind", "organization")
+    assert fault["path"] == "key"
+
+
+def test_standard_input_and_several_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for words in ([], ["-"]):
+        monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(b"x\n")))
+        assert asyncio.run(run_validate(parse(["validate", *words]), ProjectorSettings())) == 1
+        assert capsys.readouterr().out.startswith("-:1: the line is not a record")
+    names = [str(tmp_path / name) for name in ("a", "b")]
+    for name in names:
+        Path(name).write_text(LINE)
+    assert asyncio.run(run_validate(parse(["validate", *names]), ProjectorSettings())) == 0
+    assert capsys.readouterr().out == "2 records: all good\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param(["/no/such/file"], "/no/such/file cannot be read: No such file", id="no file"),
+        pytest.param(["--topic", "crm.bookings"], "name one of crm.organizations, ", id="no topic of ours"),
+        pytest.param(["--topic", "crm.leads"], "Kafka cannot be reached at 127.0.0.1:1", id="no Kafka"),
+    ],
+)
+def test_what_cannot_be_read(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    away = ProjectorSettings(kafka_bootstrap_servers="127.0.0.1:1")
+    assert asyncio.run(run_validate(parse(["validate", *words]), away)) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert said in output.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param(["a", "--topic", "crm.leads"], "not both", id="files and a topic"),
+        pytest.param(["--from", "7"], "--from needs a --topic", id="an offset of a file"),
+        pytest.param(["--kind", "booking"], "invalid choice", id="another kind"),
+        pytest.param(
+            ["--kind", "lead", "--topic", "crm.leads"], "not allowed with", id="a topic says what it is about"
+        ),
+        pytest.param(["--strictly"], "unrecognized", id="another option"),
+    ],
+)
+def test_wrong_calls(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(["validate", *words])
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+ACTIONS, HOOKS = (yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
+
+
+@pytest.mark.parametrize(("line", "status"), [(LINE, 0), (as_line(TYPO), 1)])
+def test_the_examples_for_producers_run(tmp_path: Path, line: str, status: int) -> None:
+    """Their commands, in a folder of a producer, with the command `leadview` in the path."""
+    (tmp_path / "events").mkdir()
+    (tmp_path / "events" / "leads.jsonl").write_text(line)
+    command = tmp_path / "bin" / "leadview"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT / "leadview" / "__main__.py"} "$@"\n')
+    command.chmod(0o755)
+    steps = ACTIONS["jobs"]["events"]["steps"]
+    [hook] = HOOKS["repos"][0]["hooks"]
+    files = [name for name in ("events/leads.jsonl", "events/readme.md") if re.search(hook["files"], name)]
+    for script in (steps[-1]["run"], shlex.join([*shlex.split(hook["entry"]), *files])):
+        done = subprocess.run(
+            ["bash", "-e", "-c", script],  # noqa: S607
+            cwd=tmp_path,
+            env={"PATH": f"{command.parent}:/usr/bin:/bin", "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (status, ""), done.stdout

@@ -36,6 +36,8 @@ COPY telemetry telemetry
 COPY projector projector
 COPY api api
 COPY leadview leadview
+# The pages that the console links to.
+COPY docs docs
 # Compile in advance: on the read-only file system, the interpreter cannot store compiled files.
 USER root
 RUN python -m compileall -q /app

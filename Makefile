@@ -12,8 +12,8 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --req
 LOCK = .lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-emit-index-url --no-emit-find-links --no-annotate pyproject.toml
 
-.PHONY: run test test-long clients wire docs lint-openapi check bench bench-quix chaos fuzz model kubernetes release coverage \
-	lock clean
+.PHONY: run test test-long clients browser screenshots wire docs lint-openapi check bench bench-quix chaos fuzz model \
+	kubernetes release coverage lock clean
 
 run: .venv/run.stamp
 	@$(BIN)/python -m devstack $(ARGS)
@@ -21,8 +21,8 @@ run: .venv/run.stamp
 # Three processes for two cores, because the tests wait a lot for servers that start, fail and recover. Without
 # reordering, the small files of tests/unit come last, so that all processes end at about the same time.
 test: check
-	$(BIN)/python -m pytest -m "not long and not clients and not docs and not wire" --numprocesses 3 --dist loadfile \
-		--no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -m "not long and not clients and not docs and not wire and not browser" \
+		--numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # The tests that take most of a minute each: quick benchmarks, and chaos on a cluster.
 test-long: .venv/dev.stamp
@@ -41,6 +41,16 @@ clients: .venv/dev.stamp
 	cd $(CLIENTS) && npm ci --silent --no-audit --no-fund
 	cd $(CLIENTS) && npx openapi-ts --input ../../docs/schemas/openapi.json --output client --silent && npx tsc
 	$(BIN)/python -m pytest -m clients tests/service/clients $(ARGS)
+
+# The page of the console in Chromium (on Debian: apt install chromium). Needs npm for axe-core, which looks for barriers.
+browser: .venv/dev.stamp
+	mkdir -p build/browser
+	cd build/browser && npm install --silent --no-audit --no-fund --no-save axe-core@4.14.1
+	$(BIN)/python -m pytest -m browser tests/service/browser $(ARGS)
+
+# The screenshots in docs/, of `make run` in Chromium.
+screenshots: .venv/dev.stamp
+	$(BIN)/python -m tests.screenshots
 
 # Writes the documentation for authors of external tools and for producers into build/docs, and looks at it in Chromium.
 # ARGS="--server https://…" names your API. Needs Node.js 20, npm and Chromium.

@@ -22,6 +22,7 @@ from schemas.settings import ApiSettings, ProjectorSettings, SettingsError, load
 
 _KNOWN_SEED = 1
 _CHECK_SECONDS = 0.2
+_CONSOLE_PORT = 8001
 # If the user's servers already hold many records, the API serves the first generation only after reading all of them.
 _READY_SECONDS, _READY_SECONDS_ON_REAL_SERVERS = 60.0, 900.0
 
@@ -62,7 +63,7 @@ def _run(arguments: Arguments, settings: ApiSettings, scratch: Scratch, started:
     if arguments.redis_url:
         reach_redis(load(ApiSettings, variables).redis_url)
     crm = _sample_crm(arguments, settings)
-    with Stack(variables, scratch.path, crm) as stack:
+    with Stack(variables, scratch.path, crm, _console_port(arguments.port)) as stack:
         stack.start(
             CHANGES_PER_SECOND if arguments.sandbox else arguments.rate,
             apache_kafka=arguments.apache_kafka,
@@ -120,6 +121,11 @@ def _port(wanted: int | None, settings: ApiSettings) -> int:
         raise StackFailed(f"Port {port} of {settings.api_host} is not available. Choose another one, or use --port 0.")
     print(f"Port {port} is in use, so the API listens on another one.")
     return free_port()
+
+
+def _console_port(api_port: int | None) -> int:
+    """Returns the usual port of the console, or a free one if it is in use, or if the API has any port."""
+    return _CONSOLE_PORT if api_port != 0 and _is_free("127.0.0.1", _CONSOLE_PORT) else free_port()
 
 
 def _is_free(host: str, port: int) -> bool:

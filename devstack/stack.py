@@ -28,20 +28,25 @@ from schemas.settings import ApiSettings, ProjectorSettings, effective, load
 
 _ROOT = Path(__file__).parents[1]
 _EVERY_ADDRESS = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - the address to connect to, not to listen on
+_SERVERS = {"Kafka": "LEADVIEW_KAFKA_BOOTSTRAP_SERVERS", "Redis": "LEADVIEW_REDIS_URL"}
+_CONSOLE = "console"
 _STOP_SECONDS = 8.0
 _POLL_SECONDS = 0.05
 _ASK_AGAIN_SECONDS = 0.1
 
 
 class Process:
-    """The projector or the API, with its log and its metrics port."""
+    """The projector, the API or the console, with its log and its metrics port."""
 
-    def __init__(self, name: str, arguments: tuple[str, ...], variables: Mapping[str, str], scratch: Path) -> None:
+    def __init__(
+        self, name: str, arguments: tuple[str, ...], variables: Mapping[str, str], scratch: Path, module: str = ""
+    ) -> None:
+        """`module` is what Python runs, by default the one with this name."""
         self._name = name
         self.log = scratch / f"{name}.log"
         self.metrics_port = free_port()
         self._child = Child(
-            [sys.executable, "-m", name, *arguments],
+            [sys.executable, "-m", module or name, *arguments],
             log=self.log,
             directory=_ROOT,
             environment={**variables, "LEADVIEW_METRICS_PORT": str(self.metrics_port)},
@@ -67,8 +72,9 @@ class Process:
 class Stack:
     """All servers and processes. A context manager that stops them, quickly and in order."""
 
-    def __init__(self, variables: Mapping[str, str], scratch: Path, crm: Crm) -> None:
+    def __init__(self, variables: Mapping[str, str], scratch: Path, crm: Crm, console_port: int) -> None:
         """`variables` come from `devstack.environment`. A server without an address there is embedded."""
+        self._console_port = console_port
         self._variables = dict(variables)
         self._scratch = scratch
         self._crm = crm
@@ -106,9 +112,10 @@ class Stack:
     def addresses(self) -> dict[str, str]:
         """Where the servers are, without passwords, and the metrics."""
         shown = effective(self._projector)
-        metrics = {f"metrics, {name}": f"http://127.0.0.1:{each.metrics_port}" for name, each in self.processes.items()}
-        servers = {"Kafka": "LEADVIEW_KAFKA_BOOTSTRAP_SERVERS", "Redis": "LEADVIEW_REDIS_URL"}
-        return {name: str(shown[setting]) for name, setting in servers.items()} | metrics
+        exporting = {name: each for name, each in self.processes.items() if name != _CONSOLE}
+        metrics = {f"metrics, {name}": f"http://127.0.0.1:{each.metrics_port}" for name, each in exporting.items()}
+        console = {_CONSOLE: f"http://127.0.0.1:{self._console_port}"}
+        return console | {name: str(shown[setting]) for name, setting in _SERVERS.items()} | metrics
 
     def start(self, rate: float, *, apache_kafka: bool, unsteady_organization: str | None = None) -> None:
         """Start everything, send the sample data, and then `rate` changes per second. Raises StackFailed.
@@ -123,6 +130,7 @@ class Stack:
             self._publish(rate)
             if unsteady_organization:
                 self._exits.enter_context(unsteady(self._projector, unsteady_organization))
+            self._run_console()
         except (ServerFailed, RedisServerMissing, JarsMissing, TimeoutError) as error:
             raise StackFailed(str(error)) from error
 
@@ -134,6 +142,9 @@ class Stack:
         # Until the first generation is declared live, an API that started with an empty Redis may serve a part of it.
         self._wait_for("/readyz", None, deadline)
         self._wait_for(f"/api/v1/ext/leads/{tenant.lead_id}", tenant.api_key, deadline)
+        while ask("127.0.0.1", self._console_port, "/").status != 200 and time.monotonic() < deadline:
+            self.check()
+            time.sleep(_POLL_SECONDS)
         return self._wait_for(f"/api/v1/ext/contacts/{tenant.contact_id}", tenant.api_key, deadline).etag
 
     def check(self) -> None:
@@ -174,8 +185,15 @@ class Stack:
     def _use(self, setting: str, address: str) -> None:
         self._variables[setting] = self.embedded[setting] = address
 
-    def _run(self, name: str, *arguments: str) -> None:
-        process = Process(name, arguments, self._variables, self._scratch)
+    def _run_console(self) -> None:
+        """The console shows documents, and acts, only where nothing but sample data can be."""
+        sample = ("--allow-actions", "--show-documents") if len(self.embedded) == len(_SERVERS) else ()
+        metrics = f"http://127.0.0.1:{self.processes['api'].metrics_port}"
+        words = ("console", "--port", str(self._console_port), "--api-metrics", metrics, *sample)
+        self._run(_CONSOLE, *words, module="projector")
+
+    def _run(self, name: str, *arguments: str, module: str = "") -> None:
+        process = Process(name, arguments, self._variables, self._scratch, module)
         self._exits.callback(process.stop)
         self._checks.append(process.check)
         self.processes[name] = process

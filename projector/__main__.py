@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from importlib import import_module
 
 import uvloop
 from rich.console import Console
@@ -39,7 +40,7 @@ def main(
     except SettingsError as error:
         print(error, file=sys.stderr)
         return 2
-    is_service = arguments.command == "run" or getattr(arguments, "continuous", False)
+    is_service = arguments.command in ("run", "console") or getattr(arguments, "continuous", False)
     configure(settings.log_level if is_service else "error")
     try:
         return uvloop.run(_execute(arguments, settings))
@@ -54,6 +55,10 @@ async def _execute(arguments: argparse.Namespace, settings: ProjectorSettings) -
     if arguments.command == "run":
         await run(settings)
         return 0
+    if arguments.command == "console":
+        # Imported only here: no other command needs an HTTP server, and each of them starts more quickly without one.
+        code: int = await import_module("projector.console.server").run_console(arguments, settings)
+        return code
     if arguments.command == "validate":
         return await run_validate(arguments, settings)
     store = Store(settings)

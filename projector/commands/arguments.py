@@ -79,6 +79,7 @@ def parser_of(program: str, others: Mapping[str, str] = NO_OTHERS) -> argparse.A
     _wait(commands.add_parser("wait", help="end as soon as a version of a document is visible, for tests"))
     validate_arguments.add(commands.add_parser("validate", help="check a producer's records, without Kafka or Redis"))
     _promote(commands.add_parser("promote", help="verify the next generation, then serve it"))
+    _console(commands.add_parser("console", help="serve a page that shows the service at work, until SIGTERM"))
     used = commands.add_parser("usage", help="print how often each key of an organization was used, and when last")
     used.add_argument("organization", type=uuid)
     used.add_argument("--json", action="store_true")
@@ -121,6 +122,27 @@ def _show(command: argparse.ArgumentParser) -> None:
         help="the id of the API key, the SHA-256 of the key in hex, or - to read the key from standard input",
     )
     key.add_argument("--json", action="store_true")
+
+
+def _console(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--port", type=int, default=8001, help="port of the page (default: 8001)")
+    command.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1); others need --token-file"
+    )
+    command.add_argument(
+        "--token-file", type=Path, metavar="FILE", help="file with a line <name>:<token> for each person who may look"
+    )
+    command.add_argument(
+        "--api-metrics",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="metrics port of the API, such as http://127.0.0.1:9100, for its figures; may be repeated",
+    )
+    command.add_argument("--allow-actions", action="store_true", help="let the page promote, roll back and drop")
+    command.add_argument(
+        "--show-documents", action="store_true", help="let the page show documents, which are personal"
+    )
 
 
 def _wait(command: argparse.ArgumentParser) -> None:

@@ -21,10 +21,11 @@ _NEARLY_FULL = 0.8
 
 
 class Finding(NamedTuple):
-    """What was found, and what to do about it."""
+    """What was found, and what to do about it. `page` is the page in `docs` that says more, with its section."""
 
     what: str
     advice: str
+    page: str = "status.md"
 
     def __str__(self) -> str:
         return f"{self.what}: {self.advice}"
@@ -58,6 +59,7 @@ def notes(survey: Survey) -> list[Finding]:
             Finding(
                 f"rebuild due: this program has mapping version {VERSION}, the live generation {live}",
                 "run `rebuild` (docs/rebuild.md), or deploy the older version again",
+                "runbook.md#leadviewrebuilddue",
             )
         )
     if redis.dead_letters:
@@ -65,6 +67,7 @@ def notes(survey: Survey) -> list[Finding]:
             Finding(
                 f"dead letters: {redis.dead_letters:,}",
                 "`dead-letters list` says why these records are bad (docs/dead-letters.md)",
+                "dead-letters.md",
             )
         )
     silent = [writer for writer in redis.writers if not writer.alive]
@@ -72,12 +75,17 @@ def notes(survey: Survey) -> list[Finding]:
         Finding(
             f"silent for {writer.age_ms / 1000:.0f} s: {writer.heartbeat.role} {writer.id}",
             "it has crashed, stands still, or cannot reach Redis",
+            "runbook.md#leadviewnoprojector",
         )
         for writer in silent
     ]
     if _NEARLY_FULL <= _used(redis) < FULL:
         found.append(
-            Finding(f"the memory of Redis is {_used(redis):.0%} used", "raise its maxmemory (docs/capacity.md)")
+            Finding(
+                f"the memory of Redis is {_used(redis):.0%} used",
+                "raise its maxmemory (docs/capacity.md)",
+                "runbook.md#leadviewredismemory",
+            )
         )
     return found
 
@@ -90,18 +98,19 @@ def living(redis: RedisPart) -> list[Writer]:
 def _servers(survey: Survey) -> Iterator[Finding]:
     match survey.redis:
         case Refused() as error:  # its data has another layout, and the message says what to do
-            yield Finding(str(error).partition(", which ")[0], str(error))
+            yield Finding(str(error).partition(", which ")[0], str(error), "upgrading.md")
         case ProjectorError() as error:
             yield Finding(
                 "Redis cannot be read",
                 f"{str(error).rstrip('.')}. Correct LEADVIEW_REDIS_URL or the user, or repair Redis; "
                 "`doctor` finds out more",
+                "runbook.md#redis_unknown",
             )
         case redis:
             yield from _redis(redis)
     match survey.kafka:
         case ProjectorError() as error:
-            yield Finding("Kafka cannot be read", f"{error}. `doctor` finds out more")
+            yield Finding("Kafka cannot be read", f"{error}. `doctor` finds out more", "runbook.md#kafka_unknown")
         case kafka:
             yield from of_topics(kafka)
 
@@ -111,10 +120,13 @@ def _redis(redis: RedisPart) -> Iterator[Finding]:
         yield Finding(
             f"Redis evicts keys when its memory is full (maxmemory-policy is {policy})",
             "documents would vanish: set its maxmemory-policy to noeviction",
+            "runbook.md#redis_evicts",
         )
     if _used(redis) >= FULL:
         yield Finding(
-            "Redis is full", "it refuses writes, so nothing is applied: raise its maxmemory (docs/capacity.md)"
+            "Redis is full",
+            "it refuses writes, so nothing is applied: raise its maxmemory (docs/capacity.md)",
+            "runbook.md#redis_full",
         )
 
 
@@ -126,31 +138,37 @@ def of_topics(kafka: KafkaPart) -> Iterator[Finding]:
             [topic.name for topic in kafka.topics if not topic.allowed],
             "this user may not read it",
             "let the user of the projector read and describe it",
+            "topic_missing",
         ),
         (
             [topic.name for topic in kafka.topics if topic.allowed and not topic.exists],
             "missing",
             "create what is missing, compacted (cleanup.policy=compact), or correct LEADVIEW_TOPIC_PREFIX",
+            "topic_missing",
         ),
         (
             [topic.name for topic in kafka.topics if topic.leaderless],
             "not served, because partitions have no leader",
             "repair the brokers of Kafka",
+            "kafka_unknown",
         ),
         (
             [f"{topic.name} ({retention})" for topic, retention in kept if not retention.compacts],
             "not compacted",
             "records that are still needed would vanish: set cleanup.policy=compact",
+            "topic_not_compacted",
         ),
         (
             [f"{topic.name} ({retention})" for topic, retention in kept if retention.compacts and retention.deletes],
             "compacted, but its old records are deleted as well",
             "records that are still needed would vanish: set cleanup.policy=compact",
+            "topic_not_compacted",
         ),
     ]
-    for names, state, advice in found:
+    for names, state, advice, section in found:
         if names:
-            yield Finding(f"{'topic' if len(names) == 1 else 'topics'} {', '.join(names)}: {state}", advice)
+            topics = "topic" if len(names) == 1 else "topics"
+            yield Finding(f"{topics} {', '.join(names)}: {state}", advice, f"runbook.md#{section}")
 
 
 def _projectors(survey: Survey) -> Iterator[Finding]:
@@ -159,7 +177,11 @@ def _projectors(survey: Survey) -> Iterator[Finding]:
         return
     alive = living(redis)
     if not alive:
-        yield Finding("no projector is running", "nothing is applied; start one with the command `run`")
+        yield Finding(
+            "no projector is running",
+            "nothing is applied; start one with the command `run`",
+            "runbook.md#leadviewnoprojector",
+        )
     for writer in alive:
         yield from _lines(writer)
 
@@ -178,17 +200,19 @@ def _lines(writer: Writer) -> Iterator[Finding]:
                     f"line {line} is stopped: {why}",
                     "fix the producer, or deploy a projector that can read them (docs/dead-letters.md)"
                     + "".join(acceptance),
+                    "dead-letters.md#a-halted-line",
                 )
             case "standing by":
                 yield Finding(
                     f"line {line} is standing by: {reason}",
                     f"deploy the newer program on {writer.id} again, or drop the newer generation (docs/upgrading.md)",
+                    "runbook.md#leadviewstandingby",
                 )
             case _:
-                yield Finding(f"line {line} is {word}: {reason}", f"read the log of {writer.id}")
+                yield Finding(f"line {line} is {word}: {reason}", f"read the log of {writer.id}", "runbook.md#failing")
     for problem in writer.heartbeat.problems:
         if problem not in said and not problem.startswith(_MEASURED_HERE):
-            yield Finding(problem, f"read the log of {writer.id}")
+            yield Finding(problem, f"read the log of {writer.id}", "runbook.md#leadviewproblem")
 
 
 def _completeness(survey: Survey) -> Iterator[Finding]:
@@ -225,6 +249,7 @@ def _age(survey: Survey, *, alone: bool) -> Iterator[Finding]:
             "the projectors are too slow: start more of them (docs/capacity.md)"
             if alone
             else "they are applied when what is named above is repaired",
+            "runbook.md#leadviewstale",
         )
 
 

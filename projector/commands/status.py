@@ -96,10 +96,11 @@ class Status(msgspec.Struct, frozen=True):
 
 async def read(store: Store, settings: ProjectorSettings) -> Status:
     """Read the status from Redis and Kafka. It says what cannot be read."""
-    return _status(await survey(store, settings))
+    return of(await survey(store, settings))
 
 
-def _status(found: Survey) -> Status:
+def of(found: Survey) -> Status:
+    """Returns the status that follows from what was found."""
     redis = None if isinstance(found.redis, ProjectorError) else found.redis
     kafka = None if isinstance(found.kafka, ProjectorError) else found.kafka
     record = redis.record if redis else None

@@ -24,6 +24,8 @@ FIRST_SECONDS = 1.2
 """How long Redis and Kafka may take for their first answer. What the other one says is shown within two seconds."""
 _SECONDS = 5.0
 _OLDEST_SECONDS = 2.0
+_PEEK_BYTES = 262_144
+"""Of the records that wait, only the time of the first one is wanted."""
 
 T = TypeVar("T")
 Ranges = Mapping[Partition, tuple[int, int]]
@@ -75,6 +77,8 @@ class Survey(msgspec.Struct, frozen=True):
     oldest: dict[Partition, int] | None
     at: float
     """When this was read, in ms since 1970."""
+    redis_seconds: float = 0.0
+    """How long Redis was being asked."""
 
     def ages(self) -> dict[Partition, float] | None:
         """Returns how many seconds the oldest record has waited, for each partition that is behind; None: unknown."""
@@ -91,7 +95,7 @@ class Survey(msgspec.Struct, frozen=True):
 
 async def survey(store: Store, settings: ProjectorSettings) -> Survey:
     """Read Redis and Kafka. An error of theirs is a result."""
-    reader = Reader(settings, KINDS)
+    reader = Reader(settings, KINDS, _PEEK_BYTES)
     try:
         redis_answers, kafka_answers = await asyncio.gather(
             _result("Redis", store.memories(), FIRST_SECONDS), _result("Kafka", reader.start(), FIRST_SECONDS)
@@ -101,11 +105,15 @@ async def survey(store: Store, settings: ProjectorSettings) -> Survey:
             kafka_part: KafkaPart | ProjectorError = kafka
         else:
             kafka_part = await _result("Kafka", _read_kafka(reader), _SECONDS)
+        asked_at = time.monotonic()
         if isinstance(redis := redis_answers, ProjectorError):
             redis_part: RedisPart | ProjectorError = redis
         else:
             redis_part = await _result("Redis", _read_redis(store), _SECONDS)
-        return Survey(redis_part, kafka_part, await _oldest(reader, redis_part, kafka_part), time.time() * 1000)
+        seconds = time.monotonic() - asked_at
+        return Survey(
+            redis_part, kafka_part, await _oldest(reader, redis_part, kafka_part), time.time() * 1000, seconds
+        )
     finally:
         await reader.stop()
 

@@ -120,9 +120,11 @@ class Reader:
 
 
 @asynccontextmanager
-async def open_reader(settings: ProjectorSettings, kinds: Sequence[Kind]) -> AsyncIterator[Reader]:
+async def open_reader(
+    settings: ProjectorSettings, kinds: Sequence[Kind], fetch_bytes: int = FETCH_BYTES
+) -> AsyncIterator[Reader]:
     """Yields a connected reader of these topics, and closes it at the end. Raises Unavailable."""
-    reader = Reader(settings, kinds)
+    reader = Reader(settings, kinds, fetch_bytes)
     await reader.start()
     try:
         yield reader

@@ -22,7 +22,7 @@ from tests.harness.services import RedisService
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 COMMANDS = {"run", "status", "doctor", "show", "dead-letters", "rebuild", "verify", "promote", "rollback", "drop"}
-COMMANDS |= {"validate", "wait"}
+COMMANDS |= {"console", "validate", "wait"}
 PACKAGES = ("api", "leadview", "projector", "schemas", "telemetry")
 
 
@@ -85,10 +85,15 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 def test_the_wheel_holds_what_is_needed_to_run(installed: Installed) -> None:
     with ZipFile(installed.wheel) as wheel:
         names = wheel.namelist()
-    assert {name.partition("/")[0] for name in names} == {*PACKAGES, f"leadview-{VERSION}.dist-info"}
+    data = f"leadview-{VERSION}.data"
+    assert {name.partition("/")[0] for name in names} == {*PACKAGES, f"leadview-{VERSION}.dist-info", data}
     scripts = {str(path.relative_to(ROOT)) for package in PACKAGES for path in (ROOT / package).rglob("*.lua")}
     assert scripts
     assert scripts <= set(names)
+    static = [path for path in (ROOT / "projector" / "console" / "static").rglob("*") if path.is_file()]
+    assert {str(path.relative_to(ROOT)) for path in static} <= set(names)
+    pages = {f"{data}/data/share/leadview/docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
+    assert pages <= set(names), "the console shows the runbook"
 
 
 def test_one_version() -> None:

@@ -111,6 +111,8 @@ def test_lines_that_it_prints_work_and_documents_change_and_ctrl_c_leaves_nothin
         assert json.loads(paste(openapi_line).body)["openapi"].startswith("3.1")
         wait_until(lambda: is_another_version(lead_line, lead.body), "the lead changes")
         assert "crm.leads" in shown_status(run, tmp_path)
+        [console] = re.findall(r"^  console +(http://127\.0\.0\.1:\d+)$", run.output, re.MULTILINE)
+        assert paste(f"curl -i {console}/").status == 200
         run.process.send_signal(signal.SIGINT)
         assert run.process.wait(PATIENCE_SECONDS) == 0
         assert run.nothing_is_left()
@@ -165,7 +167,7 @@ def test_ctrl_c_before_it_is_ready(tmp_path: Path) -> None:
 def test_a_process_that_dies_ends_it_with_its_log(tmp_path: Path) -> None:
     with running(tmp_path, "--no-live", "--port", "0") as run:
         run.wait_until_ready()
-        [projector] = [pid for pid in run.started if "projector" in psutil.Process(pid).cmdline()]
+        [projector] = [pid for pid in run.started if psutil.Process(pid).cmdline()[-2:] == ["projector", "run"]]
         os.kill(projector, signal.SIGKILL)
         assert run.process.wait(PATIENCE_SECONDS) == 1
         assert "`projector` ended by itself, with status -9." in run.output

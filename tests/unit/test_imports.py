@@ -53,6 +53,8 @@ def test_a_package_imports_only_what_it_may(package: str, allowed: set[str]) -> 
     [
         pytest.param("projector", "aiokafka", "kafka/", id="aiokafka in the projector"),
         pytest.param("projector", "redis", "redis/", id="Redis in the projector"),
+        pytest.param("projector", "uvicorn", "console/server.py", id="the HTTP server in the projector"),
+        pytest.param("projector", "starlette", "console/", id="HTTP in the projector"),
         pytest.param("api", "redis", "redis/address.py", id="Redis in the API"),
         pytest.param("api", "hiredis", "redis/connection.py", id="the protocol of Redis in the API"),
         pytest.param("api", "uvicorn", ("server.py", "edge/"), id="the HTTP server in the API"),
@@ -91,6 +93,7 @@ ROOMS = (
     ("projector.line", "projector.verify"),
     ("projector.rebuild", "projector.upkeep", "projector.health"),
     ("projector.run", "projector.commands"),
+    ("projector.console",),
     ("projector.__main__",),
 )
 """The rooms of the projector from the ground up: a room imports only what is on a floor below its own."""

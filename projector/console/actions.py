@@ -1,0 +1,141 @@
+"""What an operator may do on the page, with --allow-actions: compare, promote, roll back, drop. One at a time."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Literal
+
+import msgspec
+
+from projector import defect
+from projector.errors import ProjectorError, Refused
+from projector.ledger import copies
+from projector.rebuild import drop, promote
+from projector.rebuild.promote import Criteria
+from projector.redis.store import Store
+from projector.verify.report import Report
+
+logger = logging.getLogger(__name__)
+
+Verb = Literal["compare", "promote", "rollback", "drop"]
+
+
+class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the page asks for. `generation` is the number that the operator has typed."""
+
+    verb: Verb
+    generation: int
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """What a comparison has found. `by_field` has the number of documents by the field that differs."""
+
+    checked: int
+    missing: int
+    extra: int
+    changed: int
+    by_field: dict[str, int]
+
+    @classmethod
+    def of(cls, report: Report) -> "Difference":
+        checked = sum(report.checked.values())
+        return cls(checked, report.missing, report.extra, report.changed, report.by_field)
+
+
+class Action(msgspec.Struct, frozen=True):
+    """What was asked for last, by whom, when (ms since 1970), and what came of it."""
+
+    verb: Verb
+    generation: int
+    who: str
+    at: int
+    state: Literal["under way", "done", "refused"]
+    text: str = ""
+    difference: Difference | None = None
+
+
+Outcome = tuple[str, Difference | None]
+
+
+class Actions:
+    """Runs one action after the other. Each leaves two log lines: when it begins and when it has ended."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._running: asyncio.Task[None] | None = None
+        self.newest: Action | None = None
+
+    def begin(self, wanted: Wanted, who: str) -> None:
+        """Start an action. Raises Refused if another one is under way."""
+        if self._running and not self._running.done():
+            raise Refused("Another action is under way. Wait until it has ended.")
+        self.newest = Action(wanted.verb, wanted.generation, who, int(time.time() * 1000), "under way")
+        logger.warning("action of the console", extra=self._fields())
+        self._running = asyncio.create_task(self._run(wanted))
+
+    async def close(self) -> None:
+        """Cancel what is under way. A drop that has begun is continued by a projector."""
+        if self._running:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+
+    def _fields(self) -> dict[str, object]:
+        newest = self.newest
+        return {} if newest is None else {"action": newest.verb, "generation": newest.generation, "who": newest.who}
+
+    async def _run(self, wanted: Wanted) -> None:
+        does: dict[Verb, Callable[[int], Awaitable[Outcome]]] = {
+            "compare": self._compare,
+            "promote": self._promote,
+            "rollback": self._rollback,
+            "drop": self._drop,
+        }
+        try:
+            text, difference = await does[wanted.verb](wanted.generation)
+            self._end("done", text, difference)
+        except ProjectorError as error:
+            self._end("refused", str(error), None)
+        except Exception as error:  # noqa: BLE001 - the page has to say it
+            self._end("refused", defect.report("an action of the console", error), None)
+
+    def _end(self, state: Literal["done", "refused"], text: str, difference: Difference | None) -> None:
+        if self.newest:
+            self.newest = msgspec.structs.replace(self.newest, state=state, text=text, difference=difference)
+        logger.warning("action of the console has ended", extra={**self._fields(), "result": state, "text": text})
+
+    async def _compare(self, generation: int) -> Outcome:
+        await self._expect_next(generation)
+        report = await promote.verify_next(self._store, Criteria())
+        return _compared(report), Difference.of(report)
+
+    async def _promote(self, generation: int) -> Outcome:
+        await self._expect_next(generation)
+        promoted = await promote.verify_and_promote(self._store, Criteria())
+        difference = Difference.of(promoted.report)
+        if promoted.flip is None:
+            advice = "If that is meant, run `promote` with --allow or --force on the command line."
+            return f"Not promoted: {promoted.report.differences:,} documents differ. {advice}", difference
+        flip = promoted.flip
+        return f"Generation {flip.live} is served instead of {flip.previous}, which is kept current.", difference
+
+    async def _rollback(self, generation: int) -> Outcome:
+        state = (await copies.require(self._store)).state
+        if state.previous != generation:
+            raise Refused(f"Generation {generation} is not the former one, to which a rollback returns.")
+        flip = await promote.rollback(self._store)
+        return f"Generation {flip.live} is served again instead of {flip.previous}.", None
+
+    async def _drop(self, generation: int) -> Outcome:
+        dropped = await drop.drop(self._store, generation)
+        return f"Generation {dropped.generation} is dropped: {dropped.keys:,} keys were deleted.", None
+
+    async def _expect_next(self, generation: int) -> None:
+        if promote.complete_next(await copies.require(self._store)) != generation:
+            raise Refused(f"Generation {generation} is not the next one.")
+
+
+def _compared(report: Report) -> str:
+    if not report.differences:
+        return f"{sum(report.checked.values()):,} documents were compared, and none differs."
+    return f"{sum(report.checked.values()):,} documents were compared, and {report.differences:,} differ."

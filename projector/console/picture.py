@@ -1,0 +1,149 @@
+"""What every page shows: the status, and how it changes. Pure."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from projector.commands import findings, status
+from projector.commands.findings import Finding
+from projector.commands.status import Status
+from projector.commands.survey import Survey
+from projector.console.actions import Action
+from projector.console.api_figures import ApiFigures
+from projector.console.replay import Replayed
+from projector.errors import ProjectorError
+
+
+class Said(msgspec.Struct, frozen=True):
+    """A problem or a note, and the page in `docs` that says more."""
+
+    what: str
+    advice: str
+    page: str
+
+    @classmethod
+    def of(cls, finding: Finding) -> "Said":
+        return cls(*finding)
+
+
+class TopicFigures(msgspec.Struct, frozen=True):
+    """A topic. `published` and `applied` are records per second; what is not known is None."""
+
+    name: str
+    partitions: int
+    problem: str
+    published: float | None
+    applied: float | None
+
+
+class Picture(msgspec.Struct, frozen=True):
+    """One moment of the service. `at` is in ms since 1970. `status` is what `status --json` prints.
+
+    `api` is None if the console was not told where the metrics of the API are, `replay` if nothing is being replayed.
+    """
+
+    at: int
+    status: Status
+    problems: list[Said]
+    notes: list[Said]
+    topics: list[TopicFigures]
+    shards: int | None
+    api: ApiFigures | None
+    replay: Replayed | None
+    action: Action | None
+
+
+class Point(msgspec.Struct, frozen=True, array_like=True):
+    """A moment on the lines of the page; its fields are those of `Picture`, in short. What is not known is None."""
+
+    at: int
+    published: float | None
+    applied: float | None
+    lag: int | None
+    age: float | None
+    requests: float | None
+    refused: float | None
+    failed: float | None
+    p50: float | None
+    p99: float | None
+    memory: int | None
+
+
+def picture(
+    found: Survey,
+    before: tuple[float, Mapping[str, tuple[int, int]]] | None,
+    api: ApiFigures | None,
+    replay: Replayed | None,
+    action: Action | None,
+) -> Picture:
+    """Returns the picture of a survey. `before` is when an earlier one was made, and what `totals` said then."""
+    redis = None if isinstance(found.redis, ProjectorError) else found.redis
+    return Picture(
+        at=int(found.at),
+        status=status.of(found),
+        problems=[Said.of(finding) for finding in findings.problems(found)],
+        notes=[Said.of(finding) for finding in findings.notes(found)],
+        topics=_topics(found, before),
+        shards=len(redis.record.copies) if redis and redis.record else None,
+        api=api,
+        replay=replay,
+        action=action,
+    )
+
+
+def totals(found: Survey) -> dict[str, tuple[int, int]] | None:
+    """Returns the sums of the end offsets and of the positions of each topic; None if they are not known."""
+    if isinstance(found.redis, ProjectorError) or isinstance(found.kafka, ProjectorError):
+        return None
+    sums: dict[str, tuple[int, int]] = {topic.name: (0, 0) for topic in found.kafka.topics}
+    for partition, (first, last) in found.kafka.ranges.items():
+        position = found.redis.position(partition)
+        published, applied = sums[partition.topic]
+        sums[partition.topic] = published + last, applied + (position.offset if position else first)
+    return sums
+
+
+def point(shown: Picture) -> Point:
+    """Returns what the lines show of a picture."""
+    api = shown.api or ApiFigures()
+    return Point(
+        at=shown.at,
+        published=_sum([topic.published for topic in shown.topics]),
+        applied=_sum([topic.applied for topic in shown.topics]),
+        lag=shown.status.lag,
+        age=shown.status.freshness,
+        requests=api.requests,
+        refused=_rate(api, "4"),
+        failed=_rate(api, "5"),
+        p50=api.p50,
+        p99=api.p99,
+        memory=shown.status.redis_used_memory,
+    )
+
+
+def _topics(found: Survey, before: tuple[float, Mapping[str, tuple[int, int]]] | None) -> list[TopicFigures]:
+    if isinstance(found.kafka, ProjectorError):
+        return []
+    now = totals(found) or {}
+    seconds = (found.at - before[0]) / 1000 if before else 0.0
+    shown = []
+    for topic in found.kafka.topics:
+        rates: list[float | None] = [None, None]
+        if before and seconds > 0 and topic.name in now and topic.name in before[1]:
+            pairs = zip(now[topic.name], before[1][topic.name], strict=True)
+            rates = [max(0.0, (after - earlier) / seconds) for after, earlier in pairs]
+        problem = "" if topic.exists and topic.allowed else "missing" if topic.allowed else "not allowed"
+        shown.append(TopicFigures(topic.name, len(topic.partitions), problem, *rates))
+    return shown
+
+
+def _rate(api: ApiFigures, first: str) -> float | None:
+    """Returns the rate of the answers whose status begins with this digit."""
+    if api.requests is None:
+        return None
+    return sum(rate for answer, rate in api.answers.items() if answer.startswith(first))
+
+
+def _sum(rates: list[float | None]) -> float | None:
+    known = [rate for rate in rates if rate is not None]
+    return sum(known) if known else None

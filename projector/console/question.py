@@ -1,0 +1,76 @@
+"""What somebody may paste into the box "Where did my event go?". Pure."""
+
+import re
+from collections.abc import Sequence
+from uuid import UUID
+
+import msgspec
+
+from projector.record import Partition
+from schemas.api_keys import PREFIX
+
+_COORDINATES = re.compile(r"([A-Za-z0-9._-]{1,249}):(\d{1,10}):(\d{1,19})")
+_HASH = re.compile(r"[0-9a-fA-F]{64}")
+LONGEST = 200
+"""In characters. A key, a message key, and coordinates are shorter."""
+
+
+class Entity(msgspec.Struct, frozen=True):
+    """A message key: an organization, or an entity of it."""
+
+    organization: str
+    id: str
+
+
+class Id(msgspec.Struct, frozen=True):
+    """An id of which nobody has said what it is."""
+
+    id: str
+
+
+class Coordinates(msgspec.Struct, frozen=True):
+    """A record in Kafka."""
+
+    partition: Partition
+    offset: int
+
+
+class KeyHash(msgspec.Struct, frozen=True):
+    """The SHA-256 of an API key, in lower case."""
+
+    hash: str
+
+
+class Unknown(msgspec.Struct, frozen=True):
+    """Nothing that Leadview could look up; perhaps a request id."""
+
+
+class Key(msgspec.Struct, frozen=True):
+    """An API key itself, which must not come here."""
+
+
+Question = Entity | Id | Coordinates | KeyHash | Key | Unknown
+
+
+def question(text: str) -> Question:
+    """Returns what this text asks for."""
+    text = text.strip()
+    if PREFIX in text:
+        return Key()
+    if _HASH.fullmatch(text):
+        return KeyHash(text.lower())
+    if match := _COORDINATES.fullmatch(text):
+        return Coordinates(Partition(match[1], int(match[2])), int(match[3]))
+    match _uuids(text.split(":")):
+        case [id_]:
+            return Id(id_)
+        case [organization, id_]:
+            return Entity(organization, id_)
+    return Unknown()
+
+
+def _uuids(words: Sequence[str]) -> list[str] | None:
+    try:
+        return [str(UUID(word.strip())) for word in words]
+    except ValueError:
+        return None

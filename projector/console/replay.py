@@ -1,0 +1,79 @@
+"""How far the replay of a rebuild is: read from its ledger in Redis, whichever process runs it."""
+
+import time
+
+import msgspec
+
+from projector.commands.survey import Survey
+from projector.errors import ProjectorError
+from projector.ledger.ledger import read_rebuild
+from projector.redis.store import Store
+from schemas import names
+
+_FRESH_MS = 3000
+"""An older report of an API worker says nothing."""
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """The progress of a replay in records. `rate` is per second, `left` in seconds; None while it is not known.
+
+    `processes` share the replay; if it is 0, nothing continues it. `latency` is the p99 of the API in ms that the
+    replay looks at: while it is high, it pauses. It is None if the API answers nobody.
+    """
+
+    generation: int
+    done: int
+    total: int
+    rate: float | None
+    left: float | None
+    processes: int
+    latency: float | None
+
+
+class ReplayReader:
+    """Reads the progress again and again, and knows the rate from that."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._began: tuple[int, float, int] | None = None
+
+    async def take(self, found: Survey) -> Replayed | None:
+        """Returns the progress; None if nothing is being replayed, or if it cannot be read. Raises Unavailable."""
+        if isinstance(found.redis, ProjectorError) or isinstance(found.kafka, ProjectorError):
+            return None
+        record = found.redis.record
+        if not record or not record.state.next or record.is_complete(record.state.next):
+            self._began = None
+            return None
+        number = record.state.next
+        partitions = list(found.kafka.ranges)
+        fields = [names.target(*partition) for partition in partitions]
+        targets = await self._store.ask_one(b"HMGET", names.rebuild(number), *fields)
+        ranges = {
+            partition: (found.kafka.ranges[partition][0], int(target))
+            for partition, target in zip(partitions, targets, strict=True)
+            if target
+        }
+        positions = await read_rebuild(self._store, record, number, list(ranges))
+        done = total = 0
+        for partition, (first, target) in ranges.items():
+            position = positions[partition]
+            total += max(0, target - first)
+            done += min(max(position.offset - first, 0), max(0, target - first)) if position else 0
+        rate = self._rate(number, done)
+        processes = sum(writer.alive and writer.heartbeat.role == "rebuild" for writer in found.redis.writers)
+        left = (total - done) / rate if rate and processes else None
+        return Replayed(number, done, total, rate, left, processes, await self._latency())
+
+    def _rate(self, generation: int, done: int) -> float | None:
+        now = time.monotonic()
+        if not self._began or self._began[0] != generation or done < self._began[2]:
+            self._began = generation, now, done
+        _, since, first = self._began
+        return (done - first) / (now - since) if now > since else None
+
+    async def _latency(self) -> float | None:
+        now = time.time() * 1000
+        values = await self._store.ask_one(b"HVALS", names.LATENCY)
+        reports = [[int(number) for number in value.split()] for value in values]
+        return max((latency / 1000 for latency, at in reports if now - at < _FRESH_MS), default=0.0) or None

@@ -1,0 +1,82 @@
+"""Takes a picture every second, for all pages together: what Redis and Kafka are asked does not depend on them.
+
+The console is asking Redis at most a twentieth of the time: after a reading that took long, it waits for longer.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Mapping
+
+from projector import defect
+from projector.commands.survey import Survey, survey
+from projector.console.actions import Actions
+from projector.console.api_figures import ApiMetrics
+from projector.console.feed import Feed
+from projector.console.picture import picture, totals
+from projector.console.replay import Replayed, ReplayReader
+from projector.errors import Unavailable
+from projector.redis.store import Store
+from schemas.settings import ProjectorSettings
+
+EVERY_SECONDS = 1.0
+SHARE = 0.05
+"""Of the time, at most during so much of it a command of the sampler is under way in Redis."""
+_WINDOW_MS = 10_000
+_LONGEST_PAUSE_SECONDS = 60.0
+
+
+class Sampler:
+    """Publishes a picture again and again, until it is cancelled."""
+
+    def __init__(
+        self, store: Store, settings: ProjectorSettings, api: ApiMetrics, actions: Actions | None, feed: Feed
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._api = api
+        self._actions = actions
+        self._feed = feed
+        self._replay = ReplayReader(store)
+        self._totals: deque[tuple[float, Mapping[str, tuple[int, int]]]] = deque()
+
+    async def run(self) -> None:
+        while True:
+            began = time.monotonic()
+            try:
+                asked = await self._take()
+            except Exception as error:  # noqa: BLE001 - the page must not stand still because one picture failed
+                defect.report("a picture of the console", error)
+                asked = 0.0
+            await asyncio.sleep(pause(asked, time.monotonic() - began))
+
+    async def _take(self) -> float:
+        """Publish a picture. Returns for how many seconds Redis was being asked."""
+        found, api = await asyncio.gather(survey(self._store, self._settings), self._api.take())
+        began = time.monotonic()
+        replay = await self._replayed(found)
+        asked = found.redis_seconds + time.monotonic() - began
+        action = self._actions.newest if self._actions else None
+        self._feed.publish(picture(found, self._totals[0] if self._totals else None, api, replay, action))
+        self._remember(found)
+        return asked
+
+    async def _replayed(self, found: Survey) -> Replayed | None:
+        try:
+            return await self._replay.take(found)
+        except Unavailable:
+            return None
+
+    def _remember(self, found: Survey) -> None:
+        sums = totals(found)
+        if sums is None:
+            self._totals.clear()
+            return
+        self._totals.append((found.at, sums))
+        while len(self._totals) > 1 and self._totals[1][0] < found.at - _WINDOW_MS:
+            self._totals.popleft()
+
+
+def pause(asked: float, took: float) -> float:
+    """Returns how many seconds to wait after a reading that took so long, during which Redis was asked for `asked`."""
+    return min(max(EVERY_SECONDS - took, asked * (1 / SHARE - 1), 0.1), _LONGEST_PAUSE_SECONDS)

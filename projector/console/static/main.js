@@ -1,0 +1,71 @@
+// The page: hears the pictures of the server, and hands each to the sections.
+
+import { listen } from "./server.js";
+import { byId, duration, fill, h, pageLink, say } from "./view.js";
+import { showWay } from "./way.js";
+import { addPoint, redrawLines, showHistory } from "./lines.js";
+import { startFind } from "./find.js";
+import { showRebuild } from "./rebuild.js";
+
+const OLD_SECONDS = 10;
+const LONG = 140; // characters of a verdict, above which it is written smaller
+
+let hello = {};
+let heardAt = null;
+let why = "connecting";
+
+// The verdict says what to do about a single problem: then only the page is left to say.
+function finding(said, alone) {
+  if (alone) return h("li", {}, pageLink(said.page));
+  return h("li", {}, h("strong", {}, said.what), `: ${said.advice}. `, pageLink(said.page));
+}
+
+function showVerdict(picture) {
+  const { status, problems, notes } = picture;
+  byId("verdict").className = `verdict ${status.well ? "well" : "wrong"}`;
+  const sign = h("span", { class: "sign", "aria-hidden": "true" }, status.well ? "✓ " : "✕ ");
+  const words = status.verdict;
+  fill(byId("verdict-text"), sign, words);
+  byId("verdict-text").classList.toggle("long", words.length > LONG);
+  fill(byId("problems"), ...problems.map((said) => finding(said, problems.length === 1)));
+  fill(byId("notes"), ...notes.map((said) => finding(said, false)));
+  document.title = `${status.well ? "✓" : "✕ not well"} Leadview console`;
+}
+
+function heard(event, data) {
+  if (event === "hello") {
+    if (hello.version && hello.version !== data.version) location.reload();
+    hello = data;
+    startFind();
+  } else if (event === "history") {
+    showHistory(data);
+  } else {
+    heardAt = performance.now();
+    why = "";
+    showVerdict(data);
+    showWay(data);
+    addPoint(data);
+    showRebuild(data, hello);
+    showConnection();
+  }
+}
+
+function lost(reason) {
+  why = reason;
+  showConnection();
+}
+
+// What is shown is never taken for the present when it is not.
+function showConnection() {
+  const age = heardAt === null ? null : (performance.now() - heardAt) / 1000;
+  const old = age === null || age > OLD_SECONDS || why !== "";
+  document.body.classList.toggle("old", old && age !== null);
+  const who = hello.who && hello.who !== "local" ? ` as ${hello.who}` : "";
+  const seen = age === null ? "" : `: what is below is ${duration(age)} old`;
+  say(byId("connection"), old ? `✕ ${why || "no news"}${seen}` : `● live${who}`);
+  byId("connection").className = `connection ${old ? "wrong" : "well"}`;
+}
+
+setInterval(showConnection, 1000);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawLines);
+listen(heard, lost);

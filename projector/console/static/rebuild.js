@@ -1,0 +1,145 @@
+// Generations side by side, how far a replay is, and what an operator may do.
+
+import { ask } from "./server.js";
+import { badge, byId, count, duration, fill, h, milliseconds, say } from "./view.js";
+
+const ABOUT = {
+  compare: ["Compare", "Compares every document with the one that is served. It takes a while, and changes nothing."],
+  promote: [
+    "Promote",
+    "Compares it with the generation that is served, and serves it if nothing differs. A rollback returns.",
+  ],
+  rollback: ["Roll back", "Serves this generation again."],
+  drop: ["Drop", "Deletes all of its documents. That cannot be undone."],
+};
+const STATES = {
+  live: ["well", "live: it is served"],
+  former: ["plain", "former: a rollback returns to it"],
+  filling: ["waits", "filling"],
+  complete: ["well", "complete: may be promoted"],
+  kept: ["plain", "kept"],
+  dropping: ["waits", "dropping"],
+};
+
+const verbs = (state) =>
+  ({ complete: ["compare", "promote", "drop"], former: ["rollback", "drop"], filling: ["drop"], kept: ["drop"] })[
+    state
+  ] ?? [];
+
+export function showRebuild(picture, hello) {
+  const { status, replay, action } = picture;
+  const busy = action?.state === "under way";
+  fill(byId("generations"), ...status.generations.map((generation) => card(generation, status, hello, busy)));
+  byId("replay-bar").hidden = !replay;
+  say(byId("replay"), replay ? progress(replay) : idle(status));
+  if (replay) byId("replay-bar").value = replay.total ? replay.done / replay.total : 0;
+  fill(byId("action"), ...(action ? outcome(action) : []));
+}
+
+function idle(status) {
+  if (!status.generations.length) return "There is no generation yet.";
+  if (status.rebuild_due)
+    return "A rebuild is due: this program has a newer mapping than the generation that is served. Run `rebuild`.";
+  return "No rebuild is under way.";
+}
+
+function progress(replay) {
+  if (!replay.total) return `Generation ${replay.generation} is being prepared: its targets are not known yet.`;
+  const share = Math.floor((replay.done / replay.total) * 100);
+  const left = replay.left === null ? "" : `, about ${duration(replay.left)} left`;
+  const who = replay.processes ? "" : " No process continues it: run `rebuild` again.";
+  const throttle =
+    replay.latency === null
+      ? "The API answers nobody, so it runs at full speed."
+      : `The p99 of the API is ${milliseconds(replay.latency)}: above the limit given to the rebuild, it pauses.`;
+  const records = `${share}%, ${count(replay.done)} of ${count(replay.total)} records`;
+  const pace = replay.processes ? ` ${throttle}` : "";
+  return `Generation ${replay.generation} is being filled: ${records}${left}.${who}${pace}`;
+}
+
+function card(generation, status, hello, busy) {
+  const [state, words] = STATES[generation.state] ?? ["plain", generation.state];
+  const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
+  const buttons = hello.actions
+    ? verbs(generation.state).map((verb) => {
+        const button = h(
+          "button",
+          { type: "button", disabled: busy, "data-verb": verb, "data-generation": generation.number },
+          `${ABOUT[verb][0]} ${generation.number}`,
+        );
+        return button;
+      })
+    : [];
+  return h(
+    "li",
+    { class: `generation ${generation.state}` },
+    h("h3", {}, `Generation ${generation.number}`),
+    badge(state, words),
+    h(
+      "dl",
+      {},
+      fact("mapping version", generation.mapping ?? "-"),
+      fact("started", generation.created_at ?? "-"),
+      fact("verified", generation.verified_at ?? "not yet"),
+      fact("written by the projectors", status.writing.includes(generation.number) ? "yes" : "no"),
+    ),
+    buttons.length ? h("div", { class: "row" }, ...buttons) : null,
+  );
+}
+
+function outcome(action) {
+  const at = new Date(action.at).toLocaleTimeString();
+  const [name] = ABOUT[action.verb];
+  const state = { "under way": "waits", done: "well", refused: "wrong" }[action.state];
+  const parts = [
+    h("p", {}, badge(state, action.state), ` ${name} ${action.generation}, by ${action.who} at ${at}. `, action.text),
+  ];
+  const fields = action.difference ? Object.entries(action.difference.by_field) : [];
+  if (fields.length) {
+    parts.push(
+      h(
+        "table",
+        {},
+        h("caption", {}, "Documents that differ, by field"),
+        h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "field"), h("th", { scope: "col" }, "documents"))),
+        h(
+          "tbody",
+          {},
+          ...fields
+            .sort((one, other) => other[1] - one[1])
+            .map(([field, number]) => h("tr", {}, h("th", { scope: "row" }, field), h("td", {}, count(number)))),
+        ),
+      ),
+    );
+  }
+  return parts;
+}
+
+let wanted = null;
+const dialog = byId("confirm");
+const typed = byId("confirm-number");
+
+byId("generations").addEventListener("click", (event) => {
+  const button = event.target.closest("button[data-verb]");
+  if (!button) return;
+  wanted = { verb: button.dataset.verb, generation: Number(button.dataset.generation) };
+  const [name, about] = ABOUT[wanted.verb];
+  say(byId("confirm-title"), `${name} generation ${wanted.generation}?`);
+  say(byId("confirm-text"), about);
+  typed.value = "";
+  byId("confirm-yes").disabled = true;
+  dialog.showModal();
+});
+typed.addEventListener("input", () => {
+  byId("confirm-yes").disabled = typed.value.trim() !== String(wanted.generation);
+});
+byId("confirm-no").addEventListener("click", () => dialog.close("no"));
+dialog.addEventListener("close", async () => {
+  if (dialog.returnValue !== "yes") return;
+  dialog.returnValue = "";
+  try {
+    await ask("/api/act", { verb: wanted.verb, generation: Number(typed.value.trim()) });
+  } catch (error) {
+    fill(byId("action"), badge("wrong", error.message));
+  }
+});

@@ -1,0 +1,215 @@
+// The way of an event: Kafka, projectors, Redis, API, with figures.
+
+import { badge, byId, count, duration, fill, h, mebibytes, milliseconds, rate, say } from "./view.js";
+
+const SVG = "http://www.w3.org/2000/svg";
+const SOON_SECONDS = 10; // what has waited for less than this is simply being applied
+const FAST = 50; // a second: the arrow moves no faster than at this rate
+
+const figure = (name, value, state = "") =>
+  h("div", { class: `figure ${state}` }, h("dt", {}, name), h("dd", {}, value));
+const body = (id) => byId(`stage-${id}`).querySelector(".body");
+
+export function showWay(picture) {
+  const { status, topics, api } = picture;
+  const down = status.projectors === 0 || status.projectors === null;
+  const stopped = status.writers.some(
+    (writer) => writer.alive && Object.values(writer.lines).some((line) => !line.startsWith("running")),
+  );
+  const published = total(topics.map((topic) => topic.published));
+  const applied = total(topics.map((topic) => topic.applied));
+  fill(body("kafka"), ...kafka(status, topics));
+  fill(body("projectors"), ...projectors(status));
+  fill(body("redis"), ...redis(picture));
+  fill(body("api"), ...theApi(status, api));
+  mark("kafka", topics.length > 0 && topics.every((topic) => !topic.problem));
+  mark("projectors", !down && !stopped);
+  mark("redis", status.redis_used_memory !== null && status.generation !== null && !fullOrEvicting(picture));
+  mark("api", api ? api.unread === "" && failing(api) === 0 && status.generation !== null : status.generation !== null);
+  arrow("kafka", published, "published", topics.length === 0);
+  arrow("projectors", applied, "applied", down);
+  arrow("redis", api ? api.requests : null, "requests", status.generation === null);
+  fill(byId("partitions").querySelector("tbody"), ...status.partitions.map(partition));
+}
+
+const total = (rates) => {
+  const known = rates.filter((value) => value !== null);
+  return known.length ? known.reduce((sum, value) => sum + value, 0) : null;
+};
+
+const fullOrEvicting = (picture) => picture.problems.some((said) => said.what.startsWith("Redis "));
+const failing = (api) =>
+  total(
+    Object.entries(api.answers)
+      .filter(([status]) => status >= "500")
+      .map(([, value]) => value),
+  ) ?? 0;
+
+function mark(id, well) {
+  byId(`stage-${id}`).classList.toggle("wrong", !well);
+}
+
+function kafka(status, topics) {
+  if (!topics.length) return [badge("wrong", "cannot be read")];
+  const rows = topics.map((topic) => {
+    const own = status.partitions.filter((partition) => partition.topic === topic.name);
+    const lag = own.reduce((sum, partition) => sum + (partition.lag ?? 0), 0);
+    const oldest = Math.max(0, ...own.map((partition) => partition.waiting_age ?? 0));
+    const known = own.every((partition) => partition.lag !== null);
+    const waits = !known
+      ? badge("wrong", "lag unknown")
+      : !lag
+        ? badge("well", "all applied")
+        : oldest < SOON_SECONDS
+          ? badge("plain", `${count(lag)} being applied`)
+          : badge("waits", `${count(lag)} waiting, the oldest for ${duration(oldest)}`);
+    return h(
+      "li",
+      {},
+      h("strong", {}, topic.name),
+      topic.problem
+        ? badge("wrong", topic.problem)
+        : h(
+            "span",
+            { class: "quiet" },
+            `${count(topic.partitions)} partition${topic.partitions === 1 ? "" : "s"} · ${rate(topic.published)}`,
+          ),
+      topic.problem ? null : waits,
+    );
+  });
+  return [h("ul", { class: "rows" }, ...rows)];
+}
+
+function projectors(status) {
+  if (status.projectors === null) return [badge("wrong", "not known: Redis cannot be read")];
+  const rows = status.writers.map((writer) => {
+    const name = writer.role === "run" ? "projector" : writer.role;
+    const lines = Object.entries(writer.lines).map(([line, state]) => {
+      const word = state.split(": ")[0];
+      return badge(
+        !writer.alive ? "plain" : word === "running" ? "well" : "wrong",
+        `${line}: ${writer.alive ? word : "unknown"}`,
+      );
+    });
+    return h(
+      "li",
+      {},
+      h("strong", {}, writer.id),
+      h("span", { class: "quiet" }, `${name}, mapping ${writer.mapping_version}`),
+      writer.alive ? null : badge("wrong", `silent for ${duration(writer.age)}`),
+      h("span", { class: "badges" }, ...lines),
+    );
+  });
+  const none = status.projectors === 0 ? [badge("wrong", "no projector is running")] : [];
+  return [...none, h("ul", { class: "rows" }, ...rows)];
+}
+
+function redis(picture) {
+  const { status, shards } = picture;
+  if (status.redis_used_memory === null) return [badge("wrong", "cannot be read")];
+  const limit = status.redis_max_memory;
+  const share = limit ? status.redis_used_memory / limit : null;
+  const memory = limit
+    ? `${mebibytes(status.redis_used_memory)} of ${mebibytes(limit)} (${Math.round(share * 100)}%)`
+    : `${mebibytes(status.redis_used_memory)}, without a limit`;
+  const missing = status.incomplete_shards ?? 0;
+  const complete =
+    shards === null
+      ? badge("wrong", "empty")
+      : missing
+        ? badge("wrong", `${missing} of ${shards} shard${shards === 1 ? "" : "s"} not complete`)
+        : badge("well", shards === 1 ? "complete" : `all ${shards} shards complete`);
+  return [
+    complete,
+    h(
+      "dl",
+      {},
+      figure(
+        "generation served",
+        status.generation === null ? "none" : String(status.generation),
+        status.generation === null ? "bad" : "",
+      ),
+      figure("memory", memory, share !== null && share > 0.98 ? "bad" : ""),
+      figure("dead letters", count(status.dead_letters)),
+    ),
+    share === null
+      ? null
+      : h("meter", { min: 0, max: 1, high: 0.8, value: Math.min(share, 1).toFixed(3), "aria-label": "memory in use" }),
+  ];
+}
+
+const CAUSES = {
+  400: "bad id or request",
+  401: "no valid key",
+  403: "no API access",
+  404: "not found",
+  429: "limit used up",
+  500: "defect",
+  503: "not available",
+};
+
+function theApi(status, api) {
+  const served =
+    status.generation === null ? badge("wrong", "answers 503: nothing complete to serve") : badge("well", "serves");
+  if (!api)
+    return [
+      served,
+      h("p", { class: "quiet" }, "Start the console with --api-metrics to see requests, refusals and latency."),
+    ];
+  if (api.unread) return [badge("wrong", api.unread)];
+  const bad = Object.entries(api.answers).filter(([answer, value]) => answer >= "400" && value > 0);
+  return [
+    served,
+    h(
+      "dl",
+      {},
+      figure("requests", rate(api.requests)),
+      ...bad.map(([answer, value]) =>
+        figure(`${answer} ${CAUSES[answer] ?? ""}`.trim(), rate(value), answer >= "500" ? "bad" : ""),
+      ),
+      figure("latency, median", milliseconds(api.p50)),
+      figure("latency, p99", milliseconds(api.p99)),
+      figure("workers ready", count(api.ready_workers)),
+    ),
+  ];
+}
+
+// An arrow is drawn once. Its dashes move while something flows, unless somebody prefers less motion.
+function arrow(id, flow, name, broken) {
+  const element = byId(`arrow-${id}`);
+  if (!element.firstChild) {
+    const svg = document.createElementNS(SVG, "svg");
+    svg.setAttribute("viewBox", "0 0 64 24");
+    for (const [kind, path] of [
+      ["track", "M2 12H54"],
+      ["flow", "M2 12H54"],
+      ["head", "M50 5l10 7-10 7"],
+    ]) {
+      const line = document.createElementNS(SVG, "path");
+      line.setAttribute("d", path);
+      line.setAttribute("class", kind);
+      svg.append(line);
+    }
+    element.append(svg, h("span", { class: "label" }));
+  }
+  element.classList.toggle("flows", !broken && flow > 0);
+  element.classList.toggle("broken", broken);
+  const seconds = flow > 0 ? Math.max(0.4, 2 - (1.6 * Math.log1p(Math.min(flow, FAST))) / Math.log1p(FAST)) : 2;
+  element.style.setProperty("--pace", `${seconds.toFixed(1)}s`);
+  say(element.querySelector(".label"), broken ? "✕ stopped" : flow === null ? "" : `${rate(flow)} ${name}`);
+}
+
+function partition(at) {
+  const cell = (text) => h("td", {}, text);
+  return h(
+    "tr",
+    {},
+    h("th", { scope: "row" }, at.topic),
+    cell(count(at.partition)),
+    cell(at.position === null ? "-" : count(at.position)),
+    cell(at.head === null ? "-" : count(at.head)),
+    cell(at.lag === null ? "-" : count(at.lag)),
+    cell(at.waiting_age === null ? "-" : duration(at.waiting_age)),
+    cell(at.newest_event_age === null ? "-" : `${duration(at.newest_event_age)} ago`),
+  );
+}

@@ -1,0 +1,189 @@
+"""Chromium, driven over its debugging pipe: the DevTools protocol as JSON, without a library.
+
+Every page starts with a fresh profile. What the page logs, throws or may not load (its Content-Security-Policy) is kept
+in `complaints`.
+"""
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
+
+_QUIET = (
+    "--headless=new",
+    "--no-sandbox",  # containers have no user namespaces; the pages are our own
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--no-default-browser-check",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--remote-debugging-pipe",
+    "--js-flags=--expose-gc",
+)
+
+
+def chromium_program() -> str | None:
+    """Returns the path of Chromium; None if it is not installed."""
+    return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+class Page:
+    """A page in Chromium."""
+
+    def __init__(self, reads: int, writes: int) -> None:
+        self._reads = os.fdopen(reads, "rb", buffering=0)
+        self._writes = os.fdopen(writes, "wb", buffering=0)
+        self._rest = b""
+        self._number = 0
+        self._session = ""
+        self.complaints: list[str] = []
+        self.requested: list[str] = []
+        """The addresses of everything that the page has asked for, and the bodies that it has sent."""
+        target = self._call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self._call(f"{domain}.enable")
+
+    def open(self, url: str) -> None:
+        """Open an address. Returns when the document is there, and its scripts have begun."""
+        self._call("Page.navigate", url=url)
+        wait_until(lambda: self.do("document.readyState") == "complete", f"{url} is loaded")
+
+    def do(self, script: str) -> Any:
+        """Returns the value of an expression or of a promise. Raises AssertionError if it throws."""
+        done = self._call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in done, done["exceptionDetails"]
+        return done["result"].get("value")
+
+    def text(self, selector: str) -> str:
+        """Returns the text of an element; an empty text if there is none."""
+        return str(self.do(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"))
+
+    def wait_for(self, selector: str, *words: str) -> str:
+        """Wait until all of these words are in the text of an element. Returns it."""
+        last = ""
+
+        def is_said() -> bool:
+            nonlocal last
+            last = self.text(selector)
+            return all(word in last for word in words) and bool(last)
+
+        try:
+            wait_until(is_said, f"{selector} says {words}")
+        except TimeoutError as error:
+            raise AssertionError(f"{selector} says {last!r}, not {words}; {self.complaints}") from error
+        return last
+
+    def size(self, width: int, height: int = 900, *, dark: bool = False) -> None:
+        """Set the size of the window, and the color scheme that the user prefers."""
+        self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self._call("Emulation.setEmulatedMedia", features=[scheme])
+
+    def press(self, key: str, code: int) -> None:
+        """Press a key, such as Tab, with its Windows key code."""
+        for kind in ("keyDown", "keyUp"):
+            text = {"text": "\r"} if key == "Enter" and kind == "keyDown" else {}
+            self._call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **text)
+
+    def hover(self, selector: str) -> None:
+        """Move the mouse into the middle of an element."""
+        script = "scrollIntoView({block: 'center'}); const b = e.getBoundingClientRect();"
+        middle = "[b.x + b.width / 2, b.y + b.height / 2]"
+        box = self.do(
+            f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.{script} return {middle} }})()"
+        )
+        self._call("Input.dispatchMouseEvent", type="mouseMoved", x=box[0], y=box[1])
+
+    def screenshot(self, path: Path) -> None:
+        """Write a picture of the whole page, in the format that the name of the file says: PNG or WebP."""
+        size = self._call("Page.getLayoutMetrics")["cssContentSize"]
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+        form = {"format": "webp", "quality": 85} if path.suffix == ".webp" else {"format": "png"}
+        taken = self._call("Page.captureScreenshot", **form, clip=clip, captureBeyondViewport=True)
+        path.write_bytes(base64.b64decode(taken["data"]))
+
+    def heap(self) -> int:
+        """Returns the bytes that scripts hold, after a collection."""
+        self._call("HeapProfiler.collectGarbage")
+        return int(self._call("Runtime.getHeapUsage")["usedSize"])
+
+    def close(self) -> None:
+        self._writes.close()
+        self._reads.close()
+
+    def _call(self, method: str, **parameters: Any) -> Any:
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": parameters}
+        if self._session:
+            message["sessionId"] = self._session
+        self._writes.write(json.dumps(message).encode() + b"\0")
+        while True:
+            found = self._next()
+            if found.get("id") == self._number:
+                assert "error" not in found, (method, found["error"])
+                return found["result"]
+            self._note(found.get("method", ""), found.get("params", {}))
+
+    def _next(self) -> dict[str, Any]:
+        while b"\0" not in self._rest:
+            chunk = self._reads.read(1 << 16)
+            assert chunk, "Chromium has ended"
+            self._rest += chunk
+        message, _, self._rest = self._rest.partition(b"\0")
+        found: dict[str, Any] = json.loads(message)
+        return found
+
+    def _note(self, method: str, parameters: dict[str, Any]) -> None:
+        if method == "Runtime.exceptionThrown":
+            self.complaints.append(str(parameters["exceptionDetails"]))
+        elif method == "Log.entryAdded" and parameters["entry"]["level"] in ("error", "warning"):
+            self.complaints.append(f"{parameters['entry']['text']} {parameters['entry'].get('url', '')}")
+        elif method == "Runtime.consoleAPICalled" and parameters["type"] in ("error", "warning"):
+            self.complaints.append(str(parameters["args"]))
+        elif method == "Network.requestWillBeSent":
+            request = parameters["request"]
+            self.requested.append(f"{request['method']} {request['url']} {request.get('postData', '')}".strip())
+
+
+@contextmanager
+def open_page(directory: Path) -> Iterator[Page]:
+    """Start Chromium with a fresh profile in a folder, and open a page until the block ends."""
+    program = chromium_program()
+    assert program, "Chromium is not installed (Debian: apt install chromium)"
+    # Chromium reads commands from descriptor 3, and writes to 4.
+    child_reads, writes = os.pipe()
+    reads, child_writes = os.pipe()
+    command = [program, *_QUIET, f"--user-data-dir={directory / 'profile'}", "about:blank"]
+    shell = f'exec 3<&{child_reads} 4>&{child_writes}; exec "$@"'
+    with (directory / "chromium.log").open("ab") as log:
+        process = subprocess.Popen(
+            ["/bin/bash", "-c", shell, "bash", *command],
+            pass_fds=(child_reads, child_writes),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    os.close(child_reads)
+    os.close(child_writes)
+    page = Page(reads, writes)
+    try:
+        yield page
+    finally:
+        page.close()  # Chromium ends when its pipe is closed
+        try:
+            process.wait(PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,79 @@
+"""`make screenshots`: writes the pictures of `docs/console.md`, of `make run` in Chromium, in two widths and schemes.
+
+The service works for a while, some requests are refused, and a lead is looked for.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from devstack.asking import ask
+from tests.harness.chromium import Page, open_page
+from tests.harness.processes import ROOT
+from tests.harness.waiting import wait_until
+
+IMAGES = ROOT / "docs" / "images"
+_WORK_SECONDS = 40.0
+_WIDE, _NARROW = 1200, 400
+
+
+def main() -> int:
+    """Returns the exit code."""
+    IMAGES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "output"
+        command = [sys.executable, "-m", "devstack", "--no-live", "--port", "0", "--rate", "20"]
+        with output.open("w") as file, subprocess.Popen(command, stdout=file, stderr=file, cwd=ROOT) as process:
+            try:
+                wait_until(lambda: "/openapi.json" in output.read_text(), "`make run` is ready")
+                with open_page(Path(folder)) as page:
+                    _take(page, output.read_text())
+            finally:
+                process.send_signal(signal.SIGINT)
+    return 0
+
+
+def _take(page: Page, printed: str) -> None:
+    found = dict(re.findall(r"^  (console|base URL|API key|of organization) +(\S+)$", printed, re.MULTILINE))
+    lead = re.search(r"leads/(\S+)", printed)
+    assert lead
+    page.size(_WIDE)
+    page.open(found["console"])
+    page.wait_for("#connection", "live")
+    _work(found["base URL"], found["API key"], lead[1])
+    _ask(page, f"{found['of organization']}:{lead[1]}")
+    for width in (_WIDE, _NARROW):
+        for dark in (False, True):
+            page.size(width, dark=dark)
+            time.sleep(2)
+            page.screenshot(
+                IMAGES / f"console-{'wide' if width == _WIDE else 'narrow'}-{'dark' if dark else 'light'}.webp"
+            )
+
+
+def _work(url: str, key: str, lead: str) -> None:
+    """Read documents for a while, so that the lines have a shape; some of it with a wrong key."""
+    host, port = url.removeprefix("http://").split(":")
+    until = time.monotonic() + _WORK_SECONDS
+    for number in range(100_000):
+        ask(host, int(port), f"/api/v1/ext/leads/{lead}", key if number % 9 else f"{key[:-1]}x")
+        time.sleep(0.15)
+        if time.monotonic() > until:
+            return
+
+
+def _ask(page: Page, text: str) -> None:
+    page.do(
+        f"(() => {{ const i = document.getElementById('find-text'); i.value = '{text}'; i.form.requestSubmit(); }})()"
+    )
+    page.wait_for("#answers", "Readers see", "contact")
+
+
+if __name__ == "__main__":
+    os.environ.pop("LEADVIEW_API_PORT", None)
+    sys.exit(main())

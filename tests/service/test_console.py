@@ -1,0 +1,262 @@
+"""The console over HTTP, on real servers: it says the same as `status` and `show`, and strangers get nothing."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from devstack.redis_server import RedisServer, RedisServerMissing
+from projector.console.feed import MOST_PAGES
+from schemas import resources
+from schemas.api_keys import key_hash
+from tests.harness import crm
+from tests.harness.console import Console, running_console
+from tests.harness.leadview import Leadview
+from tests.harness.processes import ROOT
+from tests.harness.services import Kafka, not_available
+from tests.harness.waiting import wait_until
+
+pytestmark = pytest.mark.apache
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A Redis of its own, because its configuration is changed."""
+    try:
+        server = RedisServer.start(tmp_path / "redis")
+    except RedisServerMissing as error:
+        not_available(str(error))
+    with server:
+        yield server
+
+
+@pytest.fixture
+def leadview(kafka: Kafka, topic_prefix: str, server: RedisServer, tmp_path: Path) -> Iterator[Leadview]:
+    with Leadview(kafka, topic_prefix, server, tmp_path, kafka_session_timeout=2) as leadview:
+        yield leadview
+
+
+def status_of(leadview: Leadview) -> Any:
+    return msgspec.json.decode(leadview.run("status", "--json").stdout)
+
+
+def the_same(leadview: Leadview, console: Console, *words: str) -> Any:
+    """Wait until the console says this, and compare with `status`. Ages and counts of offsets change meanwhile."""
+    picture = console.wait_for_verdict(*words)
+    said, shown = status_of(leadview), picture["status"]
+    fields = ("well", "generation", "projectors", "dead_letters", "incomplete_shards", "rebuild_due", "epoch")
+    assert {field: said[field] for field in fields} == {field: shown[field] for field in fields}
+    wait_until(lambda: console.picture()["status"]["verdict"] == status_of(leadview)["verdict"], "the verdicts agree")
+    assert [problem["what"] for problem in picture["problems"]] != [] or picture["status"]["well"]
+    for problem in picture["problems"]:
+        assert console.request("GET", f"/docs/{problem['page'].partition('#')[0]}").status == 200
+    return picture
+
+
+def verdict(answers: list[Any]) -> str:
+    return " | ".join(answer["verdict"] for answer in answers)
+
+
+@pytest.mark.long
+def test_states_and_where_events_went(leadview: Leadview) -> None:
+    leads = leadview.topics.name(resources.LEAD)
+    with running_console(leadview, "--show-documents") as (_, console):
+        the_same(leadview, console, "topics", "missing", "no projector is running")
+        leadview.topics.create(partitions=1)
+        the_same(leadview, console, "Redis is empty")
+        projector = leadview.start("run", dead_letter_row=3)
+        leadview.publish(crm.organization(), crm.lead(5), crm.lead(4), crm.api_key(hash=key_hash("x")))
+        leadview.wait_until_served()
+        picture = the_same(leadview, console, "all is well")
+        assert [(topic["name"], topic["partitions"]) for topic in picture["topics"]][-1] == (leads, 1)
+
+        # A lead whose contact never came, and an event that was ignored as older.
+        key = f"{crm.ORGANIZATION}:{crm.LEAD}"
+        for text in (key, crm.LEAD):
+            lead, contact = console.find(text)
+            assert "No event of its contact was applied" in lead["verdict"]
+            assert "was ignored: it is older than version 5" in lead["verdict"]
+            assert [each["version"] for each in lead["events"]] == [4, 5]
+            assert lead["document"]["contact"] is None
+            assert "was never published" in contact["verdict"]
+        assert "was ignored: it is older" in console.find(f"{leads}:0:1")[0]["verdict"]
+        assert "is what readers see" in console.find(f"{leads}:0:0")[0]["verdict"]
+        assert "ends at offset 2" in console.find(f"{leads}:0:2")[0]["verdict"]
+        assert "no such partition" in console.find(f"{leads}:9:0")[0]["verdict"]
+        assert "not an id" in console.find("req-1")[0]["verdict"]
+        assert "has this id" in console.find(crm.OTHER_LEAD)[0]["verdict"]
+
+        # Keys: only their hashes, and the check that refuses them.
+        assert "passes all checks" in verdict(console.find(key_hash("x")))
+        assert "401 invalid_api_key (row 5" in verdict(console.find(key_hash("y")))
+        leadview.publish(crm.organization(2, api_access=False))
+        leadview.wait_until_current()
+        assert "403 api_access_disabled (row 6" in verdict(console.find(key_hash("x")))
+        assert "403 api_access_disabled" in verdict(console.find(crm.ORGANIZATION))
+
+        # A stopped line, and a dead letter.
+        leadview.publish(*[crm.lead(6 + number, stage="WRONG") for number in range(3)])
+        stopped = the_same(leadview, console, "line documents is stopped")
+        assert stopped["problems"][0]["page"] == "dead-letters.md#a-halted-line"
+        assert "is bad" in verdict(console.find(f"{leads}:0:2")) or "waits" in verdict(console.find(f"{leads}:0:2"))
+        projector.kill()
+        the_same(leadview, console, "no projector is running")
+
+        # A full Redis, and an emptied one.
+        leadview.redis.config_set("maxmemory", leadview.redis.info("memory")["used_memory"] // 2)
+        assert the_same(leadview, console, "Redis is full")["problems"][0]["page"] == "runbook.md#redis_full"
+        leadview.redis.config_set("maxmemory", 0)
+        leadview.redis.flushall()
+        the_same(leadview, console, "Redis is empty")
+        assert console.request("POST", "/api/find", {"text": key}).status == 409
+
+
+def test_pages_cost_redis_nothing_and_are_limited(leadview: Leadview) -> None:
+    leadview.topics.create(partitions=1)
+    with running_console(leadview) as (_, console), ExitStack() as stack:
+        pages = [stack.enter_context(console.page()) for _ in range(MOST_PAGES)]
+        assert console.request("GET", "/api/events").status == 503
+        for page in pages:
+            assert next(page)[0] == "hello"
+            assert next(page)[0] == "history"
+        leadview.redis.config_resetstat()
+        taken = pictures_until(pages[0], time.time() * 1000 + 1)
+        calls = leadview.redis.info("commandstats")["cmdstat_info"]["calls"]
+        taken += pictures_until(pages[0], time.time() * 1000)
+        assert calls < 3 * taken, "one sampler asks, for all pages together"
+
+
+def pictures_until(page: Iterator[tuple[str, Any]], at: float) -> int:
+    """Returns how many pictures came until one was taken after this time, in ms since 1970."""
+    pictures = (data["at"] for name, data in page if name == "picture")
+    return 1 + sum(1 for _ in takewhile(lambda taken: taken < at, pictures))
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        pytest.param({}, 200, id="the page"),
+        pytest.param({"Host": "localhost:1234"}, 200, id="through a tunnel"),
+        pytest.param({"Host": "[::1]"}, 200, id="IPv6"),
+        pytest.param({"Host": "evil.example.org"}, 421, id="DNS rebinding"),
+        pytest.param({"Host": "127.0.0.1.evil.example.org"}, 421, id="a name that begins like an address"),
+        pytest.param({"X_Leadview_Console": ""}, 403, id="without the header"),
+        pytest.param({"Origin": "http://evil.example.org"}, 403, id="another site"),
+        pytest.param({"Origin": "null"}, 403, id="a sandboxed frame"),
+    ],
+)
+def test_strangers_get_nothing(open_console: Console, headers: dict[str, str], status: int) -> None:
+    reply = open_console.request("POST", "/api/find", {"text": "req-1"}, **headers)
+    assert reply.status == status
+    assert "default-src 'none'" in reply.headers["content-security-policy"]
+    assert "access-control-allow-origin" not in reply.headers
+
+
+@pytest.fixture(scope="module")
+def open_console(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory, redis_server: Any) -> Iterator[Console]:
+    """A console whose servers do not matter."""
+    leadview = Leadview(kafka, "none.", redis_server, tmp_path_factory.mktemp("console"))
+    with leadview, running_console(leadview) as (_, console):
+        yield console
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        pytest.param("/api/find", b"{", 400, id="not JSON"),
+        pytest.param("/api/find", {"text": ""}, 400, id="nothing"),
+        pytest.param("/api/find", {"text": "x" * 201}, 400, id="a long text"),
+        pytest.param("/api/find", {"text": "x", "more": 1}, 400, id="another field"),
+        pytest.param("/api/find", {"text": "x" * 5000}, 413, id="too much"),
+        pytest.param("/api/find", {"text": "lv_live_secret"}, 409, id="a key"),
+        pytest.param("/api/act", {"verb": "drop", "generation": 1}, 403, id="an action"),
+        pytest.param("/static/../app.py", None, 404, id="a source"),
+        pytest.param("/docs/..%2fREADME.md", None, 404, id="another file"),
+    ],
+)
+def test_bad_questions(open_console: Console, path: str, body: object, status: int) -> None:
+    reply = open_console.request("GET" if body is None else "POST", path, body)
+    assert reply.status == status
+    assert "secret" not in json.dumps(reply.body)
+
+
+def test_a_preflight_is_never_allowed(open_console: Console) -> None:
+    reply = open_console.request("OPTIONS", "/api/act", X_Leadview_Console="", Origin="http://evil.example.org")
+    assert reply.status == 403
+    assert not [name for name in reply.headers if name.startswith("access-control")]
+
+
+@pytest.mark.long
+def test_actions_with_tokens(leadview: Leadview, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    ada, grace = "a" * 40, "g" * 40
+    tokens.write_text(f"ada:{ada}\ngrace:{grace}\n")
+    refused = leadview.run("console", "--host", "0.0.0.0")  # noqa: S104
+    assert (refused.status, "needs --token-file" in refused) == (1, True)
+    leadview.topics.create(partitions=1)
+    leadview.start("run")
+    leadview.publish(crm.organization(), crm.contact(), crm.lead())
+    leadview.wait_until_served()
+    assert leadview.run("rebuild").status == 0
+    with running_console(leadview, "--allow-actions", "--token-file", str(tokens), token=grace) as (child, console):
+        for wrong in ("", "Bearer ", f"Bearer {'b' * 40}", f"Basic {ada}", f"Bearer {ada[:-1]}"):
+            reply = console.request("POST", "/api/act", {"verb": "drop", "generation": 2}, Authorization=wrong)
+            assert reply.status == 401, wrong
+        assert console.request("GET", "/", Authorization="").status == 200, "the page itself has nothing to hide"
+
+        def act(verb: str, generation: int, **headers: str) -> Any:
+            reply = console.request("POST", "/api/act", {"verb": verb, "generation": generation}, **headers)
+            assert reply.status == 202, reply
+            ended: list[Any] = []
+
+            def has_ended() -> bool:
+                ended[:] = [console.picture()["action"]]
+                newest = ended[0]
+                return bool(newest and newest["at"] >= reply.body["at"] and newest["state"] != "under way")
+
+            wait_until(has_ended, f"{verb} has ended")
+            return ended[0]
+
+        assert act("promote", 1)["state"] == "refused"
+        compared = act("compare", 2)
+        assert (compared["state"], compared["difference"]["checked"], compared["difference"]["by_field"]) == (
+            "done",
+            2,
+            {},
+        )
+        assert act("promote", 2, Authorization=f"Bearer {ada}")["who"] == "ada"
+        assert leadview.state().live == 2
+        assert act("rollback", 2)["state"] == "refused"
+        assert act("rollback", 1)["state"] == "done"
+        assert leadview.state().live == 1
+        dropped = act("drop", 2)
+        assert (dropped["state"], dropped["who"]) == ("done", "grace"), dropped
+        log = child.log.read_text()
+        lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+        ended = [line for line in lines if line["message"] == "action of the console has ended"]
+        assert [(line["who"], line["action"], line["generation"], line["result"]) for line in ended][2:4] == [
+            ("ada", "promote", 2, "done"),
+            ("grace", "rollback", 2, "refused"),
+        ]
+        assert ada not in log
+        assert grace not in log
+
+
+def test_it_ends_while_pages_are_open(leadview: Leadview) -> None:
+    leadview.topics.create(partitions=1)
+    with running_console(leadview) as (child, console):
+        with console.page() as page:
+            assert next(page)[0] == "hello"
+            child.stop()
+            assert {name for name, _ in page} <= {"history", "picture"}, "the stream ends"
+        assert child.wait(0) == 0, child.log.read_text()
+        assert "Traceback" not in child.log.read_text()
+    taken = leadview.run("console", "--port", str(leadview.redis.connection_pool.connection_kwargs["port"]))
+    assert (taken.status, "choose another one with --port" in taken) == (1, True)
+    assert (ROOT / "projector" / "console" / "static" / "vendor" / "uplot" / "LICENSE").is_file()

@@ -1,0 +1,175 @@
+"""The pure parts of the console: what it understands, what it says, and who may ask."""
+
+import argparse
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from projector.console import pages
+from projector.console.api_figures import Counts, counts, figures
+from projector.console.options import options
+from projector.console.question import Coordinates, Entity, Id, Key, KeyHash, Unknown, question
+from projector.console.sampler import SHARE, pause
+from projector.console.story import Applied, event
+from projector.dead_letter import DeadLetter
+from projector.errors import Refused
+from projector.record import Partition, Record
+from schemas.api_keys import mint
+from schemas.layouts import Head
+from schemas.resources import LEAD
+from schemas.settings import ApiSettings
+from tests.harness import crm
+
+ROOT = Path(__file__).parents[2]
+LEADS = Partition("crm.leads", 0)
+SHOWN = Head(live=True, version=5, offset=7, partition=0, time=0)
+HASH = "0aB1" * 16
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        pytest.param(f" {crm.LEAD.upper()}\n", Id(crm.LEAD), id="an id"),
+        pytest.param(f"{crm.ORGANIZATION}:{crm.LEAD}", Entity(crm.ORGANIZATION, crm.LEAD), id="a message key"),
+        pytest.param("crm.api-keys:3:12", Coordinates(Partition("crm.api-keys", 3), 12), id="coordinates"),
+        pytest.param(HASH, KeyHash(HASH.lower()), id="the hash of a key"),
+        pytest.param(mint(crm.ORGANIZATION), Key(), id="a key"),
+        pytest.param("Bearer lv_live_x", Key(), id="something like a key"),
+        pytest.param("req-1234", Unknown(), id="a request id"),
+        pytest.param("crm.leads:0:", Unknown(), id="no offset"),
+        pytest.param("a:b:c:d", Unknown(), id="too many parts"),
+    ],
+)
+def test_what_is_asked(text: str, meant: object) -> None:
+    assert question(text) == meant
+
+
+def record(version: int, offset: int, **fields: Any) -> Record:
+    return crm.lead(version, **fields).record(offset)
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "state"),
+    [
+        pytest.param(record(5, 7), "is what readers see", "well", id="shown"),
+        pytest.param(record(4, 8), "was ignored: it is older than version 5 at crm.leads:0:7", "wrong", id="older"),
+        pytest.param(record(5, 8), "was ignored: it is of the same version", "wrong", id="same version"),
+        pytest.param(record(4, 6), "was replaced", "plain", id="replaced"),
+        pytest.param(record(6, 12), "waits to be applied: 2 offsets", "waits", id="waits"),
+        pytest.param(record(6, 9), "a dead letter: no stage", "wrong", id="dead letter"),
+        pytest.param(record(6, 8, stage="X"), "is bad: ", "wrong", id="bad, and its dead letter was dropped"),
+        pytest.param(crm.tombstone(LEAD).record(6), "a later event has replaced", "plain", id="tombstone"),
+    ],
+)
+def test_what_became_of_a_record(given: Record, said: str, state: str) -> None:
+    letter = DeadLetter("crm.leads", 0, 9, "", "no stage", 0)
+    told = event(given, Applied({LEADS: 10}, {letter.field: letter}, SHOWN))
+    assert said in told.outcome
+    assert told.state == state
+
+
+def test_a_record_of_which_nothing_is_stored() -> None:
+    assert "nothing is stored of it" in event(record(1, 0), Applied({LEADS: 10}, {}, None)).outcome
+
+
+METRICS = """
+leadview_api_requests_total{{route="r",status="200"}} {ok}
+leadview_api_requests_total{{route="r",status="401"}} {refused}
+leadview_api_request_seconds_bucket{{le="0.01",route="r"}} {fast}
+leadview_api_request_seconds_bucket{{le="0.1",route="r"}} {all}
+leadview_api_request_seconds_bucket{{le="+Inf",route="r"}} {all}
+leadview_api_ready_workers 2
+leadview_api_served_age_seconds NaN
+"""
+
+
+def taken(at: float, ok: int, refused: int, fast: int, all: int) -> Counts:  # noqa: A002
+    return counts([METRICS.format(ok=ok, refused=refused, fast=fast, all=all)] * 2, at)
+
+
+def test_figures_of_two_metrics_ports() -> None:
+    found = figures(taken(10, 100, 0, 100, 100), taken(12, 150, 10, 150, 160))
+    assert found.answers == {"200": 50.0, "401": 10.0}
+    assert (found.requests, found.ready_workers, found.served_age) == (60.0, 4, None)
+    assert found.p50 == pytest.approx(6.0)
+    assert found.p99 is not None
+    assert 10 < found.p99 <= 100
+
+
+def test_a_restarted_api_is_not_a_negative_rate() -> None:
+    assert figures(taken(10, 100, 5, 9, 9), taken(12, 3, 5, 1, 1)).answers == {"401": 0.0}
+
+
+def test_without_requests_there_is_no_latency() -> None:
+    found = figures(taken(10, 5, 5, 9, 9), taken(12, 5, 5, 9, 9))
+    assert (found.requests, found.p50, found.p99) == (0.0, None, None)
+
+
+@pytest.mark.parametrize("asked", [0.0, 0.02, 0.5, 2.0])
+def test_redis_is_asked_for_a_twentieth_of_the_time_at_most(asked: float) -> None:
+    took = asked + 0.1
+    assert asked / (took + pause(asked, took)) <= SHARE
+
+
+def arguments(**given: object) -> argparse.Namespace:
+    usual = {"host": "127.0.0.1", "port": 8001, "token_file": None, "api_metrics": [], "allow_actions": False}
+    return argparse.Namespace(**{**usual, "show_documents": False, **given})
+
+
+def test_it_is_for_this_machine_alone_by_default() -> None:
+    assert options(arguments(), ApiSettings()).tokens == {}
+    assert options(arguments(host="::1"), ApiSettings()).url == "http://[::1]:8001"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        pytest.param({"host": "0.0.0.0"}, "needs --token-file", id="open to strangers"),  # noqa: S104
+        pytest.param({"host": "console.example.org"}, "needs --token-file", id="a name"),
+        pytest.param({"port": 8000}, "is that of the API", id="the port of the API"),
+        pytest.param({"api_metrics": ["file:///etc/passwd"]}, "write the address of a metrics port", id="a file"),
+        pytest.param({"token_file": "ada secret"}, "write <name>:<token>", id="no colon"),
+        pytest.param({"token_file": "ada:secret"}, "at least 32 characters", id="short"),
+        pytest.param({"token_file": "# nobody\n"}, "has no token", id="nobody"),
+    ],
+)
+def test_wrong_options(given: dict[str, Any], said: str, tmp_path: Path) -> None:
+    if text := given.get("token_file"):
+        (tmp_path / "tokens").write_text(text)
+        given["token_file"] = tmp_path / "tokens"
+    with pytest.raises(Refused, match=said) as refused:
+        options(arguments(**given), ApiSettings())
+    assert "secret" not in str(refused.value), "a token is never quoted"
+
+
+def test_tokens_of_several_people(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    path.write_text(f"# who may look\nada:{'a' * 32}\n\ngrace@night:{'g' * 40}\n")
+    found = options(arguments(token_file=path, host="0.0.0.0"), ApiSettings())  # noqa: S104
+    assert found.tokens == {"a" * 32: "ada", "g" * 40: "grace@night"}
+
+
+def test_pages_of_the_documentation_have_their_anchors() -> None:
+    html = pages.page("runbook.md")
+    assert html
+    assert '<h3 id="redis_full">' in html
+    assert '<h2 id="leadviewnoprojector">' in html
+    assert "style=" not in html
+    assert pages.page("../README.md") is None
+    assert pages.page("no-such-page.md") is None
+    assert "<script>" not in pages.render("# a\n\n<script>alert(1)</script>", "a.md")
+
+
+@pytest.mark.parametrize("source", ["projector/commands/findings.py", "projector/console"])
+def test_every_page_that_is_linked_exists(source: str) -> None:
+    path = ROOT / source
+    text = "".join(each.read_text("utf-8") for each in ([path] if path.is_file() else path.rglob("*.py")))
+    linked = set(re.findall(r'"([a-z-]+\.md(?:#[a-z_-]+)?)"', text)) - {"a.md"}
+    linked |= {f"runbook.md#{name}" for name in ("topic_missing", "kafka_unknown", "topic_not_compacted")}
+    for page in linked:
+        name, _, section = page.partition("#")
+        html = pages.page(name)
+        assert html, page
+        assert not section or f'id="{section}"' in html, page

@@ -37,7 +37,10 @@ COMMAND = re.compile(r"python -m projector (dead-letters accept .+)$")
 
 
 @pytest.fixture(
-    params=[pytest.param("apache", marks=pytest.mark.apache), pytest.param("embedded", id="embedded")],
+    params=[
+        pytest.param("apache", marks=pytest.mark.apache),
+        pytest.param("embedded", id="embedded", marks=pytest.mark.long),
+    ],
 )
 def any_leadview(
     request: pytest.FixtureRequest, redis_server: RedisService, topic_prefix: str, tmp_path: Path

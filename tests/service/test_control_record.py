@@ -65,6 +65,7 @@ def lead_status(api: ApiServer, lead_id: str = crm.LEAD) -> int:
     return api.get(LEADS + lead_id, key=KEY).status
 
 
+@pytest.mark.long
 @pytest.mark.apache
 async def test_any_shard_is_emptied_after_a_promotion(
     leadview_on_cluster: Leadview, three_primaries: RedisCluster

@@ -103,6 +103,7 @@ async def test_nothing_is_found_where_nothing_is(projection: Projection) -> None
     assert await show_access.find(projection.store, key_id=crm.LEAD) == []
 
 
+@pytest.mark.long
 @pytest.mark.apache
 def test_no_command_prints_a_key(leadview: Leadview) -> None:
     bad = crm.Message(resources.API_KEY, API_KEY.key, b"no JSON")

@@ -120,6 +120,7 @@ def verify(leadview: Leadview, *words: str) -> tuple[int, dict[str, Any]]:
     return done.status, msgspec.json.decode(done.stdout)
 
 
+@pytest.mark.long
 def test_verify_finds_what_was_planted_and_nothing_else(leadview: Leadview) -> None:
     changes = Changes(leads=400, contacts=150)
     leadview.publish_all([*changes.initial(), *victims(*IDS[:5], *IDS[6:8], IDS[9])])

@@ -4,6 +4,7 @@ The first line of `status` names every problem. Each one then has a line that sa
 """
 
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import NamedTuple
 
 from projector.commands.survey import KafkaPart, RedisPart, Survey
@@ -182,11 +183,19 @@ def _projectors(survey: Survey) -> Iterator[Finding]:
             "nothing is applied; start one with the command `run`",
             "runbook.md#leadviewnoprojector",
         )
+    effects = _effects(redis, alive)
     for writer in alive:
-        yield from _lines(writer)
+        yield from _lines(writer, effects)
 
 
-def _lines(writer: Writer) -> Iterator[Finding]:
+def _effects(redis: RedisPart, alive: list[Writer]) -> set[str]:
+    """Returns the kinds of problems that only follow from another one, which has a finding of its own."""
+    states = {state.partition(": ")[0] for writer in alive for state in writer.heartbeat.lines.values()}
+    effects = {"no_step", "not_advancing"} if _used(redis) >= FULL else set()
+    return effects | ({"no_partitions"} if "standing by" in states else set())
+
+
+def _lines(writer: Writer, effects: set[str]) -> Iterator[Finding]:
     said = set()
     for line, state in writer.heartbeat.lines.items():
         word, _, reason = state.partition(": ")
@@ -210,9 +219,10 @@ def _lines(writer: Writer) -> Iterator[Finding]:
                 )
             case _:
                 yield Finding(f"line {line} is {word}: {reason}", f"read the log of {writer.id}", "runbook.md#failing")
-    for problem in writer.heartbeat.problems:
-        if problem not in said and not problem.startswith(_MEASURED_HERE):
-            yield Finding(problem, f"read the log of {writer.id}", "runbook.md#leadviewproblem")
+    for problem, kind in zip_longest(writer.heartbeat.problems, writer.heartbeat.kinds, fillvalue=""):
+        if problem not in said and not problem.startswith(_MEASURED_HERE) and kind not in effects:
+            page = f"runbook.md#{kind or 'leadviewproblem'}"
+            yield Finding(problem, f"read the log of {writer.id}", page)
 
 
 def _completeness(survey: Survey) -> Iterator[Finding]:
@@ -224,12 +234,18 @@ def _completeness(survey: Survey) -> Iterator[Finding]:
             "Nothing is served yet: Redis is empty",
             "it was never filled, or it has lost everything, or LEADVIEW_REDIS_URL names another one. A projector "
             "fills it from the topics, and the API serves nothing until then",
+            "status.md#redis-is-empty-or-not-complete",
         )
     elif incomplete := incomplete_shards(redis):
-        yield Finding(
-            f"not complete: {incomplete} of the parts (shards) of Redis",
-            "for the organizations there, the API answers 503 until a projector has filled them",
-        )
+        if len(redis.record.copies) == 1:
+            what, advice = (
+                "not complete: Redis",
+                "the API answers 503 until a projector has read all topics to their end",
+            )
+        else:
+            what = f"not complete: {incomplete} of the parts (shards) of Redis"
+            advice = "for the organizations there, the API answers 503 until a projector has filled them"
+        yield Finding(what, advice, "status.md#redis-is-empty-or-not-complete")
 
 
 def incomplete_shards(redis: RedisPart) -> int:

@@ -72,10 +72,12 @@ class Watch(Collector):
     def condition(self) -> Condition:
         """Returns what the heartbeat says."""
         measured_at, complete_until = self._complete
+        problems = [problem for problem in self.problems() if problem.kind not in OF_SERVERS]
         return Condition(
             lines={line.health.name: line.health.state for line in self._lines},
             partitions={line.health.name: len(line.assigned()) for line in self._lines},
-            problems=[problem.text for problem in self.problems() if problem.kind not in OF_SERVERS],
+            problems=[problem.text for problem in problems],
+            kinds=[problem.kind for problem in problems],
             measured_at=measured_at,
             complete_until=complete_until,
         )

@@ -40,7 +40,8 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     """How a projector is.
 
     `lines` has the state of each line, in words, and `partitions` how many partitions each line has. `problems` are
-    what its health check says, except what `status` finds by asking the servers itself. Everything that Kafka had
+    what its health check says, except what `status` finds by asking the servers itself, and `kinds` the names of these
+    problems, in the same order. Everything that Kafka had
     before `complete_until` was visible when it was measured last, at `measured_at`; both are in milliseconds since
     1970, and 0 if it was never measured.
     """
@@ -48,6 +49,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     lines: dict[str, str] = {}
     partitions: dict[str, int] = {}
     problems: list[str] = []
+    kinds: list[str] = []
     measured_at: int = 0
     complete_until: int = 0
 

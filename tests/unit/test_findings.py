@@ -22,8 +22,11 @@ RUNNING = {"access": "running", "documents": "running"}
 COMPACTED = Retention("compact", 604_800_000, -1)
 
 
-def projector(lines: dict[str, str] = RUNNING, age_ms: int = 100, problems: tuple[str, ...] = ()) -> Writer:
-    return Writer("host-1-ab", age_ms, Heartbeat("run", VERSION, STAMP.text, lines=lines, problems=list(problems)))
+def projector(
+    lines: dict[str, str] = RUNNING, age_ms: int = 100, problems: tuple[str, ...] = (), kinds: tuple[str, ...] = ()
+) -> Writer:
+    said = Heartbeat("run", VERSION, STAMP.text, lines=lines, problems=list(problems), kinds=list(kinds))
+    return Writer("host-1-ab", age_ms, said)
 
 
 def record(*, filled: bool = True, position: int = 5, mapping: int = VERSION) -> ControlRecord:
@@ -129,7 +132,7 @@ def test_all_is_well(found: Survey) -> None:
         ),
         pytest.param(survey(redis(empty=True), kafka()), "Redis is empty", "A projector fills it", id="emptied"),
         pytest.param(
-            survey(redis(control=record(filled=False)), kafka()), "not complete: 1 of the parts", "503", id="not filled"
+            survey(redis(control=record(filled=False)), kafka()), "not complete: Redis", "503", id="not filled"
         ),
         pytest.param(
             survey(redis(control=record(position=3)), kafka(), 90_000), "stale: 2 records wait", "for 90 s", id="stale"
@@ -163,6 +166,24 @@ def test_all_problems_are_in_the_first_line() -> None:
     )
     problems = findings.problems(survey(redis(halted, halted), kafka(exists=False)))
     assert findings.headline(problems) == "not well: topic crm.leads: missing; line documents is stopped: bad"
+
+
+def test_what_only_follows_from_another_problem_is_not_said() -> None:
+    stuck = projector(problems=("documents: Redis refuses writes", "no partitions"), kinds=("no_step", "no_partitions"))
+    full = survey(redis(stuck, memory=Memory(99, 100, "noeviction")), kafka())
+    assert [problem.what for problem in findings.problems(full)] == ["Redis is full", "no partitions"]
+    waits = projector(
+        {"documents": "standing by: an older mapping"}, problems=("no partitions",), kinds=("no_partitions",)
+    )
+    assert len(findings.problems(survey(redis(waits), kafka()))) == 1
+
+
+def test_the_page_of_what_a_projector_says() -> None:
+    known, unknown = projector(problems=("x",), kinds=("no_step",)), projector(problems=("x",))
+    assert [problem.page for problem in findings.problems(survey(redis(known), kafka()))] == ["runbook.md#no_step"]
+    assert [problem.page for problem in findings.problems(survey(redis(unknown), kafka()))] == [
+        "runbook.md#leadviewproblem"
+    ]
 
 
 def test_notes() -> None:

@@ -117,7 +117,7 @@ function redis(picture) {
     shards === null
       ? badge("wrong", "empty")
       : missing
-        ? badge("wrong", `${missing} of ${shards} shard${shards === 1 ? "" : "s"} not complete`)
+        ? badge("wrong", shards === 1 ? "not complete" : `${missing} of ${shards} shards not complete`)
         : badge("well", shards === 1 ? "complete" : `all ${shards} shards complete`);
   return [
     complete,

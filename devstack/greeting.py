@@ -50,7 +50,7 @@ def greeting(
         shown |= {"ORGANIZATION": tenant.organization_id, "KAFKA": addresses["Kafka"]}
         lines += ("", "# with this, the commands of the documentation work in that terminal, too")
         lines.append(" ".join(["export", *_settings({**shown, **variables})]))
-        lines += ("", "# and with this, those that begin with `python -m projector`", _enter())
+        lines += ("", "# and with this, those of operators; it puts the Python of Leadview first on the PATH", _enter())
     return "\n".join(lines)
 
 
@@ -72,7 +72,8 @@ def _status(variables: Mapping[str, str]) -> str:
 
 def _enter() -> str:
     programs = shlex.quote(str(Path(sys.executable).parent))
-    return f'cd {shlex.quote(str(_ROOT))} && export PATH={programs}:"$PATH"'
+    leadview = '; leadview() { python -m leadview "$@"; }'
+    return f'cd {shlex.quote(str(_ROOT))} && export PATH={programs}:"$PATH"{leadview}'
 
 
 def _settings(variables: Mapping[str, str]) -> list[str]:

@@ -62,7 +62,8 @@ async def run_wait(arguments: argparse.Namespace, operator: Operator) -> int:
     name = f"{resource.noun} {arguments.id}"
     if isinstance(seen, Seen) and seen.shows(arguments.version):
         shown = min(head.version for head in seen.heads.values() if head)
-        operator.console.print(f"{name}: version {shown} is visible after {time.monotonic() - began:.1f} s")
+        newer = f", and {arguments.version} is older" if shown > arguments.version else ""
+        operator.console.print(f"{name}: version {shown} is visible after {time.monotonic() - began:.1f} s{newer}")
         return 0
     operator.console.print(f"{name}: version {arguments.version} is not visible after {arguments.timeout:g} s")
     for line in await _reasons(operator, resource, (arguments.organization, arguments.id), seen, arguments.version):

@@ -74,7 +74,10 @@ def _verdict(seen: Seen, head: Head | None, told: Sequence[Event], letters: Sequ
     if bad and not waiting:
         later = f" The event at {bad.field} is bad, and became a dead letter: {bad.reason}"
     if head is None:
-        known = later or f" It was never published to {seen.topic} with this message key, or long ago."
+        known = later or (
+            f" It was never published to {seen.topic} with this message key, or long ago. The usual causes are another "
+            "topic, another Kafka or another message key."
+        )
         return f"No event of this {noun} was applied, so readers get 404.{known}", "waits" if waiting else "wrong"
     if not head.live:
         return f"This {noun} is deleted, so readers get 404: by {_place(seen.topic, head)}.{later}", "plain"

@@ -18,6 +18,8 @@ STALE_SECONDS = 60.0
 """Readers see an old state if a record has waited for so long."""
 _MEASURED_HERE = ("topic ", "Redis evicts keys", "The memory of Redis")
 """What projectors say of topics and of Redis: `status` says it in its own words, also if none is alive."""
+_OF_STOPPED_LINES = frozenset(("no_step", "not_advancing"))
+"""What follows if a line cannot write, or may not."""
 _NEARLY_FULL = 0.8
 
 
@@ -180,7 +182,7 @@ def _projectors(survey: Survey) -> Iterator[Finding]:
     if not alive:
         yield Finding(
             "no projector is running",
-            "nothing is applied; start one with the command `run`",
+            "nothing is applied; start one with `python -m projector run`" + _silent(redis),
             "runbook.md#leadviewnoprojector",
         )
     effects = _effects(redis, alive)
@@ -188,15 +190,22 @@ def _projectors(survey: Survey) -> Iterator[Finding]:
         yield from _lines(writer, effects)
 
 
-def _effects(redis: RedisPart, alive: list[Writer]) -> set[str]:
+def _silent(redis: RedisPart) -> str:
+    """Returns which projectors there were a moment ago."""
+    silent = [writer.id for writer in redis.writers if not writer.alive and writer.heartbeat.role == "run"]
+    return f", after a look at why {', '.join(silent)} no longer stores heartbeats" if silent else ""
+
+
+def _effects(redis: RedisPart, alive: list[Writer]) -> frozenset[str]:
     """Returns the kinds of problems that only follow from another one, which has a finding of its own."""
     states = {state.partition(": ")[0] for writer in alive for state in writer.heartbeat.lines.values()}
-    effects = {"no_step", "not_advancing"} if _used(redis) >= FULL else set()
-    return effects | ({"no_partitions"} if "standing by" in states else set())
+    effects = _OF_STOPPED_LINES if _used(redis) >= FULL else frozenset()
+    return effects | ({"no_partitions"} if "standing by" in states else frozenset())
 
 
-def _lines(writer: Writer, effects: set[str]) -> Iterator[Finding]:
+def _lines(writer: Writer, effects: frozenset[str]) -> Iterator[Finding]:
     said = set()
+    halted = {line for line, state in writer.heartbeat.lines.items() if state.startswith("halted")}
     for line, state in writer.heartbeat.lines.items():
         word, _, reason = state.partition(": ")
         said |= {f"{line}: {state}", f"{line}: {reason}"}
@@ -220,9 +229,10 @@ def _lines(writer: Writer, effects: set[str]) -> Iterator[Finding]:
             case _:
                 yield Finding(f"line {line} is {word}: {reason}", f"read the log of {writer.id}", "runbook.md#failing")
     for problem, kind in zip_longest(writer.heartbeat.problems, writer.heartbeat.kinds, fillvalue=""):
-        if problem not in said and not problem.startswith(_MEASURED_HERE) and kind not in effects:
+        follows = kind in effects or (kind in _OF_STOPPED_LINES and problem.partition(":")[0] in halted)
+        if problem not in said and not problem.startswith(_MEASURED_HERE) and not follows:
             page = f"runbook.md#{kind or 'leadviewproblem'}"
-            yield Finding(problem, f"read the log of {writer.id}", page)
+            yield Finding(problem.rstrip("."), f"read the log of {writer.id}", page)
 
 
 def _completeness(survey: Survey) -> Iterator[Finding]:

@@ -40,8 +40,8 @@ def coordinates(head: Head | None, topic: str) -> str:
     """Describe the event that wrote a value."""
     if head is None:
         return (
-            f"no event of it was applied: it waits in {topic}, it is a dead letter, or it was published to another topic, "
-            "to another Kafka or with another message key"
+            f"no event of it was applied: it waits in {topic}, it is a dead letter, or it was published to another "
+            "topic, to another Kafka or with another message key"
         )
     state = "" if head.live else "[yellow]deleted[/] "
     return f"{state}version {head.version} at {topic}:{head.partition}:{head.offset}, {utc(head.time)}"

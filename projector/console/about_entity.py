@@ -86,7 +86,7 @@ def _verdict(seen: Seen, head: Head | None, told: Sequence[Event], letters: Sequ
     text = f"Readers see {_place(seen.topic, head)}.{later}"
     ignored = next((each for each in told if "was ignored" in each.outcome), None)
     if ignored and not later:
-        text += f" The event at {ignored.record} {ignored.outcome}."
+        text += f" The event at {ignored.record} {ignored.outcome}: publish it with a version above {head.version}."
     state: State = "waits" if waiting else "wrong" if bad and bad.time >= head.time else "plain" if ignored else "well"
     return text, state
 

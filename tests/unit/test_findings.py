@@ -176,6 +176,13 @@ def test_what_only_follows_from_another_problem_is_not_said() -> None:
         {"documents": "standing by: an older mapping"}, problems=("no partitions",), kinds=("no_partitions",)
     )
     assert len(findings.problems(survey(redis(waits), kafka()))) == 1
+    stopped = projector(
+        RUNNING | {"documents": "halted: bad"},
+        problems=("documents: behind", "access: behind."),
+        kinds=("no_step",) * 2,
+    )
+    problems = findings.problems(survey(redis(stopped), kafka()))
+    assert [problem.what for problem in problems] == ["line documents is stopped: bad", "access: behind"]
 
 
 def test_the_page_of_what_a_projector_says() -> None:

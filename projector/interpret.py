@@ -13,7 +13,7 @@ def interpret(record: Record) -> tuple[Intent, int]:
     """Returns the write that a record requires, and the time of its event in milliseconds since 1970.
 
     Raises BadRecord, and nothing else: a record on which this program fails must not end a line, or it would fail again
-    at each start. It is parked like any other bad record, and can be redriven with a version that is mended.
+    at each start. It is parked like any other bad record, and can be redriven with a version that is repaired.
     """
     try:
         change = read(record)

@@ -1,4 +1,4 @@
-"""Why a record is bad, in words that help to find and mend it, and never with other values of the payload.
+"""Why a record is bad, in words that help to find and correct it, and never with other values of the payload.
 
 A reason names the field, what was expected, and which event it was: the id and the source of the event, as far as they
 can be read.

@@ -1,6 +1,6 @@
 """Checks a run: was every answer right when it was given?
 
-An answer that ended before another began was not newer, whoever asked: so all readers together are one history. Each
+An answer that ended before another began was not newer, also if another reader asked, so all readers together are one history. Each
 register has a *floor*, a state that an answer may no longer fall behind. It rises with every answer, and with every
 moment at which all that was published had been applied; it sinks where Redis lost acknowledged writes.
 

@@ -36,7 +36,7 @@ def test_requests_and_refusals(statuses: list[int], expected: tuple[int, int, fl
     for at, status in enumerate(statuses):
         usage.count(forms[at % 2], status, at + 1.0)
     assert figures(usage) == {forms[0].active_key: expected}
-    assert figures(usage) == {}, "it begins anew"
+    assert figures(usage) == {}, "it begins again"
     usage.count(forms[0], 200, 9.0)
     assert figures(usage) == {forms[0].active_key: (1, 0, 9.0)}
 

@@ -1,4 +1,4 @@
-"""What runs beside the lines is repeated, whatever it raises, except what an operator has to mend."""
+"""What runs beside the lines is repeated, whatever it raises, except what an operator has to repair."""
 
 from collections.abc import Iterator
 

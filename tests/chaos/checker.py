@@ -1,8 +1,8 @@
 """Checks a run: was every answer right when it was given?
 
-An answer that ended before another began was not newer, also if another reader asked, so all readers together are one history. Each
-register has a *floor*, a state that an answer may no longer fall behind. It rises with every answer, and with every
-moment at which all that was published had been applied; it sinks where Redis lost acknowledged writes.
+An answer that ended before another began was not newer, also if another reader asked: all readers together are one
+history. Each register has a *floor*, a state that an answer may no longer fall behind. It rises with every answer, and
+with every moment at which all that was published had been applied; it sinks where Redis lost acknowledged writes.
 
 An answer is placed at the earliest state that it fits: so nothing is called wrong that could be right.
 """

@@ -122,6 +122,26 @@ def leadview(kafka: Kafka, redis_server: RedisService, topic_prefix: str, tmp_pa
 
 
 @pytest.fixture
+def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
+    """A Redis of one test, because the test pauses it or changes its configuration."""
+    try:
+        server = RedisServer.start(tmp_path / "redis")
+    except RedisServerMissing as error:
+        not_available(str(error))
+    with server:
+        yield server
+
+
+@pytest.fixture
+def leadview_with_own_redis(
+    kafka: Kafka, topic_prefix: str, own_redis: RedisServer, tmp_path: Path
+) -> Iterator[Leadview]:
+    """A Leadview without topics, with a Redis of its own; no process runs yet."""
+    with Leadview(kafka, topic_prefix, own_redis, tmp_path, kafka_session_timeout=2) as leadview:
+        yield leadview
+
+
+@pytest.fixture
 def leadview_on_cluster(
     kafka: Kafka, redis_shards: RedisService, topic_prefix: str, tmp_path: Path
 ) -> Iterator[Leadview]:

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from devstack.redis_server import RedisServer, RedisServerMissing
 from projector.console.feed import MOST_PAGES
 from schemas import resources
 from schemas.api_keys import key_hash
@@ -19,27 +18,15 @@ from tests.harness import crm
 from tests.harness.console import Console, running_console
 from tests.harness.leadview import Leadview
 from tests.harness.processes import ROOT
-from tests.harness.services import Kafka, not_available
+from tests.harness.services import Kafka
 from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.apache
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    """A Redis of its own, because its configuration is changed."""
-    try:
-        server = RedisServer.start(tmp_path / "redis")
-    except RedisServerMissing as error:
-        not_available(str(error))
-    with server:
-        yield server
-
-
-@pytest.fixture
-def leadview(kafka: Kafka, topic_prefix: str, server: RedisServer, tmp_path: Path) -> Iterator[Leadview]:
-    with Leadview(kafka, topic_prefix, server, tmp_path, kafka_session_timeout=2) as leadview:
-        yield leadview
+def leadview(leadview_with_own_redis: Leadview) -> Leadview:
+    return leadview_with_own_redis
 
 
 def status_of(leadview: Leadview) -> Any:

@@ -2,39 +2,25 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
-from devstack.redis_server import RedisServer, RedisServerMissing
+from devstack.redis_server import RedisServer
 from schemas import resources
 from tests.harness import crm
 from tests.harness.faulty_proxy import Faults, FaultyProxy, faulty_proxy
 from tests.harness.leadview import Finished, Leadview
-from tests.harness.services import Kafka, not_available
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.apache
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    """A Redis of its own, because its configuration is changed."""
-    try:
-        server = RedisServer.start(tmp_path / "redis")
-    except RedisServerMissing as error:
-        not_available(str(error))
-    with server:
-        yield server
-
-
-@pytest.fixture
-def leadview(kafka: Kafka, topic_prefix: str, server: RedisServer, tmp_path: Path) -> Iterator[Leadview]:
-    with Leadview(kafka, topic_prefix, server, tmp_path, kafka_session_timeout=2) as leadview:
-        yield leadview
+def leadview(leadview_with_own_redis: Leadview) -> Leadview:
+    return leadview_with_own_redis
 
 
 def first_line(done: Finished) -> str:
@@ -139,7 +125,7 @@ def silent(port: int) -> Iterator[FaultyProxy]:
         yield proxy
 
 
-def test_one_server_is_away_and_the_other_is_shown(leadview: Leadview, server: RedisServer) -> None:
+def test_one_server_is_away_and_the_other_is_shown(leadview: Leadview, own_redis: RedisServer) -> None:
     """The silent server never answers: what is said is said without it, and does not wait for any client's timeout."""
     leadview.topics.create(partitions=1)
     projector = leadview.start("run")
@@ -159,7 +145,7 @@ def test_one_server_is_away_and_the_other_is_shown(leadview: Leadview, server: R
         positions = {at["topic"]: (at["position"], at["head"]) for at in found["partitions"]}
         assert positions[leadview.topics.name(resources.LEAD)] == (1, None)
         assert positions[leadview.topics.name(resources.CONTACT)] == (0, None)
-    with silent(server.port) as proxy:
+    with silent(own_redis.port) as proxy:
         url = f"redis://127.0.0.1:{proxy.port}/0"
         done = leadview.run("status", redis_url=url)
         assert done.status == 1

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from devstack.ports import free_port
-from devstack.redis_server import RedisServer, RedisServerMissing
+from devstack.redis_server import RedisServer
 from schemas import resources
 from schemas.api_keys import key_hash, mint
 from tests.harness import crm
@@ -22,7 +22,7 @@ from tests.harness.faulty_proxy import Faults, faulty_proxy
 from tests.harness.leadview import Leadview
 from tests.harness.next_mapping import PROGRAM as NEXT
 from tests.harness.processes import ROOT
-from tests.harness.services import Kafka, not_available
+from tests.harness.services import not_available
 from tests.harness.waiting import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.apache]
@@ -51,19 +51,8 @@ TURNED = "abc\u202edef\u2066"
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    try:
-        server = RedisServer.start(tmp_path / "redis")
-    except RedisServerMissing as error:
-        not_available(str(error))
-    with server:
-        yield server
-
-
-@pytest.fixture
-def leadview(kafka: Kafka, topic_prefix: str, server: RedisServer, tmp_path: Path) -> Iterator[Leadview]:
-    with Leadview(kafka, topic_prefix, server, tmp_path, kafka_session_timeout=2) as leadview:
-        yield leadview
+def leadview(leadview_with_own_redis: Leadview) -> Leadview:
+    return leadview_with_own_redis
 
 
 @pytest.fixture
@@ -258,7 +247,7 @@ def test_keyboard_lines_and_sizes(page: Page, leadview: Leadview) -> None:
         assert page.complaints == []
 
 
-def test_it_connects_again(page: Page, leadview: Leadview, server: RedisServer) -> None:
+def test_it_connects_again(page: Page, leadview: Leadview, own_redis: RedisServer) -> None:
     leadview.topics.create(partitions=1)
     leadview.start("run")
     leadview.publish(crm.organization())
@@ -279,9 +268,9 @@ def test_it_connects_again(page: Page, leadview: Leadview, server: RedisServer) 
         page.wait_for("#stage-kafka", "cannot be read")
         kafka.faults = Faults()
         page.wait_for("#verdict-text", "all is well")
-        server.pause()
+        own_redis.pause()
         page.wait_for("#verdict-text", "Redis cannot be read")
-        server.resume()
+        own_redis.resume()
         page.wait_for("#verdict-text", "all is well")
         assert page.do("document.querySelectorAll('#lines .plot').length") > 0
 

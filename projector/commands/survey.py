@@ -52,6 +52,8 @@ class RedisPart(msgspec.Struct, frozen=True):
     dead_letters: int
     memories: list[Memory]
     writers: list[Writer]
+    servers: dict[bytes, str] = {}
+    """The addresses of the servers that hold the copies of the record, by tag; empty if Redis is not a cluster."""
 
     def position(self, partition: Partition) -> Position | None:
         """Returns the position of a partition; None if nothing of it has been applied."""
@@ -133,7 +135,9 @@ async def _read_redis(store: Store) -> RedisPart:
     if record is None:
         await copies.check_layout(store)
     memories = [Memory.of(fields) for fields in await store.memories()]
-    return RedisPart(record, await store.ask_one(b"HLEN", names.DEAD_LETTERS), memories, await writers.read(store))
+    dead_letters = await store.ask_one(b"HLEN", names.DEAD_LETTERS)
+    servers = await store.servers_of(record.copies) if record else {}
+    return RedisPart(record, dead_letters, memories, await writers.read(store), servers)
 
 
 async def _read_kafka(reader: Reader) -> KafkaPart:

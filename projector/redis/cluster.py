@@ -85,6 +85,10 @@ class Cluster:
             found[nodes[0].name].add(slot)
         return list(found.values())
 
+    def address(self, key: bytes) -> str:
+        host, port = self._owner(key)
+        return f"{host}:{port}"
+
     async def wrong_url(self) -> str | None:
         return None
 

@@ -44,21 +44,23 @@ function idle(status) {
 }
 
 function progress(replay) {
-  if (!replay.total) return `Generation ${replay.generation} is being prepared: its targets are not known yet.`;
+  if (!replay.total && replay.processes) return `Generation ${replay.generation} is being prepared: its targets are not known yet.`;
   const share = Math.floor((replay.done / replay.total) * 100);
   const left = replay.left === null ? "" : `, about ${duration(replay.left)} left`;
-  const who = replay.processes ? "" : " No process continues it: run `rebuild` again.";
   const throttle =
     replay.latency === null
       ? "The API answers nobody, so it runs at full speed."
       : `The p99 of the API is ${milliseconds(replay.latency)}: above the limit given to the rebuild, it pauses.`;
   const records = `${share}%, ${count(replay.done)} of ${count(replay.total)} records`;
   const pace = replay.processes ? ` ${throttle}` : "";
-  return `Generation ${replay.generation} is being filled: ${records}${left}.${who}${pace}`;
+  if (!replay.processes) return `No rebuild is running. Generation ${replay.generation} was filled as far as ${records}.`;
+  return `Generation ${replay.generation} is being filled: ${records}${left}.${pace}`;
 }
 
 function card(generation, status, hello, busy) {
-  const [state, words] = STATES[generation.state] ?? ["plain", generation.state];
+  const [state, words] = generation.unattended
+    ? ["wrong", generation.unattended]
+    : (STATES[generation.state] ?? ["plain", generation.state]);
   const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
   const buttons = hello.actions
     ? verbs(generation.state).map((verb) => {

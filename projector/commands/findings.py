@@ -49,8 +49,8 @@ def notes(survey: Survey) -> list[Finding]:
                 "runbook.md#leadviewrebuilddue",
             )
         )
-    if found_nobody := unattended(redis):
-        found.append(found_nobody)
+    if (nobody := unattended(redis)) and not _stands_by(redis):  # a line that stands by says the same
+        found.append(nobody)
     if redis.dead_letters:
         found.append(
             Finding(
@@ -59,7 +59,8 @@ def notes(survey: Survey) -> list[Finding]:
                 "dead-letters.md",
             )
         )
-    silent = [writer for writer in redis.writers if not writer.alive]
+    alive = living(redis)  # if there is none, the problem says which ones there were
+    silent = [writer for writer in redis.writers if not writer.alive and (alive or writer.heartbeat.role != "run")]
     found += [
         Finding(
             f"silent for {writer.age_ms / 1000:.0f} s: {writer.heartbeat.role} {writer.id}",
@@ -142,7 +143,7 @@ def _projectors(survey: Survey) -> Iterator[Finding]:
             where=("projectors",),
             stops="all",
         )
-    effects = _effects(redis, alive)
+    effects = _effects(redis)
     for writer in alive:
         yield from _lines(writer, effects)
 
@@ -153,11 +154,15 @@ def _silent(redis: RedisPart) -> str:
     return f", after a look at why {', '.join(silent)} no longer stores heartbeats" if silent else ""
 
 
-def _effects(redis: RedisPart, alive: list[Writer]) -> frozenset[str]:
+def _effects(redis: RedisPart) -> frozenset[str]:
     """Returns the kinds of problems that only follow from another one, which has a finding of its own."""
-    states = {state.partition(": ")[0] for writer in alive for state in writer.heartbeat.lines.values()}
     effects = _OF_STOPPED_LINES if _used(redis) >= FULL else frozenset()
-    return effects | ({"no_partitions"} if "standing by" in states else frozenset())
+    return effects | ({"no_partitions"} if _stands_by(redis) else frozenset())
+
+
+def _stands_by(redis: RedisPart) -> bool:
+    lines = [state for writer in living(redis) for state in writer.heartbeat.lines.values()]
+    return any(state.startswith("standing by") for state in lines)
 
 
 def _lines(writer: Writer, effects: frozenset[str]) -> Iterator[Finding]:

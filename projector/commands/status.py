@@ -111,6 +111,7 @@ def of(found: Survey) -> Status:
     waiting = found.waiting()
     problems = findings.problems(found)
     hint = findings.unattended(redis) if redis else None
+    alive = findings.living(redis) if redis else None
     return Status(
         generation=record.state.live if record and record.serves else None,
         writing=list(record.state.written) if record else [],
@@ -122,7 +123,7 @@ def of(found: Survey) -> Status:
         dead_letters=redis.dead_letters if redis else None,
         redis_used_memory=sum(memory.used for memory in redis.memories) if redis else None,
         redis_max_memory=sum(memory.limit for memory in redis.memories) if redis else None,
-        generations=_generations(record, hint) if record else [],
+        generations=_generations(record, hint, living=bool(alive)) if record else [],
         partitions=_partitions(found, redis, kafka),
         epoch=record.stamp.epoch if record else None,
         incomplete_shards=len(findings.incomplete_shards(redis)) if redis else None,
@@ -130,7 +131,7 @@ def of(found: Survey) -> Status:
         well=not problems,
         problems=[str(problem) for problem in problems],
         notes=[str(note) for note in findings.notes(found)],
-        projectors=len(findings.living(redis)) if redis else None,
+        projectors=None if alive is None else len(alive),
         verdict=headline(problems),
     )
 
@@ -157,7 +158,11 @@ def _writer(writer: Writer) -> WriterStatus:
     )
 
 
-def _generations(record: ControlRecord, hint: Finding | None = None) -> list[GenerationStatus]:
+def _generations(record: ControlRecord, hint: Finding | None = None, *, living: bool = True) -> list[GenerationStatus]:
+    """`hint` is about the newest generation. `living`: a projector is alive."""
+    unattended = {record.state.next: str(hint)} if hint else {}
+    if not living and not record.serves:
+        unattended[record.state.live] = "no projector is running that fills it: start one"
     statuses = []
     for number in sorted(record.state.known):
         known = record.state.generations.get(number)
@@ -168,7 +173,7 @@ def _generations(record: ControlRecord, hint: Finding | None = None) -> list[Gen
                 known.mapping if known else None,
                 known.created_at if known else None,
                 known.verified_at if known else None,
-                str(hint) if hint and number == record.state.next else "",
+                unattended.get(number, ""),
             )
         )
     return statuses

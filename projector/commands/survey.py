@@ -113,6 +113,8 @@ async def survey(store: Store, settings: ProjectorSettings) -> Survey:
         else:
             redis_part = await _result("Redis", _read_redis(store), _SECONDS)
         seconds = time.monotonic() - asked_at
+        if isinstance(redis_part, Unavailable) and store.sharded:
+            redis_part = await _with_silent_shards(redis_part, store)
         return Survey(
             redis_part, kafka_part, await _oldest(reader, redis_part, kafka_part), time.time() * 1000, seconds
         )
@@ -128,6 +130,15 @@ async def _result(server: str, reading: Awaitable[T], seconds: float) -> T | Pro
         return Unavailable(f"{server} does not answer within {seconds:g} s")
     except ProjectorError as error:
         return error
+
+
+async def _with_silent_shards(error: Unavailable, store: Store) -> Unavailable:
+    """Returns an error that says which shards do not answer, if that can be found out."""
+    found = await _result("Redis", store.silent_shards(), FIRST_SECONDS)
+    if isinstance(found, ProjectorError) or not found[0]:
+        return error
+    silent, shards = found
+    return Unavailable(f"{len(silent)} of its {shards} shards do not answer: {', '.join(silent)} ({error})")
 
 
 async def _read_redis(store: Store) -> RedisPart:

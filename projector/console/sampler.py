@@ -14,7 +14,7 @@ from projector.console.feed import Feed
 from projector.console.picture import Totals, picture, totals
 from projector.console.recent import Recent
 from projector.console.replay import Replayed, ReplayReader
-from projector.errors import Unavailable
+from projector.errors import ProjectorError, Unavailable
 from projector.redis.store import Store
 from schemas.settings import ProjectorSettings
 
@@ -57,7 +57,8 @@ class Sampler:
         action = self._actions.newest if self._actions else None
         self._feed.publish(picture(found, self._totals.oldest, api, replay, action))
         self._remember(found)
-        return asked
+        # A Redis that did not answer was not kept busy, and that it answers again is to be seen at once.
+        return 0.0 if isinstance(found.redis, ProjectorError) else asked
 
     async def _replayed(self, found: Survey) -> Replayed | None:
         try:

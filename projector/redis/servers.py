@@ -60,6 +60,9 @@ class Servers(Protocol):
     def address(self, key: bytes) -> str:
         """Returns the address of the server of a key; of a cluster only. Raises RedisError if nobody serves it."""
 
+    async def silent(self) -> tuple[list[str], int]:
+        """Returns the addresses of the primaries of a cluster that do not answer, and how many primaries there are."""
+
     async def wrong_url(self) -> str | None:
         """Returns why the kind of URL does not fit the server; None if it fits."""
 
@@ -132,6 +135,9 @@ class OneServer:
 
     async def shards(self) -> list[set[int]]:
         return []
+
+    async def silent(self) -> tuple[list[str], int]:
+        return [], 0
 
     def address(self, _key: bytes) -> str:
         raise NotImplementedError("only a cluster has several servers")

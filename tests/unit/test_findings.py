@@ -208,6 +208,7 @@ def test_notes() -> None:
     found = survey(redis(projector(), projector(age_ms=9000), dead_letters=2, control=record(mapping=0)), kafka())
     notes = [str(note) for note in findings.notes(found)]
     assert [note.partition(":")[0] for note in notes] == ["rebuild due", "dead letters", "silent for 9 s"]
+    assert findings.notes(survey(redis(projector(age_ms=9000)), kafka())) == [], "the problem says it already"
     assert findings.notes(survey(Unavailable("Redis"), kafka())) == []
 
 

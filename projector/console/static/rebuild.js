@@ -16,6 +16,8 @@ const STATES = {
   live: ["well", "live: it is served"],
   former: ["plain", "former: a rollback returns to it"],
   filling: ["waits", "filling"],
+  "filling, unattended": ["wrong", "not being filled"],
+  "complete, unattended": ["wrong", "not written any more"],
   complete: ["well", "complete: may be promoted"],
   kept: ["plain", "kept"],
   dropping: ["waits", "dropping"],
@@ -58,9 +60,9 @@ function progress(replay) {
 }
 
 function card(generation, status, hello, busy) {
-  const [state, words] = generation.unattended
-    ? ["wrong", generation.unattended]
-    : (STATES[generation.state] ?? ["plain", generation.state]);
+  const unattended = generation.unattended ? `${generation.state}, unattended` : generation.state;
+  const [state, words] = STATES[unattended] ?? ["plain", generation.state];
+  const written = status.writing.includes(generation.number) && unattended !== "complete, unattended";
   const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
   const buttons = hello.actions
     ? verbs(generation.state).map((verb) => {
@@ -77,13 +79,14 @@ function card(generation, status, hello, busy) {
     { class: `generation ${generation.state}` },
     h("h3", {}, `Generation ${generation.number}`),
     badge(state, words),
+    generation.unattended ? h("p", {}, `${generation.unattended}.`) : null,
     h(
       "dl",
       {},
       fact("mapping version", generation.mapping ?? "-"),
       fact("started", generation.created_at ?? "-"),
       fact("verified", generation.verified_at ?? "not yet"),
-      fact("written by the projectors", status.writing.includes(generation.number) ? "yes" : "no"),
+      fact("written by the projectors", written ? "yes" : "no"),
     ),
     buttons.length ? h("div", { class: "row" }, ...buttons) : null,
   );

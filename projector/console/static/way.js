@@ -24,7 +24,8 @@ export function showWay(picture) {
   mark("api", !broken("api") && (!api || (api.unread === "" && failing(api) === 0)));
   arrow("kafka", published, "published", topics.length === 0);
   arrow("projectors", applied, "applied", down);
-  arrow("redis", api ? api.requests : null, "requests", status.generation === null);
+  const inPart = status.incomplete_shards > 0 && status.incomplete_shards < picture.shards;
+  arrow("redis", api ? api.requests : null, "requests", status.generation === null && !inPart);
   fill(byId("partitions").querySelector("tbody"), ...status.partitions.map(partition));
 }
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
+from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer
 from schemas import resources
 from tests.harness import crm
@@ -184,6 +185,25 @@ def test_an_emptied_shard(page: Page, leadview_on_cluster: Leadview) -> None:
                 primary.redis_connection.flushdb()
         says_the_same(page, leadview, "Redis is empty, so nothing is served")
         page.wait_for("#stage-api", "503 to all")
+
+
+def test_a_shard_is_away(page: Page, leadview_on_cluster: Leadview, three_primaries: RedisCluster) -> None:
+    leadview = leadview_on_cluster
+    leadview.start("run")
+    leadview.publish(crm.organization(), crm.lead())
+    leadview.wait_until_served()
+    away = three_primaries.primaries[1]
+    with running_console(leadview) as (_, console):
+        page.open(console.url)
+        says_the_same(page, leadview, "all is well")
+        away.pause()
+        try:
+            page.wait_for(
+                "#verdict-text", "Redis cannot be read", f"1 of its 3 shards do not answer: 127.0.0.1:{away.port}"
+            )
+        finally:
+            away.resume()
+        says_the_same(page, leadview, "all is well")
 
 
 def test_what_changes_is_on_the_page_within_two_seconds(page: Page, leadview: Leadview, own_redis: RedisServer) -> None:

@@ -71,7 +71,7 @@ def test_states_and_where_events_went(leadview: Leadview) -> None:
             assert "was ignored: it is older than version 5" in lead["verdict"]
             assert [each["version"] for each in lead["events"]] == [4, 5]
             assert lead["document"]["contact"] is None
-            assert "was never published" in contact["verdict"]
+            assert "None was ever published" in contact["verdict"]
         assert "was ignored: it is older" in console.find(f"{leads}:0:1")[0]["verdict"]
         assert "is what readers see" in console.find(f"{leads}:0:0")[0]["verdict"]
         assert "ends at offset 2" in console.find(f"{leads}:0:2")[0]["verdict"]

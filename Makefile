@@ -12,8 +12,8 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --req
 LOCK = .lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-emit-index-url --no-emit-find-links --no-annotate pyproject.toml
 
-.PHONY: run test test-long clients browser page-memory screenshots wire docs lint-openapi check bench bench-quix chaos fuzz model \
-	kubernetes release coverage lock clean
+.PHONY: run test test-long clients browser page-memory screenshots wire docs lint-openapi check bench bench-quix chaos \
+	rolling fuzz model kubernetes release coverage lock clean
 
 run: .venv/run.stamp
 	@$(BIN)/python -m devstack $(ARGS)
@@ -97,6 +97,10 @@ bench: .venv/dev.stamp
 # `make test` includes a short run. This one lasts as long as you choose: ARGS="--seconds 3600 --kafka-nodes 3".
 chaos: .venv/dev.stamp
 	$(BIN)/python -m tests.chaos $(ARGS)
+
+# A distributed installation on this machine: every part is restarted under load. Needs Java, Maven, Redis and Caddy.
+rolling: .venv/dev.stamp
+	$(BIN)/python -m tests.rolling $(ARGS)
 
 # `make test` includes a few seconds. This one lasts as long as you choose: ARGS="kafka events --seconds 3600 --seed 1".
 fuzz: .venv/dev.stamp

@@ -1,7 +1,7 @@
 """compose.yaml, without an engine to run it: the Compose specification's schema, and what can be checked by reading.
 
-`make test-images` shows, where an engine is, that the images start like this; `_IMAGES` notes what is relied on, from the
-images' build files.
+`make test-images` shows, where an engine is, that the images start like this. `_IMAGES` notes what is relied on, from
+their build files.
 """
 
 import importlib.util

@@ -34,7 +34,11 @@ class Compose:
         self._file = directory / "compose.yaml"
         self._images: set[str] = set()
         self.use_images("test")
-        for image in self._images_of_others():
+        found = re.search(r"^ARG PYTHON_IMAGE=(\S+)", (ROOT / "Dockerfile").read_text("utf-8"), re.MULTILINE)
+        assert found
+        self.base_image = found[1]
+        others = {service["image"] for service in self.services.values() if "build" not in service}
+        for image in sorted(others | {self.base_image}):
             self._get(image)
 
     def __enter__(self) -> Self:
@@ -94,11 +98,6 @@ class Compose:
     def read(self, service: str, *files: str) -> str:
         """Returns the contents of those `files` that exist in the running container of `service`."""
         return self("--profile", "sample", "exec", "-T", service, "sh", "-c", f"cat {' '.join(files)} 2>/dev/null || :")
-
-    def _images_of_others(self) -> set[str]:
-        found = re.search(r"^ARG PYTHON_IMAGE=(\S+)", (ROOT / "Dockerfile").read_text("utf-8"), re.MULTILINE)
-        assert found
-        return {found[1], *(service["image"] for service in self.services.values() if "build" not in service)}
 
     def _get(self, image: str) -> None:
         if not _succeeds(self._engine, "image", "inspect", image) and not _succeeds(self._engine, "pull", image):

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.harness.compose import Compose, EngineMissing
+from tests.harness.processes import ROOT
 from tests.harness.waiting import wait_until
 from tests.unit.test_compose import COMPOSE, mebibytes
 
@@ -130,6 +131,14 @@ def test_the_images_say_what_they_are(compose: Compose) -> None:
         assert labels["org.opencontainers.image.title"] == title
         version = COMPOSE["services"][name]["image"].partition(":")[2]
         assert labels["org.opencontainers.image.version"] == version
+
+
+def test_the_size_is_what_the_readme_says(compose: Compose) -> None:
+    limit = re.search(r"<!-- from make test-images -->\n.* at most (\d+) MB", (ROOT / "README.md").read_text("utf-8"))
+    assert limit
+    images = compose.base_image, compose.services["api"]["image"]
+    base, image = (json.loads(compose.engine("image", "inspect", name))[0]["Size"] for name in images)
+    assert image - base <= int(limit[1]) * 1_000_000
 
 
 def test_the_printed_commands_work_when_they_are_pasted(compose: Compose, curls: Curls) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial as bind
+from itertools import cycle
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -26,15 +27,21 @@ _ROW = "{:<42} {:>8} {:>9} {:>7} {:>11} {:>7}"
 def main() -> int:
     """Returns 1 if anything was wrong. Then the logs stay in the directory that is printed."""
     chosen = _arguments()
+    if reason := KAFKA.why_unavailable():
+        sys.exit(reason)
+    if not shutil.which("caddy"):
+        sys.exit("Caddy is not installed, which is the front here. On Debian: apt install caddy")
     KAFKA.fetch()  # while there is a network
     if not chosen.inside_namespace:
         enter_namespace(sys.argv[1:])
-        print("Network namespaces are not permitted here: each part has an address 127.0.0.x instead.", flush=True)
+        print("network namespaces are not permitted here, so the parts are on loopback", flush=True)
     directory = Path(mkdtemp(prefix="leadview-rolling-"))
     print(f"logs in {directory}", flush=True)
     with ExitStack() as stack:
         places = Places(stack, directory, inside=chosen.inside_namespace)
-        failures = _run(Parts(stack, directory, places, chosen.redis_timeout), chosen)
+        installation = Parts(stack, directory, places, chosen.redis_timeout)
+        print(places.description, flush=True)
+        failures = _run(installation, chosen)
     if failures:
         print(f"{len(failures)} failures; the logs are in {directory}")
         return 1
@@ -47,7 +54,10 @@ def _run(installation: Parts, chosen: argparse.Namespace) -> list[str]:
     """Restart every part under load. Returns everything that went wrong."""
     journal = Journal()
     publisher = Publisher(installation.leadview, journal, chosen.rate)
-    readers = [Reader(organization, installation.fronts, journal, chosen.requests) for organization in ORGANIZATIONS]
+    fronts = installation.fronts
+    # Half of them try the second front first.
+    orders = cycle([fronts, fronts[::-1]])
+    readers = [Reader(*it, journal, chosen.requests) for it in zip(ORGANIZATIONS, orders, strict=False)]
     publisher.publish_first()
     installation.wait_until_ready()
     threads: list[Publisher | Reader] = [publisher, *readers]
@@ -84,8 +94,7 @@ def _steps(installation: Parts) -> Iterator[tuple[str, Callable[[], None]]]:
 
 
 def _step(name: str, action: Callable[[], None], journal: Journal) -> list[str]:
-    """Do it, and print what happened meanwhile. Returns the failures."""
-    journal.take()
+    """Do it, and print what has happened since the step before. Returns the failures."""
     began_at = time.monotonic()
     action()
     seconds = time.monotonic() - began_at

@@ -93,15 +93,39 @@ class Journal:
             self._newest[entity] = (max(versions[0], newest[0]), max(versions[1], newest[1]))
 
 
-class Publisher(threading.Thread):
+class _Worker(threading.Thread):
+    """Calls `_work`, waits for `pause` seconds, and repeats this until `stop`. If `_work` raises, that is a failure."""
+
+    def __init__(self, journal: Journal, pause: float) -> None:
+        super().__init__(daemon=True)
+        self._journal = journal
+        self._pause = pause
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        try:
+            while not self._ended.wait(self._pause):
+                self._work()
+        except Exception as error:
+            self._journal.failed(f"a thread of the load has ended: {error!r}")
+            raise
+
+    def stop(self) -> None:
+        self._ended.set()
+        self.join()
+
+    def _work(self) -> None:
+        raise NotImplementedError
+
+
+class Publisher(_Worker):
     """The core product. Publishes about `rate` events a second until `stop`, each acknowledged by Kafka."""
 
     def __init__(self, leadview: Leadview, journal: Journal, rate: float) -> None:
-        super().__init__(daemon=True)
-        self._leadview, self._journal = leadview, journal
+        super().__init__(journal, _TICK_SECONDS)
+        self._leadview = leadview
         self._each = max(1, round(rate * _TICK_SECONDS))
         self._random = Random(1)
-        self._ended = threading.Event()
         self.versions: dict[Entity, int] = {}
 
     def publish_first(self) -> None:
@@ -122,20 +146,10 @@ class Publisher(threading.Thread):
                 wrong.append(f"{_path(entity)} of {entity[1]} shows {shown}, and the last events are {last}")
         return wrong
 
-    def run(self) -> None:
-        entities = _entities()
-        while not self._ended.wait(_TICK_SECONDS):
-            messages = [self._next(entity) for entity in self._random.sample(entities, self._each)]
-            try:
-                self._leadview.publish_all(messages)
-            except AssertionError as error:
-                self._journal.failed(f"Kafka did not acknowledge an event: {error}")
-            else:
-                self._journal.acknowledged(len(messages))
-
-    def stop(self) -> None:
-        self._ended.set()
-        self.join()
+    def _work(self) -> None:
+        messages = [self._next(entity) for entity in self._random.sample(_entities(), self._each)]
+        self._leadview.publish_all(messages)  # raises AssertionError if Kafka does not acknowledge all of them
+        self._journal.acknowledged(len(messages))
 
     def _next(self, entity: Entity) -> Message:
         kind, organization, id_ = entity
@@ -146,30 +160,25 @@ class Publisher(threading.Thread):
         return crm.lead(version, referrer=str(version), contact_id=_contact_of(entity)[2], **fields)
 
 
-class Reader(threading.Thread):
+class Reader(_Worker):
     """An external tool: one organization, one key, one connection that is kept open, `rate` requests a second.
 
     It never repeats a request: each answer but 200, and each connection that breaks, is a failure.
     """
 
     def __init__(self, organization: str, fronts: Sequence[Front], journal: Journal, rate: float) -> None:
-        super().__init__(daemon=True)
+        super().__init__(journal, 1 / rate)
         self._connection = _Connection(fronts)
         self._headers = {"Authorization": f"Bearer {_KEYS[organization]}"}
         self._entities = [entity for entity in _entities() if entity[1] == organization]
-        self._journal = journal
-        self._pause = 1 / rate
         self._random = Random(organization)
-        self._ended = threading.Event()
-
-    def run(self) -> None:
-        while not self._ended.wait(self._pause):
-            self.read(self._random.choice(self._entities))
-        self._connection.close()
 
     def stop(self) -> None:
-        self._ended.set()
-        self.join()
+        super().stop()
+        self._connection.close()
+
+    def _work(self) -> None:
+        self.read(self._random.choice(self._entities))
 
     def read_all(self) -> None:
         """Read each record of the organization once."""

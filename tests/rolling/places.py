@@ -50,6 +50,12 @@ class Places:
             _run("ip", "address", "add", "10.213.0.1/24", "dev", _BRIDGE)
             _run("ip", "link", "set", _BRIDGE, "up")
 
+    @property
+    def description(self) -> str:
+        """Says where the parts that have a place by now run."""
+        where = "in a network namespace of its own, at 10.213.0" if self._inside else "on loopback, at 127.0.0"
+        return f"each part runs {where}.{_FIRST} to .{self._next - 1}"
+
     def take(self) -> Place:
         number, self._next = self._next, self._next + 1
         return self._namespace(number) if self._inside else Place(f"127.0.0.{number}")

@@ -28,8 +28,9 @@ _NEARLY_FULL = 0.8
 
 def problems(survey: Survey) -> list[Finding]:
     """Returns what is not well, causes before their effects."""
-    found = [*_servers(survey), *_projectors(survey), *_completeness(survey)]
-    if not any(finding.stops for finding in found):
+    incomplete = list(_completeness(survey))  # it is being filled, so records wait
+    found = [*_servers(survey), *_projectors(survey), *incomplete]
+    if not incomplete and not any(finding.stops for finding in found):
         found += _age(survey)
     return list(dict.fromkeys(found))
 
@@ -226,20 +227,20 @@ def _completeness(survey: Survey) -> Iterator[Finding]:
             else "the API answers 503 until a projector has filled it from the topics. If projectors are running, "
             "LEADVIEW_REDIS_URL here names another Redis than theirs"
         )
-        yield Finding("Redis is empty, so nothing is served", filled, page, where=("redis", "api"), stops="all")
+        yield Finding("Redis is empty, so nothing is served", filled, page, where=("redis", "api"))
         return
     incomplete = incomplete_shards(redis)
     shards = len(redis.record.copies)
     if incomplete and shards == 1:
         advice = "the API answers 503 until a projector has read all topics to their end"
-        yield Finding("not complete: Redis", advice, page, where=("redis", "api"), stops="all")
+        yield Finding("not complete: Redis", advice, page, where=("redis", "api"))
     elif incomplete:
         names = [redis.servers[tag] for tag in incomplete if tag in redis.servers]
         at = f", {', '.join(names)}" if names else ""
         parts = f"all {shards} parts" if len(incomplete) == shards else f"{len(incomplete)} of the {shards} parts"
         for_whom = "all organizations" if len(incomplete) == shards else "the organizations there, and no others"
         advice = f"for {for_whom}, the API answers 503 until a projector has filled them"
-        yield Finding(f"not complete: {parts} (shards) of Redis{at}", advice, page, where=("redis", "api"), stops="all")
+        yield Finding(f"not complete: {parts} (shards) of Redis{at}", advice, page, where=("redis", "api"))
 
 
 def incomplete_shards(redis: RedisPart) -> list[bytes]:

@@ -38,7 +38,7 @@ def answer(
 ) -> Answer:
     """Returns what is known of an entity. `found` says how much of its topic was looked through for the records."""
     live = next((each for each in entity.generations if each.live), None)
-    told = events(records, applied)
+    told = events(records, applied, whole=found.whole)
     verdict, state = _verdict(seen, live.event if live else None, told, entity.dead_letters, found)
     if organization.job_due == "replay":
         verdict += " The organization was recreated, and its records are being read again: the API answers 503 for it."

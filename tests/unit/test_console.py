@@ -16,7 +16,7 @@ from projector.console.picture import Totals, picture, totals
 from projector.console.question import Coordinates, Entity, Id, Key, KeyHash, Unknown, question
 from projector.console.recent import SECONDS, Recent
 from projector.console.sampler import SHARE, pause
-from projector.console.story import Applied, event
+from projector.console.story import Applied, event, events
 from projector.dead_letter import DeadLetter
 from projector.errors import Refused
 from projector.record import Partition, Record
@@ -72,6 +72,21 @@ def test_what_became_of_a_record(given: Record, said: str, state: str) -> None:
     told = event(given, Applied({LEADS: 10}, {letter.field: letter}, SHOWN))
     assert said in told.outcome
     assert told.state == state
+
+
+@pytest.mark.parametrize(
+    ("versions", "whole", "said"),
+    [
+        pytest.param((3, 4, 5), True, ["was replaced since by version 5"] * 2, id="each was newer"),
+        pytest.param((4, 3, 5), True, ["was ignored: version 4", "was replaced since"], id="one was older"),
+        pytest.param((4, 3, 5), False, ["was ignored: version 4", "or ignored as older"], id="older ones unknown"),
+    ],
+)
+def test_what_the_records_before_it_exclude(versions: tuple[int, ...], whole: bool, said: list[str]) -> None:
+    records = [record(version, 5 + number) for number, version in enumerate(versions)]
+    told = events(records, Applied({LEADS: 10}, {}, SHOWN), whole=whole)
+    assert "is what readers see" in told[0].outcome
+    assert [words in each.outcome for words, each in zip(said, told[1:], strict=True)] == [True, True]
 
 
 def test_a_record_of_which_nothing_is_stored() -> None:

@@ -39,7 +39,10 @@ export function showRebuild(picture, hello) {
 }
 
 function idle(status) {
-  if (!status.generations.length) return "There is no generation yet.";
+  if (!status.generations.length)
+    return status.redis_used_memory === null
+      ? "Not known: Redis cannot be read."
+      : "There is no generation: Redis is empty.";
   if (status.rebuild_due)
     return "A rebuild is due: this program has a newer mapping than the generation that is served. Run `rebuild`.";
   return "No rebuild is under way.";

@@ -54,6 +54,7 @@ def test_topics(page: Page, leadview: Leadview) -> None:
         says_the_same(page, leadview, f"topic {missing}: missing", "not complete: Redis")
         is_marked(page, "kafka", "redis", "api")
         assert "runbook.md, topic_missing" in page.text("#problems")
+        page.wait_for("#stage-projectors", "documents: running")
         leadview.topics.create(partitions=1)
         leadview.publish(crm.organization(), crm.contact(), crm.lead())
         says_the_same(page, leadview, "all is well")

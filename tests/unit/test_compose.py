@@ -244,7 +244,7 @@ def test_addresses_are_names_and_ports_of_services() -> None:
         assert environment.get("LEADVIEW_KAFKA_BOOTSTRAP_SERVERS", "kafka:9092") == "kafka:9092"
     assert SERVICES["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"] == "PLAINTEXT://kafka:9092"
     assert (
-        f"reverse_proxy api:{SERVICES['api']['environment']['LEADVIEW_API_PORT']}"
+        f"reverse_proxy {{$FRONT_UPSTREAMS:api:{SERVICES['api']['environment']['LEADVIEW_API_PORT']}}}"
         in (ROOT / "deploy/Caddyfile").read_text()
     )
 

@@ -40,7 +40,7 @@ def show(page: Page, console: FedConsole, second: int) -> None:
 def test_every_picture_is_drawn(tmp_path: Path) -> None:
     """Half of "the page says what `status --json` says within two seconds", without a clock: the console takes a
     picture at least once a second as long as Redis is quick, and a page draws each one that it gets.
-    `test_console_seconds.py` measures the time on real servers.
+    `test_console_states.py` measures the time on real servers.
     """
     assert EVERY_SECONDS <= 1.0
     assert pause(0.01, 0.3) <= 0.7

@@ -24,13 +24,14 @@ _MEASURED_HERE = ("topic ", "Redis evicts keys", "The memory of Redis")
 _OF_STOPPED_LINES = frozenset(("no_step", "not_advancing"))
 """What follows if a line cannot write, or may not."""
 _NEARLY_FULL = 0.8
+_NOT_COMPLETE = "status.md#redis-is-empty-or-not-complete"
 
 
 def problems(survey: Survey) -> list[Finding]:
     """Returns what is not well, causes before their effects."""
-    incomplete = list(_completeness(survey))  # it is being filled, so records wait
-    found = [*_servers(survey), *_projectors(survey), *incomplete]
-    if not incomplete and not any(finding.stops for finding in found):
+    empty, incomplete = list(_empty(survey)), list(_incomplete(survey))
+    found = [*_servers(survey), *empty, *_projectors(survey), *incomplete]
+    if not empty and not incomplete and not any(finding.stops for finding in found):
         found += _age(survey)
     return list(dict.fromkeys(found))
 
@@ -216,18 +217,23 @@ def _halted(line: str, reason: str) -> Finding:
     )
 
 
-def _completeness(survey: Survey) -> Iterator[Finding]:
-    redis, page = survey.redis, "status.md#redis-is-empty-or-not-complete"
-    if isinstance(redis, ProjectorError):
+def _empty(survey: Survey) -> Iterator[Finding]:
+    redis = survey.redis
+    if isinstance(redis, ProjectorError) or redis.record is not None:
         return
-    if redis.record is None:
-        filled = (
-            "a projector fills it from the topics, and the API answers 503 until then"
-            if living(redis)
-            else "the API answers 503 until a projector has filled it from the topics. If projectors are running, "
-            "LEADVIEW_REDIS_URL here names another Redis than theirs"
-        )
-        yield Finding("Redis is empty, so nothing is served", filled, page, where=("redis", "api"))
+    filled = (
+        "a projector fills it from the topics, and the API answers 503 until then"
+        if living(redis)
+        else "the API answers 503 until a projector has filled it from the topics. If projectors are running, "
+        "LEADVIEW_REDIS_URL here names another Redis than theirs"
+    )
+    yield Finding("Redis is empty, so nothing is served", filled, _NOT_COMPLETE, where=("redis", "api"))
+
+
+def _incomplete(survey: Survey) -> Iterator[Finding]:
+    """Yields that a shard is being filled, so that records wait."""
+    redis, page = survey.redis, _NOT_COMPLETE
+    if isinstance(redis, ProjectorError) or redis.record is None:
         return
     incomplete = incomplete_shards(redis)
     shards = len(redis.record.copies)

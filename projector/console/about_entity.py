@@ -64,7 +64,7 @@ def answer(
         for letter in entity.dead_letters
     ]
     page = "dead-letters.md" if state == "wrong" and entity.dead_letters else "ordering.md"
-    return Answer(f"{seen.resource.noun} {seen.id}", verdict, state, page, facts, told[:_MOST_EVENTS], _note(found.all))
+    return Answer(f"{seen.resource.noun} {seen.id}", verdict, state, page, facts, told[:_MOST_EVENTS], _note(found))
 
 
 def _verdict(
@@ -109,8 +109,10 @@ def _place(topic: str, head: Head) -> str:
     return f"version {head.version} at {topic}:{head.partition}:{head.offset}, of {utc(head.time)}"
 
 
-def _note(complete: bool) -> str:
-    return f"{_LOOKED}." if complete else f"{_LOOKED}, but not all of them in time: older ones may be missing below."
+def _note(found: Found) -> str:
+    if found.whole:
+        return "Kafka was looked through for it: all records of the topic."
+    return f"{_LOOKED}." if found.all else f"{_LOOKED}, but not all of them in time: older ones may be missing below."
 
 
 def with_contact(lead: Answer, contact: Head | None, spliced: bool) -> Answer:
@@ -161,7 +163,7 @@ def no_record(partition: Partition, offset: int, span: tuple[int, int] | None, l
     return Answer(title, text, "plain", "ordering.md", facts)
 
 
-def only_published(noun: str, records: Sequence[Record], applied: Applied, *, complete: bool) -> Answer:
+def only_published(noun: str, records: Sequence[Record], applied: Applied, found: Found) -> Answer:
     """Returns what is known of an entity that Kafka knows, and Redis does not."""
     told = events(records, applied)
     key = (records[0].key or b"").decode(errors="backslashreplace")
@@ -169,7 +171,7 @@ def only_published(noun: str, records: Sequence[Record], applied: Applied, *, co
     verdict = f"Nothing is stored of this {noun}, so readers get 404. Its event at {newest.record} {newest.outcome}."
     facts = [Fact("message key", key)]
     page = "dead-letters.md" if newest.state == "wrong" else "runbook.md#leadviewstale"
-    return Answer(f"{noun} {key}", verdict, newest.state, page, facts, told[:_MOST_EVENTS], _note(complete))
+    return Answer(f"{noun} {key}", verdict, newest.state, page, facts, told[:_MOST_EVENTS], _note(found))
 
 
 def unheard_of(id_: str, refusal: str, *, complete: bool) -> Answer:

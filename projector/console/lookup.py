@@ -86,7 +86,7 @@ class Lookup:
         """Returns the story of an entity of which nothing is stored."""
         records = [record for record in found.records if record.kind is kind]
         applied = await self._applied(None, records)
-        answer = about_entity.only_published(kind.noun, records, applied, complete=found.all)
+        answer = about_entity.only_published(kind.noun, records, applied, found)
         return msgspec.structs.replace(answer, facts=[*answer.facts, *self._newest_bad(records)])
 
     async def _owner_refusal(self, ending: bytes) -> str:

@@ -10,6 +10,8 @@ from projector.record import Partition
 from schemas.api_keys import PREFIX
 
 _COORDINATES = re.compile(r"([A-Za-z0-9._-]{1,249}):(\d{1,10}):(\d{1,19})")
+_UUID = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+_INSIDE = re.compile(rf"(?<![\w:-]){_UUID}(?::{_UUID})?(?![\w:-])")
 _HASH = re.compile(r"[0-9a-fA-F]{64}")
 LONGEST = 200
 """In characters. A key, a message key, and coordinates are shorter."""
@@ -61,12 +63,24 @@ def question(text: str) -> Question:
         return KeyHash(text.lower())
     if match := _COORDINATES.fullmatch(text):
         return Coordinates(Partition(match[1], int(match[2])), int(match[3]))
+    return _entity(text) or _inside(text) or Unknown()
+
+
+def _entity(text: str) -> Entity | Id | None:
     match _uuids(text.split(":")):
         case [id_]:
             return Id(id_)
         case [organization, id_]:
             return Entity(organization, id_)
-    return Unknown()
+    return None
+
+
+def _inside(text: str) -> Entity | Id | None:
+    """Returns the only id or message key in a longer text, such as a line of a log; None if it has none or several."""
+    match _INSIDE.findall(text):
+        case [found]:
+            return _entity(found)
+    return None
 
 
 def _uuids(words: Sequence[str]) -> list[str] | None:

@@ -93,8 +93,8 @@ def _compared(record: Record, version: int | None, head: Head | None, before: in
         return "a delete (tombstone) that a later event has replaced", "plain"
     shown = f"version {head.version} at {record.topic}:{head.partition}:{head.offset}"
     if head.partition == record.partition and record.offset > head.offset:
-        than = "of the same version as" if version == head.version else "older than"
-        return f"was ignored: it is {than} {shown}, which was there before it", "wrong"
+        relation = "the same as" if version == head.version else "lower than"
+        return f"was ignored: its version {version} is {relation} {shown}, which was there before it", "wrong"
     if version <= head.version and before is not None:
         if before >= version:
             return f"was ignored: version {before} was there before it", "plain"

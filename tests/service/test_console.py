@@ -68,11 +68,11 @@ def test_states_and_where_events_went(leadview: Leadview) -> None:
         for text in (key, crm.LEAD):
             lead, contact = console.find(text)
             assert "No event of its contact was applied" in lead["verdict"]
-            assert "was ignored: it is older than version 5" in lead["verdict"]
+            assert "was ignored: its version 1 is lower than version 5" in lead["verdict"]
             assert [each["version"] for each in lead["events"]] == [4, 5]
             assert lead["document"]["contact"] is None
             assert "None was ever published" in contact["verdict"]
-        assert "was ignored: it is older" in console.find(f"{leads}:0:1")[0]["verdict"]
+        assert "was ignored: its version" in console.find(f"{leads}:0:1")[0]["verdict"]
         assert "is what readers see" in console.find(f"{leads}:0:0")[0]["verdict"]
         assert "ends at offset 2" in console.find(f"{leads}:0:2")[0]["verdict"]
         assert "no such partition" in console.find(f"{leads}:9:0")[0]["verdict"]

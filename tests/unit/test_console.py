@@ -43,6 +43,10 @@ HASH = "0aB1" * 16
         pytest.param("Bearer lv_live_x", Key(), id="something like a key"),
         pytest.param("req-1234", Unknown(), id="a request id"),
         pytest.param("crm.leads:0:", Unknown(), id="no offset"),
+        pytest.param(f"message key  {crm.ORGANIZATION}:{crm.LEAD}", Entity(crm.ORGANIZATION, crm.LEAD), id="a line"),
+        pytest.param(f"lead {crm.LEAD}, please", Id(crm.LEAD), id="a sentence"),
+        pytest.param(f"{crm.LEAD} or {crm.ORGANIZATION}", Unknown(), id="two ids"),
+        pytest.param(f"{crm.LEAD}:0:12 of it", Unknown(), id="part of another word"),
         pytest.param("a:b:c:d", Unknown(), id="too many parts"),
     ],
 )
@@ -58,8 +62,10 @@ def record(version: int, offset: int = 0, **fields: Any) -> Record:
     ("given", "said", "state"),
     [
         pytest.param(record(5, 7), "is what readers see", "well", id="shown"),
-        pytest.param(record(4, 8), "was ignored: it is older than version 5 at crm.leads:0:7", "wrong", id="older"),
-        pytest.param(record(5, 8), "was ignored: it is of the same version", "wrong", id="same version"),
+        pytest.param(
+            record(4, 8), "was ignored: its version 4 is lower than version 5 at crm.leads:0:7", "wrong", id="older"
+        ),
+        pytest.param(record(5, 8), "was ignored: its version 5 is the same as version 5", "wrong", id="same version"),
         pytest.param(record(4, 6), "was replaced", "plain", id="replaced"),
         pytest.param(record(6, 12), "waits to be applied: 2 offsets", "waits", id="waits"),
         pytest.param(record(6, 9), "a dead letter: no stage", "wrong", id="dead letter"),

@@ -249,7 +249,7 @@ def test_a_stopped_line_is_said_in_short_and_its_command_stands_alone() -> None:
 
 def test_an_empty_redis_is_explained_without_causes_that_are_excluded() -> None:
     alone = survey(redis(projector(age_ms=9000), empty=True), kafka())
-    assert "LEADVIEW_REDIS_URL" in findings.problems(alone)[1].advice
+    assert "LEADVIEW_REDIS_URL" in findings.problems(alone)[0].advice
     assert "LEADVIEW_REDIS_URL" not in findings.problems(survey(redis(empty=True), kafka()))[0].advice
 
 

@@ -13,11 +13,11 @@ from api.redis.link import Link
 from api.redis.servers import Servers
 from api.redis.serving import Serving
 from schemas import names
-from schemas.layouts import lua_constants
+from schemas.layouts import with_constants
 from schemas.resources import Resource
 from schemas.settings import ApiSettings, limit
 
-SCRIPT = lua_constants().encode() + resources.files("api.redis").joinpath("lua", "serve.lua").read_bytes()
+SCRIPT = with_constants(resources.files("api.redis").joinpath("lua", "serve.lua").read_text()).encode()
 _SHA = hashlib.sha1(SCRIPT, usedforsecurity=False).hexdigest().encode()
 _HEAD = struct.Struct("<HQIIIQIIIQQBB")
 _ATTEMPTS = 3
@@ -64,7 +64,7 @@ class Store:
     def __init__(self, settings: ApiSettings, servers: Servers, serving: Serving) -> None:
         by_key, by_organization = limit(settings.key_rate_limit), limit(settings.organization_rate_limit)
         limits = (by_key.quota, by_key.window, by_organization.quota, by_organization.window)
-        self._limits = [b"%d" % number for number in limits]
+        self._limits = b"%d %d %d %d" % limits
         self._servers = servers
         self._serving = serving
 
@@ -96,7 +96,7 @@ class Store:
             keys = [caller.active_key, caller.organization, caller.key_limit, caller.organization_limit]
             if record_id is not None:
                 keys.append(names.document(resource, caller.organization, generation, record_id))
-            command = (b"EVALSHA", _SHA, len(keys), *keys, caller.organization_tag, *self._limits, *tags)
+            command = (b"EVALSHA", _SHA, len(keys), *keys, caller.organization_tag, self._limits, *tags)
             packed, live = await self._call(link, caller.organization_tag, command)
             if live == generation:
                 reply = read_reply(packed)

@@ -50,6 +50,7 @@ STATE_LIVE = 76  # ord("L"): indexing bytes gives a number
 HEAD = 22
 HEAD_FORMAT = "<c1I7I6I2I6"
 """State, version, offset, partition and time, for `struct.unpack` of Lua."""
+STORED_HEAD = slice(0, HEAD)
 VERSION = slice(1, 8)
 COORDINATES = slice(8, 16)
 """Offset and partition of the event, as one number of 8 bytes."""
@@ -110,7 +111,7 @@ _LIMITS = Struct("<IIII").unpack
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _FOR_LUA = (
-    *("PUT_LEAD_FORMAT", "CONTACT_FORMAT", "NO_CONTACT", "NO_LEAD", "NO_HEAD", "BUCKET_SPAN"),
+    *("PUT_LEAD_FORMAT", "CONTACT_FORMAT", "STORED_HEAD", "NO_CONTACT", "NO_LEAD", "NO_HEAD", "BUCKET_SPAN"),
     *(
         "HEAD",
         "HEAD_FORMAT",
@@ -132,7 +133,8 @@ def with_constants(script: str) -> str:
     """Returns a script in Lua with the constants of this module in place of their names.
 
     A slice is two constants there, NAME and NAME_END: the first and the last byte, counted from 1, as `string.sub`
-    takes them. NAME_AT is the first byte counted from 0, as text, as SETRANGE takes it: Redis formats numbers slowly.
+    takes them. NAME_AT and NAME_LAST are the same counted from 0, as text, as SETRANGE and GETRANGE take them: Redis
+    formats numbers slowly.
     """
     # As literals, they cost nothing: a script that declares its constants does so again in each call.
     return _CONSTANT.sub(lambda match: _CONSTANTS[match[0]], script)
@@ -143,7 +145,12 @@ def _lua_constants() -> dict[str, str]:
     for name in _FOR_LUA:
         match globals()[name]:
             case slice(start=start, stop=stop):
-                constants |= {name: str(start + 1), f"{name}_END": str(stop), f"{name}_AT": f"'{start}'"}
+                constants |= {
+                    name: str(start + 1),
+                    f"{name}_END": str(stop),
+                    f"{name}_AT": f"'{start}'",
+                    f"{name}_LAST": f"'{stop - 1}'",
+                }
             case bytes(zeros):
                 constants[name] = "'" + r"\0" * len(zeros) + "'"
             case value:

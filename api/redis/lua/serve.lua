@@ -22,6 +22,10 @@ local now = clock[1] * 1000000 + clock[2]
 
 -- One call reads everything: a call costs more than a few values that turn out not to be needed.
 local key, organization, key_bucket, organization_bucket, value = unpack(redis.call('MGET', unpack(keys)))
+-- For MGET, a value of another type is none. GET raises an error, which the caller answers with 503.
+if not key then redis.call('GET', keys[1]) end
+if not organization then redis.call('GET', keys[2]) end
+if not value and keys[5] then redis.call('GET', keys[5]) end
 
 local is_live, job, access = organization and byte(organization) == 76, nil, nil -- 'L'
 if is_live then job, access = byte(organization, JOB_DUE, ACCESS) end

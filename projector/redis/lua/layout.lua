@@ -1,7 +1,7 @@
 -- Functions that read and write the layout of values in Redis (schemas/layouts.py). The loader puts this file before
 -- every script of the projector, then the files that the script uses, and literals in place of the constants of that
--- module: a slice there is NAME and NAME_END here, the first and the last byte, counted from 1. NAME_AT is the first
--- byte as SETRANGE counts it.
+-- module: a slice there is NAME and NAME_END here, the first and the last byte, counted from 1. NAME_AT and
+-- NAME_LAST are the same as SETRANGE and GETRANGE count them.
 --
 -- What costs most in a script are calls of Redis, functions, and strings: each argument, slice and concatenation makes
 -- one. Numbers that are arguments of Redis are written as text, because it formats a number with %.17g.

@@ -4,8 +4,8 @@
 -- Uses  contact_index, index_repair, write_each
 -- KEYS  the contacts: for each its name in each generation; then the organization of each contact; then, in the order of
 --       the contacts: the indexes of their leads
--- ARGV  1 number of generations  2 '1' for overwrite_equal, else ''  3 '1' if repeated, else ''; then for each contact: the value without its first
---       lead, or the head of a marker
+-- ARGV  1 number of generations  2 '1' for overwrite_equal, else ''  3 '1' if KEYS may name a contact twice, else '';
+--       then for each contact: the value without its first lead, or the head of a marker
 -- Returns a list: a string with a digit for each contact (STALE, WRITTEN or ORGANIZATION_DELETED); then, for some of
 --         the leads that contain another summary (`pending_leads`), the contact's number (from 0) and the lead's short
 --         id. A stale contact returns its leads as well, so that an interrupted fan-out is completed
@@ -33,7 +33,7 @@ local function write(value, stored, k, found, organization)
   return sub(value, 1, FIRST_LEAD - 1) .. first .. sub(value, FIRST_LEAD), found
 end
 
-local reply = write_each(documents, 0, write, function(stored, k, found)
+local reply = write_each(documents, FIRST_LEAD_LAST, 0, write, function(stored, k, found)
   return collect_pending(stored, KEYS[indexes + k], found)
 end)
 -- After the contacts: when its memory is full, Redis refuses the first write of a script, but not the later ones.

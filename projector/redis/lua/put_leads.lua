@@ -4,8 +4,9 @@
 -- KEYS  the leads: for each its name in each generation; then the organization of each lead; then, in the order of the
 --       leads: their contacts; then: the indexes of the contacts' leads (a marker has no contact: both are the
 --       organization)
--- ARGV  1 number of generations  2 '1' for overwrite_equal, else ''  3 '1' if repeated, else ''; then for each lead: head and body hash, length of
---       the body before the contact summary (3 bytes), body before it, body after it (for a marker: its head)
+-- ARGV  1 number of generations  2 '1' for overwrite_equal, else ''  3 '1' if KEYS may name a lead or a contact twice,
+--       else ''; then for each lead: head and body hash, length of the body before the contact summary (3 bytes), body
+--       before it, body after it (for a marker: its head)
 -- Returns a list: a string with a digit for each lead (STALE, WRITTEN or ORGANIZATION_DELETED); then, for each former
 --         contact of a written lead, the lead's number (from 0) and the UUID of that contact (generations may differ)
 
@@ -23,7 +24,7 @@ local function leaves(contact, found)
   return found
 end
 
-return write_each(documents, documents, function(value, stored, k, found, organization, contact)
+return write_each(documents, STORED_CONTACT_ID_LAST, documents, function(value, stored, k, found, organization, contact)
   local former = stored ~= '' and contact_of(stored) or ''
   if #value == HEAD then return marker(stored, value), leaves(former, found) end
   local summary_hash, first, id, fields, last = read_contact(contact or '')

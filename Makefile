@@ -12,8 +12,8 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --req
 LOCK = .lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-emit-index-url --no-emit-find-links --no-annotate pyproject.toml
 
-.PHONY: run test test-long clients browser screenshots wire docs lint-openapi check bench bench-quix chaos fuzz model \
-	kubernetes release coverage lock clean
+.PHONY: run test test-long test-images clients browser page-memory screenshots wire docs lint-openapi check bench \
+	bench-quix chaos rolling fuzz model kubernetes release coverage lock clean
 
 run: .venv/run.stamp
 	@$(BIN)/python -m devstack $(ARGS)
@@ -21,12 +21,16 @@ run: .venv/run.stamp
 # Three processes for two cores, because the tests wait a lot for servers that start, fail and recover. Without
 # reordering, the small files of tests/unit come last, so that all processes end at about the same time.
 test: check
-	$(BIN)/python -m pytest -m "not long and not clients and not docs and not wire and not browser" \
+	$(BIN)/python -m pytest -m "not long and not images and not clients and not docs and not wire and not browser" \
 		--numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # The tests that take most of a minute each: quick benchmarks, and chaos on a cluster.
 test-long: .venv/dev.stamp
 	$(BIN)/python -m pytest -m long $(ARGS)
+
+# Builds the images and runs compose.yaml with them. Needs Docker or Podman with Compose; elsewhere it is skipped.
+test-images: .venv/dev.stamp
+	$(BIN)/python -m pytest -m images tests/service/images $(ARGS)
 
 # Generates clients from the OpenAPI document, in Python and TypeScript, and uses them. Needs Node.js 20 and npm.
 CLIENTS = build/clients
@@ -47,6 +51,10 @@ browser: .venv/dev.stamp
 	mkdir -p build/browser
 	cd build/browser && npm install --silent --no-audit --no-fund --no-save axe-core@4.14.1
 	$(BIN)/python -m pytest -m browser tests/service/browser $(ARGS)
+
+# `make browser` compresses an hour. This keeps the page open in real time for as long as you choose: ARGS="--seconds 3600".
+page-memory: .venv/dev.stamp
+	$(BIN)/python -m tests.page_memory $(ARGS)
 
 # The screenshots in docs/, of `make run` in Chromium.
 screenshots: .venv/dev.stamp
@@ -93,6 +101,10 @@ bench: .venv/dev.stamp
 # `make test` includes a short run. This one lasts as long as you choose: ARGS="--seconds 3600 --kafka-nodes 3".
 chaos: .venv/dev.stamp
 	$(BIN)/python -m tests.chaos $(ARGS)
+
+# A distributed installation on this machine: every part is restarted under load. Needs Java, Maven, Redis and Caddy.
+rolling: .venv/dev.stamp
+	$(BIN)/python -m tests.rolling $(ARGS)
 
 # `make test` includes a few seconds. This one lasts as long as you choose: ARGS="kafka events --seconds 3600 --seed 1".
 fuzz: .venv/dev.stamp

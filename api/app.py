@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
-from api import orphan, pages
+from api import pages
 from api.documents import Documents
 from api.drain import Drain
 from api.endpoint import TEMPLATE, Endpoint
@@ -38,6 +38,7 @@ from api.usage import Usage
 from schemas.openapi.document import ROOT
 from schemas.resources import RESOURCES
 from schemas.settings import ApiSettings, limit, networks
+from telemetry import orphan
 
 
 def create_app(settings: ApiSettings, snapshots: Path | None = None) -> Starlette:

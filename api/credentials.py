@@ -20,6 +20,15 @@ class Used(Struct, eq=False):
     last: float = 0.0
 
 
+class Packed(Struct, eq=False):
+    """What all calls of the script for one caller have in common (`api/redis/store.py`): the words before the name of
+    the document, and those after it, in the protocol of Redis. They are empty until the first call.
+    """
+
+    before: bytes = b""
+    after: bytes = b""
+
+
 class Credentials(Struct, frozen=True):
     """The names in Redis that belong to a key. They contain no secret: the key itself is not kept."""
 
@@ -30,6 +39,7 @@ class Credentials(Struct, frozen=True):
     key_limit: bytes
     organization_limit: bytes
     used: Used
+    packed: Packed
 
 
 def credentials(authorization: bytes | None) -> Credentials:
@@ -58,4 +68,5 @@ def _names(key: api_keys.ParsedKey) -> Credentials:
         key_limit=names.key_limit(owner, key.hash),
         organization_limit=names.organization_limit(owner),
         used=Used(),
+        packed=Packed(),
     )

@@ -76,6 +76,6 @@ def read(scope: Scope) -> Request:
 
 def request_id(sent: bytes | None) -> bytes:
     """Returns the id that was sent if it is safe in headers and logs, otherwise 32 new hex digits."""
-    if sent is not None and _VALID_ID.fullmatch(sent) and _KEY not in sent:  # the id is logged, and no key may be
+    if sent is not None and _VALID_ID.fullmatch(sent) and sent.find(_KEY) < 0:  # the id is logged, and no key may be
         return sent
     return b"%032x" % random.getrandbits(128)

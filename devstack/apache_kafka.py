@@ -1,4 +1,4 @@
-"""Apache Kafka from its jars, on loopback. It uses KRaft; each node is one process, both broker and controller.
+"""Apache Kafka from its jars. It uses KRaft; each node is one process, both broker and controller.
 
 directory/1/server.properties   node 1, and so on; node ids start at 1, the indexes that methods take at 0
 directory/1/data                its storage
@@ -12,6 +12,7 @@ from typing import NamedTuple, Self
 from devstack import topics
 from devstack.child import Child
 from devstack.jars import KAFKA
+from devstack.place import LOOPBACK, Place
 from devstack.ports import free_port
 from devstack.waiting import wait_until
 
@@ -54,6 +55,7 @@ class _Node(NamedTuple):
     broker_port: int
     controller_port: int
     sasl_port: int
+    place: Place
 
     @property
     def properties(self) -> Path:
@@ -78,18 +80,20 @@ class ApacheKafka:
         login: Login | None = None,
         acls: bool = False,
         auto_create: bool = False,
+        places: Sequence[Place] = (),
     ) -> Self:
         """Format the storage below `directory` and start the nodes. Fetches the jars if they are not cached yet.
 
         `auto_create`: brokers create a topic that a client asks for, which is Kafka's own default.
+        `places` has one for each node; if it is empty, all are on loopback.
         With `login`, there is a second port on which clients have to sign in (`sasl_servers`).
         `acls`: these users have the rights that ACLs give them, and no other. On the first port, everything is allowed.
         Raises JarsMissing, ServerFailed, TimeoutError.
         """
         jars = KAFKA.fetch()
         plan = [
-            _Node(i, directory.absolute() / str(i), free_port(), free_port(), free_port() if login else 0)
-            for i in range(1, nodes + 1)
+            _Node(i, directory.absolute() / str(i), free_port(), free_port(), free_port() if login else 0, place)
+            for i, place in enumerate(places or [LOOPBACK] * nodes, start=1)
         ]
         _format(plan, jars, login, acls=acls, auto_create=auto_create)
         cluster = cls(plan, jars, login.java_options if login else ())
@@ -108,7 +112,7 @@ class ApacheKafka:
     @property
     def sasl_servers(self) -> str:
         """The addresses on which clients have to sign in."""
-        return ",".join(f"127.0.0.1:{node.sasl_port}" for node in self._nodes)
+        return ",".join(f"{node.place.host}:{node.sasl_port}" for node in self._nodes)
 
     @property
     def pids(self) -> list[int]:
@@ -160,7 +164,7 @@ class ApacheKafka:
 
     def _launch(self, node: _Node) -> Child:
         command = _java(self._jars, "kafka.Kafka", str(node.properties), options=self._java_options)
-        return Child(command, log=node.directory / "kafka.log")
+        return Child([*node.place.prefix, *command], log=node.directory / "kafka.log")
 
     def _serves(self, index: int) -> bool:
         self._children[index].check_running()
@@ -169,7 +173,7 @@ class ApacheKafka:
 
 
 def _address(node: _Node) -> str:
-    return f"127.0.0.1:{node.broker_port}"
+    return f"{node.place.host}:{node.broker_port}"
 
 
 def _java(jars: Path, main_class: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
@@ -192,8 +196,8 @@ def _format(nodes: Sequence[_Node], jars: Path, login: Login | None, *, acls: bo
 
 def _properties(node: _Node, nodes: Sequence[_Node], login: Login | None, *, acls: bool, auto_create: bool) -> str:
     replicas = min(_REPLICAS, len(nodes))
-    voters = ",".join(f"{other.id}@127.0.0.1:{other.controller_port}" for other in nodes)
-    broker = f"BROKER://{_address(node)}" + (f",LOGIN://127.0.0.1:{node.sasl_port}" if login else "")
+    voters = ",".join(f"{other.id}@{other.place.host}:{other.controller_port}" for other in nodes)
+    broker = f"BROKER://{_address(node)}" + (f",LOGIN://{node.place.host}:{node.sasl_port}" if login else "")
     protocols = "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT" + (f",LOGIN:{login.protocol}" if login else "")
     authorizer = {"authorizer.class.name": _AUTHORIZER, "super.users": "User:ANONYMOUS"} if acls else {}
     return "\n".join(
@@ -202,7 +206,7 @@ def _properties(node: _Node, nodes: Sequence[_Node], login: Login | None, *, acl
             "process.roles": "broker,controller",
             "node.id": node.id,
             "controller.quorum.voters": voters,
-            "listeners": f"{broker},CONTROLLER://127.0.0.1:{node.controller_port}",
+            "listeners": f"{broker},CONTROLLER://{node.place.host}:{node.controller_port}",
             "advertised.listeners": broker,
             "listener.security.protocol.map": protocols,
             "inter.broker.listener.name": "BROKER",

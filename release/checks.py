@@ -34,6 +34,7 @@ def _versions(root: Path, version: str) -> Iterator[str]:
     places = (
         ("schemas/version.py", r'^VERSION = "(.+)"'),
         ("compose.yaml", r"image: leadview(?:-sample)?:(\S+)"),
+        ("Dockerfile", r'^LABEL org.opencontainers.image.version="(.+?)"'),
         ("deploy/kubernetes/base/kustomization.yaml", r"name: leadview\n +newTag: (\S+)"),
         ("docs/schemas/asyncapi.json", r'\A\{\s*"asyncapi".*?"version": "(.+?)"'),
     )

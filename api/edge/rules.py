@@ -8,6 +8,7 @@ from ipaddress import IPv6Address
 _HOST = re.compile(rb"(?:\[([^]]*)\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)(?::[0-9]*)?").fullmatch
 _FUTURE_ADDRESS = re.compile(rb"v[0-9A-Fa-f]+\.[A-Za-z0-9._~!$&'()*+,;=:-]+").fullmatch
 _UNRESERVED = re.compile(rb"%(4[1-9A-Fa-f]|5[0-9AaFf]|6[1-9A-Fa-f]|7[0-9AaEe]|3[0-9]|2[DdEe])")
+_PERCENT = ord("%")  # as a number, because bytes are searched for a number three times as fast as for bytes
 _CACHED_HOSTS = 16
 
 
@@ -38,4 +39,4 @@ def is_chunked_last(codings: bytes) -> bool:
 
 def normalized(path: bytes) -> bytes:
     """Returns the equivalent path without needless percent-encoding (RFC 3986, section 6.2.2.2)."""
-    return _UNRESERVED.sub(lambda match: bytes([int(match[1], 16)]), path) if b"%" in path else path
+    return _UNRESERVED.sub(lambda match: bytes([int(match[1], 16)]), path) if _PERCENT in path else path

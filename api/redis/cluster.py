@@ -106,7 +106,9 @@ class Cluster(Servers):
         self._map_version += 1
         for host in self._links.keys() - primaries:
             del self._links[host]
-            self._running.pop(host).cancel()
+            # A primary that has handed over still answers what it was asked before, for example with MOVED. No caller
+            # waits longer than the timeout.
+            asyncio.get_running_loop().call_later(self._timeout, self._running.pop(host).cancel)
 
     async def _wait_until_outdated(self) -> None:
         """Returns when the slot map has to be read again: Redis redirected, or a primary is not connected."""

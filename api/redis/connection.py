@@ -75,11 +75,15 @@ class Connection(asyncio.Protocol):
 
         Raises Unavailable at once if the connection is closed or `max_in_flight` commands are waiting already.
         """
-        return self._call(command, is_checked=False)
+        return self.call_packed(_pack(command))
 
-    def call_checked(self, command: Command, check: bytes) -> Future[Any]:
-        """Send a command and, after it, the packed command `check`. The future's result is a tuple of both replies; the
-        second one is an ErrorReply if the check was answered with an error.
+    def call_packed(self, packed: bytes) -> Future[Any]:
+        """Send a packed command, as `call` does."""
+        return self._call(packed, is_checked=False)
+
+    def call_checked(self, packed: bytes, check: bytes) -> Future[Any]:
+        """Send a packed command and, after it, the packed command `check`. The future's result is a tuple of both
+        replies; the second one is an ErrorReply if the check was answered with an error.
 
         Raises the same as `call`.
         """
@@ -87,14 +91,13 @@ class Connection(asyncio.Protocol):
             self._flush()  # what waits to be sent was checked with another command
             self._check = check
         self._checking = True
-        return self._call(command, is_checked=True)
+        return self._call(packed, is_checked=True)
 
-    def _call(self, command: Command, *, is_checked: bool) -> Future[Any]:
+    def _call(self, packed: bytes, *, is_checked: bool) -> Future[Any]:
         if self._transport is None:
             raise self._error("the connection to Redis is closed")
         if len(self._callers) >= self._max_in_flight:
             raise Unavailable(f"{self._max_in_flight} requests are waiting for Redis already")
-        packed = _pack(command)  # before it is queued: a command that cannot be packed is never sent and gets no reply
         reply: Future[Any] = self._loop.create_future()
         self._callers.append((reply, self._loop.time(), is_checked))
         if not self._unsent:
@@ -187,6 +190,11 @@ class Connection(asyncio.Protocol):
 def pack(command: Command) -> bytes:
     """Returns a command in the protocol of Redis."""
     return _pack(command)
+
+
+def pack_words(words: Command) -> bytes:
+    """Returns words of a command in the protocol of Redis, without the number of words that begins a command."""
+    return _pack(words).partition(b"\r\n")[2]
 
 
 def _error(text: str) -> ErrorReply:

@@ -50,9 +50,13 @@ class Link:
         """Send a command over the present connection, as Connection.call does. Raises Unavailable."""
         return self._present().call(command)
 
-    def call_checked(self, check: bytes, *command: Any) -> Future[Any]:
-        """Send a command and a check after it, as Connection.call_checked does. Raises Unavailable."""
-        return self._present().call_checked(command, check)
+    def call_packed(self, packed: bytes) -> Future[Any]:
+        """Send a packed command over the present connection, as Connection.call_packed does. Raises Unavailable."""
+        return self._present().call_packed(packed)
+
+    def call_checked(self, packed: bytes, check: bytes) -> Future[Any]:
+        """Send a packed command and a check after it, as Connection.call_checked does. Raises Unavailable."""
+        return self._present().call_checked(packed, check)
 
     def _present(self) -> Connection:
         if self._connection is not None:

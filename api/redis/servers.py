@@ -3,10 +3,11 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 from api.errors import ErrorReply, ScriptMissing
+from api.redis.connection import pack
 from api.redis.link import Link
 
 logger = logging.getLogger(__name__)
@@ -59,17 +60,15 @@ class Servers(ABC):
 
         `script` is the source of the script that the command calls.
         """
-        link = self.link(tag)
+        link, packed = self.link(tag), pack(command)
         try:
-            return await link.call(*command)
+            return await link.call_packed(packed)
         except ErrorReply as error:
-            return await self.retry(error, link, tag, command, script)
+            return await self.retry(error, link, tag, packed, script)
 
-    async def retry(
-        self, error: ErrorReply, link: Link, tag: bytes, command: Sequence[Any], script: bytes = b""
-    ) -> Any:
-        """Do what an error reply asks for, then repeat the command. Redis did not execute a command that it answered
-        with such an error, so nothing is charged twice.
+    async def retry(self, error: ErrorReply, link: Link, tag: bytes, packed: bytes, script: bytes = b"") -> Any:
+        """Do what an error reply asks for, then repeat the packed command. Redis did not execute a command that it
+        answered with such an error, so nothing is charged twice.
 
         `script` is the source of the script that the command calls; it is loaded if the server does not know it.
         Raises Unavailable, and ErrorReply if the error reply asks for nothing that can be done.
@@ -87,7 +86,7 @@ class Servers(ABC):
             try:
                 if asking:
                     link.call(b"ASKING").cancel()  # applies to the next command; its own reply is not needed
-                return await link.call(*command)
+                return await link.call_packed(packed)
             except ErrorReply as next_error:
                 error = next_error
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from projector.commands import dead_letter_arguments, validate_arguments
 from projector.commands.words import key as key_word
-from projector.commands.words import seconds, uuid, version
+from projector.commands.words import processes, seconds, uuid, version
 from schemas.resources import AS_SPECIFIED, BY_NOUN, Resource
 from schemas.version import VERSION
 
@@ -57,7 +57,14 @@ def parser_of(program: str, others: Mapping[str, str] = NO_OTHERS) -> argparse.A
         "lists them.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    commands.add_parser("run", help="project change events into Redis, until SIGTERM")
+    run = commands.add_parser("run", help="project change events into Redis, until SIGTERM")
+    run.add_argument(
+        "--processes",
+        type=processes,
+        default=1,
+        metavar="N",
+        help="number of projectors to run, one for each core that they may use (default: 1)",
+    )
     about = commands.add_parser(
         "status", help="say whether all is well and what is not: projectors, lag, freshness, generations, dead letters"
     )

@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable
 from typing import Literal, NamedTuple
 
-from projector.commands import findings
+from projector.commands import topic_findings
 from projector.commands.survey import KafkaPart, Memory
 from projector.errors import ProjectorError, Refused, Unavailable
 from projector.health.verdict import FULL
@@ -185,7 +185,7 @@ async def _brokers(settings: ProjectorSettings) -> str:
 
 async def _topics(settings: ProjectorSettings) -> str:
     topics = await describe(settings, KINDS)
-    if found := [str(finding) for finding in findings.of_topics(KafkaPart(topics, {}))]:
+    if found := [str(finding) for finding in topic_findings.of_topics(KafkaPart(topics, {}))]:
         raise Failed("; ".join(found))
     if not all(topic.retention for topic in topics):
         return "all exist; these brokers do not say whether they are compacted"

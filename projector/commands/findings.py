@@ -5,13 +5,16 @@ The first line of `status` names every problem. Each one then has a line that sa
 
 from collections.abc import Iterator
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import Literal
 
-from projector.commands.survey import KafkaPart, RedisPart, Survey
+from projector.commands.finding import Finding
+from projector.commands.survey import RedisPart, Survey
+from projector.commands.topic_findings import of_topics
 from projector.errors import ProjectorError, Refused
 from projector.health.verdict import FULL
 from projector.ledger.writers import Writer
-from projector.line.batch import ACCEPTANCE
+from projector.line.batch import ACCEPTANCE, COMMAND
+from projector.line.guard import LAST
 from projector.mapping import VERSION
 
 STALE_SECONDS = 60.0
@@ -23,31 +26,13 @@ _OF_STOPPED_LINES = frozenset(("no_step", "not_advancing"))
 _NEARLY_FULL = 0.8
 
 
-class Finding(NamedTuple):
-    """What was found, and what to do about it. `page` is the page in `docs` that says more, with its section."""
-
-    what: str
-    advice: str
-    page: str = "status.md"
-
-    def __str__(self) -> str:
-        return f"{self.what}: {self.advice}"
-
-
-def headline(problems: list[Finding]) -> str:
-    """Returns the verdict in one line. It says what to do if there is one problem; each of several has its own line."""
-    match problems:
-        case []:
-            return "all is well"
-        case [problem]:
-            return f"not well: {problem}"
-    return f"not well: {'; '.join(problem.what for problem in problems)}"
-
-
 def problems(survey: Survey) -> list[Finding]:
     """Returns what is not well, causes before their effects."""
-    found = [*_servers(survey), *_projectors(survey), *_completeness(survey)]
-    return list(dict.fromkeys([*found, *_age(survey, alone=not found)]))
+    incomplete = list(_completeness(survey))  # it is being filled, so records wait
+    found = [*_servers(survey), *_projectors(survey), *incomplete]
+    if not incomplete and not any(finding.stops for finding in found):
+        found += _age(survey)
+    return list(dict.fromkeys(found))
 
 
 def notes(survey: Survey) -> list[Finding]:
@@ -65,6 +50,8 @@ def notes(survey: Survey) -> list[Finding]:
                 "runbook.md#leadviewrebuilddue",
             )
         )
+    if (nobody := unattended(redis)) and not _stands_by(redis):  # a line that stands by says the same
+        found.append(nobody)
     if redis.dead_letters:
         found.append(
             Finding(
@@ -73,7 +60,8 @@ def notes(survey: Survey) -> list[Finding]:
                 "dead-letters.md",
             )
         )
-    silent = [writer for writer in redis.writers if not writer.alive]
+    alive = living(redis)  # if there is none, the problem says which ones there were
+    silent = [writer for writer in redis.writers if not writer.alive and (alive or writer.heartbeat.role != "run")]
     found += [
         Finding(
             f"silent for {writer.age_ms / 1000:.0f} s: {writer.heartbeat.role} {writer.id}",
@@ -101,19 +89,26 @@ def living(redis: RedisPart) -> list[Writer]:
 def _servers(survey: Survey) -> Iterator[Finding]:
     match survey.redis:
         case Refused() as error:  # its data has another layout, and the message says what to do
-            yield Finding(str(error).partition(", which ")[0], str(error), "upgrading.md")
+            yield Finding(str(error).partition(", which ")[0], str(error), "upgrading.md", where=("redis",))
         case ProjectorError() as error:
             yield Finding(
                 "Redis cannot be read",
                 f"{str(error).rstrip('.')}. Correct LEADVIEW_REDIS_URL or the user, or repair Redis; "
                 "`doctor` finds out more",
                 "runbook.md#redis_unknown",
+                where=("redis", "projectors", "api"),
+                stops="all",
             )
         case redis:
             yield from _redis(redis)
     match survey.kafka:
         case ProjectorError() as error:
-            yield Finding("Kafka cannot be read", f"{error}. `doctor` finds out more", "runbook.md#kafka_unknown")
+            yield Finding(
+                "Kafka cannot be read",
+                f"{str(error).rstrip('.')}. `doctor` finds out more",
+                "runbook.md#kafka_unknown",
+                where=("kafka",),
+            )
         case kafka:
             yield from of_topics(kafka)
 
@@ -124,54 +119,16 @@ def _redis(redis: RedisPart) -> Iterator[Finding]:
             f"Redis evicts keys when its memory is full (maxmemory-policy is {policy})",
             "documents would vanish: set its maxmemory-policy to noeviction",
             "runbook.md#redis_evicts",
+            where=("redis",),
         )
     if _used(redis) >= FULL:
         yield Finding(
             "Redis is full",
             "it refuses writes, so nothing is applied: raise its maxmemory (docs/capacity.md)",
             "runbook.md#redis_full",
+            where=("redis", "projectors"),
+            stops="all",
         )
-
-
-def of_topics(kafka: KafkaPart) -> Iterator[Finding]:
-    """Yields what is wrong with the topics."""
-    kept = [(topic, topic.retention) for topic in kafka.topics if topic.retention]
-    found = [
-        (
-            [topic.name for topic in kafka.topics if not topic.allowed],
-            "this user may not read it",
-            "let the user of the projector read and describe it",
-            "topic_missing",
-        ),
-        (
-            [topic.name for topic in kafka.topics if topic.allowed and not topic.exists],
-            "missing",
-            "create what is missing, compacted (cleanup.policy=compact), or correct LEADVIEW_TOPIC_PREFIX",
-            "topic_missing",
-        ),
-        (
-            [topic.name for topic in kafka.topics if topic.leaderless],
-            "not served, because partitions have no leader",
-            "repair the brokers of Kafka",
-            "kafka_unknown",
-        ),
-        (
-            [f"{topic.name} ({retention})" for topic, retention in kept if not retention.compacts],
-            "not compacted",
-            "records that are still needed would vanish: set cleanup.policy=compact",
-            "topic_not_compacted",
-        ),
-        (
-            [f"{topic.name} ({retention})" for topic, retention in kept if retention.compacts and retention.deletes],
-            "compacted, but its old records are deleted as well",
-            "records that are still needed would vanish: set cleanup.policy=compact",
-            "topic_not_compacted",
-        ),
-    ]
-    for names, state, advice, section in found:
-        if names:
-            topics = "topic" if len(names) == 1 else "topics"
-            yield Finding(f"{topics} {', '.join(names)}: {state}", advice, f"runbook.md#{section}")
 
 
 def _projectors(survey: Survey) -> Iterator[Finding]:
@@ -184,8 +141,10 @@ def _projectors(survey: Survey) -> Iterator[Finding]:
             "no projector is running",
             "nothing is applied; start one with `python -m projector run`" + _silent(redis),
             "runbook.md#leadviewnoprojector",
+            where=("projectors",),
+            stops="all",
         )
-    effects = _effects(redis, alive)
+    effects = _effects(redis)
     for writer in alive:
         yield from _lines(writer, effects)
 
@@ -196,11 +155,15 @@ def _silent(redis: RedisPart) -> str:
     return f", after a look at why {', '.join(silent)} no longer stores heartbeats" if silent else ""
 
 
-def _effects(redis: RedisPart, alive: list[Writer]) -> frozenset[str]:
+def _effects(redis: RedisPart) -> frozenset[str]:
     """Returns the kinds of problems that only follow from another one, which has a finding of its own."""
-    states = {state.partition(": ")[0] for writer in alive for state in writer.heartbeat.lines.values()}
     effects = _OF_STOPPED_LINES if _used(redis) >= FULL else frozenset()
-    return effects | ({"no_partitions"} if "standing by" in states else frozenset())
+    return effects | ({"no_partitions"} if _stands_by(redis) else frozenset())
+
+
+def _stands_by(redis: RedisPart) -> bool:
+    lines = [state for writer in living(redis) for state in writer.heartbeat.lines.values()]
+    return any(state.startswith("standing by") for state in lines)
 
 
 def _lines(writer: Writer, effects: frozenset[str]) -> Iterator[Finding]:
@@ -213,69 +176,107 @@ def _lines(writer: Writer, effects: frozenset[str]) -> Iterator[Finding]:
             case "running":
                 continue
             case "halted":
-                why, *acceptance = reason.partition(ACCEPTANCE)
-                yield Finding(
-                    f"line {line} is stopped: {why}",
-                    "fix the producer, or deploy a projector that can read them (docs/dead-letters.md)"
-                    + "".join(acceptance),
-                    "dead-letters.md#a-halted-line",
-                )
+                yield _halted(line, reason)
             case "standing by":
                 yield Finding(
                     f"line {line} is standing by: {reason}",
                     f"deploy the newer program on {writer.id} again, or drop the newer generation (docs/upgrading.md)",
                     "runbook.md#leadviewstandingby",
+                    where=("projectors",),
+                    stops="line",
                 )
             case _:
-                yield Finding(f"line {line} is {word}: {reason}", f"read the log of {writer.id}", "runbook.md#failing")
+                advice, page = f"read the log of {writer.id}", "runbook.md#failing"
+                yield Finding(f"line {line} is {word}: {reason}", advice, page, where=("projectors",), stops="line")
     for problem, kind in zip_longest(writer.heartbeat.problems, writer.heartbeat.kinds, fillvalue=""):
         follows = kind in effects or (kind in _OF_STOPPED_LINES and problem.partition(":")[0] in halted)
         if problem not in said and not problem.startswith(_MEASURED_HERE) and not follows:
             page = f"runbook.md#{kind or 'leadviewproblem'}"
-            yield Finding(problem.rstrip("."), f"read the log of {writer.id}", page)
+            stops: Literal["", "line"] = "line" if kind in _OF_STOPPED_LINES else ""
+            advice = f"read the log of {writer.id}"
+            yield Finding(problem.rstrip("."), advice, page, where=("projectors",), stops=stops)
+
+
+def _halted(line: str, reason: str) -> Finding:
+    """Returns the finding about a line that has halted. The verdict says how many bad records there are, not which."""
+    why, _, acceptance = reason.partition(ACCEPTANCE)
+    why, _, last = why.partition(LAST)
+    known, _, coordinates = acceptance.partition(COMMAND)
+    detail = f"The last one is {last}." if last else ""
+    if acceptance:
+        detail += f" Only if none of them is needed, accept these {known.rstrip(': ')}:"
+    return Finding(
+        f"line {line} is stopped: {why}",
+        "fix the producer, or deploy a projector that can read them (docs/dead-letters.md)",
+        "dead-letters.md#a-halted-line",
+        where=("projectors",),
+        stops="line",
+        detail=detail.strip(),
+        command=f"{COMMAND}{coordinates}" if coordinates else "",
+    )
 
 
 def _completeness(survey: Survey) -> Iterator[Finding]:
-    redis = survey.redis
+    redis, page = survey.redis, "status.md#redis-is-empty-or-not-complete"
     if isinstance(redis, ProjectorError):
         return
     if redis.record is None:
-        yield Finding(
-            "Nothing is served yet: Redis is empty",
-            "it was never filled, or it has lost everything, or LEADVIEW_REDIS_URL names another one. A projector "
-            "fills it from the topics, and the API serves nothing until then",
-            "status.md#redis-is-empty-or-not-complete",
+        filled = (
+            "a projector fills it from the topics, and the API answers 503 until then"
+            if living(redis)
+            else "the API answers 503 until a projector has filled it from the topics. If projectors are running, "
+            "LEADVIEW_REDIS_URL here names another Redis than theirs"
         )
-    elif incomplete := incomplete_shards(redis):
-        if len(redis.record.copies) == 1:
-            what, advice = (
-                "not complete: Redis",
-                "the API answers 503 until a projector has read all topics to their end",
-            )
-        else:
-            what = f"not complete: {incomplete} of the parts (shards) of Redis"
-            advice = "for the organizations there, the API answers 503 until a projector has filled them"
-        yield Finding(what, advice, "status.md#redis-is-empty-or-not-complete")
+        yield Finding("Redis is empty, so nothing is served", filled, page, where=("redis", "api"))
+        return
+    incomplete = incomplete_shards(redis)
+    shards = len(redis.record.copies)
+    if incomplete and shards == 1:
+        advice = "the API answers 503 until a projector has read all topics to their end"
+        yield Finding("not complete: Redis", advice, page, where=("redis", "api"))
+    elif incomplete:
+        names = [redis.servers[tag] for tag in incomplete if tag in redis.servers]
+        at = f", {', '.join(names)}" if names else ""
+        parts = f"all {shards} parts" if len(incomplete) == shards else f"{len(incomplete)} of the {shards} parts"
+        for_whom = "all organizations" if len(incomplete) == shards else "the organizations there, and no others"
+        advice = f"for {for_whom}, the API answers 503 until a projector has filled them"
+        yield Finding(f"not complete: {parts} (shards) of Redis{at}", advice, page, where=("redis", "api"))
 
 
-def incomplete_shards(redis: RedisPart) -> int:
-    """Returns how many shards do not hold everything of the live generation."""
-    copies = redis.record.copies.values() if redis.record else ()
-    return sum(not (copy and copy.serves) for copy in copies)
+def incomplete_shards(redis: RedisPart) -> list[bytes]:
+    """Returns the tags of the shards that do not hold everything of the live generation."""
+    copies = redis.record.copies if redis.record else {}
+    return [tag for tag, copy in copies.items() if not (copy and copy.serves)]
 
 
-def _age(survey: Survey, *, alone: bool) -> Iterator[Finding]:
-    """`alone`: nothing else is wrong."""
+def unattended(redis: RedisPart) -> Finding | None:
+    """Returns what to do about a newer generation that nobody fills, or that nobody writes any more."""
+    state = redis.record.state if redis.record else None
+    known = state.generations.get(state.next) if state else None
+    if redis.record is None or state is None or known is None:
+        return None
+    alive = [writer.heartbeat for writer in redis.writers if writer.alive]
+    number, complete = state.next, redis.record.is_complete(state.next)
+    if not complete and not any(writer.role == "rebuild" for writer in alive):
+        what, advice = f"generation {number} is not complete, and no rebuild is running", "run `rebuild` to continue it"
+    elif complete and living(redis) and not any(w.role == "run" and w.mapping >= known.mapping for w in alive):
+        what = f"generation {number} is not written any more: no projector has mapping version {known.mapping}"
+        advice = "deploy that program again before you promote it"
+    else:
+        return None
+    return Finding(what, f"{advice}, or run `drop {number}`", "rebuild.md", where=("projectors",))
+
+
+def _age(survey: Survey) -> Iterator[Finding]:
     age = max((survey.ages() or {}).values(), default=0.0)
     if age > STALE_SECONDS:
         waiting = sum(last - first for first, last in (survey.waiting() or {}).values())
         wait = "record waits" if waiting == 1 else "records wait"
         yield Finding(
             f"stale: {waiting:,} {wait} to be applied, the oldest for {duration(age)}",
-            "the projectors are too slow: start more of them (docs/capacity.md)"
-            if alone
-            else "they are applied when what is named above is repaired",
+            "the projectors are too slow: start more of them (docs/capacity.md)",
             "runbook.md#leadviewstale",
+            where=("projectors",),
         )
 
 

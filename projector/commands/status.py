@@ -7,6 +7,7 @@ also right if no projector is alive, and if one of the servers is away: what can
 import msgspec
 
 from projector.commands import findings
+from projector.commands.finding import Finding, headline
 from projector.commands.survey import KafkaPart, RedisPart, Survey, survey
 from projector.errors import ProjectorError
 from projector.ledger.checkpoint import Position
@@ -44,6 +45,8 @@ class GenerationStatus(msgspec.Struct, frozen=True):
     mapping: int | None
     created_at: str | None
     verified_at: str | None
+    unattended: str = ""
+    """What to do, if nobody fills this generation, or nobody writes it any more."""
 
 
 class WriterStatus(msgspec.Struct, frozen=True):
@@ -107,6 +110,8 @@ def of(found: Survey) -> Status:
     live = record.state.generations.get(record.state.live) if record else None
     waiting = found.waiting()
     problems = findings.problems(found)
+    hint = findings.unattended(redis) if redis else None
+    alive = findings.living(redis) if redis else None
     return Status(
         generation=record.state.live if record and record.serves else None,
         writing=list(record.state.written) if record else [],
@@ -118,16 +123,16 @@ def of(found: Survey) -> Status:
         dead_letters=redis.dead_letters if redis else None,
         redis_used_memory=sum(memory.used for memory in redis.memories) if redis else None,
         redis_max_memory=sum(memory.limit for memory in redis.memories) if redis else None,
-        generations=_generations(record) if record else [],
+        generations=_generations(record, hint, living=bool(alive)) if record else [],
         partitions=_partitions(found, redis, kafka),
         epoch=record.stamp.epoch if record else None,
-        incomplete_shards=findings.incomplete_shards(redis) if redis else None,
+        incomplete_shards=len(findings.incomplete_shards(redis)) if redis else None,
         writers=[_writer(writer) for writer in redis.writers] if redis else [],
         well=not problems,
         problems=[str(problem) for problem in problems],
         notes=[str(note) for note in findings.notes(found)],
-        projectors=len(findings.living(redis)) if redis else None,
-        verdict=findings.headline(problems),
+        projectors=None if alive is None else len(alive),
+        verdict=headline(problems),
     )
 
 
@@ -153,7 +158,11 @@ def _writer(writer: Writer) -> WriterStatus:
     )
 
 
-def _generations(record: ControlRecord) -> list[GenerationStatus]:
+def _generations(record: ControlRecord, hint: Finding | None = None, *, living: bool = True) -> list[GenerationStatus]:
+    """`hint` is about the newest generation. `living`: a projector is alive."""
+    unattended = {record.state.next: str(hint)} if hint else {}
+    if not living and not record.serves:
+        unattended[record.state.live] = "no projector is running that fills it: start one"
     statuses = []
     for number in sorted(record.state.known):
         known = record.state.generations.get(number)
@@ -164,6 +173,7 @@ def _generations(record: ControlRecord) -> list[GenerationStatus]:
                 known.mapping if known else None,
                 known.created_at if known else None,
                 known.verified_at if known else None,
+                unattended.get(number, ""),
             )
         )
     return statuses

@@ -42,11 +42,14 @@ def _parts(found: Status) -> Iterator[RenderableType]:
     if len(found.problems) > 1:
         for problem in found.problems:
             yield f"  [red]problem[/]  {escape(problem)}"
+    elif found.problems and found.problems[0] not in found.verdict:
+        more = found.problems[0].removeprefix(found.verdict.removeprefix("not well: ")).strip()
+        yield f"  {escape(more)}"
     for note in found.notes:
         yield f"  [yellow]note[/]     {escape(note)}"
     yield ""
     if found.epoch is not None:
-        live = "none yet: the first projection is not complete" if found.generation is None else found.generation
+        live = "none: what is stored is not complete" if found.generation is None else found.generation
         yield f"generation [bold]{live}[/]  mapping version {found.live_mapping_version or '-'}"
     if found.projectors is not None:
         yield f"projectors [bold]{found.projectors}[/]"

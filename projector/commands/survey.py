@@ -52,6 +52,8 @@ class RedisPart(msgspec.Struct, frozen=True):
     dead_letters: int
     memories: list[Memory]
     writers: list[Writer]
+    servers: dict[bytes, str] = {}
+    """The addresses of the servers that hold the copies of the record, by tag; empty if Redis is not a cluster."""
 
     def position(self, partition: Partition) -> Position | None:
         """Returns the position of a partition; None if nothing of it has been applied."""
@@ -111,6 +113,8 @@ async def survey(store: Store, settings: ProjectorSettings) -> Survey:
         else:
             redis_part = await _result("Redis", _read_redis(store), _SECONDS)
         seconds = time.monotonic() - asked_at
+        if isinstance(redis_part, Unavailable) and store.sharded:
+            redis_part = await _with_silent_shards(redis_part, store)
         return Survey(
             redis_part, kafka_part, await _oldest(reader, redis_part, kafka_part), time.time() * 1000, seconds
         )
@@ -128,12 +132,23 @@ async def _result(server: str, reading: Awaitable[T], seconds: float) -> T | Pro
         return error
 
 
+async def _with_silent_shards(error: Unavailable, store: Store) -> Unavailable:
+    """Returns an error that says which shards do not answer, if that can be found out."""
+    found = await _result("Redis", store.silent_shards(), FIRST_SECONDS)
+    if isinstance(found, ProjectorError) or not found[0]:
+        return error
+    silent, shards = found
+    return Unavailable(f"{len(silent)} of its {shards} shards do not answer: {', '.join(silent)} ({error})")
+
+
 async def _read_redis(store: Store) -> RedisPart:
     record = await copies.read(store)
     if record is None:
         await copies.check_layout(store)
     memories = [Memory.of(fields) for fields in await store.memories()]
-    return RedisPart(record, await store.ask_one(b"HLEN", names.DEAD_LETTERS), memories, await writers.read(store))
+    dead_letters = await store.ask_one(b"HLEN", names.DEAD_LETTERS)
+    servers = await store.servers_of(record.copies) if record else {}
+    return RedisPart(record, dead_letters, memories, await writers.read(store), servers)
 
 
 async def _read_kafka(reader: Reader) -> KafkaPart:

@@ -8,6 +8,7 @@ from uuid import UUID
 from schemas.api_keys import PREFIX as KEY_PREFIX
 from schemas.fields import MAX_VERSION
 
+_MAX_PROCESSES = 256
 _NO_KEY = (
     "expected the id of an API key or the SHA-256 of a key. Do not write a key itself on the command line, where "
     "others can read it: `show key -` reads it from standard input"
@@ -47,6 +48,13 @@ def version(word: str) -> int:
     """Returns a version of an entity."""
     if not re.fullmatch("[1-9][0-9]{0,15}", word) or int(word) > MAX_VERSION:
         raise argparse.ArgumentTypeError(f"{word!r} is not a version: write an integer from 1 to {MAX_VERSION}")
+    return int(word)
+
+
+def processes(word: str) -> int:
+    """Returns a number of processes, which is at least 1."""
+    if not word.isdecimal() or not 1 <= int(word) <= _MAX_PROCESSES:
+        raise argparse.ArgumentTypeError(f"{word!r} is not a number of processes from 1 to {_MAX_PROCESSES}")
     return int(word)
 
 

@@ -9,7 +9,7 @@ from projector.commands.show_access import StoredOrganization
 from projector.commands.show_view import coordinates, utc
 from projector.console.answer import Answer, Event, Fact, State
 from projector.console.story import Applied, events
-from projector.console.topics import NEWEST
+from projector.console.topics import NEWEST, Found
 from projector.dead_letter import DeadLetter
 from projector.record import Partition, Record
 from schemas.layouts import Head
@@ -34,13 +34,12 @@ def answer(
     records: Sequence[Record],
     applied: Applied,
     organization: StoredOrganization,
-    *,
-    complete: bool,
+    found: Found,
 ) -> Answer:
-    """Returns what is known of an entity. `complete`: all records that were to be looked through have been."""
+    """Returns what is known of an entity. `found` says how much of its topic was looked through for the records."""
     live = next((each for each in entity.generations if each.live), None)
-    told = events(records, applied)
-    verdict, state = _verdict(seen, live.event if live else None, told, entity.dead_letters)
+    told = events(records, applied, whole=found.whole)
+    verdict, state = _verdict(seen, live.event if live else None, told, entity.dead_letters, found)
     if organization.job_due == "replay":
         verdict += " The organization was recreated, and its records are being read again: the API answers 503 for it."
     elif organization.refusal:
@@ -51,7 +50,9 @@ def answer(
         *[
             Fact(
                 f"generation {each.generation}{' (live)' if each.live else ''}",
-                coordinates(each.event, seen.topic).replace("[yellow]", "").replace("[/]", ""),
+                coordinates(each.event, seen.topic).replace("[yellow]", "").replace("[/]", "")
+                if each.event
+                else "no event of it was applied",
             )
             for each in entity.generations
         ],
@@ -63,10 +64,12 @@ def answer(
         for letter in entity.dead_letters
     ]
     page = "dead-letters.md" if state == "wrong" and entity.dead_letters else "ordering.md"
-    return Answer(f"{seen.resource.noun} {seen.id}", verdict, state, page, facts, told[:_MOST_EVENTS], _note(complete))
+    return Answer(f"{seen.resource.noun} {seen.id}", verdict, state, page, facts, told[:_MOST_EVENTS], _note(found.all))
 
 
-def _verdict(seen: Seen, head: Head | None, told: Sequence[Event], letters: Sequence[DeadLetter]) -> tuple[str, State]:
+def _verdict(
+    seen: Seen, head: Head | None, told: Sequence[Event], letters: Sequence[DeadLetter], found: Found
+) -> tuple[str, State]:
     noun = seen.resource.noun
     waiting = next((each for each in told if each.state == "waits"), None)
     later = f" The event at {waiting.record} {waiting.outcome}." if waiting else ""
@@ -74,10 +77,7 @@ def _verdict(seen: Seen, head: Head | None, told: Sequence[Event], letters: Sequ
     if bad and not waiting:
         later = f" The event at {bad.field} is bad, and became a dead letter: {bad.reason}"
     if head is None:
-        known = later or (
-            f" It was never published to {seen.topic} with this message key, or long ago. The usual causes are another "
-            "topic, another Kafka or another message key."
-        )
+        known = later or _not_published(seen, found)
         return f"No event of this {noun} was applied, so readers get 404.{known}", "waits" if waiting else "wrong"
     if not head.live:
         return f"This {noun} is deleted, so readers get 404: by {_place(seen.topic, head)}.{later}", "plain"
@@ -89,6 +89,20 @@ def _verdict(seen: Seen, head: Head | None, told: Sequence[Event], letters: Sequ
         text += f" The event at {ignored.record} {ignored.outcome}: publish it with a version above {head.version}."
     state: State = "waits" if waiting else "wrong" if bad and bad.time >= head.time else "plain" if ignored else "well"
     return text, state
+
+
+def _not_published(seen: Seen, found: Found) -> str:
+    """Returns why no event of an entity is known, without the causes that are excluded."""
+    key = f"{seen.organization}:{seen.id}"
+    if found.whole:
+        return (
+            f" None was ever published to {seen.topic} of the Kafka that this console reads: all of its records were "
+            f"looked through. Publish it there, with the message key {key}."
+        )
+    return (
+        f" None is among the newest {NEWEST:,} offsets of each partition of {seen.topic}: it was published long "
+        f"ago, or never with the message key {key}."
+    )
 
 
 def _place(topic: str, head: Head) -> str:
@@ -103,7 +117,7 @@ def with_contact(lead: Answer, contact: Head | None, spliced: bool) -> Answer:
     """Returns the answer about a lead, with what is known of the contact inside it."""
     if contact is None:
         said = " No event of its contact was applied, so `contact` is null: see below."
-        return msgspec.structs.replace(lead, verdict=lead.verdict + said, state="wrong")
+        return msgspec.structs.replace(lead, verdict=lead.verdict + said, state="plain")
     if not contact.live:
         said = " Its contact is deleted, so `contact` is null."
         return msgspec.structs.replace(lead, verdict=lead.verdict + said)
@@ -114,8 +128,8 @@ def with_contact(lead: Answer, contact: Head | None, spliced: bool) -> Answer:
     return msgspec.structs.replace(lead, facts=[*lead.facts, fact])
 
 
-def of_record(record: Record, told: Event) -> Answer:
-    """Returns what is known of one record."""
+def of_record(record: Record, told: Event, bad: Sequence[Fact] = ()) -> Answer:
+    """Returns what is known of one record. `bad` is what is known of the field that makes it bad."""
     key = (record.key or b"").decode(errors="backslashreplace")
     facts = [
         Fact("message key", key or "none"),
@@ -123,6 +137,7 @@ def of_record(record: Record, told: Event) -> Answer:
         Fact("time of the event", told.time),
         Fact("time of the record", utc(record.timestamp)),
         Fact("value", "null: it deletes the entity" if record.value is None else f"{len(record.value):,} bytes"),
+        *bad,
     ]
     page = "dead-letters.md" if "is bad" in told.outcome else "ordering.md"
     return Answer(f"record {told.record}", f"This record {told.outcome}.", told.state, page, facts)

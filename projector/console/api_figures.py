@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from http.client import HTTPException
 from urllib.request import urlopen
@@ -10,10 +10,10 @@ from urllib.request import urlopen
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
+from projector.console.recent import Recent
 from schemas import metrics
 
 _SECONDS = 1.0
-_WINDOW_SECONDS = 10.0
 _BUCKET = f"{metrics.REQUEST_SECONDS.name}_bucket"
 
 
@@ -103,7 +103,7 @@ class ApiMetrics:
 
     def __init__(self, urls: Sequence[str]) -> None:
         self._urls = urls
-        self._read: deque[Counts] = deque()
+        self._read: Recent[Counts] = Recent()
 
     async def take(self) -> ApiFigures | None:
         """Returns the figures of the last seconds; None if no address was given."""
@@ -114,10 +114,9 @@ class ApiMetrics:
             self._read.clear()
             return ApiFigures(unread="; ".join(failed))
         now = counts([text for text, _ in found], time.monotonic())
-        self._read.append(now)
-        while len(self._read) > 2 and now.at - self._read[1].at > _WINDOW_SECONDS:
-            self._read.popleft()
-        return figures(self._read[0], now)
+        self._read.add(now.at, now)
+        _, before = self._read.oldest or (now.at, now)
+        return figures(before, now)
 
 
 def _fetch(url: str) -> tuple[str, bool]:

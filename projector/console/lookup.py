@@ -8,7 +8,7 @@ import msgspec
 from projector.commands import show, show_access
 from projector.commands.show import Entity as ShownEntity
 from projector.commands.show_access import Place, StoredKey
-from projector.console import about_access, about_entity, question, topics
+from projector.console import about_access, about_entity, bad_value, question, topics
 from projector.console.answer import Answer, Fact
 from projector.console.search import search
 from projector.console.story import Applied, event
@@ -86,7 +86,8 @@ class Lookup:
         """Returns the story of an entity of which nothing is stored."""
         records = [record for record in found.records if record.kind is kind]
         applied = await self._applied(None, records)
-        return about_entity.only_published(kind.noun, records, applied, complete=found.all)
+        answer = about_entity.only_published(kind.noun, records, applied, complete=found.all)
+        return msgspec.structs.replace(answer, facts=[*answer.facts, *self._newest_bad(records)])
 
     async def _owner_refusal(self, ending: bytes) -> str:
         organization, colon, _ = ending.decode().partition(":")
@@ -106,13 +107,22 @@ class Lookup:
         stored = await show_access.read_organization(self._store, self._api, organization)
         applied = await self._applied(live.event if live else head, records, entity.dead_letters)
         seen = about_entity.Seen(resource, f"{self._settings.topic_prefix}{resource.topic}", organization, id_)
-        answer = about_entity.answer(seen, entity, records, applied, stored, complete=found.all)
+        answer = about_entity.answer(seen, entity, records, applied, stored, found)
+        if answer.state == "wrong" and asked is None:
+            answer = msgspec.structs.replace(answer, facts=[*answer.facts, *self._newest_bad(records)])
         if resource is not LEAD or not live or not live.document:
             return [self._with_document(answer, entity)]
         contact = str(live.document["contact_id"])
         answer = about_entity.with_contact(answer, live.contact, await self._is_spliced(entity, organization, contact))
         answers = [self._with_document(answer, entity)]
         return answers + await self._of_entity(CONTACT, organization, contact)
+
+    def _bad(self, record: Record) -> list[Fact]:
+        return bad_value.facts(record, show=self._show_documents)
+
+    def _newest_bad(self, records: Sequence[Record]) -> list[Fact]:
+        newest = max(records, key=lambda record: (record.timestamp, record.offset), default=None)
+        return self._bad(newest) if newest else []
 
     def _with_document(self, answer: Answer, entity: ShownEntity) -> Answer:
         live = next((each for each in entity.generations if each.live), None)
@@ -141,13 +151,13 @@ class Lookup:
             key = entity_key(place.record)
         except BadRecord:
             applied = Applied(_positions(record, [place.record]), _by_place([letter] if letter else []), None)
-            return [about_entity.of_record(place.record, event(place.record, applied))]
+            return [about_entity.of_record(place.record, event(place.record, applied), self._bad(place.record))]
         return await self._of_known_record(place.record, key, letter)
 
     async def _of_known_record(self, record: Record, key: EntityKey, letter: DeadLetter | None) -> list[Answer]:
         head = await self._head(record.kind, key)
         applied = await self._applied(head, [record], [letter] if letter else [])
-        first = about_entity.of_record(record, event(record, applied))
+        first = about_entity.of_record(record, event(record, applied), self._bad(record))
         if isinstance(record.kind, Resource):
             return [first, *await self._of_entity(record.kind, key.organization_id, key.id, record)]
         if record.kind is ORGANIZATION:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from projector.commands import findings, status
-from projector.commands.findings import Finding
+from projector.commands.finding import Finding
 from projector.commands.status import Status
 from projector.commands.survey import Survey
 from projector.console.actions import Action
@@ -13,13 +13,20 @@ from projector.console.api_figures import ApiFigures
 from projector.console.replay import Replayed
 from projector.errors import ProjectorError
 
+Totals = Mapping[str, tuple[int, int]]
+"""The sums of the end offsets and of the positions of each topic."""
+
 
 class Said(msgspec.Struct, frozen=True):
-    """A problem or a note, and the page in `docs` that says more."""
+    """A problem or a note: the fields of a `Finding`."""
 
     what: str
     advice: str
     page: str
+    where: tuple[str, ...]
+    stops: str
+    detail: str
+    command: str
 
     @classmethod
     def of(cls, finding: Finding) -> "Said":
@@ -71,12 +78,12 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
 
 def picture(
     found: Survey,
-    before: tuple[float, Mapping[str, tuple[int, int]]] | None,
+    before: tuple[float, Totals] | None,
     api: ApiFigures | None,
     replay: Replayed | None,
     action: Action | None,
 ) -> Picture:
-    """Returns the picture of a survey. `before` is when an earlier one was made, and what `totals` said then."""
+    """Returns the picture of a survey. `before` is when an earlier one was made, in s, and what `totals` said then."""
     redis = None if isinstance(found.redis, ProjectorError) else found.redis
     return Picture(
         at=int(found.at),
@@ -91,7 +98,7 @@ def picture(
     )
 
 
-def totals(found: Survey) -> dict[str, tuple[int, int]] | None:
+def totals(found: Survey) -> Totals | None:
     """Returns the sums of the end offsets and of the positions of each topic; None if they are not known."""
     if isinstance(found.redis, ProjectorError) or isinstance(found.kafka, ProjectorError):
         return None
@@ -121,11 +128,11 @@ def point(shown: Picture) -> Point:
     )
 
 
-def _topics(found: Survey, before: tuple[float, Mapping[str, tuple[int, int]]] | None) -> list[TopicFigures]:
+def _topics(found: Survey, before: tuple[float, Totals] | None) -> list[TopicFigures]:
     if isinstance(found.kafka, ProjectorError):
         return []
     now = totals(found) or {}
-    seconds = (found.at - before[0]) / 1000 if before else 0.0
+    seconds = found.at / 1000 - before[0] if before else 0.0
     shown = []
     for topic in found.kafka.topics:
         rates: list[float | None] = [None, None]

@@ -5,24 +5,22 @@ The console is asking Redis at most a twentieth of the time: after a reading tha
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import Mapping
 
 from projector import defect
 from projector.commands.survey import Survey, survey
 from projector.console.actions import Actions
 from projector.console.api_figures import ApiMetrics
 from projector.console.feed import Feed
-from projector.console.picture import picture, totals
+from projector.console.picture import Totals, picture, totals
+from projector.console.recent import Recent
 from projector.console.replay import Replayed, ReplayReader
-from projector.errors import Unavailable
+from projector.errors import ProjectorError, Unavailable
 from projector.redis.store import Store
 from schemas.settings import ProjectorSettings
 
 EVERY_SECONDS = 1.0
 SHARE = 0.05
 """Of the time, at most during so much of it a command of the sampler is under way in Redis."""
-_WINDOW_MS = 10_000
 _LONGEST_PAUSE_SECONDS = 60.0
 
 
@@ -38,7 +36,7 @@ class Sampler:
         self._actions = actions
         self._feed = feed
         self._replay = ReplayReader(store)
-        self._totals: deque[tuple[float, Mapping[str, tuple[int, int]]]] = deque()
+        self._totals: Recent[Totals] = Recent()
 
     async def run(self) -> None:
         while True:
@@ -57,9 +55,10 @@ class Sampler:
         replay = await self._replayed(found)
         asked = found.redis_seconds + time.monotonic() - began
         action = self._actions.newest if self._actions else None
-        self._feed.publish(picture(found, self._totals[0] if self._totals else None, api, replay, action))
+        self._feed.publish(picture(found, self._totals.oldest, api, replay, action))
         self._remember(found)
-        return asked
+        # A Redis that did not answer was not kept busy, and that it answers again is to be seen at once.
+        return 0.0 if isinstance(found.redis, ProjectorError) else asked
 
     async def _replayed(self, found: Survey) -> Replayed | None:
         try:
@@ -71,10 +70,8 @@ class Sampler:
         sums = totals(found)
         if sums is None:
             self._totals.clear()
-            return
-        self._totals.append((found.at, sums))
-        while len(self._totals) > 1 and self._totals[1][0] < found.at - _WINDOW_MS:
-            self._totals.popleft()
+        else:
+            self._totals.add(found.at / 1000, sums)
 
 
 def pause(asked: float, took: float) -> float:

@@ -24,18 +24,36 @@ class Applied(msgspec.Struct, frozen=True):
     head: Head | None
 
 
-def event(record: Record, applied: Applied) -> Event:
-    """Returns what became of a record."""
+def event(record: Record, applied: Applied, before: int | None = None) -> Event:
+    """Returns what became of a record. `before` is the highest version that came before it in its partition, 0 if there
+    is none; None if it is not known."""
     place = f"{record.topic}:{record.partition}:{record.offset}"
     version, time = _read(record)
-    outcome, state = _outcome(record, version, place, applied)
+    outcome, state = _outcome(record, version, place, applied, before)
     return Event(place, version, utc(time), outcome, state)
 
 
-def events(records: Sequence[Record], applied: Applied) -> list[Event]:
-    """Returns what became of these records, the newest first."""
+def events(records: Sequence[Record], applied: Applied, *, whole: bool = False) -> list[Event]:
+    """Returns what became of these records of an entity, the newest first. `whole`: there were no others."""
+    before: dict[int, int | None] = {}
+    highest: dict[tuple[str, int], int] = {}
+    for record in sorted(records, key=lambda record: record.offset):
+        at = record.topic, record.partition
+        version = _good_version(record)
+        known = highest.get(at, 0)
+        before[id(record)] = known if whole or known >= (version or 0) else None
+        highest[at] = max(known, version or 0)
     newest_first = sorted(records, key=lambda record: (record.timestamp, record.offset), reverse=True)
-    return [event(record, applied) for record in newest_first]
+    return [event(record, applied, before[id(record)]) for record in newest_first]
+
+
+def _good_version(record: Record) -> int | None:
+    """Returns the version of a record; None if it is bad or a tombstone."""
+    try:
+        interpret(record)
+    except BadRecord:
+        return None
+    return version_of(record)
 
 
 def _read(record: Record) -> tuple[int | None, int]:
@@ -47,7 +65,9 @@ def _read(record: Record) -> tuple[int | None, int]:
     return version_of(record), time
 
 
-def _outcome(record: Record, version: int | None, place: str, applied: Applied) -> tuple[str, State]:
+def _outcome(
+    record: Record, version: int | None, place: str, applied: Applied, before: int | None
+) -> tuple[str, State]:
     partition = Partition(record.topic, record.partition)
     position = applied.positions.get(partition, 0)
     if record.offset >= position:
@@ -60,10 +80,10 @@ def _outcome(record: Record, version: int | None, place: str, applied: Applied) 
         interpret(record)
     except BadRecord as error:
         return f"is bad: {error.reason}. It has no dead letter any more", "wrong"
-    return _compared(record, version, applied.head)
+    return _compared(record, version, applied.head, before)
 
 
-def _compared(record: Record, version: int | None, head: Head | None) -> tuple[str, State]:
+def _compared(record: Record, version: int | None, head: Head | None, before: int | None) -> tuple[str, State]:
     """Returns what became of a good record that has been read."""
     if head is None:
         return "was read, and nothing is stored of it: its organization is deleted, or Redis has lost it", "wrong"
@@ -75,6 +95,10 @@ def _compared(record: Record, version: int | None, head: Head | None) -> tuple[s
     if head.partition == record.partition and record.offset > head.offset:
         than = "of the same version as" if version == head.version else "older than"
         return f"was ignored: it is {than} {shown}, which was there before it", "wrong"
+    if version <= head.version and before is not None:
+        if before >= version:
+            return f"was ignored: version {before} was there before it", "plain"
+        return f"was replaced since by version {head.version}", "plain"
     if version <= head.version:
         return f"was replaced since by version {head.version}, or ignored as older", "plain"
     return f"is not shown, although it is newer than {shown}: run `verify`", "wrong"

@@ -19,10 +19,13 @@ _FETCH_BYTES = 1_048_576
 
 
 class Found(msgspec.Struct, frozen=True):
-    """The records that were found, and whether all of the newest ones could be looked through in time."""
+    """The records that were found, and whether all of the newest ones could be looked through in time. `whole`: they
+    are all that were ever published.
+    """
 
     records: list[Record]
     all: bool
+    whole: bool = False
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -41,11 +44,14 @@ async def newest(settings: ProjectorSettings, kinds: Sequence[Kind], ending: byt
         async with asyncio.timeout(_SECONDS), open_reader(settings, kinds, _FETCH_BYTES) as reader:
             ranges = await reader.range(await reader.partitions())
             newest = {at: (max(first, last - NEWEST), last) for at, (first, last) in ranges.items()}
+            read = 0
             async for records in reader.read(newest):
+                read += sum(record.offsets for record in records)
                 found += [record for record in records if (record.key or b"").endswith(ending)]
     except TimeoutError:
         return Found(found, all=False)
-    return Found(found, all=True)
+    # Each offset from 0 on had a record: compaction has removed none.
+    return Found(found, all=True, whole=read == sum(last for _, last in ranges.values()))
 
 
 async def at(settings: ProjectorSettings, partition: Partition, offset: int) -> Place:

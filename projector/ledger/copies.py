@@ -60,7 +60,7 @@ async def require(store: Store) -> ControlRecord:
     record = await read(store)
     if record is None:
         await check_layout(store)
-        raise Refused("Nothing is served yet: Redis is empty. Start a projector, which fills it from the topics.")
+        raise Refused("Redis is empty, so nothing is served. Start a projector, which fills it from the topics.")
     return record
 
 

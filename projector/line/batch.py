@@ -15,7 +15,8 @@ from projector.line.guard import BadRecordGuard
 from projector.record import Partition, Record
 
 ACCEPTANCE = ". Only if none of them is needed, accept these "
-"""Between the reason of a halt, and the command that accepts its records."""
+"""Between the reason of a halt, and how to accept its records."""
+COMMAND = "python -m projector dead-letters accept"
 _SLICE_BYTES = 262_144
 """Values that are decoded at once: the event loop does nothing else meanwhile. A single one may be larger."""
 
@@ -144,7 +145,7 @@ class Batch:
         names = " ".join(str(span) for span in spans(by_partition(ranges)))
         return (
             f"{len(ranges)} bad records, with those behind the last one. This leaves them out for good: "
-            f"python -m projector dead-letters accept {names} --note 'why'"
+            f"{COMMAND} {names} --note 'why'"
         )
 
 

@@ -8,6 +8,8 @@ from projector.dead_letter import DeadLetter
 from projector.errors import Coordinates, LineStopped
 
 WINDOW = 1000
+LAST = "; the last: "
+"""Between how many records are bad, and the last one of them."""
 
 
 class BadRecordGuard:
@@ -50,14 +52,14 @@ class BadRecordGuard:
         self._bad.append((self._seen, at))
         while self._bad[0][0] <= self._seen - WINDOW:
             self._bad.popleft()
-        last = f"the last: {bad.field}: {bad.reason}"
+        last = f"{LAST}{bad.field}: {bad.reason}"
         if len(self._consecutive) >= self._max_consecutive:
             limit = f"LEADVIEW_DEAD_LETTER_ROW is {self._max_consecutive}"
-            raise LineStopped(f"{len(self._consecutive)} consecutive bad records ({limit}); {last}", self._consecutive)
+            raise LineStopped(f"{len(self._consecutive)} consecutive bad records ({limit}){last}", self._consecutive)
         if len(self._bad) > self._max_bad:
             counted = [at for _, at in self._bad]
             limit = f"LEADVIEW_DEAD_LETTER_SHARE is {self._max_bad / WINDOW:g}"
-            raise LineStopped(f"{len(counted)} of the last {WINDOW} records are bad ({limit}); {last}", counted)
+            raise LineStopped(f"{len(counted)} of the last {WINDOW} records are bad ({limit}){last}", counted)
 
     def forgive(self, acceptance: Callable[[Coordinates], object]) -> None:
         """No longer count the bad records for which `acceptance` returns something true."""

@@ -22,6 +22,8 @@ _REDIRECTED_SECONDS = 5.0
 _REDIRECT_PAUSE = 0.02
 # How often the map of slots is read. A shard may be added without any redirection.
 _MAP_SECONDS, _SHORTEST_MAP_SECONDS = 10.0, 0.5
+_PING_SECONDS = 0.8
+"""Which servers do not answer is found out while somebody waits for the status."""
 
 
 class _Route(NamedTuple):
@@ -84,6 +86,24 @@ class Cluster:
         for slot, nodes in self._map.slots_cache.items():
             found[nodes[0].name].add(slot)
         return list(found.values())
+
+    def address(self, key: bytes) -> str:
+        host, port = self._owner(key)
+        return f"{host}:{port}"
+
+    async def silent(self) -> tuple[list[str], int]:
+        hosts = [(node.host, int(node.port)) for node in self.client.get_primaries()]
+
+        async def answers(host: Host) -> bool:
+            try:
+                async with asyncio.timeout(_PING_SECONDS):
+                    return bool(await self._node(host).send([pack(b"PING")]))
+            except (OSError, RedisError):  # TimeoutError is an OSError
+                return False
+
+        answering = await asyncio.gather(*map(answers, hosts))
+        silent = [f"{host}:{port}" for (host, port), answer in zip(hosts, answering, strict=True) if not answer]
+        return silent, len(hosts)
 
     async def wrong_url(self) -> str | None:
         return None

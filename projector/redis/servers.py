@@ -57,6 +57,12 @@ class Servers(Protocol):
     async def shards(self) -> list[set[int]]:
         """Returns the slots of each primary; an empty list if this is not a cluster."""
 
+    def address(self, key: bytes) -> str:
+        """Returns the address of the server of a key; of a cluster only. Raises RedisError if nobody serves it."""
+
+    async def silent(self) -> tuple[list[str], int]:
+        """Returns the addresses of the primaries of a cluster that do not answer, and how many primaries there are."""
+
     async def wrong_url(self) -> str | None:
         """Returns why the kind of URL does not fit the server; None if it fits."""
 
@@ -129,6 +135,12 @@ class OneServer:
 
     async def shards(self) -> list[set[int]]:
         return []
+
+    async def silent(self) -> tuple[list[str], int]:
+        return [], 0
+
+    def address(self, _key: bytes) -> str:
+        raise NotImplementedError("only a cluster has several servers")
 
     async def wrong_url(self) -> str | None:
         if not (await self.client.info("cluster")).get("cluster_enabled"):

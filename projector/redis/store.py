@@ -128,6 +128,16 @@ class Store:
         async with self._errors():
             return await self._servers.shards()
 
+    async def servers_of(self, tags: Iterable[bytes]) -> dict[bytes, str]:
+        """Returns the address of the server of each tag; nothing if Redis is not a cluster. Raises Unavailable."""
+        async with self._errors():
+            return {tag: self._servers.address(tag) for tag in tags} if self._servers.sharded else {}
+
+    async def silent_shards(self) -> tuple[list[str], int]:
+        """Returns the addresses of the shards that do not answer, and how many there are. Raises Unavailable."""
+        async with self._errors():
+            return await self._servers.silent()
+
     async def check(self) -> None:
         """Check that Redis cannot evict documents and that it is what its URL says. Raises Refused or Unavailable."""
         await self.check_url()

@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
@@ -37,6 +37,16 @@ def chromium_program() -> str | None:
     return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
+class Held(NamedTuple):
+    """What a page holds: the bytes of its scripts, the nodes of its documents (also those that are not shown any more),
+    and the listeners of events.
+    """
+
+    heap: int
+    nodes: int
+    listeners: int
+
+
 class Page:
     """A page in Chromium."""
 
@@ -51,7 +61,7 @@ class Page:
         """The addresses of everything that the page has asked for, and the bodies that it has sent."""
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
+        for domain in ("Page", "Runtime", "Log", "Network", "Performance"):
             self._call(f"{domain}.enable")
 
     def open(self, url: str) -> None:
@@ -113,10 +123,11 @@ class Page:
         taken = self._call("Page.captureScreenshot", **form, clip=clip, captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(taken["data"]))
 
-    def heap(self) -> int:
-        """Returns the bytes that scripts hold, after a collection."""
+    def held(self) -> Held:
+        """Returns what the page holds after a collection."""
         self._call("HeapProfiler.collectGarbage")
-        return int(self._call("Runtime.getHeapUsage")["usedSize"])
+        found = {each["name"]: int(each["value"]) for each in self._call("Performance.getMetrics")["metrics"]}
+        return Held(found["JSHeapUsedSize"], found["Nodes"], found["JSEventListeners"])
 
     def close(self) -> None:
         self._writes.close()

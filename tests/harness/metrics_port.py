@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 
-def ask(port: int, path: str) -> tuple[int, Any]:
+def ask(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, Any]:
     """Returns the status and the body, which is JSON or text. The status is 0 if nothing listens."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as response:
+        with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=5) as response:
             return response.status, _body(response.read())
     except urllib.error.HTTPError as error:
         return error.code, _body(error.read())
@@ -18,9 +18,9 @@ def ask(port: int, path: str) -> tuple[int, Any]:
         return 0, None
 
 
-def metric(port: int, name: str) -> float | None:
+def metric(port: int, name: str, host: str = "127.0.0.1") -> float | None:
     """Returns the sum of a metric over its labels. None if there is no such metric or nothing listens."""
-    lines = (ask(port, "/metrics")[1] or "").splitlines()
+    lines = (ask(port, "/metrics", host)[1] or "").splitlines()
     values = [float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((f"{name} ", f"{name}{{"))]
     return sum(values) if values else None
 

@@ -209,19 +209,19 @@ def test_a_rebuild_passes(leadview: Leadview) -> None:
     known = publish_bad(leadview, 8)
     leadview.start("run")  # its limits let all of them through
     leadview.wait_until_served()
-    halted = leadview.run("rebuild", dead_letter_row=ROW)
+    halted = leadview.run("rebuild", "--max-latency", "0", dead_letter_row=ROW)
     assert halted.status == 1
     assert "LineStopped: 5 consecutive bad records" in halted.stderr
     words = advised(halted.stderr.strip().splitlines()[-1])
     assert words[2] == range_of(known)
     assert leadview.run(*words).status == 0
-    resumed = leadview.run("rebuild", "--promote", dead_letter_row=ROW)
+    resumed = leadview.run("rebuild", "--promote", "--max-latency", "0", dead_letter_row=ROW)
     assert "generation 2 is served" in resumed, resumed.output
 
     new = publish_bad(leadview, ROW)
     wait_until(leadview.is_current, "the live line lets them through")
     assert leadview.run("drop", "1").status == 0
-    halted = leadview.run("rebuild", dead_letter_row=ROW)
+    halted = leadview.run("rebuild", "--max-latency", "0", dead_letter_row=ROW)
     assert advised(halted.stderr.strip().splitlines()[-1])[2] == range_of(new), "it halts on the new ones only"
 
 

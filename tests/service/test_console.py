@@ -71,7 +71,7 @@ def test_states_and_where_events_went(leadview: Leadview) -> None:
             assert "was ignored: it is older than version 5" in lead["verdict"]
             assert [each["version"] for each in lead["events"]] == [4, 5]
             assert lead["document"]["contact"] is None
-            assert "was never published" in contact["verdict"]
+            assert "None was ever published" in contact["verdict"]
         assert "was ignored: it is older" in console.find(f"{leads}:0:1")[0]["verdict"]
         assert "is what readers see" in console.find(f"{leads}:0:0")[0]["verdict"]
         assert "ends at offset 2" in console.find(f"{leads}:0:2")[0]["verdict"]
@@ -190,7 +190,7 @@ def test_actions_with_tokens(leadview: Leadview, tmp_path: Path) -> None:
     leadview.start("run")
     leadview.publish(crm.organization(), crm.contact(), crm.lead())
     leadview.wait_until_served()
-    assert leadview.run("rebuild").status == 0
+    assert leadview.run("rebuild", "--max-latency", "0").status == 0
     with running_console(leadview, "--allow-actions", "--token-file", str(tokens), token=grace) as (child, console):
         for wrong in ("", "Bearer ", f"Bearer {'b' * 40}", f"Basic {ada}", f"Bearer {ada[:-1]}"):
             reply = console.request("POST", "/api/act", {"verb": "drop", "generation": 2}, Authorization=wrong)

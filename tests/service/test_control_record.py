@@ -90,7 +90,7 @@ async def test_any_shard_is_emptied_after_a_promotion(
                 for _ in range(5):
                     assert lead_status(api) == (503 if primary is own else 200)
                     assert lead_status(api, crm.uuid(0xDEAD)) == (503 if primary is own else 404)
-                assert "not complete: 1 of the parts (shards) of Redis" in leadview.run("status")
+                assert "not complete: 1 of the 3 parts (shards) of Redis" in leadview.run("status")
             await eventually(leadview.is_served, "everything is served again")
             await eventually(lambda: leadview.documents(2) == leadview.expected(), "all documents are back")
             assert (leadview.state().live, leadview.state().written) == (2, (2,))

@@ -265,12 +265,13 @@ async def test_dead_letters(leadview: Leadview) -> None:
     leadview.publish(*[crm.lead(4 + n, id=BAD_LEAD, stage="WRONG") for n in range(6)], crm.lead(20, stage="ACCEPTED"))
     await eventually(lambda: ask(port, "/healthz")[0] == 503, "/healthz reports that the line is halted")
     assert "5 consecutive bad records" in ask(port, "/healthz")[1]["problems"][0]
-    assert leadview.positions()[topic, 0] == 4
+    halted_at = leadview.positions()[topic, 0]
+    assert halted_at in range(4, 9), "not behind the fifth bad record, however many records came together"
     leadview.publish(crm.organization(2, api_access=False))
     await eventually(lambda: leadview.caught_up(resources.ORGANIZATION), "the line of access records continues")
     projector.stop()
     assert projector.wait(PATIENCE_SECONDS) == 0
-    assert leadview.positions()[topic, 0] == 4
+    assert leadview.positions()[topic, 0] == halted_at
     leadview.start("run", dead_letter_row=50)
     await leadview.settled()
     assert leadview.redis.hlen(names.DEAD_LETTERS) == 8

@@ -48,7 +48,7 @@ def test_a_mapping_change_while_both_versions_run(leadview: Leadview, monkeypatc
         assert "Not promoted" in done
         assert (
             f"was started with mapping version {next_mapping.VERSION}, this program has {mapping.VERSION}"
-            in leadview.run("rebuild")
+            in leadview.run("rebuild", "--max-latency", "0")
         )
         wait_until(lambda: "standing by" in old.log.read_text(), "the old program stands by")
         old.kill()

@@ -84,6 +84,7 @@ async def test_a_commit_that_failed_is_repeated(
         await store.close()
 
 
+@pytest.mark.long
 def test_a_partition_of_another_projector_is_not_behind(leadview: Leadview) -> None:
     """A rebalance waits for a projector that stands still. Meanwhile another one still believes that it has both of its
     partitions, and seeks there again; afterwards it has one."""

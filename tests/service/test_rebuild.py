@@ -238,7 +238,7 @@ def test_preflight(leadview: Leadview) -> None:
     today = now_ms() / 1000 - crm.at_ms(0) / 1000  # of a topic that deletes old records, Kafka deletes none of these
     initial = Changes(leads=300, contacts=100).initial()
     leadview.publish_all(msgspec.structs.replace(message, seconds=today) for message in initial)
-    assert "Nothing is served yet" in leadview.run("rebuild")
+    assert "Redis is empty, so nothing is served" in leadview.run("rebuild")
     leadview.start("run")
     leadview.wait_until_served()
     admin, leads = leadview.topics.admin, leadview.topics.name(resources.LEAD)

@@ -1,5 +1,6 @@
 """A Redis Cluster of three primaries with replicas: slots move while it is used, and a primary fails."""
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -8,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from api.errors import ErrorReply
+from api.redis.address import ClusterMap, location
+from api.redis.cluster import Cluster
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer, RedisServerMissing
 from projector.errors import Refused
@@ -28,7 +32,8 @@ from tests.harness.services import Kafka, client_of, not_available
 from tests.harness.waiting import eventually, seconds_until
 
 HOME = names.tag_slot(names.HOME)
-ORGANIZATION = names.tag_slot(organization_tag(crm.ORGANIZATION).encode())
+TAG = organization_tag(crm.ORGANIZATION).encode()
+ORGANIZATION = names.tag_slot(TAG)
 AT = Partition("crm.leads", 0)
 KEY = mint(crm.ORGANIZATION)
 ACCESS = (crm.organization(1), crm.api_key(1, hash=key_hash(KEY)))
@@ -152,6 +157,36 @@ async def test_a_primary_fails_and_its_replica_had_lost_the_tail(
             assert await seconds_until(lambda: lead(api).status == 200, "the API is back") < 1.5
             await leadview.settled()
             assert lead(api).json["stage"] == "STALE"
+
+
+async def test_a_former_primary_still_answers_what_it_was_asked(replicated: RedisCluster) -> None:
+    """It stands still with a request, and wakes up when the API already knows that its replica took over."""
+    primary = replicated.owner(ORGANIZATION)
+    replica = replicated.replicas[replicated.primaries.index(primary)]
+    settings = patient(replicated.url_of_all)
+    location_ = location(settings)
+    assert isinstance(location_, ClusterMap)
+    servers = Cluster(location_, timeout=settings.api_redis_timeout, max_in_flight=100)
+    running = asyncio.create_task(servers.run())
+    try:
+        await servers.first_attempt()
+        link = servers.link(TAG)
+        primary.pause()
+        asked = asyncio.ensure_future(servers.call(TAG, b"EXISTS", b"lv:{%s}" % TAG))
+        with replica.client() as client:
+            client.execute_command("CLUSTER FAILOVER", "TAKEOVER")
+
+        async def replica_is_known() -> bool:
+            await servers.redirect(ErrorReply(f"MOVED {ORGANIZATION} {replica.address}"), link, TAG)
+            return servers.link(TAG) is not link
+
+        await eventually(replica_is_known, "the API knows that the replica took over")
+        assert not asked.done()
+        primary.resume()
+        assert await asked == 0
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_one_trip_a_request(cluster: RedisCluster) -> None:

@@ -65,7 +65,7 @@ async def test_the_example_is_enough(kafka: Kafka, topic_prefix: str, server: Re
         await eventually(leadview.is_served, "it is served")
         assert leadview.run("status", **projector).status == 0
         assert leadview.run("verify", **projector).status == 0
-        assert leadview.run("rebuild", "--promote", **projector).status == 0
+        assert leadview.run("rebuild", "--promote", "--max-latency", "0", **projector).status == 0
         dropped = leadview.run("drop", **projector)
         assert dropped.status == 0, dropped.output
         user = {variable(name): value for name, value in access("leadview-api").items()}

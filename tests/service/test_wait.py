@@ -120,7 +120,7 @@ def test_the_command(leadview: Leadview) -> None:
         assert [part for part in said if part not in output] == [], output
 
     topic = leadview.topics.name(resources.LEAD)
-    says(1, 1, "Nothing is served yet", "no projector is running")
+    says(1, 1, "Redis is empty", "no projector is running")
     first = leadview.start("wait", "lead", *LEAD, "--version", "2", "--timeout", "1000")
     projector = leadview.start("run")
     leadview.publish(crm.organization(), crm.lead(1))

@@ -33,6 +33,8 @@ def test_the_version_to_wait_for() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        pytest.param(["run", "--processes", "0"], "not a number of processes from 1", id="no process"),
+        pytest.param(["run", "--processes", "two"], "not a number of processes from 1", id="processes in words"),
         pytest.param(["rebuild", "--lead", ID], "need their --organization", id="a lead of which organization"),
         pytest.param(["rebuild", "--contact", ID], "need their --organization", id="a contact of which organization"),
         pytest.param(

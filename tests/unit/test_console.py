@@ -5,14 +5,18 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from projector.console import pages
+from projector.commands.survey import RedisPart, Survey
+from projector.console import bad_value, pages
 from projector.console.api_figures import Counts, counts, figures
 from projector.console.options import options
+from projector.console.picture import Totals, picture, totals
 from projector.console.question import Coordinates, Entity, Id, Key, KeyHash, Unknown, question
+from projector.console.recent import SECONDS, Recent
 from projector.console.sampler import SHARE, pause
-from projector.console.story import Applied, event
+from projector.console.story import Applied, event, events
 from projector.dead_letter import DeadLetter
 from projector.errors import Refused
 from projector.record import Partition, Record
@@ -20,7 +24,7 @@ from schemas.api_keys import mint
 from schemas.layouts import Head
 from schemas.resources import LEAD
 from schemas.settings import ApiSettings
-from tests.harness import crm
+from tests.harness import crm, pictures
 
 ROOT = Path(__file__).parents[2]
 LEADS = Partition("crm.leads", 0)
@@ -46,7 +50,7 @@ def test_what_is_asked(text: str, meant: object) -> None:
     assert question(text) == meant
 
 
-def record(version: int, offset: int, **fields: Any) -> Record:
+def record(version: int, offset: int = 0, **fields: Any) -> Record:
     return crm.lead(version, **fields).record(offset)
 
 
@@ -68,6 +72,21 @@ def test_what_became_of_a_record(given: Record, said: str, state: str) -> None:
     told = event(given, Applied({LEADS: 10}, {letter.field: letter}, SHOWN))
     assert said in told.outcome
     assert told.state == state
+
+
+@pytest.mark.parametrize(
+    ("versions", "whole", "said"),
+    [
+        pytest.param((3, 4, 5), True, ["was replaced since by version 5"] * 2, id="each was newer"),
+        pytest.param((4, 3, 5), True, ["was ignored: version 4", "was replaced since"], id="one was older"),
+        pytest.param((4, 3, 5), False, ["was ignored: version 4", "or ignored as older"], id="older ones unknown"),
+    ],
+)
+def test_what_the_records_before_it_exclude(versions: tuple[int, ...], whole: bool, said: list[str]) -> None:
+    records = [record(version, 5 + number) for number, version in enumerate(versions)]
+    told = events(records, Applied({LEADS: 10}, {}, SHOWN), whole=whole)
+    assert "is what readers see" in told[0].outcome
+    assert [words in each.outcome for words, each in zip(said, told[1:], strict=True)] == [True, True]
 
 
 def test_a_record_of_which_nothing_is_stored() -> None:
@@ -173,3 +192,65 @@ def test_every_page_that_is_linked_exists(source: str) -> None:
         html = pages.page(name)
         assert html, page
         assert not section or f'id="{section}"' in html, page
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        pytest.param(record(2), [], id="a good record"),
+        pytest.param(record(2, tags="x"), ["$.data.tags", '"x"'], id="a field"),
+        pytest.param(record(2, events=[{"id": 5}]), ["$.data.events[0].id", "5"], id="in a list"),
+        pytest.param(record(2, stage="X" * 999), ["$.data.stage", f'"{"X" * 199}… (1,001 characters)'], id="long"),
+    ],
+)
+def test_a_bad_value_is_shown_only_if_documents_are(given: Record, told: list[str]) -> None:
+    shown, hidden = bad_value.facts(given, show=True), bad_value.facts(given, show=False)
+    assert [shown[0].value, shown[-1].value] == told if told else shown == []
+    assert [fact.name for fact in shown] == [fact.name for fact in hidden]
+    assert shown[:-1] == hidden[:-1], "the field and the rule are always shown"
+    assert not hidden or "--show-documents" in hidden[-1].value
+
+
+def test_rates_are_of_the_last_seconds() -> None:
+    readings: Recent[int] = Recent()
+    for second in range(20):
+        readings.add(second, second)
+    assert readings.oldest == (19 - SECONDS, 15)
+    readings.add(100, 100)
+    assert readings.oldest == (19, 19), "there is always one to compare with"
+
+
+def test_refusals_of_the_start_are_soon_forgotten() -> None:
+    """What was refused before the first picture, or seconds ago, is not shown beside "all is well"."""
+    readings: Recent[Counts] = Recent()
+    read = [taken(second, 100 + second, 50 if second < 3 else 60, 0, 0) for second in range(10)]
+    for each in read:
+        readings.add(each.at, each)
+    assert readings.oldest
+    assert figures(readings.oldest[1], read[-1]).answers == {"200": 2.0, "401": 0.0}
+
+
+def test_what_is_applied_is_zero_soon_after_a_stop() -> None:
+    def survey(second: int, applied: int) -> Survey:
+        shown = pictures.survey_of(0)
+        assert isinstance(shown.redis, RedisPart)
+        assert shown.redis.record
+        [(tag, copy)] = shown.redis.record.copies.items()
+        assert copy
+        positions = {at: msgspec.structs.replace(place, offset=applied) for at, place in copy.positions.items()}
+        stopped = msgspec.structs.replace(copy, positions=positions)
+        control = msgspec.structs.replace(shown.redis.record, copies={tag: stopped})
+        return msgspec.structs.replace(
+            shown, redis=msgspec.structs.replace(shown.redis, record=control), at=shown.at + second * 1000
+        )
+
+    readings: Recent[Totals] = Recent()
+    applied = []
+    for second in range(12):
+        found = survey(second, min(second, 5) * 10)
+        applied.append([topic.applied for topic in picture(found, readings.oldest, None, None, None).topics])
+        sums = totals(found)
+        assert sums
+        readings.add(found.at / 1000, sums)
+    assert applied[5] == [30.0] * 4
+    assert applied[5 + int(SECONDS) + 1] == [0.0] * 4

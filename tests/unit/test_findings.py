@@ -5,12 +5,15 @@ import time
 import pytest
 
 from projector.commands import findings
+from projector.commands.finding import headline
 from projector.commands.survey import KafkaPart, Memory, RedisPart, Survey
 from projector.errors import Refused, Unavailable
 from projector.kafka.topics import Retention, Topic
 from projector.ledger.checkpoint import Position
 from projector.ledger.control import ControlRecord, Copy, Generation, State
 from projector.ledger.writers import Heartbeat, Writer
+from projector.line.batch import ACCEPTANCE
+from projector.line.guard import LAST
 from projector.mapping import VERSION
 from projector.record import Partition
 from schemas.control import Stamp
@@ -23,10 +26,18 @@ COMPACTED = Retention("compact", 604_800_000, -1)
 
 
 def projector(
-    lines: dict[str, str] = RUNNING, age_ms: int = 100, problems: tuple[str, ...] = (), kinds: tuple[str, ...] = ()
+    lines: dict[str, str] = RUNNING,
+    age_ms: int = 100,
+    problems: tuple[str, ...] = (),
+    kinds: tuple[str, ...] = (),
+    mapping: int = VERSION,
 ) -> Writer:
-    said = Heartbeat("run", VERSION, STAMP.text, lines=lines, problems=list(problems), kinds=list(kinds))
+    said = Heartbeat("run", mapping, STAMP.text, lines=lines, problems=list(problems), kinds=list(kinds))
     return Writer("host-1-ab", age_ms, said)
+
+
+def rebuilding() -> Writer:
+    return Writer("host-2-cd", 100, Heartbeat("rebuild", VERSION, STAMP.text))
 
 
 def record(*, filled: bool = True, position: int = 5, mapping: int = VERSION) -> ControlRecord:
@@ -78,7 +89,7 @@ WELL = survey(redis(), kafka())
     ],
 )
 def test_all_is_well(found: Survey) -> None:
-    assert findings.headline(findings.problems(found)) == "all is well"
+    assert headline(findings.problems(found)) == "all is well"
 
 
 @pytest.mark.parametrize(
@@ -130,7 +141,7 @@ def test_all_is_well(found: Survey) -> None:
             "raise its maxmemory",
             id="full",
         ),
-        pytest.param(survey(redis(empty=True), kafka()), "Redis is empty", "A projector fills it", id="emptied"),
+        pytest.param(survey(redis(empty=True), kafka()), "Redis is empty", "a projector fills it", id="emptied"),
         pytest.param(
             survey(redis(control=record(filled=False)), kafka()), "not complete: Redis", "503", id="not filled"
         ),
@@ -153,11 +164,11 @@ def test_all_is_well(found: Survey) -> None:
 )
 def test_one_problem_is_said_in_the_first_line_with_what_to_do(found: Survey, said: str, advised: str) -> None:
     problems = findings.problems(found)
-    headline = findings.headline(problems)
+    line = headline(problems)
     assert len(problems) == 1, problems
-    assert headline.startswith("not well: ")
-    assert said in headline
-    assert advised in headline
+    assert line.startswith("not well: ")
+    assert said in line
+    assert advised in line
 
 
 def test_all_problems_are_in_the_first_line() -> None:
@@ -165,7 +176,7 @@ def test_all_problems_are_in_the_first_line() -> None:
         {"documents": "halted: bad"}, problems=("documents: halted: bad", "topic crm.leads is missing: create it")
     )
     problems = findings.problems(survey(redis(halted, halted), kafka(exists=False)))
-    assert findings.headline(problems) == "not well: topic crm.leads: missing; line documents is stopped: bad"
+    assert headline(problems) == "not well: topic crm.leads: missing; line documents is stopped: bad"
 
 
 def test_what_only_follows_from_another_problem_is_not_said() -> None:
@@ -197,6 +208,7 @@ def test_notes() -> None:
     found = survey(redis(projector(), projector(age_ms=9000), dead_letters=2, control=record(mapping=0)), kafka())
     notes = [str(note) for note in findings.notes(found)]
     assert [note.partition(":")[0] for note in notes] == ["rebuild due", "dead letters", "silent for 9 s"]
+    assert findings.notes(survey(redis(projector(age_ms=9000)), kafka())) == [], "the problem says it already"
     assert findings.notes(survey(Unavailable("Redis"), kafka())) == []
 
 
@@ -204,3 +216,95 @@ def test_what_cannot_be_read_is_unknown() -> None:
     assert survey(Unavailable("Redis"), kafka()).waiting() is None
     assert Survey(redis(), kafka(), None, NOW).ages() is None
     assert WELL.waiting() == {}
+
+
+def test_what_stops_everything_hides_what_only_follows() -> None:
+    """Records wait because of the cause that is named: "stale" stands alone, or beside what does not explain it."""
+    late = 90_000
+    dead = survey(redis(projector(age_ms=9000), control=record(position=3)), kafka(), late)
+    assert headline(findings.problems(dead)).startswith("not well: no projector is running: ")
+    evicts = survey(redis(control=record(position=3), memory=Memory(1, 0, "allkeys-lru")), kafka(), late)
+    assert [problem.what.partition(":")[0] for problem in findings.problems(evicts)] == [
+        "Redis evicts keys when its memory is full (maxmemory-policy is allkeys-lru)",
+        "stale",
+    ]
+
+
+def test_a_stopped_line_is_said_in_short_and_its_command_stands_alone() -> None:
+    command = "python -m projector dead-letters accept crm.leads:0:1-3 --note 'why'"
+    why = f"3 consecutive bad records (limit){LAST}crm.leads:0:3: no stage"
+    reason = f"{why}{ACCEPTANCE}3 bad records. Gone: {command}"
+    halted = projector(RUNNING | {"documents": f"halted: {reason}"}, problems=(f"documents: halted: {reason}",))
+    [problem] = findings.problems(survey(redis(halted), kafka()))
+    assert headline([problem]) == (
+        "not well: line documents is stopped: 3 consecutive bad records (limit): fix the producer, or deploy a "
+        "projector that can read them (docs/dead-letters.md)"
+    )
+    assert problem.command == command
+    assert problem.detail == (
+        "The last one is crm.leads:0:3: no stage. Only if none of them is needed, accept these 3 bad records. Gone:"
+    )
+    assert str(problem).endswith(f"Gone: {command}")
+
+
+def test_an_empty_redis_is_explained_without_causes_that_are_excluded() -> None:
+    alone = survey(redis(projector(age_ms=9000), empty=True), kafka())
+    assert "LEADVIEW_REDIS_URL" in findings.problems(alone)[1].advice
+    assert "LEADVIEW_REDIS_URL" not in findings.problems(survey(redis(empty=True), kafka()))[0].advice
+
+
+def shards(*filled: bool) -> RedisPart:
+    state = State(1, (1,), {1: Generation(VERSION, "")}, tuple("abc"))
+    copies = {
+        tag.encode(): Copy(STAMP, state, "i", (1,), (1,) if is_filled else (), (), {LEADS: Position(5, 0, 0)})
+        for tag, is_filled in zip("abc", filled, strict=True)
+    }
+    servers = {tag: f"10.0.0.1:{7000 + number}" for number, tag in enumerate(copies)}
+    memory = [Memory(1, 0, "noeviction")] * 3
+    return RedisPart(ControlRecord(STAMP, state, copies), 0, memory, [projector()], servers)
+
+
+@pytest.mark.parametrize(
+    ("filled", "said", "advised"),
+    [
+        pytest.param(
+            (True, False, True),
+            "not complete: 1 of the 3 parts (shards) of Redis, 10.0.0.1:7001",
+            "for the organizations there, and no others, the API answers 503",
+            id="one",
+        ),
+        pytest.param(
+            (False, False, False),
+            "not complete: all 3 parts (shards) of Redis, 10.0.0.1:7000, 10.0.0.1:7001, 10.0.0.1:7002",
+            "for all organizations, the API answers 503",
+            id="all",
+        ),
+    ],
+)
+def test_shards_are_named(filled: tuple[bool, ...], said: str, advised: str) -> None:
+    [problem] = findings.problems(survey(shards(*filled), kafka()))
+    assert problem.what == said
+    assert problem.advice.startswith(advised)
+
+
+@pytest.mark.parametrize(
+    ("writers", "complete", "said"),
+    [
+        pytest.param((projector(),), True, "", id="it is written, and may be promoted"),
+        pytest.param((projector(), rebuilding()), False, "", id="it is being filled"),
+        pytest.param(
+            (projector(),), False, "not complete, and no rebuild is running: run `rebuild`", id="nobody fills it"
+        ),
+        pytest.param((projector(mapping=VERSION - 1),), True, "is not written any more", id="an older program runs"),
+        pytest.param((projector(age_ms=9000),), True, "", id="without projectors, that is the problem"),
+    ],
+)
+def test_a_generation_that_nobody_writes(writers: tuple[Writer, ...], complete: bool, said: str) -> None:
+    state = State(1, (1, 2), {number: Generation(VERSION, "") for number in (1, 2)}, ("ledger",))
+    copy = Copy(STAMP, state, "i", (1, 2), (1, 2) if complete else (1,), (), {LEADS: Position(5, 0, 0)})
+    found = survey(redis(*writers, control=ControlRecord(STAMP, state, {b"ledger": copy})), kafka())
+    assert isinstance(found.redis, RedisPart)
+    finding = findings.unattended(found.redis)
+    assert said in str(finding or "")
+    assert bool(finding) == bool(said)
+    assert (finding in findings.notes(found)) == bool(said)

@@ -91,6 +91,8 @@ def test_states() -> None:
     found = record(3, 1, 1, 2, 3, 4, filling=(4,), dropping=(5,))
     assert [generation.state for generation in _generations(found)] == ["former", "kept", "live", "filling", "dropping"]
     assert _generations(record(1, 0, 1, 2))[1].state == "complete"
+    [unfilled] = _generations(record(1, 0, 1, filling=(1,)), living=False)
+    assert (unfilled.state, unfilled.unattended) == ("filling", "no projector is running that fills it: start one")
 
 
 def test_stamps_grow() -> None:

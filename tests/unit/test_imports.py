@@ -93,13 +93,13 @@ ROOMS = (
     ("projector.line", "projector.verify"),
     ("projector.rebuild", "projector.upkeep", "projector.health"),
     ("projector.run", "projector.commands"),
-    ("projector.console",),
+    ("projector.console", "projector.processes"),
     ("projector.__main__",),
 )
 """The rooms of the projector from the ground up: a room imports only what is on a floor below its own."""
 
 API_ROOMS = (
-    ("api.drain", "api.errors", "api.etags", "api.orphan"),
+    ("api.drain", "api.errors", "api.etags"),
     ("api.credentials",),
     ("api.redis",),
     ("api.metrics", "api.limits", "api.local_limiter", "api.request_log", "api.usage"),

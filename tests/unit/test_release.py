@@ -69,6 +69,9 @@ def test_this_version_is_the_same_in_every_place(repository: Path) -> None:
         pytest.param(replaced("schemas/version.py", VERSION, "9.9.9"), "schemas/version.py has 9.9.9", id="program"),
         pytest.param(replaced("compose.yaml", f"leadview:{VERSION}", "leadview:9.9.9"), "compose.yaml", id="compose"),
         pytest.param(
+            replaced("Dockerfile", f'image.version="{VERSION}"', 'image.version="9.9.9"'), "Dockerfile", id="label"
+        ),
+        pytest.param(
             replaced("compose.yaml", f"leadview-sample:{VERSION}", "leadview-sample:9.9.9"), "9.9.9", id="sample"
         ),
         pytest.param(

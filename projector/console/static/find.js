@@ -2,11 +2,11 @@
 
 import { fault, hash, looksLikeKey } from "./key.js";
 import { ask } from "./server.js";
-import { badge, byId, fill, h, pageLink, shown } from "./view.js";
+import { badge, byId, commandLine, fill, h, pageLink, shown } from "./view.js";
 
 const WORDS = {
   well: "as it should be",
-  wrong: "here is the cause",
+  wrong: "what follows from it", // the first answer that is wrong says the cause
   waits: "under way",
   plain: "for your information",
 };
@@ -39,7 +39,8 @@ async function find(input) {
   } catch (error) {
     answers = [{ title: "no answer", verdict: error.message, state: "wrong", facts: [], events: [] }];
   }
-  if (number === asked) fill(byId("answers"), ...answers.map(show));
+  const cause = answers.find((answer) => answer.state === "wrong");
+  if (number === asked) fill(byId("answers"), ...answers.map((answer) => show(answer, answer === cause)));
 }
 
 async function ofKey(input, text) {
@@ -58,12 +59,13 @@ async function ofKey(input, text) {
   return ask("/api/find", { text: await hash(key) });
 }
 
-function show(answer) {
+function show(answer, isCause) {
   return h(
     "article",
     { class: `answer ${answer.state}` },
     h("h3", {}, answer.title),
-    h("p", { class: "say" }, badge(answer.state, WORDS[answer.state]), ` ${shown(answer.verdict)}`),
+    h("p", { class: "say" }, badge(answer.state, isCause ? "here is the cause" : WORDS[answer.state]), ` ${shown(answer.verdict)}`),
+    answer.command ? commandLine(answer.command) : null,
     answer.page ? h("p", {}, pageLink(answer.page, "More about it")) : null,
     answer.facts.length
       ? h(

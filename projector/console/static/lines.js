@@ -1,7 +1,7 @@
 // The last 15 minutes as lines. The server keeps them; after a restart of it, this page still has its own.
 
 import uPlot from "./vendor/uplot/uPlot.esm.js";
-import { byId, count, duration, h, mebibytes, milliseconds, rate, say } from "./view.js";
+import { byId, clock, count, duration, h, mebibytes, milliseconds, rate, say } from "./view.js";
 
 const SECONDS = 900;
 const HEIGHT = 150;
@@ -184,14 +184,6 @@ function summary(chart, values, label) {
   if (!known.length) return `${label} not known`;
   return `${label} now ${chart.show(known.at(-1))}, at most ${chart.show(Math.max(...known))}`;
 }
-
-const clock = (at, exact) =>
-  new Date(at * 1000).toLocaleTimeString([], {
-    hourCycle: "h23",
-    hour: "2-digit",
-    minute: "2-digit",
-    ...(exact ? { second: "2-digit" } : {}),
-  });
 
 // The arrow keys move the moment, in steps of ten points, with Shift of one; it is said for screen readers.
 function move(event, plot, chart) {

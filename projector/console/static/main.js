@@ -1,7 +1,7 @@
 // The page: hears the pictures of the server, and hands each to the sections.
 
 import { listen } from "./server.js";
-import { byId, duration, fill, h, pageLink, say } from "./view.js";
+import { byId, clock, commandLine, duration, fill, h, pageLink, say } from "./view.js";
 import { showWay } from "./way.js";
 import { addPoint, redrawLines, showHistory } from "./lines.js";
 import { startFind } from "./find.js";
@@ -14,10 +14,11 @@ let hello = {};
 let heardAt = null;
 let why = "connecting";
 
-// The verdict says what to do about a single problem: then only the page is left to say.
+// The verdict says what to do about a single problem: then only more about it is left to say.
 function finding(said, alone) {
-  if (alone) return h("li", {}, pageLink(said.page));
-  return h("li", {}, h("strong", {}, said.what), `: ${said.advice}. `, pageLink(said.page));
+  const first = alone ? [] : [h("strong", {}, said.what), `: ${said.advice}. `];
+  const more = said.detail ? [`${said.detail} `] : [];
+  return h("li", {}, ...first, ...more, said.command ? commandLine(said.command) : null, pageLink(said.page));
 }
 
 function showVerdict(picture) {
@@ -47,6 +48,7 @@ function heard(event, data) {
     addPoint(data);
     showRebuild(data, hello);
     showConnection();
+    showTime(data.at); // last: what says when a picture was taken stands for the whole picture
   }
 }
 
@@ -64,6 +66,12 @@ function showConnection() {
   const seen = age === null ? "" : `: what is below is ${duration(age)} old`;
   say(byId("connection"), old ? `✕ ${why || "no news"}${seen}` : `● live${who}`);
   byId("connection").className = `connection ${old ? "wrong" : "well"}`;
+}
+
+function showTime(at) {
+  const time = byId("sampled");
+  time.dateTime = new Date(at).toISOString();
+  say(time, `as of ${clock(at / 1000, true)}`);
 }
 
 setInterval(showConnection, 1000);

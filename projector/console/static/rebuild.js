@@ -16,6 +16,8 @@ const STATES = {
   live: ["well", "live: it is served"],
   former: ["plain", "former: a rollback returns to it"],
   filling: ["waits", "filling"],
+  "filling, unattended": ["wrong", "not being filled"],
+  "complete, unattended": ["wrong", "not written any more"],
   complete: ["well", "complete: may be promoted"],
   kept: ["plain", "kept"],
   dropping: ["waits", "dropping"],
@@ -37,28 +39,33 @@ export function showRebuild(picture, hello) {
 }
 
 function idle(status) {
-  if (!status.generations.length) return "There is no generation yet.";
+  if (!status.generations.length)
+    return status.redis_used_memory === null
+      ? "Not known: Redis cannot be read."
+      : "There is no generation: Redis is empty.";
   if (status.rebuild_due)
     return "A rebuild is due: this program has a newer mapping than the generation that is served. Run `rebuild`.";
   return "No rebuild is under way.";
 }
 
 function progress(replay) {
-  if (!replay.total) return `Generation ${replay.generation} is being prepared: its targets are not known yet.`;
+  if (!replay.total && replay.processes) return `Generation ${replay.generation} is being prepared: its targets are not known yet.`;
   const share = Math.floor((replay.done / replay.total) * 100);
   const left = replay.left === null ? "" : `, about ${duration(replay.left)} left`;
-  const who = replay.processes ? "" : " No process continues it: run `rebuild` again.";
   const throttle =
     replay.latency === null
       ? "The API answers nobody, so it runs at full speed."
       : `The p99 of the API is ${milliseconds(replay.latency)}: above the limit given to the rebuild, it pauses.`;
   const records = `${share}%, ${count(replay.done)} of ${count(replay.total)} records`;
   const pace = replay.processes ? ` ${throttle}` : "";
-  return `Generation ${replay.generation} is being filled: ${records}${left}.${who}${pace}`;
+  if (!replay.processes) return `No rebuild is running. Generation ${replay.generation} was filled as far as ${records}.`;
+  return `Generation ${replay.generation} is being filled: ${records}${left}.${pace}`;
 }
 
 function card(generation, status, hello, busy) {
-  const [state, words] = STATES[generation.state] ?? ["plain", generation.state];
+  const unattended = generation.unattended ? `${generation.state}, unattended` : generation.state;
+  const [state, words] = STATES[unattended] ?? ["plain", generation.state];
+  const written = status.writing.includes(generation.number) && unattended !== "complete, unattended";
   const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
   const buttons = hello.actions
     ? verbs(generation.state).map((verb) => {
@@ -75,13 +82,14 @@ function card(generation, status, hello, busy) {
     { class: `generation ${generation.state}` },
     h("h3", {}, `Generation ${generation.number}`),
     badge(state, words),
+    generation.unattended ? h("p", {}, `${generation.unattended}.`) : null,
     h(
       "dl",
       {},
       fact("mapping version", generation.mapping ?? "-"),
       fact("started", generation.created_at ?? "-"),
       fact("verified", generation.verified_at ?? "not yet"),
-      fact("written by the projectors", status.writing.includes(generation.number) ? "yes" : "no"),
+      fact("written by the projectors", written ? "yes" : "no"),
     ),
     buttons.length ? h("div", { class: "row" }, ...buttons) : null,
   );

@@ -63,10 +63,24 @@ export function duration(seconds) {
   return seconds < 10 ? `${tenth.format(seconds)} s` : `${whole.format(seconds)} s`;
 }
 
+// The time of day of a moment in seconds since 1970, where the browser is.
+export const clock = (at, exact) =>
+  new Date(at * 1000).toLocaleTimeString([], {
+    hourCycle: "h23",
+    hour: "2-digit",
+    minute: "2-digit",
+    ...(exact ? { second: "2-digit" } : {}),
+  });
+
 // A word with a sign, so that nothing is said by colour alone.
 export function badge(state, text) {
   const signs = { well: "✓", wrong: "✕", waits: "…", plain: "•" };
   return h("span", { class: `badge ${state}` }, h("span", { "aria-hidden": "true" }, signs[state]), ` ${shown(text)}`);
+}
+
+// A line to paste. It may be wider than the page, and is scrolled with the keyboard.
+export function commandLine(command) {
+  return h("pre", { class: "command", tabindex: "0", role: "region", "aria-label": "command" }, h("code", {}, command));
 }
 
 export function pageLink(page, why = "What to do") {

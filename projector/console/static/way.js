@@ -12,23 +12,20 @@ const body = (id) => byId(`stage-${id}`).querySelector(".body");
 
 export function showWay(picture) {
   const { status, topics, api } = picture;
-  const down = status.projectors === 0 || status.projectors === null;
-  const stopped = status.writers.some(
-    (writer) => writer.alive && Object.values(writer.lines).some((line) => !line.startsWith("running")),
-  );
+  const down = picture.problems.some((said) => said.stops === "all");
+  const broken = (part) => picture.problems.some((said) => said.where.includes(part));
   const published = total(topics.map((topic) => topic.published));
   const applied = total(topics.map((topic) => topic.applied));
   fill(body("kafka"), ...kafka(status, topics));
-  fill(body("projectors"), ...projectors(status));
+  fill(body("projectors"), ...projectors(status, down));
   fill(body("redis"), ...redis(picture));
-  fill(body("api"), ...theApi(status, api));
-  mark("kafka", topics.length > 0 && topics.every((topic) => !topic.problem));
-  mark("projectors", !down && !stopped);
-  mark("redis", status.redis_used_memory !== null && status.generation !== null && !fullOrEvicting(picture));
-  mark("api", api ? api.unread === "" && failing(api) === 0 && status.generation !== null : status.generation !== null);
+  fill(body("api"), ...theApi(picture));
+  for (const part of ["kafka", "projectors", "redis"]) mark(part, !broken(part));
+  mark("api", !broken("api") && (!api || (api.unread === "" && failing(api) === 0)));
   arrow("kafka", published, "published", topics.length === 0);
   arrow("projectors", applied, "applied", down);
-  arrow("redis", api ? api.requests : null, "requests", status.generation === null);
+  const inPart = status.incomplete_shards > 0 && status.incomplete_shards < picture.shards;
+  arrow("redis", api ? api.requests : null, "requests", status.generation === null && !inPart);
   fill(byId("partitions").querySelector("tbody"), ...status.partitions.map(partition));
 }
 
@@ -37,7 +34,6 @@ const total = (rates) => {
   return known.length ? known.reduce((sum, value) => sum + value, 0) : null;
 };
 
-const fullOrEvicting = (picture) => picture.problems.some((said) => said.what.startsWith("Redis "));
 const failing = (api) =>
   total(
     Object.entries(api.answers)
@@ -80,16 +76,16 @@ function kafka(status, topics) {
   return [h("ul", { class: "rows" }, ...rows)];
 }
 
-function projectors(status) {
+// `down`: no line can apply anything, whatever the projectors say of their lines.
+function projectors(status, down) {
   if (status.projectors === null) return [badge("wrong", "not known: Redis cannot be read")];
   const rows = status.writers.map((writer) => {
     const name = writer.role === "run" ? "projector" : writer.role;
     const lines = Object.entries(writer.lines).map(([line, state]) => {
       const word = state.split(": ")[0];
-      return badge(
-        !writer.alive ? "plain" : word === "running" ? "well" : "wrong",
-        `${line}: ${writer.alive ? word : "unknown"}`,
-      );
+      if (!writer.alive) return badge("plain", `${line}: unknown`);
+      if (word !== "running") return badge("wrong", `${line}: ${word}`);
+      return down ? badge("waits", `${line}: waits`) : badge("well", `${line}: running`);
     });
     return h(
       "li",
@@ -126,7 +122,7 @@ function redis(picture) {
       {},
       figure(
         "generation served",
-        status.generation === null ? "none" : String(status.generation),
+        missing && missing < shards ? "in a part" : (status.generation ?? "none"),
         status.generation === null ? "bad" : "",
       ),
       figure("memory", memory, share !== null && share > 0.98 ? "bad" : ""),
@@ -148,9 +144,16 @@ const CAUSES = {
   503: "not available",
 };
 
-function theApi(status, api) {
+function theApi({ status, api, shards }) {
+  const missing = status.incomplete_shards ?? 0;
   const served =
-    status.generation === null ? badge("wrong", "answers 503: nothing complete to serve") : badge("well", "serves");
+    status.generation !== null
+      ? badge("well", "serves")
+      : status.redis_used_memory === null
+        ? badge("wrong", "not known: Redis cannot be read")
+        : missing && missing < shards
+          ? badge("wrong", `answers 503 for the organizations of ${missing} of ${shards} shards`)
+          : badge("wrong", "answers 503 to all: nothing complete to serve");
   if (!api)
     return [
       served,
@@ -163,7 +166,7 @@ function theApi(status, api) {
     h(
       "dl",
       {},
-      figure("requests", rate(api.requests)),
+      figure("requests, last seconds", rate(api.requests)),
       ...bad.map(([answer, value]) =>
         figure(`${answer} ${CAUSES[answer] ?? ""}`.trim(), rate(value), answer >= "500" ? "bad" : ""),
       ),

@@ -1,4 +1,4 @@
-"""Stops a worker whose main process was killed: nothing would restart it, stop it, or export its metrics."""
+"""Stops a child process whose main process was killed: nothing would restart it or stop it any more."""
 
 import asyncio
 import logging
@@ -11,14 +11,14 @@ logger = logging.getLogger(__name__)
 
 
 async def watch() -> None:
-    """Check once a second that the main process is running. If it is gone, shut this worker down with SIGTERM.
+    """Check once a second that the main process is running. If it is gone, send SIGTERM to this one.
 
-    Returns at once in a process that serves alone.
+    Returns at once in a process that has no main process.
     """
     parent = parent_process()
     if parent is None:
         return
     while parent.is_alive():  # noqa: ASYNC110 - there is no event to wait for
         await asyncio.sleep(_CHECK_SECONDS)
-    logger.error("the main process of the API is gone: this worker shuts down")
+    logger.error("the main process is gone: this process stops")
     signal.raise_signal(signal.SIGTERM)

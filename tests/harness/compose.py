@@ -1,0 +1,119 @@
+"""compose.yaml, run by Docker or Podman, beside what else runs on the machine."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+
+from devstack.ports import free_port
+from tests.harness.processes import ROOT
+
+_COMMAND_TIMEOUT_SECONDS = 1800.0  # the first build fetches every dependency
+_PROBE_TIMEOUT_SECONDS = 60.0
+
+
+class EngineMissing(Exception):
+    """There is no engine with Compose, or it cannot get an image. The message says which."""
+
+
+class Compose:
+    """A project with a port, a network and images of its own. `port` is that of the front.
+
+    Used as a context, it removes its containers, volumes and images at the end.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """`directory` is for the changed compose.yaml. Raises EngineMissing."""
+        self._engine = _engine()
+        self.port = free_port()
+        self._project = f"leadview-test-{self.port}"
+        self._file = directory / "compose.yaml"
+        self._images: set[str] = set()
+        self.use_images("test")
+        found = re.search(r"^ARG PYTHON_IMAGE=(\S+)", (ROOT / "Dockerfile").read_text("utf-8"), re.MULTILINE)
+        assert found
+        self.base_image = found[1]
+        others = {service["image"] for service in self.services.values() if "build" not in service}
+        for image in sorted(others | {self.base_image}):
+            self._get(image)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self("--profile", "sample", "down", "--volumes", "--timeout", "60")
+        for image in self._images:
+            self.engine("image", "rm", "--force", image)
+
+    @property
+    def services(self) -> dict[str, dict[str, Any]]:
+        """The services as compose.yaml has them, by name."""
+        services: dict[str, dict[str, Any]] = yaml.safe_load(self._file.read_text())["services"]
+        return services
+
+    def use_images(self, tag: str) -> None:
+        """Name the images of Leadview `leadview:<tag>` and `leadview-sample:test`."""
+        text = (ROOT / "compose.yaml").read_text("utf-8")
+        for before, after in (
+            (r"image: leadview:\S+", f"image: leadview:{tag}"),
+            (r"image: leadview-sample:\S+", "image: leadview-sample:test"),
+            (r"10\.213\.87\.0/24", "10.213.86.0/24"),
+            (r"127\.0\.0\.1:8443:8443", f"127.0.0.1:{self.port}:8443"),
+            (r"base-url=https://localhost:8443", f"base-url=https://localhost:{self.port}"),
+        ):
+            text, found = re.subn(before, after, text)
+            assert found, f"compose.yaml does not contain {before}"
+        self._file.write_text(text, "utf-8")
+        self._images |= {service["image"] for service in self.services.values() if "build" in service}
+
+    def __call__(self, *words: str) -> str:
+        """Run a command of Compose, and return its standard output."""
+        options = ("--project-name", self._project, "--project-directory", str(ROOT), "--file", str(self._file))
+        return self.engine("compose", *options, *words)
+
+    def engine(self, *words: str, standard_input: str = "") -> str:
+        """Run a command of the engine, and return its standard output."""
+        ended = subprocess.run(
+            [self._engine, *words],
+            input=standard_input,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_COMMAND_TIMEOUT_SECONDS,
+        )
+        assert ended.returncode == 0, f"{self._engine} {' '.join(words)}:\n{ended.stdout}{ended.stderr}"
+        return ended.stdout
+
+    def container(self, service: str) -> dict[str, Any]:
+        """Returns what the engine says of the container of `service`, which may have ended."""
+        [identity] = self("--profile", "sample", "ps", "--all", "--quiet", service).split()
+        [container] = json.loads(self.engine("inspect", identity))
+        assert isinstance(container, dict)
+        return container
+
+    def read(self, service: str, *files: str) -> str:
+        """Returns the contents of those `files` that exist in the running container of `service`."""
+        return self("--profile", "sample", "exec", "-T", service, "sh", "-c", f"cat {' '.join(files)} 2>/dev/null || :")
+
+    def _get(self, image: str) -> None:
+        if not _succeeds(self._engine, "image", "inspect", image) and not _succeeds(self._engine, "pull", image):
+            raise EngineMissing(f"{self._engine} has no image {image} and cannot pull it")
+
+
+def _engine() -> str:
+    for name in ("docker", "podman"):
+        if shutil.which(name) and _succeeds(name, "info") and _succeeds(name, "compose", "version"):
+            return name
+    raise EngineMissing("neither `docker compose` nor `podman compose` works here")
+
+
+def _succeeds(*command: str) -> bool:
+    try:
+        ended = subprocess.run(command, capture_output=True, check=False, timeout=_PROBE_TIMEOUT_SECONDS)
+    except subprocess.TimeoutExpired:
+        return False
+    return ended.returncode == 0

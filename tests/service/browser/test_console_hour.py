@@ -1,0 +1,71 @@
+"""The page of the console draws every picture that it gets, and an hour of them grows no memory."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from projector.console.feed import HISTORY_SECONDS
+from projector.console.sampler import EVERY_SECONDS, pause
+from tests.harness.chromium import Page, open_page
+from tests.harness.pictures import REPEATS, FedConsole, fed_console, picture_of
+
+pytestmark = pytest.mark.browser
+
+_HOUR = 3600
+_DRAWN = """
+    ((at) => new Promise((resolve) => {
+        const time = document.getElementById('sampled');
+        const watch = new MutationObserver(look);
+        function look() {
+            if (Date.parse(time.dateTime) !== at) return;
+            watch.disconnect();
+            resolve();
+        }
+        watch.observe(time, {attributes: true});
+        look();
+    }))"""
+"""Ends when the page has drawn the picture of a time, in ms since 1970."""
+_MOST_GROWTH = 300_000
+"""Bytes: a tenth of a kilobyte for each picture after the window is full."""
+
+
+def show(page: Page, console: FedConsole, second: int) -> None:
+    """Publish the picture of this second, and wait until the page shows it."""
+    shown = picture_of(second)
+    console.publish(shown)
+    page.do(f"{_DRAWN}({shown.at})")
+
+
+def test_every_picture_is_drawn(tmp_path: Path) -> None:
+    """Half of "the page says what `status --json` says within two seconds", without a clock: the console takes a
+    picture at least once a second as long as Redis is quick, and a page draws each one that it gets.
+    `test_console_states.py` measures the time on real servers.
+    """
+    assert EVERY_SECONDS <= 1.0
+    assert pause(0.01, 0.3) <= 0.7
+    with fed_console() as console, open_page(tmp_path) as page:
+        page.open(console.url)
+        for second in (1, 2, 31, 40):
+            show(page, console, second)
+            assert page.text("#verdict-text")[2:] == picture_of(second).status.verdict
+
+
+def test_an_hour_open_grows_no_memory(tmp_path: Path) -> None:
+    """3,600 pictures through the stream of events, each drawn before the next one is sent. What the page holds is
+    measured when its window of 15 minutes is full, and at the end, in seconds that show the same.
+    """
+    assert HISTORY_SECONDS % REPEATS == _HOUR % REPEATS == 0
+    with fed_console() as console, open_page(tmp_path) as page:
+        page.open(console.url)
+        for second in range(HISTORY_SECONDS + REPEATS + 1):
+            show(page, console, second)
+        full = page.held()
+        for second in range(HISTORY_SECONDS + REPEATS + 1, _HOUR + 1):
+            show(page, console, second)
+        ended = page.held()
+        sys.stdout.write(f"\n{full} when the window was full, {ended} after an hour\n")
+        assert ended.heap - full.heap < _MOST_GROWTH
+        assert ended.nodes <= full.nodes + REPEATS, "no node is kept"
+        assert ended.listeners == full.listeners
+        assert page.complaints == []

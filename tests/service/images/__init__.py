@@ -1,0 +1,1 @@
+"""The images, and compose.yaml in Docker or Podman (`make test-images`)."""

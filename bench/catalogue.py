@@ -14,6 +14,7 @@ from bench.memory import Memory, MemoryOrganizations
 from bench.projector import Projector
 from bench.projector_processes import ProjectorProcesses
 from bench.rebuild import Rebuild
+from bench.redis_work import RedisWork
 from bench.updates import Updates
 from bench.worst_batches import WorstBatches
 
@@ -27,6 +28,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     MemoryOrganizations(),
     Projector(),
     Updates(),
+    RedisWork(),
     ProjectorProcesses(),
     Freshness(),
     Rebuild(),

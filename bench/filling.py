@@ -19,20 +19,21 @@ _BATCH = 500
 
 def fill(server: RedisServer, records: Iterable[Record]) -> None:
     """Apply these records in this order, and let the API serve them."""
-    asyncio.run(_fill(server, _intents(records)))
+    asyncio.run(_fill(server, intents(records)))
 
 
-async def _fill(server: RedisServer, intents: Iterator[Intent]) -> None:
+async def _fill(server: RedisServer, all_intents: Iterator[Intent]) -> None:
     store = Store(ProjectorSettings(redis_url=server.url))
     applier = Applier(store)
     try:
         record = await copies.current(store)
-        while batch := list(islice(intents, _BATCH)):
+        while batch := list(islice(all_intents, _BATCH)):
             await applier.apply(batch, record.state.written)
         await copies.mark_filled(store, record.incarnations(), record.state.written)
     finally:
         await store.close()
 
 
-def _intents(records: Iterable[Record]) -> Iterator[Intent]:
+def intents(records: Iterable[Record]) -> Iterator[Intent]:
+    """Decode and map these records."""
     return (mapping.intent(read(record), record) for record in records)

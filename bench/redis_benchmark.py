@@ -12,6 +12,7 @@ from api.redis.store import SCRIPT
 from bench.benchmark import MeasurementFailed
 from bench.candidates import Stage
 from bench.cores import pinned
+from bench.crm import Tenant
 from bench.lab import Lab
 from schemas import api_keys, names, resources
 
@@ -34,25 +35,31 @@ def runner(lab: Lab, stage: Stage) -> RunCalls | None:
 def _run(program: str, stage: Stage, seconds: float) -> tuple[float, int]:
     count = max(1000, int(seconds * _EXPECTED_RATE))
     command = [program, "-p", str(stage.redis.port), "-c", "1", "-P", str(_PIPELINE), "-n", str(count), "--csv"]
+    tenant = stage.tenants[0]
     # It runs on the worker's core, so that Redis has a core to itself.
     with pinned(stage.cores.worker):
-        ended = subprocess.run([*command, *_call(stage)], capture_output=True, text=True, check=False)
+        ended = subprocess.run(
+            [*command, *(word.decode() for word in serve(tenant, tenant.leads[0]))],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     rows = list(csv.DictReader(io.StringIO(ended.stdout)))
     if ended.returncode or not rows:
         raise MeasurementFailed(f"redis-benchmark: {ended.stderr or ended.stdout}")
     return float(rows[-1]["rps"]), count
 
 
-def _call(stage: Stage) -> list[str]:
-    tenant = stage.tenants[0]
+def serve(tenant: Tenant, lead_id: str) -> list[bytes]:
+    """Returns the call of the API's script for a request for this lead."""
     owner, hashed = names.organization(tenant.organization_id), api_keys.key_hash(tenant.key)
     keys = [
         names.api_key(owner, hashed),
         owner,
         names.key_limit(owner, hashed),
         names.organization_limit(owner),
-        names.document(resources.LEAD, owner, 1, tenant.leads[0]),
+        names.document(resources.LEAD, owner, 1, lead_id),
     ]
-    sha = hashlib.sha1(SCRIPT, usedforsecurity=False).hexdigest()
-    arguments = [api_keys.organization_tag(tenant.organization_id), "100", "10", "300", "10"]
-    return ["EVALSHA", sha, str(len(keys)), *(key.decode() for key in keys), *arguments]
+    sha = hashlib.sha1(SCRIPT, usedforsecurity=False).hexdigest().encode()
+    arguments = [api_keys.organization_tag(tenant.organization_id).encode(), b"100 10 300 10"]
+    return [b"EVALSHA", sha, b"%d" % len(keys), *keys, *arguments]

@@ -39,6 +39,7 @@ Usually there is one entry. If there are several, the key is revoked if any of t
 earliest of them. So the record depends on the newest event of each API key alone, and not on the order of events.
 """
 
+import re
 from datetime import UTC, datetime
 from struct import Struct
 
@@ -49,6 +50,7 @@ STATE_LIVE = 76  # ord("L"): indexing bytes gives a number
 HEAD = 22
 HEAD_FORMAT = "<c1I7I6I2I6"
 """State, version, offset, partition and time, for `struct.unpack` of Lua."""
+STORED_HEAD = slice(0, HEAD)
 VERSION = slice(1, 8)
 COORDINATES = slice(8, 16)
 """Offset and partition of the event, as one number of 8 bytes."""
@@ -78,6 +80,12 @@ LEAD_CONTACT_ID = slice(116, 152)
 STORED_CONTACT_ID = slice(LEAD_BODY + LEAD_CONTACT_ID.start, LEAD_BODY + LEAD_CONTACT_ID.stop)
 """In the stored value of a lead."""
 
+PUT_LEAD_FORMAT = "<c28I3c0"
+"""The argument of `put_leads`: head and body hash, then the body before the contact summary, with its length in front.
+The rest is the body after the summary."""
+CONTACT_FORMAT = "<c6I3c28c44"
+"""What a lead needs of its contact, from `SUMMARY_HASH` on: this, `SUMMARY_FIELDS_STOP`, `FIRST_LEAD` and `BODY_ID`."""
+
 JOB_DUE = slice(22, 23)
 ACCESS = slice(23, 24)
 LIMITS = slice(24, 40)
@@ -92,33 +100,66 @@ KEY_ENTRY_ID = slice(0, SHORT_ID)
 KEY_ENTRY_STATE = slice(SHORT_ID, SHORT_ID + 1)
 KEY_ENTRY_EXPIRY = slice(SHORT_ID + 1, KEY_ENTRY)
 
+BUCKET_SPAN = 10_000_000
+"""The bucket of a rate limit expires at the end of this span, in microseconds, in which it will be full again."""
+
 NO_CONTACT = bytes(HASH_BYTES)
+NO_LEAD = bytes(FIRST_LEAD.stop - FIRST_LEAD.start)
+NO_HEAD = bytes(HEAD)
 _HEAD = Struct("<QQQ").pack
 _LIMITS = Struct("<IIII").unpack
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _FOR_LUA = (
-    *("HEAD", "HEAD_FORMAT", "VERSION", "HASH_BYTES", "SHORT_ID", "SUMMARY_HASH", "ETAG", "LEAD_SUMMARY_PLACE"),
+    *("PUT_LEAD_FORMAT", "CONTACT_FORMAT", "STORED_HEAD", "NO_CONTACT", "NO_LEAD", "NO_HEAD", "BUCKET_SPAN"),
+    *(
+        "HEAD",
+        "HEAD_FORMAT",
+        "VERSION",
+        "BODY_HASH",
+        "HASH_BYTES",
+        "SHORT_ID",
+        "SUMMARY_HASH",
+        "ETAG",
+        "LEAD_SUMMARY_PLACE",
+    ),
     *("LEAD_BODY", "SUMMARY_FIELDS_STOP", "FIRST_LEAD", "CONTACT_BODY", "BODY_ID", "BODY_ORGANIZATION_ID"),
     *("LEAD_CONTACT_ID", "STORED_CONTACT_ID", "JOB_DUE", "ACCESS", "LIMITS", "KEY_ORGANIZATION", "KEY_EXPIRY"),
     *("KEY_ENTRIES", "KEY_ENTRY", "KEY_ENTRY_ID", "KEY_ENTRY_STATE", "KEY_ENTRY_EXPIRY"),
 )
 
 
-def lua_constants() -> str:
-    """Returns a line of Lua that declares the constants of this module, to put before a script.
+def with_constants(script: str) -> str:
+    """Returns a script in Lua with the constants of this module in place of their names.
 
-    A slice becomes two constants: `FIRST_LEAD` and `FIRST_LEAD_END`, the first and the last place counted from 1, as
-    `string.sub` takes them.
+    A slice is two constants there, NAME and NAME_END: the first and the last byte, counted from 1, as `string.sub`
+    takes them. NAME_AT and NAME_LAST are the same counted from 0, as text, as SETRANGE and GETRANGE take them: Redis
+    formats numbers slowly.
     """
+    # As literals, they cost nothing: a script that declares its constants does so again in each call.
+    return _CONSTANT.sub(lambda match: _CONSTANTS[match[0]], script)
+
+
+def _lua_constants() -> dict[str, str]:
     constants: dict[str, str] = {}
     for name in _FOR_LUA:
         match globals()[name]:
             case slice(start=start, stop=stop):
-                constants |= {name: str(start + 1), f"{name}_END": str(stop)}
+                constants |= {
+                    name: str(start + 1),
+                    f"{name}_END": str(stop),
+                    f"{name}_AT": f"'{start}'",
+                    f"{name}_LAST": f"'{stop - 1}'",
+                }
+            case bytes(zeros):
+                constants[name] = "'" + r"\0" * len(zeros) + "'"
             case value:
                 constants[name] = f"'{value}'" if isinstance(value, str) else str(value)
-    return f"local {', '.join(constants)} = {', '.join(constants.values())}\n"
+    return constants
+
+
+_CONSTANTS = _lua_constants()
+_CONSTANT = re.compile(rf"\b(?:{'|'.join(_CONSTANTS)})\b")
 
 
 class Head(msgspec.Struct, frozen=True):

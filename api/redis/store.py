@@ -14,11 +14,11 @@ from api.redis.link import Link
 from api.redis.servers import Servers
 from api.redis.serving import Serving
 from schemas import names
-from schemas.layouts import lua_constants
+from schemas.layouts import with_constants
 from schemas.resources import Resource
 from schemas.settings import ApiSettings, limit
 
-SCRIPT = lua_constants().encode() + resources.files("api.redis").joinpath("lua", "serve.lua").read_bytes()
+SCRIPT = with_constants(resources.files("api.redis").joinpath("lua", "serve.lua").read_text()).encode()
 _SHA = hashlib.sha1(SCRIPT, usedforsecurity=False).hexdigest().encode()
 _HEAD = struct.Struct("<HQIIIQIIIQQBB")
 _ATTEMPTS = 3
@@ -65,7 +65,7 @@ class Store:
     def __init__(self, settings: ApiSettings, servers: Servers, serving: Serving) -> None:
         by_key, by_organization = limit(settings.key_rate_limit), limit(settings.organization_rate_limit)
         limits = (by_key.quota, by_key.window, by_organization.quota, by_organization.window)
-        self._limits = [b"%d" % number for number in limits]
+        self._limits = b"%d %d %d %d" % limits
         self._servers = servers
         self._serving = serving
 
@@ -109,7 +109,7 @@ class Store:
         if name is None or tags:
             keys = (caller.active_key, caller.organization, caller.key_limit, caller.organization_limit)
             named = keys if name is None else (*keys, name)
-            return pack((b"EVALSHA", _SHA, len(named), *named, caller.organization_tag, *self._limits, *tags))
+            return pack((b"EVALSHA", _SHA, len(named), *named, caller.organization_tag, self._limits, *tags))
         # Nearly always. All words but the name are those of the caller's last request: to pack them again would take a
         # twelfth of the time of a request.
         packed = caller.packed
@@ -120,7 +120,7 @@ class Store:
     def _pack(self, caller: Credentials) -> None:
         keys = (caller.active_key, caller.organization, caller.key_limit, caller.organization_limit)
         before = (b"EVALSHA", _SHA, len(keys) + 1, *keys)
-        after = (caller.organization_tag, *self._limits)
+        after = (caller.organization_tag, self._limits)
         caller.packed.before = b"*%d\r\n%b" % (len(before) + 1 + len(after), pack_words(before))
         caller.packed.after = pack_words(after)
 

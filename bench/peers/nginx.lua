@@ -97,6 +97,8 @@ local function caller()
   return known
 end
 
+local LIMITS = '100 10 300 10'
+
 local function ask(who, document)
   local connection = redis:new()
   local connected, failure = connection:connect('127.0.0.1', redis_port)
@@ -104,9 +106,9 @@ local function ask(who, document)
   local reply
   if document then
     reply, failure = connection:evalsha(sha, 5, who.active, who.owner, who.by_key, who.all, document,
-      who.tag, 100, 10, 300, 10, ngx.ctx.tag)
+      who.tag, LIMITS, ngx.ctx.tag)
   else
-    reply, failure = connection:evalsha(sha, 4, who.active, who.owner, who.by_key, who.all, who.tag, 100, 10, 300, 10)
+    reply, failure = connection:evalsha(sha, 4, who.active, who.owner, who.by_key, who.all, who.tag, LIMITS)
   end
   connection:set_keepalive(IDLE_MS, CONNECTIONS)
   return reply, failure

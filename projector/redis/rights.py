@@ -29,6 +29,7 @@ _USAGE = "lv:{doctor}u"
 
 SERVES = (
     *(("get", _KEY), ("hmget", _KEY, "f"), ("exists", _KEY), ("time",), ("ping",), ("evalsha", "0", "1", _KEY)),
+    ("mget", _KEY),
     *(("script", "load", "return 1"), ("client", "setname", "x"), ("select", "0")),
     *(("set", _LIMIT, "1"), ("hset", "lv:latency", "f", "v"), ("expire", "lv:latency", "60")),
     *(("hgetall", "lv:{ledger}:writers"), ("hlen", _USAGE), ("hset", _USAGE, "f", "v"), ("expire", _USAGE, "60")),
@@ -42,6 +43,7 @@ PROJECTS = (
     *(("hscan", _KEY, "0"), ("hvals", _KEY), ("sadd", _KEY, "m"), ("srem", _KEY, "m"), ("smembers", _KEY)),
     *(("zadd", _KEY, "1", "m"), ("zrem", _KEY, "m"), ("zrange", _KEY, "0", "1"), ("zscore", _KEY, "m")),
     *(("zrangebyscore", _KEY, "0", "1"), ("scan", "0"), ("evalsha", "0", "1", _KEY), ("script", "load", "return 1")),
+    *(("mget", _KEY), ("mset", _KEY, "1"), ("zcard", _KEY), ("zcount", _KEY, "0", "1")),
     *(("info",), ("ping",), ("time",), ("select", "0"), ("client", "setname", "x"), ("client", "list")),
     ("client", "kill", "id", "1"),
 )

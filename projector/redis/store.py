@@ -5,6 +5,7 @@ commands may or may not have been executed. It is safe to repeat them, because e
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from hashlib import sha1
@@ -17,7 +18,7 @@ from projector.redis.fence import Fence
 from projector.redis.node import ClientConnection
 from projector.redis.servers import ERRORS, NoScriptError, Request, ResponseError, pack, servers
 from schemas import names
-from schemas.layouts import lua_constants
+from schemas.layouts import with_constants
 from schemas.settings import RedisSettings
 
 _WRITER = "leadview-writer-"
@@ -28,18 +29,27 @@ SLICE = 100
 1000 keys took up to 2.5 ms)."""
 
 
+_PARTS = ("layout", "contact_index", "index_repair", "key_record", "write_each")
+"""Functions for scripts. Each script begins with `layout` and with those that its header names: Redis makes the
+functions of a script again in each call."""
+_USES = re.compile(r"^-- Uses  (.+)$", re.MULTILINE)
+
+
 class Script:
     """The text of a script and its SHA-1, by which Redis finds it."""
 
     def __init__(self, path: Any) -> None:
-        self.text: str = lua_constants() + (_LUA / "layout.lua").read_text() + path.read_text()
+        text: str = path.read_text()
+        used = _USES.search(text)
+        parts = ["layout", *(used[1].split(", ") if used else [])]
+        self.text = with_constants("".join((_LUA / f"{part}.lua").read_text() for part in parts) + text)
         self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest().encode()
 
 
 SCRIPTS = {
     path.name.removesuffix(".lua"): Script(path)
     for path in _LUA.iterdir()
-    if path.name.endswith(".lua") and path.name != "layout.lua"
+    if path.name.endswith(".lua") and path.name.removesuffix(".lua") not in _PARTS
 }
 
 

@@ -39,7 +39,7 @@ def run(records: Records, caller: Caller, document: bytes | None, *tags: bytes, 
     active = names.api_key(caller.name, api_keys.key_hash(caller.key))
     keys = [active, caller.name, *bucket_names(caller), *([document] if document else [])]
     owner = tag or api_keys.organization_tag(caller.organization_id)
-    arguments: list[Any] = [owner, 100, 10_000, 300, 10_000, *tags]
+    arguments: list[Any] = [owner, "100 10000 300 10000", *tags]
     return read_reply(records.client.eval(SCRIPT.decode(), len(keys), *keys, *arguments))
 
 
@@ -51,6 +51,17 @@ def lead_name(records: Records, caller: Caller, **how: Any) -> bytes:
 def fill(records: Records, name: bytes, full_in: int) -> None:
     seconds, microseconds = records.client.time()
     records.client.set(name, seconds * SECOND + microseconds + full_in)
+
+
+def assert_expires(records: Records, bucket: bytes) -> None:
+    """The bucket expires when it is full again, or up to ten seconds later."""
+    full_at = int(records.read(bucket)) // 1000
+    now = "redis.call('TIME')[1] * 1000 + math.floor(redis.call('TIME')[2] / 1000)"
+    # Time may go by between the two parts of a sum. So one of them is not later than the expiry, and one not earlier.
+    not_later = records.client.eval(f"local now = {now} return now + redis.call('PTTL', KEYS[1])", 1, bucket)
+    not_earlier = records.client.eval(f"local left = redis.call('PTTL', KEYS[1]) return left + {now} + 1", 1, bucket)
+    assert full_at <= not_earlier
+    assert not_later <= full_at + 10_000
 
 
 def test_200_returns_the_whole_value_and_charges_both(records: Records) -> None:
@@ -65,7 +76,18 @@ def test_200_returns_the_whole_value_and_charges_both(records: Records) -> None:
     assert (reply.wait, reply.violated, reply.charged) == (0, 0, 1)
     for bucket, full_in in zip(bucket_names(caller), (100_000_000, 33_333_334), strict=True):
         assert records.client.get(bucket) == b"%d" % (reply.now + full_in)
-        assert 0 < records.client.pttl(bucket) <= full_in // 1000 + 1
+        assert_expires(records, bucket)
+
+
+@pytest.mark.parametrize(
+    ("quota", "charges"),
+    [pytest.param(10, 4, id="each charge is ten seconds"), pytest.param(100, 40, id="each charge is a second")],
+)
+def test_a_bucket_does_not_expire_before_it_is_full_again(records: Records, quota: int, charges: int) -> None:
+    caller = records.caller(key_limit=(quota, 100))
+    for _ in range(charges):
+        run(records, caller, None)
+    assert_expires(records, bucket_names(caller)[0])
 
 
 def test_contact(records: Records) -> None:

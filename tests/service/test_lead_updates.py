@@ -10,7 +10,8 @@ from projector.redis.applier import Applier
 from projector.redis.calls import Command
 from projector.redis.fence import Fence
 from projector.redis.store import Store
-from schemas import resources
+from schemas import names, resources
+from schemas.layouts import FIRST_LEAD, JOB_DUE
 from schemas.settings import ProjectorSettings
 from tests.harness import crm, stored
 from tests.harness.crm import Message
@@ -100,3 +101,23 @@ async def test_an_update_takes_no_more_round_trips_than_it_needs(
         await store.close()
     assert store.pipelines == pipelines
     stored.assert_consistent(projection.client)
+
+
+@pytest.mark.parametrize(
+    ("job_due", "written"),
+    [
+        pytest.param(b"-", False, id="the index is there"),
+        pytest.param(b"R", True, id="an erasure may have deleted the index"),
+    ],
+)
+async def test_an_update_writes_the_index_only_if_it_may_be_missing(
+    projection: Projection, job_due: bytes, written: bool
+) -> None:
+    await projection.apply(crm.organization(1).record(0), crm.contact(1).record(0), crm.lead(3).record(1))
+    owner = names.organization(crm.ORGANIZATION)
+    projection.client.setrange(owner, JOB_DUE.start, job_due)
+    # What an erasure would have left, if it had reached the index and not yet the lead.
+    contact = names.document(resources.CONTACT, owner, 1, crm.CONTACT)
+    projection.client.setrange(contact, FIRST_LEAD.start, bytes(FIRST_LEAD.stop - FIRST_LEAD.start))
+    await projection.apply(crm.lead(4).record(2))
+    assert bool(stored.index(projection.client, crm.CONTACT, crm.ORGANIZATION)) is written

@@ -17,8 +17,8 @@ NO_STORED_VALUES = {ROOT / "schemas" / "layouts.py", ROOT / "schemas" / "key_vec
 
 # A number that is a place in a stored value. 0 and 1 are the beginning of any text, -1 is its end.
 PLACE_IN_LUA = re.compile(
-    r"string\.sub\((?:[^()]|\([^()]*\))*?,\s*-?(?:[2-9]|\d{2,})\b|'(?:GETRANGE|SETRANGE)'[^)]*,\s*(?:[2-9]|\d{2,})\b"
-    r"|struct\.unpack\([^()]*,\s*\d+\)"
+    r"\bsub\((?:[^()]|\([^()]*\))*?,\s*-?(?:[2-9]|\d{2,})\b|'(?:GETRANGE|SETRANGE)'[^)]*,\s*(?:[2-9]|\d{2,})\b"
+    r"|(?:struct\.unpack|unpack_bytes)\([^()]*,\s*\d+\)"
 )
 
 
@@ -70,6 +70,8 @@ def test_no_place_in_a_script_is_a_literal(path: Path) -> None:
         "redis.call('SETRANGE', name, 37, first)",
         "local at, length = struct.unpack('<I3I3', value, 35)",
         "x = string.sub(string.sub(a, 1, HEAD), 23)",
+        "return sub(stored_lead, 157, 192)",
+        "local at, length = unpack_bytes('<I3I3', value, 35)",
     ],
 )
 def test_the_check_of_scripts_finds_literals(line: str) -> None:

@@ -194,7 +194,7 @@ def test_fields_of_a_contact(fields: Json, expected: Json) -> None:
     ],
 )
 def test_the_scripts_cut_the_summary_out_of_a_contact(fields: dict[str, Any]) -> None:
-    """`summary_of` in layout.lua counts from 1, with both ends inside: 38 to 81, then 139 to where fields end."""
+    """`read_contact` in contact_index.lua counts from 1, both ends inside: 38 to 81, then 139 to where fields end."""
     value = intent_of(crm.contact(**fields)).value
     fields_end = int.from_bytes(value[34:37], "little")
     assert (fields_end > 65_535) == (len(fields.get("first_name", "")) > 60_000)

@@ -3,8 +3,9 @@
 -- is the time at which it will be full again.
 -- KEYS  1 record of the key  2 organization  3 key's limit  4 organization's limit  [5 document; absent if the id is
 --       invalid]
--- ARGV  1 organization's tag  2, 3 key quota and window (seconds)  4, 5 organization quota and window; each pair is the
---       default if the organization does not set that limit; then the ETags of the request (12 bytes each), or `*`
+-- ARGV  1 organization's tag  2 the default limits, as text: key quota and window (seconds), organization quota and
+--       window, separated by spaces; each pair applies if the organization does not set that limit; then the ETags of
+--       the request (12 bytes each), or `*`
 -- Returns 401, 403, 503 (the organization was recreated, and its records have not all been applied again), or a string:
 --         status, now, key quota, window, remaining, full in, organization quota, window, remaining, full in, wait,
 --         violated, charged (`<I2I8I4I4I4I8I4I4I4I8I8BB`), then the value: the whole value for 200, its first 34 bytes
@@ -14,27 +15,46 @@
 --         its local limiter. 400 means that KEYS has no document. The reply is one string because in Redis 6 a
 --         list of 14 elements costs more time than the rest of the script.
 
+local keys, byte = KEYS, string.byte
+
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 
-local organization = redis.call('GET', KEYS[2]) or ''
-local is_live = string.sub(organization, 1, 1) == 'L'
--- Until its records have been applied again, any key and any document may be one from before the organization's delete.
-if is_live and string.sub(organization, JOB_DUE, JOB_DUE_END) == 'R' then return 503 end
+-- One call reads everything: a call costs more than a few values that turn out not to be needed.
+local key, organization, key_bucket, organization_bucket, value = unpack(redis.call('MGET', unpack(keys)))
+-- For MGET, a value of another type is none. GET raises an error, which the caller answers with 503.
+if not key then redis.call('GET', keys[1]) end
+if not organization then redis.call('GET', keys[2]) end
+if not value and keys[5] then redis.call('GET', keys[5]) end
 
-local key = redis.call('GET', KEYS[1])
-if not key or string.sub(key, KEY_ORGANIZATION, KEY_ORGANIZATION_END) ~= ARGV[1] then return 401 end
+local is_live, job, access = organization and byte(organization) == 76, nil, nil -- 'L'
+if is_live then job, access = byte(organization, JOB_DUE, ACCESS) end
+-- Until its records have been applied again, any key and any document may be one from before the organization's delete.
+if job == 82 then return 503 end -- 'R'
+
+-- Its organization is at the beginning. This finds it without making a string.
+if not key or string.find(key, ARGV[1], KEY_ORGANIZATION, true) ~= KEY_ORGANIZATION then return 401 end
 local expiry = struct.unpack('<I6', key, KEY_EXPIRY)
 if expiry > 0 and expiry * 1000 <= now then return 401 end
 
-if not is_live or string.sub(organization, ACCESS, ACCESS_END) ~= '1' then return 403 end
+if access ~= 49 then return 403 end -- '1'
 local key_quota, key_window, quota, window = struct.unpack('<I4I4I4I4', organization, LIMITS)
-if key_quota == 0 then key_quota, key_window = tonumber(ARGV[2]), tonumber(ARGV[3]) end
-if quota == 0 then quota, window = tonumber(ARGV[4]), tonumber(ARGV[5]) end
+if key_quota == 0 or quota == 0 then
+  local defaults = { string.match(ARGV[2], '(%d+) (%d+) (%d+) (%d+)') }
+  if key_quota == 0 then key_quota, key_window = tonumber(defaults[1]), tonumber(defaults[2]) end
+  if quota == 0 then quota, window = tonumber(defaults[3]), tonumber(defaults[4]) end
+end
 
-local function save(name, full_at)
-  local expires = string.format('%d', math.ceil((full_at - now) / 1000))
-  local failure = redis.pcall('SET', name, string.format('%d', full_at), 'PX', expires).err
+-- A bucket expires at the end of the ten seconds in which it will be full again. So most charges need not set its expiry,
+-- which costs as much as all the rest of SET. `stored` is the value in Redis, nil if there is none.
+local function save(name, full_at, stored)
+  local expiry, reply = full_at - full_at % BUCKET_SPAN + BUCKET_SPAN, nil
+  if stored and stored - stored % BUCKET_SPAN + BUCKET_SPAN == expiry then
+    reply = redis.pcall('SET', name, string.format('%d', full_at), 'KEEPTTL')
+  else
+    reply = redis.pcall('SET', name, string.format('%d', full_at), 'PXAT', string.format('%d', expiry / 1000))
+  end
+  local failure = reply.err
   -- A replica or a demoted primary may have data that is long out of date, which must not be served.
   if failure and string.find(failure, 'READONLY', 1, true) then error(failure) end
   -- If only the limiter cannot write (because the memory is full, for example), the document is still served.
@@ -42,31 +62,33 @@ local function save(name, full_at)
 end
 
 -- `interval` is a whole number of microseconds, so that exactly `quota` requests fit and no rounding adds up.
-local function bucket(name, quota, window)
+local function bucket(name, stored, quota, window)
   local interval = math.ceil(window * 1000000 / quota)
   local burst = interval * quota
-  local full_at = math.max(tonumber(redis.call('GET', name) or 0), now)
+  stored = stored and stored + 0 -- a number; tonumber() would read it twice
+  local full_at = stored and stored > now and stored or now
   if full_at > now + burst then -- the limit was lowered, or the clock was set back: drain from now on
     full_at = now + burst
     -- A bucket that cannot be written would not drain, and `wait` would be wrong each time: treat it as full.
-    if not save(name, full_at) then full_at = now end
+    if save(name, full_at, stored) then stored = full_at else full_at = now end
   end
   local room = burst - (full_at - now)
-  return full_at, interval, math.floor(room / interval), math.max(0, interval - room)
+  return full_at, interval, math.floor(room / interval), room < interval and interval - room or 0, stored
 end
-local key_full_at, key_interval, key_remaining, key_wait = bucket(KEYS[3], key_quota, key_window)
-local full_at, interval, remaining, wait = bucket(KEYS[4], quota, window)
+local key_full_at, key_interval, key_remaining, key_wait, key_stored
+  = bucket(keys[3], key_bucket, key_quota, key_window)
+local full_at, interval, remaining, wait, stored = bucket(keys[4], organization_bucket, quota, window)
 
-local status, value = 200, KEYS[5] and redis.call('GET', KEYS[5])
+local status = 200
 if key_wait > 0 or wait > 0 then
   status = 429
-elseif not KEYS[5] then
+elseif not keys[5] then
   status = 400
-elseif not value or string.sub(value, 1, 1) ~= 'L' then
+elseif not value or byte(value) ~= 76 then -- 'L'
   status = 404
 else
-  local etag = string.sub(value, ETAG, ETAG_END)
-  for i = 6, #ARGV do
+  local etag = #ARGV > 2 and string.sub(value, ETAG, ETAG_END)
+  for i = 3, #ARGV do
     if ARGV[i] == etag or ARGV[i] == '*' then status = 304 end
   end
 end
@@ -75,10 +97,10 @@ local charged = 1
 if status ~= 429 and status ~= 304 then
   key_full_at, key_remaining = key_full_at + key_interval, key_remaining - 1
   full_at, remaining = full_at + interval, remaining - 1
-  if not (save(KEYS[3], key_full_at) and save(KEYS[4], full_at)) then charged = 0 end
+  if not (save(keys[3], key_full_at, key_stored) and save(keys[4], full_at, stored)) then charged = 0 end
 end
 
 if status == 304 then value = string.sub(value, 1, ETAG_END) elseif status ~= 200 then value = '' end
 local violated = (key_wait > 0 and 1 or 0) + (wait > 0 and 2 or 0)
 return struct.pack('<I2I8I4I4I4I8I4I4I4I8I8BB', status, now, key_quota, key_window, key_remaining, key_full_at - now,
-  quota, window, remaining, full_at - now, math.max(key_wait, wait), violated, charged) .. value
+  quota, window, remaining, full_at - now, key_wait > wait and key_wait or wait, violated, charged) .. value

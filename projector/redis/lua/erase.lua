@@ -4,5 +4,5 @@
 
 if not organization_is_deleted(KEYS[1]) then return -1 end
 local dropped = 0
-for i = 2, #KEYS do dropped = dropped + redis.call('UNLINK', KEYS[i]) end
+for i = 2, #KEYS do dropped = dropped + call('UNLINK', KEYS[i]) end
 return dropped

@@ -1,21 +1,20 @@
 -- Reads which event each document was last changed by, so that a record that is already applied is not decoded again.
+-- Uses  contact_index, index_repair
 -- KEYS  for each record, for each generation: document; for a contact also the index of its leads
 -- ARGV  1 number of generations  2 '1' for contacts, else ''
 -- Returns one string: for each record the head of its document; zeros if there is no document, if the generations
 --         differ, or if leads of the contact contain an old summary
 
 local width = ARGV[2] == '1' and 2 or 1
-local heads = {}
+local heads, last = {}, tostring((width == 2 and CONTACT_BODY or HEAD) - 1)
 for first = 1, #KEYS, width * tonumber(ARGV[1]) do
   local head
   for i = first, first + width * tonumber(ARGV[1]) - 1, width do
-    local stored = redis.call('GETRANGE', KEYS[i], 0, CONTACT_BODY - 1)
-    local found = string.sub(stored, 1, HEAD)
+    local stored = call('GETRANGE', KEYS[i], '0', last)
+    local found = sub(stored, 1, HEAD)
     if #found < HEAD or (head and head ~= found) then head = NO_HEAD else head = found end
     if width == 2 and head ~= NO_HEAD then
-      local pending = {}
-      collect_pending(stored, KEYS[i + 1], pending)
-      if #pending > 0 then head = NO_HEAD end
+      if collect_pending(stored, KEYS[i + 1]) then head = NO_HEAD end
     end
   end
   heads[#heads + 1] = head

@@ -1,34 +1,41 @@
 -- Writes contacts, or replaces deleted ones by markers, each if its event is newer than what is stored. Their leads are
 -- updated later, in batches (`resplice`). The index of a deleted contact remains, in case the contact is recreated. If
 -- the organization is deleted, no index is written and no lead is returned: a replay writes them if it is recreated.
--- KEYS  for each contact: organization; then for each generation: contact, index of the contact's leads
--- ARGV  1 number of generations  2 '1' for overwrite_equal, else ''; then for each contact: the value without its first
---       lead, or the head of a marker
+-- Uses  contact_index, index_repair, write_each
+-- KEYS  the contacts: for each its name in each generation; then the organization of each contact; then, in the order of
+--       the contacts: the indexes of their leads
+-- ARGV  1 number of generations  2 '1' for overwrite_equal, else ''  3 '1' if KEYS may name a contact twice, else '';
+--       then for each contact: the value without its first lead, or the head of a marker
 -- Returns a list: a string with a digit for each contact (STALE, WRITTEN or ORGANIZATION_DELETED); then, for some of
 --         the leads that contain another summary (`pending_leads`), the contact's number (from 0) and the lead's short
 --         id. A stale contact returns its leads as well, so that an interrupted fan-out is completed
 
--- Writes a newer value, and puts the first lead of the index into it. Returns the beginning of the new value.
-local function put(value, name, leads, stored, deleted)
-  local first = first_of(stored)
-  if not is_live(value) then
-    local moves = first and first ~= NO_LEAD and not deleted
-    if moves then redis.call('ZADD', leads, score(first), string.sub(first, HASH_BYTES + 1)) end
-    value = marker(stored, value)
-    redis.call('SET', name, value)
-    return value
+local documents = (#KEYS - (#ARGV - 3)) / 2
+local indexes = #KEYS - documents
+local moved = {} -- for an index, the lead that becomes the first one
+
+-- Puts the first lead of the index into a newer value.
+local function write(value, stored, k, found, organization)
+  local first, leads = first_of(stored), KEYS[indexes + k]
+  if #value == HEAD then
+    local deleted = organization and not is_live(organization)
+    if moved[leads] then
+      moved[leads] = nil -- it is still in the set
+    elseif first and first ~= NO_LEAD and not deleted then
+      call('ZADD', leads, score(first), sub(first, HASH_BYTES + 1))
+    end
+    return marker(stored, value), found
   end
-  local new_first = first or next_first(leads)
-  redis.call('SET', name, string.sub(value, 1, FIRST_LEAD - 1) .. new_first .. string.sub(value, FIRST_LEAD))
-  -- After the SET: when its memory is full, Redis refuses the first write of a script, but not the later ones.
-  if new_first ~= first and new_first ~= NO_LEAD then redis.call('ZREM', leads, string.sub(new_first, HASH_BYTES + 1)) end
-  return string.sub(value, 1, FIRST_LEAD - 1) .. new_first
+  if not first then
+    first = next_first(leads)
+    if first ~= NO_LEAD then moved[leads] = sub(first, HASH_BYTES + 1) end
+  end
+  return sub(value, 1, FIRST_LEAD - 1) .. first .. sub(value, FIRST_LEAD), found
 end
 
-return write_each(1, 2, function(a, k, pending, deleted)
-  local stored = redis.call('GETRANGE', KEYS[k], 0, CONTACT_BODY - 1)
-  local newer = is_newer(stored, ARGV[a], ARGV[2])
-  if newer then stored = put(ARGV[a], KEYS[k], KEYS[k + 1], stored, deleted) end
-  if not deleted then collect_pending(stored, KEYS[k + 1], pending) end
-  return newer
+local reply = write_each(documents, FIRST_LEAD_LAST, 0, write, function(stored, k, found)
+  return collect_pending(stored, KEYS[indexes + k], found)
 end)
+-- After the contacts: when its memory is full, Redis refuses the first write of a script, but not the later ones.
+for leads, id in pairs(moved) do call('ZREM', leads, id) end
+return reply

@@ -1,28 +1,46 @@
 -- Writes leads, each with the present summary of its contact, or replaces deleted ones by markers, each if its event is
 -- newer than what is stored.
--- KEYS  for each lead: organization; then for each generation: lead, its contact, index of the contact's leads (a
---       marker has no contact: both are the organization)
--- ARGV  1 number of generations  2 '1' for overwrite_equal, else ''; then for each lead: head and body hash, body
---       before the contact summary, body after it (for a marker: its head, '' and '')
+-- Uses  contact_index, write_each
+-- KEYS  the leads: for each its name in each generation; then the organization of each lead; then, in the order of the
+--       leads: their contacts; then: the indexes of the contacts' leads (a marker has no contact: both are the
+--       organization)
+-- ARGV  1 number of generations  2 '1' for overwrite_equal, else ''  3 '1' if KEYS may name a lead or a contact twice,
+--       else ''; then for each lead: head and body hash, length of the body before the contact summary (3 bytes), body
+--       before it, body after it (for a marker: its head)
 -- Returns a list: a string with a digit for each lead (STALE, WRITTEN or ORGANIZATION_DELETED); then, for each former
 --         contact of a written lead, the lead's number (from 0) and the UUID of that contact (generations may differ)
 
-local function put(a, stored, lead, contact, leads)
-  if not is_live(ARGV[a]) then
-    redis.call('SET', lead, marker(stored, ARGV[a]))
-    return
-  end
-  local value = redis.call('GET', contact) or ''
-  local summary, summary_hash = summary_of(value)
-  local place = struct.pack('<I3I3', #ARGV[a + 1], #summary)
-  redis.call('SET', lead, ARGV[a] .. summary_hash .. place .. ARGV[a + 1] .. summary .. ARGV[a + 2])
-  index_put(contact, leads, first_of(value), string.sub(lead, -SHORT_ID), summary_hash)
+local NO_JOB = 45 -- '-'
+
+local keys, repair = KEYS, ARGV[2] == '1'
+local documents = (#keys - (#ARGV - 3)) / 3
+local contacts, indexes = #keys - 2 * documents, #keys - documents
+local firsts = ARGV[3] == '1' and {} -- the first leads of contacts that this call has changed
+
+local function leaves(contact, found)
+  if contact == '' or (found and found[1] == contact) then return found end
+  found = found or {}
+  found[#found + 1] = contact
+  return found
 end
 
-return write_each(3, 3, function(a, k, former)
-  local stored = redis.call('GETRANGE', KEYS[k], 0, STORED_CONTACT_ID_END - 1)
-  if not is_newer(stored, ARGV[a], ARGV[2]) then return false end
-  put(a, stored, KEYS[k], KEYS[k + 1], KEYS[k + 2])
-  collect_former(stored, ARGV[a + 1], former)
-  return true
+return write_each(documents, STORED_CONTACT_ID_LAST, documents, function(value, stored, k, found, organization, contact)
+  local former = stored ~= '' and contact_of(stored) or ''
+  if #value == HEAD then return marker(stored, value), leaves(former, found) end
+  local summary_hash, first, id, fields, last = read_contact(contact or '')
+  local head, before, rest = unpack_bytes(PUT_LEAD_FORMAT, value)
+  local same = former ~= '' and sub(before, LEAD_CONTACT_ID, LEAD_CONTACT_ID_END) == former
+  -- The index already has this lead with this hash if the stored document was written together with that. That is not
+  -- certain while values are repaired, nor while a recreated organization has not had all of its records applied again:
+  -- its erasure may have deleted the index.
+  if not same or sub(stored, SUMMARY_HASH, SUMMARY_HASH_END) ~= summary_hash or repair
+    or not organization or byte(organization, JOB_DUE) ~= NO_JOB then
+    if not same then found = leaves(former, found) end
+    local name = keys[contacts + k]
+    first = firsts and firsts[name] or first
+    first = index_put(name, keys[indexes + k], first, sub(keys[k], -SHORT_ID), summary_hash)
+    if firsts then firsts[name] = first end
+  end
+  return head .. summary_hash .. pack('<I3I3', #before, #id + #fields + #last) .. before
+    .. id .. fields .. last .. sub(value, rest), found
 end)

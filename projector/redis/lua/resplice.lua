@@ -1,5 +1,6 @@
 -- Puts the present summaries of contacts into some of their leads: one batch of a fan-out. It is safe to repeat. For a
 -- deleted organization it does nothing, because its erasure may have passed the places that this would write.
+-- Uses  contact_index, index_repair
 -- KEYS  for each contact: organization; then for each generation: contact, index of the contact's leads, then the leads
 -- ARGV  1 number of generations; then for each contact: its UUID, the number of leads, the short ids of the leads in
 --       the order of KEYS
@@ -11,12 +12,12 @@ local written, bytes = 0, 0
 
 -- Updates one lead and its entry in the index. Returns the first lead of the index after that.
 local function resplice(name, id, contact, leads, lead, first, summary, summary_hash)
-  local value = redis.call('GET', lead) or ''
+  local value = call('GET', lead) or ''
   if contact_of(value) ~= contact then return index_remove(name, leads, first, id) end -- deleted or moved
-  if string.sub(value, SUMMARY_HASH, SUMMARY_HASH_END) ~= summary_hash then
-    local at, length = struct.unpack('<I3I3', value, LEAD_SUMMARY_PLACE)
-    redis.call('SET', lead, string.sub(value, 1, SUMMARY_HASH - 1) .. summary_hash .. struct.pack('<I3I3', at, #summary)
-      .. string.sub(value, LEAD_BODY + 1, LEAD_BODY + at) .. summary .. string.sub(value, LEAD_BODY + at + length + 1))
+  if sub(value, SUMMARY_HASH, SUMMARY_HASH_END) ~= summary_hash then
+    local at, length = unpack_bytes('<I3I3', value, LEAD_SUMMARY_PLACE)
+    call('SET', lead, sub(value, 1, SUMMARY_HASH - 1) .. summary_hash .. pack('<I3I3', at, #summary)
+      .. sub(value, LEAD_BODY + 1, LEAD_BODY + at) .. summary .. sub(value, LEAD_BODY + at + length + 1))
     written, bytes = written + 1, bytes + #value
   end
   return index_put(name, leads, first, id, summary_hash)
@@ -28,9 +29,9 @@ while a <= #ARGV do
   local last = k + generations * (2 + count)
   if not organization_is_deleted(KEYS[k]) then
     for c = k + 1, last, 2 + count do
-      local value = redis.call('GET', KEYS[c]) or ''
-      local summary, summary_hash = summary_of(value)
-      local first = first_of(value)
+      local value = call('GET', KEYS[c]) or ''
+      local summary_hash, first, id, fields, last_byte = read_contact(value)
+      local summary = id .. fields .. last_byte
       for n = 1, count do
         if bytes > MOST_BYTES then return -1 - written end
         first = resplice(KEYS[c], ARGV[a + 1 + n], contact, KEYS[c + 1], KEYS[c + 1 + n], first, summary, summary_hash)

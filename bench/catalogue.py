@@ -6,6 +6,7 @@ from bench.api_latency import ApiLatency
 from bench.api_memory import ApiMemory
 from bench.api_workers import ApiWorkers
 from bench.benchmark import Benchmark
+from bench.cluster_costs import ClusterCosts
 from bench.fan_out import FanOut
 from bench.freshness import Freshness
 from bench.growth import GrowthDocuments, GrowthOrganizations
@@ -35,4 +36,5 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     LongRun(),
     GrowthDocuments(),
     GrowthOrganizations(),
+    ClusterCosts(),
 )

@@ -15,6 +15,7 @@ from bench.memory import Memory, MemoryOrganizations
 from bench.projector import Projector
 from bench.projector_processes import ProjectorProcesses
 from bench.rebuild import Rebuild
+from bench.simulation.benchmark import Simulation
 from bench.updates import Updates
 from bench.worst_batches import WorstBatches
 
@@ -37,4 +38,5 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     GrowthDocuments(),
     GrowthOrganizations(),
     ClusterCosts(),
+    Simulation(),
 )

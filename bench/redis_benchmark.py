@@ -12,6 +12,7 @@ from api.redis.store import SCRIPT
 from bench.benchmark import MeasurementFailed
 from bench.candidates import Stage
 from bench.cores import pinned
+from bench.crm import Tenant
 from bench.lab import Lab
 from schemas import api_keys, names, resources
 
@@ -36,15 +37,15 @@ def _run(program: str, stage: Stage, seconds: float) -> tuple[float, int]:
     command = [program, "-p", str(stage.redis.port), "-c", "1", "-P", str(_PIPELINE), "-n", str(count), "--csv"]
     # It runs on the worker's core, so that Redis has a core to itself.
     with pinned(stage.cores.worker):
-        ended = subprocess.run([*command, *_call(stage)], capture_output=True, text=True, check=False)
+        ended = subprocess.run([*command, *call(stage.tenants[0])], capture_output=True, text=True, check=False)
     rows = list(csv.DictReader(io.StringIO(ended.stdout)))
     if ended.returncode or not rows:
         raise MeasurementFailed(f"redis-benchmark: {ended.stderr or ended.stdout}")
     return float(rows[-1]["rps"]), count
 
 
-def _call(stage: Stage) -> list[str]:
-    tenant = stage.tenants[0]
+def call(tenant: Tenant) -> list[str]:
+    """The script call of a request for the first lead of this organization."""
     owner, hashed = names.organization(tenant.organization_id), api_keys.key_hash(tenant.key)
     keys = [
         names.api_key(owner, hashed),

@@ -17,7 +17,7 @@ from bench.simulation.scenarios import SCENARIOS, Both, Scenarios
 FORMULA, MEASURED = "formula", "measured"
 ONE_PROJECTOR, ONE_WORKER = "one projector, one Redis", "one API worker, one Redis"
 _RESULTS = Path(__file__).parents[1] / "results.json"
-_SECONDS, _QUICK_SECONDS = 0.5, 0.05
+_SECONDS, _QUICK_SECONDS = 0.2, 0.05
 _QUICK_OUTAGE = 1.0
 
 

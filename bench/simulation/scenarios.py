@@ -45,7 +45,7 @@ Both = tuple[Values, Values]
 class Scenarios:
     """64 masters, 32 projectors and the API workers that the formula demands, in the busiest second that it allows.
 
-    So all of them use 60 % of a core if the formula is right. `seconds` are simulated in each scenario.
+    So all of them use 60 % of a core if the formula is right. `seconds` are simulated in each scenario, after as many as a warm-up.
     """
 
     def __init__(self, costs: Cluster, seconds: float, outage: float = OUTAGE) -> None:
@@ -124,7 +124,7 @@ class Scenarios:
 
     def _simulated(self, installation: Installation) -> Values:
         run = Run(installation)
-        warm_up = self._seconds / 4 + 2 * installation.round_trip
+        warm_up = self._seconds + 2 * installation.round_trip
         run.until(warm_up)
         return values(run.until(warm_up + self._seconds))
 

@@ -45,7 +45,8 @@ Both = tuple[Values, Values]
 class Scenarios:
     """64 masters, 32 projectors and the API workers that the formula demands, in the busiest second that it allows.
 
-    So all of them use 60 % of a core if the formula is right. `seconds` are simulated in each scenario, after as many as a warm-up.
+    So all of them use 60 % of a core if the formula is right. Each scenario simulates
+    `seconds`, after as many to warm up.
     """
 
     def __init__(self, costs: Cluster, seconds: float, outage: float = OUTAGE) -> None:

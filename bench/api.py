@@ -22,7 +22,7 @@ _LIMIT = Subject(
     "limit",
     "the same script calls, 16 in a pipeline: the most that this Redis serves",
 )
-_CASE = "64 connections"
+CASE = "64 connections"
 _SECONDS = 5.0
 
 
@@ -35,16 +35,16 @@ class Api:
     metrics = METRICS
     subjects = (*SUBJECTS, _LIMIT)
     targets = (
-        Target(RATE.name, _CASE, 1.0, at_least=True, against="starlette-constant"),
-        Target(RATE.name, _CASE, 3.0, at_least=True, against="idiomatic"),
-        Target(RATE.name, _CASE, 0.75, at_least=True, against="nginx-lua"),
-        Target(P99.name, _CASE, 3 / 2.8, at_least=False, against="nginx-lua"),
+        Target(RATE.name, CASE, 1.0, at_least=True, against="starlette-constant"),
+        Target(RATE.name, CASE, 3.0, at_least=True, against="idiomatic"),
+        Target(RATE.name, CASE, 0.75, at_least=True, against="nginx-lua"),
+        Target(P99.name, CASE, 3 / 2.8, at_least=False, against="nginx-lua"),
     )
     rounds = 5
     restarts_each_round = True
 
     def cases(self, lab: Lab) -> Sequence[str]:  # noqa: ARG002 - required by Benchmark
-        return (_CASE,)
+        return (CASE,)
 
     def prepare(self, lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
         stage = candidates.set_up(lab, stack)

@@ -18,6 +18,7 @@ from bench.lab import Lab, client
 from bench.load import Load
 from bench.server import Server
 from devstack.ports import free_port
+from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer
 from schemas import layouts, names, resources
 from schemas.api_keys import key_hash
@@ -77,7 +78,7 @@ def set_up(lab: Lab, stack: ExitStack, *, workers: int = 1, only: frozenset[str]
     return Stage(redis, servers, load, cores, crm.tenants)
 
 
-def leadview(lab: Lab, stack: ExitStack, redis: RedisServer, cores: Cores, workers: int = 1) -> Server:
+def leadview(lab: Lab, stack: ExitStack, redis: RedisServer | RedisCluster, cores: Cores, workers: int = 1) -> Server:
     """Start the API as it is delivered. It is not ready yet."""
     port = free_port()
     settings = {

@@ -6,6 +6,7 @@ from bench.api_latency import ApiLatency
 from bench.api_memory import ApiMemory
 from bench.api_workers import ApiWorkers
 from bench.benchmark import Benchmark
+from bench.cluster_costs import ClusterCosts
 from bench.fan_out import FanOut
 from bench.freshness import Freshness
 from bench.growth import GrowthDocuments, GrowthOrganizations
@@ -15,6 +16,7 @@ from bench.projector import Projector
 from bench.projector_processes import ProjectorProcesses
 from bench.rebuild import Rebuild
 from bench.redis_work import RedisWork
+from bench.simulation.benchmark import Simulation
 from bench.updates import Updates
 from bench.worst_batches import WorstBatches
 
@@ -37,4 +39,6 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     LongRun(),
     GrowthDocuments(),
     GrowthOrganizations(),
+    ClusterCosts(),
+    Simulation(),
 )

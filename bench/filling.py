@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
+from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer
 from projector import mapping
 from projector.change import read
@@ -17,12 +18,12 @@ from schemas.settings import ProjectorSettings
 _BATCH = 500
 
 
-def fill(server: RedisServer, records: Iterable[Record]) -> None:
+def fill(server: RedisServer | RedisCluster, records: Iterable[Record]) -> None:
     """Apply these records in this order, and let the API serve them."""
     asyncio.run(_fill(server, intents(records)))
 
 
-async def _fill(server: RedisServer, all_intents: Iterator[Intent]) -> None:
+async def _fill(server: RedisServer | RedisCluster, all_intents: Iterator[Intent]) -> None:
     store = Store(ProjectorSettings(redis_url=server.url))
     applier = Applier(store)
     try:

@@ -11,10 +11,11 @@ from bench import capacity
 from bench.benchmark import LEADVIEW
 from bench.outcome import Outcome, Rounds
 from bench.results import Results, read
+from bench.simulation import page as simulated
 from bench.table import number, sentence
 
 ROOT = Path(__file__).parents[1]
-_MARKED = re.compile(r"(<!-- from bench/results.json -->\n).*?(<!-- end -->)", re.DOTALL)
+_MARKED = re.compile(r"(<!-- from bench/results\.json(?:: (\w+))? -->\n).*?(<!-- end -->)", re.DOTALL)
 
 _HEADLINES = (
     ("A full request: one worker, 64 connections", "api", "64 connections", "throughput"),
@@ -59,7 +60,11 @@ def _headline(what: str, outcome: Outcome, case: str, metric: str) -> str:
     return f"| {what} | {value} | {', '.join(others)} | `{outcome.name}` |"
 
 
-_PAGES: Mapping[str, Callable[[Results], str]] = {"README.md": readme, "docs/capacity.md": capacity.page}
+_PAGES: Mapping[str, Mapping[str | None, Callable[[Results], str]]] = {
+    "README.md": {None: readme},
+    "docs/capacity.md": {None: capacity.page, "simulation": simulated.page},
+}
+"""What stands between two marks, by the name in the first of them."""
 
 
 def pages(results: Results) -> dict[Path, str]:
@@ -67,9 +72,9 @@ def pages(results: Results) -> dict[Path, str]:
     texts = {}
     for name, figures in _PAGES.items():
         text = (ROOT / name).read_text("utf-8")
-        generated = figures(results)
+        generated = {mark: figure(results) for mark, figure in figures.items()}
         texts[ROOT / name] = _MARKED.sub(
-            lambda match, generated=generated: f"{match[1]}{generated}\n{match[2]}",  # type: ignore[misc]
+            lambda match, generated=generated: f"{match[1]}{generated[match[2]]}\n{match[3]}",  # type: ignore[misc]
             text,
         )
     return texts

@@ -14,6 +14,8 @@ ATTEMPTS = 6
 _REPEAT_SECONDS = 30.0
 """After this time a measurement is not repeated any more, even if it was disturbed."""
 _SAMPLE_SECONDS = 0.2
+_INSTANT_SECONDS = 0.01
+"""What takes less time measures nothing: it is a result of the simulation."""
 _QUIET_TIMEOUT_SECONDS = 20.0
 
 
@@ -32,6 +34,8 @@ def undisturbed(measure: Callable[[], Mapping[str, float]]) -> tuple[Mapping[str
 def _measured(measure: Callable[[], Mapping[str, float]]) -> tuple[Mapping[str, float], float]:
     started, busy, own = time.monotonic(), _busy_seconds(), _own_seconds()
     values = measure()
+    if time.monotonic() - started < _INSTANT_SECONDS:
+        return values, 0.0
     others = (_busy_seconds() - busy) - (_own_seconds() - own)
     return values, max(0.0, others / (time.monotonic() - started))
 

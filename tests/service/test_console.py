@@ -68,7 +68,7 @@ def test_states_and_where_events_went(leadview: Leadview) -> None:
         for text in (key, crm.LEAD):
             lead, contact = console.find(text)
             assert "No event of its contact was applied" in lead["verdict"]
-            assert "was ignored: its version 1 is lower than version 5" in lead["verdict"]
+            assert "was ignored: its version 4 is lower than version 5" in lead["verdict"]
             assert [each["version"] for each in lead["events"]] == [4, 5]
             assert lead["document"]["contact"] is None
             assert "None was ever published" in contact["verdict"]

@@ -14,6 +14,7 @@ from devstack.child import Child
 from devstack.place import Place
 from devstack.ports import free_port
 from devstack.redis_cluster import RedisCluster, keep_up
+from devstack.redis_server import RedisServer
 from devstack.topics import admin
 from tests.harness import metrics_port
 from tests.harness.front import Front
@@ -29,6 +30,11 @@ _PATIENCE_SECONDS = 3 * PATIENCE_SECONDS
 # Longer than the second between two health checks of a front: each front learns that an API is about to end.
 _DRAIN_SECONDS = 3
 _DESCRIPTION = "/api/v1/ext/openapi.json"
+
+
+def _has_apis(server: RedisServer) -> bool:
+    with server.client() as client:
+        return any(each["name"] == "leadview-api" for each in client.client_list())
 
 
 class _Program(NamedTuple):
@@ -99,8 +105,10 @@ class Parts:
         self._catch_up()
 
     def hand_over(self, number: int) -> None:
-        """A primary is never restarted: it becomes a replica first."""
+        """A primary is never restarted: it becomes a replica first, which no API has a connection to any more."""
         self._cluster.hand_over(number)
+        former = self._cluster.replicas[number]
+        wait_until(lambda: not _has_apis(former), "the APIs use the new primary", _PATIENCE_SECONDS)
         self._catch_up()
 
     def restart_projector(self, index: int) -> None:

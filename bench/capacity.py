@@ -12,7 +12,7 @@ from bench.cluster_costs import BUSY, CHECKPOINT, CLUSTER, CPU, ONE, RECORD, RED
 from bench.outcome import Rounds
 from bench.results import Results
 from bench.table import number
-from projector.line.pace import YIELDING
+from projector.line.pace import FULL, YIELDING
 
 PLANNED_CPU_SHARE = 0.6
 """Share of a core that is planned for. The rest is for peaks, for a rebuild, and for the work of a failed process."""
@@ -109,7 +109,9 @@ class Cluster(Struct, frozen=True):
 
     def projector_rate(self, round_trip: float = 0.0) -> float:
         """The most that a projector writes, in records per second, if Redis is this many seconds away."""
-        return 1 / max(self.p, round_trip / RECORDS_PER_ROUND_TRIP)
+        # Of the slices that it writes at once, the work of all but one is done during the round trips of the others.
+        alone = self.p / FULL.slices_in_flight
+        return 1 / max(self.p, alone + round_trip / RECORDS_PER_ROUND_TRIP)
 
     def catch_up_rate(self, masters: int, projectors: int, requests: float) -> float:
         """The most that all projectors write while the masters also serve these requests, in records per second."""

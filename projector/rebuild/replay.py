@@ -16,7 +16,7 @@ from contextlib import suppress
 
 import msgspec
 
-from projector.errors import Refused, Unavailable
+from projector.errors import Conflict, Refused, Unavailable
 from projector.kafka.client import topic
 from projector.kafka.reader import open_reader
 from projector.ledger import copies, generations, sweep
@@ -67,7 +67,7 @@ async def begin(store: Store, settings: ProjectorSettings) -> Rebuild:
     await copies.require(store)
     record = await copies.current(store)
     if not record.state.next:
-        record = await generations.add(store, record)
+        record = await add_next(store, record)
     generation = record.state.next
     if (started_with := record.state.generations[generation].mapping) != VERSION:
         raise Refused(
@@ -75,6 +75,20 @@ async def begin(store: Store, settings: ProjectorSettings) -> Rebuild:
             f"Resume the rebuild with that program, or `drop {generation}` and start a new one."
         )
     return await load(store, settings, generation)
+
+
+async def add_next(store: Store, record: ControlRecord) -> ControlRecord:
+    """Add the next generation to this record, unless another `rebuild` has added it since the record was read.
+
+    Raises Refused and Unavailable.
+    """
+    try:
+        return await generations.add(store, record)
+    except Conflict:
+        record = await copies.current(store)
+        if not record.state.next:
+            raise
+        return record
 
 
 async def load(store: Store, settings: ProjectorSettings, generation: int) -> Rebuild:

@@ -15,9 +15,14 @@ from redis import RedisCluster
 
 from devstack.child import Child
 from projector import mapping
+from projector.errors import Conflict
+from projector.ledger import copies, generations
 from projector.line.pace import YIELDING
+from projector.rebuild import replay
+from projector.redis.store import Store
 from projector.reference import Entity
 from schemas import names, resources
+from schemas.settings import ProjectorSettings, load
 from tests.harness import crm, stored
 from tests.harness.changes import Changes, Writer, now_ms
 from tests.harness.faulty_proxy import Faults, faulty_proxy
@@ -231,6 +236,22 @@ def test_interrupted_discarded_and_restarted(leadview: Leadview) -> None:
     assert [rebuild.wait(2 * PATIENCE_SECONDS) for rebuild in both] == [0, 0]
     assert leadview.state().known == {1, 3}, "both filled the same generation, and no number is used twice"
     assert_equal_and_right(leadview, 1, 3)
+
+
+async def test_two_that_begin_at_the_same_moment_fill_one_generation(leadview: Leadview) -> None:
+    """Both have read that there is no next generation, and only one of them can add it."""
+    leadview.publish(crm.organization(), crm.lead(1))
+    leadview.start("run")
+    leadview.wait_until_served()
+    store = Store(load(ProjectorSettings, leadview.environment()))
+    try:
+        read = await copies.current(store)
+        both = [await replay.add_next(store, read) for _ in range(2)]
+        with pytest.raises(Conflict):
+            await generations.add(store, read)
+    finally:
+        await store.close()
+    assert [record.state.next for record in both] == [2, 2]
 
 
 def test_preflight(leadview: Leadview) -> None:

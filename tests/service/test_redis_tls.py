@@ -157,7 +157,8 @@ async def cover(environment: dict[str, str]) -> Outcome:
 
 
 async def find(environment: dict[str, str]) -> object:
-    where = location(load(ApiSettings, environment))
+    patient = {"LEADVIEW_API_REDIS_TIMEOUT": "30"}
+    where = location(load(ApiSettings, environment | patient))
     try:
         return await found(where)
     finally:

@@ -7,18 +7,13 @@ with 1 if the page held more at the end than when its window of 15 minutes was f
 import argparse
 import os
 import re
-import signal
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from projector.console.feed import HISTORY_SECONDS
-from tests.harness.chromium import Held, Page, open_page
-from tests.harness.processes import ROOT
-from tests.harness.waiting import wait_until
+from tests.harness.chromium import Held, Page
+from tests.harness.make_run import page_and_output
 
 MOST_GROWTH = 1_000_000
 """Bytes of heap: what Chromium compiles and caches in the meantime, for the whole run."""
@@ -30,20 +25,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make page-memory", description=__doc__)
     parser.add_argument("--seconds", type=float, default=3600.0, help="how long the page is open (default: an hour)")
     seconds = parser.parse_args().seconds
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "output"
-        command = [sys.executable, "-m", "devstack", "--no-live", "--port", "0", "--rate", "20"]
-        with output.open("w") as file, subprocess.Popen(command, stdout=file, stderr=file, cwd=ROOT) as process:
-            try:
-                wait_until(lambda: "/openapi.json" in output.read_text(), "`make run` is ready")
-                console = re.search(r"^  console +(\S+)$", output.read_text(), re.MULTILINE)
-                assert console, output.read_text()
-                with open_page(Path(folder)) as page:
-                    page.open(console[1])
-                    page.wait_for("#connection", "live")
-                    return _judge(list(_watch(page, seconds)))
-            finally:
-                process.send_signal(signal.SIGINT)
+    with page_and_output() as (page, printed):
+        console = re.search(r"^  console +(\S+)$", printed, re.MULTILINE)
+        assert console, printed
+        page.open(console[1])
+        page.wait_for("#connection", "live")
+        return _judge(list(_watch(page, seconds)))
 
 
 def _watch(page: Page, seconds: float) -> Iterator[tuple[float, Held]]:

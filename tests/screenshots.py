@@ -5,17 +5,13 @@ The service works for a while, some requests are refused, and a lead is looked f
 
 import os
 import re
-import signal
-import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 from devstack.asking import ask
-from tests.harness.chromium import Page, open_page
+from tests.harness.chromium import Page
+from tests.harness.make_run import page_and_output
 from tests.harness.processes import ROOT
-from tests.harness.waiting import wait_until
 
 IMAGES = ROOT / "docs" / "images"
 _WORK_SECONDS = 40.0
@@ -25,16 +21,8 @@ _WIDE, _NARROW = 1200, 400
 def main() -> int:
     """Returns the exit code."""
     IMAGES.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "output"
-        command = [sys.executable, "-m", "devstack", "--no-live", "--port", "0", "--rate", "20"]
-        with output.open("w") as file, subprocess.Popen(command, stdout=file, stderr=file, cwd=ROOT) as process:
-            try:
-                wait_until(lambda: "/openapi.json" in output.read_text(), "`make run` is ready")
-                with open_page(Path(folder)) as page:
-                    _take(page, output.read_text())
-            finally:
-                process.send_signal(signal.SIGINT)
+    with page_and_output() as (page, printed):
+        _take(page, printed)
     return 0
 
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from api.credentials import Credentials
 from api.errors import ConnectionLost, ErrorReply, Rebuilding, Unavailable
-from api.redis.connection import pack, pack_words
+from api.redis.connection import Command, pack, pack_words
 from api.redis.link import Link
 from api.redis.servers import Servers
 from api.redis.serving import Serving
@@ -107,8 +107,7 @@ class Store:
     def _command(self, caller: Credentials, name: bytes | None, tags: tuple[bytes, ...]) -> bytes:
         """Returns the packed call of the script. `name` is that of the document."""
         if name is None or tags:
-            keys = (caller.active_key, caller.organization, caller.key_limit, caller.organization_limit)
-            named = keys if name is None else (*keys, name)
+            named = _keys(caller) if name is None else (*_keys(caller), name)
             return pack((b"EVALSHA", _SHA, len(named), *named, caller.organization_tag, self._limits, *tags))
         # Nearly always. All words but the name are those of the caller's last request: to pack them again would take a
         # twelfth of the time of a request.
@@ -118,8 +117,8 @@ class Store:
         return b"%b$%d\r\n%b\r\n%b" % (packed.before, len(name), name, packed.after)
 
     def _pack(self, caller: Credentials) -> None:
-        keys = (caller.active_key, caller.organization, caller.key_limit, caller.organization_limit)
-        before = (b"EVALSHA", _SHA, len(keys) + 1, *keys)
+        keys = _keys(caller)
+        before: Command = (b"EVALSHA", _SHA, len(keys) + 1, *keys)
         after = (caller.organization_tag, self._limits)
         caller.packed.before = b"*%d\r\n%b" % (len(before) + 1 + len(after), pack_words(before))
         caller.packed.after = pack_words(after)
@@ -141,3 +140,8 @@ class Store:
             except ErrorReply as error:
                 reply = await self._servers.retry(error, link, tag, packed, SCRIPT)
         return reply, await self._serving.ask(self._servers.link(tag))
+
+
+def _keys(caller: Credentials) -> tuple[bytes, ...]:
+    """Returns the KEYS of `serve.lua`, without the document."""
+    return caller.active_key, caller.organization, caller.key_limit, caller.organization_limit

@@ -6,6 +6,7 @@ from bench.api_latency import ApiLatency
 from bench.api_memory import ApiMemory
 from bench.api_workers import ApiWorkers
 from bench.benchmark import Benchmark
+from bench.catch_up import CatchUp
 from bench.cluster_costs import ClusterCosts
 from bench.fan_out import FanOut
 from bench.freshness import Freshness
@@ -34,6 +35,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     ProjectorProcesses(),
     Freshness(),
     Rebuild(),
+    CatchUp(),
     FanOut(),
     WorstBatches(),
     LongRun(),

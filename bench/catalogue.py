@@ -8,6 +8,7 @@ from bench.api_workers import ApiWorkers
 from bench.benchmark import Benchmark
 from bench.catch_up import CatchUp
 from bench.cluster_costs import ClusterCosts
+from bench.cold_start import ColdStart
 from bench.fan_out import FanOut
 from bench.freshness import Freshness
 from bench.growth import GrowthDocuments, GrowthOrganizations
@@ -36,6 +37,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     Freshness(),
     Rebuild(),
     CatchUp(),
+    ColdStart(),
     FanOut(),
     WorstBatches(),
     LongRun(),

@@ -32,8 +32,8 @@ class Changes:
 
     def take(self, count: int, probe_every: int | None = None) -> list[Event]:
         """The next changes. Every `probe_every`th is probed over HTTP; without it, none."""
-        every = probe_every or count + 1
-        return [self._event(next(self._records), probed=number % every == 0) for number in range(1, count + 1)]
+        probed = set(range(0, count, probe_every)) if probe_every else set[int]()
+        return [self._event(next(self._records), probed=number in probed) for number in range(count)]
 
     def _event(self, record: Record, *, probed: bool) -> Event:
         self._version += 1

@@ -46,6 +46,7 @@ _SERVED_SECONDS = 600.0
 _LOADED_SECONDS = 300.0
 _VISIBLE_SECONDS = 60.0
 _HEALTHZ = b"GET /healthz HTTP/1.1\r\nHost: api.example.com\r\n\r\n"
+_READYZ = _HEALTHZ.replace(b"/healthz", b"/readyz")
 
 
 class ColdStart:
@@ -155,13 +156,13 @@ class _Installation:
             projector = projectors.start(lab, kafka, redis.url, cores=cores.load, group=uuid4().hex, metrics_port=port)
             stack.callback(projector.stop)
             wait_until(lambda: watcher.first(_served), "all is served", _SERVED_SECONDS)
-        served = watcher.first(_served) or 0.0
-        _check(watcher, served)
+            api.wait_until_ready(_READYZ)
+            seconds = time.monotonic() - started
+        _check(watcher, watcher.first(_served) or 0.0)
         self._running = _Running(redis, api, projector, port)
         with client(redis) as connection:
             if (done := projectors.covered(connection, _PARTITIONS)) < self._topics.count:
                 raise MeasurementFailed(f"the API was ready with {done} of {self._topics.count} records")
-        seconds = served - started
         return {RATE.name: self._topics.count / seconds, _TIME.name: seconds, _REFUSED.name: watcher.count(503)}
 
     def _restart(self, running: _Running) -> Values:

@@ -21,6 +21,7 @@ from projector.line import parking
 from projector.line.accepted import AcceptedRecords
 from projector.line.already_applied import applied_times
 from projector.line.batch import Batch
+from projector.line.end_offsets import EndOffsets
 from projector.line.guard import BadRecordGuard
 from projector.line.halt import wait_until_accepted, wait_while_superseded
 from projector.line.health import LineHealth
@@ -64,6 +65,7 @@ class Line:
         self._policy = policy
         self._source = Source(settings, kinds, group_id, self._on_revoked)
         self._positions = Positions(name, self._source, ledger)
+        self._end_offsets = EndOffsets(self._source, self._positions)
         self._writer = Writer(store, policy.pacer)
         self._guard = BadRecordGuard(settings.dead_letter_share, settings.dead_letter_row)
         self._accepted = AcceptedRecords(AcceptedBook(settings, store))
@@ -101,8 +103,10 @@ class Line:
                     await stop.sleep(pause)
                     longest = LONGEST_PAUSE if isinstance(error, Unavailable) else _LONGEST_PAUSE_AFTER_DEFECT
                     pause = min(2 * pause, longest)
+            await self._end_offsets.answered()
             await self._positions.commit()
         finally:
+            await self._end_offsets.end()
             self._positions.end()
             await self._source.stop()
 
@@ -167,17 +171,17 @@ class Line:
 
     async def _check_every_second(self) -> None:
         """Compare the positions with Redis and with the end offsets, and copy them to Kafka."""
+        if (end_offsets := self._end_offsets.take()) is not None:
+            self._stored(await self._positions.pass_markers(end_offsets))
+            if self._positions.are_at(end_offsets):
+                self.health.advanced()
         now = time.monotonic()
         if now - self._checked_at < _CHECK_SECONDS:
             return
         self._checked_at = now
         self._positions.keep_assigned()
         self._stored(await self._positions.check())
-        end_offsets = await self._source.end_offsets(self._positions.offsets)
-        self._stored(await self._positions.pass_markers(end_offsets))
-        if self._positions.are_at(end_offsets):
-            self.health.advanced()
-        await self._positions.commit()
+        self._end_offsets.ask()
 
     def _stored(self, outcome: Outcome | None) -> bool:
         """Returns whether positions were stored. If Redis has changed instead, the line returns to its positions."""

@@ -5,8 +5,8 @@
 --       leads: their contacts; then: the indexes of the contacts' leads (a marker has no contact: both are the
 --       organization)
 -- ARGV  1 number of generations  2 '1' for overwrite_equal, else ''  3 '1' if KEYS may name a lead or a contact twice,
---       else ''  4 for each lead: head and body hash (for a marker: head and zeros); then for each lead: the body before
---       the contact summary, the body after it (for a marker: both '')
+--       else ''  4 for each lead: head and body hash (for a marker: head and zeros); then for each lead: the body
+--       before the contact summary, the body after it (for a marker: both '')
 -- Returns a list: a string with a digit for each lead (STALE, WRITTEN or ORGANIZATION_DELETED); then, for each former
 --         contact of a written lead, the lead's number (from 0) and the UUID of that contact (generations may differ)
 

@@ -2,17 +2,17 @@ local function mget(first, last) return call('MGET', unpack(KEYS, first, last)) 
 
 -- Writes the records of a call in all generations, each if its event is newer than what is stored.
 -- ARGV begins with the number of generations, `overwrite_equal`, `repeated` ('1' if KEYS may name a document or a
--- contact twice, else '') and the heads of all records in one string, `width` bytes each: what their values begin with;
--- of a delete, the marker's head and zeros. Then come `parts` arguments for each record, with the rest of its value; of a
--- delete, the first one is empty, and a marker replaces the document. Bytes that an argument holds alone are not copied
--- into another string before they are stored. KEYS begins with the documents: for each record its name in each
--- generation; then come the organization of each record, and what `write` needs: first `linked` keys whose values it gets.
+-- contact twice, else '') and the heads of all records in one string, `width` bytes each: what their values begin
+-- with; of a delete, the marker's head and zeros. Then come `parts` arguments for each record, with the rest of its
+-- value; of a delete, the first one is empty, and a marker replaces the document. (A slice of a long argument would be
+-- hashed a second time.) KEYS begins with the documents: for each record its name in each generation; then come the
+-- organization of each record, and what `write` needs: first `linked` keys whose values it gets.
 -- If the organization is deleted, only markers are written, and only in place of documents that are stored: a delete
 -- must not be lost if the organization is recreated before its erasure has reached the document.
--- `write(at, part, stored, k, found, organization, link)` gets where the head of the record begins, which argument is its
--- first one, what KEYS[k] holds ('' if nothing; else at least the bytes up to `last`, which counts from 0, as text), the
--- ids that the record has found (nil if none), and the values of its organization and of the k-th of the linked keys
--- (false if there is none). It returns what KEYS[k] is to hold, and the ids.
+-- `write(at, part, stored, k, found, organization, link)` gets where the head of the record begins, which argument is
+-- its first one, what KEYS[k] holds ('' if nothing; else at least the bytes up to `last`, which counts from 0, as
+-- text), the ids that the record has found (nil if none), and the values of its organization and of the k-th of the
+-- linked keys (false if there is none). It returns what KEYS[k] is to hold, and the ids.
 -- `check(stored, k, found)`, if given, gets what KEYS[k] will hold, also if the record is stale, unless the organization
 -- is deleted. It returns the ids.
 -- Returns the reply: a digit for each record (STALE, WRITTEN or ORGANIZATION_DELETED); then, for each id that was found,

@@ -6,7 +6,9 @@ from bench.api_latency import ApiLatency
 from bench.api_memory import ApiMemory
 from bench.api_workers import ApiWorkers
 from bench.benchmark import Benchmark
+from bench.catch_up import CatchUp
 from bench.cluster_costs import ClusterCosts
+from bench.cold_start import ColdStart
 from bench.fan_out import FanOut
 from bench.freshness import Freshness
 from bench.growth import GrowthDocuments, GrowthOrganizations
@@ -34,6 +36,8 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     ProjectorProcesses(),
     Freshness(),
     Rebuild(),
+    CatchUp(),
+    ColdStart(),
     FanOut(),
     WorstBatches(),
     LongRun(),

@@ -39,11 +39,13 @@ def start(
     cores: set[int] | None,
     prefix: str = PREFIX,
     group: str = GROUP,
+    metrics_port: int | None = None,
 ) -> Child:
-    """Start `python -m projector <words>`. Only the addresses, the group and the topic prefix are set."""
+    """Start `python -m projector <words>`. Only the addresses, the group, the topic prefix and the port are set."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LEADVIEW_")}
     environment |= {"LEADVIEW_REDIS_URL": redis_url, "LEADVIEW_KAFKA_BOOTSTRAP_SERVERS": kafka}
     environment |= {"LEADVIEW_GROUP_ID": group, "LEADVIEW_TOPIC_PREFIX": prefix, "PYTHONPATH": str(ROOT)}
+    environment |= {"LEADVIEW_METRICS_PORT": str(metrics_port)} if metrics_port else {}
     with pinned(cores):
         return Child(
             [sys.executable, "-m", "projector", *words],

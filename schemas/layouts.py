@@ -80,9 +80,9 @@ LEAD_CONTACT_ID = slice(116, 152)
 STORED_CONTACT_ID = slice(LEAD_BODY + LEAD_CONTACT_ID.start, LEAD_BODY + LEAD_CONTACT_ID.stop)
 """In the stored value of a lead."""
 
-PUT_LEAD_FORMAT = "<c28I3c0"
-"""The argument of `put_leads`: head and body hash, then the body before the contact summary, with its length in front.
-The rest is the body after the summary."""
+PUT_LEAD_HEAD = BODY_HASH.stop
+"""What the projector sends of a value before the body: of a lead, without what depends on its contact."""
+PUT_CONTACT_HEAD = SUMMARY_FIELDS_STOP.stop
 CONTACT_FORMAT = "<c6I3c28c44"
 """What a lead needs of its contact, from `SUMMARY_HASH` on: this, `SUMMARY_FIELDS_STOP`, `FIRST_LEAD` and `BODY_ID`."""
 
@@ -111,7 +111,8 @@ _LIMITS = Struct("<IIII").unpack
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _FOR_LUA = (
-    *("PUT_LEAD_FORMAT", "CONTACT_FORMAT", "STORED_HEAD", "NO_CONTACT", "NO_LEAD", "NO_HEAD", "BUCKET_SPAN"),
+    *("PUT_LEAD_HEAD", "PUT_CONTACT_HEAD", "CONTACT_FORMAT", "STORED_HEAD"),
+    *("NO_CONTACT", "NO_LEAD", "NO_HEAD", "PLAIN_BODY", "BUCKET_SPAN"),
     *(
         "HEAD",
         "HEAD_FORMAT",

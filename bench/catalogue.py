@@ -7,6 +7,7 @@ from bench.api_memory import ApiMemory
 from bench.api_workers import ApiWorkers
 from bench.benchmark import Benchmark
 from bench.cluster_costs import ClusterCosts
+from bench.compression import CompressionCosts
 from bench.fan_out import FanOut
 from bench.freshness import Freshness
 from bench.growth import GrowthDocuments, GrowthOrganizations
@@ -28,6 +29,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     ApiMemory(),
     Memory(),
     MemoryOrganizations(),
+    CompressionCosts(),
     Projector(),
     Updates(),
     RedisWork(),

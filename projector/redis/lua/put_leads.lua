@@ -41,6 +41,7 @@ return write_each(documents, STORED_CONTACT_ID_LAST, documents, function(value, 
     first = index_put(name, keys[indexes + k], first, sub(keys[k], -SHORT_ID), summary_hash)
     if firsts then firsts[name] = first end
   end
+  if id == '' then before = opened(before, true) end
   return head .. summary_hash .. pack('<I3I3', #before, #id + #fields + #last) .. before
     .. id .. fields .. last .. sub(value, rest), found
 end)

@@ -41,7 +41,6 @@ _OPTIONS = Response(
         (b"access-control-max-age", b"86400"),
     ),
 )
-_JSON = JSON_START[0]
 _uuid = re.compile(UUID_PATTERN).fullmatch
 
 
@@ -109,7 +108,9 @@ class Documents:
         if reply.status == 304:
             return Response(304, (tag, _REVALIDATE, *limit_headers))
         value = reply.value
-        json = value[self._body :] if value[self._body] == _JSON else self._unpacked(value)
+        json = value[self._body :]
+        if not json.startswith(JSON_START):
+            json = self._unpacked(value)
         return Response(200, (JSON, tag, _REVALIDATE, *limit_headers), json)
 
     def _unpacked(self, value: bytes) -> bytes:

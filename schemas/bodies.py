@@ -1,7 +1,8 @@
 """The JSON of documents, from values as Redis stores them (`schemas.layouts`): as it is, or compressed."""
 
-from schemas.compression import packed, unpacked
+from schemas.compression import Unreadable, packed, unpacked
 from schemas.layouts import (
+    BEFORE_PACKED_SUMMARY,
     BODY_ORGANIZATION_ID,
     JSON_START,
     LEAD_BODY,
@@ -44,12 +45,16 @@ def lead_parts(value: bytes) -> tuple[bytes, bytes]:
     end = start + int.from_bytes(place[NUMBER_BYTES:], "little")
     before, summary = stored[:start], stored[start:end]
     contact_id = before[LEAD_CONTACT_ID]
+    is_packed = summary[:1] not in (JSON_START, b"n")  # b"n" as in null
+    opening = BEFORE_PACKED_SUMMARY if is_packed else JSON_START
     if before.startswith(PACKED_LEAD):
         text = unpacked(before[len(PACKED_LEAD) : LEAD_CONTACT_ID.start] + stored[end:])
         text = text[: LEAD_CONTACT_ID.start] + contact_id + text[LEAD_CONTACT_ID.start :]
+    elif before[:1] != opening:
+        raise Unreadable(f"it begins with {before[:1]!r} instead of {opening!r}")
     else:
         text = JSON_START + before[len(JSON_START) :] + SUMMARY + stored[end:]
-    if summary[:1] not in (JSON_START, b"n"):  # b"n" as in null
+    if is_packed:
         summary = b'{"id":"%b"%b}' % (contact_id, unpacked(summary))
     return text, summary
 

@@ -1,7 +1,7 @@
 """Compression of what Redis stores of documents: zstd with a dictionary that ships with Leadview.
 
 A packed text is a byte with the number of its dictionary, then a frame of zstd without its first four bytes, which are
-the same in all frames. Dictionaries are files in `schemas/dictionaries` (`python -m devstack.dictionary` trains them).
+the same in all frames. Dictionaries are files in `schemas/dictionaries` (`python -m bench.dictionary` trains them).
 None is ever changed or removed, because Redis may hold what was packed with it.
 """
 
@@ -16,7 +16,7 @@ from schemas.limits import MAX_DOCUMENT_BYTES
 DICTIONARY = 1
 """The dictionary that new texts are packed with. Its number is at most 31, so that no JSON begins with that byte."""
 LEVEL = 3
-"""The next higher level takes twice the time, and saves 4 %."""
+"""Level 5 takes twice the time, and saves 4 %."""
 _TAG = bytes([DICTIONARY])
 _MAGIC = zstandard.FRAME_HEADER
 

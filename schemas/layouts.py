@@ -94,6 +94,8 @@ NUMBER_BYTES = 3
 JSON_START = b"{"
 PACKED_LEAD = b"\0"
 """With this, the body of a lead that is compressed begins."""
+BEFORE_PACKED_SUMMARY = b"("
+"""With this in place of `{`, the body of a lead begins that is JSON but for its summary."""
 PACKED_SUMMARY = 1 << 23
 """This much more than its length is the place of a contact's summary if it is packed."""
 BODY_OPENING = slice(0, 1)

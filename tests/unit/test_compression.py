@@ -11,9 +11,9 @@ from projector.redis.compression import compressed
 from schemas import compression
 from schemas.bodies import SUMMARY, body, packed_lead
 from schemas.compression import Unreadable, packed, unpacked
-from schemas.layouts import LEAD_BODY
+from schemas.layouts import HEAD, LEAD_BODY
 from schemas.limits import MAX_DOCUMENT_BYTES
-from schemas.resources import CONTACT, LEAD, RESOURCES
+from schemas.resources import CONTACT, LEAD, RESOURCES, Resource
 from tests.harness import crm
 from tests.harness.projection import intent_of
 
@@ -73,6 +73,12 @@ def test_what_cannot_be_read_says_why(stored: bytes, why: str) -> None:
         body(CONTACT, bytes(CONTACT.body) + (stored or b"\1"))
     with pytest.raises(Unreadable):
         body(LEAD, bytes(LEAD_BODY) + b"\0" + stored)
+
+
+@pytest.mark.parametrize("resource", RESOURCES, ids=lambda resource: resource.noun)
+def test_a_value_that_was_cut_off_cannot_be_read(resource: Resource) -> None:
+    with pytest.raises(Unreadable):
+        body(resource, bytes(HEAD))
 
 
 def test_a_record_that_writes_no_document_stays_as_it_is() -> None:

@@ -37,7 +37,7 @@ class Api:
     targets = (
         Target(RATE.name, CASE, 1.0, at_least=True, against="starlette-constant"),
         Target(RATE.name, CASE, 3.0, at_least=True, against="idiomatic"),
-        Target(RATE.name, CASE, 0.75, at_least=True, against="nginx-lua"),
+        Target(RATE.name, CASE, 0.9, at_least=True, against="nginx-lua"),
         Target(P99.name, CASE, 3 / 2.8, at_least=False, against="nginx-lua"),
     )
     rounds = 5

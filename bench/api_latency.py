@@ -15,6 +15,7 @@ _REACHED = Metric("answered", "requests/s", more_is_better=True)
 _LATE = Metric("sender late, p99", "ms")
 _CONNECTIONS = 64
 _SECONDS = 5.0
+_TARGET_AT = "10000 requests/s"
 
 
 class ApiLatency:
@@ -26,12 +27,12 @@ class ApiLatency:
     )
     metrics = (_REACHED, P50, P99, P999, CPU, _LATE)
     subjects = candidates.SUBJECTS
-    targets: Sequence[Target] = ()
+    targets = (Target(P99.name, _TARGET_AT, 1.3, at_least=False, against="nginx-lua"),)
     rounds = 3
     restarts_each_round = True
 
     def cases(self, lab: Lab) -> Sequence[str]:
-        return ("1000 requests/s",) if lab.quick else ("2000 requests/s", "10000 requests/s", "20000 requests/s")
+        return ("1000 requests/s",) if lab.quick else ("2000 requests/s", _TARGET_AT, "20000 requests/s")
 
     def prepare(self, lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
         stage = candidates.set_up(lab, stack)

@@ -8,7 +8,7 @@ from redis import Redis
 
 from bench import consuming_peers, pipeline, projectors
 from bench.benchmark import LEADVIEW, Measure, Subject, Target, Values
-from bench.consuming_peers import RATE, Peer, Topics
+from bench.consuming_peers import CPU, RATE, Peer, Topics
 from bench.cores import pinned, worker_cores
 from bench.lab import Lab, client
 from bench.traffic import Traffic, publish
@@ -35,9 +35,10 @@ class Projector:
     )
     targets = (
         Target(RATE.name, NEW, 0.5, at_least=True, against="plain-set"),
+        Target(CPU.name, NEW, 2.0, at_least=False, against="plain-set"),
         Target(RATE.name, NEW, 10.0, at_least=True, against="one-at-a-time"),
         Target(RATE.name, NEW, 40_000.0, at_least=True),
-        Target(RATE.name, APPLIED, 2.0, at_least=True, case_against=NEW),
+        Target(RATE.name, APPLIED, 3.0, at_least=True, case_against=NEW),
     )
     rounds = 5
     restarts_each_round = False

@@ -46,7 +46,7 @@ class Updates:
         consuming_peers.QUIX,
     )
     targets = (
-        Target(RATE.name, LEADS_STAY, 0.85, at_least=True, case_against=NEW_LEADS),
+        Target(RATE.name, LEADS_STAY, 1.0, at_least=True, case_against=NEW_LEADS),
         Target(RATE.name, SUMMARY_STAYS, 1.0, at_least=True, case_against=NEW_CONTACTS),
     )
     rounds = 5

@@ -121,8 +121,10 @@ def _source(attribution: dict[str, Any] | None) -> dict[str, Any] | msgspec.Unse
     """Returns UNSET if it is empty. Raises BadRecord if it exceeds a limit. Most objects need only the first check."""
     if not attribution:
         return msgspec.UNSET
-    if not _HARMLESS.issuperset(map(type, attribution.values())):
-        _check_limits(attribution)
+    for value in attribution.values():
+        if type(value) not in _HARMLESS:
+            _check_limits(attribution)
+            break
     return attribution
 
 
@@ -224,16 +226,11 @@ def _put(resource: Resource, key: EntityKey, head: bytes, entity: events.Entity)
 
 def _contact_summary_hash(body: bytes) -> bytes:
     """Returns the hash of the contact summary, and the offset at which its fields end in the body."""
-    fields_end = summary_stop(body)
-    summary = b"%b%b}" % (body[BODY_ID], body[BODY_ORGANIZATION_ID.stop : fields_end])
-    _check_size(summary, MAX_SUMMARY_BYTES, f"the summary of the contact ({', '.join(_SUMMARY)})")
-    return content_hash(summary) + fields_end.to_bytes(3, "little")
-
-
-def summary_stop(body: bytes) -> int:
-    """Returns the offset at which the fields of the summary end in the JSON of a contact."""
     # No text of a user can contain this field name, because quotes inside a text are escaped.
-    return body.index(_AFTER_SUMMARY)
+    fields_end = body.index(_AFTER_SUMMARY)
+    summary = body[BODY_ID] + body[BODY_ORGANIZATION_ID.stop : fields_end] + b"}"
+    _check_size(summary, MAX_SUMMARY_BYTES, _SUMMARY_OF_CONTACT)
+    return content_hash(summary) + fields_end.to_bytes(3, "little")
 
 
 def _check_size(json: bytes, limit: int, what: str) -> None:
@@ -281,4 +278,5 @@ if _missing := [resource.noun for resource in RESOURCES if resource not in _DOCU
     raise TypeError(f"projector/mapping.py has no function in _DOCUMENTS for: {', '.join(_missing)}")
 
 _SUMMARY = documents.ContactSummary.__struct_fields__
+_SUMMARY_OF_CONTACT = f"the summary of the contact ({', '.join(_SUMMARY)})"
 _AFTER_SUMMARY = b',"%b":' % _field_after_summary(documents.Contact.__struct_fields__, _SUMMARY).encode()

@@ -31,9 +31,7 @@ class Ids:
 
     def of(self, entity: Any) -> list[str]:
         """Returns all that are set."""
-        found = [*self._get(entity)]
-        if None in found:
-            found = [id_ for id_ in found if id_ is not None]
+        found = list(filter(None, self._get(entity)))  # no id is empty: each has 36 characters
         for name, ids in self._lists.items():
             if items := getattr(entity, name):
                 if ids._only:  # noqa: SLF001  # of its own class; this is the hot path

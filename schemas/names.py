@@ -32,7 +32,7 @@ has a copy of the control record, `lv:{<number>}:control` (and `…:rebuild:<num
 """
 
 import re
-from binascii import a2b_base64, b2a_base64, crc_hqx
+from binascii import a2b_base64, b2a_base64, crc_hqx, unhexlify
 from collections.abc import Iterable
 from functools import cache, lru_cache
 from itertools import count
@@ -61,7 +61,7 @@ ACCEPT_LOCK = b"lv:task:accept"
 
 def short_id(uuid: str) -> bytes:
     """Returns a UUID as 22 base64 characters. Python has base64 in C, which is five times as fast as our base62."""
-    return b2a_base64(bytes.fromhex(uuid.replace("-", "")))[:SHORT_ID]
+    return b2a_base64(unhexlify(uuid.replace("-", "")))[:SHORT_ID]
 
 
 def long_id(short: bytes) -> str:
@@ -83,6 +83,12 @@ def tagged(tag: str) -> bytes:
 def organization_id(owner: bytes) -> str:
     """Returns the UUID that `organization` encoded."""
     return str(UUID(int=base62.decode(owner[len(_START) : -1].decode())))
+
+
+@cache
+def _digits(generation: int) -> bytes:
+    """Returns the number of a generation as text. To format it takes three times as long as to find it here."""
+    return b"%d" % generation
 
 
 def api_key(owner: bytes, key_hash: str) -> bytes:
@@ -157,13 +163,13 @@ def lead_with_contact(owner: bytes, generation: int, lead_id: bytes, contact_id:
 
     The parameters are short ids, so that a caller with several generations encodes each id only once.
     """
-    start = b"%b%d" % (owner, generation)
+    start = owner + _digits(generation)
     return [start + b"l" + lead_id, start + b"c" + contact_id, start + b"i" + contact_id]
 
 
 def contact_with_leads(owner: bytes, generation: int, contact_id: bytes) -> list[bytes]:
     """Returns the names of a contact and of the index of its leads, from a short id."""
-    start = b"%b%d" % (owner, generation)
+    start = owner + _digits(generation)
     return [start + b"c" + contact_id, start + b"i" + contact_id]
 
 

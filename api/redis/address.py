@@ -22,12 +22,12 @@ from api.errors import AddressError, Unavailable
 from schemas import names
 from schemas.redis_access import Login, RedisAccess, redis_access
 from schemas.redis_url import Host
-from schemas.settings import RedisSettings
+from schemas.settings import ApiSettings, RedisSettings
 
 _USER_OPTIONS = ("username", "password", "credential_provider")
 _SERVER_OPTIONS = {"host", "port", "db", "username", "password"}
-_TIMEOUT_SECONDS = 0.5
-"""Timeout for each Sentinel or cluster node that is asked for the address of Redis. Then the next one is asked."""
+_LEAST_TIMEOUT = 0.5
+"""Seconds that a Sentinel or cluster node has at least to say where Redis is. Then the next one is asked."""
 
 
 class Address(Struct, frozen=True):
@@ -116,11 +116,14 @@ class ClusterMap:
         await asyncio.gather(self._nodes.aclose(), self._nodes.aclose("startup_nodes"))
 
 
-def location(settings: RedisSettings) -> Address | Sentinels | ClusterMap:
-    """Returns the location of Redis from the settings. It has to be called in an event loop. Raises AddressError."""
+def location(settings: ApiSettings) -> Address | Sentinels | ClusterMap:
+    """Returns the location of Redis from the settings. It has to be called in an event loop. Raises AddressError.
+
+    A Sentinel or a cluster node has as long to answer as Redis has to answer a request, and at least half a second.
+    """
     access, options = _read(settings)
     server = _address(access, options)
-    discovery = _discovery_options(options)
+    discovery = _discovery_options(options, max(_LEAST_TIMEOUT, settings.api_redis_timeout))
     match access.kind:
         case "cluster":
             user = {name: options[name] for name in options if name in (*_USER_OPTIONS, "connection_class")}
@@ -149,13 +152,13 @@ def _read(settings: RedisSettings) -> tuple[RedisAccess, dict[str, Any]]:
     return access, access.over(options)
 
 
-def _discovery_options(options: dict[str, Any]) -> dict[str, Any]:
+def _discovery_options(options: dict[str, Any], timeout: float) -> dict[str, Any]:
     """Returns redis-py's options for connections to Sentinels and cluster nodes that are asked for addresses, without
-    a user.
+    a user. `timeout` is in seconds.
     """
     return {
-        "socket_timeout": _TIMEOUT_SECONDS,
-        "socket_connect_timeout": _TIMEOUT_SECONDS,
+        "socket_timeout": timeout,
+        "socket_connect_timeout": timeout,
         "retry": Retry(NoBackoff(), 0),
         "protocol": 2,
     } | _tls_options(options)

@@ -7,7 +7,7 @@ are cut off, and builds every header, however many there are. So it gets only sm
 which no field can continue. All other records are read here, and those on which it fails.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -72,8 +72,8 @@ class Batch:
         """Is the checksum right?"""
         return self._magic != _MAGIC or bool(calc_crc32c(self.data[_CHECKED_FROM:]) == self._checksum)
 
-    def records(self) -> Iterator[tuple[Any, int]]:
-        """Returns an iterator over the records, with the attributes of Unread, and the size of each in bytes.
+    def records(self) -> Iterator[tuple[Sequence[Any], Sequence[int]]]:
+        """Returns an iterator over the records, a few at a time, like `Unread`, and their sizes in bytes.
 
         A record that cannot be read has a problem. If that is WRONG_LENGTH, it is the last one.
 
@@ -84,34 +84,38 @@ class Batch:
         codec, content = self._attributes & _CODEC_BITS, self.data[_HEADER.size :]
         return self._read(memoryview(decompressed(codec, content)) if codec else content)
 
-    def _read(self, content: memoryview) -> Iterator[tuple[Any, int]]:
+    def _read(self, content: memoryview) -> Iterator[tuple[Sequence[Any], Sequence[int]]]:
         offset = self.first
-        for piece in _pieces(content):
-            for record, size in zip(self._read_piece(piece, offset), map(len, piece), strict=True):
-                yield record, size
-                offset = record.offset + 1
+        for piece, sizes in _pieces(content):
+            records = self._read_piece(piece, sizes, offset)
+            yield records, sizes
+            offset = records[-1].offset + 1
 
-    def _read_piece(self, piece: list[memoryview], offset: int) -> Iterator[Any]:
-        if len(piece) > 1 or len(piece[0]) <= _SMALL:
+    def _read_piece(self, piece: memoryview, sizes: list[int], offset: int) -> Sequence[Any]:
+        if len(sizes) > 1 or len(piece) <= _SMALL:
             try:
-                return iter(self._by_aiokafka(piece))
+                records = self._by_aiokafka(piece, len(sizes))
+                if len(records) == len(sizes):
+                    return records
             except Exception:  # noqa: BLE001, S110 - whatever it is, the record is found below
                 pass
-        return self._one_by_one(piece, offset)
+        return list(self._one_by_one(piece, sizes, offset))
 
-    def _by_aiokafka(self, piece: list[memoryview]) -> list[Any]:
+    def _by_aiokafka(self, piece: memoryview, count: int) -> list[Any]:
         header = bytearray(self.data[: _HEADER.size])
         _ATTRIBUTES.pack_into(header, _ATTRIBUTES_AT, self._attributes & ~_CODEC_BITS)
-        _LENGTH.pack_into(header, _COUNT_AT, len(piece))
-        data = b"".join((header, *piece, _BEHIND))
+        _LENGTH.pack_into(header, _COUNT_AT, count)
+        data = b"".join((header, piece, _BEHIND))
         return list(DefaultRecordBatch(memoryview(data)[: -len(_BEHIND)]))
 
-    def _one_by_one(self, piece: list[memoryview], offset: int) -> Iterator[Unread]:
+    def _one_by_one(self, piece: memoryview, sizes: list[int], offset: int) -> Iterator[Unread]:
         """`offset` is used for a record whose own offset cannot be read."""
-        for data in piece:
-            record = self._one(data, offset)
+        at = 0
+        for size in sizes:
+            record = self._one(piece[at : at + size], offset)
             yield record
             offset = record.offset + 1
+            at += size
 
     def _one(self, data: memoryview, offset: int) -> Unread:
         """Read a record with its length."""
@@ -161,34 +165,32 @@ class Batches:
         return self._at + _START + max(0, length)
 
 
-def _pieces(content: memoryview) -> Iterator[list[memoryview]]:
-    """Yields records with their lengths: a few small ones at a time, or a larger one. If a length is wrong, the last
-    of them is the rest of the content.
+def _pieces(content: memoryview) -> Iterator[tuple[memoryview, list[int]]]:
+    """Yields records with their lengths: a few small ones at a time, or a larger one; and the size of each. If a length
+    is wrong, the last of them is the rest of the content.
     """
-    piece: list[memoryview] = []
-    at = size = 0
+    start = at = 0
+    sizes: list[int] = []
     while at < len(content):
-        end = _end_of_record(content, at)
-        large = end - at > _SMALL
-        if piece and (large or len(piece) == _RECORDS_AT_ONCE or size > _BYTES_AT_ONCE):
-            yield piece
-            piece, size = [], 0
-        piece.append(content[at:end])
-        size += end - at
-        at = end
-        if large:
-            yield piece
-            piece, size = [], 0
-    if piece:
-        yield piece
+        size = _size_of_record(content, at)
+        if sizes and (size > _SMALL or len(sizes) == _RECORDS_AT_ONCE or at - start > _BYTES_AT_ONCE):
+            yield content[start:at], sizes
+            start, sizes = at, []
+        sizes.append(size)
+        at += size
+        if size > _SMALL:
+            yield content[start:at], sizes
+            start, sizes = at, []
+    if sizes:
+        yield content[start:at], sizes
 
 
-def _end_of_record(content: memoryview, at: int) -> int:
+def _size_of_record(content: memoryview, at: int) -> int:
     try:
         length, start = _varint(content, at)
     except (IndexError, ValueError):
-        return len(content)
-    return start + length if 0 <= length <= len(content) - start else len(content)
+        return len(content) - at
+    return start + length - at if 0 <= length <= len(content) - start else len(content) - at
 
 
 def _field(data: memoryview, at: int) -> tuple[bytes | None, int]:
@@ -201,8 +203,11 @@ def _field(data: memoryview, at: int) -> tuple[bytes | None, int]:
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
     """Returns a number in the zigzag encoding, and where the next field begins. Raises IndexError or ValueError."""
-    value = 0
-    for place in range(_LONGEST_VARINT):
+    value = data[at]
+    if value < 0x80:
+        return (value >> 1) ^ -(value & 1), at + 1
+    value &= 0x7F
+    for place in range(1, _LONGEST_VARINT):
         byte = data[at + place]
         value |= (byte & 0x7F) << (7 * place)
         if byte < 0x80:

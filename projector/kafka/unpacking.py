@@ -11,7 +11,8 @@ read, one such record is returned for all of its offsets.
 import logging
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from aiokafka.consumer import fetcher
@@ -46,7 +47,8 @@ class Unpacker:
 
     def begin(self) -> None:
         """Note that a poll begins."""
-        self._bytes = 0
+        self.unpacked = 0
+        """Bytes that this poll has unpacked, with what the objects of each record take."""
         self._until: float | None = None
 
     @property
@@ -54,11 +56,7 @@ class Unpacker:
         """Has this poll unpacked as many bytes, or for as long, as it may?"""
         now = time.monotonic()
         self._until = self._until or now + _LONGEST_SECONDS
-        return self._bytes >= MAX_POLL_BYTES or now > self._until
-
-    def add(self, size: int) -> None:
-        """Note that so many bytes were unpacked."""
-        self._bytes += size
+        return self.unpacked >= MAX_POLL_BYTES or now > self._until
 
     def is_intact(self, partition: tuple[str, int], batch: Batch) -> bool | None:
         """Returns whether the checksum of a batch is right; None if it is wrong and may be right the next time."""
@@ -87,7 +85,7 @@ class BoundedRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # aiokafk
         return int(self._records.size_in_bytes())
 
     def __iter__(self) -> Iterator[Record]:
-        return self._unpack_records()
+        return chain.from_iterable(self.pieces())
 
     @property
     def unpacker(self) -> Unpacker:
@@ -95,7 +93,8 @@ class BoundedRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # aiokafk
             raise TypeError("this consumer has no Unpacker")
         return self._value_deserializer
 
-    def _unpack_records(self) -> Iterator[Record]:
+    def pieces(self) -> Iterator[list[Record]]:
+        """Yields the records, a few at a time, so that the work for each is little."""
         while self._records.has_next():
             try:
                 batch = self._records.next_batch()
@@ -104,14 +103,14 @@ class BoundedRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # aiokafk
             is_intact = self.unpacker.is_intact(self._tp, batch)
             if is_intact is None:
                 return  # the consumer fetches it again
-            for record in self._read(batch) if is_intact else self._unreadable(batch, "its checksum is wrong"):
-                self.next_fetch_offset = record.next_offset
-                yield record
+            for records in self._read(batch) if is_intact else self._unreadable(batch, "its checksum is wrong"):
+                self.next_fetch_offset = records[-1].next_offset
+                yield records
             # The last offset stays that of the batch when compaction removes records.
             self.next_fetch_offset = max(self.next_fetch_offset, batch.last + 1)
 
-    def _read(self, batch: Batch) -> Iterator[Record]:
-        """Yields the records of a batch from `next_fetch_offset`."""
+    def _read(self, batch: Batch) -> Iterator[list[Record]]:
+        """Yields the records of a batch from `next_fetch_offset` on, a few at a time."""
         if self._isolation_level == fetcher.READ_COMMITTED and batch.producer >= 0:
             self._consume_aborted_up_to(batch.first)
             if batch.is_control and _is_end_of_aborted(batch):
@@ -123,32 +122,62 @@ class BoundedRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # aiokafk
         try:
             records = batch.records()
         except Exception as error:  # noqa: BLE001 - the library of each codec has errors of its own
-            self.unpacker.add(MAX_BATCH_BYTES)  # decompressing it may have taken as long as if it had so many bytes
+            # Decompressing it may have taken as long as if it had so many bytes.
+            self.unpacker.unpacked += MAX_BATCH_BYTES
             yield from self._unreadable(batch, f"it cannot be decompressed ({error})")
             return
-        unpacker, before, last = self.unpacker, batch.first - 1, batch.last
-        for record, size in records:
+        before = batch.first - 1
+        for piece, sizes in records:
+            found, why = self._bounded(piece, sizes, before, batch.last)
+            if found:
+                yield found
+            if why:
+                yield from self._unreadable(batch, why)
+                return
+            before = piece[-1].offset
+
+    def _bounded(
+        self, piece: Sequence[Any], sizes: Sequence[int], before: int, last: int
+    ) -> tuple[list[Record], str | None]:
+        """Returns the records from `next_fetch_offset` on; and why the rest of the batch cannot be read, if so."""
+        topic, partition = self._tp
+        unpacker, wanted = self.unpacker, self.next_fetch_offset
+        kind, harmless = unpacker.kinds[topic], min(MAX_HEADER_BYTES, unpacker.max_record_bytes)
+        found: list[Record] = []
+        for record, size in zip(piece, sizes, strict=True):
             offset = record.offset
             if not before < offset <= last:
-                yield from self._unreadable(batch, "the offsets of its records are not in order")
-                return
-            if type(record) is Unread and record.problem == WRONG_LENGTH:
-                yield from self._unreadable(batch, WRONG_LENGTH)
-                return
+                return found, "the offsets of its records are not in order"
             before = offset
-            if offset >= self.next_fetch_offset:  # batches are returned as a whole
-                found = bounded(self._tp, record, size, unpacker)
-                unpacker.add(size + _RECORD_BYTES + _HEADER_BYTES * len(found.headers))
-                yield found
+            if type(record) is Unread and record.problem == WRONG_LENGTH:
+                return found, WRONG_LENGTH
+            if offset < wanted:  # batches are returned as a whole
+                continue
+            key, time = record.key, record.timestamp
+            if (
+                size <= harmless
+                and key is not None
+                and len(key) <= MAX_KEY_BYTES
+                and 0 <= time <= _MAX_TIME
+                and not record.headers
+                and type(record) is not Unread
+            ):
+                # Nearly all records: nothing in them can exceed a limit.
+                found.append(Record(topic, partition, offset, time, key, record.value, (), kind))
+                unpacker.unpacked += size + _RECORD_BYTES
+            else:
+                found.append(bounded(self._tp, record, size, unpacker))
+                unpacker.unpacked += size + _RECORD_BYTES + _HEADER_BYTES * len(found[-1].headers)
+        return found, None
 
-    def _unreadable(self, batch: Batch, why: str) -> Iterator[Record]:
+    def _unreadable(self, batch: Batch, why: str) -> Iterator[list[Record]]:
         """Yields one record for all records of a batch that were not returned yet."""
         first = max(batch.first, self.next_fetch_offset)
         problem = f"the batch with the offsets {first} to {batch.last} cannot be read: {why}"
         if first <= batch.last:
             topic, partition = self._tp
             kind = self.unpacker.kinds[topic]
-            yield Record(topic, partition, first, 0, None, None, (), kind, problem, batch.last + 1 - first)
+            yield [Record(topic, partition, first, 0, None, None, (), kind, problem, batch.last + 1 - first)]
         else:
             logger.error("a record was left out", extra={"partition": list(self._tp), "problem": problem})
 
@@ -163,7 +192,8 @@ class BoundedResult(fetcher.FetchResult):  # type: ignore[misc]
 
     def __init__(self, *arguments: Any, partition_records: BoundedRecords, **options: Any) -> None:
         super().__init__(*arguments, partition_records=partition_records, **options)
-        self._iterator = iter(partition_records)
+        self._pieces = partition_records.pieces()
+        self._rest: list[Record] = []
         self.size = partition_records.size
 
     def getall(self, max_records: int | None = None) -> list[Record]:
@@ -172,12 +202,15 @@ class BoundedResult(fetcher.FetchResult):  # type: ignore[misc]
             return []
         found: list[Record] = []
         while len(found) != max_records and not records.unpacker.is_full:
-            record = next(self._iterator, None)
-            if record is None:
+            piece = self._rest or next(self._pieces, [])
+            if not piece:
                 self._update_position()
                 self._partition_records = None
                 return found
-            found.append(record)
+            wanted = len(piece) if max_records is None else max_records - len(found)
+            found += piece[:wanted]
+            self._rest = piece[wanted:]
+            records.next_fetch_offset = found[-1].next_offset
         self._update_position()
         return found
 
@@ -194,7 +227,7 @@ def _is_end_of_aborted(marker: Batch) -> bool:
     that one.
     """
     try:
-        record, _ = next(marker.records())
+        [record, *_], _ = next(marker.records())
         return bool(fetcher.ControlRecord.parse(record.key) == fetcher.ABORT_MARKER)
     except Exception as error:  # noqa: BLE001 - whatever it contains
         logger.warning("a marker of a transaction cannot be read", extra={"error": str(error)})

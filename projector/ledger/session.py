@@ -5,6 +5,7 @@ and the incarnation of every copy. The guard stands here: a program that may not
 instead of a session, whatever it wanted to write.
 """
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -28,6 +29,9 @@ class Session:
         self.generations = generations
         self.incarnations = record.incarnations()
         self.replication_epoch = store.replication_epoch
+        self._confirming = asyncio.Lock()
+        self._readings = 0
+        self._confirmed_by = 0
 
     def is_of(self, record: ControlRecord) -> bool:
         """Returns whether the control record is the one that this session was opened with."""
@@ -38,10 +42,20 @@ class Session:
         return self.record.stamp
 
     async def confirm(self) -> None:
-        """Raises Unavailable if the control record is no longer the one that this session was opened with."""
-        record = await copies.read(self._store)
-        if record is None or not record.agrees or not self.is_of(record):
-            raise Unavailable("Redis: the control record has changed while a batch was being written")
+        """Raises Unavailable if the control record is no longer the one that this session was opened with.
+
+        Callers that come while the record is being read share the next reading: on a cluster, a reading may open a
+        connection to each shard, and a batch may open many connections at once.
+        """
+        readings = self._readings
+        async with self._confirming:
+            if self._confirmed_by > readings:
+                return
+            self._readings += 1
+            record = await copies.read(self._store)
+            if record is None or not record.agrees or not self.is_of(record):
+                raise Unavailable("Redis: the control record has changed while a batch was being written")
+            self._confirmed_by = self._readings
 
 
 class Sessions:

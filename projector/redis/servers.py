@@ -27,7 +27,8 @@ from schemas.settings import RedisSettings
 ERRORS = (RedisError, RedisClusterException, OSError, TimeoutError)
 """All errors that a call to Redis can raise."""
 
-_SENTINEL_TIMEOUT = 1.0
+_SENTINEL_TIMEOUT = 5.0
+"""Seconds that a Sentinel has to answer, also over TLS from a region that is far away. Then the next one is asked."""
 
 __all__ = ["ERRORS", "NoScriptError", "Request", "ResponseError", "Servers", "pack", "servers"]
 

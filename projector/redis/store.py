@@ -15,7 +15,7 @@ from typing import Any
 from projector.errors import Refused, Unavailable
 from projector.redis.calls import Command
 from projector.redis.fence import Fence
-from projector.redis.node import ClientConnection
+from projector.redis.node import ClientConnection, pack_bytes
 from projector.redis.servers import ERRORS, NoScriptError, Request, ResponseError, pack, servers
 from schemas import names
 from schemas.layouts import with_constants
@@ -235,7 +235,7 @@ class Store:
 
 def _pack(command: Command) -> bytes:
     keys = command.keys
-    return pack(b"EVALSHA", SCRIPTS[command.script].sha, len(keys), *keys, *command.arguments)
+    return pack_bytes([b"EVALSHA", SCRIPTS[command.script].sha, b"%d" % len(keys), *keys, *command.arguments])
 
 
 def _good(replies: list[Any]) -> list[Any]:

@@ -32,10 +32,11 @@ from tests.harness.api_server import LEADS, ApiServer
 from tests.harness.changes import Changes
 from tests.harness.faulty_proxy import Faults, faulty_proxy
 from tests.harness.leadview import Leadview
+from tests.harness.ledgers import Opened
 from tests.harness.metrics_port import ask
 from tests.harness.processes import API
 from tests.harness.projection import Projection, open_projection
-from tests.harness.services import RedisService
+from tests.harness.services import RedisService, client_of
 from tests.harness.waiting import PATIENCE_SECONDS, eventually, wait_until
 
 KEY = mint(crm.ORGANIZATION)
@@ -389,3 +390,30 @@ async def test_many_programs_begin_at_once(projection: Projection) -> None:
     assert (await copies.current(projection.store)).agrees
     for store in stores:
         await store.close()
+
+
+async def test_connections_that_are_opened_at_once_are_confirmed_by_two_readings(redis_server: RedisService) -> None:
+    """Not by the reading that is under way when they come: it may have begun before their connections were opened."""
+    with faulty_proxy(urlsplit(redis_server.url).port or 6379) as proxy, client_of(redis_server.url) as client:
+        store = Store(ProjectorSettings(redis_url=f"redis://127.0.0.1:{proxy.port}/0"))
+        try:
+            session = (await Opened.open(store)).session
+            before = _readings(client)
+            proxy.faults = Faults(held=b"HGETALL")
+            first = asyncio.create_task(session.confirm())
+            await eventually(lambda: proxy.holding > 0, "the record is being read")
+            others = [asyncio.create_task(session.confirm()) for _ in range(20)]
+            await asyncio.sleep(0)  # all of them begin
+            proxy.faults = Faults()
+            await asyncio.gather(first, *others)
+            assert _readings(client) - before == 2
+            control.write(client, live=2)
+            for _ in range(2):
+                with pytest.raises(Unavailable, match="has changed while a batch"):
+                    await session.confirm()
+        finally:
+            await store.close()
+
+
+def _readings(client: Any) -> int:
+    return int(client.info("commandstats")["cmdstat_hgetall"]["calls"])

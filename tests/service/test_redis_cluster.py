@@ -24,6 +24,7 @@ from schemas.api_keys import key_hash, mint, organization_tag
 from schemas.settings import ApiSettings, ProjectorSettings
 from tests.harness import control, crm
 from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
+from tests.harness.faulty_proxy import Faults, faulty_proxy
 from tests.harness.histories import traffic
 from tests.harness.leadview import Leadview
 from tests.harness.ledgers import Opened
@@ -187,6 +188,18 @@ async def test_a_former_primary_still_answers_what_it_was_asked(replicated: Redi
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_node_that_answers_slowly_is_waited_for_as_long_as_redis(cluster: RedisCluster) -> None:
+    """Half a second is too short for TLS and a login in a region that is far away."""
+    with faulty_proxy(cluster.primaries[0].port) as proxy:
+        proxy.faults = Faults(delay_seconds=0.6)
+        location_ = location(patient(f"redis+cluster://127.0.0.1:{proxy.port}"))
+        assert isinstance(location_, ClusterMap)
+        try:
+            assert all(await location_.read())
+        finally:
+            await location_.close()
 
 
 async def test_one_trip_a_request(cluster: RedisCluster) -> None:

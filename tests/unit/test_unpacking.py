@@ -306,4 +306,4 @@ def test_of_a_header_that_comes_often_the_last_one_counts() -> None:
 def test_small_records_count_with_what_they_take_in_memory() -> None:
     by = unpacker()
     unpack(batch([record(offset, None, None) for offset in range(1000)]), by=by)
-    assert by._bytes > 1000 * sys.getsizeof(Record(TOPIC, 0, 0, 0, None, None, (), LEAD))
+    assert by.unpacked > 1000 * sys.getsizeof(Record(TOPIC, 0, 0, 0, None, None, (), LEAD))

@@ -129,7 +129,9 @@ def _lifespan(
             background = [
                 group.create_task(servers.run()),
                 group.create_task(serving.poll(Projectors(servers, counters).look)),
-                group.create_task(latency.report(servers, counters, [resource.noun for resource in RESOURCES])),
+                group.create_task(
+                    latency.report(servers, serving, counters, [resource.noun for resource in RESOURCES])
+                ),
                 group.create_task(orphan.watch()),
                 group.create_task(usage.report(servers)),
             ]

@@ -6,7 +6,10 @@ from bench.api_latency import ApiLatency
 from bench.api_memory import ApiMemory
 from bench.api_workers import ApiWorkers
 from bench.benchmark import Benchmark
+from bench.catch_up import CatchUp
 from bench.cluster_costs import ClusterCosts
+from bench.cold_start import ColdStart
+from bench.compression import CompressionCosts
 from bench.fan_out import FanOut
 from bench.freshness import Freshness
 from bench.growth import GrowthDocuments, GrowthOrganizations
@@ -28,12 +31,15 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     ApiMemory(),
     Memory(),
     MemoryOrganizations(),
+    CompressionCosts(),
     Projector(),
     Updates(),
     RedisWork(),
     ProjectorProcesses(),
     Freshness(),
     Rebuild(),
+    CatchUp(),
+    ColdStart(),
     FanOut(),
     WorstBatches(),
     LongRun(),

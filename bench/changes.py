@@ -30,9 +30,10 @@ class Changes:
         self._records = cycle(records)
         self._version = FIRST_VERSION
 
-    def take(self, count: int, probe_every: int) -> list[Event]:
-        """The next changes. Every `probe_every`th is probed over HTTP."""
-        return [self._event(next(self._records), probed=number % probe_every == 0) for number in range(count)]
+    def take(self, count: int, probe_every: int | None = None) -> list[Event]:
+        """The next changes. Every `probe_every`th is probed over HTTP; without it, none."""
+        probed = set(range(0, count, probe_every)) if probe_every else set[int]()
+        return [self._event(next(self._records), probed=number in probed) for number in range(count)]
 
     def _event(self, record: Record, *, probed: bool) -> Event:
         self._version += 1

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bench import capacity
+from bench import capacity, compression
 from bench.benchmark import LEADVIEW
 from bench.outcome import Outcome, Rounds
 from bench.results import Results, read
@@ -30,6 +30,11 @@ _HEADLINES = (
     ("The same, p99", "freshness", "1,000 events/s", "p99"),
     ("The same while a rebuild runs, p99", "freshness", "1,000 events/s, during a rebuild", "p99"),
     ("Rebuild of 1,000,000 records", "rebuild", "during the rebuild", "rate"),
+    ("100,000 records waited: the projector has caught up after", "catch-up", "while catching up", "caught up after"),
+    ("Latency of reads meanwhile, p99", "catch-up", "while catching up", "p99"),
+    ("Empty Redis: 1,000,000 records are served after", "cold-start", "empty Redis", "all is served after"),
+    ("Redis with them restarts: it loads for", "cold-start", "Redis restarts", "Redis loads for"),
+    ("The API then serves after", "cold-start", "Redis restarts", "first 200 after that"),
     ("A contact with 50,000 leads changes: all show it after", "fan-out", "the contact changes", "until all are right"),
     ("Redis's memory for each byte that is served", "memory", "100,000 documents", "Redis bytes per document byte"),
 )  # fmt: skip
@@ -62,6 +67,7 @@ def _headline(what: str, outcome: Outcome, case: str, metric: str) -> str:
 
 _PAGES: Mapping[str, Mapping[str | None, Callable[[Results], str]]] = {
     "README.md": {None: readme},
+    "docs/compression.md": {None: compression.page},
     "docs/capacity.md": {None: capacity.page, "simulation": simulated.page},
 }
 """What stands between two marks, by the name in the first of them."""

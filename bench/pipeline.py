@@ -36,19 +36,35 @@ class Rebuilding(Struct, frozen=True):
 
 
 class Pipeline(Struct):
-    """The running service. `redis` is a client of `server`."""
+    """The running service, which `stack` stops. `redis` is a client of `server`."""
 
     lab: Lab
+    stack: ExitStack
     kafka: str
     server: RedisServer
     redis: Redis
-    projector: Server
+    process: Child
+    """The projector. After an outage, it is another one."""
     api: Server
     cores: Cores
+
+    @property
+    def projector(self) -> Server:
+        return Server(0, self.process.pid)
 
     def load(self, api_requests: Iterable[bytes]) -> Load:
         """Load on the API, from the API's core, because the projector uses the other one."""
         return Load(self.lab, list(api_requests), self.cores.worker)
+
+    @contextmanager
+    def outage(self) -> Iterator[None]:
+        """End the projector, and start it again after the block."""
+        self.process.stop()
+        try:
+            yield
+        finally:
+            self.process = projectors.start(self.lab, self.kafka, self.server.url, cores=self.cores.load)
+            self.stack.callback(self.process.stop)
 
     @contextmanager
     def rebuilding(self) -> Iterator[Rebuilding]:
@@ -106,7 +122,7 @@ def start(lab: Lab, stack: ExitStack, cores: Cores, tenants: list[Tenant], batch
     _wait_until_served(projector, connection, count)
     api = candidates.leadview(lab, stack, redis, cores)
     api.wait_until_ready(requests.for_lead(tenants[0], tenants[0].leads[0]))
-    return Pipeline(lab, kafka.bootstrap_servers, redis, connection, Server(0, projector.pid), api, cores)
+    return Pipeline(lab, stack, kafka.bootstrap_servers, redis, connection, projector, api, cores)
 
 
 def _wait_until_served(projector: Child, redis: Redis, count: int) -> None:

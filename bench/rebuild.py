@@ -59,16 +59,17 @@ class Rebuild:
 
 def _measure(lab: Lab, service: Pipeline, load: Load, count: int, case: str) -> Values:
     if case == BEFORE:
-        return _latency(load.open(service.api.port, _CONNECTIONS, lab.seconds(_SECONDS), _REQUESTS_A_SECOND))
+        return latency(load.open(service.api.port, _CONNECTIONS, lab.seconds(_SECONDS), _REQUESTS_A_SECOND))
     started = time.monotonic()
     reading = load.in_background(service.api.port, _CONNECTIONS, _REQUESTS_A_SECOND)
     with service.rebuilding() as rebuilding, reading as report:
         wait_until(lambda: service.is_complete(rebuilding.generation), "the rebuild is complete", _REBUILT_SECONDS)
         seconds = time.monotonic() - started
-        return _latency(report()) | {_RATE.name: count / seconds, _TIME.name: seconds}
+        return latency(report()) | {_RATE.name: count / seconds, _TIME.name: seconds}
 
 
-def _latency(report: Report) -> dict[str, float]:
+def latency(report: Report) -> dict[str, float]:
+    """The metrics of the readers' latency."""
     return {
         P50.name: report.p50 * 1e3,
         P99.name: report.p99 * 1e3,

@@ -41,17 +41,23 @@ class Server(Struct, frozen=True):
         return [parent, *parent.children(recursive=True)]
 
     def _answers(self, request: bytes) -> bool:
-        method, path, *_ = request.split(b" ", 2)
-        headers = [line.decode().split(": ", 1) for line in request.split(b"\r\n")[1:] if line]
+        method, path, headers = words(request)
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=2)
         try:
-            connection.request(method.decode(), path.decode(), headers=dict(headers))
+            connection.request(method, path, headers=headers)
             return connection.getresponse().status == 200
         except OSError:
             time.sleep(0.02)
             return False
         finally:
             connection.close()
+
+
+def words(request: bytes) -> tuple[str, str, dict[str, str]]:
+    """Returns the method, the path and the headers of a whole HTTP request without a body."""
+    first, *lines = request.decode().split("\r\n")
+    method, path, _ = first.split(" ")
+    return method, path, dict(line.split(": ", 1) for line in lines if line)
 
 
 def start(

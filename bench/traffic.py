@@ -8,6 +8,7 @@ from confluent_kafka import Producer
 from msgspec.structs import replace
 
 from bench.crm import Crm, Tenant
+from bench.prober import Event
 from projector.record import Record
 
 PREFIX = "crm."
@@ -65,7 +66,7 @@ def entity_id(record: Record) -> bytes:
     return (record.key or b"").partition(b":")[2]
 
 
-def publish(bootstrap_servers: str, records: Iterable[Record], prefix: str = PREFIX) -> None:
+def publish(bootstrap_servers: str, records: Iterable[Record | Event], prefix: str = PREFIX) -> None:
     """Send these records to the topics with this prefix. Returns when Kafka has acknowledged all of them."""
     producer = Producer({"bootstrap.servers": bootstrap_servers, "partitioner": "murmur2_random", "linger.ms": 20})
     for record in records:

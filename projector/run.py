@@ -14,8 +14,10 @@ from projector.health.watch import Watch, watching
 from projector.ledger import copies, writers
 from projector.ledger.ledger import Ledger
 from projector.ledger.writers import Writing
+from projector.line.catching_up import CatchingUp
 from projector.line.line import Line
 from projector.line.metrics import REGISTRY
+from projector.line.policy import Policy
 from projector.mapping import VERSION
 from projector.redis.store import Store
 from projector.stop import Stop
@@ -72,9 +74,10 @@ async def _work(settings: ProjectorSettings, writing: Writing, lines: list[Line]
 def _lines(settings: ProjectorSettings, writing: Writing) -> list[Line]:
     store, sessions = writing.store, writing.sessions
     access = Ledger(store, sessions, documents=False)
+    policy = Policy(CatchingUp(store, settings))
     return [
         Line("access", settings, ACCESS_KINDS, f"{settings.group_id}.access", store, access),
-        Line("documents", settings, RESOURCES, settings.group_id, store, Ledger(store, sessions)),
+        Line("documents", settings, RESOURCES, settings.group_id, store, Ledger(store, sessions), policy),
     ]
 
 

@@ -1,7 +1,7 @@
-"""Stores the response times of this worker in Redis, so that a rebuild can yield to requests.
+"""Stores the response times of this worker in Redis, so that the projector can yield to requests.
 
 The hash `lv:latency` has one field per worker: "<p99 of the last half second in microseconds> <time in ms>".
-`projector/rebuild/throttle.py` reads it.
+`projector/line/readers.py` reads it.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from contextlib import suppress
 from api.errors import Unavailable
 from api.metrics.counters import BUCKETS_SECONDS, Counters
 from api.redis.servers import Servers
+from api.redis.serving import Serving
 from schemas import names
 
 _INTERVAL_SECONDS = 0.5
@@ -21,8 +22,11 @@ _EXPIRY_SECONDS = 60
 _BEYOND_BUCKETS_SECONDS = 2 * BUCKETS_SECONDS[-1]
 
 
-async def report(servers: Servers, counters: Counters, routes: Collection[str]) -> None:
-    """Writes the latency twice a second until it is cancelled. A report that cannot be written is skipped."""
+async def report(servers: Servers, serving: Serving, counters: Counters, routes: Collection[str]) -> None:
+    """Writes the latency twice a second until it is cancelled. A report that cannot be written is skipped.
+
+    While nothing is served, it writes none: who gets 503 waits for the projector, which must not yield then.
+    """
     worker = f"{socket.gethostname()}:{os.getpid()}".encode()
     before = _buckets(counters, routes)
     while True:
@@ -30,6 +34,8 @@ async def report(servers: Servers, counters: Counters, routes: Collection[str]) 
         now = _buckets(counters, routes)
         slow = p99(later - earlier for later, earlier in zip(now, before, strict=True))
         before = now
+        if not serving.ready:
+            continue
         with suppress(Unavailable):
             await servers.call(
                 names.LATENCY, b"HSET", names.LATENCY, worker, b"%d %d" % (slow * 1e6, time.time() * 1000)

@@ -2,7 +2,7 @@
 
 `python -m bench.peers.<peer> <kafka> <redis> <topic prefix> <partitions> <number>/<processes>`. Each of the processes
 reads its share of the partitions from their beginning, without a consumer group. The environment variable MOST_RECORDS
-bounds the number of records.
+bounds the number of records. With FOLLOW, it never ends, and prints nothing.
 """
 
 import json
@@ -52,10 +52,10 @@ async def start_consumer(share: Share) -> tuple[AIOKafkaConsumer, "Clock"]:
 
 
 class Clock:
-    """Measures the time for a number of records, from the first batch on. MOST_RECORDS bounds `expected`."""
+    """Measures the time for a number of records, from the first batch on. MOST_RECORDS and FOLLOW change `expected`."""
 
     def __init__(self, expected: int) -> None:
-        self.expected = min(expected, float(os.environ.get("MOST_RECORDS", inf)))
+        self.expected = inf if "FOLLOW" in os.environ else min(expected, float(os.environ.get("MOST_RECORDS", inf)))
         self.done = 0
         self._began: tuple[float, float, int] | None = None
 

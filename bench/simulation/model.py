@@ -18,12 +18,11 @@ from random import Random
 from msgspec import Struct
 
 from bench.simulation.engine import Gate, Process, Server, Simulation
+from projector.line.line import FIRST_PAUSE, LONGEST_PAUSE
 from projector.line.pace import FULL, YIELDING, Pace
 
 BATCH = 5000
 """The default of `LEADVIEW_BATCH_RECORDS`."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
-"""Between attempts of a line that fails (`projector/line/line.py`)."""
 _SENDING = 0.75
 """Share of a process's work that is done before Redis is asked. The rest follows the reply."""
 _SAMPLES = 300
@@ -179,7 +178,7 @@ class Run:
         """A live line: batch after batch, each again until every shard has answered."""
         of, clock = self._of, self._clock
         rate = of.events / of.projectors
-        taken, pause = 0.0, _FIRST_PAUSE
+        taken, pause = 0.0, FIRST_PAUSE
         while True:
             available = inf if rate == inf else clock.now * rate - taken
             if available < 1:
@@ -191,9 +190,9 @@ class Run:
                 yield done
             if self._is_lost(began, clock.now):
                 yield clock.now + pause
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                pause = min(2 * pause, LONGEST_PAUSE)
                 continue
-            pause = _FIRST_PAUSE
+            pause = FIRST_PAUSE
             taken += size
             self._lag[number] = taken / rate
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from bench.capacity import PLANNED_CPU_SHARE, Cluster
 from bench.cluster_costs import SHARDS
 from bench.simulation.model import Costs, Installation, Measured, Run, pipelines
+from projector.line.line import LONGEST_PAUSE
 from projector.line.pace import FULL, YIELDING
 
 PROJECTORS, ORGANIZATIONS = 32, 50_000
@@ -19,8 +20,6 @@ ZONES, REGIONS = 0.0005, 0.07
 LOOPBACK = 0.0001
 OUTAGE = 15.0
 """Seconds until a replica takes over: the default of `cluster-node-timeout` of Redis."""
-RETRY = 5.0
-"""The longest pause of a line between two attempts. Half of it passes on average after the outage."""
 _NORMAL_LAG = 0.5
 _LONG_SECONDS = 20.0
 
@@ -88,7 +87,7 @@ class Scenarios:
         while run.lag > _NORMAL_LAG:
             run.until(run.now + _NORMAL_LAG / 2)
         fastest = self._costs.catch_up_rate(SHARDS, PROJECTORS, self._requests)
-        halted = self._outage + min(self._outage, RETRY) / 2
+        halted = self._outage + min(self._outage, LONGEST_PAUSE) / 2  # half a pause on average, after the outage
         return {CAUGHT_UP: run.now - lost[0]}, {CAUGHT_UP: halted * fastest / (fastest - self._events)}
 
     def rebuild(self) -> Both:

@@ -37,7 +37,10 @@ from schemas.settings import ProjectorSettings
 
 _POLL_SECONDS = 0.5
 _CHECK_SECONDS = 1.0
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
+"""Seconds between attempts while Redis or Kafka is not available. The first attempt after an outage applies what was
+published meanwhile, such as the revocation of a key."""
+_LONGEST_PAUSE_AFTER_DEFECT = 5.0
 
 logger = logging.getLogger(__name__)
 
@@ -80,13 +83,13 @@ class Line:
     async def run(self, stop: Stop) -> None:
         """Project until `stop` is set; then finish the current batch and leave the group."""
         await self._start(stop)
-        pause = _FIRST_PAUSE
+        pause = FIRST_PAUSE
         try:
             while not stop.is_set():
                 try:
                     await self._step()
                     if not self.health.fails:
-                        pause = _FIRST_PAUSE
+                        pause = FIRST_PAUSE
                 except LineStopped as error:
                     await self._halt(error, stop)
                 except Superseded as error:
@@ -96,7 +99,8 @@ class Line:
                 except Exception as error:  # noqa: BLE001 - the other line must not end because this one fails
                     self._on_failure(error)
                     await stop.sleep(pause)
-                    pause = min(2 * pause, _LONGEST_PAUSE)
+                    longest = LONGEST_PAUSE if isinstance(error, Unavailable) else _LONGEST_PAUSE_AFTER_DEFECT
+                    pause = min(2 * pause, longest)
             await self._positions.commit()
         finally:
             self._positions.end()

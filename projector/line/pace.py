@@ -22,8 +22,8 @@ YIELDING = Pace(slice_records=15, slices_in_flight=1, max_documents=5)
 class Pacer(Protocol):
     """Decides how fast a line writes. Its methods never raise."""
 
-    async def pace(self) -> Pace:
-        """Returns the pace of the next batch."""
+    async def pace(self, records: int) -> Pace:
+        """Returns the pace of the next batch, which has so many records."""
 
     async def wait(self) -> None:
         """Wait as long as necessary before the next slice."""
@@ -32,7 +32,7 @@ class Pacer(Protocol):
 class FullSpeed:
     """The `Pacer` of a line that never yields to readers."""
 
-    async def pace(self) -> Pace:
+    async def pace(self, records: int) -> Pace:  # noqa: ARG002 - required by Pacer
         return FULL
 
     async def wait(self) -> None:

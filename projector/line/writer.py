@@ -27,7 +27,7 @@ class Writer:
         Raises Unavailable, or LineStopped if the batch has too many bad records.
         """
         applied = Applied()
-        pace = await self._pacer.pace()
+        pace = await self._pacer.pace(batch.size)
         in_flight: set[asyncio.Task[Applied]] = set()
         try:
             for intents, seconds in _timed(batch.slices(pace.slice_records)):

@@ -1,19 +1,15 @@
-"""Makes a replay yield to readers: it writes small batches while the API answers requests, and pauses while it is slow.
-
-Every half second each API worker stores "<p99 of its response times in microseconds> <time in ms>" in the hash
-`lv:latency` (`api/metrics/latency.py`).
+"""Makes a replay yield to readers: it writes little at once while the API answers requests, and pauses while it is
+slow.
 """
 
 import asyncio
 import time
 
-from projector.errors import Unavailable
+from projector.line import readers
 from projector.line.pace import FULL, YIELDING, Pace
 from projector.redis.store import Store
-from schemas import names
 
 _REFRESH_SECONDS = 0.5
-_FRESH_MS = 3000
 # After 5 seconds without API traffic, run at full rate. (Requests that resume are noticed half a second later.)
 _IDLE_SECONDS = 5.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
@@ -39,7 +35,7 @@ class Throttle:
         """Whether the replay writes small batches now."""
         return self._limit > 0 and time.monotonic() - self._answered_at < _IDLE_SECONDS
 
-    async def pace(self) -> Pace:
+    async def pace(self, records: int) -> Pace:  # noqa: ARG002 - required by Pacer
         """Returns how many records to write at once."""
         await self._refresh()
         return YIELDING if self.yields else FULL
@@ -53,7 +49,7 @@ class Throttle:
     async def _refresh(self) -> None:
         if self._limit and time.monotonic() - self._read_at > _REFRESH_SECONDS:
             self._read_at = time.monotonic()
-            self._adapt(await self._read_latency())
+            self._adapt(await readers.slowest(self._store))
 
     def _adapt(self, slowest: float) -> None:
         """Double the pause while the API is too slow, and shorten it by a fifth while it is not."""
@@ -63,13 +59,3 @@ class Throttle:
             self._pause = min(max(2 * self._pause, _FIRST_PAUSE), _LONGEST_PAUSE)
         else:
             self._pause = 0.8 * self._pause if self._pause > _FIRST_PAUSE / 2 else 0.0
-
-    async def _read_latency(self) -> float:
-        """Returns the p99 of the slowest API worker in seconds; 0 if no worker answers requests."""
-        try:
-            values = await self._store.ask_one(b"HVALS", names.LATENCY)
-        except Unavailable:
-            return 0.0  # the next write will report it
-        now = time.time() * 1000
-        reports = [[int(number) for number in value.split()] for value in values]
-        return max((latency / 1e6 for latency, at in reports if now - at < _FRESH_MS), default=0.0)

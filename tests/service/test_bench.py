@@ -21,6 +21,8 @@ ALWAYS_THERE = {LEADVIEW, "asgi-constant", "starlette-constant", "idiomatic"}
 PIPELINE = {
     "freshness": {"p50", "p99", "worst"},
     "rebuild": {"rate", "time", "p99"},
+    "catch-up": {"p99", "caught up after", "rate", "second organization, worst", "revoked key, worst"},
+    "cold-start": {"Redis loads for"},
     "fan-out": {"until all are right", "worst read, these leads", "worst read, others"},
     "worst-batches": {"p50", "p99", "worst", "projector's memory, peak"},
     "long-run": {"projector", "API worker"},

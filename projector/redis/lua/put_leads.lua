@@ -41,6 +41,7 @@ local function write(at, part, stored, k, found, organization, contact)
     first = index_put(name, keys[indexes + k], first, sub(keys[k], -SHORT_ID), summary_hash)
     if firsts then firsts[name] = first end
   end
+  if id == '' then before = opened(before, true) end
   return sub(heads, at, at + PUT_LEAD_HEAD - 1) .. summary_hash .. pack('<I3I3', #before, #id + #fields + #last)
     .. before .. id .. fields .. last .. records[part + 1], found
 end

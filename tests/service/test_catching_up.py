@@ -1,0 +1,103 @@
+"""A live line that is behind yields to readers, for a minute at most."""
+
+from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
+
+import pytest
+
+from projector.line.catching_up import CatchingUp
+from projector.line.pace import FULL, YIELDING, Pace
+from projector.redis.store import Store
+from schemas import names, resources
+from schemas.settings import ProjectorSettings
+from tests.harness import crm
+from tests.harness.changes import now_ms
+from tests.harness.faulty_proxy import Faults, faulty_proxy
+from tests.harness.leadview import Leadview
+from tests.harness.processes import while_running
+from tests.harness.records import Records
+from tests.harness.services import RedisService
+from tests.harness.waiting import wait_until
+
+LEADS, HELD = 2_000, 40
+BATCH = 500
+REPORT = 700
+
+
+@pytest.fixture
+async def pacer(redis_server: RedisService) -> AsyncIterator["TimedPacer"]:
+    settings = ProjectorSettings(redis_url=redis_server.url, batch_records=BATCH)
+    store = Store(settings)
+    yield TimedPacer(store, settings)
+    await store.close()
+
+
+class TimedPacer:
+    """A pacer whose clock is part of each question."""
+
+    def __init__(self, store: Store, settings: ProjectorSettings) -> None:
+        self._now = 0.0
+        self._pacer = CatchingUp(store, settings, clock=lambda: self._now)
+
+    async def at(self, now: float, records: int) -> Pace:
+        self._now = now
+        return await self._pacer.pace(records)
+
+
+def report(client: object, microseconds: int = REPORT, at: int | None = None) -> None:
+    client.hset(names.LATENCY, "worker", f"{microseconds} {now_ms() if at is None else at}")  # type: ignore[attr-defined]
+
+
+async def test_a_line_yields_while_it_is_behind_and_the_api_answers(pacer: TimedPacer, records: Records) -> None:
+    report(records.client)
+    assert await pacer.at(0, BATCH - 1) == FULL, "it is not behind"
+    assert await pacer.at(1, BATCH) == YIELDING
+    report(records.client, 0)
+    assert await pacer.at(2, BATCH) == FULL, "the API has no requests"
+    report(records.client, at=now_ms() - 60_000)
+    assert await pacer.at(3, BATCH) == FULL, "the API has ended"
+    records.client.hset(names.LATENCY, "worker", "not a number")
+    assert await pacer.at(4, BATCH) == FULL
+    records.client.delete(names.LATENCY)
+    assert await pacer.at(5, BATCH) == FULL, "there is no API"
+
+
+async def test_after_a_minute_it_writes_at_full_speed_until_it_has_caught_up(
+    pacer: TimedPacer, records: Records
+) -> None:
+    report(records.client, at=now_ms() + 3_600_000)
+    paces = [await pacer.at(now, BATCH) for now in (10, 40, 70, 71, 1000)]
+    assert paces == [YIELDING, YIELDING, YIELDING, FULL, FULL]
+    assert await pacer.at(1001, 1) == FULL
+    assert await pacer.at(1002, BATCH) == YIELDING, "this is another backlog"
+
+
+async def test_it_does_not_yield_on_a_cluster(redis_shards: RedisService) -> None:
+    """Its masters share each slice, so that none of them is busy for long."""
+    settings = ProjectorSettings(redis_url=redis_shards.url)
+    store = Store(settings)
+    try:
+        await store.ask_one(b"HSET", names.LATENCY, b"worker", b"%d %d" % (REPORT, now_ms() + 3_600_000))
+        assert await TimedPacer(store, settings).at(0, settings.batch_records) == FULL
+    finally:
+        await store.close()
+
+
+@pytest.mark.apache
+def test_a_projector_that_is_behind_has_one_small_slice_in_flight(leadview: Leadview) -> None:
+    """A proxy holds back the write of one lead: nothing that comes after its slice is written."""
+    leadview.publish(crm.organization(), crm.api_key())
+    leadview.publish(*(crm.lead(id=crm.uuid(number)) for number in range(LEADS)), partition=0)
+    report(leadview.redis, at=now_ms() + 3_600_000)
+    with faulty_proxy(urlsplit(leadview.environment()["LEADVIEW_REDIS_URL"]).port or 6379) as proxy:
+        held = names.document(resources.LEAD, names.organization(crm.ORGANIZATION), 1, crm.uuid(HELD))
+        proxy.faults = Faults(held=held)
+        child = leadview.start("run", redis_url=f"redis://127.0.0.1:{proxy.port}/0")
+        wait_until(while_running(child, lambda: proxy.holding), "the write of the lead is held back")
+        leadview.publish(crm.api_key(2, status="revoked"))
+        wait_until(lambda: leadview.caught_up(*resources.ACCESS_KINDS), "the other line continues")
+        assert len(leadview.documents()) <= HELD + YIELDING.slice_records
+        proxy.faults = Faults()
+        proxy.reset_all()
+        wait_until(while_running(child, leadview.is_current), "the projector has caught up")
+    assert len(leadview.documents()) == LEADS

@@ -10,6 +10,7 @@ from api.credentials import Credentials
 from api.errors import (
     AccessDisabled,
     Headers,
+    InternalError,
     InvalidApiKey,
     InvalidId,
     MethodNotAllowed,
@@ -23,7 +24,10 @@ from api.metrics.counters import Counters
 from api.redis.store import Reply
 from api.request import Request
 from api.response import JSON, Response
+from schemas.bodies import body
+from schemas.compression import Unreadable
 from schemas.fields import UUID_PATTERN
+from schemas.layouts import JSON_START
 from schemas.resources import Resource
 
 _ALLOW = (b"allow", b"GET, HEAD, OPTIONS")
@@ -103,4 +107,16 @@ class Documents:
         tag = (b"etag", etag(reply.value))
         if reply.status == 304:
             return Response(304, (tag, _REVALIDATE, *limit_headers))
-        return Response(200, (JSON, tag, _REVALIDATE, *limit_headers), reply.value[self._body :])
+        value = reply.value
+        json = value[self._body :]
+        if not json.startswith(JSON_START):
+            json = self._unpacked(value)
+        return Response(200, (JSON, tag, _REVALIDATE, *limit_headers), json)
+
+    def _unpacked(self, value: bytes) -> bytes:
+        try:
+            return body(self._resource, value)
+        except Unreadable as error:
+            raise InternalError(
+                f"the stored document cannot be read: {error} (`rebuild --organization` writes it again)"
+            ) from error

@@ -9,6 +9,7 @@ from bench.benchmark import Benchmark
 from bench.catch_up import CatchUp
 from bench.cluster_costs import ClusterCosts
 from bench.cold_start import ColdStart
+from bench.compression import CompressionCosts
 from bench.fan_out import FanOut
 from bench.freshness import Freshness
 from bench.growth import GrowthDocuments, GrowthOrganizations
@@ -30,6 +31,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     ApiMemory(),
     Memory(),
     MemoryOrganizations(),
+    CompressionCosts(),
     Projector(),
     Updates(),
     RedisWork(),

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import cycle
 from random import Random
+from string import ascii_lowercase
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -24,6 +26,11 @@ _SEED = 7
 _SAMPLE = 2000
 _TOLERANCE = 0.1
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
+_WRITTEN = {
+    *("first_name", "last_name", "email", "phone", "custom_fields", "referrer", "attribution", "tags", "events"),
+    *("event_location", "booking_id"),
+}
+"""The fields of leads and contacts that people write, or that come from outside."""
 _NEVER_REACHED = events.RateLimit(quota=10_000_000, window_seconds=10_000)
 """A limit that no benchmark reaches. Its window is long, so its counter stays in Redis, like that of a busy caller."""
 
@@ -42,12 +49,16 @@ class Tenant(Struct):
 
 
 class Crm:
-    """Creates records. `lead_bytes` is the size of a lead's document with its contact; None keeps all sizes."""
+    """Creates records. `lead_bytes` is the size of a lead's document with its contact; None keeps all sizes.
 
-    def __init__(self, lead_bytes: int | None = None) -> None:
+    With `random_text`, all that people write, such as names and notes, is random letters of the same length.
+    """
+
+    def __init__(self, lead_bytes: int | None = None, *, random_text: bool = False) -> None:
         self._random = Random(_SEED)  # noqa: S311 - it must be repeatable
         self._offset = 0
-        self._pairs = cycle(_pairs(lead_bytes))
+        pairs = _pairs(lead_bytes)
+        self._pairs = cycle([_random_text(pair, self._random) for pair in pairs] if random_text else pairs)
         self.tenants: list[Tenant] = []
 
     def organization(self) -> Iterator[Record]:
@@ -112,6 +123,30 @@ def _pairs(lead_bytes: int | None) -> list[tuple[events.Lead, events.Contact]]:
     # Leads without attribution are far smaller. Both kinds occur in practice.
     pairs += [(replace(lead, attribution=None, events=[]), contact) for lead, contact in pairs]
     return [pair for pair in pairs if abs(_size(*pair) / lead_bytes - 1) < _TOLERANCE]
+
+
+def _random_text(pair: tuple[events.Lead, events.Contact], random: Random) -> tuple[events.Lead, events.Contact]:
+    lead, contact = pair
+    return replace(lead, **_texts(lead, random)), replace(contact, **_texts(contact, random))
+
+
+def _texts(entity: Struct, random: Random) -> dict[str, Any]:
+    """Returns the fields of an entity that people write, with random letters in place of all text in them."""
+    return {name: _randomly(getattr(entity, name), random) for name in _WRITTEN & {*entity.__struct_fields__}}
+
+
+def _randomly(value: Any, random: Random) -> Any:
+    match value:
+        case str():
+            return "".join(random.choices(ascii_lowercase, k=len(value.encode())))
+        case dict():
+            return {name: _randomly(each, random) for name, each in value.items()}
+        case list():
+            return [_randomly(each, random) for each in value]
+        case events.RequestedEvent():
+            return replace(value, location=_randomly(value.location, random))
+        case _:
+            return value
 
 
 def _size(lead: events.Lead, contact: events.Contact) -> int:

@@ -13,18 +13,18 @@ from projector.ledger import copies
 from projector.record import Record
 from projector.redis.applier import Applier
 from projector.redis.store import Store
-from schemas.settings import ProjectorSettings
+from schemas.settings import Compression, ProjectorSettings
 
 _BATCH = 500
 
 
-def fill(server: RedisServer | RedisCluster, records: Iterable[Record]) -> None:
+def fill(server: RedisServer | RedisCluster, records: Iterable[Record], compression: Compression = "none") -> None:
     """Apply these records in this order, and let the API serve them."""
-    asyncio.run(_fill(server, intents(records)))
+    asyncio.run(_fill(ProjectorSettings(redis_url=server.url, compression=compression), intents(records)))
 
 
-async def _fill(server: RedisServer | RedisCluster, all_intents: Iterator[Intent]) -> None:
-    store = Store(ProjectorSettings(redis_url=server.url))
+async def _fill(settings: ProjectorSettings, all_intents: Iterator[Intent]) -> None:
+    store = Store(settings)
     applier = Applier(store)
     try:
         record = await copies.current(store)

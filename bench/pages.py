@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bench import capacity
+from bench import capacity, compression
 from bench.benchmark import LEADVIEW
 from bench.outcome import Outcome, Rounds
 from bench.results import Results, read
@@ -67,6 +67,7 @@ def _headline(what: str, outcome: Outcome, case: str, metric: str) -> str:
 
 _PAGES: Mapping[str, Mapping[str | None, Callable[[Results], str]]] = {
     "README.md": {None: readme},
+    "docs/compression.md": {None: compression.page},
     "docs/capacity.md": {None: capacity.page, "simulation": simulated.page},
 }
 """What stands between two marks, by the name in the first of them."""

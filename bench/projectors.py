@@ -20,6 +20,7 @@ from devstack.child import Child
 from devstack.redis_server import RedisServer
 from schemas import names
 from schemas.resources import BY_TOPIC, RESOURCES
+from schemas.settings import Compression
 
 REDIS_CPU = Metric("Redis CPU per record", "µs")
 METRICS = (RATE, CPU, REDIS_CPU)
@@ -40,11 +41,13 @@ def start(
     prefix: str = PREFIX,
     group: str = GROUP,
     metrics_port: int | None = None,
+    compression: Compression = "none",
 ) -> Child:
-    """Start `python -m projector <words>`. Only the addresses, the group, the topic prefix and the port are set."""
+    """Start `python -m projector <words>`. Nothing else is set."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LEADVIEW_")}
     environment |= {"LEADVIEW_REDIS_URL": redis_url, "LEADVIEW_KAFKA_BOOTSTRAP_SERVERS": kafka}
     environment |= {"LEADVIEW_GROUP_ID": group, "LEADVIEW_TOPIC_PREFIX": prefix, "PYTHONPATH": str(ROOT)}
+    environment |= {"LEADVIEW_COMPRESSION": compression}
     environment |= {"LEADVIEW_METRICS_PORT": str(metrics_port)} if metrics_port else {}
     with pinned(cores):
         return Child(
@@ -67,13 +70,17 @@ def covered(redis: Redis, partitions: int, prefix: str = PREFIX) -> int:
     return sum(int(value.split()[0]) for value in values if value)
 
 
-def measure(lab: Lab, topics: Topics, server: RedisServer, cores: set[int] | None) -> Values:
+def measure(
+    lab: Lab, topics: Topics, server: RedisServer, cores: set[int] | None, compression: Compression = "none"
+) -> Values:
     """Run one process until all records of these topics are applied. The positions in Redis say where it begins.
 
     Returns `METRICS`, from the first checkpoint to the last: starting and joining the consumer group do not count.
     Raises MeasurementFailed.
     """
-    child = start(lab, topics.kafka, server.url, cores=cores, prefix=topics.prefix, group=uuid4().hex)
+    child = start(
+        lab, topics.kafka, server.url, cores=cores, prefix=topics.prefix, group=uuid4().hex, compression=compression
+    )
     try:
         with client(server) as redis:
             return _from_first_to_last_checkpoint(child, server, redis, topics)

@@ -4,6 +4,7 @@ import csv
 import hashlib
 import io
 import shutil
+import struct
 import subprocess
 from collections.abc import Callable
 from functools import partial
@@ -36,17 +37,14 @@ def _run(program: str, stage: Stage, seconds: float) -> tuple[float, int]:
     count = max(1000, int(seconds * _EXPECTED_RATE))
     command = [program, "-p", str(stage.redis.port), "-c", "1", "-P", str(_PIPELINE), "-n", str(count), "--csv"]
     tenant = stage.tenants[0]
+    # The last word contains zeros, so that it cannot be an argument: with -x, the program reads it from its input.
+    *words, limits = serve(tenant, tenant.leads[0])
     # It runs on the worker's core, so that Redis has a core to itself.
     with pinned(stage.cores.worker):
-        ended = subprocess.run(
-            [*command, *(word.decode() for word in serve(tenant, tenant.leads[0]))],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    rows = list(csv.DictReader(io.StringIO(ended.stdout)))
+        ended = subprocess.run([*command, "-x", *words], input=limits, capture_output=True, check=False)
+    rows = list(csv.DictReader(io.StringIO(ended.stdout.decode())))
     if ended.returncode or not rows:
-        raise MeasurementFailed(f"redis-benchmark: {ended.stderr or ended.stdout}")
+        raise MeasurementFailed(f"redis-benchmark: {(ended.stderr or ended.stdout).decode()}")
     return float(rows[-1]["rps"]), count
 
 
@@ -61,5 +59,5 @@ def serve(tenant: Tenant, lead_id: str) -> list[bytes]:
         names.document(resources.LEAD, owner, 1, lead_id),
     ]
     sha = hashlib.sha1(SCRIPT, usedforsecurity=False).hexdigest().encode()
-    arguments = [api_keys.organization_tag(tenant.organization_id).encode(), b"100 10 300 10"]
+    arguments = [api_keys.organization_tag(tenant.organization_id).encode(), struct.pack("<IIII", 100, 10, 300, 10)]
     return [b"EVALSHA", sha, b"%d" % len(keys), *keys, *arguments]

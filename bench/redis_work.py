@@ -17,7 +17,7 @@ from bench.redis_benchmark import serve
 from bench.traffic import Traffic
 from devstack.redis_server import RedisServer
 from projector.intent import Intent
-from projector.line.already_applied import applied_times
+from projector.line.already_applied import event_time, stored_heads
 from projector.line.pace import FULL
 from projector.record import Partition, Record
 from projector.redis.applier import Applier
@@ -149,8 +149,8 @@ async def _find_applied(server: RedisServer, leads: Sequence[Record]) -> None:
     store = Store(ProjectorSettings(redis_url=server.url))
     try:
         for some in _slices(leads):
-            [times] = (await applied_times(store, {Partition(some[0].topic, 0): some}, (1,))).values()
-            if None in times:
+            [heads] = (await stored_heads(store, {Partition(some[0].topic, 0): some}, (1,))).values()
+            if None in map(event_time, some, heads):
                 raise MeasurementFailed("leads that are applied were not recognized")
     finally:
         await store.close()

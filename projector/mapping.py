@@ -24,6 +24,7 @@ from projector.intent import (
 )
 from projector.record import EntityKey, Record
 from schemas import documents, events
+from schemas.bodies import SUMMARY
 from schemas.layouts import (
     BODY_ID,
     BODY_ORGANIZATION_ID,
@@ -43,8 +44,8 @@ _HARMLESS = frozenset((str, bool, float, type(None)))
 _SAFE_DIGITS = 18
 """An integer with so many digits fits into 64 bits."""
 _encode = msgspec.json.Encoder().encode
-# A placeholder for the contact while a lead is encoded. JSON never contains this byte, because it is always escaped.
-_CONTACT = cast(Any, msgspec.Raw(b"\0"))
+# A placeholder for the contact while a lead is encoded.
+_CONTACT = cast(Any, msgspec.Raw(SUMMARY))
 
 
 def intent(change: Change, record: Record) -> Intent:
@@ -216,7 +217,7 @@ def _put(resource: Resource, key: EntityKey, head: bytes, entity: events.Entity)
     body = _encode(found)
     if resource is LEAD:
         _check_size(body, MAX_DOCUMENT_BYTES - MAX_SUMMARY_BYTES, "the document without the contact")
-        before, _, after = body.partition(b"\0")
+        before, _, after = body.partition(SUMMARY)
         return PutLead(key.organization_id, key.id, found.contact_id, head, content_hash(body), before, after)
     _check_size(body, MAX_DOCUMENT_BYTES, "the document")
     rest = _contact_summary_hash(body) if resource is CONTACT else NO_CONTACT

@@ -18,6 +18,16 @@ In a live document follow:
               37  28 first lead: hash of the summary inside it, and its short id; zeros for none    65  body
     others:   34  body
 
+A body is JSON, or begins with another byte than `{` if it is compressed (`schemas.compression`, `schemas.bodies`):
+
+    lead:     a zero byte; then packed: the body without contact's id and summary, which are put in at 116, where JSON
+              has the contact's id as well
+    contact:  packed: the fields of the summary, whose length with the highest bit set is at 34; then packed: the rest
+    others:   packed: the body
+
+The summary inside a lead is stored as its contact has it: JSON, or only its fields, packed. So it may be JSON in a lead
+that is compressed; and if it is packed in a lead that is not, `(` replaces the `{` with which the body begins.
+
 Both hashes together are the ETag. They depend on the content alone, so a rebuild does not change them. The summary
 hash is also the score in the index of a contact's leads: leads with another score still have to be updated.
 
@@ -80,9 +90,20 @@ LEAD_CONTACT_ID = slice(116, 152)
 STORED_CONTACT_ID = slice(LEAD_BODY + LEAD_CONTACT_ID.start, LEAD_BODY + LEAD_CONTACT_ID.stop)
 """In the stored value of a lead."""
 
-PUT_LEAD_FORMAT = "<c28I3c0"
-"""The argument of `put_leads`: head and body hash, then the body before the contact summary, with its length in front.
-The rest is the body after the summary."""
+NUMBER_BYTES = 3
+JSON_START = b"{"
+PACKED_LEAD = b"\0"
+"""With this, the body of a lead that is compressed begins."""
+BEFORE_PACKED_SUMMARY = b"("
+"""With this in place of `{`, the body of a lead begins that is JSON but for its summary."""
+PACKED_SUMMARY = 1 << 23
+"""This much more than its length is the place of a contact's summary if it is packed."""
+BODY_OPENING = slice(0, 1)
+"""The byte that says what a body is."""
+
+PUT_LEAD_HEAD = BODY_HASH.stop
+"""What the projector sends of a value before the body: of a lead, without what depends on its contact."""
+PUT_CONTACT_HEAD = SUMMARY_FIELDS_STOP.stop
 CONTACT_FORMAT = "<c6I3c28c44"
 """What a lead needs of its contact, from `SUMMARY_HASH` on: this, `SUMMARY_FIELDS_STOP`, `FIRST_LEAD` and `BODY_ID`."""
 
@@ -111,7 +132,8 @@ _LIMITS = Struct("<IIII").unpack
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _FOR_LUA = (
-    *("PUT_LEAD_FORMAT", "CONTACT_FORMAT", "STORED_HEAD", "NO_CONTACT", "NO_LEAD", "NO_HEAD", "BUCKET_SPAN"),
+    *("PUT_LEAD_HEAD", "PUT_CONTACT_HEAD", "CONTACT_FORMAT", "STORED_HEAD"),
+    *("NO_CONTACT", "NO_LEAD", "NO_HEAD", "PLAIN_BODY", "BUCKET_SPAN"),
     *(
         "HEAD",
         "HEAD_FORMAT",
@@ -125,6 +147,7 @@ _FOR_LUA = (
     ),
     *("LEAD_BODY", "SUMMARY_FIELDS_STOP", "FIRST_LEAD", "CONTACT_BODY", "BODY_ID", "BODY_ORGANIZATION_ID"),
     *("LEAD_CONTACT_ID", "STORED_CONTACT_ID", "JOB_DUE", "ACCESS", "LIMITS", "KEY_ORGANIZATION", "KEY_EXPIRY"),
+    *("BODY_OPENING", "PACKED_SUMMARY"),
     *("KEY_ENTRIES", "KEY_ENTRY", "KEY_ENTRY_ID", "KEY_ENTRY_STATE", "KEY_ENTRY_EXPIRY"),
 )
 

@@ -28,6 +28,7 @@ _PASSWORDS_IN_URL = (re.compile(r"://[^:@/?#]*:(.+)@"), re.compile(r"[?&][a-z_]*
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
+Compression = Literal["none", "zstd"]
 RequestLogMode = Literal["off", "errors", "all"]
 
 
@@ -115,6 +116,13 @@ class ProjectorSettings(KafkaSettings, frozen=True, kw_only=True):
             description="Maximum size of the value of a record in bytes, uncompressed; a larger record is bad",
         ),
     ] = MAX_RECORD_BYTES
+    compression: Annotated[
+        Compression,
+        Meta(
+            description="How documents are stored from now on: `none` (as JSON) or `zstd`; both are read at any time "
+            "([compression](docs/compression.md))"
+        ),
+    ] = "none"
     dead_letter_share: Annotated[
         float,
         Meta(gt=0, le=1, description="Share of bad records among the last 1000 records above which the line halts"),

@@ -26,8 +26,11 @@ from schemas.settings import ApiSettings, RedisSettings
 
 _USER_OPTIONS = ("username", "password", "credential_provider")
 _SERVER_OPTIONS = {"host", "port", "db", "username", "password"}
-_LEAST_TIMEOUT = 0.5
-"""Seconds that a Sentinel or cluster node has at least to say where Redis is. Then the next one is asked."""
+_FIRST_TIMEOUT = 0.5
+"""Seconds that each Sentinel or cluster node has to say where Redis is. Then the next one is asked. If none of them has
+said it, each has twice as long at the next attempt, up to the timeout of a request: TLS takes long in a region that is
+far away, but one that stands still must not hold up a failover.
+"""
 
 
 class Address(Struct, frozen=True):
@@ -65,23 +68,39 @@ class Address(Struct, frozen=True):
 class Sentinels:
     """Sentinels, which know the present master."""
 
-    def __init__(self, master: str, hosts: Iterable[Host], server: Address, options: dict[str, Any]) -> None:
-        """`server` says how to log in to the master, `options` how redis-py logs in to the Sentinels."""
+    def __init__(
+        self, master: str, hosts: Iterable[Host], server: Address, options: dict[str, Any], timeout: float
+    ) -> None:
+        """`server` says how to log in to the master, `options` how redis-py logs in to the Sentinels. `timeout` is the
+        longest time, in seconds, that one of them has to answer.
+        """
         self._master = master
+        self._hosts = list(hosts)
         self._server = server
-        self._sentinel = Sentinel(list(hosts), sentinel_kwargs=options)  # type: ignore[no-untyped-call]
+        self._options = options
+        self._longest = timeout
+        self._timeout = _FIRST_TIMEOUT
+        self._sentinel = self._opened()
 
     async def find(self) -> Address:
         """Returns the address of the master. Raises Unavailable."""
         try:
             host, port = await self._sentinel.discover_master(self._master)
         except (OSError, RedisError) as error:
+            if self._timeout < self._longest:
+                await self.close()
+                self._timeout = min(2 * self._timeout, self._longest)
+                self._sentinel = self._opened()
             # redis-py adds a list of connections to the message.
             raise Unavailable(str(error).partition(" : <")[0]) from error
         return replace(self._server, host=host, port=port)
 
     async def close(self) -> None:
         await self._sentinel.aclose()
+
+    def _opened(self) -> Sentinel:
+        options = self._options | _timeouts(self._timeout)
+        return Sentinel(self._hosts, sentinel_kwargs=options)  # type: ignore[no-untyped-call]
 
     def __repr__(self) -> str:
         return f"the master {self._master!r} of the Sentinels"
@@ -90,18 +109,26 @@ class Sentinels:
 class ClusterMap:
     """The slot map of a cluster: which primary serves which slot."""
 
-    def __init__(self, hosts: Iterable[Host], server: Address, options: dict[str, Any]) -> None:
-        """`server` says how to log in to a primary, `options` says the same to redis-py."""
+    def __init__(self, hosts: Iterable[Host], server: Address, options: dict[str, Any], timeout: float) -> None:
+        """`server` says how to log in to a primary, `options` says the same to redis-py. `timeout` is the longest time,
+        in seconds, that a node has to answer.
+        """
         self._hosts = list(hosts)
         self._server = server
-        seeds = [ClusterNode(host, port, **options) for host, port in self._hosts]
-        self._nodes = NodesManager(seeds, require_full_coverage=False, connection_kwargs=options)
+        self._options = options
+        self._longest = timeout
+        self._timeout = _FIRST_TIMEOUT
+        self._nodes = self._opened()
 
     async def read(self) -> list[Host | None]:
         """Returns the primary of each slot, or None for a slot without one. Raises Unavailable."""
         try:
             await self._nodes.initialize(self._hosts)
         except (OSError, RedisError, RedisClusterException) as error:
+            if self._timeout < self._longest:
+                await self.close()
+                self._timeout = min(2 * self._timeout, self._longest)
+                self._nodes = self._opened()
             raise Unavailable(str(error)) from error
         owners: list[Host | None] = [None] * names.SLOTS
         for slot, nodes in self._nodes.slots_cache.items():
@@ -115,22 +142,27 @@ class ClusterMap:
     async def close(self) -> None:
         await asyncio.gather(self._nodes.aclose(), self._nodes.aclose("startup_nodes"))
 
+    def _opened(self) -> NodesManager:
+        options = self._options | _timeouts(self._timeout)
+        seeds = [ClusterNode(host, port, **options) for host, port in self._hosts]
+        return NodesManager(seeds, require_full_coverage=False, connection_kwargs=options)
+
 
 def location(settings: ApiSettings) -> Address | Sentinels | ClusterMap:
-    """Returns the location of Redis from the settings. It has to be called in an event loop. Raises AddressError.
-
-    A Sentinel or a cluster node has as long to answer as Redis has to answer a request, and at least half a second.
-    """
+    """Returns the location of Redis from the settings. It has to be called in an event loop. Raises AddressError."""
     access, options = _read(settings)
     server = _address(access, options)
-    discovery = _discovery_options(options, max(_LEAST_TIMEOUT, settings.api_redis_timeout))
+    discovery = _discovery_options(options)
+    timeout = settings.api_redis_timeout
     match access.kind:
         case "cluster":
             user = {name: options[name] for name in options if name in (*_USER_OPTIONS, "connection_class")}
-            return ClusterMap(access.hosts, server, discovery | user)
+            return ClusterMap(access.hosts, server, discovery | user, timeout)
         case "sentinel":
             user = access.sentinel_user | {"ssl": access.encrypted}
-            return Sentinels(access.master, access.hosts, replace(server, must_be_master=True), discovery | user)
+            return Sentinels(
+                access.master, access.hosts, replace(server, must_be_master=True), discovery | user, timeout
+            )
         case _:
             return server
 
@@ -152,16 +184,15 @@ def _read(settings: RedisSettings) -> tuple[RedisAccess, dict[str, Any]]:
     return access, access.over(options)
 
 
-def _discovery_options(options: dict[str, Any], timeout: float) -> dict[str, Any]:
+def _discovery_options(options: dict[str, Any]) -> dict[str, Any]:
     """Returns redis-py's options for connections to Sentinels and cluster nodes that are asked for addresses, without
-    a user. `timeout` is in seconds.
+    a user and without timeouts.
     """
-    return {
-        "socket_timeout": timeout,
-        "socket_connect_timeout": timeout,
-        "retry": Retry(NoBackoff(), 0),
-        "protocol": 2,
-    } | _tls_options(options)
+    return {"retry": Retry(NoBackoff(), 0), "protocol": 2} | _tls_options(options)
+
+
+def _timeouts(seconds: float) -> dict[str, Any]:
+    return {"socket_timeout": seconds, "socket_connect_timeout": seconds}
 
 
 def _tls_options(options: dict[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from schemas.settings import ApiSettings, limit
 SCRIPT = with_constants(resources.files("api.redis").joinpath("lua", "serve.lua").read_text()).encode()
 _SHA = hashlib.sha1(SCRIPT, usedforsecurity=False).hexdigest().encode()
 _HEAD = struct.Struct("<HQIIIQIIIQQBB")
+_LIMITS = struct.Struct("<IIII")
 _ATTEMPTS = 3
 _BEING_APPLIED = 503
 
@@ -64,8 +65,7 @@ class Store:
 
     def __init__(self, settings: ApiSettings, servers: Servers, serving: Serving) -> None:
         by_key, by_organization = limit(settings.key_rate_limit), limit(settings.organization_rate_limit)
-        limits = (by_key.quota, by_key.window, by_organization.quota, by_organization.window)
-        self._limits = b"%d %d %d %d" % limits
+        self._limits = _LIMITS.pack(by_key.quota, by_key.window, by_organization.quota, by_organization.window)
         self._servers = servers
         self._serving = serving
 

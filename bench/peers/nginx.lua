@@ -97,7 +97,7 @@ local function caller()
   return known
 end
 
-local LIMITS = '100 10 300 10'
+local LIMITS = '\100\0\0\0' .. '\10\0\0\0' .. '\44\1\0\0' .. '\10\0\0\0' -- 100 in 10 s and 300 in 10 s
 
 local function ask(who, document)
   local connection = redis:new()

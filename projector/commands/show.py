@@ -6,10 +6,13 @@ import msgspec
 
 from projector.commands.refusal import Refusal, refusal_of_organization
 from projector.dead_letter import DeadLetter
+from projector.errors import Refused
 from projector.ledger import copies
 from projector.redis.store import Store
 from projector.upkeep.redrive import all_dead_letters
 from schemas import names
+from schemas.bodies import body
+from schemas.compression import Unreadable
 from schemas.layouts import ACCESS, ETAG, HEAD, JOB_DUE, LEAD_CONTACT_ID, Head, read_head
 from schemas.resources import CONTACT, LEAD, Resource
 
@@ -37,7 +40,9 @@ class Entity(msgspec.Struct, frozen=True):
 
 
 async def read(store: Store, resource: Resource, organization_id: str, entity_id: str) -> Entity:
-    """Read an entity from every generation that is written. Raises Refused if Redis is empty, and Unavailable."""
+    """Read an entity from every generation that is written. Raises Refused if Redis is empty or the document
+    cannot be read, and Unavailable.
+    """
     control = await copies.require(store)
     state = control.state
     owner = names.organization(organization_id)
@@ -66,14 +71,22 @@ async def _read_stored(store: Store, resource: Resource, owner: bytes, generatio
     head = read_head(value) if value else None
     if value is None or head is None or not head.live:
         return StoredEntity(generation, False, name.decode(), head, None, None, None)
-    body = value[resource.body :]
-    contact = await _contact_head(store, owner, generation, body) if resource is LEAD else None
+    try:
+        json = body(resource, value)
+        document = msgspec.json.decode(json)
+    except (Unreadable, msgspec.DecodeError, UnicodeDecodeError) as error:
+        organization = names.organization_id(owner)
+        raise Refused(
+            f"The document of {resource.noun} {entity_id} in generation {generation} cannot be read: {error}. To write "
+            f"it again: python -m projector rebuild --organization {organization} --{resource.noun} {entity_id}"
+        ) from error
+    contact = await _contact_head(store, owner, generation, json) if resource is LEAD else None
     etag = f'W/"{value[ETAG].hex()}"'
-    return StoredEntity(generation, False, name.decode(), head, contact, etag, msgspec.json.decode(body))
+    return StoredEntity(generation, False, name.decode(), head, contact, etag, document)
 
 
-async def _contact_head(store: Store, owner: bytes, generation: int, body: bytes) -> Head | None:
-    value = await _get(store, names.document(CONTACT, owner, generation, body[LEAD_CONTACT_ID].decode()))
+async def _contact_head(store: Store, owner: bytes, generation: int, json: bytes) -> Head | None:
+    value = await _get(store, names.document(CONTACT, owner, generation, json[LEAD_CONTACT_ID].decode()))
     return read_head(value) if value else None
 
 

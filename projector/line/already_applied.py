@@ -1,8 +1,12 @@
-"""Finds the records of a batch that are already applied: they need not be decoded, mapped and sent again.
+"""Reads the heads of the documents that a batch changes, to leave out the records that would change nothing.
 
-This doubles the rate at which a topic is read again, after a rewind or by a resumed rebuild (the benchmark `projector`
-prints it). A record counts as applied only if its own coordinates and its version are in the head of the document, in
-every generation: a topic that was deleted and recreated uses its offsets again, for other events.
+A record that is already applied need not even be decoded. This doubles the rate at which a topic is read again, after a
+rewind or by a resumed rebuild (the benchmark `projector` prints it). A record counts as applied only if its own
+coordinates and its version are in the head of the document, in every generation: a topic that was deleted and recreated
+uses its offsets again, for other events.
+
+Any other record is decoded, because it may be bad. If it is stale, such as one that its producer has published again,
+it need not be sent: to read a head costs Redis less than half of what a stale record costs.
 """
 
 import asyncio
@@ -13,11 +17,12 @@ import msgspec
 
 from projector.change import version_of
 from projector.errors import BadRecord
+from projector.intent import DeleteDocument, Intent, PutDocument, PutLead
 from projector.record import EntityKey, Partition, Record, entity_key
 from projector.redis.calls import Command, Generations, document_keys, groups
 from projector.redis.store import Store
 from schemas import names
-from schemas.layouts import COORDINATES, HEAD, TIME, VERSION, coordinates
+from schemas.layouts import COORDINATES, HEAD, NO_HEAD, TIME, VERSION, coordinates
 from schemas.resources import CONTACT, RESOURCES, Resource
 
 # Reading a head takes Redis much less time than writing a document, so a call may hold more of them.
@@ -26,28 +31,24 @@ _CALLS = 10
 
 
 class _Query(msgspec.Struct, frozen=True, gc=False):
-    """A record whose document's head is read. The result goes to `times[index]`."""
+    """A document whose head is read. It goes to `heads[index]`."""
 
-    record: Record
     key: EntityKey
-    times: list[int | None]
+    heads: list[bytes]
     index: int
 
 
 _Call = tuple[Command, list[_Query]]
 
 
-async def applied_times(
+async def stored_heads(
     store: Store, polled: Mapping[Partition, Sequence[Record]], generations: Generations
-) -> dict[Partition, list[int | None]]:
-    """Returns for each record the time of its event (ms since 1970) if it is already applied; otherwise None.
-
-    Raises Unavailable.
+) -> dict[Partition, list[bytes]]:
+    """Returns for each record the head of its document; zeros if there is none, if the generations differ, if the leads
+    of a contact contain an old summary, or if the record is not one of a document. Raises Unavailable.
     """
-    times: dict[Partition, list[int | None]] = {
-        partition: [None] * len(records) for partition, records in polled.items()
-    }
-    calls = _calls(polled, times, generations, clustered=await store.clustered())
+    found: dict[Partition, list[bytes]] = {partition: [NO_HEAD] * len(records) for partition, records in polled.items()}
+    calls = _calls(polled, found, generations, clustered=await store.clustered())
     asking: list[tuple[list[_Call], asyncio.Task[list[bytes]]]] = []
     try:
         while some := list(islice(calls, _CALLS)):
@@ -58,13 +59,13 @@ async def applied_times(
                 _note(queries, heads)
     finally:
         await asyncio.gather(*(task for _, task in asking), return_exceptions=True)
-    return times
+    return found
 
 
 def _note(queries: list[_Query], heads: bytes) -> None:
     """Store the results of one call."""
     for number, query in enumerate(queries):
-        query.times[query.index] = event_time(query.record, heads[number * HEAD : number * HEAD + HEAD])
+        query.heads[query.index] = heads[number * HEAD : number * HEAD + HEAD]
 
 
 def event_time(record: Record, head: bytes) -> int | None:
@@ -83,9 +84,27 @@ def event_time(record: Record, head: bytes) -> int | None:
     return int.from_bytes(head[TIME], "little")
 
 
+def is_stale(intent: Intent, head: bytes) -> bool:
+    """Returns whether the intent is certainly not newer than the document with this head, as the scripts compare them.
+
+    It never will be: the version of a document only grows, and if an organization is recreated, all of its records are
+    applied again.
+    """
+    match intent:
+        case PutLead(head=new):
+            pass
+        case PutDocument(value=new) | DeleteDocument(value=new):
+            pass
+        case _:
+            return False
+    if head[:1] not in (b"L", b"D") or new[:1] == b"T":
+        return False  # nothing is stored; with tombstones, the offsets and times decide
+    return int.from_bytes(new[VERSION], "little") <= int.from_bytes(head[VERSION], "little")
+
+
 def _calls(
     polled: Mapping[Partition, Sequence[Record]],
-    times: Mapping[Partition, list[int | None]],
+    found: Mapping[Partition, list[bytes]],
     generations: Generations,
     *,
     clustered: bool,
@@ -93,16 +112,16 @@ def _calls(
     by_resource: dict[Resource, list[_Query]] = {resource: [] for resource in RESOURCES}
     for partition, records in polled.items():
         if isinstance(resource := records[0].kind, Resource):
-            by_resource[resource] += _queries(records, times[partition])
+            by_resource[resource] += _queries(records, found[partition])
     for resource, all_queries in by_resource.items():
         for queries in groups(all_queries, _organization, clustered=clustered, max_items=_MAX_HEADS):
             yield _command(resource, queries, generations), queries
 
 
-def _queries(records: Sequence[Record], times: list[int | None]) -> Iterator[_Query]:
+def _queries(records: Sequence[Record], heads: list[bytes]) -> Iterator[_Query]:
     for index, record in enumerate(records):
         try:
-            yield _Query(record, entity_key(record), times, index)
+            yield _Query(entity_key(record), heads, index)
         except BadRecord:
             continue  # the batch parks it
 

@@ -11,6 +11,7 @@ from projector.errors import BadRecord, Coordinates, LineStopped
 from projector.intent import Intent
 from projector.interpret import interpret
 from projector.ledger.checkpoint import Position, Step
+from projector.line.already_applied import event_time, is_stale
 from projector.line.guard import BadRecordGuard
 from projector.record import Partition, Record
 
@@ -35,16 +36,16 @@ class Batch:
         self,
         polled: Mapping[Partition, list[Record]],
         guard: BadRecordGuard,
-        applied_times: Mapping[Partition, Sequence[int | None]] | None = None,
+        heads: Mapping[Partition, Sequence[bytes]] | None = None,
         acceptance: Callable[[Coordinates], Acceptance | None] = _no_acceptance,
     ) -> None:
-        """`applied_times` has the event time of each record that is already applied. These records are left out.
+        """`heads` has the head of each record's document. Records that would not change it are left out.
 
         `acceptance` finds out whether an operator has accepted a bad record.
         """
         self._polled = polled
         self._guard = guard
-        self._applied_times = applied_times or {}
+        self._heads = heads or {}
         self._acceptance = acceptance
         self._event_times: dict[Partition, int] = {}
         self._oldest: int | None = None
@@ -96,13 +97,13 @@ class Batch:
         return None if self._oldest is None else max(0.0, time.time() - self._oldest / 1000)
 
     def _intents(self, partition: Partition, records: list[Record]) -> Iterator[tuple[Record, Intent | None]]:
-        """Yields the records of a partition with their intents: None if it is bad, or already applied.
+        """Yields the records of a partition with their intents: None if it is bad, already applied, or stale.
 
         Raises LineStopped if too many are bad.
         """
         good, newest, oldest = 0, None, self._oldest
-        for record, applied_time in zip(records, self._applied_times.get(partition) or repeat(None), strict=False):
-            intent, time = None, applied_time
+        for record, head in zip(records, self._heads.get(partition) or repeat(None), strict=False):
+            intent, time = None, event_time(record, head) if head else None
             if time is None:
                 try:
                     intent, time = interpret(record)
@@ -112,6 +113,8 @@ class Batch:
                     self._park(record, error)
                     yield record, None
                     continue
+                if head and is_stale(intent, head):
+                    intent = None
             good, newest = good + 1, time
             if oldest is None or time < oldest:
                 oldest = time

@@ -19,7 +19,7 @@ from projector.ledger.checkpoint import ControlChanged, Outcome, Stored, WentBac
 from projector.ledger.ledger import Ledger
 from projector.line import parking
 from projector.line.accepted import AcceptedRecords
-from projector.line.already_applied import applied_times
+from projector.line.already_applied import stored_heads
 from projector.line.batch import Batch
 from projector.line.end_offsets import EndOffsets
 from projector.line.guard import BadRecordGuard
@@ -70,7 +70,7 @@ class Line:
         self._guard = BadRecordGuard(settings.dead_letter_share, settings.dead_letter_row)
         self._accepted = AcceptedRecords(AcceptedBook(settings, store))
         # If most of the last batch was stale, asking Redis first is cheaper than decoding the records again.
-        self._reading_again = False
+        self._mostly_stale = False
         self._checked_at = 0.0
         self._covering = asyncio.Lock()
         self._metrics = LineMetrics(name)
@@ -144,13 +144,13 @@ class Line:
         await self._accepted.read(polled)
         guard = self._guard.fork()
         session = self._positions.session
-        times = await applied_times(self._store, polled, session.generations) if self._reading_again else None
-        batch = Batch(polled, guard, times, self._accepted.find)
+        heads = await stored_heads(self._store, polled, session.generations) if self._mostly_stale else None
+        batch = Batch(polled, guard, heads, self._accepted.find)
         applied = await self._writer.write(batch, session)
         if await self._accepted.include_any(batch.counted):
             self._positions.reset()  # an operator has accepted some of these meanwhile: read the batch again
             return
-        self._reading_again = 2 * applied.stale > batch.size
+        self._mostly_stale = 2 * applied.stale > batch.size
         dead_letters = await parking.without_deleted(self._store, batch.dead_letters)
         if self._stored(await self._positions.cover(batch.steps(self._positions.offsets), dead_letters)):
             self._guard = guard

@@ -23,6 +23,7 @@ from projector.intent import (
 )
 from projector.redis import calls
 from projector.redis.calls import MAX_LEADS, Command, Fan, Generations
+from projector.redis.compression import compressed
 from projector.redis.fence import Fence
 from projector.redis.store import Store
 from schemas.fields import UUID_PATTERN
@@ -82,7 +83,7 @@ class Applier:
         clustered = await self._store.clustered()
         wanted = list(
             calls.calls(
-                intents,
+                map(compressed, intents) if self._store.compresses else intents,
                 generations,
                 overwrite_equal=overwrite_equal,
                 clustered=clustered,

@@ -31,7 +31,7 @@ SERVES = (
     *(("get", _KEY), ("hmget", _KEY, "f"), ("exists", _KEY), ("time",), ("ping",), ("evalsha", "0", "1", _KEY)),
     ("mget", _KEY),
     *(("script", "load", "return 1"), ("client", "setname", "x"), ("select", "0")),
-    *(("set", _LIMIT, "1"), ("hset", "lv:latency", "f", "v"), ("expire", "lv:latency", "60")),
+    *(("set", _LIMIT, "1"), ("incrby", _LIMIT, "1"), ("hset", "lv:latency", "f", "v"), ("expire", "lv:latency", "60")),
     *(("hgetall", "lv:{ledger}:writers"), ("hlen", _USAGE), ("hset", _USAGE, "f", "v"), ("expire", _USAGE, "60")),
 )
 """What the API needs."""

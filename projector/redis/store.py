@@ -19,7 +19,7 @@ from projector.redis.node import ClientConnection, pack_bytes
 from projector.redis.servers import ERRORS, NoScriptError, Request, ResponseError, pack, servers
 from schemas import names
 from schemas.layouts import with_constants
-from schemas.settings import RedisSettings
+from schemas.settings import ProjectorSettings, RedisSettings
 
 _WRITER = "leadview-writer-"
 """The names of the connections of programs that write begin with this; the id of the program follows."""
@@ -59,6 +59,8 @@ class Store:
     def __init__(self, settings: RedisSettings, *, writer_id: str = "") -> None:
         """A program that writes documents gives its connections its id, so that `drop` can find and close them."""
         self.writer_id = writer_id
+        self.compresses = isinstance(settings, ProjectorSettings) and settings.compression == "zstd"
+        """Whether documents are written compressed."""
         self._servers = servers(settings, f"{_WRITER}{writer_id}" if writer_id else "leadview-operator")
         self._client = self._servers.client  # redis-py's client can scan all primaries of a cluster
         self.sharded = self._servers.sharded

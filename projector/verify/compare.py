@@ -15,6 +15,8 @@ import msgspec
 from projector.redis.store import SLICE, Store
 from projector.verify.report import Difference, Report, counts_by_topic
 from schemas import names
+from schemas.bodies import body
+from schemas.compression import Unreadable
 from schemas.layouts import ETAG, read_head
 from schemas.resources import RESOURCES, Resource
 
@@ -143,7 +145,11 @@ def document(resource: Resource, value: bytes | None) -> Document:
     """Parse a stored value. Returns an empty document for a marker, and for a value that Leadview did not write."""
     if not value or len(value) < resource.body or not read_head(value).live:
         return Document()
-    return Document(read_head(value).version, value[resource.body :], value[ETAG])
+    try:
+        json = body(resource, value)
+    except Unreadable:
+        json = value[resource.body :]  # this is not JSON either
+    return Document(read_head(value).version, json, value[ETAG])
 
 
 def differing_fields(expected: Document, found: Document) -> list[str]:

@@ -7,13 +7,12 @@ import msgspec
 from projector import mapping
 from projector.reference import Document, Entity, Reference
 from schemas import documents
+from schemas.bodies import body, lead_parts
+from schemas.compression import Unreadable
 from schemas.layouts import (
-    CONTACT_BODY,
     ETAG,
     FIRST_LEAD,
     HASH_BYTES,
-    LEAD_BODY,
-    LEAD_SUMMARY_PLACE,
     NO_CONTACT,
     SUMMARY_HASH,
     content_hash,
@@ -21,7 +20,6 @@ from schemas.layouts import (
 from schemas.resources import CONTACT, LEAD, Resource
 
 _encode = msgspec.json.encode
-_NUMBER_BYTES = 3
 
 
 class Hashes(NamedTuple):
@@ -67,22 +65,20 @@ def expected_hashes(expected: Reference, entity: Entity) -> bytes | None:
 
 def stored_hashes(resource: Resource, value: bytes) -> bytes:
     """Returns both hashes, computed from the bytes of a live document; b"" if they are not equal to the stored ones."""
-    if resource is LEAD:
-        found = _hashes_of_lead(value)
-    elif resource is CONTACT:
-        found = content_hash(value[CONTACT_BODY:]) + value[SUMMARY_HASH]
-    else:
-        found = content_hash(value[resource.body :]) + NO_CONTACT
+    try:
+        found = _hashes_of_lead(value) if resource is LEAD else _hashes(resource, value)
+    except Unreadable:
+        return b""
     return found if found == value[ETAG] else b""
 
 
+def _hashes(resource: Resource, value: bytes) -> bytes:
+    return content_hash(body(resource, value)) + (value[SUMMARY_HASH] if resource is CONTACT else NO_CONTACT)
+
+
 def _hashes_of_lead(value: bytes) -> bytes:
-    place, body = value[LEAD_SUMMARY_PLACE], value[LEAD_BODY:]
-    start = int.from_bytes(place[:_NUMBER_BYTES], "little")
-    end = start + int.from_bytes(place[_NUMBER_BYTES:], "little")
-    summary = body[start:end]
-    body_hash = content_hash(body[:start] + b"\0" + body[end:])
-    return body_hash + (NO_CONTACT if summary == b"null" else content_hash(summary))
+    text, summary = lead_parts(value)
+    return content_hash(text) + (NO_CONTACT if summary == b"null" else content_hash(summary))
 
 
 def indexed_hash(contact: bytes, score: bytes | None, lead_id: bytes) -> bytes | None:

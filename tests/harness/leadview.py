@@ -62,7 +62,8 @@ class Leadview:
         self.topics = Topics(kafka, prefix)
         self.group = f"{prefix}group"
         self.use_redis(server)
-        self._settings = settings
+        self.settings = settings
+        """Those of all processes that are started from now on."""
         self._directory = directory
         self._processes = ExitStack()
         self._started = 0
@@ -83,7 +84,7 @@ class Leadview:
             "topic_prefix": self.prefix,
             "group_id": self.group,
         }
-        return own | self._settings | settings
+        return own | self.settings | settings
 
     def start(self, *words: str, command: Sequence[str] = PROJECTOR, log: str = "", **settings: object) -> Child:
         """Start `python -m projector <words>` in the background. Its output is appended to `<log>.log`, by default to

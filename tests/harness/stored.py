@@ -8,6 +8,7 @@ import redis
 
 from projector.reference import Entity
 from schemas import names, resources
+from schemas.bodies import body
 
 _BY_LETTER = {resource.letter: resource for resource in resources.RESOURCES}
 NO_MARK = bytes(6)
@@ -15,7 +16,7 @@ NO_MARK = bytes(6)
 
 def documents(client: redis.Redis, generation: int = 1) -> dict[Entity, bytes]:
     """Returns the body of every live document of a generation."""
-    return {entity: value[_body(entity) :] for entity, value in values(client, generation).items() if _live(value)}
+    return {entity: _body(entity, value) for entity, value in values(client, generation).items() if _live(value)}
 
 
 def values(client: redis.Redis, generation: int = 1) -> dict[Entity, bytes]:
@@ -120,9 +121,9 @@ def _entity(match: re.Match[bytes]) -> Entity:
     return _BY_LETTER[match[3]], names.organization_id(match[1]), names.long_id(match[4])
 
 
-def _body(entity: Entity) -> int:
+def _body(entity: Entity, value: bytes) -> bytes:
     assert isinstance(entity[0], resources.Resource)
-    return entity[0].body
+    return body(entity[0], value)
 
 
 def _live(value: bytes) -> bool:

@@ -3,6 +3,7 @@
 The clock is Redis's own, so a row says how many microseconds from now a bucket is full again.
 """
 
+import struct
 from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
@@ -39,7 +40,7 @@ def run(records: Records, caller: Caller, document: bytes | None, *tags: bytes, 
     active = names.api_key(caller.name, api_keys.key_hash(caller.key))
     keys = [active, caller.name, *bucket_names(caller), *([document] if document else [])]
     owner = tag or api_keys.organization_tag(caller.organization_id)
-    arguments: list[Any] = [owner, "100 10000 300 10000", *tags]
+    arguments: list[Any] = [owner, struct.pack("<IIII", 100, 10_000, 300, 10_000), *tags]
     return read_reply(records.client.eval(SCRIPT.decode(), len(keys), *keys, *arguments))
 
 

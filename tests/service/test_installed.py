@@ -90,6 +90,9 @@ def test_the_wheel_holds_what_is_needed_to_run(installed: Installed) -> None:
     scripts = {str(path.relative_to(ROOT)) for package in PACKAGES for path in (ROOT / package).rglob("*.lua")}
     assert scripts
     assert scripts <= set(names)
+    dictionaries = {str(path.relative_to(ROOT)) for path in (ROOT / "schemas" / "dictionaries").iterdir()}
+    assert dictionaries
+    assert dictionaries <= set(names)
     static = [path for path in (ROOT / "projector" / "console" / "static").rglob("*") if path.is_file()]
     assert {str(path.relative_to(ROOT)) for path in static} <= set(names)
     pages = {f"{data}/data/share/leadview/docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}

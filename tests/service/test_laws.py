@@ -117,6 +117,21 @@ async def test_a_crash_before_what_follows_a_script(projection: Projection, hist
         stored.assert_consistent(projection.client, generation, after_crash=True)
 
 
+@settings(law, max_examples=50)
+@given(history=histories.histories(), seed=seeds)
+async def test_compression_changes_no_document(projection: Projection, history: History, seed: int) -> None:
+    """Some projectors compress and others do not."""
+    projection.client.flushdb()
+    random = Random(seed)
+    for batch in histories.merged(history, random):
+        projection.store.compresses = random.random() < 0.5
+        await projection.apply(*batch)
+        if random.random() < 0.3:
+            await _keep(projection, history, random, (1,))
+    await _keep(projection, history, random, (1,), until_done=True)
+    _assert_right(projection, history)
+
+
 async def _live(projection: Projection, history: History, random: Random) -> None:
     await _apply(projection, history, histories.merged(history, random), random, (1,))
     await _keep(projection, history, random, (1,), until_done=True)

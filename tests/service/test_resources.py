@@ -54,8 +54,10 @@ class Client:
         return self.api.get(path, key=self.key(organization, purpose), method=method, headers=headers)
 
 
-@pytest.fixture
-def client(leadview: Leadview) -> Iterator[Client]:
+@pytest.fixture(params=["none", pytest.param("zstd", marks=pytest.mark.long)])
+def client(leadview: Leadview, request: pytest.FixtureRequest) -> Iterator[Client]:
+    """With documents as JSON, and compressed."""
+    leadview.settings["compression"] = request.param
     leadview.publish_all(crm.organization(organization_id=each) for each in (OWN, OTHER))
     limits = {"key": {"quota": 1, "window_seconds": 3600}}
     leadview.publish(crm.organization(organization_id=LIMITED, rate_limits=limits))

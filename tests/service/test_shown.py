@@ -2,7 +2,10 @@
 
 import pytest
 
-from projector.line.already_applied import applied_times
+from projector.intent import PutDocument, PutLead
+from projector.line.already_applied import event_time, stored_heads
+from projector.line.batch import Batch
+from projector.line.guard import BadRecordGuard
 from projector.record import Partition, Record
 from projector.redis import calls
 from schemas import resources
@@ -16,7 +19,8 @@ GRACE = crm.contact(2, first_name="Grace", seconds=3).record(1)
 async def times(
     projection: Projection, polled: dict[Partition, list[Record]], generations: calls.Generations = (1,)
 ) -> dict[Partition, list[int | None]]:
-    return await applied_times(projection.store, polled, generations)
+    heads = await stored_heads(projection.store, polled, generations)
+    return {partition: list(map(event_time, records, heads[partition])) for partition, records in polled.items()}
 
 
 async def test_what_documents_show_is_found(projection: Projection) -> None:
@@ -70,3 +74,17 @@ async def test_a_contact_whose_leads_are_not_right_yet_is_not_shown(projection: 
     assert await times(projection, {CONTACTS: [record]}) == {CONTACTS: [None]}
     await projection.apply(record)
     assert (await times(projection, {CONTACTS: [record]}))[CONTACTS] != [None]
+
+
+async def test_records_that_were_published_again_are_decoded_but_not_sent(projection: Projection) -> None:
+    """Also bad ones, which become dead letters, and contacts whose leads are not right yet, which are sent."""
+    await projection.apply(crm.contact(1).record(0), crm.lead(1).record(0))
+    await projection.call(GRACE)
+    again = {
+        LEADS: [crm.lead(1).record(5), crm.lead(1, stage="none").record(6), crm.lead(2).record(7)],
+        CONTACTS: [crm.contact(2, first_name="Grace").record(5)],
+    }
+    batch = Batch(again, BadRecordGuard(10, 10), await stored_heads(projection.store, again, (1,)))
+    [intents] = batch.slices(10)
+    assert [type(intent) for intent in intents] == [PutLead, PutDocument]
+    assert (batch.left_out, [letter.offset for letter in batch.dead_letters]) == (1, [6])

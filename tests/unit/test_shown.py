@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from projector import mapping
 from projector.change import read
 from projector.intent import DeleteDocument, PutLead
-from projector.line.already_applied import event_time
+from projector.line.already_applied import event_time, is_stale
 from projector.record import Record
 from schemas import resources
 from tests.harness import crm
@@ -78,3 +78,28 @@ def test_a_record_is_not_shown(record: Record, stored: Record) -> None:
 def test_nothing_is_shown_where_nothing_is_stored(record: Record) -> None:
     """The answer is zeros then: also the offset and partition of a topic's first record."""
     assert event_time(replace(record, offset=0, partition=0), bytes(22)) is None
+
+
+@pytest.mark.parametrize(
+    ("record", "stored", "stale"),
+    [
+        pytest.param(crm.lead(7).record(9), LEAD, True, id="the same version, published again"),
+        pytest.param(crm.lead(6).record(9), LEAD, True, id="an older version"),
+        pytest.param(crm.lead(8).record(9), LEAD, False, id="a newer version"),
+        pytest.param(crm.lead(256).record(9), LEAD, False, id="a newer version whose last byte is lower"),
+        pytest.param(crm.lead(7).record(9), DELETED, True, id="the version that deleted it"),
+        pytest.param(crm.lead(8).record(9), DELETED, False, id="created again"),
+        pytest.param(crm.deleted(resources.LEAD, 6).record(9), LEAD, True, id="an older delete"),
+        pytest.param(crm.deleted(resources.LEAD, 8).record(9), LEAD, False, id="a delete"),
+        pytest.param(GONE, LEAD, False, id="a tombstone: the script compares offsets"),
+        pytest.param(crm.lead(6).record(9), GONE, False, id="after a tombstone, too"),
+    ],
+)
+def test_what_is_certainly_stale(record: Record, stored: Record, *, stale: bool) -> None:
+    assert is_stale(mapping.intent(read(record), record), head_of(stored)) is stale
+
+
+def test_nothing_is_stale_where_nothing_is_stored() -> None:
+    assert not is_stale(mapping.intent(read(LEAD), LEAD), bytes(22))
+    organization = crm.organization(1).record(0)
+    assert not is_stale(mapping.intent(read(organization), organization), head_of(LEAD))

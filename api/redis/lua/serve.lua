@@ -3,9 +3,9 @@
 -- is the time at which it will be full again.
 -- KEYS  1 record of the key  2 organization  3 key's limit  4 organization's limit  [5 document; absent if the id is
 --       invalid]
--- ARGV  1 organization's tag  2 the default limits, as text: key quota and window (seconds), organization quota and
---       window, separated by spaces; each pair applies if the organization does not set that limit; then the ETags of
---       the request (12 bytes each), or `*`
+-- ARGV  1 organization's tag  2 the default limits: key quota and window (seconds), organization quota and window (4
+--       bytes each, as the record of an organization has them); each pair applies if the organization does not set that
+--       limit; then the ETags of the request (12 bytes each), or `*`
 -- Returns 401, 403, 503 (the organization was recreated, and its records have not all been applied again), or a string:
 --         status, now, key quota, window, remaining, full in, organization quota, window, remaining, full in, wait,
 --         violated, charged (`<I2I8I4I4I4I8I4I4I4I8I8BB`), then the value: the whole value for 200, its first 34 bytes
@@ -40,9 +40,9 @@ if expiry > 0 and expiry * 1000 <= now then return 401 end
 if access ~= 49 then return 403 end -- '1'
 local key_quota, key_window, quota, window = struct.unpack('<I4I4I4I4', organization, LIMITS)
 if key_quota == 0 or quota == 0 then
-  local defaults = { string.match(ARGV[2], '(%d+) (%d+) (%d+) (%d+)') }
-  if key_quota == 0 then key_quota, key_window = tonumber(defaults[1]), tonumber(defaults[2]) end
-  if quota == 0 then quota, window = tonumber(defaults[3]), tonumber(defaults[4]) end
+  local default_key_quota, default_key_window, default_quota, default_window = struct.unpack('<I4I4I4I4', ARGV[2])
+  if key_quota == 0 then key_quota, key_window = default_key_quota, default_key_window end
+  if quota == 0 then quota, window = default_quota, default_window end
 end
 
 -- A bucket expires at the end of the ten seconds in which it will be full again. So most charges need not set its expiry,
@@ -50,11 +50,12 @@ end
 local function save(name, full_at, stored)
   local expiry, reply = full_at - full_at % BUCKET_SPAN + BUCKET_SPAN, nil
   if stored and stored - stored % BUCKET_SPAN + BUCKET_SPAN == expiry then
-    reply = redis.pcall('SET', name, string.format('%d', full_at), 'KEEPTTL')
+    -- Cheaper than a SET that keeps the expiry: it changes the number in place, and its reply is not a table.
+    reply = redis.pcall('INCRBY', name, string.format('%d', full_at - stored))
   else
     reply = redis.pcall('SET', name, string.format('%d', full_at), 'PXAT', string.format('%d', expiry / 1000))
   end
-  local failure = reply.err
+  local failure = type(reply) == 'table' and reply.err
   -- A replica or a demoted primary may have data that is long out of date, which must not be served.
   if failure and string.find(failure, 'READONLY', 1, true) then error(failure) end
   -- If only the limiter cannot write (because the memory is full, for example), the document is still served.

@@ -1,13 +1,25 @@
 -- Leads and their contact: the summary of a contact, and the index of its leads.
 
--- Returns what a lead needs of its contact: the hash of the summary, the first lead (see below), and the summary (JSON)
--- in three parts; zeros, nil and 'null' if the contact does not exist. Only a marker is shorter than CONTACT_BODY.
+-- Returns what a lead needs of its contact: the hash of the summary, the first lead (see below), and the summary in three
+-- parts: JSON; or '', the packed summary and ''. Zeros, nil and 'null' if the contact does not exist. Only a marker is
+-- shorter than CONTACT_BODY.
 local function read_contact(contact)
   if #contact < CONTACT_BODY then return NO_CONTACT, nil, 'null', '', '' end
   -- One call that returns several slices costs little more than one slice.
   local summary_hash, fields_end, first, id = unpack_bytes(CONTACT_FORMAT, contact, SUMMARY_HASH)
+  if fields_end >= PACKED_SUMMARY then
+    return summary_hash, first, '', sub(contact, CONTACT_BODY + 1, CONTACT_BODY + fields_end - PACKED_SUMMARY), ''
+  end
   local fields = sub(contact, CONTACT_BODY + BODY_ORGANIZATION_ID_END + 1, CONTACT_BODY + fields_end)
   return summary_hash, first, id, fields, '}'
+end
+
+-- Returns the body of a lead before its summary, for a summary that is packed or is not: this decides the first byte of
+-- a body that is not packed.
+local function opened(before, is_packed)
+  local first, wanted = byte(before), is_packed and 40 or 123 -- '(' or '{'
+  if first == wanted or first == 0 then return before end
+  return string.char(wanted) .. sub(before, BODY_OPENING_END + 1)
 end
 
 local function score(summary_hash) return format('%d', (unpack_bytes('<I6', summary_hash))) end

@@ -5,17 +5,18 @@
 --       leads: their contacts; then: the indexes of the contacts' leads (a marker has no contact: both are the
 --       organization)
 -- ARGV  1 number of generations  2 '1' for overwrite_equal, else ''  3 '1' if KEYS may name a lead or a contact twice,
---       else ''; then for each lead: head and body hash, length of the body before the contact summary (3 bytes), body
---       before it, body after it (for a marker: its head)
+--       else ''  4 for each lead: head and body hash (for a marker: head and zeros); then for each lead: the body
+--       before the contact summary, the body after it (for a marker: both '')
 -- Returns a list: a string with a digit for each lead (STALE, WRITTEN or ORGANIZATION_DELETED); then, for each former
 --         contact of a written lead, the lead's number (from 0) and the UUID of that contact (generations may differ)
 
 local NO_JOB = 45 -- '-'
 
-local keys, repair = KEYS, ARGV[2] == '1'
-local documents = (#keys - (#ARGV - 3)) / 3
+local keys, records, repair = KEYS, ARGV, ARGV[2] == '1'
+local heads = records[4]
+local documents = #heads / PUT_LEAD_HEAD * records[1]
 local contacts, indexes = #keys - 2 * documents, #keys - documents
-local firsts = ARGV[3] == '1' and {} -- the first leads of contacts that this call has changed
+local firsts = records[3] == '1' and {} -- the first leads of contacts that this call has changed
 
 local function leaves(contact, found)
   if contact == '' or (found and found[1] == contact) then return found end
@@ -24,11 +25,10 @@ local function leaves(contact, found)
   return found
 end
 
-return write_each(documents, STORED_CONTACT_ID_LAST, documents, function(value, stored, k, found, organization, contact)
-  local former = stored ~= '' and contact_of(stored) or ''
-  if #value == HEAD then return marker(stored, value), leaves(former, found) end
+local function write(at, part, stored, k, found, organization, contact)
+  local former, before = stored ~= '' and contact_of(stored) or '', records[part]
+  if before == '' then return marker(stored, sub(heads, at, at + HEAD - 1)), leaves(former, found) end
   local summary_hash, first, id, fields, last = read_contact(contact or '')
-  local head, before, rest = unpack_bytes(PUT_LEAD_FORMAT, value)
   local same = former ~= '' and sub(before, LEAD_CONTACT_ID, LEAD_CONTACT_ID_END) == former
   -- The index already has this lead with this hash if the stored document was written together with that. That is not
   -- certain while values are repaired, nor while a recreated organization has not had all of its records applied again:
@@ -41,6 +41,9 @@ return write_each(documents, STORED_CONTACT_ID_LAST, documents, function(value, 
     first = index_put(name, keys[indexes + k], first, sub(keys[k], -SHORT_ID), summary_hash)
     if firsts then firsts[name] = first end
   end
-  return head .. summary_hash .. pack('<I3I3', #before, #id + #fields + #last) .. before
-    .. id .. fields .. last .. sub(value, rest), found
-end)
+  if id == '' then before = opened(before, true) end
+  return sub(heads, at, at + PUT_LEAD_HEAD - 1) .. summary_hash .. pack('<I3I3', #before, #id + #fields + #last)
+    .. before .. id .. fields .. last .. records[part + 1], found
+end
+
+return write_each(PUT_LEAD_HEAD, 2, STORED_CONTACT_ID_LAST, documents, write)

@@ -11,13 +11,14 @@ local MOST_BYTES = 2097152
 local written, bytes = 0, 0
 
 -- Updates one lead and its entry in the index. Returns the first lead of the index after that.
-local function resplice(name, id, contact, leads, lead, first, summary, summary_hash)
+local function resplice(name, id, contact, leads, lead, first, summary, summary_hash, is_packed)
   local value = call('GET', lead) or ''
   if contact_of(value) ~= contact then return index_remove(name, leads, first, id) end -- deleted or moved
   if sub(value, SUMMARY_HASH, SUMMARY_HASH_END) ~= summary_hash then
     local at, length = unpack_bytes('<I3I3', value, LEAD_SUMMARY_PLACE)
     call('SET', lead, sub(value, 1, SUMMARY_HASH - 1) .. summary_hash .. pack('<I3I3', at, #summary)
-      .. sub(value, LEAD_BODY + 1, LEAD_BODY + at) .. summary .. sub(value, LEAD_BODY + at + length + 1))
+      .. opened(sub(value, LEAD_BODY + 1, LEAD_BODY + at), is_packed) .. summary
+      .. sub(value, LEAD_BODY + at + length + 1))
     written, bytes = written + 1, bytes + #value
   end
   return index_put(name, leads, first, id, summary_hash)
@@ -34,7 +35,8 @@ while a <= #ARGV do
       local summary = id .. fields .. last_byte
       for n = 1, count do
         if bytes > MOST_BYTES then return -1 - written end
-        first = resplice(KEYS[c], ARGV[a + 1 + n], contact, KEYS[c + 1], KEYS[c + 1 + n], first, summary, summary_hash)
+        first = resplice(KEYS[c], ARGV[a + 1 + n], contact, KEYS[c + 1], KEYS[c + 1 + n], first, summary, summary_hash,
+          id == '')
       end
     end
   end

@@ -1,23 +1,27 @@
 local function mget(first, last) return call('MGET', unpack(KEYS, first, last)) end
 
 -- Writes the records of a call in all generations, each if its event is newer than what is stored.
--- ARGV begins with the number of generations, `overwrite_equal` and `repeated` ('1' if KEYS may name a document or a
--- contact twice, else ''); then comes an argument for each record: its value, or a head alone, which replaces the
--- document by a marker. KEYS begins with the documents: for each record its name in each generation; then come the
+-- ARGV begins with the number of generations, `overwrite_equal`, `repeated` ('1' if KEYS may name a document or a
+-- contact twice, else '') and the heads of all records in one string, `width` bytes each: what their values begin
+-- with; of a delete, the marker's head and zeros. Then come `parts` arguments for each record, with the rest of its
+-- value; of a delete, the first one is empty, and a marker replaces the document. (A slice of a long argument would be
+-- hashed a second time.) KEYS begins with the documents: for each record its name in each generation; then come the
 -- organization of each record, and what `write` needs: first `linked` keys whose values it gets.
 -- If the organization is deleted, only markers are written, and only in place of documents that are stored: a delete
 -- must not be lost if the organization is recreated before its erasure has reached the document.
--- `write(value, stored, k, found, organization, link)` gets the value of the record, what KEYS[k] holds ('' if nothing;
--- else at least the bytes up to `last`, which counts from 0, as text), the ids that the record has found (nil if none),
--- and the values of its organization and of the k-th of the linked keys (false if there is none). It returns what
--- KEYS[k] is to hold, and the ids.
+-- `write(at, part, stored, k, found, organization, link)` gets where the head of the record begins, which argument is
+-- its first one, what KEYS[k] holds ('' if nothing; else at least the bytes up to `last`, which counts from 0, as
+-- text), the ids that the record has found (nil if none), and the values of its organization and of the k-th of the
+-- linked keys (false if there is none). It returns what KEYS[k] is to hold, and the ids.
 -- `check(stored, k, found)`, if given, gets what KEYS[k] will hold, also if the record is stale, unless the organization
 -- is deleted. It returns the ids.
 -- Returns the reply: a digit for each record (STALE, WRITTEN or ORGANIZATION_DELETED); then, for each id that was found,
 -- the record's number (from 0) and the id. A stale record is STALE, whatever its organization.
-local function write_each(documents, last, linked, write, check)
-  local keys, records, count = KEYS, ARGV, #ARGV - 3
+local function write_each(width, parts, last, linked, write, check)
+  local keys, records, heads = KEYS, ARGV, ARGV[4]
+  local count = #heads / width
   local generations, overwrite_equal = tonumber(records[1]), records[2] == '1'
+  local documents = count * generations
   -- A call of Redis costs as much as several keys in one call. So one EXISTS says whether all documents are new, and all
   -- values are written at once. Of stored documents, only what is needed is read: Redis 7 hashes each byte of a string
   -- that it makes for Lua. What stale records do not need is read when the first newer one is found.
@@ -25,22 +29,22 @@ local function write_each(documents, last, linked, write, check)
   local read_to = documents + count + linked
   local stored_any, others = call('EXISTS', unpack(keys, 1, documents)) > 0, check and mget(documents + 1, read_to)
   -- These have their full length from the start: a table that grows is copied each time that its length doubles.
-  local values, codes = { unpack(keys, 1, 2 * documents) }, { unpack(records, 4) }
-  local latest, reply, k, v = records[3] == '1' and {}, { '' }, 0, 0
+  local values, codes = { unpack(keys, 1, 2 * documents) }, { unpack(keys, 1, count) }
+  local latest, reply, k, v, at, part = records[3] == '1' and {}, { '' }, 0, 0, 1, 5
   for record = 1, count do
-    local value, code, found = records[record + 3], '0', nil
+    local code, found = '0', nil
     for _ = 1, generations do
       k = k + 1
       local name = keys[k]
       local stored = latest and latest[name] or stored_any and call('GETRANGE', name, '0', last) or ''
-      if stored == '' or is_newer(stored, value, overwrite_equal) then
+      if stored == '' or is_newer(stored, heads, overwrite_equal, at) then
         others = others or mget(documents + 1, read_to)
         local organization = others[record]
-        if organization and #organization == JOB_DUE_END and (stored == '' or #value > HEAD) then
+        if organization and #organization == JOB_DUE_END and (stored == '' or records[part] ~= '') then
           if code == '0' then code = '2' end
         else
           code = '1'
-          stored, found = write(value, stored, k, found, organization, others[count + k])
+          stored, found = write(at, part, stored, k, found, organization, others[count + k])
           values[v + 1], values[v + 2] = name, stored
           if latest then latest[name] = stored end
           v = v + 2
@@ -51,6 +55,7 @@ local function write_each(documents, last, linked, write, check)
       end
     end
     codes[record] = code
+    at, part = at + width, part + parts
     if found then
       for _, id in ipairs(found) do
         reply[#reply + 1] = record - 1

@@ -1,0 +1,87 @@
+"""Compressed documents: the dictionary, and what is not a compressed text."""
+
+from hashlib import sha256
+
+import pytest
+import zstandard
+
+from bench import dictionary
+from projector.intent import PutLead
+from projector.redis.compression import compressed
+from schemas import compression
+from schemas.bodies import SUMMARY, body, packed_lead
+from schemas.compression import Unreadable, packed, unpacked
+from schemas.layouts import HEAD, LEAD_BODY
+from schemas.limits import MAX_DOCUMENT_BYTES
+from schemas.resources import CONTACT, LEAD, RESOURCES, Resource
+from tests.harness import crm
+from tests.harness.projection import intent_of
+
+DICTIONARIES = {1: "5ddb361bdff13cfc4c7c1bbac4a0dc07cc762f43b7dce30c55671965e71c6109"}
+"""The SHA-256 of each dictionary. A dictionary never changes, and a row is never removed: Redis may need it."""
+TEXT = b'{"id":"00000000-0000-4000-8000-000000000011"}'
+
+
+def test_the_dictionaries_are_those_that_were_shipped() -> None:
+    assert max(DICTIONARIES) == compression.DICTIONARY
+    assert {number: sha256(compression.dictionary(number)).hexdigest() for number in DICTIONARIES} == DICTIONARIES
+    assert all(zstandard.ZstdCompressionDict(compression.dictionary(n)).dict_id() == n for n in DICTIONARIES)
+
+
+def test_the_newest_dictionary_can_be_trained_again() -> None:
+    assert dictionary.trained() == compression.dictionary(compression.DICTIONARY)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(TEXT, id="short"),
+        pytest.param(b"", id="empty"),
+        pytest.param(bytes(range(256)) * 8, id="not JSON"),
+        pytest.param(b"x" * MAX_DOCUMENT_BYTES, id="the largest document"),
+    ],
+)
+def test_a_packed_text_is_unpacked(text: bytes) -> None:
+    stored = packed(text)
+    assert stored[0] == compression.DICTIONARY
+    assert unpacked(stored) == text
+
+
+def test_sample_documents_are_packed_into_a_third() -> None:
+    intent = intent_of(crm.lead().record())
+    assert isinstance(intent, PutLead)
+    text = b"".join((intent.before, SUMMARY, intent.after))
+    assert len(b"".join(packed_lead(intent.contact_id, text))) < len(text) / 3
+
+
+@pytest.mark.parametrize(
+    ("stored", "why"),
+    [
+        pytest.param(b"", "corrupt", id="nothing"),
+        pytest.param(b"\1", "corrupt", id="no frame"),
+        pytest.param(packed(TEXT)[:-3], "corrupt", id="cut off"),
+        pytest.param(packed(TEXT)[:-9] + b"\xff" * 9, "corrupt", id="other bytes"),
+        pytest.param(b"\x1e" + packed(TEXT)[1:], "byte 30", id="an unknown dictionary"),
+        pytest.param(b"~" + TEXT[1:], "byte 126", id="neither JSON nor packed"),
+        pytest.param(packed(b"x" * (MAX_DOCUMENT_BYTES + 1)), "1,048,577 bytes", id="larger than a document"),
+    ],
+)
+def test_what_cannot_be_read_says_why(stored: bytes, why: str) -> None:
+    with pytest.raises(Unreadable, match=why):
+        unpacked(stored)
+    with pytest.raises(Unreadable):
+        body(CONTACT, bytes(CONTACT.body) + (stored or b"\1"))
+    with pytest.raises(Unreadable):
+        body(LEAD, bytes(LEAD_BODY) + b"\0" + stored)
+
+
+@pytest.mark.parametrize("resource", RESOURCES, ids=lambda resource: resource.noun)
+def test_a_value_that_was_cut_off_cannot_be_read(resource: Resource) -> None:
+    with pytest.raises(Unreadable):
+        body(resource, bytes(HEAD))
+
+
+def test_a_record_that_writes_no_document_stays_as_it_is() -> None:
+    for message in (crm.organization(), crm.api_key(), *(crm.tombstone(resource) for resource in RESOURCES)):
+        intent = intent_of(message.record())
+        assert compressed(intent) is intent

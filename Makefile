@@ -26,7 +26,7 @@ test: check
 
 # The tests that take most of a minute each: quick benchmarks, and chaos on a cluster.
 test-long: .venv/dev.stamp
-	$(BIN)/python -m pytest -m long $(ARGS)
+	$(BIN)/python -m pytest -m long --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Builds the images and runs compose.yaml with them. Needs Docker or Podman with Compose; elsewhere it is skipped.
 test-images: .venv/dev.stamp

@@ -64,9 +64,8 @@ def test_the_quick_benchmark_of_the_api(tmp_path: Path) -> None:
     assert "<svg" in (tmp_path / "charts" / "api-throughput.svg").read_text("utf-8")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == "freshness" else pytest.mark.long) for name in PIPELINE]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", PIPELINE)
 def test_the_quick_benchmarks_of_the_whole_service(name: str, tmp_path: Path) -> None:
     if reason := KAFKA.why_unavailable():
         not_available(reason)

@@ -10,6 +10,7 @@ Any projector may run a job, and running one twice is harmless.
 """
 
 import logging
+import re
 from typing import cast
 
 from projector.dead_letter import DeadLetter
@@ -22,12 +23,14 @@ from projector.upkeep import reapply, redrive
 from projector.upkeep.lock import Lock, locked
 from projector.upkeep.repeating import repeat
 from schemas import names
-from schemas.layouts import API_KEY_HASH, HEAD, JOB_DUE, Head, read_head
-from schemas.resources import API_KEY, ORGANIZATION, RESOURCES
+from schemas.fields import UUID_PATTERN
+from schemas.layouts import API_KEY_HASH, HEAD, JOB_DUE, STORED_CONTACT_ID, Head, read_head
+from schemas.resources import API_KEY, LEAD, ORGANIZATION, RESOURCES
 from schemas.settings import ProjectorSettings
 
 _REPLAYED = (API_KEY, *RESOURCES)
 _PAUSE_SECONDS = 1.0
+_CONTACT_ID = re.compile(UUID_PATTERN.encode())
 
 logger = logging.getLogger(__name__)
 
@@ -98,17 +101,45 @@ async def _erase_once(store: Store, owner: bytes) -> int:
 
 
 async def _drop(store: Store, owner: bytes, keys: list[bytes]) -> int:
-    """Delete these keys if their organization is deleted. Returns how many existed.
+    """Delete these keys, with what must not outlive them, if their organization is deleted. Returns how many existed.
 
-    An API key is deleted together with the record of its hash. If only the record were left when the organization is
-    recreated, it would open to a key that was deleted meanwhile: without the API key, nothing tells which record it is.
+    The erasure may be cut off after any call, because the organization is recreated.
     """
-    records: list[bytes] = []
-    if api_keys := names.api_key_entities(owner, keys):
-        hashes = await store.ask([(b"GETRANGE", api_key, API_KEY_HASH, -1) for api_key in api_keys])
-        records = [names.api_key(owner, key_hash.decode()) for key_hash in hashes if key_hash]
-    [dropped] = await store.run([Command("erase", [owner, *keys, *records], [])])
+    linked = [*await _records_of_keys(store, owner, keys), *await _contacts_of_leads(store, owner, keys)]
+    [dropped] = await store.run([Command("erase", [owner, *keys, *linked], [])])
     return max(0, int(dropped))
+
+
+async def _records_of_keys(store: Store, owner: bytes, keys: list[bytes]) -> list[bytes]:
+    """Returns the records of the hashes of the API keys among these keys.
+
+    If only the record were left when the organization is recreated, it would open to a key that was deleted meanwhile:
+    without the API key, nothing tells which record it is.
+    """
+    if not (api_keys := names.api_key_entities(owner, keys)):
+        return []
+    hashes = await store.ask([(b"GETRANGE", api_key, API_KEY_HASH, -1) for api_key in api_keys])
+    return [names.api_key(owner, key_hash.decode()) for key_hash in hashes if key_hash]
+
+
+async def _contacts_of_leads(store: Store, owner: bytes, keys: list[bytes]) -> set[bytes]:
+    """Returns the contacts of the leads among these keys, and the indexes of their leads.
+
+    If only the index were left when the organization is recreated, it would keep a lead that was deleted meanwhile or
+    has another contact by then: without the lead, nothing tells in which index it is. The replay writes the contact
+    again, and puts its other leads into the index.
+    """
+    leads = [match for key in keys if (match := names.IN_GENERATION.fullmatch(key)) and match[3] == LEAD.letter]
+    if not leads:
+        return set()
+    first, last = STORED_CONTACT_ID.start, STORED_CONTACT_ID.stop - 1
+    contact_ids = await store.ask([(b"GETRANGE", lead[0], first, last) for lead in leads])
+    return {
+        name
+        for lead, contact_id in zip(leads, contact_ids, strict=True)
+        if _CONTACT_ID.fullmatch(contact_id)  # a marker has no contact; otherwise the lead was corrupted
+        for name in names.contact_with_leads(owner, int(lead[2]), names.short_id(contact_id.decode()))
+    }
 
 
 async def _replay(writing: Writing, settings: ProjectorSettings, organization_id: str, lock: Lock) -> bool:

@@ -21,6 +21,7 @@ from projector.redis.calls import Command
 from projector.redis.store import SCRIPTS, Store
 from projector.upkeep import jobs, redrive
 from schemas import names, resources
+from schemas.layouts import STORED_CONTACT_ID
 from schemas.settings import ProjectorSettings
 from tests.harness import crm
 from tests.harness.faulty_proxy import Faults, FaultyProxy, faulty_proxy
@@ -103,6 +104,14 @@ async def test_an_erasure_ends_with_a_pass_that_finds_nothing(world: World) -> N
     await running
     assert world.left() == []
     assert world.projection.jobs() == set()
+
+
+async def test_a_corrupted_lead_is_erased(world: World) -> None:
+    """It names no contact, with whose index it could be deleted."""
+    await world.deleted_organization()
+    world.client.setrange(LEAD, STORED_CONTACT_ID.start, "not the id of a contact")
+    await jobs.run_all(world.writing, world.settings)
+    assert world.left() == []
 
 
 async def test_a_job_that_becomes_due_while_another_ends_is_not_lost(world: World) -> None:

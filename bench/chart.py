@@ -21,7 +21,7 @@ def write(directory: Path, outcome: Outcome) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for metric in outcome.metrics:
         if metric.chart:
-            name = f"{outcome.name}-{metric.name.replace(' ', '-').lower()}.svg"
+            name = f"{outcome.name}-{metric.name.replace(',', '').replace(' ', '-').lower()}.svg"
             (directory / name).write_text(draw(outcome, metric), "utf-8")
 
 

@@ -1,5 +1,6 @@
 """The scalar types that events and documents share, with the limits that their JSON Schemas show."""
 
+import re
 from datetime import datetime
 from typing import Annotated, TypeVar
 
@@ -10,6 +11,8 @@ from schemas.limits import MAX_ENTRIES, MAX_INTEGER, MIN_INTEGER
 T = TypeVar("T")
 
 UUID_PATTERN = "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
+UUID_BYTES = re.compile(UUID_PATTERN.encode())
+"""For what Redis holds. Its `fullmatch` takes no final line feed, which `$` alone would accept."""
 
 # A pattern for each id took half the time of decoding a lead. Instead, all ids are checked at once (`schemas.ids`).
 Uuid = Annotated[str, Meta(min_length=36, max_length=36, extra_json_schema={"format": "uuid", "pattern": UUID_PATTERN})]

@@ -5,7 +5,6 @@ that has moved is removed from the index of its former contact. An API key whose
 records. A deleted or recreated organization becomes a job. All of this is safe to repeat at any time.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, assert_never, cast
 
@@ -26,11 +25,10 @@ from projector.redis.calls import MAX_LEADS, Command, Fan, Generations
 from projector.redis.compression import compressed
 from projector.redis.fence import Fence
 from projector.redis.store import Store
-from schemas.fields import UUID_PATTERN
+from schemas.fields import UUID_BYTES
 from schemas.resources import CONTACT, LEAD
 
 STALE, WRITTEN, ORGANIZATION_DELETED, ERASE_DUE, REPLAY_DUE = 0, 1, 2, 8, 16
-_CONTACT_ID = re.compile(UUID_PATTERN.encode())
 
 
 class Applied(msgspec.Struct):
@@ -149,7 +147,7 @@ class Applier:
 
 def _moves(leads: Sequence[PutOrDelete], reply: list[Any], generations: Generations) -> Iterator[Command]:
     for number, contact_id in _pairs(reply):
-        if _CONTACT_ID.fullmatch(contact_id):  # otherwise the stored lead was corrupted
+        if UUID_BYTES.fullmatch(contact_id):  # otherwise the stored lead was corrupted
             yield calls.leave_contact(leads[number], contact_id.decode(), generations)
 
 

@@ -10,7 +10,6 @@ Any projector may run a job, and running one twice is harmless.
 """
 
 import logging
-import re
 from typing import cast
 
 from projector.dead_letter import DeadLetter
@@ -23,14 +22,13 @@ from projector.upkeep import reapply, redrive
 from projector.upkeep.lock import Lock, locked
 from projector.upkeep.repeating import repeat
 from schemas import names
-from schemas.fields import UUID_PATTERN
+from schemas.fields import UUID_BYTES
 from schemas.layouts import API_KEY_HASH, HEAD, JOB_DUE, STORED_CONTACT_ID, Head, read_head
 from schemas.resources import API_KEY, LEAD, ORGANIZATION, RESOURCES
 from schemas.settings import ProjectorSettings
 
 _REPLAYED = (API_KEY, *RESOURCES)
 _PAUSE_SECONDS = 1.0
-_CONTACT_ID = re.compile(UUID_PATTERN.encode())
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +135,7 @@ async def _contacts_of_leads(store: Store, owner: bytes, keys: list[bytes]) -> s
     return {
         name
         for lead, contact_id in zip(leads, contact_ids, strict=True)
-        if _CONTACT_ID.fullmatch(contact_id)  # a marker has no contact; otherwise the lead was corrupted
+        if UUID_BYTES.fullmatch(contact_id)  # a marker has no contact; otherwise the lead was corrupted
         for name in names.contact_with_leads(owner, int(lead[2]), names.short_id(contact_id.decode()))
     }
 

@@ -25,6 +25,8 @@ from schemas.control import Stamp
 
 _RECORDS, _QUICK_RECORDS = 120_000, 10_000
 _PEERS_AT = "4 partitions, 2 processes"
+_CASES = ((1, 1), (1, 2), (2, 1), (2, 2), (4, 1), (4, 2), (8, 1), (8, 2), (8, 4), (8, 8))
+"""Partitions and processes."""
 _TIMEOUT_SECONDS = 600.0
 _PAUSE_SECONDS = 1.2
 """Longer than a line waits between two checks of its positions, so it checks them as soon as it resumes."""
@@ -34,10 +36,12 @@ class ProjectorProcesses:
     name = "projector-processes"
     what = (
         "The new records of `projector`, by the number of partitions of each of the two topics and the number of "
-        "processes. Two processes on two cores are not pinned: they share both with Redis and Kafka."
+        "processes. As many processes as cores, or more, are not pinned: they share the cores with Redis and Kafka. "
+        "Beyond the cores of this machine, the rate says nothing, but the CPU time of a record says what more cores "
+        "would achieve."
     )
-    metrics = (RATE, CPU)
-    subjects = (Subject(LEADVIEW, "leadview", "`python -m projector run`"), *SUBJECTS[:2])
+    metrics = projectors.METRICS
+    subjects = (Subject(LEADVIEW, "leadview", "`python -m projector run --processes N`"), *SUBJECTS[:2])
     targets = (Target(RATE.name, _PEERS_AT, 0.5, at_least=True, against="plain-set"),)
     rounds = 3
     restarts_each_round = False
@@ -45,7 +49,7 @@ class ProjectorProcesses:
     def cases(self, lab: Lab) -> Sequence[str]:
         if lab.quick:
             return (_PEERS_AT,)
-        return tuple(_case(partitions, processes) for partitions in (1, 2, 4, 8) for processes in (1, 2))
+        return tuple(_case(partitions, processes) for partitions, processes in _CASES)
 
     def prepare(self, lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
         if pipeline.kafka_is_missing(lab, self.name):
@@ -80,13 +84,15 @@ class _Setup:
         self._redis.flushall()
         self._begin_at_the_ends(topics)
         with ExitStack() as stack:
-            children = [self._start(stack, topics, group, processes) for _ in range(processes)]
+            child = self._start(stack, topics, group, processes)
             wait_until(lambda: _members(self._admin, group) == processes, "all have joined the group", _TIMEOUT_SECONDS)
-            for child in children:
-                child.pause()
+            parent = psutil.Process(child.pid)
+            family = [parent, *parent.children()]
+            for process in family:
+                process.suspend()
             time.sleep(_PAUSE_SECONDS)
             self._redis.flushall()
-            return self._time(children, topics)
+            return self._time(family, topics)
 
     def plain_set(self, case: str) -> Values:
         return self._peer("plain_set", case)
@@ -106,8 +112,9 @@ class _Setup:
 
     def _start(self, stack: ExitStack, topics: Topics, group: str, processes: int) -> Child:
         cores = worker_cores(processes).worker
+        words = ("run", "--processes", str(processes))
         child = projectors.start(
-            self._lab, self._kafka, self._server.url, cores=cores, prefix=topics.prefix, group=group
+            self._lab, self._kafka, self._server.url, words, cores=cores, prefix=topics.prefix, group=group
         )
         stack.callback(child.stop)
         return child
@@ -131,12 +138,12 @@ class _Setup:
             for at, end_offset in end_offsets.items()
         }
 
-    def _time(self, children: Sequence[Child], topics: Topics) -> Values:
+    def _time(self, family: Sequence[psutil.Process], topics: Topics) -> Values:
         """Resume the processes: they find an empty Redis, and read from the beginning."""
-        processes = [psutil.Process(child.pid) for child in children]
-        started, cpu = time.monotonic(), _cpu_seconds(processes)
-        for child in children:
-            child.resume()
+        redis = psutil.Process(self._server.pid)
+        started, cpu, redis_cpu = time.monotonic(), _cpu_seconds(family), _cpu_seconds([redis])
+        for process in family:
+            process.resume()
         wait_until(
             lambda: projectors.covered(self._redis, topics.partitions, topics.prefix) >= topics.count,
             "all records are applied",
@@ -144,7 +151,8 @@ class _Setup:
         )
         return {
             RATE.name: topics.count / (time.monotonic() - started),
-            CPU.name: (_cpu_seconds(processes) - cpu) / topics.count * 1e6,
+            CPU.name: (_cpu_seconds(family) - cpu) / topics.count * 1e6,
+            projectors.REDIS_CPU.name: (_cpu_seconds([redis]) - redis_cpu) / topics.count * 1e6,
         }
 
 

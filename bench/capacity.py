@@ -12,7 +12,7 @@ from bench.cluster_costs import BUSY, CHECKPOINT, CLUSTER, CPU, ONE, RECORD, RED
 from bench.outcome import Rounds
 from bench.results import Results
 from bench.table import number
-from projector.line.pace import FULL, YIELDING
+from projector.line.pace import FULL, YIELDING, YIELDING_ON_CLUSTER
 
 PLANNED_CPU_SHARE = 0.6
 """Share of a core that is planned for. The rest is for peaks, for a rebuild, and for the work of a failed process."""
@@ -25,7 +25,7 @@ RECORDS_PER_ROUND_TRIP = 250
 REPLY_SECONDS = 0.0007
 """Time until all masters that get a few records have replied: 0.5 ms between zones, and the queue of the slowest."""
 _REPLAY_PIPELINES = 2.4
-"""A rebuild that yields to readers writes 15 records at once, so it needs this many times as many pipelines."""
+"""On a cluster, a rebuild that yields to readers writes 15 records at once: this many times as many pipelines."""
 _CORE = 1e6
 _GIB = 1 << 30
 UNKNOWN = "not measured yet"
@@ -120,8 +120,10 @@ class Cluster(Struct, frozen=True):
     @property
     def replay_rate(self) -> float:
         """What a process of a rebuild writes while the API is in use, in records per second."""
+        work = self.p_plain + self.w_plain
+        overhead = (1 / self.r_plain - work) * YIELDING.slice_records / YIELDING_ON_CLUSTER.slice_records
         in_pipelines = _REPLAY_PIPELINES * (self.p - self.p_plain)
-        return 1 / (1 / self.r_plain + in_pipelines + 2 * REPLY_SECONDS / YIELDING.slice_records)
+        return 1 / (work + overhead + in_pipelines + 2 * REPLY_SECONDS / YIELDING_ON_CLUSTER.slice_records)
 
     @property
     def replay_work(self) -> float:

@@ -6,7 +6,7 @@ ProjectorError
 ├── Superseded        a newer program has to write: the line waits until this one may write again
 ├── Unavailable       Redis or Kafka cannot be reached, or refuses writes: the line retries until it succeeds
 └── Refused           an operator's command cannot be carried out: the message says why, and what to do
-    └── Conflict      another command has changed the control record at the same time
+    └── Conflict      the control record was changed at the same time
 """
 
 from collections.abc import Sequence
@@ -62,4 +62,6 @@ class Conflict(Refused):
     """The control record has changed since it was read."""
 
     def __init__(self) -> None:
-        super().__init__("Another command has just changed the control record: check `status`, then try again.")
+        super().__init__(
+            "Another command, or a projector, has just changed the control record: check `status`, then try again."
+        )

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from bench.simulation.engine import Gate, Process, Server, Simulation
 from projector.line.line import FIRST_PAUSE, LONGEST_PAUSE
-from projector.line.pace import FULL, YIELDING, Pace
+from projector.line.pace import FULL, YIELDING_ON_CLUSTER, Pace
 
 BATCH = 5000
 """The default of `LEADVIEW_BATCH_RECORDS`."""
@@ -200,7 +200,7 @@ class Run:
         """A process of a rebuild, which yields to readers."""
         while True:
             done = Gate()
-            self._clock.start(self._batch(cpu, BATCH, YIELDING, done, None))
+            self._clock.start(self._batch(cpu, BATCH, YIELDING_ON_CLUSTER, done, None))
             yield done
 
     def _batch(self, cpu: Server, size: int, pace: Pace, done: Gate, arrivals: tuple[float, float] | None) -> Process:

@@ -8,7 +8,7 @@ every writer has acknowledged the present control record, or has lost its connec
 import asyncio
 import time
 
-from projector.errors import Refused
+from projector.errors import Conflict, Refused
 from projector.ledger import copies, generations, writers
 from projector.ledger.control import ControlRecord
 from projector.redis.store import Store
@@ -31,16 +31,19 @@ async def sweep(store: Store, record: ControlRecord, generation: int) -> int:
     begun = record.stamp
     await stop_writers(store, begun)
     keys = 0
-    try:
-        while not (record := await _dropping(store, generation, begun)).is_swept(generation):
-            keys += await _delete(store, generation, begun)
-            await copies.mark_swept(store, record, generation)
-    except _Finished:
+    while True:
+        try:
+            while not (record := await _dropping(store, generation, begun)).is_swept(generation):
+                keys += await _delete(store, generation, begun)
+                await copies.mark_swept(store, record, generation)
+            for tag in record.state.copies:
+                await store.ask_one(b"DEL", names.copy(names.rebuild(generation), tag.encode()))
+            await generations.forget(store, record, generation)
+        except Conflict:
+            continue  # often a projector has finished the same drop; whatever has changed, it does not refuse this one
+        except _Finished:
+            pass
         return keys
-    for tag in record.state.copies:
-        await store.ask_one(b"DEL", names.copy(names.rebuild(generation), tag.encode()))
-    await generations.forget(store, record, generation)
-    return keys
 
 
 async def stop_writers(store: Store, stamp: Stamp) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from projector.line import readers
-from projector.line.pace import FULL, YIELDING, Pace
+from projector.line.pace import FULL, YIELDING, YIELDING_ON_CLUSTER, Pace
 from projector.redis.store import Store
 
 _REFRESH_SECONDS = 0.5
@@ -38,7 +38,9 @@ class Throttle:
     async def pace(self, records: int) -> Pace:  # noqa: ARG002 - required by Pacer
         """Returns how many records to write at once."""
         await self._refresh()
-        return YIELDING if self.yields else FULL
+        if not self.yields:
+            return FULL
+        return YIELDING_ON_CLUSTER if self._store.sharded else YIELDING
 
     async def wait(self) -> None:
         """Pause before the next batch, if the API is slow."""

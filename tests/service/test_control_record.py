@@ -377,7 +377,7 @@ async def test_concurrent_changes(projection: Projection) -> None:
     """The second of two commands that have read the same record is refused."""
     record = await control.complete(projection.store)
     first = await generations.add(projection.store, record)
-    with pytest.raises(Refused, match="Another command has just changed the control record"):
+    with pytest.raises(Refused, match="Another command, or a projector, has just changed"):
         await generations.add(projection.store, record)
     assert (await copies.current(projection.store)).stamp == first.stamp
 

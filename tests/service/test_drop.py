@@ -2,18 +2,21 @@
 
 import asyncio
 from math import inf
+from urllib.parse import urlsplit
 
 import pytest
 from msgspec.structs import replace
 
 from projector.errors import Refused
 from projector.ledger import copies, sweep
-from projector.ledger.control import Generation
+from projector.ledger.control import ControlRecord, Generation
 from projector.mapping import VERSION
 from projector.rebuild import drop
-from projector.redis.store import Store
+from projector.redis.store import SCRIPTS, Store
 from schemas import names, resources
+from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
+from tests.harness.faulty_proxy import Faults, faulty_proxy
 from tests.harness.projection import Projection, open_projection
 from tests.harness.services import RedisService
 from tests.harness.waiting import eventually
@@ -67,11 +70,11 @@ async def test_redis_is_emptied_in_the_last_pass(redis_server: RedisService) -> 
             await sweep.sweep(projection.store, record, 1)
 
 
-async def test_two_drops_of_one_generation(projection: Projection) -> None:
-    """The slower one finds that the other has finished: Redis was not emptied."""
+async def _begin_drop(projection: Projection) -> ControlRecord:
+    """Two keys of generation 1 are left, which is being dropped."""
     await control.complete(projection.store)
     await projection.apply(crm.lead().record())
-    record = await copies.change(
+    return await copies.change(
         projection.store,
         await copies.current(projection.store),
         lambda state: replace(
@@ -83,5 +86,33 @@ async def test_two_drops_of_one_generation(projection: Projection) -> None:
             generations={2: Generation(VERSION, "2026-01-01T00:00:00Z")},
         ),
     )
+
+
+async def test_two_drops_of_one_generation(projection: Projection) -> None:
+    """The slower one finds that the other has finished: Redis was not emptied."""
+    record = await _begin_drop(projection)
     assert await sweep.sweep(projection.store, record, 1) == 2
     assert await sweep.sweep(projection.store, record, 1) == 0
+
+
+@pytest.mark.parametrize("finished", [pytest.param(True, id="finished"), pytest.param(False, id="changed")])
+async def test_the_control_record_changes_at_the_end_of_a_drop(redis_server: RedisService, finished: bool) -> None:
+    """A projector finishes the same drop at the same moment, or changes something else: the drop is not refused."""
+    async with open_projection(redis_server) as projection:
+        record = await _begin_drop(projection)
+        with faulty_proxy(urlsplit(redis_server.url).port or 6379) as proxy:
+            proxy.faults = Faults(held=SCRIPTS["change_control"].sha)
+            slow = Store(ProjectorSettings(redis_url=f"redis://127.0.0.1:{proxy.port}/0"))
+            try:
+                dropping = asyncio.create_task(sweep.sweep(slow, record, 1))
+                await eventually(lambda: proxy.holding, "the drop is about to end")
+                if finished:
+                    assert await sweep.sweep(projection.store, record, 1) == 0
+                else:
+                    now = await copies.current(projection.store)
+                    await copies.change(projection.store, now, lambda state: replace(state, flipped_at=1))
+                proxy.faults = Faults()
+                assert await dropping == 2
+            finally:
+                await slow.close()
+        assert (await copies.current(projection.store)).state.known == {2}

@@ -17,8 +17,9 @@ from devstack.child import Child
 from projector import mapping
 from projector.errors import Conflict
 from projector.ledger import copies, generations
-from projector.line.pace import YIELDING
+from projector.line.pace import FULL, YIELDING, YIELDING_ON_CLUSTER
 from projector.rebuild import replay
+from projector.rebuild.throttle import Throttle
 from projector.redis.store import Store
 from projector.reference import Entity
 from schemas import names, resources
@@ -27,6 +28,7 @@ from tests.harness import crm, stored
 from tests.harness.changes import Changes, Writer, now_ms
 from tests.harness.faulty_proxy import Faults, faulty_proxy
 from tests.harness.leadview import Leadview
+from tests.harness.services import RedisService
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.apache
@@ -204,6 +206,17 @@ def test_small_batches_while_the_api_answers(leadview: Leadview, options: tuple[
     assert (calls > 1100 / YIELDING.max_documents) is yields, calls
     assert ("in small batches for the API" in done) is yields
     assert_equal_and_right(leadview, 1, 2)
+
+
+async def test_the_batches_are_larger_on_a_cluster(redis_server: RedisService, redis_shards: RedisService) -> None:
+    """Its masters share each of them."""
+    for service, expected in ((redis_server, YIELDING), (redis_shards, YIELDING_ON_CLUSTER)):
+        store = Store(ProjectorSettings(redis_url=service.url))
+        try:
+            assert await Throttle(store, 0.01).pace(1) == expected
+            assert await Throttle(store, 0).pace(1) == FULL
+        finally:
+            await store.close()
 
 
 def test_interrupted_discarded_and_restarted(leadview: Leadview) -> None:

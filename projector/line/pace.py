@@ -16,7 +16,7 @@ class Pace(NamedTuple):
 FULL = Pace(slice_records=200, slices_in_flight=3, max_documents=20)
 """The pace with the highest throughput."""
 YIELDING = Pace(slice_records=6, slices_in_flight=1, max_documents=3)
-"""Occupies Redis for about 0.15 ms, less than a reader's own round trip. Has about half the throughput."""
+"""Occupies Redis for about 0.15 ms, less than a reader's own round trip. Has a third to a half of the throughput."""
 YIELDING_ON_CLUSTER = Pace(slice_records=15, slices_in_flight=1, max_documents=5)
 """The same for a cluster, whose masters share each slice, and where a slice takes longer."""
 

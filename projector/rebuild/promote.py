@@ -3,9 +3,11 @@
 Both change one pointer in Redis.
 """
 
+from contextlib import suppress
+
 import msgspec
 
-from projector.errors import Refused
+from projector.errors import Conflict, Refused
 from projector.ledger import copies, generations
 from projector.ledger.control import ControlRecord
 from projector.redis.store import Store
@@ -66,20 +68,32 @@ async def _verify(store: Store, record: ControlRecord, generation: int, criteria
         store, record.state.live, generation, sample=criteria.sample, allowed=criteria.allowed
     )
     if report.passes(criteria.threshold):
-        # The record may have changed since: what was compared must still be there.
-        record = await copies.require(store)
-        if generation in record.state.written:
-            await generations.note_verified(store, record, generation)
+        await _note_verified(store, generation)
     return report
+
+
+# A comparison may have taken an hour. If the record changes at the moment at which its outcome is used, such as by a
+# projector that finishes a drop, the conditions are checked again, and the comparison is not lost.
+
+
+async def _note_verified(store: Store, generation: int) -> None:
+    while generation in (record := await copies.require(store)).state.written:
+        with suppress(Conflict):
+            await generations.note_verified(store, record, generation)
+            return
 
 
 async def promote(store: Store, generation: int) -> Flip:
     """Promote `generation`. Returns the previous and the new live generation. Raises Refused or Unavailable."""
-    record = await copies.require(store)
-    if complete_next(record) != generation:
-        raise Refused(f"Generation {generation} is no longer the next one: check `status`, then run `promote` again.")
-    await generations.flip(store, record, generation)
-    return Flip(record.state.live, generation)
+    while True:
+        record = await copies.require(store)
+        if complete_next(record) != generation:
+            raise Refused(
+                f"Generation {generation} is no longer the next one: check `status`, then run `promote` again."
+            )
+        with suppress(Conflict):
+            await generations.flip(store, record, generation)
+            return Flip(record.state.live, generation)
 
 
 async def rollback(store: Store) -> Flip:

@@ -1,4 +1,4 @@
-"""Redis loses its state during a drop: the drop must stop, because the number may belong to another generation."""
+"""A drop while Redis loses its state, which must stop it, and while others change the control record."""
 
 import asyncio
 from math import inf
@@ -11,7 +11,7 @@ from projector.errors import Refused
 from projector.ledger import copies, sweep
 from projector.ledger.control import ControlRecord, Generation
 from projector.mapping import VERSION
-from projector.rebuild import drop
+from projector.rebuild import drop, promote
 from projector.redis.store import SCRIPTS, Store
 from schemas import names, resources
 from schemas.settings import ProjectorSettings
@@ -116,3 +116,30 @@ async def test_the_control_record_changes_at_the_end_of_a_drop(redis_server: Red
             finally:
                 await slow.close()
         assert (await copies.current(projection.store)).state.known == {2}
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        pytest.param(SCRIPTS["change_control"].sha, id="the first change: the comparison is noted"),
+        pytest.param(b'"previous":1', id="the second change: the generation is promoted"),
+    ],
+)
+async def test_a_drop_ends_at_the_end_of_a_promotion(redis_server: RedisService, held: bytes) -> None:
+    """The generations were compared, which may have taken an hour: the promotion is not refused."""
+    async with open_projection(redis_server) as projection:
+        control.write(projection.client, written=(1, 2), dropping=(3,))
+        with faulty_proxy(urlsplit(redis_server.url).port or 6379) as proxy:
+            proxy.faults = Faults(held=held)
+            slow = Store(ProjectorSettings(redis_url=f"redis://127.0.0.1:{proxy.port}/0"))
+            try:
+                promoting = asyncio.create_task(promote.verify_and_promote(slow, promote.Criteria()))
+                await eventually(lambda: proxy.holding, "it is about to change the record")
+                await sweep.sweep(projection.store, await copies.current(projection.store), 3)
+                proxy.faults = Faults()
+                promoted = await promoting
+            finally:
+                await slow.close()
+        assert promoted.flip == promote.Flip(1, 2)
+        state = (await copies.current(projection.store)).state
+        assert (state.live, bool(state.generations[2].verified_at), state.known) == (2, True, {1, 2})

@@ -12,6 +12,7 @@ from bench import chart, pages, results, rounds, table
 from bench.benchmark import Benchmark, MeasurementFailed
 from bench.catalogue import BENCHMARKS
 from bench.lab import Lab
+from devstack.child import ServerFailed
 
 _DIRECTORY = Path(__file__).parent
 _QUICK_DIRECTORY = _DIRECTORY.parent / "build" / "bench"
@@ -25,7 +26,7 @@ def main() -> int:
     for benchmark in arguments.benchmarks:
         try:
             _run(benchmark, arguments, console)
-        except (MeasurementFailed, TimeoutError) as error:
+        except (MeasurementFailed, ServerFailed, TimeoutError) as error:
             console.print(f"[red]{benchmark.name} failed[/red]: {error}", markup=True)
             failed = True
     return int(failed)

@@ -47,7 +47,7 @@ class Stage(Struct):
 
     def redis_cpu_seconds(self) -> float:
         """User and system time of Redis since it started."""
-        return float(sum(psutil.Process(self.redis.pid).cpu_times()[:2]))
+        return server.cpu_seconds([psutil.Process(self.redis.pid)])
 
 
 def set_up(lab: Lab, stack: ExitStack, *, workers: int = 1, only: frozenset[str] = frozenset()) -> Stage:

@@ -21,6 +21,7 @@ from bench.crm import Tenant
 from bench.filling import fill, intents
 from bench.lab import Lab, client
 from bench.load import Load
+from bench.server import cpu_seconds
 from bench.traffic import Traffic
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer
@@ -140,7 +141,7 @@ class _Records:
         return _values(time.process_time() - cpu, self._redis_cpu_seconds() - redis_cpu, count)
 
     def _redis_cpu_seconds(self) -> float:
-        return float(sum(sum(process.cpu_times()[:2]) for process in self._processes))
+        return cpu_seconds(self._processes)
 
 
 class _Place(_Records):

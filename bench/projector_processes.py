@@ -14,6 +14,7 @@ from bench.benchmark import LEADVIEW, Measure, Subject, Target, Values
 from bench.consuming_peers import CPU, ONE_AT_A_TIME, RATE, SUBJECTS, Topics
 from bench.cores import pinned, worker_cores
 from bench.lab import Lab, client
+from bench.server import cpu_seconds
 from bench.traffic import Traffic, publish
 from devstack.apache_kafka import ApacheKafka
 from devstack.child import Child
@@ -141,7 +142,7 @@ class _Setup:
     def _time(self, family: Sequence[psutil.Process], topics: Topics) -> Values:
         """Resume the processes: they find an empty Redis, and read from the beginning."""
         redis = psutil.Process(self._server.pid)
-        started, cpu, redis_cpu = time.monotonic(), _cpu_seconds(family), _cpu_seconds([redis])
+        started, cpu, redis_cpu = time.monotonic(), cpu_seconds(family), cpu_seconds([redis])
         for process in family:
             process.resume()
         wait_until(
@@ -151,8 +152,8 @@ class _Setup:
         )
         return {
             RATE.name: topics.count / (time.monotonic() - started),
-            CPU.name: (_cpu_seconds(family) - cpu) / topics.count * 1e6,
-            projectors.REDIS_CPU.name: (_cpu_seconds([redis]) - redis_cpu) / topics.count * 1e6,
+            CPU.name: (cpu_seconds(family) - cpu) / topics.count * 1e6,
+            projectors.REDIS_CPU.name: (cpu_seconds([redis]) - redis_cpu) / topics.count * 1e6,
         }
 
 
@@ -164,10 +165,6 @@ def _numbers(case: str) -> tuple[int, int]:
     """The number of partitions, and the number of processes."""
     words = case.split()
     return int(words[0]), int(words[2])
-
-
-def _cpu_seconds(processes: Sequence[psutil.Process]) -> float:
-    return float(sum(sum(process.cpu_times()[:2]) for process in processes))
 
 
 def _members(client: AdminClient, group: str) -> int:

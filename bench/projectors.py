@@ -13,7 +13,7 @@ from bench.benchmark import MeasurementFailed, Metric, Values
 from bench.consuming_peers import CPU, RATE, Topics
 from bench.cores import pinned
 from bench.lab import Lab, client
-from bench.server import ROOT
+from bench.server import ROOT, cpu_seconds
 from bench.traffic import PREFIX
 from devstack.apache_kafka import ApacheKafka
 from devstack.child import Child
@@ -89,11 +89,12 @@ def measure(
 
 
 def _from_first_to_last_checkpoint(child: Child, server: RedisServer, redis: Redis, topics: Topics) -> Values:
+    projector, redis_server = psutil.Process(child.pid), psutil.Process(server.pid)
     deadline = time.monotonic() + _TIMEOUT_SECONDS
     began: tuple[float, float, float, int] | None = None
     while (done := covered(redis, topics.partitions, topics.prefix)) < topics.count:
         if done and began is None:
-            began = (time.monotonic(), _cpu_seconds(child.pid), _cpu_seconds(server.pid), done)
+            began = (time.monotonic(), cpu_seconds([projector]), cpu_seconds([redis_server]), done)
         if time.monotonic() > deadline:
             raise MeasurementFailed(f"the projector did not apply {topics.count} records in {_TIMEOUT_SECONDS:g} s")
         time.sleep(_POLL_SECONDS)
@@ -103,11 +104,6 @@ def _from_first_to_last_checkpoint(child: Child, server: RedisServer, redis: Red
     records = done - done_before
     return {
         RATE.name: records / (time.monotonic() - began_at),
-        CPU.name: (_cpu_seconds(child.pid) - cpu) / records * 1e6,
-        REDIS_CPU.name: (_cpu_seconds(server.pid) - redis_cpu) / records * 1e6,
+        CPU.name: (cpu_seconds([projector]) - cpu) / records * 1e6,
+        REDIS_CPU.name: (cpu_seconds([redis_server]) - redis_cpu) / records * 1e6,
     }
-
-
-def _cpu_seconds(pid: int) -> float:
-    """User and system time of a process so far."""
-    return float(sum(psutil.Process(pid).cpu_times()[:2]))

@@ -3,7 +3,7 @@
 import http.client
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -26,7 +26,7 @@ class Server(Struct, frozen=True):
 
     def cpu_seconds(self) -> float:
         """User and system time of all its processes since they started."""
-        return sum(sum(process.cpu_times()[:2]) for process in self._processes())
+        return cpu_seconds(self._processes())
 
     def memory_bytes(self) -> int:
         """Resident memory of all its processes."""
@@ -74,3 +74,8 @@ def start(
         child = Child(command, log=log, directory=ROOT, environment={**os.environ, **(environment or {})})
     stack.callback(child.stop)
     return Server(port, child.pid)
+
+
+def cpu_seconds(processes: Iterable[psutil.Process]) -> float:
+    """User and system time of these processes since they started."""
+    return float(sum(sum(process.cpu_times()[:2]) for process in processes))

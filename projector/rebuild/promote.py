@@ -72,11 +72,10 @@ async def _verify(store: Store, record: ControlRecord, generation: int, criteria
     return report
 
 
-# A comparison may have taken an hour. If the record changes at the moment at which its outcome is used, such as by a
-# projector that finishes a drop, the conditions are checked again, and the comparison is not lost.
-
-
 async def _note_verified(store: Store, generation: int) -> None:
+    """Note the time. If the record changes at this moment, such as by a projector that finishes a drop, try again: the
+    comparison may have taken an hour.
+    """
     while generation in (record := await copies.require(store)).state.written:
         with suppress(Conflict):
             await generations.note_verified(store, record, generation)
@@ -84,7 +83,9 @@ async def _note_verified(store: Store, generation: int) -> None:
 
 
 async def promote(store: Store, generation: int) -> Flip:
-    """Promote `generation`. Returns the previous and the new live generation. Raises Refused or Unavailable."""
+    """Promote `generation`, as soon as no other program changes the record at the same moment. Returns the previous and
+    the new live generation. Raises Refused or Unavailable.
+    """
     while True:
         record = await copies.require(store)
         if complete_next(record) != generation:

@@ -5,6 +5,7 @@ So no page shows a figure that `make bench` did not print. `make bench` writes t
 
 import re
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from pathlib import Path
 
 from bench import capacity, compression
@@ -41,8 +42,8 @@ _HEADLINES = (
 
 
 def readme(results: Results) -> str:
-    """The figures that the README shows, and all targets that were missed."""
-    lines = ["| | Leadview | compared with | `make bench` |", "|---|---|---|---|"]
+    """The figures that the README shows, the machine and the time, and all targets that were missed."""
+    lines = [*_measured_on(results), "", "| | Leadview | compared with | `make bench` |", "|---|---|---|---|"]
     for what, name, case, metric in _HEADLINES:
         if outcome := results.benchmarks.get(name):
             lines.append(_headline(what, outcome, case, metric))
@@ -50,6 +51,21 @@ def readme(results: Results) -> str:
     if missed := [f"- `{name}`: {sentence(verdict)}" for name, verdict in verdicts if not verdict.met]:
         lines += ["", f"{len(missed)} of {len(verdicts)} targets were missed in that run:", "", *missed]
     return "\n".join(lines)
+
+
+def _measured_on(results: Results) -> list[str]:
+    """A line for each machine, with the names of its benchmarks if there is more than one machine."""
+    by_machine: dict[str, list[Outcome]] = {}
+    for outcome in results.benchmarks.values():
+        machine = "{processor}, {cores} cores, {memory}, Python {python}".format(**outcome.machine)
+        by_machine.setdefault(f"{machine}, Redis {outcome.versions['redis-server']}", []).append(outcome)
+    lines = []
+    for machine, outcomes in by_machine.items():
+        names = f" of {', '.join(f'`{each.name}`' for each in outcomes)}" if len(by_machine) > 1 else ""
+        dates = sorted(datetime.fromisoformat(each.date) for each in outcomes)
+        first, last = (f"{date:%Y-%m-%d %H:%M} UTC" for date in (dates[0], dates[-1]))
+        lines.append(f"Machine{names}: {machine}. The first benchmark began at {first}, the last one at {last}.")
+    return lines
 
 
 def _headline(what: str, outcome: Outcome, case: str, metric: str) -> str:

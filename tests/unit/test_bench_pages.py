@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from bench import capacity, pages, results
 from bench.benchmark import LEADVIEW, Metric
@@ -35,6 +36,26 @@ def measured(figures: dict[str, float]) -> Results:
 def test_a_page_shows_the_figures_of_the_results(name: str) -> None:
     wanted = pages.pages(results.read(ROOT / "bench" / "results.json"))[ROOT / name]
     assert (ROOT / name).read_text("utf-8") == wanted, "run `python -m bench.pages`"
+
+
+def test_the_readme_names_the_machines() -> None:
+    """And when the first and the last benchmark began: so a reader sees that a table is not of one run."""
+    found = results.read(ROOT / "bench" / "results.json")
+    found.benchmarks = {
+        name: replace(
+            found.benchmarks[name],
+            date=f"2026-11-2{day}T10:30:00+00:00",
+            machine={"processor": processor, "cores": "2", "memory": "4 GiB", "python": "3.12.0", "system": ""},
+            versions={"redis-server": "7.2.0"},
+        )
+        for name, day, processor in (("api", 3, "One"), ("memory", 2, "One"), ("updates", 4, "Another"))
+    }
+    lines = pages.readme(found).splitlines()
+    rest, began = "2 cores, 4 GiB, Python 3.12.0, Redis 7.2.0", "The first benchmark began at 2026-11-"
+    assert lines[:2] == [
+        f"Machine of `api`, `memory`: One, {rest}. {began}22 10:30 UTC, the last one at 2026-11-23 10:30 UTC.",
+        f"Machine of `updates`: Another, {rest}. {began}24 10:30 UTC, the last one at 2026-11-24 10:30 UTC.",
+    ]
 
 
 def test_the_readme_says_no_other_figure() -> None:

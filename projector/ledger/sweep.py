@@ -7,6 +7,7 @@ every writer has acknowledged the present control record, or has lost its connec
 
 import asyncio
 import time
+from contextlib import suppress
 
 from projector.errors import Conflict, Refused
 from projector.ledger import copies, generations, writers
@@ -31,19 +32,19 @@ async def sweep(store: Store, record: ControlRecord, generation: int) -> int:
     begun = record.stamp
     await stop_writers(store, begun)
     keys = 0
-    while True:
-        try:
-            while not (record := await _dropping(store, generation, begun)).is_swept(generation):
+    with suppress(_Finished):
+        while True:
+            record = await _dropping(store, generation, begun)
+            if not record.is_swept(generation):
                 keys += await _delete(store, generation, begun)
                 await copies.mark_swept(store, record, generation)
+                continue
             for tag in record.state.copies:
                 await store.ask_one(b"DEL", names.copy(names.rebuild(generation), tag.encode()))
-            await generations.forget(store, record, generation)
-        except Conflict:
-            continue  # often a projector has finished the same drop; whatever has changed, it does not refuse this one
-        except _Finished:
-            pass
-        return keys
+            with suppress(Conflict):  # often another program has finished this drop: the next look will tell
+                await generations.forget(store, record, generation)
+                break
+    return keys
 
 
 async def stop_writers(store: Store, stamp: Stamp) -> None:

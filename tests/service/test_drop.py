@@ -1,6 +1,8 @@
 """A drop while Redis loses its state, which must stop it, and while others change the control record."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from math import inf
 from urllib.parse import urlsplit
 
@@ -16,7 +18,7 @@ from projector.redis.store import SCRIPTS, Store
 from schemas import names, resources
 from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
-from tests.harness.faulty_proxy import Faults, faulty_proxy
+from tests.harness.faulty_proxy import Faults, FaultyProxy, faulty_proxy
 from tests.harness.projection import Projection, open_projection
 from tests.harness.services import RedisService
 from tests.harness.waiting import eventually
@@ -70,6 +72,18 @@ async def test_redis_is_emptied_in_the_last_pass(redis_server: RedisService) -> 
             await sweep.sweep(projection.store, record, 1)
 
 
+@asynccontextmanager
+async def _slow_store(redis_server: RedisService, held: bytes) -> AsyncIterator[tuple[Store, FaultyProxy]]:
+    """A store, and the proxy that holds back its request that contains these bytes."""
+    with faulty_proxy(urlsplit(redis_server.url).port or 6379) as proxy:
+        proxy.faults = Faults(held=held)
+        store = Store(ProjectorSettings(redis_url=f"redis://127.0.0.1:{proxy.port}/0"))
+        try:
+            yield store, proxy
+        finally:
+            await store.close()
+
+
 async def _begin_drop(projection: Projection) -> ControlRecord:
     """Two keys of generation 1 are left, which is being dropped."""
     await control.complete(projection.store)
@@ -100,21 +114,16 @@ async def test_the_control_record_changes_at_the_end_of_a_drop(redis_server: Red
     """A projector finishes the same drop at the same moment, or changes something else: the drop is not refused."""
     async with open_projection(redis_server) as projection:
         record = await _begin_drop(projection)
-        with faulty_proxy(urlsplit(redis_server.url).port or 6379) as proxy:
-            proxy.faults = Faults(held=SCRIPTS["change_control"].sha)
-            slow = Store(ProjectorSettings(redis_url=f"redis://127.0.0.1:{proxy.port}/0"))
-            try:
-                dropping = asyncio.create_task(sweep.sweep(slow, record, 1))
-                await eventually(lambda: proxy.holding, "the drop is about to end")
-                if finished:
-                    assert await sweep.sweep(projection.store, record, 1) == 0
-                else:
-                    now = await copies.current(projection.store)
-                    await copies.change(projection.store, now, lambda state: replace(state, flipped_at=1))
-                proxy.faults = Faults()
-                assert await dropping == 2
-            finally:
-                await slow.close()
+        async with _slow_store(redis_server, SCRIPTS["change_control"].sha) as (slow, proxy):
+            dropping = asyncio.create_task(sweep.sweep(slow, record, 1))
+            await eventually(lambda: proxy.holding, "the drop is about to end")
+            if finished:
+                assert await sweep.sweep(projection.store, record, 1) == 0
+            else:
+                now = await copies.current(projection.store)
+                await copies.change(projection.store, now, lambda state: replace(state, flipped_at=1))
+            proxy.faults = Faults()
+            assert await dropping == 2
         assert (await copies.current(projection.store)).state.known == {2}
 
 
@@ -129,17 +138,12 @@ async def test_a_drop_ends_at_the_end_of_a_promotion(redis_server: RedisService,
     """The generations were compared, which may have taken an hour: the promotion is not refused."""
     async with open_projection(redis_server) as projection:
         control.write(projection.client, written=(1, 2), dropping=(3,))
-        with faulty_proxy(urlsplit(redis_server.url).port or 6379) as proxy:
-            proxy.faults = Faults(held=held)
-            slow = Store(ProjectorSettings(redis_url=f"redis://127.0.0.1:{proxy.port}/0"))
-            try:
-                promoting = asyncio.create_task(promote.verify_and_promote(slow, promote.Criteria()))
-                await eventually(lambda: proxy.holding, "it is about to change the record")
-                await sweep.sweep(projection.store, await copies.current(projection.store), 3)
-                proxy.faults = Faults()
-                promoted = await promoting
-            finally:
-                await slow.close()
+        async with _slow_store(redis_server, held) as (slow, proxy):
+            promoting = asyncio.create_task(promote.verify_and_promote(slow, promote.Criteria()))
+            await eventually(lambda: proxy.holding, "it is about to change the record")
+            await sweep.sweep(projection.store, await copies.current(projection.store), 3)
+            proxy.faults = Faults()
+            promoted = await promoting
         assert promoted.flip == promote.Flip(1, 2)
         state = (await copies.current(projection.store)).state
         assert (state.live, bool(state.generations[2].verified_at), state.known) == (2, True, {1, 2})

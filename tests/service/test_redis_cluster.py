@@ -205,6 +205,7 @@ async def test_a_node_that_answers_slowly_has_more_time_at_the_next_attempt(clus
 
         try:
             assert not await is_read()
+            assert proxy.accepted == 1, "once an attempt: redis-py closes no connection to nodes that it is given"
             await eventually(is_read, "the slot map is read")
         finally:
             await location_.close()

@@ -29,7 +29,7 @@ from tests.harness.crm import Message
 from tests.harness.leadview import Finished, Leadview
 from tests.harness.processes import PROJECTOR, while_running
 from tests.harness.services import Kafka
-from tests.harness.waiting import PATIENCE_SECONDS, wait_until
+from tests.harness.waiting import PATIENCE_SECONDS, last_false, wait_until
 
 PROJECTORS = ("projector-1", "projector-2")
 RECOVER_SECONDS = 3 * PATIENCE_SECONDS
@@ -251,6 +251,12 @@ class World:
             return self.leadview.state().live if self.leadview.is_served() else 0
         return 0
 
+    def dark_until(self, certain: float) -> float:
+        """Wait until the live generation is complete again. Returns the last time at which it certainly was not, which
+        is `certain` or later. Raises TimeoutError.
+        """
+        return last_false(self._is_served, "the live generation is complete", RECOVER_SECONDS) or certain
+
     def catch_up(self, seconds: float = RECOVER_SECONDS) -> None:
         """Wait until everything that Kafka has by now is applied and served, and note it. Raises TimeoutError."""
         up_to, end_offsets = now(), dict(self.leadview.topics.end_offsets)
@@ -281,6 +287,11 @@ class World:
         for outage in self.history.outages:
             outage.ended_at = min(outage.ended_at, at)
         return at
+
+    def _is_served(self) -> bool | None:
+        with suppress(*_ABSENT):
+            return self.leadview.is_served()
+        return None
 
     def _is_served_by_api(self) -> bool:
         api = ApiServer(self.api_port)

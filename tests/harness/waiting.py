@@ -9,7 +9,7 @@ import anyio
 from devstack.waiting import PATIENCE_SECONDS, wait_until
 from tests.harness.stopwatch import Stopwatch
 
-__all__ = ["PATIENCE_SECONDS", "assert_within", "eventually", "seconds_until", "wait_until"]
+__all__ = ["PATIENCE_SECONDS", "assert_within", "eventually", "last_false", "seconds_until", "wait_until"]
 
 _INTERVAL_SECONDS = 0.02
 
@@ -42,6 +42,28 @@ async def seconds_until(
     with Stopwatch() as stopwatch:
         await eventually(predicate, description, timeout)
         return stopwatch.seconds
+
+
+def last_false(
+    predicate: Callable[[], bool | None], description: str, timeout: float = PATIENCE_SECONDS
+) -> float | None:
+    """Waits like `wait_until`. Returns the time (`time.monotonic`) of the last call of `predicate` that returned False;
+    None if no call did. `predicate` returns None if it cannot tell.
+
+    It is the time *before* that call: afterwards, the machine may stand still while the condition becomes true.
+    """
+    last = None
+
+    def is_true() -> bool:
+        nonlocal last
+        asked_at = time.monotonic()
+        answer = predicate()
+        if answer is False:
+            last = asked_at
+        return bool(answer)
+
+    wait_until(is_true, description, timeout)
+    return last
 
 
 def assert_within(seconds: float, predicate: Callable[[], object], description: str) -> None:

@@ -1,8 +1,10 @@
-"""`eventually`: how tests wait, and what a timeout says."""
+"""How tests wait, and what a timeout says."""
+
+import time
 
 import pytest
 
-from tests.harness.waiting import eventually
+from tests.harness.waiting import eventually, last_false
 
 
 async def test_it_returns_when_the_answer_is_true() -> None:
@@ -46,3 +48,20 @@ async def test_it_is_called_once_more_after_the_deadline() -> None:
 async def test_other_errors_go_through() -> None:
     with pytest.raises(ZeroDivisionError):
         await eventually(lambda: 1 / 0, "never")
+
+
+def test_the_time_of_the_last_false_is_before_it_was_asked() -> None:
+    """Between that call and its result, the condition may have become true already."""
+    asked = []
+
+    def predicate() -> bool | None:
+        asked.append(time.monotonic())
+        return (False, False, None, True)[len(asked) - 1]
+
+    last = last_false(predicate, "the fourth call is true")
+    assert last is not None
+    assert asked[0] < last <= asked[1]
+
+
+def test_there_is_no_last_false_if_it_was_true_at_once() -> None:
+    assert last_false(lambda: True, "true") is None

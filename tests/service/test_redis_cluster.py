@@ -14,6 +14,7 @@ from api.redis.address import ClusterMap, location
 from api.redis.cluster import Cluster
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer, RedisServerMissing
+from projector import errors
 from projector.errors import Refused
 from projector.ledger import copies
 from projector.ledger.checkpoint import NOTHING_STORED, ControlChanged, Outcome, Position, Step, Stored, WentBack
@@ -209,6 +210,17 @@ async def test_a_node_that_answers_slowly_has_more_time_at_the_next_attempt(clus
             await eventually(is_read, "the slot map is read")
         finally:
             await location_.close()
+
+
+async def test_the_projector_asks_each_node_of_the_url_once_an_attempt(cluster: RedisCluster) -> None:
+    """redis-py closes no connection to nodes that it is given at an attempt."""
+    with faulty_proxy(cluster.primaries[0].port) as proxy:
+        proxy.faults = Faults(end="close", end_after=0)
+        store = Store(ProjectorSettings(redis_url=f"redis+cluster://127.0.0.1:{proxy.port}"))
+        with pytest.raises(errors.Unavailable):
+            await store.ask_one(b"GET", TAG)
+        assert proxy.accepted == 1
+        await store.close()
 
 
 async def test_one_trip_a_request(cluster: RedisCluster) -> None:

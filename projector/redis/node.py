@@ -15,7 +15,7 @@ from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 from projector.redis.fence import Fence
 
 TIMEOUT = 10.0
-"""Seconds to connect, and to receive all replies of a pipeline."""
+"""Seconds to connect, to send a pipeline, and to receive all of its replies."""
 
 
 class Request(NamedTuple):
@@ -81,7 +81,8 @@ class Node:
                 fence.confirmed.add(number)
             if replication_epoch not in (None, self._epoch.number):
                 raise ReplicationEpochChanged("it restarted or failed over while a batch was being written")
-            await connection.send_packed_command(b"".join(packed), check_health=False)
+            async with asyncio.timeout(TIMEOUT):
+                await connection.send_packed_command(b"".join(packed), check_health=False)
             replies: list[Any] = []
             async with asyncio.timeout(TIMEOUT):  # one timeout for all: one for each reply costs as much as reading it
                 for _ in packed:
@@ -103,13 +104,16 @@ class Node:
             if self._replication_ids.get(connection) != self._replication_id:  # opened before a restart or failover
                 await connection.disconnect(nowait=True)
                 await connection.connect()
+            # `send` has timeouts of its own: with this one, redis-py creates a task for each pipeline.
+            connection.socket_timeout = None
             yield connection
         except BaseException:
             # Replies may still arrive on this connection: another caller must never read them.
             await connection.disconnect(nowait=True)
             raise
         finally:
-            await asyncio.shield(self.pool.release(connection))
+            connection.socket_timeout = TIMEOUT
+            await self.pool.release(connection)  # it awaits nothing, so it cannot be cancelled
 
     async def _on_connect(self, connection: AbstractConnection) -> None:
         """Called by redis-py for each new connection."""

@@ -5,6 +5,7 @@ Their CPU time is found by subtraction: that of all cores, less that of this pro
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 import psutil
 
@@ -60,5 +61,6 @@ def _own_seconds() -> float:
     now = os.times()
     seconds = now.user + now.system + now.children_user + now.children_system
     for child in psutil.Process().children(recursive=True):
-        seconds += sum(child.cpu_times()[:2])
+        with suppress(psutil.NoSuchProcess):  # it may end meanwhile
+            seconds += sum(child.cpu_times()[:2])
     return seconds

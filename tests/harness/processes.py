@@ -3,8 +3,10 @@
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import psutil
 
 from devstack.child import Child
 from devstack.ports import free_port
@@ -36,6 +38,28 @@ def running_api_process(log: Path, **settings: object) -> Iterator[tuple[Child, 
         yield child, api
     finally:
         child.stop()
+
+
+def is_alive(pid: int) -> bool:
+    """Returns whether a process runs. One that has ended may remain as a zombie: not every container has a program that
+    waits for it.
+    """
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def descendants(pid: int, words: str = "") -> set[int]:
+    """Returns the process ids of the children that run, and of their children, if their command lines contain these
+    words.
+    """
+    found = set()
+    for child in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it may end meanwhile; ZombieProcess is such an error, too
+            if words in " ".join(child.cmdline()):
+                found.add(child.pid)
+    return found
 
 
 def while_running(child: Child, predicate: Callable[[], object]) -> Callable[[], object]:

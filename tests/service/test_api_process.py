@@ -12,7 +12,6 @@ from pathlib import Path
 from uuid import uuid4
 
 import msgspec
-import psutil
 import pytest
 import redis
 
@@ -22,7 +21,7 @@ from schemas import api_keys
 from schemas.settings import ApiSettings
 from tests.harness import control
 from tests.harness.api_server import LEADS, ApiServer, read_all, responses
-from tests.harness.processes import API, environment, running_api_process
+from tests.harness.processes import API, descendants, environment, is_alive, running_api_process
 from tests.harness.records import Records
 from tests.harness.services import RedisService
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
@@ -202,19 +201,11 @@ def test_workers_end_when_their_parent_was_killed(tmp_path: Path, redis_server: 
         )
     try:
         wait_until(api.is_ready, "the API is ready")
-        workers = psutil.Process(parent.pid).children(recursive=True)
+        workers = descendants(parent.pid)
         assert len(workers) >= 2
         parent.kill()
         parent.wait()
-        wait_until(lambda: not any(map(runs, workers)), f"the workers are gone: {workers}")
+        wait_until(lambda: not any(map(is_alive, workers)), f"the workers are gone: {workers}")
     finally:
         with suppress(ProcessLookupError):
             os.killpg(parent.pid, signal.SIGKILL)
-
-
-def runs(process: psutil.Process) -> bool:
-    """A process that has ended may remain as a zombie if its parent does not wait for it."""
-    try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False

@@ -13,13 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-import psutil
 import pytest
 
 from devstack.redis_server import RedisServerMissing, redis_program
+from tests.harness.processes import descendants, is_alive
 from tests.harness.services import not_available
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
-from tests.service.test_servers import is_alive
 
 ROOT = Path(__file__).parents[2]
 STATUSES = {
@@ -58,7 +57,7 @@ class Run:
     def wait_until_ready(self) -> None:
         wait_until(lambda: self._is_over() or "/openapi.json" in self.output, "it is ready")
         assert self.process.poll() is None, self.output
-        self.started = {child.pid for child in psutil.Process(self.process.pid).children(recursive=True)}
+        self.started = descendants(self.process.pid)
 
     def nothing_is_left(self) -> bool:
         return not any(is_alive(pid) for pid in self.started) and not list(self.scratch.iterdir())
@@ -157,7 +156,7 @@ def test_however_it_ends_nothing_is_left(tmp_path: Path, end: signal.Signals) ->
 def test_ctrl_c_before_it_is_ready(tmp_path: Path) -> None:
     with running(tmp_path, "--no-live", "--port", "0") as run:
         wait_until(lambda: list(run.scratch.glob("*/api.log")), "the API starts")
-        run.started = {child.pid for child in psutil.Process(run.process.pid).children(recursive=True)}
+        run.started = descendants(run.process.pid)
         run.process.send_signal(signal.SIGINT)
         assert run.process.wait(PATIENCE_SECONDS) == 0
         wait_until(run.nothing_is_left, "processes and files are gone")
@@ -167,7 +166,7 @@ def test_ctrl_c_before_it_is_ready(tmp_path: Path) -> None:
 def test_a_process_that_dies_ends_it_with_its_log(tmp_path: Path) -> None:
     with running(tmp_path, "--no-live", "--port", "0") as run:
         run.wait_until_ready()
-        [projector] = [pid for pid in run.started if psutil.Process(pid).cmdline()[-2:] == ["projector", "run"]]
+        [projector] = descendants(run.process.pid, "projector run")
         os.kill(projector, signal.SIGKILL)
         assert run.process.wait(PATIENCE_SECONDS) == 1
         assert "`projector` ended by itself, with status -9." in run.output

@@ -1,15 +1,16 @@
 """`run --processes N`: several projectors from one command."""
 
+import os
 import signal
 import socket
 
 import msgspec
-import psutil
 import pytest
 
 from devstack.child import Child
 from tests.harness import crm
 from tests.harness.leadview import Leadview
+from tests.harness.processes import descendants, is_alive
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.apache
@@ -17,8 +18,7 @@ pytestmark = pytest.mark.apache
 
 def projectors(parent: Child) -> set[int]:
     """Returns the process ids of the children that project; Python starts another one, which cleans up after them."""
-    children = psutil.Process(parent.pid).children()
-    return {child.pid for child in children if "spawn_main" in " ".join(child.cmdline())}
+    return descendants(parent.pid, "spawn_main")
 
 
 def known(leadview: Leadview) -> int:
@@ -34,26 +34,26 @@ def test_two_share_the_work_and_a_killed_one_is_replaced(leadview: Leadview) -> 
     first = projectors(parent)
     assert len(first) == 2
     killed = first.pop()
-    psutil.Process(killed).kill()
+    os.kill(killed, signal.SIGKILL)
     wait_until(lambda: len(projectors(parent) - {killed}) == 2, "the killed one is replaced")
     assert first < projectors(parent), "the other one keeps running"
     leadview.publish(*(crm.lead(2, id=crm.uuid(0x1000 + number)) for number in range(50)))
     leadview.wait_until_current()
     assert leadview.documents() == leadview.expected()
-    children = projectors(parent)
+    started = projectors(parent)
     parent.stop()
     assert parent.wait(0) == 0
-    assert not any(psutil.pid_exists(child) for child in children)
+    assert not any(map(is_alive, started))
 
 
 def test_they_end_with_their_parent(leadview: Leadview) -> None:
     leadview.publish(crm.organization())
     parent = leadview.start("run", "--processes", "2")
     leadview.wait_until_served()
-    children = projectors(parent)
-    assert len(children) == 2
+    wait_until(lambda: len(projectors(parent)) == 2, "both projectors have been started")
+    started = projectors(parent)
     parent.kill()
-    wait_until(lambda: not any(map(psutil.pid_exists, children)), "the children notice that nobody watches them")
+    wait_until(lambda: not any(map(is_alive, started)), "the children notice that nobody watches them")
 
 
 def test_if_one_refuses_to_start_the_others_stop(leadview: Leadview) -> None:
@@ -71,5 +71,5 @@ def test_a_signal_while_they_start(leadview: Leadview, number: signal.Signals) -
     """Redis and Kafka need not be there: each child is stopped at whatever point it is."""
     parent = leadview.start("run", "--processes", "2", kafka_bootstrap_servers="127.0.0.1:1")
     wait_until(lambda: projectors(parent), "the first one is being started")
-    psutil.Process(parent.pid).send_signal(number)
+    os.kill(parent.pid, number)
     assert parent.wait(PATIENCE_SECONDS) == 0

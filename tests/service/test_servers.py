@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from redis.exceptions import ResponseError
@@ -15,19 +14,12 @@ from devstack.child import ServerFailed
 from devstack.embedded_kafka import EmbeddedKafka
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer, RedisServerMissing
+from tests.harness.processes import is_alive
 from tests.harness.services import Kafka, RedisService
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 ROOT = Path(__file__).parents[2]
 HEADERS: list[tuple[str, str | bytes | None]] = [("ce_id", b"1"), ("ce_type", b"crm.lead.changed")]
-
-
-def is_alive(pid: int) -> bool:
-    """False for one that only waits to be collected, too: not every container has someone to do that."""
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
 
 
 def produce_and_read_back(bootstrap_servers: str, topic: str) -> list[tuple[object, ...]]:

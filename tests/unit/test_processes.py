@@ -1,0 +1,19 @@
+"""Which processes run, for tests that start some and end them."""
+
+import os
+import signal
+import subprocess
+import sys
+
+from tests.harness.processes import descendants, is_alive
+
+
+def test_a_child_that_was_killed_does_not_run_although_nobody_has_waited_for_it() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()", "a-word"], stdin=subprocess.PIPE) as child:
+        assert descendants(os.getpid(), "a-word") == {child.pid}
+        assert is_alive(child.pid)
+        child.send_signal(signal.SIGKILL)
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert descendants(os.getpid(), "a-word") == set()
+        assert not is_alive(child.pid)
+    assert not is_alive(child.pid)

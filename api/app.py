@@ -8,6 +8,7 @@ every other path            404, also with a trailing slash
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
 from api import pages
+from api.background import keep
 from api.documents import Documents
 from api.drain import Drain
 from api.endpoint import TEMPLATE, Endpoint
@@ -126,17 +128,19 @@ def _lifespan(
         serving = Serving(servers)
         store = Store(settings, servers, serving)
         async with asyncio.TaskGroup() as group:
+            routes = [resource.noun for resource in RESOURCES]
             background = [
                 group.create_task(servers.run()),
-                group.create_task(serving.poll(Projectors(servers, counters).look)),
-                group.create_task(
-                    latency.report(servers, serving, counters, [resource.noun for resource in RESOURCES])
-                ),
                 group.create_task(orphan.watch()),
-                group.create_task(usage.report(servers)),
+                group.create_task(keep("the poll of Redis", partial(serving.poll, Projectors(servers, counters).look))),
+                group.create_task(
+                    keep("the report of the latency", partial(latency.report, servers, serving, counters, routes))
+                ),
+                group.create_task(keep("the report of the use of keys", partial(usage.report, servers))),
             ]
             if snapshots is not None:
-                background.append(group.create_task(snapshot.report(snapshots, counters, servers, serving)))
+                writing = partial(snapshot.report, snapshots, counters, servers, serving)
+                background.append(group.create_task(keep("the report of the metrics", writing)))
             await servers.first_attempt()  # otherwise the first requests of a new worker would be answered with 503
             state: State = {
                 "store": store,

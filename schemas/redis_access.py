@@ -68,6 +68,13 @@ class RedisAccess(Struct, frozen=True):
         return url_options | self.options
 
 
+def was_reset(error: RuntimeError) -> bool:
+    """Returns whether redis-py wrote to a connection that had been reset while nobody used it: asyncio has errors of
+    connections for that, uvloop has this one.
+    """
+    return "the handler is closed" in str(error)
+
+
 def redis_access(settings: RedisSettings) -> RedisAccess:
     """Resolve the settings. Raises ValueError if the URL is not valid; the message contains nothing of the URL."""
     url = redis_url(settings.redis_url)

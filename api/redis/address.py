@@ -21,7 +21,7 @@ from redis.exceptions import RedisClusterException, RedisError
 
 from api.errors import AddressError, Unavailable
 from schemas import names
-from schemas.redis_access import Login, RedisAccess, redis_access
+from schemas.redis_access import Login, RedisAccess, redis_access, was_reset
 from schemas.redis_url import Host
 from schemas.settings import ApiSettings, RedisSettings
 
@@ -94,6 +94,10 @@ class Sentinels:
                 self._sentinel = self._opened()
             # redis-py adds a list of connections to the message.
             raise Unavailable(str(error).partition(" : <")[0]) from error
+        except RuntimeError as error:
+            if not was_reset(error):
+                raise
+            raise Unavailable("the connection to a Sentinel was reset") from error
         return replace(self._server, host=host, port=port)
 
     async def close(self) -> None:

@@ -11,6 +11,7 @@ import logging
 from asyncio import Task, TaskGroup
 from collections.abc import Collection
 
+from api.background import keep
 from api.errors import ErrorReply, Unavailable
 from api.redis.address import ClusterMap
 from api.redis.link import Link
@@ -80,7 +81,7 @@ class Cluster(Servers):
         try:
             async with TaskGroup() as self._tasks:
                 while True:
-                    await self._update()
+                    await keep("the reading of the slot map", self._update)
                     self._map_attempted.set()
                     await asyncio.sleep(_MAP_PAUSE_SECONDS)
                     await self._wait_until_outdated()

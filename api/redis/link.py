@@ -86,7 +86,7 @@ class Link:
             while True:
                 try:
                     connection = await self._connect(await self._location.find())
-                except (OSError, TimeoutError, Unavailable) as error:
+                except Exception as error:  # noqa: BLE001 - whatever it is, a later attempt may succeed
                     self._log_failure(failures, error)
                     self._attempted.set()
                     self._next_attempt.set()
@@ -151,7 +151,9 @@ class Link:
     def _log_failure(self, failures: int, error: Exception) -> None:
         if failures == 0:  # once per outage, not once per attempt
             reason = str(error) or type(error).__name__
-            logger.warning("cannot connect to Redis", extra={"redis": repr(self._location), "reason": reason})
+            unexpected = None if isinstance(error, OSError | TimeoutError | Unavailable) else error
+            fields = {"redis": repr(self._location), "reason": reason}
+            logger.warning("cannot connect to Redis", extra=fields, exc_info=unexpected)
 
 
 def _set_up_commands(address: Address) -> list[Command]:

@@ -1,8 +1,10 @@
 """Connections to one address of Redis, and pipelines of commands."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+import socket
+import struct
+from asyncio import StreamWriter
+from collections.abc import Sequence
 from math import inf
 from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
@@ -15,7 +17,8 @@ from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 from projector.redis.fence import Fence
 
 TIMEOUT = 10.0
-"""Seconds to connect, to send a pipeline, and to receive all of its replies."""
+"""Seconds to connect, and to send a pipeline and receive all of its replies."""
+_NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class Request(NamedTuple):
@@ -74,46 +77,35 @@ class Node:
 
         Raises ReplicationEpochChanged if `replication_epoch` is no longer the current one, and what the fence raises.
         """
-        async with self._connection() as connection:
-            number = self._numbers[connection]
-            if fence and self._epoch.needs_confirmation(number, fence):
-                await fence.confirm()
-                fence.confirmed.add(number)
-            if replication_epoch not in (None, self._epoch.number):
-                raise ReplicationEpochChanged("it restarted or failed over while a batch was being written")
-            async with asyncio.timeout(TIMEOUT):
-                await connection.send_packed_command(b"".join(packed), check_health=False)
-            replies: list[Any] = []
-            async with asyncio.timeout(TIMEOUT):  # one timeout for all: one for each reply costs as much as reading it
-                for _ in packed:
-                    try:
-                        replies.append(await connection.read_response(disable_decoding=True, timeout=inf))
-                    except ReadOnlyError:
-                        raise  # the server was demoted, so this connection must not be used any more
-                    except ResponseError as error:
-                        replies.append(error)
-            return replies
-
-    async def close(self) -> None:
-        await self.pool.disconnect()
-
-    @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[AbstractConnection]:
         connection = await self.pool.get_connection()  # type: ignore[no-untyped-call]
         try:
-            if self._replication_ids.get(connection) != self._replication_id:  # opened before a restart or failover
+            opened_before = self._replication_ids.get(connection) != self._replication_id  # a restart or failover
+            # redis-py notices that a connection was closed while nobody used it, but not that it was reset.
+            if opened_before or _writer(connection).transport.is_closing():
                 await connection.disconnect(nowait=True)
                 await connection.connect()
-            # `send` has timeouts of its own: with this one, redis-py creates a task for each pipeline.
-            connection.socket_timeout = None
-            yield connection
+            await self._confirm(connection, replication_epoch, fence)
+            return await _exchange(connection, packed)
         except BaseException:
             # Replies may still arrive on this connection: another caller must never read them.
             await connection.disconnect(nowait=True)
             raise
         finally:
-            connection.socket_timeout = TIMEOUT
             await self.pool.release(connection)  # it awaits nothing, so it cannot be cancelled
+
+    async def close(self) -> None:
+        await self.pool.disconnect()
+
+    async def _confirm(
+        self, connection: AbstractConnection, replication_epoch: int | None, fence: Fence | None
+    ) -> None:
+        """Raises ReplicationEpochChanged if the epoch is no longer this one, and what the fence raises."""
+        number = self._numbers[connection]
+        if fence and self._epoch.needs_confirmation(number, fence):
+            await fence.confirm()
+            fence.confirmed.add(number)
+        if replication_epoch not in (None, self._epoch.number):
+            raise ReplicationEpochChanged("it restarted or failed over while a batch was being written")
 
     async def _on_connect(self, connection: AbstractConnection) -> None:
         """Called by redis-py for each new connection."""
@@ -130,6 +122,44 @@ class Node:
         if self._replication_id != found[b"master_replid"]:
             self._replication_id = found[b"master_replid"]
             self._epoch.number += 1
+
+
+async def _exchange(connection: AbstractConnection, packed: Sequence[bytes]) -> list[Any]:
+    """Returns the replies to a pipeline, including errors."""
+    writer = _writer(connection)  # redis-py would create a task for what it sends
+    replies: list[Any] = []
+    try:
+        async with asyncio.timeout(TIMEOUT):  # one for all: one for each reply costs as much as reading it
+            writer.write(b"".join(packed))
+            await writer.drain()
+            for _ in packed:
+                try:
+                    reply = await connection.read_response(
+                        disable_decoding=True, timeout=inf, disconnect_on_error=False
+                    )
+                except ReadOnlyError:
+                    raise  # the server was demoted, so this connection must not be used any more
+                except ResponseError as error:
+                    reply = error
+                replies.append(reply)
+    except BaseException:
+        _abort(writer)
+        raise
+    return replies
+
+
+def _writer(connection: AbstractConnection) -> StreamWriter:
+    """Returns the stream of an open connection."""
+    return cast(StreamWriter, connection._writer)  # noqa: SLF001 - redis-py has no name for it
+
+
+def _abort(writer: StreamWriter) -> None:
+    """Close a connection, and discard what it has not sent: it might arrive at any later time, and write into a
+    generation that was dropped meanwhile.
+    """
+    if not writer.transport.is_closing():  # otherwise the socket may be closed already
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+    writer.transport.abort()
 
 
 def pack(*words: Any) -> bytes:

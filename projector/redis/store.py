@@ -6,8 +6,8 @@ commands may or may not have been executed. It is safe to repeat them, because e
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import sha1
 from importlib.resources import files
 from typing import Any
@@ -19,6 +19,7 @@ from projector.redis.node import ClientConnection, pack_bytes
 from projector.redis.servers import ERRORS, NoScriptError, Request, ResponseError, pack, servers
 from schemas import names
 from schemas.layouts import with_constants
+from schemas.redis_access import was_reset
 from schemas.settings import ProjectorSettings, RedisSettings
 
 _WRITER = "leadview-writer-"
@@ -86,7 +87,7 @@ class Store:
     async def clustered(self) -> bool:
         """Returns whether all keys of a call must be in one slot. It asks Redis only once. Raises Unavailable."""
         if self._clustered is None:
-            async with self._errors():
+            with _errors():
                 self._clustered = bool((await self._client.info("cluster"))["cluster_enabled"])
         return self._clustered
 
@@ -127,17 +128,17 @@ class Store:
 
     async def shards(self) -> list[set[int]]:
         """Returns the slots of each shard; an empty list if Redis is not a cluster. Raises Unavailable."""
-        async with self._errors():
+        with _errors():
             return await self._servers.shards()
 
     async def servers_of(self, tags: Iterable[bytes]) -> dict[bytes, str]:
         """Returns the address of the server of each tag; nothing if Redis is not a cluster. Raises Unavailable."""
-        async with self._errors():
+        with _errors():
             return {tag: self._servers.address(tag) for tag in tags} if self._servers.sharded else {}
 
     async def silent_shards(self) -> tuple[list[str], int]:
         """Returns the addresses of the shards that do not answer, and how many there are. Raises Unavailable."""
-        async with self._errors():
+        with _errors():
             return await self._servers.silent()
 
     async def check(self) -> None:
@@ -147,7 +148,7 @@ class Store:
 
     async def check_url(self) -> None:
         """Check that Redis is what its URL says. Raises Refused or Unavailable."""
-        async with self._errors():
+        with _errors():
             if wrong := await self._servers.wrong_url():
                 raise Refused(f"Redis cannot be used like this: {wrong}.")
 
@@ -168,7 +169,7 @@ class Store:
 
     async def info(self, section: str) -> list[dict[str, Any]]:
         """Returns this section of INFO of each server that holds documents. Raises Unavailable."""
-        async with self._errors():
+        with _errors():
             return await self._servers.info(section)
 
     async def memory_ratio(self) -> float:
@@ -179,7 +180,7 @@ class Store:
     async def writer_connections(self) -> dict[str, list[ClientConnection]]:
         """Returns the connections of programs that write, by the id of the program. Raises Unavailable."""
         found: dict[str, list[ClientConnection]] = {}
-        async with self._errors():
+        with _errors():
             for client in await self._servers.clients():
                 if client.name.startswith(_WRITER):
                     found.setdefault(client.name.removeprefix(_WRITER), []).append(client)
@@ -195,7 +196,7 @@ class Store:
 
     async def close_connections(self, clients: Sequence[ClientConnection]) -> None:
         """Close connections of any program. Raises Unavailable."""
-        async with self._errors():
+        with _errors():
             await self._servers.kill(clients)
 
     async def add_jobs(self, jobs: Iterable[str]) -> None:
@@ -205,7 +206,7 @@ class Store:
     async def scan(self, pattern: bytes) -> AsyncIterator[list[bytes]]:
         """Yields the keys that match a pattern, in lists of up to `SLICE`. A key may come twice. Raises Unavailable."""
         keys: list[bytes] = []
-        async with self._errors():
+        with _errors():
             async for key in self._client.scan_iter(match=pattern, count=SLICE):
                 keys.append(key)
                 if len(keys) == SLICE:
@@ -214,28 +215,33 @@ class Store:
         if keys:
             yield keys
 
-    @asynccontextmanager
-    async def _errors(self) -> AsyncIterator[None]:
-        """Raise every error of Redis as Unavailable."""
-        try:
-            yield
-        except ERRORS as error:
-            raise _unavailable(error) from error
-
     async def _send(
         self, requests: Sequence[Request], replication_epoch: int | None = None, fence: Fence | None = None
     ) -> list[Any]:
-        async with self._errors():
+        with _errors():
             return await self._servers.send(requests, replication_epoch, fence)
 
     async def _load_scripts(self) -> None:
-        async with self._errors():
+        with _errors():
             await self._servers.load([script.text for script in SCRIPTS.values()])
 
 
 def _pack(command: Command) -> bytes:
     keys = command.keys
     return pack_bytes([b"EVALSHA", SCRIPTS[command.script].sha, b"%d" % len(keys), *keys, *command.arguments])
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Raise every error of Redis as Unavailable."""
+    try:
+        yield
+    except ERRORS as error:
+        raise _unavailable(error) from error
+    except RuntimeError as error:
+        if not was_reset(error):
+            raise
+        raise Unavailable("Redis: the connection was reset") from error
 
 
 def _good(replies: list[Any]) -> list[Any]:

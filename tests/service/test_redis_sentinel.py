@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvloop
 
 from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer, RedisServerMissing
@@ -15,11 +17,13 @@ from schemas.api_keys import key_hash, mint
 from schemas.settings import ApiSettings, ProjectorSettings
 from tests.harness import crm
 from tests.harness.api_server import LEADS, running_api
+from tests.harness.faulty_proxy import FaultyProxy, faulty_proxy
 from tests.harness.histories import traffic
 from tests.harness.leadview import Leadview
 from tests.harness.ledgers import Opened
+from tests.harness.processes import running_api_process
 from tests.harness.services import Kafka, not_available
-from tests.harness.waiting import eventually, seconds_until
+from tests.harness.waiting import eventually, seconds_until, wait_until
 
 AT = Partition("crm.leads", 0)
 
@@ -74,3 +78,41 @@ async def test_a_batch_is_not_covered_if_redis_has_restarted_meanwhile(tmp_path:
         assert await again.positions(AT) == {AT: 5}
         assert await again.cover({AT: Step(5, Position(9, 1, 1))}) == Stored(0)
         await store.close()
+
+
+def test_the_api_finds_the_master_after_a_sentinel_reset_its_connection(redis: RedisSentinel, tmp_path: Path) -> None:
+    """uvloop, which the API uses, has an error of its own if redis-py writes to such a connection."""
+    with faulty_proxy(redis.port) as proxy:
+        url = redis.url.replace(str(redis.port), str(proxy.port))
+        with running_api_process(tmp_path / "log", redis_url=url) as (_, served):
+            proxy.reset_all()
+            assert served.is_ready(), "its event loop has seen the reset"
+            with redis.master.client() as client:
+                client.client_kill_filter(_type="normal", skipme=True)
+            wait_until(served.is_ready, "it is connected to the master again")
+    assert "the connection to a Sentinel was reset" in (tmp_path / "log").read_text()
+
+
+def test_a_projector_finds_the_master_after_a_sentinel_reset_its_connection(redis: RedisSentinel) -> None:
+    async def use(proxy: FaultyProxy) -> None:
+        store = Store(ProjectorSettings(redis_url=redis.url.replace(str(redis.port), str(proxy.port))))
+        pool = store._client.connection_pool
+        await store.ask_one(b"ECHO", b"1")
+        proxy.reset_all()
+        await eventually(lambda: are_closed(pool.sentinel_manager), "it has seen the reset")
+        with redis.master.client() as client:
+            client.client_kill_filter(_type="normal", skipme=True)
+        await eventually(pool._available_connections[0].can_read, "it has seen that the master has closed, too")
+        with pytest.raises(Unavailable, match="reset"):
+            await store.ask_one(b"ECHO", b"2")
+        assert await store.ask_one(b"ECHO", b"3") == b"3"
+        await store.close()
+
+    with faulty_proxy(redis.port) as proxy:
+        uvloop.run(use(proxy))
+
+
+def are_closed(sentinel: Any) -> bool:
+    """Returns whether redis-py's connections to Sentinels are."""
+    found = [each for client in sentinel.sentinels for each in client.connection_pool._available_connections]
+    return all(connection._writer.transport.is_closing() for connection in found if connection._writer)

@@ -99,7 +99,7 @@ ROOMS = (
 """The rooms of the projector from the ground up: a room imports only what is on a floor below its own."""
 
 API_ROOMS = (
-    ("api.drain", "api.errors", "api.etags"),
+    ("api.background", "api.drain", "api.errors", "api.etags"),
     ("api.credentials",),
     ("api.redis",),
     ("api.metrics", "api.limits", "api.local_limiter", "api.request_log", "api.usage"),

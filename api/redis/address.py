@@ -16,7 +16,6 @@ from redis.asyncio.cluster import ClusterNode, NodesManager
 from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.cluster import get_node_name
 from redis.exceptions import RedisClusterException, RedisError
 
 from api.errors import AddressError, Unavailable
@@ -129,7 +128,7 @@ class ClusterMap:
         """Returns the primary of each slot, or None for a slot without one. Raises Unavailable."""
         # The hosts of the URL are asked last, unless they are asked anyway: redis-py makes nodes of them that it never
         # closes.
-        others = [host for host in self._hosts if get_node_name(*host) not in self._nodes.startup_nodes]
+        others = [host for host in self._hosts if ClusterNode(*host).name not in self._nodes.startup_nodes]
         try:
             await self._nodes.initialize(others)
         except (OSError, RedisError, RedisClusterException) as error:

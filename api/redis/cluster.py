@@ -82,7 +82,6 @@ class Cluster(Servers):
             async with TaskGroup() as self._tasks:
                 while True:
                     await keep("the reading of the slot map", self._update)
-                    self._map_attempted.set()
                     await asyncio.sleep(_MAP_PAUSE_SECONDS)
                     await self._wait_until_outdated()
         finally:
@@ -101,6 +100,8 @@ class Cluster(Servers):
             if not self._map_attempted.is_set():
                 logger.warning("the slot map of the Redis Cluster cannot be read", extra={"reason": str(error)})
             return
+        finally:
+            self._map_attempted.set()
         primaries = {host for host in owners if host}
         links = {host: self._open(host) for host in primaries}
         self._owners = [links[host] if host else None for host in owners]

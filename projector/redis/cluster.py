@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from redis.asyncio import ConnectionPool, RedisCluster
 from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.connection import SSLConnection
-from redis.cluster import get_node_name
 from redis.crc import key_slot
 from redis.exceptions import AskError, ClusterDownError, MovedError, RedisError, TryAgainError
 
@@ -194,7 +193,7 @@ class Cluster:
             failed = self._failed and f"{self._failed[0]}:{self._failed[1]}"
             # The hosts of the URL are asked last, unless they are asked anyway: redis-py makes nodes of them that it
             # never closes.
-            others = [host for host in self._hosts if get_node_name(*host) not in self._map.startup_nodes]
+            others = [host for host in self._hosts if ClusterNode(*host).name not in self._map.startup_nodes]
             await self.client.initialize(others, failed)  # has an effect at first use and after errors only
             await self._map.initialize(others, failed)
             self._read_at, self._stale, self._failed = time.monotonic(), False, None

@@ -5,14 +5,14 @@ import socket
 import struct
 from asyncio import StreamWriter
 from collections.abc import Sequence
-from math import inf
 from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 import hiredis
 from redis.asyncio import ConnectionPool
 from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ReadOnlyError, RedisError
 
 from projector.redis.fence import Fence
 
@@ -109,13 +109,15 @@ class Node:
 
     async def _on_connect(self, connection: AbstractConnection) -> None:
         """Called by redis-py for each new connection."""
+        self._replication_ids.pop(connection, None)  # what was found before it was opened again
         await connection.on_connect()
         await connection.send_command("INFO", "replication")
         text: bytes = await connection.read_response(disable_decoding=True)
         lines = (line.partition(b":") for line in text.splitlines())
         found = {name: value for name, _, value in lines}
         if self._must_be_master and found[b"role"] != b"master":
-            raise ConnectionError("the Sentinels name a server that is a replica")
+            # redis-py closes the connection only if this is an error of its own.
+            raise RedisConnectionError("the Sentinels name a server that is a replica")
         self._replication_ids[connection] = found[b"master_replid"]
         self._epoch.opened += 1
         self._numbers[connection] = self._epoch.opened
@@ -125,32 +127,33 @@ class Node:
 
 
 async def _exchange(connection: AbstractConnection, packed: Sequence[bytes]) -> list[Any]:
-    """Returns the replies to a pipeline, including errors."""
-    writer = _writer(connection)  # redis-py would create a task for what it sends
-    replies: list[Any] = []
+    """Returns the replies to a pipeline, including errors.
+
+    It uses the streams of redis-py's connection: redis-py would create a task for what it sends, and would take a
+    timeout of the network for the reply None.
+    """
+    writer = _writer(connection)
+    parser: Any = connection._parser  # noqa: SLF001 - redis-py has no other name for it
     try:
         async with asyncio.timeout(TIMEOUT):  # one for all: one for each reply costs as much as reading it
             writer.write(b"".join(packed))
             await writer.drain()
-            for _ in packed:
-                try:
-                    reply = await connection.read_response(
-                        disable_decoding=True, timeout=inf, disconnect_on_error=False
-                    )
-                except ReadOnlyError:
-                    raise  # the server was demoted, so this connection must not be used any more
-                except ResponseError as error:
-                    reply = error
-                replies.append(reply)
+            replies = [await parser.read_response(disable_decoding=True) for _ in packed]
     except BaseException:
         _abort(writer)
         raise
+    for reply in replies:
+        if isinstance(reply, ReadOnlyError):
+            raise reply  # the server was demoted, so this connection must not be used any more
     return replies
 
 
 def _writer(connection: AbstractConnection) -> StreamWriter:
-    """Returns the stream of an open connection."""
-    return cast(StreamWriter, connection._writer)  # noqa: SLF001 - redis-py has no name for it
+    """Returns the stream of a connection. Raises ConnectionError if the connection was closed meanwhile."""
+    writer: StreamWriter | None = connection._writer  # noqa: SLF001 - redis-py has no other name for it
+    if writer is None:
+        raise ConnectionError("the connection was closed meanwhile")
+    return writer
 
 
 def _abort(writer: StreamWriter) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from api import background
 from api.errors import ErrorReply, Unavailable
 from api.redis.address import ClusterMap, location
 from api.redis.cluster import Cluster
@@ -22,6 +23,7 @@ from projector.record import Partition
 from projector.redis.store import Store
 from schemas import names
 from schemas.api_keys import key_hash, mint, organization_tag
+from schemas.redis_url import Host
 from schemas.settings import ApiSettings, ProjectorSettings
 from tests.harness import control, crm
 from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
@@ -31,7 +33,7 @@ from tests.harness.leadview import Leadview
 from tests.harness.ledgers import Opened
 from tests.harness.records import Records
 from tests.harness.services import Kafka, client_of, not_available
-from tests.harness.waiting import eventually, seconds_until
+from tests.harness.waiting import PATIENCE_SECONDS, eventually, seconds_until
 
 HOME = names.tag_slot(names.HOME)
 TAG = organization_tag(crm.ORGANIZATION).encode()
@@ -212,15 +214,50 @@ async def test_a_node_that_answers_slowly_has_more_time_at_the_next_attempt(clus
             await location_.close()
 
 
-async def test_the_projector_asks_each_node_of_the_url_once_an_attempt(cluster: RedisCluster) -> None:
-    """redis-py closes no connection to nodes that it is given at an attempt."""
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_each_node_of_the_url_is_asked_once_an_attempt(cluster: RedisCluster, host: str) -> None:
+    """By the projector and the API: redis-py closes no connection to nodes that it is given at an attempt."""
     with faulty_proxy(cluster.primaries[0].port) as proxy:
         proxy.faults = Faults(end="close", end_after=0)
-        store = Store(ProjectorSettings(redis_url=f"redis+cluster://127.0.0.1:{proxy.port}"))
+        url = f"redis+cluster://{host}:{proxy.port}"
+        store = Store(ProjectorSettings(redis_url=url))
         with pytest.raises(errors.Unavailable):
             await store.ask_one(b"GET", TAG)
         assert proxy.accepted == 1
         await store.close()
+        map_ = location(patient(url))
+        assert isinstance(map_, ClusterMap)
+        with pytest.raises(Unavailable):
+            await map_.read()
+        assert proxy.accepted == 2
+        await map_.close()
+
+
+async def test_the_api_starts_although_the_slot_map_cannot_be_read(
+    cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Because of an error that nobody expected. It is read again, and then keys are found."""
+    monkeypatch.setattr(background, "_PAUSE_SECONDS", 0.01)
+    map_ = location(patient(cluster.url))
+    assert isinstance(map_, ClusterMap)
+    read, broken = map_.read, True
+
+    async def fail() -> list[Host | None]:
+        if broken:
+            raise KeyError("slots")
+        return await read()
+
+    monkeypatch.setattr(map_, "read", fail)
+    servers = Cluster(map_, timeout=PATIENCE_SECONDS, max_in_flight=10)
+    running = asyncio.create_task(servers.run())
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await servers.first_attempt()
+    broken = False
+    await eventually(lambda: servers.map_version, "the slot map is read")
+    await servers.first_attempt()
+    assert await servers.call(TAG, b"EXISTS", TAG) == 0
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_one_trip_a_request(cluster: RedisCluster) -> None:

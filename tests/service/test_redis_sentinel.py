@@ -112,6 +112,22 @@ def test_a_projector_finds_the_master_after_a_sentinel_reset_its_connection(redi
         uvloop.run(use(proxy))
 
 
+async def test_a_replica_that_the_sentinels_still_name_is_never_used(redis: RedisSentinel) -> None:
+    """It was their master a moment ago, and has the same replication id."""
+    store = Store(ProjectorSettings(redis_url=redis.url))
+    await store.ask_one(b"ECHO", b"1")
+    with redis.master.client() as client:
+        client.replicaof("127.0.0.1", "1")
+        client.client_kill_filter(_type="normal", skipme=True)
+        await eventually(store._client.connection_pool._available_connections[0].can_read, "it is closed")
+        for _ in range(3):
+            with pytest.raises(Unavailable, match="a server that is a replica"):
+                await store.ask_one(b"ECHO", b"2")
+        client.replicaof("NO", "ONE")
+    assert await store.ask_one(b"ECHO", b"3") == b"3"
+    await store.close()
+
+
 def are_closed(sentinel: Any) -> bool:
     """Returns whether redis-py's connections to Sentinels are."""
     found = [each for client in sentinel.sentinels for each in client.connection_pool._available_connections]

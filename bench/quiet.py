@@ -9,6 +9,8 @@ from contextlib import suppress
 
 import psutil
 
+from bench.server import cpu_seconds
+
 MAX_FOREIGN = 0.06
 """Share of one core that other processes may use. Above it, a measurement is repeated."""
 ATTEMPTS = 6
@@ -62,5 +64,5 @@ def _own_seconds() -> float:
     seconds = now.user + now.system + now.children_user + now.children_system
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):  # it may end meanwhile
-            seconds += sum(child.cpu_times()[:2])
+            seconds += cpu_seconds([child])
     return seconds

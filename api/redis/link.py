@@ -151,7 +151,7 @@ class Link:
     def _log_failure(self, failures: int, error: Exception) -> None:
         if failures == 0:  # once per outage, not once per attempt
             reason = str(error) or type(error).__name__
-            unexpected = None if isinstance(error, OSError | TimeoutError | Unavailable) else error
+            unexpected = None if isinstance(error, OSError | Unavailable) else error
             fields = {"redis": repr(self._location), "reason": reason}
             logger.warning("cannot connect to Redis", extra=fields, exc_info=unexpected)
 

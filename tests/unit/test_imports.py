@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -82,49 +83,6 @@ def test_only_the_edge_uses_private_parts_of_uvicorn() -> None:
     assert users == {"edge"}
 
 
-ROOMS = (
-    ("projector.errors", "projector.defect", "projector.stop", "projector.intent", "projector.problem"),
-    ("projector.record", "projector.redis"),
-    ("projector.wire_format",),
-    ("projector.change", "projector.dead_letter", "projector.kafka", "projector.reason", "projector.unknown_fields"),
-    ("projector.mapping", "projector.accepted"),
-    ("projector.interpret",),
-    ("projector.reference", "projector.ledger"),
-    ("projector.line", "projector.verify"),
-    ("projector.rebuild", "projector.upkeep", "projector.health"),
-    ("projector.run", "projector.commands"),
-    ("projector.console", "projector.processes"),
-    ("projector.__main__",),
-)
-"""The rooms of the projector from the ground up: a room imports only what is on a floor below its own."""
-
-API_ROOMS = (
-    ("api.background", "api.drain", "api.errors", "api.etags"),
-    ("api.credentials",),
-    ("api.redis",),
-    ("api.metrics", "api.limits", "api.local_limiter", "api.request_log", "api.usage"),
-    ("api.request", "api.response"),
-    ("api.keys",),
-    ("api.edge", "api.endpoint"),
-    ("api.static_page",),
-    ("api.documents", "api.pages"),
-    ("api.app",),
-    ("api.server",),
-    ("api.__main__",),
-)
-"""The rooms of the API, likewise."""
-
-
-def room(module: str) -> tuple[int, str] | None:
-    """The floor and the name of the room that a module belongs to."""
-    for floors in (ROOMS, API_ROOMS):
-        for floor, rooms in enumerate(floors):
-            for name in rooms:
-                if module == name or module.startswith(f"{name}."):
-                    return floor, name
-    return None
-
-
 def modules_of(path: Path) -> Iterator[str]:
     """What a file imports, with the names that are imported: `from projector import mapping` is `projector.mapping`."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"), str(path))):
@@ -132,22 +90,21 @@ def modules_of(path: Path) -> Iterator[str]:
             case ast.Import(names=names):
                 yield from (name.name for name in names)
             case ast.ImportFrom(module=str(module), level=0, names=names):
+                yield module
                 yield from (f"{module}.{name.name}" for name in names)
 
 
-@pytest.mark.parametrize("path", files("projector") + files("api"), ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_room_imports_only_what_is_below_it(path: Path) -> None:
-    module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-    if module in ("projector", "api"):
-        return
-    own = room(module)
-    assert own, f"{module} is in no room: add it to ROOMS or API_ROOMS"
-    above = []
-    for name in modules_of(path):
-        other = room(name)
-        if other and other[1] != own[1] and other[0] >= own[0]:
-            above.append(name)
-    assert above == []
+@pytest.mark.parametrize("package", ["schemas", "telemetry", "leadview", "api", "projector"])
+def test_nothing_imports_upwards(package: str) -> None:
+    """The modules of a package can be put in an order in which each one imports only modules before it."""
+    found = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in files(package)
+    }
+    sorter = TopologicalSorter(
+        {module: (set(modules_of(path)) & found.keys()) - {module, package} for module, path in found.items()}
+    )
+    sorter.prepare()  # raises CycleError, which names the circle
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from api import limits
 from api.credentials import Credentials
 from api.redis.store import Reply
 
 MAX_BUCKETS = 8192
 """A key in use takes at most two: its own and its organization's. Beyond this number, the bucket that has not been
 charged for the longest time is forgotten."""
-_SECOND = 1_000_000
 
 
 class _Bucket(NamedTuple):
@@ -60,7 +60,7 @@ class LocalLimiter:
         )
 
     def _read(self, name: bytes, quota: int, window: int, now: int) -> _Bucket:
-        interval = -(-window * _SECOND // quota)  # rounded up
+        interval = limits.interval(quota, window)
         burst = interval * quota
         full_in = min(max(self._full_at.get(name, 0) - now, 0), burst)  # the limit may have been lowered
         room = burst - full_in

@@ -11,7 +11,6 @@ from api.request import Request
 from schemas.settings import Limit, Network
 
 _ADDRESSES = 8192
-_MICROSECONDS = 1_000_000
 
 
 class Guesses:
@@ -24,7 +23,7 @@ class Guesses:
     ) -> None:
         """`proxies` are trusted to name the client's address in `X-Forwarded-For`. `clock` counts nanoseconds."""
         self._limit = limit
-        self._interval = -(-limit.window * _MICROSECONDS // limit.quota)  # rounded up
+        self._interval = limits.interval(limit.quota, limit.window)
         self._proxies = proxies
         self._clock = clock
         self._full_at: Recent[int] = Recent(_ADDRESSES)
@@ -39,9 +38,8 @@ class Guesses:
         full_in = max(0, (self._full_at.get(address) or 0) - now)
         wait = full_in + self._interval - self._interval * self._limit.quota
         if wait > 0:
-            raise TooManyGuesses(
-                limits.seconds(wait), headers=limits.address_headers(self._limit, limits.seconds(full_in))
-            )
+            seconds = limits.seconds(wait)
+            raise TooManyGuesses(seconds, headers=limits.address_headers(self._limit, seconds, limits.seconds(full_in)))
         self._full_at.put(address, now + full_in + self._interval)
 
     def refund(self, request: Request) -> None:

@@ -15,10 +15,10 @@ An organization may have limits of its own. The limits have no fixed windows: re
 continuously. If the limits were checked, the response shows the state of both:
 
 - `RateLimit-Policy: "key";q=100;w=10, "organization";q=300;w=10`: the limits, `q` requests per `w` seconds.
-- `RateLimit: "key";r=99;t=1, "organization";r=299;t=1`: `r` requests remain, and the full quota is available
-  again in `t` seconds.
-- `X-RateLimit-Limit`, `-Remaining`, `-Reset`: the same for the limit with fewer requests remaining, for
-  clients that support only these headers.
+- `RateLimit: "key";r=99;t=1, "organization";r=299;t=1`: `r` requests remain, and in `t` seconds there
+  are more (0: none was used).
+- `X-RateLimit-Limit`, `-Remaining`, `-Reset`: quota, remaining requests, and when the full quota is available again
+  (in seconds since 1970 UTC), of the limit with fewer requests remaining, for clients that support only these headers.
 
 A request over a limit is answered with 429 and `Retry-After` in seconds; this wait is sufficient. A request
 that was answered with 429 or 304 does not count.

@@ -40,7 +40,7 @@ HEADERS: dict[str, tuple[str, dict[str, Any], Any]] = {
         '"key";q=100;w=10, "organization";q=300;w=10',
     ),
     "RateLimit": (
-        "Per rate limit: `r` requests remain, and the full quota is available again in `t` seconds",
+        "Per rate limit: `r` requests remain, and in `t` seconds there are more; 0 if none was used",
         _TEXT,
         '"key";r=99;t=1, "organization";r=299;t=1',
     ),

@@ -110,6 +110,14 @@ class Reference:
         document = self._whole(entity)
         return msgspec.json.encode(document) if document else None
 
+    def document_of(self, record: Record) -> bytes | None:
+        """Returns the JSON of the document that readers get while this record is the newest one of its entity; None if
+        they get none. A lead shows its contact as the records that were added say. Raises BadRecord.
+        """
+        change = read(record)
+        document = self._shown(_document(change), change.key.organization_id)
+        return msgspec.json.encode(document) if document else None
+
     def key_expiries(self) -> dict[tuple[str, str], int]:
         """Returns when each key expires, by organization and hash: in milliseconds since 1970, 0 for never.
 
@@ -132,15 +140,18 @@ class Reference:
         """Returns a document, with the current summary of its contact if it is a lead."""
         _, organization_id, _ = entity
         found = self._newest.get(entity)
-        if found is None or self.is_erased(organization_id):
+        return self._shown(found.document, organization_id) if found else None
+
+    def _shown(self, document: Document, organization_id: str) -> Document:
+        if self.is_erased(organization_id):
             return None
-        if not isinstance(found.document, documents.Lead):
-            return cast(Document, found.document)
-        contact = self._newest.get((CONTACT, organization_id, found.document.contact_id))
+        if not isinstance(document, documents.Lead):
+            return document
+        contact = self._newest.get((CONTACT, organization_id, document.contact_id))
         summary = (
             mapping.contact_summary(cast(documents.Contact, contact.document)) if contact and contact.live else None
         )
-        return msgspec.structs.replace(found.document, contact=summary)
+        return msgspec.structs.replace(document, contact=summary)
 
 
 def documents_of(records: Iterable[Record]) -> dict[Entity, bytes]:

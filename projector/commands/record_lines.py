@@ -60,10 +60,14 @@ class Lines:
     def __init__(self, settings: ProjectorSettings, kind: Kind | None) -> None:
         self._prefix = settings.topic_prefix
         self._kind = kind
+        self._offset = -1
         self._unpacker = Unpacker({kind.topic: kind for kind in KINDS}, settings.max_record_bytes)
 
     def record(self, line: bytes) -> tuple[Record, Headers]:
-        """Returns the record of a line, and all of its headers. Raises NotARecord."""
+        """Returns the record of a line, and all of its headers. Its offset is the number of lines before it. Raises
+        NotARecord.
+        """
+        self._offset += 1
         if line.lstrip().startswith(b"{"):
             key, value, headers, topic = _parse(line)
         else:
@@ -73,7 +77,7 @@ class Lines:
             key, value, headers, topic = before, None if after in (b"", b"null") else after, (), None
         kind = self._kind or self._of_topic(topic) or _kind(key, value, headers)
         sizes = [len(part or b"") for part in (key, value)] + [len(name) + len(word or b"") for name, word in headers]
-        found = Unread(0, 0, key, value, headers)
+        found = Unread(self._offset, 0, key, value, headers)
         return bounded((kind.topic, 0), found, sum(sizes), self._unpacker), headers
 
     def _of_topic(self, topic: str | None) -> Kind | None:

@@ -1,4 +1,5 @@
-"""`validate`: feeds a producer's records to the decoder of the projector, and says why it would refuse them.
+"""`validate`: feeds a producer's records to the decoder of the projector, and says why it would refuse them. With
+`--render` it prints the documents that readers would get.
 
 Neither Redis nor Kafka is needed, except to read a topic: then no group is joined, and nothing is committed.
 """
@@ -16,6 +17,7 @@ from projector.interpret import interpret
 from projector.kafka.batches import Headers
 from projector.kafka.reader import open_reader
 from projector.record import Record
+from projector.reference import Reference
 from projector.unknown_fields import unknown_fields, unknown_headers
 from schemas.faults import Fault
 from schemas.resources import BY_TOPIC, KINDS
@@ -26,11 +28,17 @@ Place = Mapping[str, str | int]
 
 
 class Report:
-    """What was found. Without `json`, each fault is printed when it is found."""
+    """What was found. Without `json`, each fault is printed when it is found; with `render`, to standard error, because
+    the documents are the output.
+    """
 
-    def __init__(self, *, strict: bool, json: bool) -> None:
+    def __init__(self, *, strict: bool, json: bool, render: bool) -> None:
         self._strict = strict
         self._json = json
+        self._render = render
+        self._output = sys.stderr if render else sys.stdout
+        self._good: list[Record] = []
+        self._contacts = Reference()
         self._faults: list[dict[str, object]] = []
         self._records = 0
         self.bad = 0
@@ -41,6 +49,9 @@ class Report:
         if self._strict:
             faults += [*unknown_headers(name for name, _ in headers), *unknown_fields(record)]
         self.judged(place, faults)
+        if self._render and not faults:
+            self._good.append(record)
+            self._contacts.add(record)
 
     def judged(self, place: Place, faults: Sequence[Fault]) -> None:
         """Count a record, and print what is wrong with it."""
@@ -51,16 +62,20 @@ class Report:
                 found = {"path": fault.path, "expected": fault.expected, "allowed": fault.allowed}
                 self._faults.append({**place, **found, "reason": fault.text})
             else:
-                sys.stdout.write(f"{':'.join(map(str, place.values()))}: {fault.text}\n")
+                self._output.write(f"{':'.join(map(str, place.values()))}: {fault.text}\n")
 
     def end(self) -> None:
-        """Print how many records were judged, or everything as JSON."""
+        """Print the documents, then how many records were judged, or everything as JSON."""
+        # A contact may come after its leads, so this is the first moment at which all documents are known.
+        for record in self._good:
+            if document := self._contacts.document_of(record):
+                sys.stdout.write(document.decode() + "\n")
         if self._json:
             found = {"records": self._records, "bad": self.bad, "faults": self._faults}
-            sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
+            self._output.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
         else:
             verdict = f"{self.bad:,} bad" if self.bad else "all good" if self._records else "nothing to check"
-            sys.stdout.write(f"{self._records:,} record{'' if self._records == 1 else 's'}: {verdict}\n")
+            self._output.write(f"{self._records:,} record{'' if self._records == 1 else 's'}: {verdict}\n")
 
 
 def _faults(record: Record) -> list[Fault]:
@@ -73,7 +88,7 @@ def _faults(record: Record) -> list[Fault]:
 
 async def run_validate(arguments: argparse.Namespace, settings: ProjectorSettings) -> int:
     """`validate`: returns 0 if all records are good, 1 if some are bad, and 2 if they cannot be read."""
-    report = Report(strict=arguments.strict, json=arguments.json)
+    report = Report(strict=arguments.strict, json=arguments.json, render=arguments.render)
     try:
         if arguments.topic is None:
             kind = next((kind for kind in KINDS if kind.noun == arguments.kind), None)

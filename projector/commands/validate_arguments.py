@@ -16,6 +16,12 @@ def add(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--strict", action="store_true", help="also refuse unknown fields, and name the nearest one")
     command.add_argument("--json", action="store_true", help="print JSON")
+    command.add_argument(
+        "--render",
+        action="store_true",
+        help="print the document that readers would get of each good record, one JSON object a line; a lead with its "
+        "contact if that is among the records. What is wrong is printed to standard error",
+    )
     source = command.add_mutually_exclusive_group()
     source.add_argument(
         "--kind",

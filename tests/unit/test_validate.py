@@ -18,6 +18,7 @@ import yaml
 
 from projector.commands.arguments import parse
 from projector.commands.validate import run_validate
+from projector.reference import documents_of
 from schemas import events_page, resources
 from schemas.json_schema import event_types, examples
 from schemas.resources import KINDS, ORGANIZATION
@@ -225,6 +226,63 @@ def test_standard_input_and_several_files(
         Path(name).write_text(LINE)
     assert asyncio.run(run_validate(parse(["validate", *names]), ProjectorSettings())) == 0
     assert capsys.readouterr().out == "2 records: all good\n"
+
+
+def rendered(lines: Sequence[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
+    """Returns what `--render` prints: the documents, and what it says besides."""
+    file = tmp_path / "records.jsonl"
+    file.write_text("\n".join(lines))
+    asyncio.run(run_validate(parse(["validate", "--render", *words, str(file)]), ProjectorSettings()))
+    output = capsys.readouterr()
+    return output.out, output.err
+
+
+@pytest.mark.parametrize("words", [(), ("--json",), ("--strict",)], ids=" ".join)
+def test_render_prints_what_readers_would_get(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    """Byte for byte what the reference says, one document a line, in the order of the records; nothing else."""
+    messages = [
+        crm.organization(1),
+        crm.lead(2),
+        crm.contact(1, first_name="Ada"),
+        crm.binary(crm.contact(3, first_name="Grace")),
+        crm.contact(2, first_name="Late"),
+    ]
+    output, _ = rendered([as_line(message) for message in messages], tmp_path, capsys, *words)
+    expected = documents_of(message.record(offset) for offset, message in enumerate(messages))
+    lead, *contacts = output.encode().splitlines()
+    assert lead == expected[resources.LEAD, crm.ORGANIZATION, crm.LEAD]
+    assert json.loads(lead)["contact"]["first_name"] == "Grace", "the newest one, though it comes later"
+    assert [json.loads(contact)["first_name"] for contact in contacts] == ["Ada", "Grace", "Late"]
+    assert contacts[1] == expected[resources.CONTACT, crm.ORGANIZATION, crm.CONTACT]
+
+
+@pytest.mark.parametrize(
+    ("messages", "contacts"),
+    [
+        pytest.param([crm.lead(1)], [None], id="a lead without its contact"),
+        pytest.param([crm.lead(1), crm.contact(1), crm.tombstone(resources.CONTACT)], [None], id="a deleted contact"),
+        pytest.param([crm.deleted(resources.LEAD, 2), crm.tombstone(resources.LEAD)], [], id="deletions show nothing"),
+    ],
+)
+def test_render_of_what_is_not_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], messages: list[crm.Message], contacts: list[None]
+) -> None:
+    lines = [as_line(message, topic=f"crm.{message.kind.topic}") for message in messages]
+    shown = [json.loads(line) for line in rendered(lines, tmp_path, capsys)[0].splitlines()]
+    assert [document["contact"] for document in shown if "contact" in document] == contacts
+
+
+def test_render_keeps_what_is_wrong_out_of_the_documents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [as_line(crm.lead(1, stage="new")), as_line(crm.contact(1))]
+    output, said = rendered(lines, tmp_path, capsys)
+    assert json.loads(output)["id"] == crm.CONTACT
+    assert "`$.data.stage` is not valid" in said
+    assert said.endswith("2 records: 1 bad\n")
+    output, said = rendered(lines, tmp_path, capsys, "--json")
+    assert json.loads(output)["id"] == crm.CONTACT
+    assert [fault["path"] for fault in json.loads(said)["faults"]] == ["$.data.stage"]
 
 
 @pytest.mark.parametrize(

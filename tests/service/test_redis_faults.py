@@ -1,0 +1,370 @@
+"""What both programs promise while Redis fails, whatever their way into it: one table of faults, run with each of them.
+
+never   the answer to another call, or one from a server that is no longer the primary
+during  an error that says that Redis is not available, or the right answer
+after   the right answer again, without a restart of the program
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import api.errors
+import projector.errors
+from api import app
+from api.credentials import Credentials, credentials
+from api.redis.serving import Serving
+from api.redis.store import Store as ApiStore
+from devstack.redis_cluster import RedisCluster
+from devstack.redis_sentinel import RedisSentinel
+from devstack.redis_server import RedisServer, RedisServerMissing
+from projector.redis import node
+from projector.redis.store import Store as ProjectorStore
+from schemas import names, resources
+from schemas.settings import ApiSettings, ProjectorSettings
+from tests.harness.faulty_proxy import Faults, FaultyProxy, faulty_proxy
+from tests.harness.records import Records
+from tests.harness.services import client_of, not_available
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
+
+SHORT = 0.3
+"""A timeout for tests in which it is to be over, in seconds."""
+ORGANIZATIONS = 8
+
+
+class Entry:
+    """A lead of an organization of its own. No other one has its body."""
+
+    def __init__(self, records: Records, number: int) -> None:
+        self.number = number
+        caller = records.caller()
+        self.caller: Credentials = credentials(caller.authorization.encode())
+        self.id = records.lead(caller.organization_id, {"number": number})
+        self.name = names.document(resources.LEAD, caller.name, 1, self.id)
+        self.mark = b'{"number":%d}' % number
+
+    @property
+    def slot(self) -> int:
+        return names.tag_slot(names.tag(self.name))
+
+
+class Client(ABC):
+    """A program's way into Redis."""
+
+    unavailable: type[Exception]
+
+    @abstractmethod
+    async def read(self, entry: Entry) -> bytes:
+        """Returns the stored lead. Raises `unavailable`."""
+
+    @abstractmethod
+    async def write(self, entry: Entry) -> None:
+        """Write something. Raises `unavailable`."""
+
+    @abstractmethod
+    def has_seen_reset(self, proxy: FaultyProxy) -> bool:
+        """Returns whether it knows that its connection through the proxy was reset."""
+
+
+class ApiClient(Client):
+    """A request of the API, which writes the charge of its rate limits as well."""
+
+    unavailable = api.errors.Unavailable
+
+    def __init__(self, store: ApiStore, servers: Any) -> None:
+        self._store, self._servers = store, servers
+
+    async def read(self, entry: Entry) -> bytes:
+        reply = await self._store.serve(entry.caller, resources.LEAD, entry.id, ())
+        assert reply.status == 200
+        return reply.value
+
+    async def write(self, entry: Entry) -> None:
+        await self._store.serve(entry.caller, resources.LEAD, entry.id, ())
+
+    def has_seen_reset(self, proxy: FaultyProxy) -> bool:
+        return proxy.accepted > 1 or not any(link.connected for link in self._servers.links)
+
+
+class ProjectorClient(Client):
+    """Pipelines of a projector."""
+
+    unavailable = projector.errors.Unavailable
+
+    def __init__(self, store: ProjectorStore) -> None:
+        self._store = store
+
+    async def read(self, entry: Entry) -> bytes:
+        value, name = await self._store.ask([(b"GET", entry.name), (b"ECHO", entry.name)])
+        assert name == entry.name
+        return bytes(value)
+
+    async def write(self, entry: Entry) -> None:
+        await self._store.ask_one(b"SET", names.usage(names.owner_of_key(entry.name)), b"written")
+
+    def has_seen_reset(self, proxy: FaultyProxy) -> bool:  # noqa: ARG002
+        [connection] = self._store._client.connection_pool._available_connections
+        return bool(connection._writer.transport.is_closing())
+
+
+Open = Callable[..., Any]
+
+
+@asynccontextmanager
+async def api_client(url: str, timeout: float, **settings: Any) -> AsyncIterator[Client]:
+    plenty = "1000000/1s"
+    chosen = ApiSettings(
+        redis_url=url, api_redis_timeout=timeout, key_rate_limit=plenty, organization_rate_limit=plenty, **settings
+    )
+    servers = app._servers(chosen)
+    running = asyncio.create_task(servers.run())
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await servers.first_attempt()
+        yield ApiClient(ApiStore(chosen, servers, Serving(servers)), servers)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+@asynccontextmanager
+async def projector_client(url: str, timeout: float, **settings: Any) -> AsyncIterator[Client]:
+    store = ProjectorStore(ProjectorSettings(redis_url=url, **settings))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node, "TIMEOUT", timeout)
+        yield ProjectorClient(store)
+        await store.close()
+
+
+@pytest.fixture(params=[pytest.param(api_client, id="api"), pytest.param(projector_client, id="projector")])
+def opened(request: pytest.FixtureRequest) -> Open:
+    def open_(url: str, timeout: float = PATIENCE_SECONDS, **settings: Any) -> Any:
+        return request.param(url, timeout, **settings)
+
+    return open_
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    try:
+        server = RedisServer.start(tmp_path / "redis", appendonly=True, options=["--appendfsync", "always"])
+    except RedisServerMissing as error:
+        not_available(str(error))
+    with server:
+        yield server
+
+
+@pytest.fixture
+def entries(server: RedisServer) -> list[Entry]:
+    return write_entries(server.url)
+
+
+@pytest.fixture
+def proxy(server: RedisServer) -> Iterator[FaultyProxy]:
+    with faulty_proxy(server.port) as proxy:
+        yield proxy
+
+
+def write_entries(url: str) -> list[Entry]:
+    with client_of(url) as client:
+        records = Records(client)
+        return [Entry(records, number) for number in range(ORGANIZATIONS)]
+
+
+def through(proxy: FaultyProxy) -> str:
+    return f"redis://127.0.0.1:{proxy.port}/0"
+
+
+async def is_read(client: Client, entry: Entry) -> bool:
+    """Returns False if Redis is not available."""
+    try:
+        found = await client.read(entry)
+    except client.unavailable:
+        return False
+    assert found.endswith(entry.mark), "the reply to another call"
+    return True
+
+
+async def all_are_read(client: Client, entries: list[Entry]) -> bool:
+    return all(await asyncio.gather(*(is_read(client, entry) for entry in entries)))
+
+
+async def fails(client: Client, call: Awaitable[object]) -> None:
+    with pytest.raises(client.unavailable):
+        await call
+
+
+async def test_a_server_that_restarts(server: RedisServer, entries: list[Entry], opened: Open) -> None:
+    async with opened(server.url) as client:
+        assert await all_are_read(client, entries)
+        server.kill()
+        await fails(client, client.read(entries[0]))
+        server.restart()
+        await eventually(lambda: all_are_read(client, entries), "it is read again")
+
+
+async def test_a_connection_that_was_reset_while_nobody_used_it(
+    proxy: FaultyProxy, entries: list[Entry], opened: Open
+) -> None:
+    """Nobody notices: the call is sent over a new connection."""
+    async with opened(through(proxy)) as client:
+        assert await is_read(client, entries[0])
+        proxy.reset_all()
+        await eventually(lambda: client.has_seen_reset(proxy), "the program has seen the reset")
+        assert await is_read(client, entries[1])
+
+
+async def test_half_a_reply(proxy: FaultyProxy, entries: list[Entry], opened: Open) -> None:
+    """The connection ends at any byte: of the login, of a reply, or between two replies."""
+    for end_after in range(1, 400, 9):
+        proxy.faults = Faults(end_after=end_after, end="close" if end_after % 2 else "reset")
+        async with opened(through(proxy)) as client:
+            await asyncio.gather(*(is_read(client, entry) for entry in entries))
+            proxy.faults = Faults()
+            await eventually(lambda: all_are_read(client, entries), "it is read again")
+
+
+async def test_a_caller_that_gives_up(proxy: FaultyProxy, entries: list[Entry], opened: Open) -> None:
+    """Its reply, which comes later, is not given to the next caller."""
+    first, second, *_ = entries
+    async with opened(through(proxy)) as client:
+        assert await all_are_read(client, entries)
+        proxy.faults = Faults(held=first.name)
+        asking = asyncio.create_task(client.read(first))
+        await eventually(lambda: proxy.holding, "the request is on its way")
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        asking = asyncio.create_task(client.read(second))
+        proxy.faults = Faults()
+        assert (await asking).endswith(second.mark)
+
+
+async def test_a_server_that_stands_still(server: RedisServer, entries: list[Entry], opened: Open) -> None:
+    """Each call fails after the timeout; what the server answers later reaches nobody."""
+    async with opened(server.url, SHORT) as client:
+        await eventually(lambda: all_are_read(client, entries), "it is read at first")
+        server.pause()
+        try:
+            for _ in range(2):
+                await asyncio.gather(*(fails(client, client.read(entry)) for entry in entries))
+        finally:
+            server.resume()
+        await eventually(lambda: all_are_read(client, entries), "it is read again")
+
+
+async def test_a_full_server(server: RedisServer, entries: list[Entry], opened: Open) -> None:
+    """It is still read. A write of a projector fails and says so; the API limits its requests by itself."""
+    async with opened(server.url) as client:
+        with server.client() as admin:
+            admin.config_set("maxmemory", 1)
+            assert await all_are_read(client, entries)
+            if client.unavailable is projector.errors.Unavailable:
+                with pytest.raises(client.unavailable, match="maxmemory"):
+                    await client.write(entries[0])
+            admin.config_set("maxmemory", 0)
+            await client.write(entries[0])
+
+
+async def test_a_changed_password(server: RedisServer, entries: list[Entry], tmp_path: Path, opened: Open) -> None:
+    """It is read from its file at each login."""
+    password = tmp_path / "password"
+    password.write_text("first")
+    with server.client() as admin:
+        admin.execute_command("ACL", "SETUSER", "crm", "on", "~*", "+@all", ">first")
+        async with opened(server.url, redis_username="crm", redis_password_file=password) as client:
+            assert await all_are_read(client, entries)
+            password.write_text("second")
+            admin.execute_command("ACL", "SETUSER", "crm", "resetpass", ">second")
+            admin.client_kill_filter(_type="normal", skipme=True)
+            await eventually(lambda: all_are_read(client, entries), "it is read again")
+            admin.execute_command("ACL", "SETUSER", "crm", "resetpass", ">third")
+            admin.client_kill_filter(_type="normal", skipme=True)
+            await eventually(lambda: refused(client, entries[0]), "the former password is refused")
+            password.write_text("third")
+            await eventually(lambda: all_are_read(client, entries), "it is read again")
+
+
+async def refused(client: Client, entry: Entry) -> bool:
+    return not await is_read(client, entry)
+
+
+@pytest.fixture
+def sentinel(tmp_path: Path) -> Iterator[RedisSentinel]:
+    try:
+        sentinel = RedisSentinel(tmp_path / "sentinel")
+    except RedisServerMissing as error:
+        not_available(str(error))
+    with sentinel:
+        yield sentinel
+
+
+async def test_a_failover_by_sentinel(sentinel: RedisSentinel, opened: Open) -> None:
+    """Both servers have the entries, and only the promoted one has what is written after the failover."""
+    entries = write_entries(sentinel.url)
+    async with opened(sentinel.url) as client:
+        assert await all_are_read(client, entries)
+        sentinel.fail_over()
+        await eventually(lambda: all_are_read(client, entries), "it is read from the promoted server")
+        with client_of(sentinel.replica.url) as promoted:
+            promoted.append(entries[0].name, b" ")
+        assert (await client.read(entries[0])).endswith(b" ")
+
+
+async def test_a_demoted_master_is_never_used(sentinel: RedisSentinel, opened: Open) -> None:
+    """The Sentinels still name it. Over the connection from before, its refusal of a write says what it is."""
+    entries = write_entries(sentinel.url)
+    async with opened(sentinel.url) as client:
+        assert await all_are_read(client, entries)
+        with sentinel.master.client() as master:
+            master.replicaof("127.0.0.1", "1")
+            await fails(client, client.write(entries[0]))
+            master.client_kill_filter(_type="normal", skipme=True)
+            for _ in range(3):
+                await eventually(lambda: refused(client, entries[0]), "it is refused")
+            master.replicaof("NO", "ONE")
+        await eventually(lambda: all_are_read(client, entries), "it is a master again")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[RedisCluster]:
+    try:
+        cluster = RedisCluster(tmp_path / "cluster", replicas=True)
+    except RedisServerMissing as error:
+        not_available(str(error))
+    with cluster:
+        yield cluster
+
+
+async def test_a_failover_in_a_cluster(cluster: RedisCluster, opened: Open) -> None:
+    """The other shards are read meanwhile."""
+    entries = write_entries(cluster.url)
+    number = cluster.primaries.index(cluster.owner(entries[0].slot))
+    others = [entry for entry in entries if cluster.owner(entry.slot) is not cluster.primaries[number]]
+    async with opened(cluster.url_of_all) as client:
+        assert await all_are_read(client, entries)
+        with cluster.losing(number):
+            cluster.fail_over(number)
+        await eventually(lambda: all_are_read(client, entries), "it is read from the promoted node")
+        assert await all_are_read(client, others)
+
+
+async def test_a_redirection_in_the_middle_of_a_batch(cluster: RedisCluster, opened: Open) -> None:
+    """While a slot is being moved, some keys are here and some there (ASK); afterwards all are there (MOVED)."""
+    entries = write_entries(cluster.url)
+    slot, source = entries[0].slot, cluster.owner(entries[0].slot)
+    target = next(primary for primary in cluster.primaries if primary is not source)
+    async with opened(cluster.url) as client:
+        assert await all_are_read(client, entries)
+        with cluster.moving(slot, target) as move:
+            move(1)
+            assert await all_are_read(client, entries[1:])
+            move()
+            await eventually(lambda: all_are_read(client, entries), "it is read over the redirection")
+        await eventually(lambda: all_are_read(client, entries), "it is read where it is now")
+        assert cluster.owner(slot) is target

@@ -218,7 +218,7 @@ def test_the_test_of_a_key_tells_a_used_up_limit_from_an_unknown_key(
     redis_server: RedisService, tmp_path: Path, page: str, language: str, text: str
 ) -> None:
     """Both are 429, and only the policies say which it is."""
-    settings = patient(redis_server.url, api_unknown_key_limit="1/3600s")
+    settings = patient(redis_server.url, api_unknown_key_limit="1/3600s", api_trusted_proxies="")
     with redis_server.client() as client, running_api(settings) as api:
         limited = Records(client).caller(key_limit=(1, 3600), organization_limit=(100, 3600))
 

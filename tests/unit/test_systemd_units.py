@@ -40,7 +40,7 @@ def test_it_may_do_nothing_that_it_never_does(unit: Path) -> None:
 def test_what_systemd_thinks_of_its_exposure(unit: Path) -> None:
     """systemd counts from 0 to 10. Of what remains, most is the network, and the tests that only root passes."""
     assert PROGRAM
-    command = [PROGRAM, "security", "--offline=yes", "--threshold=16", "--no-pager", unit]
+    command = [PROGRAM, "security", "--offline=yes", "--threshold=16", "--no-pager", str(unit)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 

@@ -225,7 +225,7 @@ def test_the_test_of_a_key_tells_a_used_up_limit_from_an_unknown_key(
         def second(*keys: str) -> str:
             """Returns what the second request prints."""
             url = f"http://127.0.0.1:{api.port}"
-            return [run(language, text, tmp_path, url, key, LEAD.example.id) for key in keys][1]
+            return [run(language, text, tmp_path, url, key, LEAD.event_example.id) for key in keys][1]
 
         used_up = second(limited.key, limited.key)
         unknown = second(mint(str(uuid4())), mint(str(uuid4())))

@@ -84,10 +84,13 @@ $(REFERENCE)/stamp: reference/package-lock.json
 $(REFERENCE)/oasdiff: | $(GO)/go
 	GOBIN=$(CURDIR)/$(REFERENCE) $(GO)/go install github.com/oasdiff/oasdiff@v1.35.0
 
-# Publishes with Confluent's serializer, and with Debezium's outbox event router. Needs PostgreSQL, Java 17 and Maven.
+# Publishes with Confluent's serializer, Debezium's outbox event router, and the usual clients of Node.js and Java. Needs
+# PostgreSQL, Java 17, Maven, Node.js 20 and npm.
 wire: .venv/dev.stamp
 	"$(PYTHON)" -m venv build/wire
 	build/wire/bin/python -m pip install --quiet --disable-pip-version-check "confluent-kafka[json]==2.16.0"
+	cp tests/service/wire/producers/package.json tests/service/wire/producers/package-lock.json build/wire
+	cd build/wire && npm ci --silent --ignore-scripts --no-audit --no-fund
 	$(BIN)/python -m pytest -m wire tests/service/wire $(ARGS)
 
 check: .venv/dev.stamp

@@ -66,8 +66,8 @@ class Documents:
             else:
                 request.caller = caller
                 reply = await self._serve(request, caller)
-        except Unavailable:
-            self._counters.redis_errors += 1
+        except Unavailable as error:
+            self._counters.redis_errors[error.kind] += 1
             raise
         if reply.status == 401:
             self._keys.refuse(authorization, caller)

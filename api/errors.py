@@ -18,7 +18,8 @@ ApiError
 ├── Unavailable            503: Redis is not reachable, too slow or overloaded, or this worker ends; retry later
 │   ├── ConnectionLost     Redis closed the connection: try once more over the next one
 │   ├── ErrorReply         Redis replied with an error
-│   │   └── ScriptMissing  NOSCRIPT: load the script, then call it again
+│   │   ├── ScriptMissing  NOSCRIPT: load the script, then call it again
+│   │   └── Busy           BUSY: a script has run for seconds, which none of ours does
 │   └── Rebuilding         Redis was emptied and is being filled again, or the organization was recreated
 └── InternalError          500: a defect in the API
 
@@ -28,12 +29,14 @@ StartError                 no response: the API cannot start
 └── OtherLayout            Redis holds data of another version of Leadview
 """
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from schemas.problems import Policy
 
 Header = tuple[bytes, bytes]
 Headers = tuple[Header, ...]
+Kind = Literal["unavailable", "error", "busy", "rebuilding"]
+"""What kept Redis from serving a request, in metrics."""
 
 
 class ApiError(Exception):
@@ -150,6 +153,7 @@ class Unavailable(ApiError):
     code = "service_unavailable"
     message = "The service is temporarily unavailable. Try again after `retry_after` seconds."
     retry_after: ClassVar[int] = 1
+    kind: ClassVar[Kind] = "unavailable"
 
 
 class ConnectionLost(Unavailable):
@@ -159,12 +163,21 @@ class ConnectionLost(Unavailable):
 class ErrorReply(Unavailable):
     """Redis replied with an error: LOADING, MASTERDOWN, READONLY, OOM and the like."""
 
+    kind: ClassVar[Kind] = "error"
+
 
 class ScriptMissing(ErrorReply):
     """Redis does not know the script: it restarted, failed over, or ran SCRIPT FLUSH."""
 
 
+class Busy(ErrorReply):
+    """A script has run for so long that Redis answers everything with BUSY, until an operator ends it."""
+
+    kind = "busy"
+
+
 class Rebuilding(Unavailable):
+    kind = "rebuilding"
     message = "The data is being rebuilt. Try again after `retry_after` seconds."
     retry_after = 5
 

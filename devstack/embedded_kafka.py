@@ -7,6 +7,8 @@ Kafka. It does not have:
 - Retention by time, and compaction: a partition keeps its newest 5 MB (or 100,000 batches).
 - Admin requests (create topics, describe groups or configurations) and offsets by time. A client that asks for a topic
   creates it with four partitions.
+- The client of Apache Kafka in Java, since its version 2.4: its first request has a version that this broker does not
+  know, and the answer is not in the format of version 0, so the client reads it as "wait for 20 minutes".
 - Records that survive a restart.
 
 `python -m devstack.embedded_kafka` prints its address, then reads lines `<topic> <partitions>` from standard input and

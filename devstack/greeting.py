@@ -22,11 +22,12 @@ def greeting(
     addresses: Mapping[str, str] = MappingProxyType({}),
     variables: Mapping[str, str] | None = None,
     personas: Sequence[Persona] = (),
+    notes: Sequence[str] = (),
 ) -> str:
     """Returns the text for the first of `tenants`. `etag` is the present ETag of its contact.
 
     `addresses` are shown by name. `variables` are the settings that the projector's commands need on this
-    machine; None if they cannot run here. `personas` are the keys of the sandbox.
+    machine; None if they cannot run here. `personas` are the keys of the sandbox. `notes` stand below the addresses.
     """
     tenant, other = tenants[0], tenants[1]
     rows = {
@@ -39,6 +40,7 @@ def greeting(
     width = max(map(len, rows)) + 2
     lines = [
         *(f"  {name:<{width}} {value}" for name, value in rows.items()),
+        *(f"  {note}" for note in notes),
         *(_sandbox(personas) if personas else ()),
         "",
         "Commands to paste into another terminal:",

@@ -13,6 +13,7 @@ import confluent_kafka
 _PRODUCER = 0
 _ERROR_SIZE = 512
 _REPLICAS = 1
+_FIRST_BROKER = 1
 _GROUP_DELAY_MILLISECONDS = 100
 
 
@@ -29,6 +30,8 @@ class MockCluster:
         if not self._cluster:
             raise MockClusterFailed("librdkafka could not create a mock cluster")
         self._library.rd_kafka_mock_group_initial_rebalance_delay_ms(self._cluster, _GROUP_DELAY_MILLISECONDS)
+        # Otherwise it names broker 0, which does not exist: kafkajs then waits for a controller until it gives up.
+        self._library.rd_kafka_mock_set_controller_id(self._cluster, _FIRST_BROKER)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -52,6 +55,7 @@ def _load() -> ctypes.CDLL:
         ("rd_kafka_err2str", text, number),
         ("rd_kafka_mock_cluster_new", pointer, pointer, number),
         ("rd_kafka_mock_cluster_bootstraps", text, pointer),
+        ("rd_kafka_mock_set_controller_id", None, pointer, ctypes.c_int32),
         ("rd_kafka_mock_topic_create", number, pointer, text, number, number),
         ("rd_kafka_mock_group_initial_rebalance_delay_ms", None, pointer, ctypes.c_int32),
     ):

@@ -20,6 +20,11 @@ from devstack.scratch import Scratch
 from devstack.stack import Stack
 from schemas.settings import ApiSettings, ProjectorSettings, SettingsError, load
 
+EMBEDDED_KAFKA = (
+    "This Kafka is embedded: producers in Java cannot use it, and it creates no topics on request. "
+    "For both, add --apache-kafka."
+)
+
 _KNOWN_SEED = 1
 _CHECK_SECONDS = 0.2
 _CONSOLE_PORT = 8001
@@ -82,6 +87,7 @@ def _run(arguments: Arguments, settings: ApiSettings, scratch: Scratch, started:
             addresses=stack.addresses,
             variables=stack.embedded,
             personas=PERSONAS if arguments.sandbox else (),
+            notes=() if arguments.kafka or arguments.apache_kafka else (EMBEDDED_KAFKA,),
         )
         print(text, end="\n\n", flush=True)
         _watch(stack, live=arguments.live)

@@ -27,19 +27,71 @@ page.on("pageerror", (error) => problems.push(`${page.url()}: ${error}`));
 page.on("console", (message) => message.type() === "error" && problems.push(`${page.url()}: ${message.text()}`));
 
 const wide = [];
+const overlapping = [];
 for (const url of order.pages) {
   await page.goto(url);
   if (url.endsWith("/api.html")) await page.getByRole("heading", { name: "Retries" }).waitFor();
   // A page that is wider than the screen has to be moved sideways to be read.
   if (await page.evaluate(() => document.documentElement.scrollWidth > innerWidth)) wide.push(url);
+  for (const texts of await page.evaluate(overlaps)) overlapping.push([url, ...texts]);
   if (order.screenshots) {
     const name = `${basename(url, ".html")}-${order.width}-${order.dark ? "dark" : "light"}.png`;
     await page.screenshot({ path: join(order.screenshots, name) });
   }
 }
 const tried = order.key ? await tryIt() : null;
-console.log(JSON.stringify({ requests, problems, wide, tried }));
+console.log(JSON.stringify({ requests, problems, wide, overlapping, tried }));
 await browser.close();
+
+// Runs in the page. Returns the pairs of texts that are drawn over each other, or of which one is cut off where the other
+// begins.
+function overlaps() {
+  const boxes = [];
+  const nodes = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node = nodes.nextNode(); node; node = nodes.nextNode()) {
+    if (!node.data.trim() || !node.parentElement.checkVisibility({ opacityProperty: true, visibilityProperty: true })) continue;
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    for (const box of range.getClientRects()) {
+      const seen = clipped(box, node.parentElement);
+      // Letters do not fill their line, and lines may stand close: half of the height counts.
+      const quarter = (seen.bottom - seen.top) / 4;
+      if (seen.right - seen.left > 4 && quarter > 1) {
+        boxes.push({ ...seen, top: seen.top + quarter, bottom: seen.bottom - quarter, node });
+      }
+    }
+  }
+  boxes.sort((one, other) => one.top - other.top);
+  const found = [];
+  boxes.forEach((one, index) => {
+    for (const other of boxes.slice(index + 1)) {
+      if (other.top >= one.bottom) break;
+      if (other.node !== one.node && Math.min(one.right, other.right) - Math.max(one.left, other.left) > 2) {
+        found.push([one.node.data.trim().slice(0, 60), other.node.data.trim().slice(0, 60)]);
+      }
+    }
+  });
+  return found;
+
+  // Returns the part of a box that its ancestors show.
+  function clipped({ left, top, right, bottom }, element) {
+    for (let each = element; each && each !== document.body; each = each.parentElement) {
+      const style = getComputedStyle(each);
+      if (style.overflow === "visible" && style.clip === "auto") continue;
+      const frame = each.getBoundingClientRect();
+      // A text that is cut off without a sign counts with its whole width, unless it can be moved into view, or is only
+      // there for screen readers, which is a frame of one pixel.
+      if (style.overflowX !== "hidden" || style.textOverflow === "ellipsis" || frame.width < 4) {
+        left = Math.max(left, frame.left);
+        right = Math.min(right, frame.right);
+      }
+      top = Math.max(top, frame.top);
+      bottom = Math.min(bottom, frame.bottom);
+      if (style.position === "fixed") break;
+    }
+    return { left, top, right, bottom };
+  }
+}
 
 async function tryIt() {
   await page.getByText("Read one lead").first().click();

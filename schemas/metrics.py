@@ -179,7 +179,14 @@ PROJECTORS = Metric(
     "projectors",
     "Projectors with a recent heartbeat in Redis. NaN if Redis cannot be read",
 )
-REDIS_ERRORS = Metric("leadview_api_redis_errors", "counter", "requests", "Requests that failed because of Redis")
+REDIS_ERRORS = Metric(
+    "leadview_api_redis_errors",
+    "counter",
+    "requests",
+    "Requests that failed because of Redis: it was `unavailable` (not reachable, too slow, overloaded), replied with "
+    "an `error`, was `busy` with a script that does not end, or the data was `rebuilding`",
+    ("reason",),
+)
 LIMITER_FAILURES = Metric(
     "leadview_api_limiter_failures",
     "counter",

@@ -5,9 +5,11 @@ a file once a second (`snapshot`), and the exporter in the main process adds the
 """
 
 from bisect import bisect_left
+from typing import get_args
 
 from msgspec import Struct, field
 
+from api.errors import Kind
 from schemas import metrics
 
 BUCKETS_SECONDS = metrics.LATENCY_BUCKETS
@@ -33,7 +35,7 @@ class Counters(Struct):
     """
 
     routes: dict[str, RouteCounters] = field(default_factory=dict)
-    redis_errors: int = 0
+    redis_errors: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(get_args(Kind), 0))
     limiter_failures: int = 0
     """Requests whose charge Redis refused to write. The worker's local limiter decides whether they are served."""
     limiter_refusals: int = 0

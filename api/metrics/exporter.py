@@ -4,11 +4,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
-from api.errors import CannotListen
+from api.errors import CannotListen, Kind
 from api.metrics import snapshot
 from api.metrics.counters import Counters
 from schemas import metrics
@@ -28,7 +29,7 @@ class WorkersCollector(Collector):
         workers = snapshot.read(self._snapshots)
         yield _requests(workers)
         yield _latency(workers)
-        yield family(metrics.REDIS_ERRORS, sum(worker.redis_errors for worker in workers))
+        yield family(metrics.REDIS_ERRORS, _redis_errors(workers))
         yield family(metrics.LIMITER_FAILURES, sum(worker.limiter_failures for worker in workers))
         yield family(metrics.LIMITER_REFUSALS, sum(worker.limiter_refusals for worker in workers))
         yield family(metrics.IN_FLIGHT, sum(worker.in_flight for worker in workers))
@@ -63,6 +64,11 @@ def _requests(workers: list[Counters]) -> Metric:
             for status, count in counters.statuses.items():
                 answered[route, str(status)] += count
     return family(metrics.REQUESTS, dict(sorted(answered.items())))
+
+
+def _redis_errors(workers: list[Counters]) -> dict[tuple[str, ...], float]:
+    """Every reason is there from the beginning, because an increase from nothing is none to Prometheus."""
+    return {(kind,): sum(worker.redis_errors[kind] for worker in workers) for kind in get_args(Kind)}
 
 
 def _latency(workers: list[Counters]) -> Metric:

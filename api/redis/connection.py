@@ -21,7 +21,7 @@ from typing import Any
 
 import hiredis
 
-from api.errors import ConnectionLost, ErrorReply, ScriptMissing, Unavailable
+from api.errors import Busy, ConnectionLost, ErrorReply, ScriptMissing, Unavailable
 
 Argument = bytes | str | int
 Command = tuple[Argument, ...]
@@ -198,4 +198,6 @@ def pack_words(words: Command) -> bytes:
 
 
 def _error(text: str) -> ErrorReply:
+    if text.startswith("BUSY "):
+        return Busy(text)
     return ScriptMissing(text) if text.startswith("NOSCRIPT") else ErrorReply(text)

@@ -6,7 +6,7 @@ import random
 from asyncio import Future
 from typing import Any
 
-from api.errors import ConnectionLost, ErrorReply, Unavailable
+from api.errors import Busy, ConnectionLost, ErrorReply, Unavailable
 from api.redis.address import Address, Sentinels
 from api.redis.connection import Command, Connection
 
@@ -33,6 +33,8 @@ class Link:
         self._attempted = asyncio.Event()
         self._next_attempt = asyncio.Event()
         """Is set when the first attempt after a loss has ended, and not set while there is a connection."""
+        self._busy: Busy | None = None
+        """What the last attempt to connect failed with, if Redis was busy with a script."""
         self.times_connected = 0
         """Grows with each connection. What was read over an earlier connection may come from another Redis."""
         self.serving: Any = None
@@ -63,7 +65,7 @@ class Link:
             return self._connection
         if self.times_connected and not self._next_attempt.is_set():
             raise ConnectionLost("the connection to Redis was lost a moment ago")
-        raise Unavailable("there is no connection to Redis")
+        raise Busy(str(self._busy)) if self._busy else Unavailable("there is no connection to Redis")
 
     async def reconnected(self) -> None:
         """Returns when there is a connection, or the first attempt to reconnect has failed, within the timeout."""
@@ -88,6 +90,7 @@ class Link:
                     connection = await self._connect(await self._location.find())
                 except Exception as error:  # noqa: BLE001 - whatever it is, a later attempt may succeed
                     self._log_failure(failures, error)
+                    self._busy = error if isinstance(error, Busy) else None
                     self._attempted.set()
                     self._next_attempt.set()
                     failures += 1
@@ -102,6 +105,7 @@ class Link:
 
     async def _use(self, connection: Connection) -> None:
         self._connection = connection
+        self._busy = None
         self.times_connected += 1
         self.serving = None
         self._attempted.set()

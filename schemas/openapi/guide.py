@@ -32,9 +32,9 @@ Every record has an `ETag`, which changes whenever the record changes. Store it 
 against the rate limits. Use this to poll a record for changes.
 
 ## Retries
-All requests are safe to repeat. After 429 and 503, retry when `Retry-After` has passed. After 408, 500 and broken
-connections, retry with exponential backoff and jitter. Do not repeat a request unchanged after any other 4xx
-response.
+All requests are safe to repeat. After 429 and 503, retry when `Retry-After` has passed. After 408, 500, broken
+connections, and 502 and 504 of a proxy on the way, retry with exponential backoff and jitter. Do not repeat a
+request unchanged after any other 4xx response.
 
 ## Responses
 - **Ignore fields that you do not know**: new fields may be added at any time. New error codes may be added, too.

@@ -31,8 +31,7 @@ class Front:
         self.host, self.port = place.host, free_port()
         self.ca = folder / "caddy/pki/authorities/local/root.crt"
         self._folder = folder
-        # Debian's Caddy does not know this option yet.
-        text = _CADDYFILE.read_text("utf-8").replace("8443", str(self.port)).replace("\tpersist_config off\n", "")
+        text = _CADDYFILE.read_text("utf-8").replace("8443", str(self.port))
         (folder / "Caddyfile").write_text(text, "utf-8")
         self._command = [*place.prefix, "caddy", "run", "--config", str(folder / "Caddyfile"), "--adapter", "caddyfile"]
         homes = dict.fromkeys(("XDG_DATA_HOME", "XDG_CONFIG_HOME", "HOME"), str(folder))
@@ -42,12 +41,17 @@ class Front:
     @classmethod
     @contextmanager
     def running(
-        cls, folder: Path, upstreams: Sequence[str], place: Place = LOOPBACK, variables: Mapping[str, str] | None = None
+        cls,
+        folder: Path,
+        upstreams: Sequence[str],
+        place: Place = LOOPBACK,
+        variables: Mapping[str, str] | None = None,
+        status: int = 200,
     ) -> Iterator[Self]:
-        """Yields a front that answers, and stops it."""
+        """Yields a front that answers /healthz with `status`, and stops it."""
         front = cls(folder, upstreams, place, variables)
         try:
-            front.wait_until_answering()
+            front.wait_until_answering(status)
             yield front
         finally:
             front._child.stop()
@@ -58,8 +62,8 @@ class Front:
         self._child = self._launch()
         self.wait_until_answering()
 
-    def wait_until_answering(self) -> None:
-        wait_until(self._answers, f"the front at {self.host}:{self.port} answers")
+    def wait_until_answering(self, status: int = 200) -> None:
+        wait_until(lambda: self._answers(status), f"the front at {self.host}:{self.port} answers {status}")
 
     def ask(self, method: str, target: str, host: str | None = None) -> tuple[int, dict[str, str], bytes]:
         """Returns status, headers with names in lower case, and body."""
@@ -74,10 +78,10 @@ class Front:
         finally:
             connection.close()
 
-    def _answers(self) -> bool:
+    def _answers(self, status: int) -> bool:
         self._child.check_running()
         try:
-            return self.ask("GET", "/healthz")[0] == 200
+            return self.ask("GET", "/healthz")[0] == status
         except OSError:
             return False
 

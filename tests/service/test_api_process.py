@@ -173,7 +173,11 @@ def test_metrics(tmp_path: Path, redis_server: RedisService, workers: int) -> No
     assert found['leadview_api_request_seconds_count{route="lead"}'] == 10
     assert found['leadview_api_request_seconds_bucket{le="+Inf",route="lead"}'] == 10
     assert found["leadview_api_generation"] == 1
-    assert found["leadview_api_redis_errors_total"] == 0
+    reasons = {name: value for name, value in found.items() if name.startswith("leadview_api_redis_errors_total")}
+    assert set(reasons) == {
+        f'leadview_api_redis_errors_total{{reason="{each}"}}' for each in ("unavailable", "error", "busy", "rebuilding")
+    }
+    assert set(reasons.values()) == {0}
     assert found["leadview_api_limiter_failures_total"] == 0
     assert "leadview_api_redis_in_flight" in found
 

@@ -1,5 +1,6 @@
 """The TLS front as deploy/Caddyfile describes it, where Caddy is installed: what is not ours is answered in JSON."""
 
+import http.client
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,9 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from devstack.ports import free_port
 from tests.harness.api_server import ApiServer, patient, running_api
 from tests.harness.front import Front
 from tests.harness.services import RedisService
+from tests.harness.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.skipif(shutil.which("caddy") is None, reason="Caddy is not installed: it is only an example")
 
@@ -53,6 +56,37 @@ def test_every_answer_is_json(front: Front, method: str, target: str, host: str 
     assert headers["cache-control"] == "no-store"
     assert headers["x-request-id"] == problem["request_id"]
     assert "server" not in headers
+
+
+@pytest.mark.parametrize(
+    ("variables", "sent"),
+    [
+        pytest.param({}, "max-age=31536000", id="a year"),
+        pytest.param({"FRONT_HSTS_SECONDS": "0"}, "max-age=0", id="never, as compose.yaml says for localhost"),
+    ],
+)
+def test_browsers_are_told_to_use_https_only(
+    api: ApiServer, tmp_path: Path, variables: dict[str, str], sent: str
+) -> None:
+    with Front.running(tmp_path, [f"127.0.0.1:{api.port}"], variables=WELL_KNOWN | variables) as front:
+        ours = [("GET", "/healthz"), ("GET", "/nothing"), ("GET", "/.well-known/security.txt"), ("TRACE", "/healthz")]
+        ours.append(("CONNECT", f"localhost:{front.port}"))
+        told = [front.ask(method, target)[1]["strict-transport-security"] for method, target in ours]
+        foreign = front.ask("GET", "/healthz", "elsewhere.example")[1]
+        plain = http.client.HTTPConnection(front.host, front.port, timeout=PATIENCE_SECONDS)
+        plain.request("GET", "/healthz")
+        refused = plain.getresponse()
+        plain.close()
+    assert told == [sent] * len(ours)
+    assert "strict-transport-security" not in foreign, "what other hosts do is not ours to say"
+    assert (refused.status, refused.getheader("Strict-Transport-Security")) == (400, None), (
+        "over HTTP it counts nothing"
+    )
+
+
+def test_browsers_are_told_so_while_no_api_answers(tmp_path: Path) -> None:
+    with Front.running(tmp_path, [f"127.0.0.1:{free_port()}"], status=503) as front:
+        assert front.ask("GET", "/healthz")[1]["strict-transport-security"] == "max-age=31536000"
 
 
 def test_options_without_a_path_is_answered_by_go(front: Front) -> None:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from devstack.redis_server import RedisServerMissing, redis_program
+from devstack.run import EMBEDDED_KAFKA
 from tests.harness.processes import descendants, is_alive
 from tests.harness.services import not_available
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
@@ -100,6 +101,7 @@ def paste(line: str) -> Response:
 def test_lines_that_it_prints_work_and_documents_change_and_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     with running(tmp_path, "--no-live", "--port", "0", "--leads", "9", "--rate", "30") as run:
         run.wait_until_ready()
+        assert EMBEDDED_KAFKA in run.output
         lines = run.lines_to_paste
         assert {comment: status_of(line) for comment, line in lines.items()} == STATUSES
         lead_line, contact_line, *_, openapi_line = lines.values()

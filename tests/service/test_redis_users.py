@@ -3,7 +3,9 @@
 import re
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +13,19 @@ import pytest
 import redis
 from redis.exceptions import NoPermissionError, ResponseError
 
+from devstack.ports import free_port
 from devstack.redis_server import RedisServer
 from schemas import names, resources
 from schemas.api_keys import key_hash, mint
 from schemas.settings import ApiSettings, load, variable
 from tests.harness import crm
-from tests.harness.api_server import LEADS, running_api
+from tests.harness.api_server import LEADS, ApiServer, running_api
 from tests.harness.leadview import Leadview
+from tests.harness.processes import running_api_process
+from tests.harness.records import Records
 from tests.harness.services import Kafka, not_available
-from tests.harness.waiting import eventually
+from tests.harness.waiting import eventually, wait_until
+from tests.service.test_api_process import values
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "redis-users.conf.example"
 OWNER = names.organization(crm.ORGANIZATION)
@@ -89,6 +95,10 @@ async def test_the_example_is_enough(kafka: Kafka, topic_prefix: str, server: Re
         pytest.param(("HSET", names.CONTROL, "live", "2"), id="serve another generation"),
         pytest.param(("SET", "another", "x"), id="write elsewhere"),
         pytest.param(("GET", "another"), id="read elsewhere"),
+        pytest.param(("HGETALL", names.DEAD_LETTERS), id="list records"),
+        pytest.param(("SCAN", "0"), id="list keys"),
+        pytest.param(("SCRIPT", "KILL"), id="end a script of others"),
+        pytest.param(("FUNCTION", "LOAD", "#!lua name=x\n"), id="load a function"),
         pytest.param(("KEYS", "*"), id="look for keys"),
         pytest.param(("FLUSHALL",), id="delete everything"),
         pytest.param(("CONFIG", "GET", "requirepass"), id="read the configuration"),
@@ -100,6 +110,38 @@ def test_what_the_api_may_not_do(server: RedisServer, command: tuple[Any, ...]) 
         with pytest.raises(NoPermissionError):
             client.execute_command(*command)
         assert client.set(names.organization_limit(OWNER), "1", px=1000)
+
+
+def test_a_stolen_user_can_keep_redis_busy_and_is_seen(server: RedisServer, tmp_path: Path) -> None:
+    """docs/security.md: what its theft means. The API counts what the alert LeadviewRedisBusy looks at."""
+    metrics, counted = ApiServer(free_port()), 'leadview_api_redis_errors_total{reason="busy"}'
+    with ExitStack() as stack:
+        admin = stack.enter_context(redis.Redis(port=server.port))
+        admin.config_set("busy-reply-threshold", 100)
+        started = running_api_process(tmp_path / "log", redis_url=server.url, metrics_port=metrics.port)
+        _, api = stack.enter_context(started)
+        caller = Records(admin).caller()
+        wait_until(lambda: api.get(LEADS + crm.LEAD, key=caller.key).status == 404, "it serves")
+        thief = stack.enter_context(
+            redis.Redis(port=server.port, username="leadview-api", password=password("leadview-api"))
+        )
+        endless = thief.script_load("while true do end")
+
+        def run() -> None:
+            with pytest.raises(ResponseError, match="killed"):
+                thief.evalsha(endless, 0)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+
+        def answered() -> float:
+            api.get(LEADS + crm.LEAD, key=caller.key)
+            return values(metrics)[counted]
+
+        wait_until(lambda: answered() > 0, "the API counts a busy Redis")
+        wait_until(lambda: admin.execute_command("SCRIPT", "KILL"), "another user ends the script")
+        thread.join()
+        wait_until(lambda: api.get(LEADS + crm.LEAD, key=caller.key).status == 404, "it serves again")
 
 
 def test_a_script_gives_the_api_no_more_rights(server: RedisServer) -> None:

@@ -14,6 +14,7 @@ from devstack.child import ServerFailed
 from devstack.embedded_kafka import EmbeddedKafka
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer, RedisServerMissing
+from devstack.topics import admin
 from tests.harness.processes import is_alive
 from tests.harness.services import Kafka, RedisService
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
@@ -116,6 +117,8 @@ def test_embedded_kafka(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="already exists"):
             embedded.create_topic("leads", 3)
         assert produce_and_read_back(embedded.bootstrap_servers, "leads") == READ_BACK
+        cluster = admin(embedded.bootstrap_servers).list_topics(timeout=PATIENCE_SECONDS)
+        assert [cluster.controller_id] == [*cluster.brokers], "kafkajs asks the controller for its producer id"
 
 
 def test_apache_kafka_keeps_records_over_a_crash(apache_jars: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import jsonschema_rs
 import pytest
 import yaml
 
+from schemas import topic_lists
 from schemas.resources import BY_TOPIC
 from schemas.settings import ApiSettings, ProjectorSettings, RedisSettings, load, networks, variable
 
@@ -216,9 +217,8 @@ def test_the_topics_are_those_of_the_contract_and_compacted() -> None:
     [script] = SERVICES["topics"]["command"]
     loop = re.search(r"for topic in (.*); do", script)
     assert loop
-    assert {f"crm.{topic}" for topic in loop[1].split()} == TOPICS, (
-        "write all topics into `for topic in …` in compose.yaml"
-    )
+    line = (ROOT / "compose.yaml").read_text("utf-8").partition("for topic in ")[0].count("\n") + 1
+    assert loop[1].split() == list(topic_lists.TOPICS), f"compose.yaml:{line}: list {' '.join(topic_lists.TOPICS)}"
     assert '"crm.$$topic"' in script
     assert "--config cleanup.policy=compact" in script
     assert "--if-not-exists" in script

@@ -1,5 +1,6 @@
 """The schemas of the change events, and that the files in `docs/` are what the Structs give."""
 
+from itertools import zip_longest
 from pathlib import Path
 
 import jsonschema_rs
@@ -50,8 +51,11 @@ def test_data_of_an_organization(data: dict[str, object], valid: bool) -> None:
 
 @pytest.mark.parametrize("path", [pytest.param(path, id=str(path.relative_to(DOCS.parent))) for path in GENERATED])
 def test_the_committed_file_is_what_the_structs_give(path: Path) -> None:
-    assert path.exists(), "run `python -m schemas`"
-    assert path.read_text("utf-8") == GENERATED[path], "run `python -m schemas`"
+    name = path.relative_to(DOCS.parent)
+    assert path.exists(), f"{name} is missing: run `python -m schemas`"
+    pairs = zip_longest(path.read_text("utf-8").splitlines(), GENERATED[path].splitlines())
+    differing = [f"{name}:{number}" for number, (found, wanted) in enumerate(pairs, 1) if found != wanted]
+    assert not differing, f"{differing[0]} is out of date: run `python -m schemas`"
 
 
 def test_no_other_file_is_left_over() -> None:

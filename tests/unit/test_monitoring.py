@@ -40,13 +40,16 @@ def unknown(expression: str) -> list[str]:
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule["alert"]))
 def test_a_rule_names_only_what_is_exported(rule: dict[str, Any]) -> None:
     assert _NAME.search(rule["expr"])
-    assert unknown(rule["expr"]) == []
+    missing = unknown(rule["expr"])
+    assert not missing, (
+        f"deploy/monitoring/rules.yaml: {rule['alert']} names what schemas/metrics.py has not: {missing}"
+    )
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule["alert"]))
 def test_a_rule_has_a_section_in_the_runbook(rule: dict[str, Any]) -> None:
     assert rule["annotations"]["runbook"] == f"docs/runbook.md#{rule['alert'].lower()}"
-    assert f"\n## {rule['alert']}\n" in RUNBOOK
+    assert f"\n## {rule['alert']}\n" in RUNBOOK, f"docs/runbook.md: add a section `## {rule['alert']}`"
     assert rule["labels"]["severity"] in ("page", "ticket")
 
 
@@ -80,9 +83,11 @@ def test_a_problem_has_a_section_in_the_runbook(kind: str) -> None:
 def test_every_alert_is_tested() -> None:
     tests = yaml.safe_load((MONITORING / "rules_test.yaml").read_text("utf-8"))["tests"]
     cases = [case for test in tests for case in test["alert_rule_test"]]
-    alerts = {rule["alert"] for rule in RULES}
-    assert {case["alertname"] for case in cases if case.get("exp_alerts")} == alerts, "fires"
-    assert {case["alertname"] for case in tests[0]["alert_rule_test"] if not case.get("exp_alerts")} == alerts, "silent"
+    alerts, path = {rule["alert"] for rule in RULES}, "deploy/monitoring/rules_test.yaml"
+    fires = {case["alertname"] for case in cases if case.get("exp_alerts")}
+    assert fires == alerts, f"{path}: no test in which these fire: {alerts - fires}"
+    silent = {case["alertname"] for case in tests[0]["alert_rule_test"] if not case.get("exp_alerts")}
+    assert silent == alerts, f"{path}: `all is well` does not say that these are silent: {alerts - silent}"
 
 
 @pytest.mark.parametrize("words", [("check", "rules", "rules.yaml"), ("test", "rules", "rules_test.yaml")])

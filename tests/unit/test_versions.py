@@ -36,7 +36,7 @@ def test_documents_change_with_the_version_only() -> None:
     found = hashlib.sha256(b"\n".join(document for _, document in ordered)).hexdigest()
     history = json.loads(HISTORY.read_text("utf-8"))
     version = str(mapping.VERSION)
-    assert version in history, f'add the line "{version}": "{found}" to {HISTORY.name}'
+    assert version in history, f'add the line "{version}": "{found}" to tests/data/{HISTORY.name}'
     assert history[version] == found, (
         f"The documents changed, so live generations need a rebuild. Raise VERSION in projector/mapping.py to "
         f'{mapping.VERSION + 1}, add "{mapping.VERSION + 1}": "{found}" to tests/data/{HISTORY.name} (change no other '

@@ -13,6 +13,7 @@ import pytest
 from devstack.ports import free_port
 from schemas import resources
 from tests.harness.api_server import patient, running_api
+from tests.harness.gateway import gateway
 from tests.harness.records import Records
 from tests.harness.services import RedisService
 from tests.harness.waiting import PATIENCE_SECONDS
@@ -78,7 +79,9 @@ def test_a_generated_client_works(language: str, redis_server: RedisService) -> 
 
 
 def test_the_program_of_the_page_reads_a_lead(tmp_path: Path) -> None:
-    """docs/reading.md with the sandbox: also with the key whose requests meet 503 now and then."""
+    """docs/reading.md with the sandbox: also with the key whose requests meet 503 now and then, and behind a proxy that
+    did not reach the API at first.
+    """
     [program] = re.findall(r"```python\n(.+?)```", (ROOT / "docs/reading.md").read_text("utf-8"), re.DOTALL)
     (tmp_path / "read_lead.py").write_text(program, "utf-8")
     with running(tmp_path, "--sandbox", "--no-live", "--port", "0") as run:
@@ -89,14 +92,15 @@ def test_the_program_of_the_page_reads_a_lead(tmp_path: Path) -> None:
             ("reader", resources.LEAD.event_example.id, 'ACCEPTED W/"78d1a523c92d80d1cd492956"'),
             ("unsteady", "5a4db0e5-0000-4000-8000-000000000051", "NEW W/"),
         ):
-            done = subprocess.run(
-                [str(BUILD / "python" / "bin" / "python"), "read_lead.py"],
-                env={**os.environ, "PYTHONPATH": str(BUILD), "API": url, "API_KEY": keys[name], "LEAD_ID": lead},
-                cwd=tmp_path,
-                capture_output=True,
-                text=True,
-                timeout=2 * PATIENCE_SECONDS,
-                check=False,
-            )
+            with gateway(url, [502, 504]) as proxy:
+                done = subprocess.run(
+                    [str(BUILD / "python" / "bin" / "python"), "read_lead.py"],
+                    env={**os.environ, "PYTHONPATH": str(BUILD), "API": proxy, "API_KEY": keys[name], "LEAD_ID": lead},
+                    cwd=tmp_path,
+                    capture_output=True,
+                    text=True,
+                    timeout=2 * PATIENCE_SECONDS,
+                    check=False,
+                )
             assert done.stdout.startswith(first), done.stdout + done.stderr
             assert done.stdout.endswith("\nunchanged\n")

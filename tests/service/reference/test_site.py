@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 import pytest
@@ -23,8 +24,10 @@ from msgspec import Struct
 
 from reference.pages import blocks, pages
 from reference.site import RENDERER, write
+from schemas.api_keys import mint
 from schemas.resources import LEAD
 from tests.harness.api_server import ApiServer, patient, running_api
+from tests.harness.gateway import gateway
 from tests.harness.records import Caller, Records
 from tests.harness.services import RedisService
 from tests.harness.waiting import PATIENCE_SECONDS
@@ -34,7 +37,7 @@ pytestmark = pytest.mark.docs
 ROOT = Path(__file__).parents[3]
 PACKAGES = ROOT / "build" / "reference"
 CHROMIUM = shutil.which("chromium")
-WIDTHS = (1280, 390)
+WIDTHS = (1200, 400)
 PRINTED = {"index": "ACCEPTED", "keys": "404", "rate-limits": "ACCEPTED", "etags": "304", "errors": "not_found"}
 """What each sample of a page prints."""
 
@@ -98,6 +101,7 @@ def test_every_page_opens_without_a_network(site: Path, width: int, *, dark: boo
     seen = look(opened, width=width, dark=dark, offline=True)
     elsewhere = [url for url in seen["requests"] if not url.startswith((site.as_uri(), "data:", "blob:"))]
     assert (elsewhere, seen["problems"], seen["wide"]) == ([], [], [])
+    assert seen["overlapping"] == []
 
 
 @contextmanager
@@ -186,17 +190,62 @@ def test_a_sample_works_as_it_is_printed(service: Service, tmp_path: Path, page:
         key, lead = service.limited.key, service.limited_lead
     else:
         key, lead = service.caller.key, service.lead
-    environment = os.environ | {"API": service.url, "API_KEY": key, "LEAD_ID": lead}
+    assert PRINTED[page] in run(language, text, tmp_path, service.url, key, lead)
+
+
+@pytest.mark.parametrize(("page", "language", "text"), [one for one in samples() if one.values[0] == "rate-limits"])
+def test_a_sample_repeats_what_a_proxy_could_not_send_on(
+    service: Service, tmp_path: Path, page: str, language: str, text: str
+) -> None:
+    with gateway(service.url, [502, 504]) as url:
+        assert PRINTED[page] in run(language, text, tmp_path, url, service.caller.key, service.lead)
+
+
+@pytest.mark.parametrize(
+    ("page", "language", "text"), [one for one in samples() if one.values[0] in ("keys", "errors")]
+)
+def test_a_sample_says_that_a_proxy_answered(
+    service: Service, tmp_path: Path, page: str, language: str, text: str
+) -> None:
+    with gateway(service.url, [502], forever=True) as url:
+        printed = run(language, text, tmp_path, url, service.caller.key, service.lead)
+    assert "502" in printed, page
+    assert language == "sh" or "proxy" in printed
+
+
+@pytest.mark.parametrize(("page", "language", "text"), [one for one in samples() if one.values[0] == "keys"])
+def test_the_test_of_a_key_tells_a_used_up_limit_from_an_unknown_key(
+    redis_server: RedisService, tmp_path: Path, page: str, language: str, text: str
+) -> None:
+    """Both are 429, and only the policies say which it is."""
+    settings = patient(redis_server.url, api_unknown_key_limit="1/3600s", api_trusted_proxies="")
+    with redis_server.client() as client, running_api(settings) as api:
+        limited = Records(client).caller(key_limit=(1, 3600), organization_limit=(100, 3600))
+
+        def second(*keys: str) -> str:
+            """Returns what the second request prints."""
+            url = f"http://127.0.0.1:{api.port}"
+            return [run(language, text, tmp_path, url, key, LEAD.event_example.id) for key in keys][1]
+
+        used_up = second(limited.key, limited.key)
+        unknown = second(mint(str(uuid4())), mint(str(uuid4())))
+    assert all(word in used_up for word in ("429", "rate_limit_exceeded", "key")), used_up
+    assert "address" not in used_up, page
+    assert all(word in unknown for word in ("429", "rate_limit_exceeded", "address")), unknown
+
+
+def run(language: str, text: str, folder: Path, url: str, key: str, lead: str) -> str:
+    """Returns what a sample prints."""
     done = subprocess.run(
-        command(language, text, tmp_path),
-        env=environment,
+        command(language, text, folder),
+        env=os.environ | {"API": url, "API_KEY": key, "LEAD_ID": lead},
         capture_output=True,
         text=True,
         timeout=2 * PATIENCE_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert PRINTED[page] in done.stdout
+    return done.stdout
 
 
 def command(language: str, text: str, folder: Path) -> list[str]:

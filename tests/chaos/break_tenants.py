@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
+from typing import Any
 
 from devstack.child import Child
 from schemas import api_keys
@@ -44,7 +45,7 @@ def greedy_tenant(world: World, random: Random) -> Iterator[None]:
 
 def _publish(world: World, organization: str, key: str, lead_id: str) -> None:
     """Publish the tenant, its key and a lead of nearly the largest size, with versions that grow from time to time."""
-    version, ids = int(time.time()), {"organization_id": organization}
+    version, ids = int(time.time()), dict[str, Any](organization_id=organization)
     contact_id, key_id = crm.uuid(0x5001), crm.uuid(0x5003)
     messages = [
         crm.organization(version, id=organization, rate_limits=_LIMITS, **ids),

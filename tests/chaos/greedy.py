@@ -1,4 +1,4 @@
-"""`python -m tests.chaos.greedy <key> <path> <connections> <manner> <port> …`: asks as fast as it can, until it is killed.
+"""`python -m tests.chaos.greedy <key> <path> <connections> <manner> <port> …`: asks as fast as it can, until it dies.
 
 `free`: every request names the version that it has, and costs nothing (304). `paid`: each is charged or refused (429).
 """

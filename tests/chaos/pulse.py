@@ -62,9 +62,17 @@ class Probe(threading.Thread):
         self._url = ""
         self._redis: Any = None
         self._admin = admin(world.leadview.kafka.bootstrap_servers)
+        self._failure: BaseException | None = None
         self.beats: list[Beat] = []
 
     def run(self) -> None:
+        try:
+            self._beat()
+        except BaseException as error:  # raised again by `stop`
+            self._failure = error
+            raise
+
+    def _beat(self) -> None:
         while not self._ended.wait(_PROBE_SECONDS):
             began_at = now()
             behind = None
@@ -76,9 +84,11 @@ class Probe(threading.Thread):
             self.beats.append(Beat(now(), now() - began_at, behind))
 
     def stop(self) -> None:
-        """A probe may still wait for a server that stands still: it ends with its process."""
+        """End, and raise what the probe raised. It may still wait for a server that stands still: then it ends later."""
         self._ended.set()
         self.join(_KAFKA_SECONDS)
+        if self._failure:
+            raise self._failure
 
     def _has_kafka(self) -> bool:
         """Has every partition a leader?"""

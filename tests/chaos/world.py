@@ -37,7 +37,8 @@ RECOVER_SECONDS = 3 * PATIENCE_SECONDS
 # The log is written before the reply, whatever the disk does: a killed Redis has lost nothing that it acknowledged.
 _REDIS_OPTIONS = ("--appendfsync", "no", "--auto-aof-rewrite-percentage", "0")
 NO_LEAD = crm.uuid(0xDEAD)
-ABSENT = (redis.RedisError, RedisClusterException, OSError)
+ABSENT = (redis.RedisError, RedisClusterException, OSError, AttributeError)
+"""What clients of Redis raise while it is away: for a slot that has no node at the moment, redis-py finds no attribute."""
 
 RedisKind = Literal["address", "sentinel", "cluster"]
 

@@ -119,14 +119,12 @@ class CaughtUp(Struct):
 
 
 class Beat(Struct, frozen=True):
-    """What a probe found: how long Redis and Kafka took to answer it, in seconds, and how many records are still to be
-    applied, of those that Kafka had when the last fault ended.
+    """A probe was answered: so many records are still to be applied, of those that Kafka had when the last fault ended.
 
     `behind` is None if something was not there: Redis, Kafka, or the recent heartbeat of a projector.
     """
 
     at: float
-    took: float
     behind: int | None
 
 

@@ -74,17 +74,16 @@ class Probe(threading.Thread):
 
     def _beat(self) -> None:
         while not self._ended.wait(_PROBE_SECONDS):
-            began_at = now()
             behind = None
             try:
                 if self._has_kafka():
                     behind = self._behind()
             except ABSENT:
                 self._url = ""  # the next probe begins with a new connection
-            self.beats.append(Beat(now(), now() - began_at, behind))
+            self.beats.append(Beat(now(), behind))
 
     def stop(self) -> None:
-        """End, and raise what the probe raised. It may still wait for a server that stands still: then it ends later."""
+        """End, and raise what the probe raised. It may still wait for a server that stands still, and end later."""
         self._ended.set()
         self.join(_KAFKA_SECONDS)
         if self._failure:

@@ -38,7 +38,7 @@ RECOVER_SECONDS = 3 * PATIENCE_SECONDS
 _REDIS_OPTIONS = ("--appendfsync", "no", "--auto-aof-rewrite-percentage", "0")
 NO_LEAD = crm.uuid(0xDEAD)
 ABSENT = (redis.RedisError, RedisClusterException, OSError, AttributeError)
-"""What clients of Redis raise while it is away: for a slot that has no node at the moment, redis-py finds no attribute."""
+"""What clients of Redis raise while it is away. Of a slot without a node, redis-py asks for an attribute of None."""
 
 RedisKind = Literal["address", "sentinel", "cluster"]
 

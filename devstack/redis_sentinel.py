@@ -11,7 +11,7 @@ from devstack.child import Child
 from devstack.ports import free_port
 from devstack.redis_cluster import cut_off, keep_up
 from devstack.redis_server import NOT_READY, RedisServer, redis_program
-from devstack.waiting import wait_until
+from devstack.waiting import PATIENCE_SECONDS, wait_until
 
 MASTER = "leadview"
 # By default Redis 7 waits five seconds for more replicas.
@@ -57,11 +57,11 @@ class RedisSentinel:
         finally:
             self.replica.resume()
 
-    def fail_over(self) -> None:
+    def fail_over(self, timeout: float = PATIENCE_SECONDS) -> None:
         """Kill the master, and wait until the Sentinel has promoted the replica with the data that it has."""
         self.master.kill()
         self.replica.resume()
-        wait_until(self._is_promoted, "the replica is promoted")
+        wait_until(self._is_promoted, "the replica is promoted", timeout)
 
     def join(self) -> None:
         """Complete a `fail_over`: the promoted server becomes `master` and gets a new `replica`."""

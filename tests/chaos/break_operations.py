@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from random import Random
 
 import psutil
@@ -15,9 +15,10 @@ from tests.harness import next_mapping
 from tests.harness.waiting import wait_until
 
 _FIELD = "leads.referrer_length"
-_COMMANDS = ("drop", "drop", "drop", "rebuild", "promote --force", "rollback", "verify", "redrive", "accept")
-_KILLED_SHARE = 0.25
-_MOMENTS = ((ANY, 50), (ANY, 50), ("EVALSHA", 20), ("SCAN", 4), ("UNLINK", 2), ("DEL", 1))
+_OTHERS = ("drop", "rebuild", "promote --force", "rollback", "verify", "redrive", "accept")
+_KILLED_SHARE = 0.2
+_MOMENTS = ((ANY, 40), ("EVALSHA", 12))
+_MOMENTS_OF_A_DROP = (*_MOMENTS, ("SCAN", 4), ("UNLINK", 2))
 """Before which request a command stands still: its name, and the highest number of it."""
 
 
@@ -52,36 +53,42 @@ def dropped_asleep(world: World, random: Random) -> Iterator[None]:
 
 @contextmanager
 def command_suspended(world: World, random: Random) -> Iterator[None]:
-    """An operator's command stands still between two of its requests, while others go on; then it continues, or dies.
+    """Three operators' commands stand still between two requests, while others go on; then they continue or die.
 
-    Whatever happened meanwhile, it must end, with a message, and must not harm what is there by then.
+    Whatever happened meanwhile, they must end, with a message, and must not harm what is there by then.
     """
-    chosen = random.choice(_COMMANDS)
-    others = {"accept": world.accepting, "redrive": ("dead-letters", "redrive")}
-    words = others.get(chosen, tuple(chosen.split()))
-    if chosen in ("drop", "rollback"):
-        with world.operating:  # so that there is something to drop, or to return to
-            world.command("rebuild")
-            world.command("promote", "--force")
-    request, most = random.choice(_MOMENTS)
-    program = (sys.executable, "-m", "tests.chaos.stopping", request, str(random.randint(1, most)))
-    child = world.start_command(*words, program=program)
-    wait_until(lambda: _stands_still(child), f"{chosen} stands still or has ended", RECOVER_SECONDS)
-    world.suspended += child.running
+    with world.operating:  # so that there is something to drop, and something to return to
+        world.command("rebuild")
+        world.command("promote", "--force")
+        children = [_suspended(world, random, chosen) for chosen in ("drop", *random.sample(_OTHERS, 2))]
+        for child in children:
+            wait_until(lambda child=child: _stands_still(child), "it stands still or has ended", RECOVER_SECONDS)  # type: ignore[misc]
+    world.suspended += sum(child.running for child in children)
     yield
-    if random.random() < _KILLED_SHARE:
-        child.kill()
-        return
-    if child.running:
-        child.resume()
-    try:
-        child.wait(RECOVER_SECONDS)
-    except subprocess.TimeoutExpired:
-        world.wrong.append(f"{chosen}, which stood still, does not end: {child.failure('runs')}")
-        child.kill()
-    if b"Traceback" in child.log.read_bytes():
-        world.wrong.append(f"{chosen}, which stood still, ended with a traceback: {child.failure('ended')}")
+    for child in children:
+        if random.random() < _KILLED_SHARE:
+            child.kill()
+        elif child.running:
+            child.resume()
+    for child in children:
+        try:
+            child.wait(RECOVER_SECONDS)
+        except subprocess.TimeoutExpired:
+            world.wrong.append(f"a command that stood still does not end: {child.failure('runs')}")
+            child.kill()
+        if b"Traceback" in child.log.read_bytes():
+            world.wrong.append(f"a command that stood still ended with a traceback: {child.failure('ended')}")
+
+
+def _suspended(world: World, random: Random, chosen: str) -> Child:
+    """Start a command that will stand still."""
+    request, most = random.choice(_MOMENTS_OF_A_DROP if chosen == "drop" else _MOMENTS)
+    words = {"accept": world.accepting, "redrive": ("dead-letters", "redrive")}.get(chosen, tuple(chosen.split()))
+    program = (sys.executable, "-m", "tests.chaos.stopping", request, str(random.randint(1, most)))
+    return world.start_command(*words, program=program)
 
 
 def _stands_still(child: Child) -> bool:
-    return not child.running or psutil.Process(child.pid).status() == psutil.STATUS_STOPPED
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(child.pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+    return True

@@ -2,6 +2,7 @@
 
 import argparse
 import shutil
+import signal
 import sys
 import time
 import traceback
@@ -24,6 +25,7 @@ def main() -> int:
     directory that is printed. The last line that is printed is the verdict.
     """
     chosen = _arguments()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was seen until then is checked
     faults = [fault for fault in FAULTS.values() if _is_wanted(fault, chosen)]
     if not faults:
         sys.exit("none of these faults is possible here")
@@ -31,7 +33,7 @@ def main() -> int:
     print(f"seed {chosen.seed}, logs in {directory}, faults: {', '.join(fault.name for fault in faults)}", flush=True)
     try:
         status = _run(chosen, faults, directory)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the last line is a verdict
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - whatever it is, the last line is a verdict
         traceback.print_exc()
         print(f"not finished: {type(error).__name__}: {error}")
         return 2

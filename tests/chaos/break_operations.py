@@ -58,8 +58,8 @@ def command_suspended(world: World, random: Random) -> Iterator[None]:
     Whatever happened meanwhile, they must end, with a message, and must not harm what is there by then.
     """
     with world.operating:  # so that there is something to drop, and something to return to
-        world.command("rebuild")
-        world.command("promote", "--force")
+        world.drop_all()
+        world.succeed("rebuild", "--promote", "--force")
         children = [_suspended(world, random, chosen) for chosen in ("drop", *random.sample(_OTHERS, 2))]
         for child in children:
             wait_until(lambda child=child: _stands_still(child), "it stands still or has ended", RECOVER_SECONDS)  # type: ignore[misc]

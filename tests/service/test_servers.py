@@ -149,9 +149,11 @@ def _closing_port() -> Iterator[int]:
 
         thread = threading.Thread(target=close_all)
         thread.start()
-        yield listener.getsockname()[1]
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 def test_every_test_finds_an_empty_redis(redis_server: RedisService) -> None:

@@ -106,7 +106,7 @@ def run(
     report, began_at = Report(seed, 0.0), now()
     core = Core(seed, hostile_bytes=hostile_bytes)
     world.again = core.again
-    writer = Writer(world, core.more(), rates.changes)
+    writer = Writer(world, core.more(), rates.changes, seed)
     readers = [Reader(world.ports, core, seed + number, rates.questions) for number in range(rates.readers)]
     operator, pulse, probe = Operator(world, seed), Pulse(), Probe(world)
     threads: list[Writer | Operator | Pulse | Probe | Reader] = [pulse, probe, writer, operator, *readers]

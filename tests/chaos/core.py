@@ -22,7 +22,7 @@ KEY_IDS = (crm.uuid(0xF1), crm.uuid(0xF2))
 """The first is always active, the second is revoked now and then."""
 _UNLIMITED = {scope: {"quota": 10**6, "window_seconds": 1} for scope in ("key", "organization")}
 _STEP_SECONDS = 0.01
-_HOSTILE_SHARE = 0.1
+_HOSTILE_SHARE = 0.25
 """Of bad records."""
 
 

@@ -70,7 +70,7 @@ class RedisSentinel:
         self.replica = self._new_server("--replicaof", "127.0.0.1", str(self.master.port))
         wait_until(self.replica.is_in_step, "the new replica is in sync")
         # Otherwise it keeps the killed server and delays the next failover.
-        wait_until(lambda: self._ask("sentinel_reset"), "the Sentinel forgets the killed server")
+        wait_until(lambda: self._ask("sentinel_reset") is not None, "the Sentinel forgets the killed server")
         wait_until(self._knows_replica, "the Sentinel knows the new replica")
 
     def split(self) -> None:

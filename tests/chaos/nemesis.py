@@ -12,7 +12,8 @@ from msgspec import Struct
 from tests.chaos.history import Window, now
 from tests.chaos.world import World
 
-_QUIET_SECONDS = 1.0
+_QUIET_SECONDS = (1.0, 1.0, 1.0, 6.0)
+"""Longer now and then: only in a quiet time is it judged whether a change of access is late."""
 
 Needs = Literal["", "brokers", "address", "sentinel", "cluster"]
 Strike = Callable[[World, Random], AbstractContextManager[None]]
@@ -64,7 +65,7 @@ class Nemesis:
             if count >= len(self._faults) and now() >= until:
                 return
             self.strike([fault, *self._inside(fault)])
-            time.sleep(_QUIET_SECONDS * self._pace)
+            time.sleep(self._random.choice(_QUIET_SECONDS) * self._pace)
 
     def strike(self, faults: Sequence[Fault]) -> None:
         """Begin these faults one after the other, end them in the opposite order, and wait until all is recovered."""

@@ -34,6 +34,7 @@ class Rates(Struct, frozen=True):
 
 
 _MODEST = Rates()
+_BUSY_SHARE = 0.3
 
 
 class Report(Struct):
@@ -138,6 +139,8 @@ def run(
         report.slowest[window.fault] = max(report.slowest.get(window.fault, 0.0), took)
     history.windows += pulse.windows
     report.busy = sum(window.healed_at - window.began_at for window in pulse.windows)
+    if report.busy > _BUSY_SHARE * report.seconds and not report.unfinished:
+        report.unfinished = "the machine was too busy for most answers to be judged"
     report.verdict = Checker(history, writer.bodies, access_seconds).check()
     return report
 

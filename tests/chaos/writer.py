@@ -47,6 +47,7 @@ class Writer(threading.Thread):
         with self._world.publishing:
             sent = list(changes)
             states = [published.add(change.register, change.value) for change in sent if change.register]
+            self._world.leadview.topics.bad_keys |= {change.message.key for change in sent if change.bad}
             self._world.leadview.publish_all(change.message for change in sent)
             for state in states:
                 state.acked_at = now()

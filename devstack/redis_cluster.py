@@ -8,7 +8,7 @@ from typing import Any, Self
 from redis.exceptions import ResponseError
 
 from devstack.place import LOOPBACK, Place
-from devstack.redis_server import SLOTS, RedisServer
+from devstack.redis_server import NOT_READY, SLOTS, RedisServer
 from devstack.waiting import wait_until
 
 _KEYS = 100
@@ -58,6 +58,8 @@ class RedisCluster:
                 for number, (share, place) in enumerate(zip(shares, places or [LOOPBACK] * len(shares), strict=True))
             ]
             self.primaries, self.replicas = nodes[:primaries], nodes[primaries:]
+            self._lost: dict[int, list[int]] = {}
+            """The slots that each lost shard had, by its number."""
             _introduce(nodes)
             for primary, replica in zip(self.primaries, self.replicas, strict=False):
                 _follow(replica, primary)
@@ -138,6 +140,50 @@ class RedisCluster:
         for node in [owner, *(node for node in self._running() if node is not owner and _slots(node))]:
             _ask(node, "CLUSTER SETSLOT", slot, "NODE", name)
 
+    def lose(self, number: int, heir: RedisServer) -> None:
+        """Lose a shard for good: kill its primary and its replica, and give its slots, empty, to another primary, as
+        `redis-cli --cluster fix` does."""
+        lost = [self.primaries[number], *self.replicas[number : number + 1]]
+        slots, names = sorted(_slots(lost[0])), [_ask(node, "CLUSTER MYID") for node in lost]
+        for node in lost:
+            node.kill()
+        for node in self._running():
+            for name in names:
+                _ask(node, "CLUSTER FORGET", name)
+        _ask(heir, "CLUSTER ADDSLOTS", *slots)
+        _ask(heir, "CLUSTER BUMPEPOCH")
+        self._lost[number] = slots
+        for node in self._running():
+            node.wait_until_cluster_ok()
+
+    def replace(self, number: int) -> None:
+        """Let new, empty servers take the places of a lost primary and its replica, and the slots that they had."""
+        primary, slots = self.primaries[number], self._lost.pop(number)
+        helper = next(node for node in self.primaries if node is not primary and node.running)
+        joining = [primary, *self.replicas[number : number + 1]]
+        for node in joining:
+            node.start_empty()
+            _wait_for(node, "CLUSTER MEET", helper.host, helper.port)
+        for node in self._running():
+            node.wait_until_cluster_ok(len(self._running()))
+        _wait_for(primary, "CLUSTER BUMPEPOCH")  # with the epoch of another node, its claims would not count
+        for node in joining[1:]:
+            _follow(node, primary)
+        self._give(slots, primary)
+
+    def _give(self, slots: Sequence[int], target: RedisServer) -> None:
+        """Move many slots: the empty ones at once, then those with keys one after the other."""
+        name, others = _ask(target, "CLUSTER MYID"), [node for node in self.primaries if node is not target]
+        for source in others:
+            owned = sorted(_slots(source) & set(slots))
+            # A node refuses to give a slot away in which it has keys.
+            replies = _ask_all(source, [("CLUSTER SETSLOT", slot, "NODE", name) for slot in owned])
+            given = [slot for slot, reply in zip(owned, replies, strict=True) if not isinstance(reply, ResponseError)]
+            for node in [target, *(node for node in others if node is not source)]:
+                _ask_all(node, [("CLUSTER SETSLOT", slot, "NODE", name) for slot in given])
+            for slot in sorted(set(owned) - set(given)):
+                self.move_slot(slot, target)
+
     def __enter__(self) -> Self:
         return self
 
@@ -182,8 +228,16 @@ def cut_off(primary: RedisServer, replica: RedisServer) -> None:
 
 def keep_up(primary: RedisServer) -> None:
     """Wait until the replica has every write that the primary acknowledged before this call."""
-    sent = _offsets(primary)[0]
-    wait_until(lambda: _offsets(primary)[1] >= sent, "the replica has all earlier writes")
+    sent: list[int] = []
+
+    def has_all() -> bool:
+        with suppress(*NOT_READY):
+            own, of_replica = _offsets(primary)
+            sent.append(own)
+            return of_replica >= sent[0]
+        return False
+
+    wait_until(has_all, "the replica has all earlier writes")
 
 
 def _offsets(primary: RedisServer) -> tuple[int, int]:
@@ -211,11 +265,10 @@ def _wait_for(node: RedisServer, *words: Any) -> None:
     """Repeat the command until it succeeds. Raises TimeoutError."""
 
     def done() -> bool:
-        try:
+        with suppress(ResponseError, *NOT_READY):
             _ask(node, *words)
-        except ResponseError:
-            return False
-        return True
+            return True
+        return False
 
     wait_until(done, f"{words[0]} is accepted")
 
@@ -230,6 +283,14 @@ def _slots(node: RedisServer) -> set[int]:
                 first, _, last = part.partition("-")
                 found |= set(range(int(first), int(last or first) + 1))
     return found
+
+
+def _ask_all(node: RedisServer, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    """Returns a reply for each command, which may be an error."""
+    with node.client() as client, client.pipeline(transaction=False) as pipeline:
+        for words in commands:
+            pipeline.execute_command(*words)
+        return list(pipeline.execute(raise_on_error=False))
 
 
 def _ask(node: RedisServer, *words: Any, raw: bool = False) -> Any:

@@ -1,17 +1,17 @@
 """A Redis master with a replica and a Sentinel that watches them, on loopback."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from redis import Redis, exceptions
 
 from devstack.child import Child
 from devstack.ports import free_port
 from devstack.redis_cluster import cut_off, keep_up
-from devstack.redis_server import RedisServer, redis_program
-from devstack.waiting import wait_until
+from devstack.redis_server import NOT_READY, RedisServer, redis_program
+from devstack.waiting import PATIENCE_SECONDS, wait_until
 
 MASTER = "leadview"
 # By default Redis 7 waits five seconds for more replicas.
@@ -57,11 +57,11 @@ class RedisSentinel:
         finally:
             self.replica.resume()
 
-    def fail_over(self) -> None:
+    def fail_over(self, timeout: float = PATIENCE_SECONDS) -> None:
         """Kill the master, and wait until the Sentinel has promoted the replica with the data that it has."""
         self.master.kill()
         self.replica.resume()
-        wait_until(self._is_promoted, "the replica is promoted")
+        wait_until(self._is_promoted, "the replica is promoted", timeout)
 
     def join(self) -> None:
         """Complete a `fail_over`: the promoted server becomes `master` and gets a new `replica`."""
@@ -69,8 +69,8 @@ class RedisSentinel:
         wait_until(self._is_over, "the failover is finished")
         self.replica = self._new_server("--replicaof", "127.0.0.1", str(self.master.port))
         wait_until(self.replica.is_in_step, "the new replica is in sync")
-        with self._sentinel() as sentinel:
-            sentinel.sentinel_reset(MASTER)  # otherwise it keeps the killed server and delays the next failover
+        # Otherwise it keeps the killed server and delays the next failover.
+        wait_until(lambda: self._ask("sentinel_reset") is not None, "the Sentinel forgets the killed server")
         wait_until(self._knows_replica, "the Sentinel knows the new replica")
 
     def split(self) -> None:
@@ -108,17 +108,19 @@ class RedisSentinel:
         return Child([str(redis_program()), str(configuration), "--sentinel"], log=directory / "sentinel.log")
 
     def _knows_replica(self) -> bool:
-        try:
-            with self._sentinel() as sentinel:
-                found = sentinel.sentinel_slaves(MASTER)
-        except exceptions.ConnectionError:
-            return False
+        found = self._ask("sentinel_slaves") or []
         return [replica["port"] for replica in found if replica["master-link-status"] == "ok"] == [self.replica.port]
 
     def _is_promoted(self) -> bool:
-        with self._sentinel() as sentinel:
-            return bool(sentinel.sentinel_get_master_addr_by_name(MASTER)[1] == self.replica.port)
+        found = self._ask("sentinel_get_master_addr_by_name")
+        return bool(found and found[1] == self.replica.port)
 
     def _is_over(self) -> bool:
-        with self._sentinel() as sentinel:
-            return bool(sentinel.sentinel_master(MASTER)["port"] == self.master.port)
+        found = self._ask("sentinel_master")
+        return bool(found and found["port"] == self.master.port)
+
+    def _ask(self, method: str) -> Any:
+        """Returns what the Sentinel says about the master; None if it does not answer, or does not know it."""
+        with self._sentinel() as sentinel, suppress(*NOT_READY, exceptions.ResponseError):
+            return getattr(sentinel, method)(MASTER)
+        return None

@@ -22,7 +22,8 @@ from devstack.ports import free_port
 from devstack.waiting import PATIENCE_SECONDS, wait_until
 
 SLOTS = 16_384
-_NOT_READY = (exceptions.BusyLoadingError, exceptions.ConnectionError, exceptions.TimeoutError)
+NOT_READY = (exceptions.BusyLoadingError, exceptions.ConnectionError, exceptions.TimeoutError)
+"""What a client raises while a server is away, starts, or changes its role."""
 
 
 class RedisServerMissing(RuntimeError):
@@ -133,9 +134,12 @@ class RedisServer:
         )
 
     def is_in_step(self) -> bool:
-        """Returns whether this replica follows its primary, and has had all of its data."""
-        with self.client() as client:
+        """Returns whether this replica follows its primary, and has had all of its data; False if it does not answer: a
+        server that changes its role closes its connections.
+        """
+        with self.client() as client, suppress(*NOT_READY):
             return bool(client.info("replication").get("master_link_status") == "up")
+        return False
 
     def stop(self) -> None:
         """Send SIGTERM: Redis shuts down and syncs its log."""
@@ -152,6 +156,12 @@ class RedisServer:
         self._wait_until_answering()
         if self._cluster:
             self.wait_until_cluster_ok()
+
+    def start_empty(self) -> None:
+        """Start the server, which must not run, without its former files: in a cluster, it is a new node."""
+        shutil.rmtree(self.directory)
+        self._child = self._launch()
+        self._wait_until_answering()
 
     def pause(self) -> None:
         """Send SIGSTOP: connections stay open, but the server does not respond."""
@@ -180,7 +190,7 @@ class RedisServer:
 
     def _answers(self) -> bool:
         self._child.check_running()
-        with self.client() as client, suppress(*_NOT_READY):
+        with self.client() as client, suppress(*NOT_READY):
             # Another server on this port would respond as well, so the process id is compared.
             return bool(client.info("server")["process_id"] == self.pid)
         return False
@@ -194,7 +204,7 @@ class RedisServer:
             self.wait_until_cluster_ok()
 
     def _cluster_is_ok(self, nodes: int) -> bool:
-        with self.client() as client, suppress(*_NOT_READY):
+        with self.client() as client, suppress(*NOT_READY):
             state = client.execute_command("CLUSTER INFO")
             return bool(state["cluster_state"] == "ok" and int(state["cluster_known_nodes"]) >= nodes)
         return False

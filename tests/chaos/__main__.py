@@ -2,44 +2,75 @@
 
 import argparse
 import shutil
+import signal
 import sys
 import time
+import traceback
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import mkdtemp
 
 from devstack.apache_kafka import ApacheKafka
+from devstack.embedded_kafka import EmbeddedKafka
 from tests.chaos.faults import FAULTS
+from tests.chaos.nemesis import Fault
 from tests.chaos.run import Rates, run
 from tests.chaos.world import World
 from tests.harness.services import Kafka
 
 
 def main() -> int:
-    """Returns 1 if anything was wrong. Then the logs stay in the directory that is printed."""
+    """Returns 0 if all was right, 1 if anything was wrong, and 2 if that cannot be said. Then the logs stay in the
+    directory that is printed. The last line that is printed is the verdict.
+    """
     chosen = _arguments()
-    faults = [fault for fault in FAULTS.values() if _is_wanted(fault.name, chosen)]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was seen until then is checked
+    faults = [fault for fault in FAULTS.values() if _is_wanted(fault, chosen)]
     if not faults:
         sys.exit("none of these faults is possible here")
     directory = Path(mkdtemp(prefix="leadview-chaos-"))
     print(f"seed {chosen.seed}, logs in {directory}, faults: {', '.join(fault.name for fault in faults)}", flush=True)
+    try:
+        status = _run(chosen, faults, directory)
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - whatever it is, the last line is a verdict
+        traceback.print_exc()
+        print(f"not finished: {type(error).__name__}: {error}")
+        return 2
+    if status == 0:
+        shutil.rmtree(directory)
+    return status
+
+
+def _run(chosen: argparse.Namespace, faults: Sequence[Fault], directory: Path) -> int:
     with ExitStack() as stack:
-        brokers = stack.enter_context(ApacheKafka.start(directory / "kafka", chosen.kafka_nodes))
-        kafka = Kafka("apache", brokers.bootstrap_servers, brokers.create_topic)
-        harmed = brokers if chosen.kafka_nodes > 1 else None
-        world = stack.enter_context(World(kafka, "crm.", directory, harmed, redis=chosen.redis))
+        kafka, brokers = _kafka(chosen, directory / "kafka", stack)
+        world = stack.enter_context(
+            World(kafka, "crm.", directory, brokers, redis=chosen.redis, processes=chosen.processes)
+        )
+        rates = Rates(chosen.rate, chosen.readers)
         report = run(
-            world, chosen.seed, chosen.seconds, faults, rates=Rates(chosen.rate, chosen.readers), pairs=chosen.pairs
+            world, chosen.seed, chosen.seconds, faults, rates=rates, pairs=chosen.pairs, hostile_bytes=chosen.hostile
         )
     print(report)
-    if report.is_right:
-        shutil.rmtree(directory)
-    return 0 if report.is_right else 1
+    return report.status
 
 
-def _is_wanted(name: str, chosen: argparse.Namespace) -> bool:
-    possible = {"", chosen.redis, "brokers" if chosen.kafka_nodes > 1 else ""}
-    return FAULTS[name].needs in possible and (not chosen.faults or name in chosen.faults.split(","))
+def _kafka(chosen: argparse.Namespace, directory: Path, stack: ExitStack) -> tuple[Kafka, ApacheKafka | None]:
+    """Returns Kafka, and its brokers if faults may affect them as well."""
+    if chosen.kafka == "embedded":
+        embedded = stack.enter_context(EmbeddedKafka.start(directory))
+        return Kafka("embedded", embedded.bootstrap_servers, embedded.create_topic), None
+    brokers = stack.enter_context(ApacheKafka.start(directory, chosen.kafka_nodes))
+    kafka = Kafka("apache", brokers.bootstrap_servers, brokers.create_topic)
+    return kafka, brokers if chosen.kafka_nodes > 1 else None
+
+
+def _is_wanted(fault: Fault, chosen: argparse.Namespace) -> bool:
+    is_real = chosen.kafka == "apache"
+    possible = {"", chosen.redis, "brokers" if is_real and chosen.kafka_nodes > 1 else ""}
+    is_possible = fault.needs in possible and (is_real or not fault.groups)
+    return is_possible and (not chosen.faults or fault.name in chosen.faults.split(","))
 
 
 def _arguments() -> argparse.Namespace:
@@ -49,10 +80,15 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--faults", help=f"some of these, with commas between: {', '.join(FAULTS)}")
     parser.add_argument("--kafka-nodes", type=int, default=1, choices=[1, 3], help="3: brokers are killed, too")
     parser.add_argument(
+        "--kafka", default="apache", choices=["apache", "embedded"], help="embedded: what it cannot do is left out"
+    )
+    parser.add_argument(
         "--redis", default="address", choices=["address", "sentinel", "cluster"], help="how Redis is found"
     )
     parser.add_argument("--rate", type=float, default=150.0, help="changes a second")
     parser.add_argument("--readers", type=int, default=3)
+    parser.add_argument("--processes", type=int, default=3, help="API processes; each reader asks all of them")
+    parser.add_argument("--hostile", type=int, default=75_000, help="bytes of the largest hostile record; 0: none")
     parser.add_argument("--pairs", type=float, default=0.3, help="share of faults with another one inside of them")
     return parser.parse_args()
 

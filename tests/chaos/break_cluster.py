@@ -15,6 +15,8 @@ from tests.chaos.core import ORGANIZATIONS
 from tests.chaos.history import CaughtUp, now
 from tests.chaos.world import World
 
+_EARLY_SHARE = 0.3
+
 
 @contextmanager
 def shard_emptied(world: World, random: Random) -> Iterator[None]:
@@ -83,6 +85,30 @@ def shard_paused(world: World, random: Random) -> Iterator[None]:
     server.pause()
     yield
     server.resume()
+
+
+@contextmanager
+def shard_lost(world: World, random: Random) -> Iterator[None]:
+    """A shard is lost for good, and its slots are given, empty, to another one. Later a new, empty one takes its place.
+
+    The heir may answer 503 for what it had before as well: it is not complete. The new shard may get the slots before
+    the projectors have filled them again.
+    """
+    lost, heir = random.sample(world.primaries, 2)
+    number, organizations = world.primaries.index(lost), world.organizations_of(lost)
+    began_at = now()
+    world.unavailable(frozenset(ORGANIZATIONS))  # until all nodes agree about the slots
+    world.cluster.lose(number, heir)
+    dark_from = now()
+    yield
+    early = random.random() < _EARLY_SHARE
+    if early:
+        world.cluster.replace(number)
+    world.lost(began_at, -inf, (dark_from, world.dark_until(now())), organizations)
+    # The heir is complete when it holds all that the topics held.
+    world.history.caught_up.append(CaughtUp(began_at, now()))
+    if not early:
+        world.cluster.replace(number)
 
 
 @contextmanager

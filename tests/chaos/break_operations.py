@@ -1,13 +1,25 @@
 """Faults of those who operate Leadview. Each begins on entry and ends on exit."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from random import Random
 
-from tests.chaos.world import PROJECTORS, World
+import psutil
+
+from devstack.child import Child
+from tests.chaos.stopping import ANY
+from tests.chaos.world import RECOVER_SECONDS, World
 from tests.harness import next_mapping
+from tests.harness.waiting import wait_until
 
 _FIELD = "leads.referrer_length"
+_OTHERS = ("drop", "rebuild", "promote --force", "rollback", "verify", "redrive", "accept")
+_KILLED_SHARE = 0.2
+_MOMENTS = ((ANY, 40), ("EVALSHA", 12))
+_MOMENTS_OF_A_DROP = (*_MOMENTS, ("SCAN", 4), ("UNLINK", 2))
+"""Before which request a command stands still: its name, and the highest number of it."""
 
 
 @contextmanager
@@ -33,7 +45,50 @@ def dropped_asleep(world: World, random: Random) -> Iterator[None]:
     with world.operating:
         world.drop_all()
         world.succeed("rebuild", "--promote", "--force")
-        with world.asleep(world.projectors[random.choice(PROJECTORS)]):
+        with world.asleep(world.projectors[random.choice([*world.projectors])]):
             world.succeed("drop")
             world.wrong += world.unexplained_keys()
             yield
+
+
+@contextmanager
+def command_suspended(world: World, random: Random) -> Iterator[None]:
+    """Three operators' commands stand still between two requests, while others go on; then they continue or die.
+
+    Whatever happened meanwhile, they must end, with a message, and must not harm what is there by then.
+    """
+    with world.operating:  # so that there is something to drop, and something to return to
+        world.drop_all()
+        world.succeed("rebuild", "--promote", "--force")
+        children = [_suspended(world, random, chosen) for chosen in ("drop", *random.sample(_OTHERS, 2))]
+        for child in children:
+            wait_until(lambda child=child: _stands_still(child), "it stands still or has ended", RECOVER_SECONDS)  # type: ignore[misc]
+    world.suspended += sum(child.running for child in children)
+    yield
+    for child in children:
+        if random.random() < _KILLED_SHARE:
+            child.kill()
+        elif child.running:
+            child.resume()
+    for child in children:
+        try:
+            child.wait(RECOVER_SECONDS)
+        except subprocess.TimeoutExpired:
+            world.wrong.append(f"a command that stood still does not end: {child.failure('runs')}")
+            child.kill()
+        if b"Traceback" in child.log.read_bytes():
+            world.wrong.append(f"a command that stood still ended with a traceback: {child.failure('ended')}")
+
+
+def _suspended(world: World, random: Random, chosen: str) -> Child:
+    """Start a command that will stand still."""
+    request, most = random.choice(_MOMENTS_OF_A_DROP if chosen == "drop" else _MOMENTS)
+    words = {"accept": world.accepting, "redrive": ("dead-letters", "redrive")}.get(chosen, tuple(chosen.split()))
+    program = (sys.executable, "-m", "tests.chaos.stopping", request, str(random.randint(1, most)))
+    return world.start_command(*words, program=program)
+
+
+def _stands_still(child: Child) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(child.pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+    return True

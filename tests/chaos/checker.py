@@ -1,16 +1,26 @@
 """Checks a run: was every answer right when it was given?
 
-An answer that ended before another began was not newer, also if another reader asked: all readers together are one
-history. Each register has a *floor*, a state that an answer may no longer fall behind. It rises with every answer, and
-with every moment at which all that was published had been applied; it sinks where Redis lost acknowledged writes.
+An answer that ended before another began was not newer, also if another reader asked, or another process answered: all
+readers and all processes together are one history. Each register has a *floor*, a state that an answer may no longer
+fall behind. It rises with every answer, and with every moment at which all that was published had been applied; it
+sinks where Redis lost acknowledged writes.
+
+While a loss goes on, an answer may show what was there before it or what is left after it, so the lower of both floors
+holds. If Redis (or a shard) was emptied, no floor sinks: everybody gets 503 until all that Kafka held is there again.
+
+No 503 may last for ever. It may last while a fault is at work, and while projectors catch up with what Kafka held
+when the last fault ended. It is wrong after `STUCK_SECONDS` in which Redis and Kafka answered each probe at once, a
+projector stored heartbeats, and no record of those was applied.
 
 An answer is placed at the earliest state that it fits: so nothing is called wrong that could be right.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator
 from enum import IntEnum
+from itertools import groupby
 from math import inf
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -20,12 +30,15 @@ from tests.chaos.history import CaughtUp, Floors, History, Loss, Response, State
 
 SHOWN = (200, 304)
 REFUSED = 401
-NOTICED_SECONDS = 0.7
-"""The API asks twice a second which generation is served, and before it says that something is not there: only a
-document that is filled in again within this time may still be served, maybe an older version of it."""
-
 REMEMBERED_SECONDS = 0.5
-"""For so long the API may refuse a key again without asking Redis: what was applied meanwhile, it need not know."""
+"""For so long an API process may refuse a key again without asking Redis: what was applied or answered by another
+process meanwhile, it need not know."""
+
+STUCK_SECONDS = 30.0
+"""More than all times together after which a program gives up waiting for another: Kafka's session timeout and the
+rebalance after it, the acknowledgement of writers, heartbeats, and the API's question what is served."""
+
+_OF_ACCESS = (resources.API_KEY, resources.ORGANIZATION)
 
 
 class Anomaly(Struct, frozen=True):
@@ -46,11 +59,13 @@ class Anomaly(Struct, frozen=True):
 
 
 class Verdict(Struct):
-    """`checked` counts answers by status; `latest` is the longest that a change of access took, in seconds."""
+    """`checked` counts answers by status; `latest` is the longest that a change of access took, and `longest` the
+    longest that 503 lasted although nothing hindered the projectors and nothing was applied, in seconds."""
 
     anomalies: list[Anomaly] = field(default_factory=list)
     checked: Counter[int] = field(default_factory=Counter)
     latest: float = 0.0
+    longest: float = 0.0
 
 
 class _Order(IntEnum):
@@ -74,8 +89,10 @@ class Checker:
         self._access_seconds = access_seconds
         self._seen = Floors()
         self._applied = Floors()
+        # Of access only: what a process has said about a key, it does not forget.
+        self._said: defaultdict[int, Floors] = defaultdict(Floors)
         self._asked: dict[int, dict[object, int]] = {}
-        # What had been applied when a refused key may have been asked for.
+        # The floors when Redis may have been asked for a refused key.
         self._known: dict[int, dict[object, int]] = {}
         self._replays: dict[str, list[tuple[float, float]]] = {}
         self._verdict = Verdict()
@@ -86,17 +103,16 @@ class Checker:
         for _, order, thing in sorted(self._timeline(), key=lambda entry: entry[:2]):
             match thing:
                 case Loss():
-                    self._seen.back_to(thing)
-                    self._applied.back_to(thing)
+                    self._lose(thing)
                 case CaughtUp():
                     self._catch_up(thing)
                 case Response() if order is _Order.REFUSED_BEFORE:
-                    self._known[id(thing)] = {name: self._applied.of(of) for name, of in _tells(thing)}
+                    self._known[id(thing)] = {name: self._floor(name, of) for name, of in _tells(thing)}
                 case Response() if order is _Order.ASKED:
-                    known = self._known.pop(id(thing), {})
-                    self._asked[id(thing)] = {name: self._floor(name, of, known) for name, of in _tells(thing)}
+                    self._ask(thing)
                 case Response():
                     self._check(thing, self._asked.pop(id(thing)))
+        self._check_ends()
         return self._verdict
 
     def _timeline(self) -> Iterator[tuple[float, _Order, Response | CaughtUp | Loss]]:
@@ -126,9 +142,32 @@ class Checker:
         for register in self._published.states:
             self._applied.raise_to(register, self._published.acked(register, caught_up.up_to), caught_up.at)
 
-    def _floor(self, name: object, register: Entity, known: dict[object, int]) -> int:
-        applied = self._applied.of(register)
-        return max(self._seen.of(name), min(applied, known.get(name, applied)))
+    def _lose(self, loss: Loss) -> None:
+        """Let floors sink, also those of the questions that were not answered yet."""
+        if loss.is_refilled:
+            return
+        for floors in (self._seen, self._applied, *self._said.values()):
+            floors.back_to(loss)
+        for known in (*self._asked.values(), *self._known.values()):
+            for name in known:
+                register = _register(name)
+                if loss.affects(register[1]):
+                    known[name] = min(known[name], self._floor(name, register))
+
+    def _ask(self, answer: Response) -> None:
+        floors = {name: self._floor(name, of) for name, of in _tells(answer)}
+        for name, before in self._known.pop(id(answer), {}).items():
+            floors[name] = min(floors[name], max(before, self._said[answer.process].of(name)))
+        self._asked[id(answer)] = floors
+
+    def _floor(self, name: object, register: Entity) -> int:
+        return max(self._seen.of(name), self._applied.of(register))
+
+    def _raise(self, name: object, state: int, answer: Response) -> None:
+        if all(loss.is_refilled for loss in self._losses_during(answer)) and not self._may_predate_a_loss(answer):
+            self._seen.raise_to(name, state, answer.answered_at)
+            if _register(name)[0] in _OF_ACCESS:
+                self._said[answer.process].raise_to(name, state, answer.answered_at)
 
     def _check(self, answer: Response, floors: dict[object, int]) -> None:
         self._verdict.checked[answer.status] += 1
@@ -140,12 +179,29 @@ class Checker:
                 self._wrong("unavailable", "no fault explains it", answer)
         elif answer.status not in (*SHOWN, REFUSED, 403, 404):
             self._wrong("status", f"{answer.status} is never right here", answer)
-        elif lost := self._loss_during(answer):
-            noticed = NOTICED_SECONDS if answer.status in SHOWN or self._is_remembered(answer, lost) else 0.0
-            if lost.dark[0] + noticed < answer.asked_at and answer.answered_at < lost.dark[1]:
-                self._wrong("emptied", f"{answer.status} while Redis was being filled again", answer)
+        elif any(self._is_dark(answer, lost) for lost in self._losses_during(answer)):
+            self._wrong("emptied", f"{answer.status} while Redis was being filled again", answer)
         else:
             self._check_registers(answer, floors)
+
+    def _is_dark(self, answer: Response, lost: Loss) -> bool:
+        """Is 503 the only right answer?"""
+        remembered = REMEMBERED_SECONDS if self._is_remembered(answer, lost) else 0.0
+        return lost.dark[0] + remembered < answer.asked_at and answer.answered_at < lost.dark[1]
+
+    def _check_ends(self) -> None:
+        """Check that 503 ended, for each organization and at each process."""
+        rows: defaultdict[tuple[str, int], list[Response]] = defaultdict(list)
+        for answer in sorted(self._history.answers, key=lambda answer: answer.asked_at):
+            rows[answer.key[1], answer.process].append(answer)
+        for row in rows.values():
+            for unavailable, group in groupby(row, lambda answer: answer.status in (0, 503)):
+                answers = list(group)
+                if unavailable:
+                    idle = self._history.idle(answers[0].asked_at, answers[-1].answered_at)
+                    self._verdict.longest = max(self._verdict.longest, idle)
+                    if idle > STUCK_SECONDS:
+                        self._wrong("stuck", f"for {idle:.1f} s nothing hindered and nothing happened", answers[-1])
 
     def _is_remembered(self, answer: Response, lost: Loss) -> bool:
         """Returns whether this may be a refusal from before Redis lost the key: it was not active then, or its
@@ -174,10 +230,9 @@ class Checker:
             for loss in self._history.losses
         )
 
-    def _loss_during(self, answer: Response) -> Loss | None:
+    def _losses_during(self, answer: Response) -> list[Loss]:
         losses = (loss for loss in self._history.losses if loss.began_at <= answer.answered_at)
-        affecting = (loss for loss in losses if loss.affects(answer.key[1]))
-        return next((loss for loss in affecting if answer.asked_at <= loss.ended_at), None)
+        return [loss for loss in losses if answer.asked_at <= loss.ended_at and loss.affects(answer.key[1])]
 
     def _is_replayed(self, answer: Response) -> bool:
         windows = self._replays.get(answer.key[1], [])
@@ -205,7 +260,7 @@ class Checker:
             name, contact = _summary(answer)
             found = self._place(answer, name, contact, lambda value: value == answer.contact_shown, floors)
             if found is not None and answer.contact_shown is not None:  # its own document was written before
-                self._seen.raise_to(contact, found, answer.answered_at)
+                self._raise(contact, found, answer)
 
     def _check_refusal(self, answer: Response, organization: Entity, floors: dict[object, int]) -> None:
         """Check a 401: the key is not active, or its organization is deleted. If both are possible, nothing follows."""
@@ -242,9 +297,8 @@ class Checker:
             what = f"{register[0].noun} {register[2]}: floor {floor} {states[floor].value!r}, fitting {sent[-3:]}"
             self._wrong(kind, what, answer)
             return None
-        if not self._may_predate_a_loss(answer):
-            self._seen.raise_to(name, found, answer.answered_at)
-        if register[0] in (resources.API_KEY, resources.ORGANIZATION):
+        self._raise(name, found, answer)
+        if register[0] in _OF_ACCESS:
             self._check_delay(answer, states, sent[-1])
         return found
 
@@ -270,13 +324,19 @@ class Checker:
 
 def _kind(states: list[State], sent: list[int], floor: int, register: Entity) -> str:
     """Returns a word for what is wrong with an answer that fits none of the states that are still possible."""
-    if register[0] in (resources.API_KEY, resources.ORGANIZATION):
+    if register[0] in _OF_ACCESS:
         return "access"
     if not sent:
         return "invented"
     if states[sent[-1]].value is None:
         return "lost"
     return "resurrected" if states[floor].value is None else "went back"
+
+
+def _register(name: Any) -> Entity:
+    """Returns the register that a name of `_tells` is of."""
+    found: Entity = name[1] if isinstance(name[0], tuple) else name
+    return found
 
 
 def _summary(answer: Response) -> tuple[object, Entity]:

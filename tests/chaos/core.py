@@ -22,6 +22,8 @@ KEY_IDS = (crm.uuid(0xF1), crm.uuid(0xF2))
 """The first is always active, the second is revoked now and then."""
 _UNLIMITED = {scope: {"quota": 10**6, "window_seconds": 1} for scope in ("key", "organization")}
 _STEP_SECONDS = 0.01
+_HOSTILE_SHARE = 0.25
+"""Of bad records."""
 
 
 class Change(Struct, frozen=True):
@@ -36,12 +38,16 @@ class Change(Struct, frozen=True):
 class Core:
     """Makes changes without end. `first` has to be published before `more`."""
 
-    def __init__(self, seed: int, *, leads: int = 40, contacts: int = 12, bad_share: float = 0.004) -> None:
+    def __init__(
+        self, seed: int, *, leads: int = 40, contacts: int = 12, bad_share: float = 0.004, hostile_bytes: int = 0
+    ) -> None:
+        """`hostile_bytes` is the size of the largest hostile record; 0: there is none."""
         self.leads = [crm.uuid(0x100000 + number) for number in range(leads)]
         self.contacts = [crm.uuid(0xC00000 + number) for number in range(contacts)]
         self.unknown = crm.uuid(0xDEAD)
         self._random = Random(seed)
         self._bad_share = bad_share
+        self._hostile_bytes = hostile_bytes
         self._versions: dict[Entity, int] = {}
         self._contact_of: dict[Entity, str] = {}
         self._off: set[Entity] = set()
@@ -147,7 +153,14 @@ class Core:
         self._number += 1
         # A key of its own: under a lead's, compaction would leave nothing else of the lead.
         key = crm.message_key(resources.LEAD, organization, crm.uuid(0xBAD00000 + self._number))
-        return Change(Message(resources.LEAD, key, b"{", seconds=self._seconds()), None, bad=True)
+        return Change(Message(resources.LEAD, key, self._bad_value(), seconds=self._seconds()), None, bad=True)
+
+    def _bad_value(self) -> bytes:
+        """Now and then, a text that never ends, too deep in lists: it must cost no more than another bad record."""
+        if self._hostile_bytes and self._random.random() < _HOSTILE_SHARE:
+            depth, size = 10_001, self._random.randint(self._hostile_bytes // 2, self._hostile_bytes)
+            return b"[" * depth + b'\\"' * max(1, (size - depth) // 2)
+        return b"{"
 
     def _change(self, message: Message, entity: Entity, value: str | None) -> Change:
         if message.value is not None and self._random.random() < 0.3:

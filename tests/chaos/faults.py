@@ -1,6 +1,14 @@
 """What the nemesis can do."""
 
-from tests.chaos import break_cluster, break_kafka, break_network, break_operations, break_processes, break_redis
+from tests.chaos import (
+    break_cluster,
+    break_kafka,
+    break_network,
+    break_operations,
+    break_processes,
+    break_redis,
+    break_tenants,
+)
 from tests.chaos.nemesis import Fault
 
 NO_ANSWER, UNAVAILABLE = frozenset({0}), frozenset({503})
@@ -50,6 +58,7 @@ FAULTS = {
         Fault("shard-failover", break_cluster.shard_failover, seconds=(0.5, 3.0), inside=True, needs="cluster"),
         Fault("shard-killed", break_cluster.shard_killed, inside=True, needs="cluster"),
         Fault("shard-paused", break_cluster.shard_paused, inside=True, needs="cluster"),
+        Fault("shard-lost", break_cluster.shard_lost, seconds=(0.5, 3.0), needs="cluster"),
         Fault("copy-moved", break_cluster.copy_moved, seconds=(1.0, 3.0), inside=True, needs="cluster"),
         Fault("organization-moved", break_cluster.organization_moved, inside=True, needs="cluster"),
         Fault("latency", break_network.latency, seconds=(1.0, 3.0), inside=True, needs="address"),
@@ -59,10 +68,12 @@ FAULTS = {
         Fault("refused", break_network.refused, UNAVAILABLE, inside=True, needs="address"),
         Fault("reset", break_network.reset, UNAVAILABLE, inside=True, needs="address"),
         Fault("half-closed", break_network.half_closed, UNAVAILABLE, inside=True, needs="address"),
-        Fault("partitions-raised", break_kafka.partitions_raised, beside=True),
-        Fault("topic-recreated", break_kafka.topic_recreated, seconds=(0.0, 0.1)),
-        Fault("rolled-back", break_operations.rolled_back, beside=True),
+        Fault("partitions-raised", break_kafka.partitions_raised, beside=True, groups=True),
+        Fault("topic-recreated", break_kafka.topic_recreated, seconds=(0.0, 0.1), groups=True),
+        Fault("rolled-back", break_operations.rolled_back, beside=True, groups=True),
         Fault("dropped-asleep", break_operations.dropped_asleep, beside=True),
+        Fault("command-suspended", break_operations.command_suspended, beside=True, alone=False),
+        Fault("greedy-tenant", break_tenants.greedy_tenant, seconds=(2.0, 4.0)),
         Fault("leader-killed", break_kafka.leader_killed, seconds=(1.0, 5.0), needs="brokers", beside=True),
         Fault("coordinator-killed", break_kafka.coordinator_killed, seconds=(1.0, 5.0), needs="brokers", beside=True),
         Fault("coordinator-paused", break_kafka.coordinator_paused, seconds=(1.0, 6.0), needs="brokers", beside=True),

@@ -5,8 +5,9 @@ organization. Its history is a row of states; the first one, before anything was
 """
 
 import time
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
+from itertools import pairwise
 from math import inf
 from typing import Any
 
@@ -15,6 +16,10 @@ from msgspec import Struct, field
 from projector.reference import Entity
 
 now: Callable[[], float] = time.monotonic
+BUSY = "machine-busy"
+"""The name of a window in which the machine was too busy to judge."""
+SOON_SECONDS = 0.5
+"""Time in which two probes in a row are further apart than this is not counted: something else was slow."""
 
 
 class State(Struct):
@@ -62,6 +67,8 @@ class Response(Struct, gc=False):
     contact_shown: str | None = None
     """The version of the contact inside a lead; None if the lead shows none."""
     body: bytes = b""
+    process: int = 0
+    """The API process that answered."""
 
 
 class Window(Struct):
@@ -86,6 +93,11 @@ class Loss(Struct):
     dark: tuple[float, float] = (inf, -inf)
     organizations: frozenset[str] | None = None
 
+    @property
+    def is_refilled(self) -> bool:
+        """Does nobody get an answer until all that Kafka held is there again? Then nobody sees anything older."""
+        return self.back_to == -inf and self.dark[0] < inf
+
     def affects(self, organization: str) -> bool:
         """Was data of this organization lost?"""
         return self.organizations is None or organization in self.organizations
@@ -106,6 +118,16 @@ class CaughtUp(Struct):
     at: float
 
 
+class Beat(Struct, frozen=True):
+    """A probe was answered: so many records are still to be applied, of those that Kafka had when the last fault ended.
+
+    `behind` is None if something was not there: Redis, Kafka, or the recent heartbeat of a projector.
+    """
+
+    at: float
+    behind: int | None
+
+
 class History(Struct):
     """A run."""
 
@@ -115,6 +137,27 @@ class History(Struct):
     losses: list[Loss] = field(default_factory=list)
     outages: list[Outage] = field(default_factory=list)
     caught_up: list[CaughtUp] = field(default_factory=list)
+    beats: list[Beat] = field(default_factory=list)
+
+    def idle(self, begin: float, end: float) -> float:
+        """Returns for how many seconds between these nothing happened although it could have: no fault was at work,
+        every probe was answered soon, and no record of those to catch up with was applied.
+        """
+        idle, longest, lowest = 0.0, 0.0, inf
+        beats = self.beats[bisect_left(self.beats, begin, key=_at) : bisect_right(self.beats, end, key=_at)]
+        for before, beat in pairwise(beats):
+            if self._at_work(before.at, beat.at):
+                idle, lowest = 0.0, inf
+            elif before.behind is not None and beat.behind is not None and beat.at - before.at <= SOON_SECONDS:
+                idle = 0.0 if beat.behind < lowest else idle + beat.at - before.at
+                lowest = min(lowest, beat.behind)
+                longest = max(longest, idle)
+        return longest
+
+    def _at_work(self, begin: float, end: float) -> bool:
+        return any(
+            window.began_at <= end and begin <= window.healed_at for window in self.windows if window.fault != BUSY
+        )
 
     def healthy(self, begin: float, end: float) -> bool:
         """Was no fault at work, nor anything still to be caught up with, at any time between these?"""
@@ -155,6 +198,10 @@ class Floors:
         for name, row in self._rows.items():
             if loss.affects(_organization(name)):
                 del row[bisect_left(row, (loss.back_to, -1)) :]
+
+
+def _at(beat: Beat) -> float:
+    return beat.at
 
 
 def _organization(name: Any) -> str:

@@ -12,7 +12,8 @@ from msgspec import Struct
 from tests.chaos.history import Window, now
 from tests.chaos.world import World
 
-_QUIET_SECONDS = 1.0
+_QUIET_SECONDS = (1.0, 1.0, 1.0, 6.0)
+"""Longer now and then: only in a quiet time is it judged whether a change of access is late."""
 
 Needs = Literal["", "brokers", "address", "sentinel", "cluster"]
 Strike = Callable[[World, Random], AbstractContextManager[None]]
@@ -35,6 +36,10 @@ class Fault(Struct, frozen=True):
     """Another fault may begin and end during this one."""
     inside: bool = False
     """It may begin and end during another one."""
+    alone: bool = True
+    """It may also begin and end without another one during it."""
+    groups: bool = False
+    """It needs a Kafka whose groups have several members, and whose topics can be changed."""
 
 
 class Nemesis:
@@ -60,7 +65,7 @@ class Nemesis:
             if count >= len(self._faults) and now() >= until:
                 return
             self.strike([fault, *self._inside(fault)])
-            time.sleep(_QUIET_SECONDS * self._pace)
+            time.sleep(self._random.choice(_QUIET_SECONDS) * self._pace)
 
     def strike(self, faults: Sequence[Fault]) -> None:
         """Begin these faults one after the other, end them in the opposite order, and wait until all is recovered."""
@@ -70,21 +75,24 @@ class Nemesis:
             for fault in faults:
                 stack.enter_context(fault.strike(world, self._random))
                 time.sleep(self._random.uniform(*fault.seconds) * self._pace)
-        healed_at = now()
+        healed_at, world.mark = now(), dict(world.leadview.topics.end_offsets)
+        for window in windows:
+            window.healed_at = healed_at
         name = " with ".join(fault.name for fault in faults)
         try:
             world.catch_up()
         except TimeoutError as error:
             raise TimeoutError(f"after {name}: {error}") from error
         for window in windows:
-            window.healed_at, window.recovered_at = healed_at, world.recovered()
+            window.recovered_at = world.recovered()
         with world.operating:
             world.wrong += [f"after {name}: {keys}" for keys in world.unexplained_keys()]
 
     def _inside(self, fault: Fault) -> list[Fault]:
-        if not fault.beside or self._random.random() >= self._pairs:
+        others = [other for other in self._faults if other.inside]
+        if not fault.beside or not others or (fault.alone and self._random.random() >= self._pairs):
             return []
-        return self._random.sample([other for other in self._faults if other.inside], 1)
+        return [self._random.choice(others)]
 
     def _rounds(self) -> Iterator[list[Fault]]:
         while True:

@@ -10,6 +10,7 @@ from tests.chaos.history import now
 from tests.chaos.world import World
 
 _COMMANDS = ("rebuild", "promote", "rollback", "rollback", "drop")
+_KILLED_SHARE = 0.15
 
 
 class Operator(threading.Thread):
@@ -20,25 +21,36 @@ class Operator(threading.Thread):
         self._world = world
         self._random = Random(seed)
         self._ended = threading.Event()
+        self._failure: BaseException | None = None
         self.done: Counter[str] = Counter()
         self.wrong: list[str] = []
 
     def run(self) -> None:
-        while not self._ended.is_set():
-            for command in _COMMANDS:
-                if self._ended.wait(self._random.uniform(0.0, 1.0)):
-                    return
-                if command == "rebuild" and self._random.random() < 0.3:
-                    with self._world.operating:
-                        self._kill_a_rebuild()
-                with self._world.operating:
-                    self._run(command)
-            with self._world.operating:
-                self._world.accept_bad_records()
+        try:
+            while not self._ended.is_set():
+                self._work()
+        except BaseException as error:  # raised again by `stop`
+            self._failure = error
+            raise
 
     def stop(self) -> None:
+        """End, and raise what the operator raised."""
         self._ended.set()
         self.join()
+        if self._failure:
+            raise self._failure
+
+    def _work(self) -> None:
+        for command in _COMMANDS:
+            if self._ended.wait(self._random.uniform(0.0, 1.0)):
+                return
+            if self._random.random() < _KILLED_SHARE:
+                with self._world.operating:
+                    self._kill(command)
+            with self._world.operating:
+                self._run(command)
+        with self._world.operating:
+            self._world.accept_bad_records()
 
     def _run(self, command: str) -> None:
         began_at = now()
@@ -53,9 +65,8 @@ class Operator(threading.Thread):
         elif " differ" in done.stdout and self._world.history.healthy(began_at, now()):
             self.wrong.append(f"{command}: {done.stdout}{done.stderr[-1000:]}")
 
-    def _kill_a_rebuild(self) -> None:
-        settings = self._world.projector_settings()
-        rebuild = self._world.leadview.start("rebuild", "--max-latency", "0", log="rebuild", **settings)
+    def _kill(self, command: str) -> None:
+        child = self._world.start_command(command)
         self._ended.wait(self._random.uniform(0.5, 3.0))
-        rebuild.kill()
-        self.done["rebuild killed"] += 1
+        child.kill()
+        self.done[f"{command} killed"] += 1

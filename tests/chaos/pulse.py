@@ -1,17 +1,34 @@
-"""Notes when the machine was too busy to judge the API: even a thread that only sleeps did not wake up in time."""
+"""Notes what the checker must know to judge the API: when the machine was too busy, and when all was well."""
 
 import threading
+import time
+from contextlib import suppress
+from typing import Any
 
-from tests.chaos.history import Window, now
+import msgspec
+from confluent_kafka import KafkaException
 
-BUSY = "machine-busy"
+from devstack.topics import admin
+from projector.ledger.control import Copy
+from projector.ledger.writers import Heartbeat
+from projector.record import Partition
+from schemas import names, resources
+from tests.chaos.history import BUSY, Beat, Window, now
+from tests.chaos.world import ABSENT, World
+from tests.harness import control
+from tests.harness.services import client_of
+
 _PAUSE_SECONDS = 0.02
 _LATE_SECONDS = 0.15
 _AFTER_SECONDS = 1.0  # until a connection that was closed is open again
+_PROBE_SECONDS = 0.2
+_KAFKA_SECONDS = 1.0
+_HEARTBEAT_SECONDS = 2.5  # a projector stores one each second
 
 
 class Pulse(threading.Thread):
-    """Runs until `stop`. `windows` are the times in which an unavailable API is not counted as wrong."""
+    """Runs until `stop`. `windows` are the times in which even a thread that only sleeps did not wake up in time: then
+    an unavailable API is not counted as wrong."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -30,3 +47,75 @@ class Pulse(threading.Thread):
     def stop(self) -> None:
         self._ended.set()
         self.join()
+
+
+class Probe(threading.Thread):
+    """Runs until `stop`. `beats` say when Redis, Kafka and a projector were there, and how much was to be applied.
+
+    It asks by connections of its own. While a server stands still, there is no beat.
+    """
+
+    def __init__(self, world: World) -> None:
+        super().__init__(daemon=True)
+        self._world = world
+        self._ended = threading.Event()
+        self._url = ""
+        self._redis: Any = None
+        self._admin = admin(world.leadview.kafka.bootstrap_servers)
+        self._failure: BaseException | None = None
+        self.beats: list[Beat] = []
+
+    def run(self) -> None:
+        try:
+            self._beat()
+        except BaseException as error:  # raised again by `stop`
+            self._failure = error
+            raise
+
+    def _beat(self) -> None:
+        while not self._ended.wait(_PROBE_SECONDS):
+            behind = None
+            try:
+                if self._has_kafka():
+                    behind = self._behind()
+            except ABSENT:
+                self._url = ""  # the next probe begins with a new connection
+            self.beats.append(Beat(now(), behind))
+
+    def stop(self) -> None:
+        """End, and raise what the probe raised. It may still wait for a server that stands still, and end later."""
+        self._ended.set()
+        self.join(_KAFKA_SECONDS)
+        if self._failure:
+            raise self._failure
+
+    def _has_kafka(self) -> bool:
+        """Has every partition a leader?"""
+        with suppress(KafkaException):
+            topics = self._admin.list_topics(timeout=_KAFKA_SECONDS).topics
+            ours = [topics.get(self._world.leadview.topics.name(kind)) for kind in resources.KINDS]
+            return all(topic and all(part.leader >= 0 for part in topic.partitions.values()) for topic in ours)
+        return False
+
+    def _behind(self) -> int | None:
+        """Returns how many records up to the mark are not applied, in all shards; None if no projector lives."""
+        url = self._world.leadview.server.url
+        if url != self._url:
+            self._redis, self._url = client_of(url), url
+        if not any(_is_projector(value) for value in self._redis.hgetall(names.WRITERS).values()):
+            return None
+        copies = control.read_all(self._redis).values()
+        mark = self._world.mark.items()
+        return sum(max(0, end - _offset(copy, Partition(*at))) for copy in copies for at, end in mark)
+
+
+def _offset(copy: Copy | None, partition: Partition) -> int:
+    position = copy.positions.get(partition) if copy else None
+    return position.offset if position else 0
+
+
+def _is_projector(written: bytes) -> bool:
+    """Is this the recent heartbeat of a projector? Redis and this program read the same clock."""
+    at, _, heartbeat = written.partition(b" ")
+    role = msgspec.json.decode(heartbeat, type=Heartbeat).role
+    return role == "run" and time.time() - int(at) / 1000 < _HEARTBEAT_SECONDS

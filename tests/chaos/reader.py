@@ -2,6 +2,7 @@
 
 import http.client
 import threading
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -18,23 +19,24 @@ _TIMEOUT_SECONDS = 20.0
 
 
 class Reader(threading.Thread):
-    """Sends about `rate` requests per second over one connection, until `stop`."""
+    """Sends about `rate` requests per second until `stop`, each to one of the API processes at these ports."""
 
-    def __init__(self, port: int, core: Core, seed: int, rate: float) -> None:
+    def __init__(self, ports: Sequence[int], core: Core, seed: int, rate: float) -> None:
         super().__init__(daemon=True)
         self._core = core
         self._random = Random(seed)
         self._pause = 1 / rate
         self._ended = threading.Event()
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_SECONDS)
+        self._connections = [http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_SECONDS) for port in ports]
         self._known: dict[Entity, tuple[str, bytes]] = {}
-        """ETag and body that each record had when it was last read."""
+        """ETag and body that each record had when it was last read, from whichever process."""
         self.answers: list[Response] = []
 
     def run(self) -> None:
         while not self._ended.wait(self._pause):
             self.answers.append(self._ask())
-        self._connection.close()
+        for connection in self._connections:
+            connection.close()
 
     def stop(self) -> None:
         self._ended.set()
@@ -43,22 +45,24 @@ class Reader(threading.Thread):
     def _ask(self) -> Response:
         key = (resources.API_KEY, self._random.choice(ORGANIZATIONS), self._random.choices(KEY_IDS, [3, 1])[0])
         wanted = self._wanted(key[1])
+        process = self._random.randrange(len(self._connections))
+        connection = self._connections[process]
         asked_at = now()
         try:
-            status, body = self._request(key_text(key), wanted)
+            status, body = self._request(connection, key_text(key), wanted)
         except (OSError, http.client.HTTPException):
-            self._connection.close()
+            connection.close()
             status, body = 0, b""
-        return read(Response(asked_at, now(), key, wanted, status), body)
+        return read(Response(asked_at, now(), key, wanted, status, process=process), body)
 
-    def _request(self, key: str, wanted: Entity) -> tuple[int, bytes]:
+    def _request(self, connection: http.client.HTTPConnection, key: str, wanted: Entity) -> tuple[int, bytes]:
         """Returns status and body. Every other request is conditional; for 304, the body is the one that is known."""
         headers = {"Authorization": f"Bearer {key}"}
         tag, known = self._known.get(wanted, ("", b""))
         if tag and self._random.random() < 0.5:
             headers["If-None-Match"] = tag
-        self._connection.request("GET", _PATHS[wanted[0]] + wanted[2], headers=headers)
-        reply = self._connection.getresponse()
+        connection.request("GET", _PATHS[wanted[0]] + wanted[2], headers=headers)
+        reply = connection.getresponse()
         body = reply.read()
         if reply.status == 200:
             self._known[wanted] = (reply.headers["ETag"], body)

@@ -1,7 +1,12 @@
 """A chaos run from its beginning to its verdict."""
 
+import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import product
+from math import inf
+from subprocess import TimeoutExpired
 
 import msgspec
 from msgspec import Struct, field
@@ -12,7 +17,7 @@ from tests.chaos.core import KEY_IDS, ORGANIZATIONS, Core, key_text
 from tests.chaos.history import now
 from tests.chaos.nemesis import Fault, Nemesis
 from tests.chaos.operator import Operator
-from tests.chaos.pulse import Pulse
+from tests.chaos.pulse import Probe, Pulse
 from tests.chaos.reader import Reader
 from tests.chaos.world import World
 from tests.chaos.writer import Writer
@@ -29,6 +34,7 @@ class Rates(Struct, frozen=True):
 
 
 _MODEST = Rates()
+_BUSY_SHARE = 0.3
 
 
 class Report(Struct):
@@ -46,10 +52,17 @@ class Report(Struct):
     documents: int = 0
     busy: float = 0.0
     """Seconds in which the machine was too busy to judge whether the API was there."""
+    unfinished: str = ""
+    """Why the run could not be finished; what had happened by then was checked."""
+
+    @property
+    def status(self) -> int:
+        """Returns 0 if all was right, 1 if something was wrong, and 2 if nothing was but the run was not finished."""
+        return 1 if self.verdict.anomalies or self.final else 2 if self.unfinished else 0
 
     @property
     def is_right(self) -> bool:
-        return not self.verdict.anomalies and not self.final
+        return self.status == 0
 
     def __str__(self) -> str:
         checked = ", ".join(
@@ -65,10 +78,14 @@ class Report(Struct):
         lines += [f"  operator: {', '.join(f'{name} x {count}' for name, count in sorted(self.operations.items()))}"]
         lines += [f"  a change of access was seen within {self.verdict.latest:.2f} s while all was well"]
         lines += [f"  the machine was too busy to be judged for {self.busy:.1f} s"] * (self.busy > 0)
+        lines += [f"  503 lasted {self.verdict.longest:.1f} s at most while nothing hindered and nothing was applied"]
         lines += [f"  in the end {self.documents} documents, dead letters and access compared with the reference"]
         lines += [f"WRONG {anomaly}" for anomaly in self.verdict.anomalies[:20]]
         lines += [f"WRONG in the end: {what}" for what in self.final]
-        return "\n".join([*lines, "all is right" if self.is_right else f"{len(self.verdict.anomalies)} anomalies"])
+        lines += [f"NOT FINISHED: {self.unfinished}"] * bool(self.unfinished)
+        wrong = len(self.verdict.anomalies) + len(self.final)
+        verdicts = ("all is right", f"{wrong} anomalies", "not finished, and nothing wrong until then")
+        return "\n".join([*lines, verdicts[self.status]])
 
 
 def run(
@@ -81,38 +98,63 @@ def run(
     pace: float = 1.0,
     pairs: float = 0.0,
     access_seconds: float = 1.0,
+    hostile_bytes: int = 0,
 ) -> Report:
-    """Start everything, let the nemesis work for `seconds`, then compare all. Raises TimeoutError if it hangs."""
-    core, began_at = Core(seed), now()
+    """Start everything, let the nemesis work for `seconds`, then compare all.
+
+    Returns a report in every case: also if Leadview does not recover, or if something that this run needs fails.
+    """
+    report, began_at = Report(seed, 0.0), now()
+    core = Core(seed, hostile_bytes=hostile_bytes)
     world.again = core.again
-    world.start()
-    writer = Writer(world, core.more(), rates.changes)
-    writer.publish(core.first())
-    world.catch_up()
-    readers = [Reader(world.api_port, core, seed + number, rates.questions) for number in range(rates.readers)]
-    operator, pulse = Operator(world, seed), Pulse()
-    threads: list[Writer | Operator | Pulse | Reader] = [pulse, writer, operator, *readers]
-    for thread in threads:
-        thread.start()
-    try:
-        Nemesis(world, faults, seed, pace=pace, pairs=pairs).run(seconds)
-    finally:
+    writer = Writer(world, core.more(), rates.changes, seed)
+    readers = [Reader(world.ports, core, seed + number, rates.questions) for number in range(rates.readers)]
+    operator, pulse, probe = Operator(world, seed), Pulse(), Probe(world)
+    threads: list[Writer | Operator | Pulse | Probe | Reader] = [pulse, probe, writer, operator, *readers]
+    with _judging(report):
+        world.start()
+        writer.publish(core.first())
+        world.catch_up()
         for thread in threads:
-            thread.stop()
-    world.catch_up()
-    report = Report(seed, now() - began_at, writer.number, operations=operator.done)
-    report.final = [*operator.wrong, *world.wrong, *_final(world)]
+            thread.start()
+        Nemesis(world, faults, seed, pace=pace, pairs=pairs).run(seconds)
+    for thread in threads:
+        if thread.ident:
+            with _judging(report):
+                thread.stop()
+    if not report.final and not report.unfinished:
+        with _judging(report):
+            world.catch_up()
+            report.final += _final(world)
+    report.final += [*operator.wrong, *world.wrong]
+    report.seconds, report.published, report.operations = now() - began_at, writer.number, operator.done
+    report.operations["suspended"] = world.suspended
     report.documents = len(world.leadview.expected())
-    for reader in readers:
-        world.history.answers += reader.answers
-    for window in world.history.windows:
+    history = world.history
+    history.answers += [answer for reader in readers for answer in reader.answers]
+    history.beats += probe.beats
+    for window in history.windows:
         report.faults[window.fault] += 1
-        took = window.recovered_at - window.healed_at
+        took = window.recovered_at - window.healed_at if window.recovered_at < inf else 0.0
         report.slowest[window.fault] = max(report.slowest.get(window.fault, 0.0), took)
-    world.history.windows += pulse.windows
+    history.windows += pulse.windows
     report.busy = sum(window.healed_at - window.began_at for window in pulse.windows)
-    report.verdict = Checker(world.history, writer.bodies, access_seconds).check()
+    if report.busy > _BUSY_SHARE * report.seconds and not report.unfinished:
+        report.unfinished = "the machine was too busy for most answers to be judged"
+    report.verdict = Checker(history, writer.bodies, access_seconds).check()
     return report
+
+
+@contextmanager
+def _judging(report: Report) -> Iterator[None]:
+    """Note in the report what the block raises: what took too long is wrong, other errors end the run unfinished."""
+    try:
+        yield
+    except (TimeoutError, TimeoutExpired) as error:
+        report.final.append(f"it took too long: {error}")
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - what was seen until then is checked in any case
+        traceback.print_exc()
+        report.unfinished = report.unfinished or f"{type(error).__name__}: {error}"
 
 
 def _final(world: World) -> list[str]:
@@ -167,17 +209,17 @@ def _wrong_letters(world: World) -> list[str]:
 
 
 def _wrong_access(world: World) -> list[str]:
-    """Compares the answer to every key with its last event."""
-    api, published = ApiServer(world.api_port), world.history.published
+    """Compares the answer of each API process to every key with its last event."""
+    published = world.history.published
     wrong = []
     for organization in ORGANIZATIONS:
         access = published.of((resources.ORGANIZATION, organization, organization))[-1].value
-        for key_id in KEY_IDS:
+        for key_id, port in product(KEY_IDS, world.ports):
             key = (resources.API_KEY, organization, key_id)
             status = published.of(key)[-1].value
             expected = 401 if access is None or status != "active" else 403 if access == "off" else 200
             # The first lead of an organization is never deleted.
-            answer = api.get(LEADS + Core(0).leads[0], key=key_text(key))
+            answer = ApiServer(port).get(LEADS + Core(0).leads[0], key=key_text(key))
             if answer.status != expected:
                 wrong.append(f"{key}: {answer.status}, and not {expected}")
     return wrong

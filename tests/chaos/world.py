@@ -1,6 +1,7 @@
 """Everything that runs in a chaos run: Leadview, and Redis: behind two proxies, with a Sentinel, or as a cluster."""
 
 import json
+import subprocess
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,7 +28,7 @@ from tests.harness import crm
 from tests.harness.api_server import LEADS, ApiServer
 from tests.harness.crm import Message
 from tests.harness.leadview import Finished, Leadview
-from tests.harness.processes import PROJECTOR, while_running
+from tests.harness.processes import API, PROJECTOR, while_running
 from tests.harness.services import Kafka
 from tests.harness.waiting import PATIENCE_SECONDS, last_false, wait_until
 
@@ -36,7 +37,8 @@ RECOVER_SECONDS = 3 * PATIENCE_SECONDS
 # The log is written before the reply, whatever the disk does: a killed Redis has lost nothing that it acknowledged.
 _REDIS_OPTIONS = ("--appendfsync", "no", "--auto-aof-rewrite-percentage", "0")
 NO_LEAD = crm.uuid(0xDEAD)
-_ABSENT = (redis.RedisError, RedisClusterException, OSError)
+ABSENT = (redis.RedisError, RedisClusterException, OSError, AttributeError)
+"""What clients of Redis raise while it is away. Of a slot without a node, redis-py asks for an attribute of None."""
 
 RedisKind = Literal["address", "sentinel", "cluster"]
 
@@ -45,7 +47,8 @@ class World:
     """Starts with `start`, ends with the block. `brokers` are given if faults may affect them as well.
 
     `redis` says how the processes find Redis: at an address, which is that of a proxy; by a Sentinel that names it; or
-    as a cluster of three primaries with a replica each. The proxies are used for an address only.
+    as a cluster of three primaries with a replica each. The proxies are used for an address only. `processes` is the
+    number of API processes. With the embedded Kafka there is one projector, because its groups have one member.
     """
 
     def __init__(
@@ -57,8 +60,10 @@ class World:
         *,
         api_redis_timeout: float = 0.5,
         redis: RedisKind = "address",
+        processes: int = 2,
     ) -> None:
         self.brokers = brokers
+        self._real = kafka.kind != "embedded"
         self._api_redis_timeout = api_redis_timeout
         self.history = History()
         self.directory = directory
@@ -84,8 +89,15 @@ class World:
         """What faults found to be wrong."""
         self.again: Callable[[resources.Kind], Iterable[Message]] = lambda _: ()
         """What the core product publishes if it publishes all entities of a kind once more."""
-        self.api_port = free_port()
-        self._api: Child | None = None
+        self.others: dict[resources.Kind, list[Message]] = {}
+        """What others than the core product's three organizations have published last."""
+        self.mark: dict[tuple[str, int], int] = {}
+        """The end offsets when the last fault ended."""
+        self.suspended = 0
+        """How many operators' commands have stood still so far."""
+        self.ports = [free_port() for _ in range(processes)]
+        """Those of the API processes."""
+        self.apis: list[Child] = []
 
     def __enter__(self) -> Self:
         return self
@@ -115,21 +127,18 @@ class World:
         owners = {id_: self.cluster.owner(names.tag_slot(names.tag(names.organization(id_)))) for id_ in ORGANIZATIONS}
         return frozenset(id_ for id_, owner in owners.items() if owner is server)
 
-    @property
-    def api(self) -> Child:
-        assert self._api is not None, "the API has not been started"
-        return self._api
-
     def start(self, partitions: int = 2) -> None:
-        """Topics, projectors, the API."""
+        """Topics, projectors, the API processes."""
         if self.brokers:
             kafka_brokers.compact_often(self.leadview.kafka.bootstrap_servers)
         self.leadview.topics.create(partitions)
         for kind in resources.KINDS:
             self._compact_soon(kind, partitions)
-        for name in PROJECTORS:
+        for name in PROJECTORS if self._real else PROJECTORS[:1]:
             self.start_projector(name)
-        self.start_api()
+        self.apis = [self._new_api(number) for number in range(len(self.ports))]
+        for number in range(len(self.ports)):
+            self._wait_for_api(number)
 
     def start_projector(self, name: str) -> None:
         self.projectors[name] = self.new_projector(name)
@@ -153,12 +162,17 @@ class World:
         """Small batches, so that much can happen between them."""
         return {"redis_url": self._url(self.to_projector), "batch_records": 200, "kafka_session_timeout": 2}
 
-    def start_api(self) -> None:
-        """The API on its port; returns when it answers."""
-        self._api = self.leadview.start_api(
-            self.api_port, redis_url=self._url(self.to_api), api_redis_timeout=self._api_redis_timeout
-        )
-        wait_until(while_running(self._api, ApiServer(self.api_port).answers), "the API answers")
+    def restart_api(self, number: int) -> None:
+        """Start an API process that has ended, on its port; returns when it answers."""
+        self.apis[number] = self._new_api(number)
+        self._wait_for_api(number)
+
+    def _new_api(self, number: int) -> Child:
+        settings: dict[str, Any] = {"redis_url": self._url(self.to_api), "api_redis_timeout": self._api_redis_timeout}
+        return self.leadview.start(command=API, log=f"api-{number + 1}", api_port=self.ports[number], **settings)
+
+    def _wait_for_api(self, number: int) -> None:
+        wait_until(while_running(self.apis[number], ApiServer(self.ports[number]).answers), "the API answers")
 
     def _url(self, proxy: FaultProxy) -> str:
         if self._cluster:
@@ -166,14 +180,15 @@ class World:
         return self.sentinel.url if self.sentinel else proxy.url
 
     def _compact_soon(self, kind: resources.Kind, partitions: int) -> None:
-        kafka_brokers.compact_soon(self.leadview.kafka.bootstrap_servers, self.leadview.topics.name(kind))
+        if self._real:
+            kafka_brokers.compact_soon(self.leadview.kafka.bootstrap_servers, self.leadview.topics.name(kind))
         self.partitions[kind] = partitions
 
     def recreate_topic(self, kind: resources.Kind, partitions: int = 2) -> None:
         """Delete the topic of a kind, create it again, and publish to it what the core product holds."""
         self.leadview.topics.recreate(kind, partitions)
         self._compact_soon(kind, partitions)
-        self.leadview.publish_all(self.again(kind))
+        self.leadview.publish_all([*self.again(kind), *self.others.get(kind, ())])
 
     def command(self, *words: str, program: Sequence[str] = PROJECTOR) -> Finished:
         """An operator's command, to its end. Raises subprocess.TimeoutExpired.
@@ -201,7 +216,13 @@ class World:
 
     def accept_bad_records(self) -> None:
         """Accept those that are known. Compaction leaves so many more of them than of others that lines would halt."""
-        self.command("dead-letters", "accept", "--topic", self.leadview.topics.name(resources.LEAD), "--note", "known")
+        with suppress(subprocess.TimeoutExpired):  # because of a fault
+            self.command(*self.accepting)
+
+    @property
+    def accepting(self) -> tuple[str, ...]:
+        """The command that accepts them."""
+        return ("dead-letters", "accept", "--topic", self.leadview.topics.name(resources.LEAD), "--note", "known")
 
     def drop_all(self) -> None:
         """Drop every generation but the live one. Raises TimeoutError."""
@@ -247,9 +268,16 @@ class World:
 
     def live(self) -> int:
         """Returns the generation that is served; 0 if there is none or Redis is not available."""
-        with suppress(*_ABSENT):
+        with suppress(*ABSENT):
             return self.leadview.state().live if self.leadview.is_served() else 0
         return 0
+
+    def start_command(self, *words: str, program: Sequence[str] = PROJECTOR) -> Child:
+        """Start an operator's command whose process may be killed or stand still. Its log is its own."""
+        if words[0] == "rebuild":
+            words = (*words, "--max-latency", "0")
+        settings: dict[str, Any] = {"redis_url": self._url(self.to_projector), "kafka_session_timeout": 2}
+        return self.leadview.start(*words, command=program, **settings)
 
     def dark_until(self, certain: float) -> float:
         """Wait until the live generation is complete again. Returns the last time at which it certainly was not, which
@@ -289,17 +317,19 @@ class World:
         return at
 
     def _is_served(self) -> bool | None:
-        with suppress(*_ABSENT):
+        with suppress(*ABSENT):
             return self.leadview.is_served()
         return None
 
     def _is_served_by_api(self) -> bool:
-        api = ApiServer(self.api_port)
         keys = [key_text((resources.API_KEY, id_, KEY_IDS[0])) for id_ in ORGANIZATIONS]
-        return api.is_ready() and all(api.get(LEADS + NO_LEAD, key=key).status != 503 for key in keys)
+        return all(
+            api.is_ready() and all(api.get(LEADS + NO_LEAD, key=key).status != 503 for key in keys)
+            for api in map(ApiServer, self.ports)
+        )
 
     def _is_alone(self) -> bool:
-        with suppress(*_ABSENT):
+        with suppress(*ABSENT):
             state = self.leadview.state()
             others = state.known - {state.live}
             for generation in others:
@@ -308,7 +338,7 @@ class World:
         return False
 
     def _has_applied(self, end_offsets: dict[tuple[str, int], int]) -> bool:
-        with suppress(*_ABSENT):
+        with suppress(*ABSENT):
             applied = self.leadview.has_applied(end_offsets)
             return applied and not self.client.exists(names.JOBS) and self.live() > 0
         return False

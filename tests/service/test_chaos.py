@@ -5,13 +5,16 @@ broker killed.
 """
 
 import os
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from devstack.apache_kafka import ApacheKafka
 from tests.chaos.faults import FAULTS
+from tests.chaos.nemesis import Fault
 from tests.chaos.run import run
 from tests.chaos.world import World
 from tests.harness.services import Kafka
@@ -19,7 +22,10 @@ from tests.harness.services import Kafka
 pytestmark = pytest.mark.apache
 
 SEED = int(os.environ.get("LEADVIEW_TEST_CHAOS_SEED", "1"))
-SLOW = ("topic-recreated", "coordinator-killed", "rolled-back", "dropped-asleep")
+OF_OPERATORS = ("rolled-back", "dropped-asleep", "command-suspended")
+DEFECTS = ("shard-lost", "greedy-tenant")  # known, and found by `make chaos`: to be removed with the defects
+SLOW = ("topic-recreated", "coordinator-killed", *OF_OPERATORS, *DEFECTS)
+HOSTILE_BYTES = 15_000  # `make chaos` has larger ones
 PACE = 0.15
 # Other programs may keep the machine busy: `make chaos` is strict about the half second, and about the second.
 REDIS_TIMEOUT = 8.0
@@ -29,14 +35,15 @@ ACCESS_SECONDS = 20.0
 def test_everything_breaks_once(kafka: Kafka, topic_prefix: str, tmp_path: Path) -> None:
     faults = [fault for fault in FAULTS.values() if fault.needs in ("", "address") and fault.name not in SLOW]
     with World(kafka, topic_prefix, tmp_path, api_redis_timeout=REDIS_TIMEOUT) as world:
-        report = run(world, SEED, 0, faults, pace=PACE, access_seconds=ACCESS_SECONDS)
+        report = run(world, SEED, 0, faults, pace=PACE, access_seconds=ACCESS_SECONDS, hostile_bytes=HOSTILE_BYTES)
     assert report.is_right, str(report)
 
 
 @pytest.mark.long
 def test_each_shard_breaks(kafka: Kafka, topic_prefix: str, tmp_path: Path) -> None:
     """Of a cluster of three primaries. Programs of two versions promote, roll back and drop generations meanwhile."""
-    faults = [fault for fault in FAULTS.values() if fault.needs == "cluster" or fault.name in SLOW[2:]]
+    wanted = [fault for fault in FAULTS.values() if fault.needs == "cluster" or fault.name in OF_OPERATORS]
+    faults = [fault for fault in wanted if fault.name not in DEFECTS]
     with World(kafka, topic_prefix, tmp_path, api_redis_timeout=REDIS_TIMEOUT, redis="cluster") as world:
         report = run(world, SEED, 0, faults, pace=PACE, access_seconds=ACCESS_SECONDS)
     assert report.is_right, str(report)
@@ -52,3 +59,21 @@ def test_brokers_die(apache_jars: Path, tmp_path: Path) -> None:
         world = stack.enter_context(World(kafka, "crm.", tmp_path, brokers, api_redis_timeout=REDIS_TIMEOUT))
         report = run(world, SEED, 0, faults, pace=PACE, access_seconds=ACCESS_SECONDS)
     assert report.is_right, str(report)
+
+
+def test_every_run_ends_with_a_verdict(kafka: Kafka, topic_prefix: str, tmp_path: Path) -> None:
+    """Also if a fault cannot be repaired. What was answered until then is checked."""
+
+    @contextmanager
+    def unrepaired(_: World, __: Random) -> Iterator[None]:
+        yield
+        raise ConnectionError("the server is away")
+
+    with World(kafka, topic_prefix, tmp_path, api_redis_timeout=REDIS_TIMEOUT) as world:
+        report = run(world, SEED, 0, [Fault("unrepaired", unrepaired)], pace=PACE, access_seconds=ACCESS_SECONDS)
+    assert report.status == 2
+    assert report.verdict.checked
+    assert str(report).splitlines()[-2:] == [
+        "NOT FINISHED: ConnectionError: the server is away",
+        "not finished, and nothing wrong until then",
+    ]

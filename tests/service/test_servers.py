@@ -1,8 +1,12 @@
 """The servers that all other service tests use: real, restartable, and ended with their parent."""
 
 import signal
+import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -13,8 +17,10 @@ from devstack.apache_kafka import ApacheKafka
 from devstack.child import ServerFailed
 from devstack.embedded_kafka import EmbeddedKafka
 from devstack.redis_cluster import RedisCluster
+from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer, RedisServerMissing
 from devstack.topics import admin
+from schemas import names
 from tests.harness.processes import is_alive
 from tests.harness.services import Kafka, RedisService
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
@@ -98,6 +104,57 @@ def test_three_primaries_share_the_slots(tmp_path: Path) -> None:
             slots = sorted(client.execute_command("CLUSTER SLOTS"))
     assert [(first, last) for first, last, *_ in slots] == [(0, 5461), (5462, 10923), (10924, 16383)]
     assert {owner[1] for _, _, owner, *_ in slots} == {node.port for node in nodes}
+
+
+def test_a_lost_shard_is_replaced(tmp_path: Path) -> None:
+    """Its slots are given away, empty; then new, empty servers take its place, and get the slots with what is there."""
+    slot = names.tag_slot(b"a")
+    with RedisCluster(tmp_path, replicas=True) as cluster:
+        lost, heir = cluster.owner(slot), cluster.owner(names.tag_slot(b"b"))
+        with lost.client() as client:
+            client.set("lv:{a}1", "lost")
+        cluster.lose(cluster.primaries.index(lost), heir)
+        assert cluster.owner(slot) is heir
+        with heir.client() as client:
+            assert client.get("lv:{a}1") is None
+            client.set("lv:{a}1", "new")
+        cluster.replace(cluster.primaries.index(lost))
+        assert cluster.owner(slot) is lost
+        with lost.client() as client:
+            assert client.get("lv:{a}1") == "new"
+            assert client.execute_command("CLUSTER INFO")["cluster_size"] == "3"
+
+
+def test_a_server_that_changes_its_role_is_not_in_step(tmp_path: Path) -> None:
+    """Redis then closes its connections instead of replying. The same holds for what is asked of a Sentinel."""
+    with (
+        RedisServer.start(tmp_path / "server") as server,
+        RedisSentinel(tmp_path / "sentinel") as sentinel,
+        _closing_port() as port,
+    ):
+        server.port = sentinel.port = port
+        assert not server.is_in_step()
+        with pytest.raises(TimeoutError, match="the replica is promoted"):
+            sentinel.fail_over(timeout=0.1)
+
+
+@contextmanager
+def _closing_port() -> Iterator[int]:
+    """Accepts every connection, and closes it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def close_all() -> None:
+            with suppress(OSError):
+                while True:
+                    listener.accept()[0].close()
+
+        thread = threading.Thread(target=close_all)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 def test_every_test_finds_an_empty_redis(redis_server: RedisService) -> None:

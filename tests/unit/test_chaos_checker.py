@@ -9,7 +9,7 @@ from projector.reference import Entity
 from schemas import resources
 from tests.chaos.checker import Checker
 from tests.chaos.core import ORGANIZATIONS
-from tests.chaos.history import CaughtUp, History, Loss, Outage, Response, Window
+from tests.chaos.history import Beat, CaughtUp, History, Loss, Outage, Response, Window
 from tests.harness.crm import uuid
 
 ORGANIZATION = ORGANIZATIONS[0]
@@ -80,6 +80,26 @@ def outage(began: float, ended: float, *organizations: str) -> Plant:
     return lambda found: found.outages.append(Outage(frozenset(organizations), began, ended))
 
 
+def beats(began: float, ended: float, behind: Callable[[float], int | None] = lambda _: 0, each: float = 0.25) -> Plant:
+    """Probes at equal distances."""
+
+    def plant(found: History) -> None:
+        for number in range(int((ended - began) / each) + 1):
+            at = began + number * each
+            found.beats.append(Beat(at, behind(at)))
+
+    return plant
+
+
+def unavailable(began: float, ended: float, process: int = 0) -> Plant:
+    """503 once a second, after a fault that has ended, and from which nothing has recovered."""
+    fault = Window("a fault", frozenset({503}), began - 2, began - 1, ended)
+    seconds = [began + second for second in range(int(ended - began) + 1)]
+    return together(
+        lambda found: found.windows.append(fault), with_answers(*(answer(503, at, process=process) for at in seconds))
+    )
+
+
 def window(began: float, recovered: float, *allows: int) -> Plant:
     return lambda found: found.windows.append(Window("a fault", frozenset(allows), began, recovered, recovered))
 
@@ -128,8 +148,45 @@ RIGHT = [
         id="its shard went back",
     ),
     pytest.param(
-        together(loss(5, 8, -inf, (5, 8)), window(5, 9, 503), with_answers(answer(200, 5.4, "v1"), answer(503, 7))),
+        together(
+            loss(5, 8, -inf, (5, 8)),
+            window(5, 9, 503),
+            with_answers(answer(200, 4.95, "v2"), answer(503, 7), answer(200, 8.5, "v4")),
+        ),
         id="Redis was emptied",
+    ),
+    pytest.param(
+        together(
+            with_answers(
+                answer(200, 2.5, "v2"), answer(200, 5.1, "v2"), answer(200, 5.3, "v1"), answer(200, 5.5, "v2")
+            ),
+            loss(5, 6, 2),
+        ),
+        id="while Redis goes back, what was before and what is left",
+    ),
+    pytest.param(
+        together(with_answers(answer(200, 4.5, "v4"), answer(200, 4.95, "v1")), loss(5, 5.5, 2)),
+        id="asked before Redis went back, answered afterwards",
+    ),
+    pytest.param(
+        together(
+            access((5, "revoked"), (6, "active")),
+            caught_up(5.2, 5.3),
+            with_answers(answer(200, 6.3, "v4", process=1), answer(401, 6.6, process=2)),
+        ),
+        id="refused from memory after another process served it",
+    ),
+    pytest.param(
+        together(unavailable(10, 60), beats(8, 61, lambda at: int(1000 - at))), id="503 while records are applied"
+    ),
+    pytest.param(together(unavailable(10, 60), beats(8, 61, lambda _: None)), id="503 while no projector lives"),
+    pytest.param(together(unavailable(10, 60), beats(8, 61, each=0.75)), id="503 while Redis or Kafka is slow"),
+    pytest.param(
+        together(unavailable(10, 60), beats(8, 61), window(25, 26), window(45, 46)), id="503 between other faults"
+    ),
+    pytest.param(
+        together(unavailable(10, 35), beats(8, 61), with_answers(answer(200, 36, "v4")), unavailable(37, 60)),
+        id="503 twice, but not for long",
     ),
     pytest.param(
         together(access((4, None), (4.9, "on"), of=OWNER), loss(5, 8, -inf, (5, 8)), with_answers(answer(401, 5.1))),
@@ -147,6 +204,77 @@ RIGHT = [
 ]
 
 WRONG = [
+    pytest.param(
+        with_answers(answer(200, 2.5, "v2", process=1), answer(200, 3, "v1", process=2)),
+        "went back",
+        id="went back at another process",
+    ),
+    pytest.param(
+        with_answers(answer(200, 2, "v2"), answer(404, 3, process=1), answer(304, 3.5, "v2", process=2)),
+        "resurrected",
+        id="resurrected at another process",
+    ),
+    pytest.param(
+        together(
+            access((5, "revoked"), (6, "active")),
+            caught_up(5.2, 5.3),
+            with_answers(answer(200, 6.3, "v4", process=1), answer(401, 7.2, process=2)),
+        ),
+        "access",
+        id="refused from memory long after another process served it",
+    ),
+    pytest.param(
+        together(with_answers(answer(200, 2.5, "v2"), answer(200, 5.2, "v1")), loss(5, 5.5, 3)),
+        "went back",
+        id="while Redis goes back, older than what is left",
+    ),
+    pytest.param(
+        together(
+            with_answers(answer(200, 2.5, "v2", wanted=CONTACT), answer(404, 5.2, wanted=CONTACT)), loss(5, 5.5, 3)
+        ),
+        "lost",
+        id="while Redis goes back, 404 of what is left",
+    ),
+    pytest.param(
+        together(with_answers(answer(200, 1.5, "v2")), loss(1.4, 6, 1)),
+        "invented",
+        id="while Redis goes back, before it was published",
+    ),
+    pytest.param(
+        together(caught_up(4, 4.5), with_answers(answer(401, 5.2)), loss(5, 5.5, 4.8)),
+        "access",
+        id="while Redis goes back, 401 with a key that was never revoked",
+    ),
+    pytest.param(
+        together(loss(5, 8, -inf, (5, 8)), with_answers(answer(200, 5.1, "v4"))),
+        "emptied",
+        id="200 of an emptied Redis",
+    ),
+    pytest.param(
+        together(loss(5, 8, -inf, (5, 8)), with_answers(answer(200, 4.5, "v4"), answer(200, 8.5, "v2"))),
+        "went back",
+        id="older after Redis was filled again",
+    ),
+    pytest.param(
+        together(loss(5, 8, -inf, (5, 8), ORGANIZATION), with_answers(answer(200, 4, "v4"), answer(404, 4.95))),
+        "lost",
+        id="404 while a shard is being lost",
+    ),
+    pytest.param(together(unavailable(10, 60), beats(8, 61)), "stuck", id="503 without an end"),
+    pytest.param(
+        together(
+            unavailable(10, 60, process=1),
+            beats(8, 61),
+            with_answers(*(answer(200, at + 0.5, "v4", process=2) for at in range(10, 60))),
+        ),
+        "stuck",
+        id="503 without an end at one of two processes",
+    ),
+    pytest.param(
+        together(unavailable(10, 60), beats(8, 61, lambda at: 5 if at < 20 else 4)),
+        "stuck",
+        id="503 without an end after all that could be applied was applied",
+    ),
     pytest.param(with_answers(answer(200, 2.5, "v2"), answer(200, 3, "v1")), "went back", id="went back"),
     pytest.param(
         with_answers(answer(200, 2.5, "v2"), answer(404, 3), answer(200, 3.5, "v2")), "resurrected", id="resurrected"

@@ -159,6 +159,7 @@ class Link:
             self._connection = None
             connection.close("the API is shutting down")
             if self._large is not None:
+                self._large.closed_by_peer |= connection.closed_by_peer  # then its callers ask again, too
                 self._large.close("the connection to this server was lost")
             if not connection.closed_by_peer:  # it did not answer, so the next attempt may take long
                 self._next_attempt.set()

@@ -46,8 +46,8 @@ class Fairness:
     name = "fairness"
     what = (
         f"One organization reads its leads, {_RATE:.0f} times a second, while another one asks for a lead of "
-        f"{_LARGE_BYTES // 1000} KB over {_CONNECTIONS} connections as fast as the API answers. Each response to the first "
-        "one must be 200. The clients of both run beside Redis on one core."
+        f"{_LARGE_BYTES // 1000} KB over {_CONNECTIONS} connections as fast as the API answers. Each response to the "
+        "first one must be 200. The clients of both run beside Redis on one core."
     )
     metrics = (P50, P99, Metric("worst", "ms"))
     subjects = (Subject(LEADVIEW, "leadview", "`python -m api`, as it is delivered"),)

@@ -34,7 +34,6 @@ from api.redis.link import Link
 from api.redis.servers import OneServer, Servers
 from api.redis.serving import Serving
 from api.redis.store import Store
-from api.redis.turns import SHARE
 from api.request import State
 from api.request_log import RequestLog
 from api.usage import Usage
@@ -53,7 +52,7 @@ def create_app(settings: ApiSettings, snapshots: Path | None = None) -> Starlett
     log, usage = RequestLog(settings.request_log), Usage()
     limiter = LocalLimiter()
     guesses = Guesses(limit(settings.api_unknown_key_limit), networks(settings.api_trusted_proxies))
-    keys = KnownKeys(guesses, max(1, settings.api_max_in_flight // SHARE))
+    keys = KnownKeys(guesses, settings.api_max_in_flight)
     resources = {
         f"{ROOT}/{resource.topic}".encode(): Endpoint(
             resource.noun,

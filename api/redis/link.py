@@ -84,7 +84,13 @@ class Link:
         except BaseException:
             self._large_turns.leave(share)
             raise
-        reply.add_done_callback(lambda _: self._large_turns.leave(share))
+
+        def arrived(reply: Future[Any]) -> None:
+            self._large_turns.leave(share)
+            if not reply.cancelled():
+                reply.exception()  # whoever asked may not be there any more
+
+        reply.add_done_callback(arrived)
         return await asyncio.shield(reply)
 
     async def _connection_for_large(self) -> Connection:

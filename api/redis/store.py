@@ -81,6 +81,11 @@ class Store:
         most = settings.api_max_in_flight
         self._turns = Turns(max(1, most // _PART_UNDER_WAY), most, most=most, timeout=settings.api_redis_timeout)
 
+    @property
+    def pending(self) -> int:
+        """The requests that have called Redis, or wait for their turn to do so."""
+        return self._turns.pending
+
     async def serve(
         self, caller: Credentials, resource: Resource, record_id: str | None, tags: tuple[bytes, ...], share: bytes
     ) -> Reply:

@@ -35,6 +35,11 @@ class Turns:
         self._line: deque[bytes] = deque()
         """Those who wait and may have a turn: they have fewer than `each` calls under way."""
 
+    @property
+    def pending(self) -> int:
+        """The calls that are under way or wait."""
+        return self._count + self._waiters
+
     def take(self, name: bytes) -> Future[None] | None:
         """Take a turn for the organization with this name. Returns None if it has one now, otherwise what to pass to
         `wait`. In the end, call `leave`. Raises Unavailable.

@@ -31,7 +31,7 @@ _ATTEMPTS = 3
 _BEING_APPLIED = 503
 LARGE = 206
 """The request is allowed and charged, and its document is so long that `read_large` has to read it."""
-_PART_UNDER_WAY = 32
+_PART_UNDER_WAY = 128
 """An organization has at most this part of `LEADVIEW_API_MAX_IN_FLIGHT` calls under way. Others wait for their turn."""
 
 

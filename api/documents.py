@@ -21,7 +21,7 @@ from api.etags import etag, tags_to_match
 from api.keys.known import KnownKeys
 from api.local_limiter import LocalLimiter
 from api.metrics.counters import Counters
-from api.redis.store import Reply
+from api.redis.store import LARGE, Reply
 from api.request import Request
 from api.response import JSON, Response
 from schemas.bodies import body
@@ -30,6 +30,7 @@ from schemas.fields import UUID_PATTERN
 from schemas.layouts import JSON_START
 from schemas.resources import Resource
 
+_UNTRIED = b"?"
 _ALLOW = (b"allow", b"GET, HEAD, OPTIONS")
 _REVALIDATE = (b"cache-control", b"private, no-cache")
 _OPTIONS = Response(
@@ -62,22 +63,33 @@ class Documents:
         caller = self._keys.valid(authorization)
         try:
             if caller is None:
-                caller, reply = await self._keys.try_out(authorization, request, partial(self._serve, request))
+                caller, reply = await self._keys.try_out(authorization, request, partial(self._serve_untried, request))
             else:
                 request.caller = caller
-                reply = await self._serve(request, caller)
+                reply = await self._serve(request, caller, caller.organization_tag)
+            if not reply.charged:
+                reply = self._charge_locally(caller, reply)
+            if reply.status == LARGE:
+                reply = await request.state["store"].read_large(
+                    caller, self._resource, request.last_segment, reply, caller.organization_tag
+                )
         except Unavailable as error:
             self._counters.redis_errors[error.kind] += 1
             raise
         if reply.status == 401:
             self._keys.refuse(authorization, caller)
             raise InvalidApiKey("the key is unknown, revoked or expired")
-        return self._response(reply if reply.charged else self._charge_locally(caller, reply))
+        return self._response(reply)
 
-    def _serve(self, request: Request, caller: Credentials) -> Coroutine[Any, Any, Reply]:
+    def _serve(self, request: Request, caller: Credentials, share: bytes) -> Coroutine[Any, Any, Reply]:
         headers, segment = request.headers, request.last_segment
         tags = tags_to_match(headers[b"if-none-match"]) if b"if-none-match" in headers else ()
-        return request.state["store"].serve(caller, self._resource, segment if _uuid(segment) else None, tags)
+        record_id = segment if _uuid(segment) else None
+        return request.state["store"].serve(caller, self._resource, record_id, tags, share)
+
+    def _serve_untried(self, request: Request, caller: Credentials) -> Coroutine[Any, Any, Reply]:
+        """Whoever makes up keys that name an organization must not use up the turns of those who have one."""
+        return self._serve(request, caller, _UNTRIED + caller.organization_tag)
 
     def _other_method(self, method: str) -> Response:
         if method == "OPTIONS":

@@ -10,6 +10,7 @@ from bench.catch_up import CatchUp
 from bench.cluster_costs import ClusterCosts
 from bench.cold_start import ColdStart
 from bench.compression import CompressionCosts
+from bench.fairness import Fairness
 from bench.fan_out import FanOut
 from bench.freshness import Freshness
 from bench.growth import GrowthDocuments, GrowthOrganizations
@@ -29,6 +30,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     ApiWorkers(),
     ApiLatency(),
     ApiMemory(),
+    Fairness(),
     Memory(),
     MemoryOrganizations(),
     CompressionCosts(),

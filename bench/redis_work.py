@@ -1,6 +1,7 @@
 """Redis's work for a record and for a request, in instructions: the same on a busy machine as on a quiet one."""
 
 import asyncio
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from projector.line.pace import FULL
 from projector.record import Partition, Record
 from projector.redis.applier import Applier
 from projector.redis.store import Store
+from schemas import layouts
 from schemas.settings import ProjectorSettings
 
 NEW_CONTACTS, NEW_LEADS, DUPLICATES = "new contacts", "new leads", "duplicates of leads"
@@ -29,9 +31,17 @@ READ_AGAIN = "leads that are read again"
 LEADS_STAY = "leads whose contact stays"
 SUMMARY_STAYS, SUMMARY_CHANGES = "contacts whose summary stays", "contacts whose summary changes"
 REQUESTS = "requests"
+SMALL, LARGE = "1 KB", "1 MB"
+REFUSED_OR_FREE = ("401", "403", "429", "304", "400", "404")
 _WORK = Metric("instructions", "per record or request")
 _LEADS, _QUICK_LEADS = 2_000, 200
+_DAY = 24 * 3600
 _PLAIN = "plain-set"
+
+
+def _sized(status: str, size: str) -> str:
+    """Returns the name of the case of requests with this status for documents of this size."""
+    return f"{status} for {size}"
 
 
 @dataclass(frozen=True)
@@ -63,6 +73,11 @@ class RedisWork:
         Target(_WORK.name, DUPLICATES, 0.333, at_least=False, case_against=NEW_LEADS),
         Target(_WORK.name, READ_AGAIN, 0.333, at_least=False, case_against=NEW_LEADS),
         Target(_WORK.name, REQUESTS, 99_300.0, at_least=False),
+        # What is refused or free costs the same, however large the document is.
+        *(
+            Target(_WORK.name, _sized(status, LARGE), 1.1, at_least=False, case_against=_sized(status, SMALL))
+            for status in REFUSED_OR_FREE
+        ),
     )
     rounds = 1
     restarts_each_round = False
@@ -71,6 +86,7 @@ class RedisWork:
         return (
             *(NEW_CONTACTS, NEW_LEADS, DUPLICATES, READ_AGAIN, LEADS_STAY, SUMMARY_STAYS, SUMMARY_CHANGES),
             REQUESTS,
+            *(_sized(status, size) for status in REFUSED_OR_FREE for size in (SMALL, LARGE)),
         )
 
     def prepare(self, lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
@@ -110,6 +126,8 @@ class Works:
         if case == REQUESTS:
             calls = [serve(tenant, lead_id) for tenant in self._traffic.tenants for lead_id in tenant.leads[:10]]
             return Work(len(calls), partial(send, commands=calls))
+        if " for " in case:
+            return self._refused_or_free(*case.split(" for "))
         if case == READ_AGAIN:
             return Work(len(leads), partial(find_applied, leads=leads))
         records: dict[str, Iterable[Record]] = {
@@ -122,6 +140,32 @@ class Works:
         }
         applied = list(intents(records[case]))
         return Work(len(applied), partial(apply, applied=applied))
+
+    def _refused_or_free(self, status: str, size: str) -> Work:
+        """Returns the work of requests that get this status, each for another document of this size."""
+        calls = []
+        with client(self._server) as redis:
+            redis.script_load(SCRIPT)  # to compile it is no part of a request
+            now = int(redis.time()[0]) * 1_000_000
+            for tenant in filter(lambda tenant: tenant.leads, self._traffic.tenants):
+                sha, _, key, owner, key_limit, limit, document, *arguments = serve(tenant, tenant.leads[0])[1:]
+                if size == LARGE:
+                    redis.append(document, b"x" * (1 << 20))
+                match status:
+                    case "401":
+                        redis.delete(key)
+                    case "403":
+                        redis.setrange(owner, layouts.ACCESS.start, b"0")
+                    case "429":
+                        redis.setrange(owner, layouts.LIMITS.start, struct.pack("<IIII", 1, _DAY, 1, _DAY))
+                        redis.mset(dict.fromkeys((key_limit, limit), now + (_DAY - 1) * 1000000))
+                    case "304":
+                        arguments.append(b"*")
+                    case "404":  # deleted: only its head is left
+                        redis.set(document, b"D" + bytes(layouts.HEAD - 1))
+                keys = [key, owner, key_limit, limit, *([] if status == "400" else [document])]
+                calls.append([b"EVALSHA", sha, len(keys), *keys, *arguments])
+        return Work(len(calls), partial(send, commands=calls))
 
     def plain_set(self, case: str) -> Work | None:
         """Returns None unless the case is that of new leads."""

@@ -121,6 +121,10 @@ KEY_ENTRY_ID = slice(0, SHORT_ID)
 KEY_ENTRY_STATE = slice(SHORT_ID, SHORT_ID + 1)
 KEY_ENTRY_EXPIRY = slice(SHORT_ID + 1, KEY_ENTRY)
 
+WHOLE = slice(0, 65_536)
+"""A document's value that ends before this does is read together with key, access and limits. A longer one is read by
+itself, over a connection for such values, so that no reply holds up the small ones."""
+
 BUCKET_SPAN = 10_000_000
 """The bucket of a rate limit expires at the end of this span, in microseconds, in which it will be full again."""
 
@@ -147,7 +151,7 @@ _FOR_LUA = (
     ),
     *("LEAD_BODY", "SUMMARY_FIELDS_STOP", "FIRST_LEAD", "CONTACT_BODY", "BODY_ID", "BODY_ORGANIZATION_ID"),
     *("LEAD_CONTACT_ID", "STORED_CONTACT_ID", "JOB_DUE", "ACCESS", "LIMITS", "KEY_ORGANIZATION", "KEY_EXPIRY"),
-    *("BODY_OPENING", "PACKED_SUMMARY"),
+    *("BODY_OPENING", "PACKED_SUMMARY", "WHOLE"),
     *("KEY_ENTRIES", "KEY_ENTRY", "KEY_ENTRY_ID", "KEY_ENTRY_STATE", "KEY_ENTRY_EXPIRY"),
 )
 

@@ -7,6 +7,7 @@ valid when it was used last is not affected. No key is kept, only hashes. Each w
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
 
@@ -16,8 +17,8 @@ from api.credentials import Credentials, credentials
 from api.errors import InvalidApiKey, Unavailable
 from api.keys.guesses import Guesses
 from api.keys.recent import Recent
-from api.redis.link import Link
 from api.redis.store import Reply
+from api.redis.turns import SHARE
 from api.request import Request
 
 REFUSED_SECONDS = 0.5
@@ -39,17 +40,20 @@ class KnownKeys:
     """The keys of one worker. `authorization` is always the header of this name."""
 
     def __init__(self, guesses: Guesses, max_in_flight: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """At most `max_in_flight` requests wait for Redis, with those that wait for the trial of their key. `clock`
-        counts seconds and never goes back.
+        """At most `max_in_flight` requests wait for Redis, with those that wait for the trial of their key, and of the
+        latter a part (`turns.SHARE`) with keys that name the same organization. `clock` counts seconds and never goes
+        back.
         """
         self._guesses = guesses
         self._max_in_flight = max_in_flight
+        self._most_of_one = max(1, max_in_flight // SHARE)
         self._clock = clock
         self._valid: Recent[Credentials] = Recent(_VALID_KEYS)
         """By the hash of the header: finding a key takes 0.5 µs, parsing it 3 µs."""
         self._refused_until: Recent[float] = Recent(_REFUSED_KEYS)
         self._trials: dict[bytes, _Trial] = {}
-        self._waiting = 0
+        self._waiting: Counter[bytes] = Counter()
+        """Requests that wait for a trial, by the organization that their key names."""
 
     def valid(self, authorization: bytes | None) -> Credentials | None:
         """Returns the names of a key that was valid when it was used last; None if it has to be tried."""
@@ -65,7 +69,7 @@ class KnownKeys:
         if trial is None:
             reply = await self._first(caller, request, serve)
         else:
-            await self._wait(trial, request.state["servers"].link(caller.organization_tag))
+            await self._wait(trial, caller.organization_tag, request.state["store"].pending)
             reply = await serve(caller)
         if authorization and reply.status != InvalidApiKey.status:
             self._valid.put(_name(authorization), caller)
@@ -99,15 +103,19 @@ class KnownKeys:
         state = request.state
         return state["serving"].known(state["servers"].link(caller.organization_tag)) is not None
 
-    async def _wait(self, trial: _Trial, link: Link) -> None:
-        """Returns if the key is valid. Raises InvalidApiKey and Unavailable."""
-        if self._waiting + link.in_flight >= self._max_in_flight:
+    async def _wait(self, trial: _Trial, organization: bytes, pending: int) -> None:
+        """Returns if the key is valid. `pending` requests wait for Redis. Raises InvalidApiKey and Unavailable."""
+        if self._waiting.total() + pending >= self._max_in_flight:
             raise Unavailable(f"{self._max_in_flight} requests are waiting for Redis already")
-        self._waiting += 1
+        if self._waiting[organization] >= self._most_of_one:
+            raise Unavailable(f"{self._most_of_one} requests wait for keys of this organization to be tried already")
+        self._waiting[organization] += 1
         try:
             await trial.over.wait()
         finally:
-            self._waiting -= 1
+            self._waiting[organization] -= 1
+            if not self._waiting[organization]:
+                del self._waiting[organization]
         if trial.valid is None:
             raise Unavailable("Redis did not answer another request with the same key")
         if not trial.valid:

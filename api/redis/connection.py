@@ -8,6 +8,9 @@ queue, and its reply is discarded when it arrives: if replies shifted by one, an
 organization's document (CVE-2023-28858). For the same reason, a connection on which anything went wrong is closed and
 never used again, whatever may still arrive on it.
 
+A caller that has waited too long fails alone while anything arrives, because the others may still get their replies.
+Only if nothing arrives, or if one reply takes much too long, the connection counts as dead.
+
 A *checked* command is answered together with the reply of a check, which Redis executes after it: one check follows all
 checked commands of a write. So every caller learns what the server was when it executed the command, in the same round
 trip.
@@ -17,6 +20,7 @@ import asyncio
 from asyncio import Future
 from collections import deque
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Any
 
 import hiredis
@@ -27,6 +31,8 @@ Argument = bytes | str | int
 Command = tuple[Argument, ...]
 
 _CHECKS_PER_TIMEOUT = 10
+_LONGEST_TIMEOUTS = 4
+"""A connection is given up if a reply takes as many timeouts, although bytes arrive: they may be a trickle."""
 _MAX_UNSENT = 16
 """Commands that are held back for one write. With more, Redis starts on the first ones while this process still
 prepares the others; otherwise the two would wait for each other in turns."""
@@ -37,13 +43,15 @@ _pack: Callable[[Command], bytes] = hiredis.pack_command  # type: ignore[assignm
 class Connection(asyncio.Protocol):
     """A connection from its opening to its loss. `lost` is done when the connection is over; its result is the reason.
 
-    `timeout` is in seconds. When the oldest command has waited longer, the connection counts as dead and all its
-    callers fail.
+    `timeout` is in seconds. A caller that has waited longer fails, unless `late` callers may wait on. If nothing at all
+    has arrived for as long while the oldest command waited, the connection counts as dead and all its callers fail.
     """
 
-    def __init__(self, timeout: float, max_in_flight: int) -> None:
+    def __init__(self, timeout: float, max_in_flight: int, *, late: bool = False) -> None:
         self._loop = asyncio.get_running_loop()
         self._timeout = timeout
+        self._late = late
+        self._received_at = self._loop.time()
         self._max_in_flight = max_in_flight
         self._transport: asyncio.Transport | None = None
         self._reader = hiredis.Reader(notEnoughData=_INCOMPLETE)
@@ -130,6 +138,7 @@ class Connection(asyncio.Protocol):
         self._check_timeout()
 
     def data_received(self, data: bytes) -> None:
+        self._received_at = self._loop.time()
         self._reader.feed(data)
         try:
             while self._transport is not None and (reply := self._reader.gets()) is not _INCOMPLETE:
@@ -163,7 +172,7 @@ class Connection(asyncio.Protocol):
             self._checks -= 1
             self._deliver_checked(reply)
         elif caller.done():
-            return  # it was cancelled: its reply is discarded
+            return  # it was cancelled, or failed because it waited too long: its reply is discarded
         elif isinstance(reply, hiredis.ReplyError):
             caller.set_exception(_error(str(reply)))
         elif is_checked:
@@ -181,10 +190,22 @@ class Connection(asyncio.Protocol):
             caller.set_result((reply, _error(str(check)) if isinstance(check, hiredis.ReplyError) else check))
 
     def _check_timeout(self) -> None:
-        if self._callers and self._loop.time() - self._callers[0][1] > self._timeout:
-            self.close(f"Redis did not reply within {self._timeout:g} s")
-            return
-        self._timeout_check = self._loop.call_later(self._timeout / _CHECKS_PER_TIMEOUT, self._check_timeout)
+        now, timeout = self._loop.time(), self._timeout
+        if self._callers and (waited := now - self._callers[0][1]) > timeout:
+            if now - self._received_at > timeout or waited > _LONGEST_TIMEOUTS * timeout:
+                self.close(f"Redis did not reply within {timeout:g} s")
+                return
+            if not self._late:
+                self._fail_late(now - timeout)
+        self._timeout_check = self._loop.call_later(timeout / _CHECKS_PER_TIMEOUT, self._check_timeout)
+
+    def _fail_late(self, sent_before: float) -> None:
+        """Fail the callers whose commands were sent earlier. They keep their places."""
+        late: list[Future[Any] | None] = [caller for caller, _ in self._checked]  # sent before the first in the queue
+        late += [caller for caller, _, _ in takewhile(lambda waiting: waiting[1] < sent_before, self._callers)]
+        for caller in late:
+            if caller is not None and not caller.done():
+                caller.set_exception(Unavailable(f"Redis did not reply within {self._timeout:g} s"))
 
 
 def pack(command: Command) -> bytes:

@@ -1,4 +1,4 @@
-"""A connection to one Redis server that is re-established whenever it is lost."""
+"""A connection to one Redis server that is re-established whenever it is lost, and one beside it for large values."""
 
 import asyncio
 import logging
@@ -9,10 +9,14 @@ from typing import Any
 from api.errors import Busy, ConnectionLost, ErrorReply, Unavailable
 from api.redis.address import Address, Sentinels
 from api.redis.connection import Command, Connection
+from api.redis.turns import Turns
 
 # The first retries are fast, because most outages are restarts. Later ones stay fast enough that service resumes
 # within a second of Redis's return, however long the outage was.
 _PAUSES_SECONDS = (0.01, 0.05, 0.1, 0.2, 0.3)
+
+LARGE_EACH, LARGE_TOGETHER = 2, 8
+"""Large values that are under way from one server at the same time: for one organization, and for all of them."""
 
 logger = logging.getLogger(__name__)
 
@@ -20,6 +24,9 @@ logger = logging.getLogger(__name__)
 class Link:
     """Keeps one connection to one server. `run` connects and reconnects; while there is no connection, calls fail at
     once, and only after a loss it may be worthwhile to wait for the first attempt to reconnect (`reconnected`).
+
+    Large values come over a second connection to the same server, which is opened when the first one is asked for, and
+    closed with the first connection. So a small reply never waits for a large one.
     """
 
     def __init__(self, location: Address | Sentinels, *, timeout: float, max_in_flight: int) -> None:
@@ -30,6 +37,11 @@ class Link:
         self._timeout = timeout
         self._max_in_flight = max_in_flight
         self._connection: Connection | None = None
+        self._address = Address()
+        """Where the present connection leads to."""
+        self._large: Connection | None = None
+        self._opening_large = asyncio.Lock()
+        self._large_turns = Turns(LARGE_EACH, LARGE_TOGETHER, most=max_in_flight, timeout=timeout)
         self._attempted = asyncio.Event()
         self._next_attempt = asyncio.Event()
         """Is set when the first attempt after a loss has ended, and not set while there is a connection."""
@@ -46,7 +58,7 @@ class Link:
 
     @property
     def in_flight(self) -> int:
-        return self._connection.in_flight if self._connection else 0
+        return sum(connection.in_flight for connection in (self._connection, self._large) if connection)
 
     def call(self, *command: Any) -> Future[Any]:
         """Send a command over the present connection, as Connection.call does. Raises Unavailable."""
@@ -59,6 +71,43 @@ class Link:
     def call_checked(self, packed: bytes, check: bytes) -> Future[Any]:
         """Send a packed command and a check after it, as Connection.call_checked does. Raises Unavailable."""
         return self._present().call_checked(packed, check)
+
+    async def call_large(self, share: bytes, packed: bytes, check: bytes | None) -> Any:
+        """Returns the reply to a packed command that reads a large value, or both replies if there is a check, as
+        `Connection.call_checked` does. `share` names whose turn it takes (`Turns`). If it is cancelled, the turn lasts
+        until the reply has arrived all the same. Raises Unavailable.
+        """
+        turn = self._large_turns.take(share)
+        if turn is not None:
+            await self._large_turns.wait(share, turn)
+        try:
+            connection = await self._connection_for_large()
+            reply = connection.call_checked(packed, check) if check else connection.call_packed(packed)
+        except BaseException:
+            self._large_turns.leave(share)
+            raise
+
+        def arrived(reply: Future[Any]) -> None:
+            self._large_turns.leave(share)
+            if not reply.cancelled():
+                reply.exception()  # whoever asked may not be there any more
+
+        reply.add_done_callback(arrived)
+        return await asyncio.shield(reply)
+
+    async def _connection_for_large(self) -> Connection:
+        async with self._opening_large:
+            present, large = self._present(), self._large
+            if large is None or large.closed:
+                try:
+                    large = await self._connect(self._address, late=True)
+                except OSError as error:
+                    raise Unavailable(f"the connection for large values cannot be opened: {error}") from error
+                if self._connection is not present:
+                    large.close("it belongs to an earlier connection")
+                    raise ConnectionLost("the connection to Redis was lost a moment ago")
+                self._large = large
+            return large
 
     def _present(self) -> Connection:
         if self._connection is not None:
@@ -87,7 +136,8 @@ class Link:
         try:
             while True:
                 try:
-                    connection = await self._connect(await self._location.find())
+                    address = await self._location.find()
+                    connection = await self._connect(address)
                 except Exception as error:  # noqa: BLE001 - whatever it is, a later attempt may succeed
                     self._log_failure(failures, error)
                     self._busy = error if isinstance(error, Busy) else None
@@ -96,15 +146,15 @@ class Link:
                     failures += 1
                 else:
                     failures = 0
-                    await self._use(connection)
+                    await self._use(connection, address)
                 await asyncio.sleep(_pause(failures))
         finally:
             self._attempted.set()  # no other attempt will follow
             self._next_attempt.set()
             await self._location.close()
 
-    async def _use(self, connection: Connection) -> None:
-        self._connection = connection
+    async def _use(self, connection: Connection, address: Address) -> None:
+        self._connection, self._address = connection, address
         self._busy = None
         self.times_connected += 1
         self.serving = None
@@ -118,14 +168,17 @@ class Link:
         finally:
             self._connection = None
             connection.close("the API is shutting down")
+            if self._large is not None:
+                self._large.closed_by_peer |= connection.closed_by_peer  # then its callers ask again, too
+                self._large.close("the connection to this server was lost")
             if not connection.closed_by_peer:  # it did not answer, so the next attempt may take long
                 self._next_attempt.set()
 
-    async def _connect(self, address: Address) -> Connection:
+    async def _connect(self, address: Address, *, late: bool = False) -> Connection:
         """Returns a connection that is ready for commands. Raises OSError, TimeoutError and Unavailable."""
         self.host = address.host
         async with asyncio.timeout(self._timeout):
-            connection = await self._open(address)
+            connection = await self._open(address, late=late)
             try:
                 await self._set_up(connection, address)
             except BaseException:
@@ -133,9 +186,9 @@ class Link:
                 raise
             return connection
 
-    async def _open(self, address: Address) -> Connection:
+    async def _open(self, address: Address, *, late: bool) -> Connection:
         _, connection = await asyncio.get_running_loop().create_connection(
-            lambda: Connection(self._timeout, self._max_in_flight),
+            lambda: Connection(self._timeout, self._max_in_flight, late=late),
             address.host,
             address.port,
             ssl=address.tls,

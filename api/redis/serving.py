@@ -3,6 +3,9 @@
 Redis executes a check after the requests of each write (`api/redis/connection.py`), so a reply counts only if the shard
 held everything of the live generation when it was made. From a shard that was emptied, or is still being filled, the
 API answers 503 and nothing else.
+
+Usually a shard has one copy. If it took over the slots of another one, it has that one's copy too, or lacks it because
+the other one was lost with all it held: then all copies that it should have are asked after each reply.
 """
 
 import asyncio
@@ -53,7 +56,9 @@ class Serving:
         return link.serving.generation if link.serving else None
 
     def check(self, link: Link) -> bytes | None:
-        """Returns the packed command whose reply `read` takes; None if the shard has no copy of the control record."""
+        """Returns the packed command whose reply `read` takes; None if the shard has no copy of the control record, or
+        several, so that `ask` has to decide.
+        """
         of = (self._servers.map_version, self._copies)
         if of != self._checks_of:
             self._checks, self._checks_of = {}, of
@@ -88,11 +93,19 @@ class Serving:
         """Ask a shard. Returns the live generation.
 
         A shard without a copy of its own is believed on the word of the home copy: slots were moved there a moment ago,
-        and a projector is about to give it one. Raises Unavailable, and Rebuilding if the shard is not complete.
+        and a projector is about to give it one. If it has several, all of them have to be complete. Raises Unavailable,
+        and Rebuilding if the shard is not complete.
         """
-        tag = self._tag(link) or names.HOME
-        reply = await self._servers.call(tag, b"HMGET", names.copy(names.CONTROL, tag), *_FIELDS)
-        return self.read(link, reply)
+        asked: set[bytes] = set()
+        found: set[int] = set()
+        while left := set(self._tags(link) or [names.HOME]) - asked:
+            for tag in left:  # what they say may name further copies
+                reply = await self._servers.call(tag, b"HMGET", names.copy(names.CONTROL, tag), *_FIELDS)
+                found.add(self.read(link, reply))
+            asked |= left
+        if len(found) > 1:
+            raise Unavailable("the copies of the control record name different generations")
+        return found.pop()
 
     async def check_layout(self) -> None:
         """Check that Redis holds no data of another layout. Raises OtherLayout, and Unavailable."""
@@ -125,13 +138,14 @@ class Serving:
             await asyncio.sleep(POLL_SECONDS)
 
     def _packed(self, link: Link) -> bytes | None:
-        tag = self._tag(link)
-        return pack((b"HMGET", names.copy(names.CONTROL, tag), *_FIELDS)) if tag else None
+        tags = self._tags(link)
+        return pack((b"HMGET", names.copy(names.CONTROL, tags[0]), *_FIELDS)) if len(tags) == 1 else None
 
-    def _tag(self, link: Link) -> bytes | None:
-        """Returns the hash tag of a shard's copy of the control record."""
-        for tag in (names.HOME, *self._copies.split()):
+    def _tags(self, link: Link) -> list[bytes]:
+        """Returns the hash tags of the copies of the control record that this shard should have."""
+        found = []
+        for tag in dict.fromkeys((names.HOME, *self._copies.split())):
             with suppress(Unavailable):
                 if self._servers.link(tag) is link:
-                    return tag
-        return None
+                    found.append(tag)
+        return found

@@ -1,11 +1,15 @@
-"""The requests' only use of Redis: one script call per request, whose keys all share the caller's hash tag."""
+"""The requests' only use of Redis: one script call per request, whose keys all share the caller's hash tag. A large
+document takes a second call, which reads its value alone.
+"""
 
+import asyncio
 import hashlib
 import struct
 from importlib import resources
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from api.credentials import Credentials
 from api.errors import ConnectionLost, ErrorReply, Rebuilding, Unavailable
@@ -13,8 +17,9 @@ from api.redis.connection import Command, pack, pack_words
 from api.redis.link import Link
 from api.redis.servers import Servers
 from api.redis.serving import Serving
+from api.redis.turns import Turns
 from schemas import names
-from schemas.layouts import with_constants
+from schemas.layouts import STATE_LIVE, with_constants
 from schemas.resources import Resource
 from schemas.settings import ApiSettings, limit
 
@@ -24,6 +29,10 @@ _HEAD = struct.Struct("<HQIIIQIIIQQBB")
 _LIMITS = struct.Struct("<IIII")
 _ATTEMPTS = 3
 _BEING_APPLIED = 503
+LARGE = 206
+"""The request is allowed and charged, and its document is so long that `read_large` has to read it."""
+_PART_UNDER_WAY = 128
+"""An organization has at most this part of `LEADVIEW_API_MAX_IN_FLIGHT` calls under way. Others wait for their turn."""
 
 
 class Reply(Struct, frozen=True, gc=False):
@@ -68,23 +77,86 @@ class Store:
         self._limits = _LIMITS.pack(by_key.quota, by_key.window, by_organization.quota, by_organization.window)
         self._servers = servers
         self._serving = serving
+        self._timeout = settings.api_redis_timeout
+        most = settings.api_max_in_flight
+        self._turns = Turns(max(1, most // _PART_UNDER_WAY), most, most=most, timeout=settings.api_redis_timeout)
+
+    @property
+    def pending(self) -> int:
+        """The requests that have called Redis, or wait for their turn to do so."""
+        return self._turns.pending
 
     async def serve(
-        self, caller: Credentials, resource: Resource, record_id: str | None, tags: tuple[bytes, ...]
+        self, caller: Credentials, resource: Resource, record_id: str | None, tags: tuple[bytes, ...], share: bytes
     ) -> Reply:
-        """Check the key, charge both rate limits and read a document, in one atomic step.
+        """Check the key, charge both rate limits and read a document, in one atomic step. With status LARGE, the
+        document is left to `read_large`.
 
         `record_id` is None if the path does not hold a UUID: the request is still charged, and the status is 400.
-        If the connection is lost, the request is sent again over the next one, and may then be charged twice. Raises
-        Unavailable, also if the server that holds the organization is not completely filled, or while the records of a
-        recreated organization are applied again.
+        `share` names whose turns the request takes (`Turns`). If the connection is lost, the request is sent again over
+        the next one, and may then be charged twice. Raises Unavailable, also if the server that holds the organization
+        is not completely filled, or while the records of a recreated organization are applied again.
         """
-        for _ in range(_ATTEMPTS - 1):
+        turn = self._turns.take(share)
+        if turn is not None:
+            await self._turns.wait(share, turn)
+        try:
+            for _ in range(_ATTEMPTS - 1):
+                try:
+                    return await self._serve(caller, resource, record_id, tags)
+                except ConnectionLost:
+                    await self._servers.link(caller.organization_tag).reconnected()
+            return await self._serve(caller, resource, record_id, tags)
+        finally:
+            self._turns.leave(share)
+
+    async def read_large(
+        self, caller: Credentials, resource: Resource, record_id: str, reply: Reply, share: bytes
+    ) -> Reply:
+        """Returns a reply with status LARGE as one with status 200 and the whole value, or 404 if the document was
+        deleted meanwhile. Nothing is charged. Raises Unavailable, also if all of it takes longer than the timeout.
+        """
+        tag = caller.organization_tag
+        try:
+            async with asyncio.timeout(self._timeout):
+                value = await self._large_value(tag, caller.organization, resource, record_id, share)
+        except TimeoutError:
+            raise Unavailable(f"a large document was not read within {self._timeout:g} s") from None
+        is_live = value is not None and value[0] == STATE_LIVE
+        return replace(reply, status=200, value=value) if is_live else replace(reply, status=404)
+
+    async def _large_value(
+        self, tag: bytes, owner: bytes, resource: Resource, record_id: str, share: bytes
+    ) -> bytes | None:
+        """Returns the value that the document has in the generation that is live when it is read."""
+        for _ in range(_ATTEMPTS):
+            link = self._servers.link(tag)
+            generation = self._serving.known(link)
+            if generation is None:
+                generation = await self._serving.ask(link)
+            packed = pack((b"GET", names.document(resource, owner, generation, record_id)))
             try:
-                return await self._serve(caller, resource, record_id, tags)
+                value, live = await self._call_large(link, tag, packed, share)
             except ConnectionLost:
-                await self._servers.link(caller.organization_tag).reconnected()
-        return await self._serve(caller, resource, record_id, tags)
+                await link.reconnected()
+                continue
+            if live == generation:
+                return value
+        raise Unavailable("the connection is lost, or another generation is promoted, again and again")
+
+    async def _call_large(self, link: Link, tag: bytes, packed: bytes, share: bytes) -> tuple[bytes | None, int]:
+        """Returns the reply to the command, and the generation that was live right after it. Raises Unavailable."""
+        check = self._serving.check(link)
+        try:
+            reply = await link.call_large(share, packed, check)
+        except ErrorReply as error:  # slots are being moved: it comes over the other connection, for once
+            reply = await self._servers.retry(error, link, tag, packed)
+        else:
+            if check is not None:
+                reply, state = reply
+                if not isinstance(state, ErrorReply):
+                    return reply, self._serving.read(link, state)
+        return reply, await self._serving.ask(self._servers.link(tag))
 
     async def _serve(
         self, caller: Credentials, resource: Resource, record_id: str | None, tags: tuple[bytes, ...]

@@ -12,15 +12,17 @@ import pytest
 
 from api.errors import ErrorReply, ScriptMissing, Unavailable
 from api.redis.address import Address, address
-from api.redis.connection import Connection
+from api.redis.connection import Connection, pack
 from api.redis.link import Link
 from devstack.ports import free_port
+from devstack.redis_server import RedisServer
 from schemas.settings import ApiSettings
 from tests.harness.faulty_proxy import Faults, faulty_proxy
 from tests.harness.services import RedisService
 from tests.harness.stopwatch import Stopwatch
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
+SHORT = 0.5
 TIMEOUT = 2.0
 """For tests in which it is to be over. A machine that stands still for less does no harm."""
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -251,6 +253,95 @@ async def test_a_stall_fails_all_waiting_callers_within_the_timeout() -> None:
     assert all(isinstance(outcome, Unavailable) for outcome in outcomes[1:])
 
 
+async def test_a_late_reply_fails_alone() -> None:
+    """Half of it has arrived, and now and then a byte does: what is behind it is still to come."""
+    over = asyncio.Event()
+
+    async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(65536)
+        writer.write(b"+first\r\n$1000\r\n")
+        sent = 0
+        while not over.is_set():
+            writer.write(b"x")
+            sent += 1
+            await asyncio.sleep(SHORT / 20)
+        writer.write(b"x" * (1000 - sent) + b"\r\n$5\r\nthird\r\n")
+        await silent(reader, writer)
+
+    async with peer(late) as port:
+        connection = await open_connection(port, timeout=SHORT)
+        first, second = connection.call((b"GET", b"1")), connection.call((b"GET", b"2"))
+        checked = connection.call_checked(pack((b"GET", b"2")), pack((b"PING",)))
+        assert await first == b"first"
+        for reply in (second, checked):
+            with pytest.raises(Unavailable, match="did not reply within"):
+                await reply
+        assert connection.in_flight == 2, "their replies are still to come"
+        over.set()
+        third = connection.call((b"GET", b"3"))
+        await eventually(lambda: connection.in_flight <= 1, "the late reply has arrived, and is discarded")
+        assert not connection.closed
+        third.cancel()
+        connection.close("done")
+
+
+async def test_a_late_check_fails_only_those_who_wait_for_it() -> None:
+    over = asyncio.Event()
+
+    async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(65536)
+        writer.write(b"+one\r\n$1000\r\n")
+        sent = 0
+        while not over.is_set():
+            writer.write(b"x")
+            sent += 1
+            await asyncio.sleep(SHORT / 20)
+        writer.write(b"x" * (1000 - sent) + b"\r\n+two\r\n+complete\r\n")
+        await silent(reader, writer)
+
+    async with peer(late) as port:
+        connection = await open_connection(port, timeout=SHORT)
+        check = pack((b"PING",))
+        with pytest.raises(Unavailable, match="did not reply within"):
+            await connection.call_checked(pack((b"GET", b"1")), check)
+        second = connection.call_checked(pack((b"GET", b"2")), check)
+        over.set()
+        assert await second == (b"two", b"complete")
+        connection.close("done")
+
+
+async def test_a_silent_peer_is_given_up_however_many_calls_follow() -> None:
+    """The oldest call counts: the newest one is always young."""
+    async with peer(silent) as port:
+        connection = await open_connection(port, timeout=SHORT)
+        calls = []
+        with Stopwatch() as stopwatch:
+            while not connection.closed:
+                assert stopwatch.seconds < 4 * SHORT
+                calls.append(connection.call((b"PING",)))
+                await asyncio.sleep(0.02)
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert all(isinstance(outcome, Unavailable) for outcome in outcomes)
+    assert "did not reply" in connection.lost.result()
+
+
+async def test_a_trickle_is_given_up_after_some_timeouts() -> None:
+    async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(65536)
+        writer.write(b"$1000000\r\n")
+        while not writer.is_closing():
+            writer.write(b"x")
+            await asyncio.sleep(SHORT / 20)
+
+    async with peer(trickle) as port:
+        connection = await open_connection(port, timeout=SHORT)
+        with Stopwatch() as stopwatch:
+            with pytest.raises(Unavailable):
+                await connection.call((b"GET", b"1"))
+            assert "did not reply" in await asyncio.wait_for(connection.lost, PATIENCE_SECONDS)
+            assert stopwatch.seconds < 6 * SHORT
+
+
 async def test_waiting_callers_are_bounded() -> None:
     async with peer(silent) as port:
         connection = await open_connection(port, max_in_flight=3)
@@ -321,3 +412,18 @@ async def test_a_wrong_password_leads_to_no_connection(redis_server: RedisServic
             )
             assert link.times_connected == 0
             assert not link.connected
+
+
+async def test_a_demoted_master_is_not_used(own_redis: RedisServer) -> None:
+    """Sentinels may still name one that was demoted a moment ago."""
+    link = Link(Address(port=own_redis.port, must_be_master=True), timeout=PATIENCE_SECONDS, max_in_flight=10)
+    with own_redis.client() as client:
+        client.replicaof("127.0.0.1", "1")
+        before = client.info("stats")["total_connections_received"]
+        async with kept(link):
+            await eventually(
+                lambda: client.info("stats")["total_connections_received"] > before + 3, "it has tried a few times"
+            )
+            assert link.times_connected == 0
+            client.replicaof("NO", "ONE")
+            await eventually(lambda: link.connected, "it is connected")

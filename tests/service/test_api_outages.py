@@ -9,11 +9,14 @@ from uuid import uuid4
 import pytest
 import redis
 
+from devstack.ports import free_port
 from devstack.redis_server import RedisServer
 from schemas import names, resources
 from schemas.settings import ApiSettings
 from tests.harness import control
-from tests.harness.api_server import LEADS, ApiServer, Response, running_api
+from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
+from tests.harness.faulty_proxy import faulty_proxy
+from tests.harness.processes import running_api_process
 from tests.harness.records import Caller, Records
 from tests.harness.stopwatch import Stopwatch
 from tests.harness.waiting import assert_within, wait_until
@@ -242,6 +245,54 @@ def test_a_redis_of_another_layout(api: ApiServer, caller: Caller, client: redis
     client.hset(names.CONTROL, "layout", "999")
     assert_unavailable(ask(api, caller))
     assert api.get("/readyz").status == 503
+
+
+def test_a_demoted_primary_is_left(client: redis.Redis, api: ApiServer, caller: Caller) -> None:
+    """The connection ends with the first refused charge, so that the present master is looked for; the next request
+    waits for that."""
+
+    def connected() -> set[str]:
+        return {each["id"] for each in client.client_list() if each["name"] == "leadview-api"}
+
+    assert ask(api, caller).status == 404
+    before = connected()
+    client.replicaof("127.0.0.1", "1")
+    client.config_set("replica-serve-stale-data", "yes")
+    assert_unavailable(ask(api, caller))
+    client.replicaof("NO", "ONE")
+    assert_back_within_a_second(api, caller)
+    assert not connected() & before
+
+
+def test_a_connection_that_is_reset_between_two_requests(server: RedisServer, records: Records) -> None:
+    """The next request is served: it waits until the API is connected again."""
+    caller = records.caller()
+    with faulty_proxy(server.port) as proxy, running_api(patient(f"redis://127.0.0.1:{proxy.port}/0")) as api:
+        assert ask(api, caller).status == 404
+        for _ in range(10):
+            proxy.reset_all()
+            assert ask(api, caller).status == 404
+
+
+def test_requests_that_fail_because_of_redis_are_counted(server: RedisServer, records: Records, tmp_path: Path) -> None:
+    caller, metrics = records.caller(), ApiServer(free_port())
+
+    def counted() -> float:
+        return next(
+            float(line.split()[-1])
+            for line in metrics.get("/metrics").body.decode().splitlines()
+            if line.startswith("leadview_api_redis_errors")
+        )
+
+    settings = {"redis_url": server.url, "metrics_port": metrics.port}
+    with running_api_process(tmp_path / "log", **settings) as (_, api):
+        assert ask(api, caller).status == 404
+        wait_until(lambda: metrics.answers("/metrics"), "the metrics are there")
+        assert counted() == 0
+        server.kill()
+        for _ in range(3):
+            assert_unavailable(ask(api, caller))
+        wait_until(lambda: counted() == 3, "each of them is counted")
 
 
 def test_a_demoted_primary_serves_nothing(client: redis.Redis, api: ApiServer, caller: Caller) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from api.redis.store import SCRIPT, Reply, read_reply
 from schemas import api_keys, names, resources
-from schemas.layouts import CONTACT_BODY, LEAD_BODY
+from schemas.layouts import CONTACT_BODY, LEAD_BODY, WHOLE
 from tests.harness.records import Caller, Records
 from tests.harness.services import RedisService, empty_redis
 
@@ -127,6 +127,56 @@ def test_404_is_charged_and_not_matched(records: Records, state: bytes | None) -
     reply = run(records, caller, name, b"*")
     assert (reply.status, reply.value, reply.key_remaining) == (404, b"", 99)
     assert records.client.exists(*bucket_names(caller)) == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "how", "tags", "read"),
+    [
+        pytest.param(401, {"revoked": True}, [b"*"], [], id="401"),
+        pytest.param(403, {"access": False}, [b"*"], [], id="403"),
+        pytest.param(429, {"key_limit": (1, DAY)}, [b"*"], [], id="429"),
+        pytest.param(304, {}, [b"*"], ["GETRANGE 0 33"], id="304"),
+        pytest.param(404, {"state": b"D"}, [], ["GETRANGE 0 65535"], id="404, deleted"),
+        pytest.param(404, {"state": b"D"}, [b"*"], ["GETRANGE 0 33"], id="404, deleted, with a tag"),
+        pytest.param(206, {}, [], ["GETRANGE 0 65535"], id="200"),
+        pytest.param(206, {}, [b"twelve bytes"], ["GETRANGE 0 33", "GETRANGE 0 65535"], id="200 with another tag"),
+    ],
+)
+def test_no_more_of_the_document_is_read_than_is_needed(
+    records: Records, status: int, how: dict[str, Any], tags: list[bytes], read: list[str]
+) -> None:
+    """What is refused or free costs the same for a document of any size. So the document has a megabyte here."""
+    limits = {name: how[name] for name in ("access", "key_limit") if name in how}
+    caller = records.caller(**limits)
+    lead_id = records.lead(caller.organization_id, {"pad": "x" * 1_000_000}, state=how.get("state", b"L"))
+    name = names.document(resources.LEAD, caller.name, 1, lead_id)
+    if how.get("revoked"):
+        records.revoke(caller.key)
+    if "key_limit" in how:
+        fill(records, bucket_names(caller)[0], DAY * SECOND)
+    client: Any = records.client
+    with client.monitor() as monitor:
+        reply = run(records, caller, name, *tags)
+        records.client.echo("over")
+        seen = []
+        for each in monitor.listen():
+            words = each["command"].encode("latin-1")
+            if b"over" in words:
+                break
+            if each["client_type"] == "lua" and name.decode() in each["command"]:
+                seen.append(" ".join(each["command"].replace(name.decode(), "").split()))
+    assert (reply.status, seen) == (status, read)
+    assert len(reply.value) == (34 if status == 304 else 0)
+
+
+@pytest.mark.parametrize("more", [-1, 0])
+def test_a_value_that_is_too_long_is_left_to_the_caller(records: Records, more: int) -> None:
+    caller = records.caller()
+    name = lead_name(records, caller)
+    records.client.append(name, b"x" * (WHOLE.stop - len(records.read(name)) + more))
+    reply = run(records, caller, name)
+    assert (reply.status, len(reply.value)) == ((200, WHOLE.stop - 1) if more < 0 else (206, 0))
+    assert (reply.key_remaining, reply.charged) == (99, 1)
 
 
 def test_400_without_a_document_is_charged(records: Records) -> None:

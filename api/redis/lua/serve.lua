@@ -10,6 +10,8 @@
 --         status, now, key quota, window, remaining, full in, organization quota, window, remaining, full in, wait,
 --         violated, charged (`<I2I8I4I4I4I8I4I4I4I8I8BB`), then the value: the whole value for 200, its first 34 bytes
 --         for 304, otherwise nothing. Times are in microseconds, windows in seconds.
+--         status 206: it would be 200, and is charged as such, but the value is so long that the caller has to read it
+--         by itself (WHOLE in schemas/layouts.py): the replies of all requests share a connection.
 --         "full in" is the time until the bucket is full again, "wait" the time until the request would be allowed.
 --         violated: 1 key, 2 organization, 3 both. charged: 0 if the charge could not be written; the caller then applies
 --         its local limiter. 400 means that KEYS has no document. The reply is one string because in Redis 6 a
@@ -20,12 +22,11 @@ local keys, byte = KEYS, string.byte
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 
--- One call reads everything: a call costs more than a few values that turn out not to be needed.
-local key, organization, key_bucket, organization_bucket, value = unpack(redis.call('MGET', unpack(keys)))
+-- One call reads everything but the document: a call costs more than a few values that turn out not to be needed.
+local key, organization, key_bucket, organization_bucket = unpack(redis.call('MGET', keys[1], keys[2], keys[3], keys[4]))
 -- For MGET, a value of another type is none. GET raises an error, which the caller answers with 503.
 if not key then redis.call('GET', keys[1]) end
 if not organization then redis.call('GET', keys[2]) end
-if not value and keys[5] then redis.call('GET', keys[5]) end
 
 local is_live, job, access = organization and byte(organization) == 76, nil, nil -- 'L'
 if is_live then job, access = byte(organization, JOB_DUE, ACCESS) end
@@ -80,17 +81,25 @@ local key_full_at, key_interval, key_remaining, key_wait, key_stored
   = bucket(keys[3], key_bucket, key_quota, key_window)
 local full_at, interval, remaining, wait, stored = bucket(keys[4], organization_bucket, quota, window)
 
-local status = 200
+local status, value = 200, ''
 if key_wait > 0 or wait > 0 then
   status = 429
 elseif not keys[5] then
   status = 400
-elseif not value or byte(value) ~= 76 then -- 'L'
-  status = 404
 else
-  local etag = #ARGV > 2 and string.sub(value, ETAG, ETAG_END)
-  for i = 3, #ARGV do
-    if ARGV[i] == etag or ARGV[i] == '*' then status = 304 end
+  -- Only now, and no more than is needed: what is refused or free must not cost more if the document is large.
+  if ARGV[3] then
+    value = redis.call('GETRANGE', keys[5], '0', ETAG_LAST)
+    local etag = string.sub(value, ETAG)
+    for i = 3, #ARGV do
+      if ARGV[i] == etag or ARGV[i] == '*' then status = 304 end
+    end
+  end
+  if status == 200 then value = redis.call('GETRANGE', keys[5], WHOLE_AT, WHOLE_LAST) end
+  if byte(value) ~= 76 then -- 'L'
+    status = 404
+  elseif #value >= WHOLE_END then
+    status = 206
   end
 end
 
@@ -101,7 +110,7 @@ if status ~= 429 and status ~= 304 then
   if not (save(keys[3], key_full_at, key_stored) and save(keys[4], full_at, stored)) then charged = 0 end
 end
 
-if status == 304 then value = string.sub(value, 1, ETAG_END) elseif status ~= 200 then value = '' end
+if status ~= 200 and status ~= 304 then value = '' end
 local violated = (key_wait > 0 and 1 or 0) + (wait > 0 and 2 or 0)
 return struct.pack('<I2I8I4I4I4I8I4I4I4I8I8BB', status, now, key_quota, key_window, key_remaining, key_full_at - now,
   quota, window, remaining, full_at - now, key_wait > wait and key_wait or wait, violated, charged) .. value

@@ -1,0 +1,322 @@
+"""Large documents, and organizations that ask for many: read by themselves, once charged, and in nobody's way."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
+
+import pytest
+
+from api.errors import Unavailable
+from api.redis.address import Address
+from api.redis.connection import pack
+from api.redis.link import LARGE_EACH, Link
+from devstack.redis_cluster import RedisCluster
+from schemas import api_keys, names, resources
+from schemas.layouts import LEAD_BODY, WHOLE
+from schemas.settings import ApiSettings
+from tests.harness import control
+from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
+from tests.harness.faulty_proxy import Faults, FaultyProxy, faulty_proxy
+from tests.harness.records import Caller, Records
+from tests.harness.services import RedisService, client_of
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
+
+LARGE = 1_000_000
+LIMIT = (100, 24 * 3600)
+"""Nothing comes back while a test runs."""
+READ = b"$3\r\nGET\r\n"
+"""Only a large value is read by a GET."""
+
+
+@pytest.fixture
+def proxy(redis_server: RedisService) -> Iterator[FaultyProxy]:
+    with faulty_proxy(urlsplit(redis_server.url).port or 6379) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def api(proxy: FaultyProxy) -> Iterator[ApiServer]:
+    with running_api(patient(f"redis://127.0.0.1:{proxy.port}/0")) as api:
+        yield api
+
+
+@pytest.fixture
+def caller(records: Records) -> Caller:
+    return records.caller(key_limit=LIMIT, organization_limit=LIMIT)
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(64) as pool:
+        yield pool
+
+
+def text(size: int = LARGE, mark: str = "x") -> dict[str, str]:
+    return {"pad": mark * size}
+
+
+def get(api: ApiServer, caller: Caller, lead: str, **how: str) -> Response:
+    return api.get(LEADS + lead, key=caller.key, **how)  # type: ignore[arg-type]  # method
+
+
+def name_of(caller: Caller, lead: str, generation: int = 1) -> bytes:
+    return names.document(resources.LEAD, caller.name, generation, lead)
+
+
+def etag_of(value: bytes) -> str:
+    return f'W/"{value[22:34].hex()}"'
+
+
+def remaining(response: Response) -> int:
+    return int(response.headers["x-ratelimit-remaining"])
+
+
+def connections(records: Records) -> int:
+    return sum(each["name"] == "leadview-api" for each in records.client.client_list())
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1, LARGE])
+def test_a_value_of_any_size_is_served_and_charged_once(
+    api: ApiServer, records: Records, caller: Caller, more: int
+) -> None:
+    empty = len(b'{"pad":""}')
+    lead = records.lead(caller.organization_id, text(WHOLE.stop - LEAD_BODY - empty + more))
+    value = records.read(name_of(caller, lead))
+    assert len(value) == WHOLE.stop + more
+    first = get(api, caller, lead)
+    assert (first.status, first.body, first.headers["etag"]) == (200, value[LEAD_BODY:], etag_of(value))
+    assert remaining(first) == 99
+    head = get(api, caller, lead, method="HEAD")
+    assert (head.status, head.headers["content-length"], remaining(head)) == (200, str(len(first.body)), 98)
+    assert connections(records) == (1 if more < 0 else 2)
+
+
+def test_revalidation_of_a_large_document(api: ApiServer, records: Records, caller: Caller) -> None:
+    lead = records.lead(caller.organization_id, text())
+    tag = etag_of(records.read(name_of(caller, lead)))
+    for sent, status in ((tag, 304), ("*", 304), (etag_of(bytes(34)), 200)):
+        assert api.get(LEADS + lead, key=caller.key, headers={"If-None-Match": sent}).status == status
+    assert connections(records) == 2
+
+
+def test_a_small_reply_never_waits_for_a_large_one(
+    api: ApiServer, proxy: FaultyProxy, records: Records, caller: Caller, pool: ThreadPoolExecutor
+) -> None:
+    """Large values do not arrive, and the first organization asks for more and more of them."""
+    lead, small = (records.lead(caller.organization_id, text(size)) for size in (LARGE, 10))
+    other = records.caller()
+    another = records.lead(other.organization_id, text(10))
+    proxy.faults = Faults(held=READ)
+    asked = [pool.submit(get, api, caller, lead) for _ in range(40)]
+    wait_until(lambda: proxy.holding, "a large value is asked for")
+    for _ in range(10):
+        assert get(api, other, another).status == 200
+        assert get(api, caller, small).status == 200
+    proxy.faults = Faults()
+    assert {each.result(PATIENCE_SECONDS).status for each in asked} == {200}
+
+
+def replaced(records: Records, caller: Caller, lead: str) -> None:
+    another = records.lead(caller.organization_id, text(LARGE + 1, "y"))
+    records.client.rename(name_of(caller, another), name_of(caller, lead))
+
+
+def made_small(records: Records, caller: Caller, lead: str) -> None:
+    another = records.lead(caller.organization_id, text(3, "s"))
+    records.client.rename(name_of(caller, another), name_of(caller, lead))
+
+
+def promoted(records: Records, caller: Caller, lead: str) -> None:
+    """The former generation has something else by then, as if it was being dropped."""
+    another = records.lead(caller.organization_id, text(LARGE, "z"), generation=2)
+    records.client.rename(name_of(caller, another, 2), name_of(caller, lead, 2))
+    records.client.delete(name_of(caller, lead))
+    control.write(records.client, live=2, written=(1, 2))
+
+
+def deleted(records: Records, caller: Caller, lead: str) -> None:
+    another = records.lead(caller.organization_id, {}, state=b"D")
+    records.client.rename(name_of(caller, another), name_of(caller, lead))
+
+
+@pytest.mark.parametrize(
+    ("change", "body"),
+    [
+        pytest.param(replaced, b'{"pad":"%b"}' % (b"y" * (LARGE + 1)), id="another version"),
+        pytest.param(made_small, b'{"pad":"sss"}', id="a small version"),
+        pytest.param(promoted, b'{"pad":"%b"}' % (b"z" * LARGE), id="another generation"),
+        pytest.param(deleted, None, id="deleted"),
+        pytest.param(lambda records, caller, lead: records.client.delete(name_of(caller, lead)), None, id="vanished"),
+    ],
+)
+def test_what_changes_between_both_calls(
+    api: ApiServer,
+    proxy: FaultyProxy,
+    records: Records,
+    caller: Caller,
+    pool: ThreadPoolExecutor,
+    change: Callable[[Records, Caller, str], object],
+    body: bytes | None,
+) -> None:
+    """One version or the other, never a mix, and charged once."""
+    lead = records.lead(caller.organization_id, text())
+    proxy.faults = Faults(held=READ)
+    asked = pool.submit(get, api, caller, lead)
+    wait_until(lambda: proxy.holding, "the request is charged, and the value is asked for")
+    change(records, caller, lead)
+    proxy.faults = Faults()
+    answer = asked.result(PATIENCE_SECONDS)
+    assert remaining(answer) == 99
+    if body is None:
+        assert (answer.status, answer.error) == (404, "not_found")
+    else:
+        [name] = records.client.scan_iter(caller.name + (b"2l*" if change is promoted else b"1l*"))
+        assert (answer.status, answer.body, answer.headers["etag"]) == (200, body, etag_of(records.read(name)))
+
+
+def test_an_emptied_redis_between_both_calls(
+    api: ApiServer, proxy: FaultyProxy, records: Records, caller: Caller, pool: ThreadPoolExecutor
+) -> None:
+    lead = records.lead(caller.organization_id, text())
+    proxy.faults = Faults(held=READ)
+    asked = pool.submit(get, api, caller, lead)
+    wait_until(lambda: proxy.holding, "the value is asked for")
+    records.client.flushdb()
+    proxy.faults = Faults()
+    assert asked.result(PATIENCE_SECONDS).status == 503, "not 404: nothing is known of the lead"
+
+
+def test_a_connection_that_is_lost_between_both_calls(
+    api: ApiServer, proxy: FaultyProxy, records: Records, caller: Caller, pool: ThreadPoolExecutor
+) -> None:
+    lead = records.lead(caller.organization_id, text())
+    proxy.faults = Faults(held=READ)
+    asked = pool.submit(get, api, caller, lead)
+    wait_until(lambda: proxy.holding, "the value is asked for")
+    proxy.faults = Faults()
+    proxy.reset_all()
+    answer = asked.result(PATIENCE_SECONDS)
+    assert (answer.status, len(answer.body), remaining(answer)) == (200, LARGE + 10, 99)
+
+
+def test_the_connection_for_large_values_stalls(proxy: FaultyProxy, records: Records, pool: ThreadPoolExecutor) -> None:
+    """Whoever waits for a large value gets 503, and nobody else does."""
+    caller = records.caller(key_limit=(1_000_000, 1), organization_limit=(1_000_000, 1))
+    lead, small = (records.lead(caller.organization_id, text(size)) for size in (LARGE, 10))
+    with running_api(ApiSettings(redis_url=f"redis://127.0.0.1:{proxy.port}/0")) as api:
+        assert get(api, caller, lead).status == 200
+        proxy.faults = Faults(held=READ)
+        asked = pool.submit(get, api, caller, lead)
+        wait_until(lambda: proxy.holding, "the value is asked for")
+        seen = []
+        while not asked.done():
+            seen.append(get(api, caller, small).status)
+        assert asked.result().status == 503
+        assert set(seen) == {200}
+        proxy.faults = Faults()
+        wait_until(lambda: get(api, caller, lead).status == 200, "large values are served again")
+
+
+def test_a_refused_charge_reads_no_large_value(api: ApiServer, records: Records, caller: Caller) -> None:
+    """While Redis refuses to write, the worker's own limiter decides, and what it refuses costs Redis as little."""
+    caller = records.caller(key_limit=(2, 24 * 3600))
+    lead = records.lead(caller.organization_id, text())
+    records.client.config_set("maxmemory", "1")
+    try:
+        before = records.client.info("commandstats").get("cmdstat_get", {"calls": 0})["calls"]
+        statuses = [get(api, caller, lead).status for _ in range(6)]
+        after = records.client.info("commandstats")["cmdstat_get"]["calls"]
+    finally:
+        records.client.config_set("maxmemory", "0")
+    assert statuses == [200, 200, 429, 429, 429, 429]
+    assert after - before == 2
+
+
+@pytest.mark.parametrize("is_tried", [True, False], ids=["a key in use", "a key that was never used"])
+def test_an_organization_at_its_worst_takes_no_place_of_another_one(
+    proxy: FaultyProxy, records: Records, pool: ThreadPoolExecutor, is_tried: bool
+) -> None:
+    """Redis does not answer; the first one has sent far more requests than may wait for it."""
+    caller, other = records.caller(), records.caller()
+    leads = {each.key: records.lead(each.organization_id, {"owner": each.organization_id}) for each in (caller, other)}
+    with running_api(patient(f"redis://127.0.0.1:{proxy.port}/0", api_max_in_flight=8)) as api:
+        for each in (caller, other) if is_tried else ():
+            assert get(api, each, leads[each.key]).status == 200
+        proxy.faults = Faults(held=api_keys.organization_tag(caller.organization_id).encode())
+        asked = [pool.submit(get, api, caller, leads[caller.key]) for _ in range(30)]
+        wait_until(lambda: sum(each.done() for each in asked) >= 20 and proxy.holding, "the others are told at once")
+        others = [pool.submit(get, api, other, leads[other.key]) for _ in range(2)]
+        proxy.faults = Faults()
+        assert [each.result(PATIENCE_SECONDS).status for each in others] == [200, 200]
+        statuses = sorted(each.result(PATIENCE_SECONDS).status for each in asked)
+    assert (statuses[0], statuses[-1]) == (200, 503)
+
+
+def test_made_up_keys_take_no_turn_of_the_organization_that_they_name(
+    proxy: FaultyProxy, records: Records, pool: ThreadPoolExecutor
+) -> None:
+    caller = records.caller()
+    lead = records.lead(caller.organization_id, {"id": "x"})
+    settings = patient(f"redis://127.0.0.1:{proxy.port}/0", api_max_in_flight=16, api_unknown_key_limit="1000/1s")
+    with running_api(settings) as api:
+        assert get(api, caller, lead).status == 200
+        made_up = [api_keys.mint(caller.organization_id) for _ in range(30)]
+        proxy.faults = Faults(held=api_keys.organization_tag(caller.organization_id).encode())
+        asked = [pool.submit(api.get, LEADS + lead, key=key) for key in made_up]
+        wait_until(lambda: sum(each.done() for each in asked) >= 10 and proxy.holding, "the others are told at once")
+        own = [pool.submit(get, api, caller, lead) for _ in range(3)]
+        proxy.faults = Faults()
+        assert [each.result(PATIENCE_SECONDS).status for each in own] == [200] * 3
+        assert {each.result(PATIENCE_SECONDS).status for each in asked} == {401, 503}
+
+
+async def test_large_values_on_their_way_are_few(redis_server: RedisService, records: Records) -> None:
+    """For one organization, and another one does not wait for the first one's."""
+    records.client.set("lv:large", b"x" * LARGE)
+    packed = pack((b"GET", b"lv:large"))
+    with faulty_proxy(urlsplit(redis_server.url).port or 6379) as proxy:
+        link = Link(Address(port=proxy.port), timeout=PATIENCE_SECONDS, max_in_flight=100)
+        running = asyncio.create_task(link.run())
+        await link.first_attempt()
+        proxy.faults = Faults(held=READ)
+        calls = [asyncio.create_task(link.call_large(b"a", packed, None)) for _ in range(10)]
+        await asyncio.to_thread(wait_until, lambda: proxy.holding, "the first ones are sent")
+        assert link.in_flight == LARGE_EACH
+        other = asyncio.create_task(link.call_large(b"b", packed, None))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert link.in_flight == LARGE_EACH + 1
+        calls[0].cancel()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert link.in_flight == LARGE_EACH + 1, "what was sent is still on its way"
+        proxy.faults = Faults()
+        assert [len(value) for value in await asyncio.gather(other, *calls[1:])] == [LARGE] * 10
+        link.disconnect("the test is over")
+        with pytest.raises(Unavailable):
+            await link.call_large(b"a", packed, None)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def test_large_documents_on_a_cluster_while_their_slot_moves(three_primaries: RedisCluster) -> None:
+    """The key has moved already, or its node has not heard yet that it did."""
+    with client_of(three_primaries.url) as client, running_api(patient(three_primaries.url)) as api:
+        records = Records(client)
+        caller = records.caller(key_limit=LIMIT, organization_limit=LIMIT)
+        lead = records.lead(caller.organization_id, text())
+        assert get(api, caller, lead).status == 200
+        slot = names.tag_slot(api_keys.organization_tag(caller.organization_id).encode())
+        source = three_primaries.owner(slot)
+        target = next(primary for primary in three_primaries.primaries if primary is not source)
+        try:
+            with three_primaries.moving(slot, target) as move:
+                move()
+                answer = get(api, caller, lead)
+                assert (answer.status, len(answer.body), remaining(answer)) == (200, LARGE + 10, 98)
+            answer = get(api, caller, lead)
+            assert (answer.status, len(answer.body), remaining(answer)) == (200, LARGE + 10, 97)
+        finally:
+            client.flushdb()
+            three_primaries.move_slot(slot, source)

@@ -1,0 +1,192 @@
+"""Which shards the API believes, and how many calls that takes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from api.credentials import Credentials, credentials
+from api.errors import Rebuilding
+from api.redis.address import Address, ClusterMap, location
+from api.redis.cluster import Cluster
+from api.redis.link import Link
+from api.redis.servers import OneServer, Servers
+from api.redis.serving import Serving
+from api.redis.store import Store
+from devstack.redis_cluster import RedisCluster
+from schemas import names, resources
+from schemas.settings import ApiSettings
+from tests.harness import control
+from tests.harness.api_server import patient
+from tests.harness.records import Caller, Records
+from tests.harness.services import RedisService, client_of, empty_redis
+
+FIELDS = (b"2", b"1", b"1", b"ledger")
+"""Layout, live, filled, copies."""
+
+
+@asynccontextmanager
+async def opened(settings: ApiSettings) -> AsyncIterator[tuple[Servers, Serving, Store]]:
+    """The API's way into Redis, without anything that calls Redis by itself."""
+    where = location(settings)
+    servers: Servers
+    if isinstance(where, ClusterMap):
+        servers = Cluster(where, timeout=settings.api_redis_timeout, max_in_flight=100)
+    else:
+        link = Link(where, timeout=settings.api_redis_timeout, max_in_flight=100)
+        servers = OneServer(link, settings.api_redis_timeout)
+    serving = Serving(servers)
+    running = asyncio.create_task(servers.run())
+    try:
+        await servers.first_attempt()
+        yield servers, serving, Store(settings, servers, serving)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def reply(**fields: bytes) -> list[bytes | None]:
+    return [*(dict(zip(("layout", "live", "filled", "copies"), FIELDS, strict=True)) | fields).values()]
+
+
+@pytest.fixture
+def link() -> Link:
+    return Link(Address(), timeout=1.0, max_in_flight=1)
+
+
+@pytest.mark.parametrize(
+    ("live", "filled", "is_served"),
+    [
+        pytest.param(b"1", b"1", True, id="the only one"),
+        pytest.param(b"1", b"11", False, id="only one whose number begins with it"),
+        pytest.param(b"1", b"21", False, id="only one whose number ends with it"),
+        pytest.param(b"11", b"1", False, id="only one whose number is a part of it"),
+        pytest.param(b"11", b"1,11", True, id="the second one"),
+        pytest.param(b"1", b"", False, id="none"),
+    ],
+)
+async def test_the_live_generation_must_be_filled(link: Link, live: bytes, filled: bytes, is_served: bool) -> None:
+    serving = Serving(OneServer(link, 1.0))
+    found = reply(live=live, filled=filled)
+    if is_served:
+        assert serving.read(link, found) == int(live)
+        assert serving.known(link) == int(live)
+    else:
+        with pytest.raises(Rebuilding):
+            serving.read(link, found)
+        assert serving.known(link) is None
+
+
+async def test_a_refusal_is_not_forgotten(link: Link) -> None:
+    """A shard that was emptied must be asked again: what it was before says nothing."""
+    serving = Serving(OneServer(link, 1.0))
+    assert serving.read(link, reply()) == 1
+    for _ in range(2):
+        with pytest.raises(Rebuilding):
+            serving.read(link, [None] * 4)
+        assert serving.known(link) is None
+        assert not serving.ready
+
+
+class CountingTransport:
+    """A transport that counts the writes."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self.writes = 0
+
+    def write(self, data: bytes) -> None:
+        self.writes += 1
+        self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+def caller_of(caller: Caller) -> Credentials:
+    return credentials(caller.authorization.encode())
+
+
+@pytest.mark.parametrize("service", ["redis_server", "redis_shards"])
+@pytest.mark.parametrize("size", [10, 60_000])
+async def test_one_request_is_one_write(request: pytest.FixtureRequest, service: str, size: int) -> None:
+    """Key, access, limits, document and the check of the shard: on one server and on a cluster."""
+    redis: RedisService = request.getfixturevalue(service)
+    settings = patient(redis.url)
+    control.complete_all(settings)  # each shard has its copy of the control record
+    with redis.client() as client:
+        records = Records(client)
+        caller = records.caller()
+        lead = records.lead(caller.organization_id, {"pad": "x" * size})
+    async with opened(settings) as (servers, _, store):
+
+        async def status() -> int:
+            found = await store.serve(caller_of(caller), resources.LEAD, lead, (), b"")
+            return found.status
+
+        assert await status() == 200, "loads the script, and learns what is served"
+        connection: Any = servers.link(caller_of(caller).organization_tag)._connection
+        transport = connection._transport = CountingTransport(connection._transport)
+        assert [await status() for _ in range(5)] == [200] * 5
+        assert transport.writes == 5
+    empty_redis(redis)  # requested by name, so the usual clean-up does not see it
+
+
+@pytest.fixture
+def cluster(three_primaries: RedisCluster) -> RedisCluster:
+    return three_primaries
+
+
+async def test_a_shard_that_took_over_the_slots_of_a_lost_one_is_not_believed(cluster: RedisCluster) -> None:
+    """Its own copy is complete; that of the lost shard is missing, and so is all that the lost one held. A key of it
+    must not be called unknown."""
+    settings = patient(cluster.url)
+    control.complete_all(settings)
+    with client_of(cluster.url) as client:
+        tags = [tag.encode() for tag in control.read_all(client)]
+    owners = {tag: cluster.owner(names.tag_slot(tag)) for tag in tags}
+    lost = next(tag for tag in tags if tag != names.HOME)
+    taker = next(tag for tag in tags if tag not in (lost, names.HOME))
+    slot, copy = names.tag_slot(lost), names.copy(names.CONTROL, lost)
+    try:
+        with client_of(cluster.url) as client:
+            client.delete(copy)  # as if it was lost with its shard: nothing is moved
+        cluster.move_slot(slot, owners[taker])
+        async with opened(settings) as (servers, serving, store):
+            link = servers.link(taker)
+            assert servers.link(lost) is link
+            for _ in range(3):
+                with pytest.raises(Rebuilding):
+                    await serving.ask(link)
+                with pytest.raises(Rebuilding):
+                    await store.serve(caller_of(caller_in(taker)), resources.LEAD, None, (), b"")
+            # A projector gives it a copy again, and fills the shard.
+            with client_of(cluster.url) as client:
+                client.hset(copy, mapping=client.hgetall(names.copy(names.CONTROL, taker)))
+            assert await serving.ask(link) == 1
+            assert serving.check(link) is None, "no single copy says it all"
+            assert (await store.serve(caller_of(caller_in(taker)), resources.LEAD, None, (), b"")).status == 401
+            with client_of(cluster.url) as client:
+                client.hset(copy, "filled", "")
+            for _ in range(2):
+                with pytest.raises(Rebuilding):
+                    await store.serve(caller_of(caller_in(taker)), resources.LEAD, None, (), b"")
+    finally:
+        with client_of(cluster.url) as client:
+            client.flushdb()
+        cluster.move_slot(slot, owners[lost])
+
+
+def caller_in(tag: bytes) -> Caller:
+    """Returns an organization that Redis does not know, whose keys are on the shard that serves this tag's slot."""
+    while True:
+        caller = Caller()
+        if shard_of(names.tag_slot(caller_of(caller).organization_tag)) == shard_of(names.tag_slot(tag)):
+            return caller
+
+
+def shard_of(slot: int) -> int:
+    """Returns the number of the primary that has this slot at the beginning."""
+    return min(slot // 5462, 2)

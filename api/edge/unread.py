@@ -13,9 +13,10 @@ import termios
 from asyncio import BaseTransport
 from typing import Protocol
 
-SEND_BUFFER = 64 * 1024
+SEND_BUFFER = 128 * 1024
 """Bytes that the kernel takes for what a client has not read, with its own structures: there is room for at least half
-as many bytes of responses. By itself, this buffer would grow up to 4 MB."""
+as many bytes of responses. By itself, this buffer would grow up to 4 MB. It holds more than one segment of the loopback
+device (64 KiB): with less, each part of a large response would wait 40 ms for an acknowledgement."""
 RECEIVE_BUFFER = 32 * 1024
 """Likewise for what a client has sent and this worker has not read, because it answers a former request."""
 MAX_UNREAD_BYTES = 64 * 1024 * 1024

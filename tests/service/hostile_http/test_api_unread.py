@@ -114,7 +114,7 @@ def test_the_kernel_holds_little_for_a_client(api: Target, records: Records) -> 
         (edge,) = Watched.opened
         wait_until(lambda: edge.cycle.response_complete, "the response is written")
         assert 0 < sum(in_kernel(api)) <= SEND_BUFFER
-        assert edge.unread.total >= LARGE
+        assert edge.unread.total > LARGE // 2
 
 
 def test_what_the_kernel_takes_is_limited_for_each_connection(api: Target) -> None:

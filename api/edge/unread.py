@@ -1,8 +1,8 @@
 """Limits the bytes that a worker's clients do not read.
 
-A response goes into the send buffer of its connection, which the kernel holds and whose size is fixed. So responses that
-fit into it cost a worker nothing, however slowly they are read. What does not fit waits in the memory of the worker,
-and all that waits is limited here.
+A response goes into the send buffer of its connection, which the kernel holds and whose size is fixed. So responses
+that fit into it cost a worker nothing, however slowly they are read. What does not fit waits in the memory of the
+worker, and all that waits is limited here.
 """
 
 import fcntl

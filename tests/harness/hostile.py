@@ -47,9 +47,9 @@ class Target(ApiServer, frozen=True):
 
 
 @contextmanager
-def target(redis_server: RedisService, *, edge: type[Edge] = Edge) -> Iterator[Target]:
+def target(redis_server: RedisService, *, edge: type[Edge] = Edge, request_log: str = "errors") -> Iterator[Target]:
     """Logs at the level `debug` until the block ends."""
-    settings = patient(redis_server.url, key_rate_limit=MANY, organization_rate_limit=MANY)
+    settings = patient(redis_server.url, key_rate_limit=MANY, organization_rate_limit=MANY, request_log=request_log)
     root = logging.getLogger()
     log, level = Log(), root.level
     root.addHandler(log)

@@ -117,6 +117,17 @@ def test_the_kernel_holds_little_for_a_client(api: Target, records: Records) -> 
         assert edge.unread.total > LARGE // 2
 
 
+def test_every_byte_that_the_kernel_does_not_take_is_counted(api: Target, records: Records) -> None:
+    """Also if they are fewer than those from which on a transport usually waits, which are 64 KiB."""
+    with ExitStack() as stack:
+        ask(stack, api, lead_of(records, records.caller(), SEND_BUFFER * 3 // 4) + b"\r\n", LITTLE)
+        (edge,) = Watched.opened
+        wait_until(lambda: edge.cycle.response_complete, "the response is written")
+        waiting = edge.transport.get_write_buffer_size()
+        assert waiting > 0
+        assert edge.unread.total == waiting + SEND_BUFFER
+
+
 def test_what_the_kernel_takes_is_limited_for_each_connection(api: Target) -> None:
     with api.connect():
         wait_until(lambda: Watched.opened, "the connection is accepted")

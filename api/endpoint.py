@@ -17,6 +17,7 @@ from schemas.fields import UUID_PATTERN
 
 Handler = Callable[[Request], Awaitable[Response]]
 TEMPLATE = "/{id}"
+_OK = 200
 _uuid = re.compile(UUID_PATTERN).fullmatch
 
 
@@ -41,11 +42,14 @@ class Endpoint:
         request = requests.read(scope)
         response = await self._respond(request)
         headers = all_headers(response, request.id, cors=b"origin" in request.headers)
-        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        caller = request.caller
+        start = {"type": "http.response.start", "status": response.status, "headers": headers}
+        if caller is not None and response.status == _OK:  # a refused key may name any organization
+            start["organization"] = caller.organization  # for api/edge/unread.py
+        await send(start)
         await send({"type": "http.response.body", "body": response.body})
         seconds = perf_counter() - started
         self._counters.count(response.status, seconds)
-        caller = request.caller
         if caller is not None:
             self._usage.count(caller, response.status, started)
         if response.status >= self._lowest:

@@ -14,12 +14,11 @@ from api.redis.servers import Servers
 from api.redis.serving import Serving
 from api.redis.store import Store
 from api.request_log import RequestLog
-from schemas.api_keys import PREFIX
+from schemas import api_keys
 
 _USED_HEADERS = frozenset(
     (b"accept-encoding", b"authorization", b"if-none-match", b"origin", b"x-forwarded-for", b"x-request-id")
 )
-_KEY = PREFIX.encode()
 _VALID_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -76,6 +75,6 @@ def read(scope: Scope) -> Request:
 
 def request_id(sent: bytes | None) -> bytes:
     """Returns the id that was sent if it is safe in headers and logs, otherwise 32 new hex digits."""
-    if sent is not None and _VALID_ID.fullmatch(sent) and sent.find(_KEY) < 0:  # the id is logged, and no key may be
+    if sent is not None and _VALID_ID.fullmatch(sent) and not api_keys.is_in(sent):  # it is logged, and no key may be
         return sent
     return b"%032x" % random.getrandbits(128)

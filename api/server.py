@@ -13,6 +13,7 @@ from uvicorn.supervisors import Multiprocess
 from api.app import create_app
 from api.edge.crowd import raise_file_limit
 from api.edge.protocol import Edge
+from api.edge.unread import limit_buffers
 from api.errors import CannotListen
 from schemas.settings import ApiSettings
 from telemetry import logs
@@ -28,9 +29,11 @@ def listen(host: str, port: int) -> socket.socket:
     """Returns a listening socket. Raises CannotListen."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
         raise CannotListen(host, port, error, "LEADVIEW_API") from error
+    limit_buffers(listener, Edge.stalled_seconds)
+    return listener
 
 
 def config(settings: ApiSettings, snapshots: Path | None = None) -> uvicorn.Config:

@@ -6,6 +6,7 @@ With the organization in the key, one round trip to the right node of a Redis Cl
 nothing: the stored record alone decides what a key may read. Test vectors for other languages: `docs/api-keys.md`.
 """
 
+import re
 import secrets
 import zlib
 from hashlib import sha256
@@ -21,6 +22,10 @@ RANDOM_LENGTH = 30
 CHECKSUM_LENGTH = 6
 KEY_LENGTH = len(PREFIX) + ORGANIZATION_LENGTH + RANDOM_LENGTH + CHECKSUM_LENGTH
 _CHECKSUM_START = KEY_LENGTH - CHECKSUM_LENGTH
+_PREFIX = PREFIX.encode()
+_CRC_OF_PREFIX = zlib.crc32(_PREFIX)
+# 128 bits begin with a digit up to 7 of the organization, and 32 bits with one up to 4 of the checksum.
+_LIKE_THE_REST = re.compile(rb"(?=([0-7][0-9A-Za-z]{51})([0-4][0-9A-Za-z]{5}))")
 
 
 class MalformedKey(ValueError):
@@ -76,6 +81,25 @@ def parse(key: str) -> ParsedKey:
     return ParsedKey(tag, key_hash(key))
 
 
+def is_in(text: bytes) -> bool:
+    """Returns whether a text contains the prefix of a key, or everything after it, whatever stands before and behind.
+    So it cannot be used as a key, nor be completed to one. Takes time in proportion to the length of the text.
+    """
+    if text.find(_PREFIX) >= 0:
+        return True
+    if len(text) < KEY_LENGTH - len(PREFIX):
+        return False
+    for rest in _LIKE_THE_REST.finditer(text):
+        crc, sent = zlib.crc32(rest[1], _CRC_OF_PREFIX), rest[2].decode()
+        if base62.ALPHABET[crc % 62] == sent[-1] and _checksum(crc) == sent:  # the last character is compared faster
+            return True
+    return False
+
+
 def checksum(body: str) -> str:
     """Returns the CRC-32 of everything before the checksum, as six base62 characters."""
-    return base62.encode(zlib.crc32(body.encode()), CHECKSUM_LENGTH)
+    return _checksum(zlib.crc32(body.encode()))
+
+
+def _checksum(crc: int) -> str:
+    return base62.encode(crc, CHECKSUM_LENGTH)

@@ -65,7 +65,10 @@ class ApiSettings(RedisSettings, frozen=True, kw_only=True):
     ] = 2000
     api_unknown_key_limit: Annotated[
         str,
-        Meta(description="Unknown API keys that one client address may try per worker and window, as in `300/10s`"),
+        Meta(
+            description="Unknown API keys that one client address may try per worker and window, as in `300/10s`; "
+            "clients whose address is not known count as one"
+        ),
     ] = "300/10s"
     api_trusted_proxies: Annotated[
         str,

@@ -18,16 +18,19 @@ class Cycle(RequestResponseCycle):
     were validated when they came in.
     """
 
+    organization = b""
+    """The organization that the response is for, if it is one."""
     _start: Any = None
 
     async def send(self, message: Any) -> None:
-        """Take the two ASGI messages of a response. The whole body is in one message."""
+        """Take the two ASGI messages of a response. The whole body is in one message, and is written at once: before,
+        the client had taken all former responses. The first message may name the `organization` beside the headers.
+        """
         if message["type"] == "http.response.start":
             self.response_started = True
             self._start = message
+            self.organization = message.get("organization", b"")
             return
-        if self.flow.write_paused and not self.disconnected:
-            await self.flow.drain()
         if self.disconnected or self.transport.is_closing():
             self.disconnected = True
         else:
@@ -52,6 +55,4 @@ class Cycle(RequestResponseCycle):
     def _complete(self) -> None:
         self.response_started = self.response_complete = True
         self.scope = None  # type: ignore[assignment]  # it holds the API key, and the connection holds this cycle
-        if not self.keep_alive:
-            self.transport.close()
         self.on_response()

@@ -3,10 +3,12 @@ refusal is answered in JSON.
 
 No byte of a body is read, nor anything behind it: a request with a body is the last one of its connection. Bodies and
 trailers therefore need no limits, and nothing inside them can be mistaken for a request. Of pipelined requests, one is
-parsed and answered at a time. The rest stays unparsed, and nothing more is read from the socket meanwhile.
+parsed and answered at a time. The rest stays unparsed, and nothing more is read from the socket meanwhile. The next one
+begins once the former response is in the kernel's send buffer: a connection holds one response at most (`Unread`).
 
-A refusal ends the connection: the server's side is closed, and what still arrives is discarded for a moment. Closing at
-once would reset the connection, and the client might never read the refusal.
+A refusal ends the connection, and so does the response to a request that wants no other one: the server's side is
+closed, and what still arrives is discarded for a moment. Closing at once would reset the connection, and the client
+might never read the response. Nor would a connection count any more whose bytes the kernel still holds.
 
 A connection that is lost leaves nothing behind: no timer, and no cycle of references that only a garbage collection
 would find. Between two requests it holds neither headers nor a key.
@@ -26,6 +28,7 @@ from api.edge.head import MAX_HEAD_BYTES, Head
 from api.edge.refusal import encode_refusal
 from api.edge.scope import http_scope
 from api.edge.timer import Timer
+from api.edge.unread import Unread, discard_at_close, in_kernel
 from api.errors import BadRequest, BodyNotAllowed, HeadTooLarge, HeadTooSlow, Refused
 
 LINGER_SECONDS = 1.0
@@ -44,10 +47,13 @@ class Edge(HttpToolsProtocol):
 
     crowd: ClassVar[Crowd] = Crowd()
     """All connections of this worker."""
+    unread: ClassVar[Unread] = Unread()
+    """Those of them whose clients have not taken their responses."""
     head_seconds: ClassVar[float] = 10.0
     """Maximum time for a whole head from its first byte, and for a new connection to send anything."""
     stalled_seconds: ClassVar[float] = 30.0
-    """Maximum time a client may leave response bytes unread, once the send buffer is full or the connection closes."""
+    """Maximum time a client may leave response bytes unread, once the send buffer is full or the connection closes. If
+    it takes none at all, this holds for each byte (`limit_buffers`)."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -65,12 +71,14 @@ class Edge(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn declares it
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=0)  # so `pause_writing` is called if the send buffer is full
         self.crowd.make_room(cast(set[Edge], self.connections))
         self._head_timer.start(self._on_head_timeout)
 
     def connection_lost(self, exc: Exception | None) -> None:
         for timer in self.timers:
             timer.stop()
+        self.unread.remove(self)
         self._unset_keepalive_if_required()  # uvicorn does this only if the connection was closed without an error
         self._received = b""
         super().connection_lost(exc)
@@ -84,8 +92,8 @@ class Edge(HttpToolsProtocol):
         self._feed()
 
     def _feed(self) -> None:
-        """Parse one head after the other, as long as no request is being answered."""
-        while not self._reading_done and self._place < len(self._received) and self._is_idle():
+        """Parse one head after the other, as long as no request is being answered and no response is unread."""
+        while self._place < len(self._received) and self._is_ready():
             self._feed_part()
         if self._reading_done or self._place == len(self._received):
             self._received, self._place = b"", 0
@@ -178,27 +186,36 @@ class Edge(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.transport.is_closing():
-            if self.transport.get_write_buffer_size():
-                self._stall_timer.start(self.abort)
-        elif self._reading_done:
+            return
+        if self._reading_done or not self.cycle.keep_alive:
             self._close_gently()
         elif self._received:
             self._unset_keepalive_if_required()
             self._feed()
 
     def pause_writing(self) -> None:
+        """A part of a response did not fit into the send buffer."""
         super().pause_writing()
         self._stall_timer.start(self.abort)
+        self.unread.add(self, getattr(self.cycle, "organization", b""), self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
+        """The rest of it did."""
         super().resume_writing()
         self._stall_timer.stop()
+        self.unread.remove(self)
+        if self._received and not self.transport.is_closing():
+            self.flow.resume_reading()
+            self._feed()
 
     def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn's method always closes the connection
         """The client sends nothing more, but it may still wait for a response: that one closes the connection."""
-        if self._is_idle():
+        if not self._is_idle():
+            self.cycle.keep_alive = False
+        elif in_kernel(self.transport):
+            self._close_gently()
+        else:
             return False
-        self.cycle.keep_alive = False
         return True
 
     def timeout_keep_alive_handler(self) -> None:
@@ -206,6 +223,8 @@ class Edge(HttpToolsProtocol):
         self.abort()
 
     def abort(self) -> None:
+        if in_kernel(self.transport):
+            discard_at_close(self.transport)
         self.transport.abort()
 
     def _stays_open(self) -> bool:
@@ -214,6 +233,10 @@ class Edge(HttpToolsProtocol):
     def _is_idle(self) -> bool:
         """Returns whether every request has been answered."""
         return bool(getattr(self.cycle, "response_complete", True))  # before the first request there is no cycle
+
+    def _is_ready(self) -> bool:
+        """Returns whether the next request may be read."""
+        return not (self._reading_done or self.flow.write_paused) and self._is_idle()
 
     def _on_head_timeout(self) -> None:
         if self._head.size:
@@ -233,9 +256,18 @@ class Edge(HttpToolsProtocol):
             self._close_gently()
 
     def _close_gently(self) -> None:
+        self._reading_done = True
+        self._received, self._place = b"", 0
         self._head_timer.stop()
         self._unset_keepalive_if_required()
-        self._stall_timer.start(self.abort)
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
-        self._linger_timer.start(self.transport.close)
+        self.transport.write_eof()
+        self._linger_timer.start(self._end)
+
+    def _end(self) -> None:
+        """Close the connection, but not before the client has taken everything."""
+        self._linger_timer.stop()
+        if in_kernel(self.transport):
+            self._stall_timer.start(self.abort)
+            self._linger_timer.start(self._end)
+        else:
+            self.transport.close()

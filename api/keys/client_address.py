@@ -9,18 +9,22 @@ _MOST_HOPS = 32
 _IPV6_NETWORK_BYTES = 8
 
 
-def client_address(request: Request, proxies: tuple[Network, ...]) -> bytes | None:
+def client_address(request: Request, proxies: tuple[Network, ...]) -> bytes:
     """Returns the client's IPv4 address, or its IPv6 network of 64 bits, because one client has all addresses of such a
-    network. None if the address is not known.
+    network.
 
     Each of the `proxies` appends to `X-Forwarded-For` the address from which it was called. So the client's address is
-    the last one that is not a proxy's. What stands before it was sent by the client, and proves nothing.
+    the last one that is not a proxy's. What stands before it was sent by the client, and proves nothing. If there is
+    none, because all are proxies or one is not an address, it is the farthest proxy's; without any, it is empty. So
+    clients whose addresses are not known share one.
     """
-    address = _parse(request.client or "")
     hops = request.headers.get(b"x-forwarded-for", b"").decode("latin-1").replace("\n", ",").rsplit(",", _MOST_HOPS)
-    while address is not None and any(address in network for network in proxies):
-        address = _parse(hops.pop()) if hops else None
-    return None if address is None else address.packed[:_IPV6_NETWORK_BYTES]
+    found, address = b"", _parse(request.client or "")
+    while address is not None:
+        found = address.packed[:_IPV6_NETWORK_BYTES]
+        is_proxy = any(address in network for network in proxies)
+        address = _parse(hops.pop()) if is_proxy and hops else None
+    return found
 
 
 def _parse(text: str) -> IPv4Address | IPv6Address | None:

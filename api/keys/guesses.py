@@ -14,9 +14,7 @@ _ADDRESSES = 8192
 
 
 class Guesses:
-    """A bucket for each client address, as in `redis/lua/serve.lua` (GCRA). Nothing is limited if the address is not
-    known.
-    """
+    """A bucket for each client address, as in `redis/lua/serve.lua` (GCRA). No request is without one."""
 
     def __init__(
         self, limit: Limit, proxies: tuple[Network, ...] = (), clock: Callable[[], int] = time.monotonic_ns
@@ -32,8 +30,6 @@ class Guesses:
     def charge(self, request: Request) -> None:
         """Call this before a key is looked up that may be unknown. Raises TooManyGuesses."""
         address = client_address(request, self._proxies)
-        if address is None:
-            return
         now = self._clock() // 1000
         full_in = max(0, (self._full_at.get(address) or 0) - now)
         wait = full_in + self._interval - self._interval * self._limit.quota
@@ -45,6 +41,6 @@ class Guesses:
     def refund(self, request: Request) -> None:
         """Call this if the key was not unknown."""
         address = client_address(request, self._proxies)
-        full_at = self._full_at.get(address) if address else None
-        if address and full_at is not None:
+        full_at = self._full_at.get(address)
+        if full_at is not None:
             self._full_at.put(address, full_at - self._interval)

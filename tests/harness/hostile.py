@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import psutil
 
 from api.edge.protocol import Edge
+from schemas.settings import RequestLogMode
 from tests.harness.api_server import ApiServer, Response, patient, running_api
 from tests.harness.records import Caller
 from tests.harness.services import RedisService
@@ -47,9 +48,11 @@ class Target(ApiServer, frozen=True):
 
 
 @contextmanager
-def target(redis_server: RedisService, *, edge: type[Edge] = Edge) -> Iterator[Target]:
+def target(
+    redis_server: RedisService, *, edge: type[Edge] = Edge, request_log: RequestLogMode = "errors"
+) -> Iterator[Target]:
     """Logs at the level `debug` until the block ends."""
-    settings = patient(redis_server.url, key_rate_limit=MANY, organization_rate_limit=MANY)
+    settings = patient(redis_server.url, key_rate_limit=MANY, organization_rate_limit=MANY, request_log=request_log)
     root = logging.getLogger()
     log, level = Log(), root.level
     root.addHandler(log)

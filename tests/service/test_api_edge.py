@@ -1,11 +1,13 @@
 """The edge on raw sockets: input that is refused before it becomes a request."""
 
+import asyncio
 import socket
 from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
 
+from api.app import Api
 from api.edge.head import MAX_HEAD_BYTES
 from api.edge.protocol import Edge
 from schemas import api_keys
@@ -21,6 +23,14 @@ CLOSING_HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n
 
 class Hurried(Edge):
     head_seconds = 0.3
+
+
+class Brief(Edge):
+    """It closes an idle connection soon."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self.timeout_keep_alive = 1
+        super().connection_made(transport)
 
 
 @pytest.fixture(scope="module")
@@ -229,6 +239,24 @@ def test_an_unfinished_head_is_cut_off(hurried_api: ApiServer, sent: bytes) -> N
 @pytest.mark.parametrize("sent", [pytest.param(b"", id="nothing"), pytest.param(b"\r\n", id="line feeds alone")])
 def test_a_silent_connection_is_closed(hurried_api: ApiServer, sent: bytes) -> None:
     assert hurried_api.exchange(sent) == b""
+
+
+def test_an_idle_connection_is_closed(redis_server: RedisService) -> None:
+    """With an end, not with a reset: the client has read everything."""
+    with running_api(patient(redis_server.url), edge=Brief) as api:
+        assert responses(api.exchange(HEALTH * 2))[1].status == 200
+
+
+def test_a_defect_outside_of_all_handlers_ends_the_connection(
+    api: ApiServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(Api, "__call__", broken)
+    (answer,) = responses(api.exchange(HEALTH * 2))
+    assert (answer.status, answer.error, answer.headers["connection"]) == (500, "internal_error", "close")
+    assert "outside of all handlers" in caplog.text
 
 
 def test_a_drip_does_not_gain_time(hurried_api: ApiServer) -> None:

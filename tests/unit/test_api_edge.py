@@ -30,7 +30,6 @@ ATTRIBUTES = {
 CYCLE_ATTRIBUTES = {
     "default_headers",
     "disconnected",
-    "flow",
     "keep_alive",
     "message_event",
     "on_response",

@@ -1,6 +1,7 @@
 """Which responses leave a log line, and what is in it."""
 
 import logging
+import re
 
 import pytest
 
@@ -8,7 +9,8 @@ from api.credentials import credentials
 from api.errors import InvalidApiKey, NoSuchRecord, Unavailable
 from api.request import request_id
 from api.request_log import SAMPLE, Entry, RequestLog
-from schemas.api_keys import key_hash, mint
+from schemas.api_keys import PREFIX, key_hash, mint
+from schemas.key_vectors import Vector, vectors
 from schemas.settings import RequestLogMode
 from tests.harness import crm
 
@@ -70,7 +72,44 @@ def test_all_are_written(caplog: pytest.LogCaptureFixture) -> None:
     assert len(caplog.records) == 3 * SAMPLE
 
 
-def test_a_key_is_no_request_id() -> None:
-    assert request_id(KEY.encode()) != KEY.encode()
-    assert request_id(b"of-" + KEY.encode()) != b"of-" + KEY.encode()
-    assert request_id(b"lv-1") == b"lv-1"
+@pytest.mark.parametrize("vector", vectors().valid, ids=lambda vector: vector.key[-6:])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param("{key}", id="a key"),
+        pytest.param("of-{key}", id="something before it"),
+        pytest.param("{rest}", id="no prefix"),
+        pytest.param("ve_{rest}", id="a part of the prefix"),
+        pytest.param("LV_LIVE_{rest}", id="a prefix in upper case"),
+        pytest.param("lv_test_{rest}", id="another prefix"),
+        pytest.param("a7{rest}0z", id="letters and digits around it"),
+        pytest.param("0" * 70 + "{rest}", id="in the last characters of a long one"),
+        pytest.param("{rest}" + "z" * 70, id="in the first characters of a long one"),
+        pytest.param("{key:.20}", id="the beginning of a key"),
+        pytest.param("{rest}.{rest}", id="twice"),
+    ],
+)
+def test_a_key_is_no_request_id(vector: Vector, sent: str) -> None:
+    text = sent.format(key=vector.key, rest=vector.key[len(PREFIX) :]).encode()
+    assert len(text) <= 128
+    assert re.fullmatch(b"[0-9a-f]{32}", request_id(text))
+
+
+@pytest.mark.parametrize("vector", vectors().valid, ids=lambda vector: vector.key[-6:])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param("{rest:.57}", id="one character short"),
+        pytest.param("{changed}", id="another checksum"),
+        pytest.param("{rest:.30}-{changed:.28}", id="in two parts"),
+        pytest.param("lv-1", id="the beginning of the prefix"),
+        pytest.param("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", id="a traceparent"),
+        pytest.param("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", id="a SHA-256"),
+        pytest.param("0" * 128, id="zeros"),
+    ],
+)
+def test_what_is_no_key_is_kept(vector: Vector, sent: str) -> None:
+    rest = vector.key[len(PREFIX) :]
+    changed = rest[:-1] + ("1" if rest[-1] == "0" else "0")
+    text = sent.format(rest=rest, changed=changed).encode()
+    assert request_id(text) == text

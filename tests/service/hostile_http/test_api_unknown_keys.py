@@ -185,12 +185,29 @@ def test_a_client_of_ipv6_has_a_whole_network(api: ApiServer, records: Records) 
     assert get(api, unknown_key(), "2001:db8:0:2::1").status == 401
 
 
-@pytest.mark.parametrize("client", [None, "nonsense", "127.0.0.1", "", ","])
-def test_nothing_is_limited_where_the_address_is_not_known(
+UNKNOWN = [None, "nonsense", "127.0.0.1", "", ",", "192.0.2.1, nonsense", "127.0.0.1," * 40]
+
+
+@pytest.mark.parametrize("client", UNKNOWN)
+def test_clients_whose_address_is_not_known_share_one_limit(
     api: ApiServer, records: Records, client: str | None
 ) -> None:
     records.serve()
-    assert [get(api, unknown_key(), client).status for _ in range(LIMIT + 1)] == [401] * (LIMIT + 1)
+    valid = records.caller().key
+    assert [get(api, unknown_key(), client).status for _ in range(LIMIT + 1)] == [401] * LIMIT + [429]
+    assert {get(api, unknown_key(), other).status for other in UNKNOWN} == {429}
+    assert get(api, unknown_key(), "192.0.2.1").status == 401, "one whose address is known has its own"
+    assert get(api, valid, client).status == 429, "this key is not known to be valid yet"
+
+
+def test_the_farthest_of_several_proxies_is_limited(redis_server: RedisService, records: Records) -> None:
+    records.serve()
+    settings = patient(redis_server.url, api_unknown_key_limit=LONG, api_trusted_proxies="127.0.0.1,10.0.0.0/8")
+    with running_api(settings) as api:
+        statuses = [get(api, unknown_key(), f"10.1.0.1, 10.0.0.{number}").status for number in range(LIMIT + 1)]
+        other = get(api, unknown_key(), "10.1.0.2, 10.0.0.1")
+    assert statuses == [401] * LIMIT + [429]
+    assert other.status == 401
 
 
 def test_only_trusted_proxies_are_believed(open_api: ApiServer, records: Records) -> None:

@@ -80,12 +80,12 @@ class ApiClient(Client):
         self._store, self._servers = store, servers
 
     async def read(self, entry: Entry) -> bytes:
-        reply = await self._store.serve(entry.caller, resources.LEAD, entry.id, ())
+        reply = await self._store.serve(entry.caller, resources.LEAD, entry.id, (), entry.caller.organization_tag)
         assert reply.status == 200
         return reply.value
 
     async def write(self, entry: Entry) -> None:
-        await self._store.serve(entry.caller, resources.LEAD, entry.id, ())
+        await self._store.serve(entry.caller, resources.LEAD, entry.id, (), entry.caller.organization_tag)
 
     def has_seen_reset(self, proxy: FaultyProxy) -> bool:
         return proxy.accepted > 1 or not any(link.connected for link in self._servers.links)

@@ -184,6 +184,10 @@ def looked_at(message: Message) -> None:
     unknown_fields.unknown_fields(record)
 
 
+PLAIN = within(crm.lead(attribution={"a": "PLACE"}), filled(b"1", 980_000))
+"""A record of nearly 1 MiB that is good, and not made to be the worst: half a million integers."""
+
+
 def _unpacked(data: bytes) -> None:
     for codec_data in _batches(data):
         for piece, sizes in codec_data.records():
@@ -232,7 +236,7 @@ def _stored(text: bytes) -> None:
 
 
 _RUNS = 30
-_RECORD = 32_768
+_RECORD = 131_072
 """From here on a limit decides how the value is looked at, so the way is the same for more."""
 _HEADER = 1024
 """A head has at most 16 KiB."""
@@ -253,8 +257,8 @@ WORST: tuple[Worst, ...] = (
     Worst("blocks of snappy", lambda n: b"\x82SNAPPY\0" + bytes(8) + b"\0\0\0\1\0" * (n // 5), _decompressed(2)),
     Worst("snappy", lambda n: bytes(cramjam.snappy.compress_raw(bytes(n * 16))), _decompressed(2)),
     Worst("lz4 that is corrupt", lambda n: bytes(cramjam.lz4.compress(os.urandom(n)))[:-9], _decompressed(3)),
-    Worst("zstd", lambda n: bytes(cramjam.zstd.compress(bytes(n * 16))), _decompressed(4)),
-    Worst("packed texts", lambda n: os.urandom(n // 2).hex().encode(), _stored),
+    Worst("zstd", lambda n: bytes(cramjam.zstd.compress(os.urandom(n // 2).hex().encode())), _decompressed(4)),
+    Worst("packed texts", lambda n: os.urandom(n // 2).hex().encode(), _stored, _RECORD),
     Worst("a line for `validate`", lambda n: b'{"key":"k","value":' + b"[" * n, _quietly(_lines, NotARecord)),
     Worst("a line with tabs", lambda n: b"\t" * n, _quietly(_lines, NotARecord)),
     Worst("a fault", lambda n: "`$.data." + " - at `$" * (n // 8), lambda text: fault_of(text, resources.LEAD, binary=False)),

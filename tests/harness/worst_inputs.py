@@ -235,7 +235,7 @@ def _stored(text: bytes) -> None:
     compression.unpacked(compression.packed(text))
 
 
-_RUNS = 30
+_RUNS, _MOST = 30, 24
 _RECORD = 131_072
 """From here on a limit decides how the value is looked at, so the way is the same for more."""
 _HEADER = 1024
@@ -290,17 +290,18 @@ WORST: tuple[Worst, ...] = (
 def slow(worst: Worst) -> str:
     """Returns an empty text if the input of this size is read in a time that is in proportion to it.
 
-    It compares n with 8 n in the time of this thread, and the least of several runs: 8 times for what is linear, 64 for
-    what is quadratic. So neither the speed of the machine nor what else it does decides.
+    It compares n with 8 n in the time of this thread, and the least of several runs: 64 times for what is quadratic, 8
+    for what is linear, up to 20 if it no longer fits into the caches. So neither the speed of the machine nor what else
+    it does decides.
     """
     small, large = worst.make(worst.least), worst.make(8 * worst.least)
     least = [float("inf"), float("inf")]
     for number in range(_RUNS):
         for place, given in enumerate((small, large)):
             least[place] = min(least[place], seconds(worst, given))
-        if least[1] < 2.5**3 * least[0]:
+        if least[1] < _MOST * least[0]:
             return ""
-        if number and least[1] > 4 * 8 * least[0]:
+        if number and least[1] > 2 * _MOST * least[0]:
             break
     return f"{worst.name}: {least[1] / least[0]:.1f} times as long for 8 times as much"
 

@@ -25,6 +25,7 @@ from projector.intent import (
 from projector.record import EntityKey, Record
 from schemas import documents, events
 from schemas.bodies import SUMMARY
+from schemas.fields import Integer, List
 from schemas.layouts import (
     BODY_ID,
     BODY_ORGANIZATION_ID,
@@ -41,6 +42,9 @@ VERSION = 1
 
 # What needs no further check as a value of `attribution`: the size of the record limits it.
 _HARMLESS = frozenset((str, bool, float, type(None)))
+_SCALARS = list[str | bool | float | Integer | None]
+_VALUES = list[str | bool | float | Integer | List[Any] | dict[Any, Any] | None]
+_CONTAINERS = frozenset((dict, list))
 _SAFE_DIGITS = 18
 """An integer with so many digits fits into 64 bits."""
 _encode = msgspec.json.Encoder().encode
@@ -131,24 +135,34 @@ def _source(attribution: dict[str, Any] | None) -> dict[str, Any] | msgspec.Unse
 def _check_limits(attribution: dict[str, Any]) -> None:
     """Raises BadRecord. It works without recursion, so the size of the stack does not matter.
 
-    It looks at a whole level at once, in C as far as possible: there may be half a million values.
+    It looks at a whole level at once, in C as far as possible: there may be half a million values. msgspec checks them
+    without a look at what is inside of an object or a list.
     """
-    objects: list[dict[str, Any]] = [attribution]
-    lists: list[list[Any]] = []
+    containers: list[Any] = [attribution]
     for _ in range(MAX_LEVELS):
-        if lists and max(map(len, lists)) > MAX_ENTRIES:
-            raise BadRecord(f"a list in `$.data.attribution` has more than {MAX_ENTRIES:,} entries")
+        objects = [each for each in containers if type(each) is dict]
+        lists = [each for each in containers if type(each) is list]
         inner = [*chain.from_iterable(map(dict.values, objects)), *chain.from_iterable(lists)]
-        types = set(map(type, inner))
-        if int in types:
-            integers = [each for each in inner if type(each) is int]
-            if min(integers) < MIN_INTEGER or max(integers) > MAX_INTEGER:
-                raise BadRecord("an integer in `$.data.attribution` has more than 64 bits")
-        if dict not in types and list not in types:
+        if _is(inner, _SCALARS):
             return
-        objects = [each for each in inner if type(each) is dict] if dict in types else []
-        lists = inner if types == {list} else [each for each in inner if type(each) is list]
+        containers = [each for each in inner if type(each) in _CONTAINERS]
+        try:
+            msgspec.convert(inner, _VALUES)
+        except msgspec.ValidationError as error:
+            if "length" in str(error):
+                reason = f"a list in `$.data.attribution` has more than {MAX_ENTRIES:,} entries"
+            else:
+                reason = "an integer in `$.data.attribution` has more than 64 bits"
+            raise BadRecord(reason) from None
     raise BadRecord(f"`$.data.attribution` is nested deeper than {MAX_LEVELS} levels")
+
+
+def _is(values: list[Any], type_: Any) -> bool:
+    try:
+        msgspec.convert(values, type_)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def contact_document(contact: events.Contact) -> documents.Contact:

@@ -7,6 +7,7 @@ one that the event does not have.
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -22,6 +23,9 @@ from schemas.resources import Kind
 
 _MAX_NAME = 80
 """In characters, of the name of a field in a message."""
+_MAX_NAMES = 100
+"""Of unknown fields that are named, and of attributes that are compared. Each takes a while, and a value has room for a
+hundred thousand."""
 _DATA = "data"
 _CE = "ce_"
 _LIKELY = 0.75
@@ -34,7 +38,7 @@ Known = Mapping[str, Any]
 def unknown_fields(record: Record) -> list[Fault]:
     """Returns a fault for each unknown field of an event. An event that cannot be read has none: it is bad anyway."""
     value = _decoded(record)
-    found = [_unknown_field(*each) for each in _in_data(record, value)]
+    found = [_unknown_field(*each) for each in islice(_in_data(record, value), _MAX_NAMES)]
     if isinstance(value, dict) and not _is_binary(record):
         attributes = ENVELOPES[record.kind].changed.__struct_encode_fields__
         found += _mistyped(value, {"type", *attributes}, "$.")
@@ -115,7 +119,7 @@ def _unknown_field(path: str, name: str, known: Known) -> Fault:
 def _mistyped(found: Iterable[str], known: set[str], before: str) -> Iterator[Fault]:
     """Yields the names that are close to a known one that is missing."""
     present = set(found)
-    for name in sorted(present - known):
+    for name in sorted(present - known)[:_MAX_NAMES]:
         for nearest in get_close_matches(name.lower(), sorted(known - present), 1, _LIKELY):
             place = before + _shown(name)
             yield Fault(f"`{place}` is not a known attribute: did you mean `{nearest}`?", place, nearest)

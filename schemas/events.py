@@ -52,7 +52,8 @@ class Quote(Struct, frozen=True, kw_only=True):
     """`total` is a decimal number in major units. It is sent as text, so that no digit is lost."""
 
     total: DecimalText | None = None
-    """The amount in major units, as text: `1234.50`. It is served as a number with the same digits, as `quote_total`"""
+    """The amount in major units, as text: digits, with a fraction behind a point if there is one, such as `1234.50`. An
+    exponent (`1e5`) is refused. It is served as a number with the same digits, as `quote_total`"""
     currency: str | None = None
     """The ISO 4217 code, such as `EUR`"""
 

@@ -121,7 +121,7 @@ _WORDS: tuple[tuple[Json, str], ...] = (
     ({"format": "uuid"}, "UUID"),
     ({"format": "date-time"}, "RFC 3339 time with an offset"),
     ({"minLength": 64, "maxLength": 64}, "64 hexadecimal digits"),
-    ({"type": "string", "maxLength": 64}, "text: a decimal number"),
+    ({"type": "string", "maxLength": 64}, "text: a decimal number without an exponent"),
     ({"type": "string"}, "text"),
 )
 """The words for the first of these that a schema contains."""

@@ -164,7 +164,7 @@ _NAMED = (
     (_plain(Uuid), "a UUID"),
     (_plain(Timestamp), "an RFC 3339 time with an offset, such as 2026-03-02T09:15:00Z"),
     (_plain(Sha256Hex), "64 hexadecimal digits"),
-    (_plain(DecimalText), 'a decimal number as text, such as "1234.50"'),
+    (_plain(DecimalText), 'a decimal number without an exponent, as text, such as "1234.50"'),
     (_plain(Integer), "an integer of at most 64 bits"),
 )
 """The words for the types of `schemas.fields`."""

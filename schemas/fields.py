@@ -20,9 +20,9 @@ MAX_VERSION = 2**53 - 1
 Version = Annotated[int, Meta(ge=1, le=MAX_VERSION)]
 Timestamp = Annotated[datetime, Meta(tz=True)]
 Sha256Hex = Annotated[str, Meta(pattern="^[0-9a-fA-F]{64}$", min_length=64, max_length=64)]
-# The grammar of a number in JSON, so that a document can contain the text exactly as it was sent. The exponent has at
-# most two digits, because many readers refuse numbers beyond an IEEE double. `$` alone would accept a final line feed.
-DecimalText = Annotated[str, Meta(pattern=r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,2})?$(?!\n)", max_length=64)]
+# A number of JSON without an exponent, so that a document can contain the text exactly as it was sent, and readers that
+# take the digits of an amount as they are find them all. `$` alone would accept a final line feed.
+DecimalText = Annotated[str, Meta(pattern=r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?$(?!\n)", max_length=64)]
 UUID_AS_0 = b"00000000-0000-0000-0000-000000000000"
 """A canonical UUID with every digit replaced by 0. Comparing with it is three times as fast as a regular expression."""
 Integer = Annotated[int, Meta(ge=MIN_INTEGER, le=MAX_INTEGER)]

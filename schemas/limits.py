@@ -35,12 +35,15 @@ MIN_INTEGER = -(2**63)
 MAX_INTEGER = 2**63 - 1
 """The highest integer. Other numbers are IEEE doubles"""
 
-MAX_EXTREMES = 1_000
-"""Numbers with an exponent of three digits, in a value of more than 16 KiB. They take hundreds of times as long to read
-as others"""
+MAX_EXTREMES = 100
+"""Numbers with an exponent of three digits, or with two hundred digits in a row, in a value of more than 8 KiB. They
+take hundreds of times as long to read as others"""
+
+MAX_EXPONENTS = 5_000
+"""Numbers with an exponent, in a value of more than 8 KiB. Some take twenty times as long to read as others"""
 
 MAX_CONTAINERS = 10_000
-"""Objects and arrays in the value of a record, if it has more than 16 KiB. They take a hundred times as long to read as
+"""Objects and arrays in the value of a record, if it has more than 8 KiB. They take a hundred times as long to read as
 text"""
 
 MAX_DOCUMENT_BYTES = 1_048_576

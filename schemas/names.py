@@ -201,8 +201,8 @@ def tag_slot(tag: bytes) -> int:
 
 def tag(key: bytes) -> bytes:
     """Returns what decides the cluster slot of a key: its hash tag, or the whole name if it has none."""
-    found = re.search(rb"\{([^}]+)\}", key)
-    return found[1] if found else key
+    inside, end, _ = key.partition(b"{")[2].partition(b"}")
+    return inside if inside and end else key
 
 
 def slot_tag(slot: int) -> bytes:

@@ -15,7 +15,7 @@ _VERSION_LENGTH = 11
 class Head:
     """One head at a time, part by part. `clear` begins the next one."""
 
-    __slots__ = ("_begin", "_tail", "complete", "size")
+    __slots__ = ("_begin", "_line_ended", "_tail", "complete", "size")
 
     def __init__(self) -> None:
         self.clear()
@@ -25,7 +25,8 @@ class Head:
         self.size = 0
         """The bytes that were received of it; 0 if it has not begun."""
         self.complete = False
-        self._begin = b""  # up to the end of its first line, or further
+        self._begin: bytes | bytearray = b""  # up to the end of its first line, or further
+        self._line_ended = False  # only if it comes in several parts
         self._tail = b""  # its last bytes, which may be the first ones of its end
 
     def take(self, received: bytes, start: int) -> bytes:
@@ -47,9 +48,13 @@ class Head:
         room = start + MAX_HEAD_BYTES - self.size
         self.complete = found >= 0 and end <= room
         part = received[start : min(end, room)]
-        self._tail = (self._tail + part)[1 - len(_END) :]
-        if _LINE_END not in self._begin:
+        if not self._line_ended:
+            # Each part is looked at once, and copied once, even if it is a single byte.
+            if not self._begin:
+                self._begin = bytearray()
             self._begin += part
+            self._line_ended = _LINE_END in self._tail + part
+        self._tail = (self._tail + part)[1 - len(_END) :]
         self.size += len(part)
         return part
 
@@ -62,4 +67,4 @@ class Head:
         """Returns the version in the first line, behind its first `place` bytes, which are the method, a space and the
         target. None if it is not one of HTTP/1 (the parser accepts RTSP), or if there are more spaces.
         """
-        return _VERSIONS.get(self._begin[place : place + _VERSION_LENGTH])
+        return _VERSIONS.get(bytes(self._begin[place : place + _VERSION_LENGTH]))

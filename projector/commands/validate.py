@@ -40,8 +40,10 @@ class Report:
         self._good: list[Record] = []
         self._contacts = Reference()
         self._faults: list[dict[str, object]] = []
-        self._records = 0
-        self.bad = 0
+        self.records = 0
+        self._bad = 0
+        self.good = True
+        """Whether there was no fault."""
 
     def add(self, place: Place, record: Record, headers: Headers = ()) -> None:
         """Judge a record. `headers` are all that it has: those that are not read are not in the record."""
@@ -55,14 +57,23 @@ class Report:
 
     def judged(self, place: Place, faults: Sequence[Fault]) -> None:
         """Count a record, and print what is wrong with it."""
-        self._records += 1
-        self.bad += bool(faults)
+        self.records += 1
+        self._bad += bool(faults)
         for fault in faults:
-            if self._json:
-                found = {"path": fault.path, "expected": fault.expected, "allowed": fault.allowed}
-                self._faults.append({**place, **found, "reason": fault.text})
-            else:
-                self._output.write(f"{':'.join(map(str, place.values()))}: {fault.text}\n")
+            self._add(place, fault)
+
+    def _add(self, place: Place, fault: Fault) -> None:
+        self.good = False
+        if self._json:
+            found = {"path": fault.path, "expected": fault.expected, "allowed": fault.allowed}
+            self._faults.append({**place, **found, "reason": fault.text})
+        else:
+            self._output.write(f"{':'.join(map(str, place.values()))}: {fault.text}\n")
+
+    def empty(self, place: Place) -> None:
+        """Note that a file or a topic has no record. With `strict` that is a fault: whoever checks it expects some."""
+        if self._strict:
+            self._add(place, Fault("it has no record, so nothing was checked", "line", "a record in each line"))
 
     def end(self) -> None:
         """Print the documents, then how many records were judged, or everything as JSON."""
@@ -71,11 +82,11 @@ class Report:
             if document := self._contacts.document_of(record):
                 sys.stdout.write(document.decode() + "\n")
         if self._json:
-            found = {"records": self._records, "bad": self.bad, "faults": self._faults}
+            found = {"records": self.records, "bad": self._bad, "faults": self._faults}
             self._output.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
         else:
-            verdict = f"{self.bad:,} bad" if self.bad else "all good" if self._records else "nothing to check"
-            self._output.write(f"{self._records:,} record{'' if self._records == 1 else 's'}: {verdict}\n")
+            verdict = f"{self._bad:,} bad" if self._bad else "all good" if self.records else "nothing to check"
+            self._output.write(f"{self.records:,} record{'' if self.records == 1 else 's'}: {verdict}\n")
 
 
 def _faults(record: Record) -> list[Fault]:
@@ -87,7 +98,10 @@ def _faults(record: Record) -> list[Fault]:
 
 
 async def run_validate(arguments: argparse.Namespace, settings: ProjectorSettings) -> int:
-    """`validate`: returns 0 if all records are good, 1 if some are bad, and 2 if they cannot be read."""
+    """`validate`: returns 0 if all records are good, 1 if some are bad, and 2 if they cannot be read.
+
+    With `--strict`, a file or a topic without any record counts as bad.
+    """
     report = Report(strict=arguments.strict, json=arguments.json, render=arguments.render)
     try:
         if arguments.topic is None:
@@ -96,6 +110,8 @@ async def run_validate(arguments: argparse.Namespace, settings: ProjectorSetting
         else:
             async for place, record in _of_topic(settings, arguments.topic, arguments.first):
                 report.add(place, record)
+            if not report.records:
+                report.empty({"topic": arguments.topic})
     except OSError as error:
         sys.stderr.write(f"{error.filename} cannot be read: {error.strerror}\n")
         return 2
@@ -103,12 +119,13 @@ async def run_validate(arguments: argparse.Namespace, settings: ProjectorSetting
         sys.stderr.write(f"{error}\n")
         return 2
     report.end()
-    return 1 if report.bad else 0
+    return 0 if report.good else 1
 
 
 def _read_files(names: Sequence[str], lines: Lines, report: Report) -> None:
     """Raises OSError if a file cannot be read."""
     for name in names:
+        before = report.records
         for number, line in _lines(name):
             place: Place = {"file": name, "line": number}
             try:
@@ -117,6 +134,8 @@ def _read_files(names: Sequence[str], lines: Lines, report: Report) -> None:
                 report.judged(place, [error.fault])
             else:
                 report.add(place, record, headers)
+        if report.records == before:
+            report.empty({"file": name})
 
 
 def _lines(name: str) -> Iterator[tuple[int, bytes]]:

@@ -14,7 +14,9 @@ def add(command: argparse.ArgumentParser) -> None:
         help="lines of JSON objects with key, headers and value, or of a key, a tab and a value; - (the default) is "
         "standard input",
     )
-    command.add_argument("--strict", action="store_true", help="also refuse unknown fields, and name the nearest one")
+    command.add_argument(
+        "--strict", action="store_true", help="also refuse unknown fields, and a file or topic without any record"
+    )
     command.add_argument("--json", action="store_true", help="print JSON")
     command.add_argument(
         "--render",

@@ -18,8 +18,9 @@ from projector.record import Partition, Record
 ACCEPTANCE = ". Only if none of them is needed, accept these "
 """Between the reason of a halt, and how to accept its records."""
 COMMAND = "python -m projector dead-letters accept"
-_SLICE_BYTES = 262_144
-"""Values that are decoded at once: the event loop does nothing else meanwhile. A single one may be larger."""
+_SLICE_BYTES, _SLICE_SECONDS = 262_144, 0.01
+"""What is decoded at once, and for how long: the event loop does nothing else meanwhile. A single value may be larger,
+and take longer: `projector.change` bounds what it may cost."""
 
 
 def _no_acceptance(_: Coordinates) -> Acceptance | None:
@@ -60,20 +61,30 @@ class Batch:
         A slice may be empty, so that the caller can do something else between many bad or large records.
         """
         intents: list[Intent] = []
-        left = _SLICE_BYTES
+        left, until = _SLICE_BYTES, time.perf_counter() + _SLICE_SECONDS
         try:
             for partition, records in self._polled.items():
                 for record, intent in self._intents(partition, records):
                     left -= len(record.value or b"")
                     if intent:
                         intents.append(intent)
-                    if len(intents) == size or left <= 0:
+                    if len(intents) == size or left <= 0 or time.perf_counter() > until:
                         yield intents
-                        intents, left = [], _SLICE_BYTES
+                        intents, left, until = [], _SLICE_BYTES, time.perf_counter() + _SLICE_SECONDS
         except LineStopped as error:
-            self.stopped = LineStopped(f"{error}{ACCEPTANCE}{self._advice(error.bad)}", error.bad)
+            stopped = error
+        else:
+            yield intents
             return
-        yield intents
+        # No checkpoint will cover this batch, so nobody needs the rest of the last slice.
+        behind: list[Coordinates] = []
+        for bad in self._bad_behind(stopped.bad[-1]):
+            if bad:
+                behind.append(bad)
+            if time.perf_counter() > until:
+                yield []
+                until = time.perf_counter() + _SLICE_SECONDS
+        self.stopped = LineStopped(f"{stopped}{ACCEPTANCE}{_advice([*stopped.bad, *behind])}", stopped.bad)
 
     def steps(self, positions: Mapping[Partition, int]) -> dict[Partition, Step]:
         """Returns the step of each partition, from its present position."""
@@ -136,20 +147,25 @@ class Batch:
         self.dead_letters.append(dead_letter)
         self._guard.note(dead_letter)
 
-    def _advice(self, counted: Sequence[Coordinates]) -> str:
-        """Returns how to accept the records that counted, and the bad ones that follow in the last one's partition."""
-        ranges = [OffsetRange(Partition(topic, number), (offset, offset)) for topic, number, offset in counted]
-        partition, (_, last) = ranges[-1]
-        ranges += [
-            OffsetRange(partition, (record.offset, record.offset))
-            for record in self._polled[partition]
-            if record.offset > last and _is_bad(record) and not self._acceptance(_coordinates(record))
-        ]
-        names = " ".join(str(span) for span in spans(by_partition(ranges)))
-        return (
-            f"{len(ranges)} bad records, with those behind the last one. This leaves them out for good: "
-            f"{COMMAND} {names} --note 'why'"
-        )
+    def _bad_behind(self, last: Coordinates) -> Iterator[Coordinates | None]:
+        """Yields the bad records behind the last one that counted, in its partition, that nobody has accepted; None for
+        any other record.
+        """
+        topic, number, offset = last
+        for record in self._polled[Partition(topic, number)]:
+            if record.offset > offset:
+                at = _coordinates(record)
+                yield at if _is_bad(record) and not self._acceptance(at) else None
+
+
+def _advice(bad: Sequence[Coordinates]) -> str:
+    """Returns how to accept these records."""
+    ranges = [OffsetRange(Partition(topic, number), (offset, offset)) for topic, number, offset in bad]
+    names = " ".join(str(span) for span in spans(by_partition(ranges)))
+    return (
+        f"{len(ranges)} bad records, with those behind the last one. This leaves them out for good: "
+        f"{COMMAND} {names} --note 'why'"
+    )
 
 
 def _coordinates(record: Record) -> Coordinates:

@@ -10,7 +10,7 @@ from projector.record import Partition, Record
 from projector.unknown_fields import has_unknown_fields
 
 _SECONDS = 1.0
-_MAX_BYTES = 16_384
+_MAX_BYTES = 8192
 """Of a value. To look for fields in a larger one may take milliseconds."""
 KNOWN, UNKNOWN = "known", "unknown"
 

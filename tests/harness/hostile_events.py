@@ -61,7 +61,13 @@ MORSELS: list[bytes] = [
     *(b'"\xff"', b'"\xc0\xaf"', b'"\xed\xa0\x80"', b'"\xf4\x90\x80\x80"', b"\xef\xbb\xbf", b'"\xef\xbb\xbf"'),
     *('"\N{LATIN CAPITAL LETTER I WITH DOT ABOVE}"'.encode(), '"e\u0301\u202e"'.encode(), b'"\'); DROP"', b'"${x}"'),
     *(b'"%s"' % SECRET.encode(), b'{"%s":"%s"}' % ((SECRET.encode(),) * 2), b'["%s",1]' % SECRET.encode()),
-    *(b'"2026-01-01T00:00:00Z"', b'"0001-01-01T00:00:00+14:00"', b'"9999-12-31T23:59:59.999999-14:00"', b'"1e400"'),
+    *(
+        b'"2026-01-01T00:00:00Z"',
+        b'"0001-01-01T00:00:00+14:00"',
+        b'"9999-12-31T23:59:59.999999-14:00"',
+        b'"1e400"',
+        b'"1e5"',
+    ),
     *(b"[" * depth + b"]" * depth for depth in (99, 101, 300, 5000)),
     *(b'{"a":' * depth + b"1" + b"}" * depth for depth in (99, 100, 101, 300, 5000)),
     # Frames of schema registries: cut off, empty, two of them, around Avro, around Protobuf, of another version.

@@ -19,21 +19,25 @@ import pytest
 
 from devstack.child import Child
 from devstack.embedded_kafka import EmbeddedKafka
+from devstack.ports import free_port
 from schemas import names, resources
 from tests.harness import crm, raw_batches, stored
 from tests.harness.crm import Message
 from tests.harness.leadview import Leadview
 from tests.harness.measured import peak_memory
+from tests.harness.metrics_port import ask
 from tests.harness.processes import while_running
 from tests.harness.raw_batches import GZIP, LZ4, NONE, SNAPPY, ZSTD, Header, batch
 from tests.harness.services import Kafka, RedisService
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
+from tests.harness.worst_inputs import OF_RECORDS
 from tests.service.conftest import new_leadview
 
 MAX_MEMORY = 300 * 1024 * 1024
 """Of a projector, at its peak. Without any records it has about 90 MB."""
 MAX_DEAD_LETTER = 4096
 MEASURED = (sys.executable, "-m", "tests.harness.measured")
+SLICES = (sys.executable, "-m", "tests.harness.slices")
 MEGA = 1_000_000
 _PARTITIONS = 24
 """So many that a decompressed batch of each, or a fetched one, would exceed the bound."""
@@ -343,3 +347,40 @@ def test_the_records_of_a_batch_are_redriven_together(attack_on_embedded: Attack
     assert f"{field}  applied" in done, done
     assert attack.leadview.documents() == attack.leadview.expected()
     assert len(attack.reasons()) == 1
+
+
+@apache
+def test_a_revocation_behind_the_worst_records(attack: Attack, tmp_path: Path) -> None:
+    """As many as there are shapes, of 1 MiB each, in the same topics: no slice of the event loop is longer than a few
+    plain records of that size take, so access, Kafka's heartbeat and health go on meanwhile.
+    """
+    attack.stop()
+    for worst in OF_RECORDS:
+        message = worst.make(900_000)
+        attack.publish(batch([record(message, tuple(_headers(message)))], codec=ZSTD), message.kind)
+    attack.leadview.publish(crm.api_key(2, status="revoked"), partition=0)
+    port = free_port()
+    settings = {"dead_letter_row": 1000, "dead_letter_share": 1, "metrics_port": port}
+    child = attack.leadview.start("run", command=SLICES, log="slices", **settings)
+    answers: list[int] = []
+
+    def is_revoked() -> bool:
+        answers.append(ask(port, "/livez")[0])
+        return set(stored.key_expiries(attack.leadview.redis).values()) == {1}
+
+    wait_until(while_running(child, is_revoked), "the key is revoked", 2 * PATIENCE_SECONDS)
+    wait_until(while_running(child, attack.leadview.is_current), "all is read", 4 * PATIENCE_SECONDS)
+    answers.append(ask(port, "/livez")[0])
+    child.stop()
+    assert attack.leadview.documents() == attack.leadview.expected()
+    assert len(attack.reasons()) > len(OF_RECORDS) // 2
+    assert set(answers) <= {0, 200}, "0 until the port is open"
+    log = (tmp_path / "slices.log").read_text()
+    [(longest, plain)] = re.findall(r"^longest slice (\S+) s, plain record (\S+) s$", log, re.MULTILINE)
+    assert 0 < float(longest) < 4 * float(plain), log[-200:]
+    assert "rebalance" not in log.lower()
+
+
+def _headers(message: Message) -> Iterator[Header]:
+    for name, content in message.headers:
+        yield name.encode(), content

@@ -85,6 +85,6 @@ async def test_records_that_were_published_again_are_decoded_but_not_sent(projec
         CONTACTS: [crm.contact(2, first_name="Grace").record(5)],
     }
     batch = Batch(again, BadRecordGuard(10, 10), await stored_heads(projection.store, again, (1,)))
-    [intents] = batch.slices(10)
+    intents = [intent for intents in batch.slices(10) for intent in intents]
     assert [type(intent) for intent in intents] == [PutLead, PutDocument]
     assert (batch.left_out, [letter.offset for letter in batch.dead_letters]) == (1, [6])

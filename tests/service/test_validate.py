@@ -48,6 +48,10 @@ def test_the_records_of_a_topic(leadview: Leadview, capsys: pytest.CaptureFixtur
     assert validate("--topic", leads, "--from", str(typo.offset))[:2] == (0, "1 record: all good\n")
     contacts = leadview.topics.name(resources.CONTACT)
     assert validate("--topic", contacts)[:2] == (0, "0 records: nothing to check\n")
+    assert validate("--strict", "--topic", contacts)[:2] == (
+        1,
+        f"{contacts}: it has no record, so nothing was checked\n0 records: nothing to check\n",
+    )
     status, output, errors = validate("--topic", "none.leads", prefix="none.")
     assert (status, output) == (2, "")
     assert "topic none.leads is missing" in errors

@@ -1,5 +1,8 @@
 """What a batch does with bad records, and what it says when there are too many."""
 
+from itertools import chain
+from unittest.mock import patch
+
 import msgspec
 
 from projector.accepted.acceptance import Acceptance
@@ -46,7 +49,7 @@ def test_the_message_names_the_command_and_the_range() -> None:
 
 def test_accepted_records_are_parked_with_the_note_and_do_not_count() -> None:
     batch = Batch({LEADS: records("xxxx")}, BadRecordGuard(1, 3), acceptance=accepting(100, 102).get)
-    [intents] = list(batch.slices(100))
+    intents = list(chain.from_iterable(batch.slices(100)))
     assert not intents
     assert batch.stopped is None
     assert [(letter.offset, letter.accepted, letter.note, letter.accepted_at) for letter in batch.dead_letters] == [
@@ -59,7 +62,17 @@ def test_accepted_records_are_parked_with_the_note_and_do_not_count() -> None:
 
 def test_what_an_operator_has_dropped_is_not_parked_again() -> None:
     batch = Batch({LEADS: records("x.x")}, BadRecordGuard(1, 2), acceptance=accepting(100, 102, dropped=True).get)
-    [intents] = list(batch.slices(100))
+    intents = list(chain.from_iterable(batch.slices(100)))
     assert len(intents) == 1
     assert batch.dead_letters == []
     assert batch.steps({LEADS: 100})[LEADS].position.offset == 103
+
+
+def test_a_slice_ends_after_a_time_whatever_the_records_are() -> None:
+    """With no time at all, it ends with each record: also with a bad one, and behind the one that halts the line."""
+    with patch("projector.line.batch._SLICE_SECONDS", -1.0):
+        good = Batch({LEADS: records("......")}, BadRecordGuard(1, 3))
+        assert [len(intents) for intents in good.slices(100)] == [1, 1, 1, 1, 1, 1, 0]
+        halted = Batch({LEADS: records("xxxx.x..")}, BadRecordGuard(1, 3))
+        assert [len(intents) for intents in halted.slices(100)] == [0] * (2 + 5)
+    assert "crm.leads:0:100-105" in str(halted.stopped), "the advice is the same"

@@ -52,4 +52,4 @@ def test_many_unknown_fields_take_no_longer_than_one() -> None:
     with patch("projector.unknown_fields.get_close_matches") as search:
         assert has_unknown_fields(record)
     assert not search.called
-    assert len(unknown_fields(record)) == 800
+    assert len(unknown_fields(record)) == 100, "whoever asks for the names gets the first hundred"

@@ -112,7 +112,7 @@ def test_source_is_in_its_place() -> None:
         pytest.param("0", id="zero"),
         pytest.param("-0.10", id="negative"),
         pytest.param("12345678901234567890.123456789", id="more digits than a double has"),
-        pytest.param("1e3", id="an exponent"),
+        pytest.param("9" * 40 + ".25", id="more digits than 64 bits"),
     ],
 )
 def test_every_digit_of_a_total_stays(total: str) -> None:

@@ -104,12 +104,27 @@ def validated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Validated:
         pytest.param(as_tabbed(crm.tombstone(resources.LEAD)) + "null", id="as the console consumer prints it"),
         pytest.param(as_tabbed(crm.lead(1)) + "\r", id="a line of Windows"),
         pytest.param(as_line(crm.lead(1), topic="crm.leads", partition=1, offset=7, timestamp=1), id="from Kafka"),
-        pytest.param("   ", id="an empty line"),
+        pytest.param("   \n" + as_line(crm.lead(1)), id="behind an empty line"),
     ],
 )
 def test_good_records(validated: Validated, line: str) -> None:
     status, output = validated([line], "--strict")
-    assert (status, output) == (0, "0 records: nothing to check\n" if not line.strip() else "1 record: all good\n")
+    assert (status, output) == (0, "1 record: all good\n")
+
+
+@pytest.mark.parametrize("lines", [pytest.param([], id="an empty file"), pytest.param(["   ", ""], id="empty lines")])
+def test_no_record_at_all(validated: Validated, lines: list[str]) -> None:
+    """Whoever checks a file strictly expects records: perhaps the program that should have written them failed."""
+    assert validated(lines) == (0, "0 records: nothing to check\n")
+    status, output = validated(lines, "--strict")
+    first, last = output.splitlines()
+    assert status == 1
+    assert first.endswith(": it has no record, so nothing was checked")
+    assert last == "0 records: nothing to check"
+    status, output = validated(lines, "--strict", "--json")
+    found = json.loads(output)
+    assert (status, found["records"], found["bad"]) == (1, 0, 0)
+    assert [fault["reason"] for fault in found["faults"]] == ["it has no record, so nothing was checked"]
 
 
 FRAMED = base64.b64encode(b"\0\0\0\0\x07\x02\x48abc").decode()

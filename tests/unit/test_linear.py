@@ -1,0 +1,190 @@
+"""Whatever others send, reading it takes a time in proportion to its size, and a record at most a known share of it."""
+
+import ast
+import gc
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from projector import change
+from projector.errors import BadRecord
+from schemas.limits import MAX_CONTAINERS, MAX_EXPONENTS, MAX_EXTREMES, MAX_RECORD_BYTES
+from tests.harness.services import services_required
+from tests.harness.worst_inputs import OF_RECORDS, PLAIN, WORST, Worst, counted, seconds, slow
+
+ROOT = Path(__file__).parents[2]
+PRODUCT = ("projector", "schemas", "api", "telemetry", "leadview")
+OURS = "it sees only what this repository holds, or what an operator wrote into settings or a command"
+EXPRESSIONS = {
+    # Where it is: the name of an input in WORST, or why it needs none.
+    "projector/change.py _JSON_TYPE": "a content type",
+    "projector/change.py _VALUE": "a message of msgspec",
+    "projector/reason.py _KINDS": "a reason",
+    "schemas/faults.py _MISSING": "a fault",
+    "schemas/faults.py _WRONG": "a fault",
+    "schemas/faults.py _WRONG_VALUE": "a fault without a place",
+    "schemas/faults.py _HEADER": "a fault",
+    "schemas/faults.py _PLACES": "a fault",
+    "schemas/faults.py _OWN": "a fault",
+    "schemas/faults.py _STEP": "a fault",
+    "schemas/faults.py _INDEX": "a fault",
+    "schemas/names.py IN_GENERATION": "a name of a document",
+    "schemas/names.py OF_ACCESS": "a name of a document",
+    "projector/console/search.py _NAME": "a name of a document",
+    "projector/commands/show_access.py _NAME": "a name of a document",
+    "projector/kafka/tokens.py _TOKEN": "a token",
+    "projector/kafka/token_endpoint.py _CODE": "a token",
+    "projector/console/question.py _COORDINATES": "a question with colons",
+    "projector/console/question.py _INSIDE": "a question",
+    "projector/console/question.py _HASH": "a question",
+    "projector/console/pages.py _NAME": "the name of a page",
+    "projector/console/bad_value.py _STEP": "a fault",
+    "api/edge/protocol.py _EMPTY_LINES": "empty lines before a request",
+    "api/edge/rules.py _HOST": "a host",
+    "api/edge/rules.py _FUTURE_ADDRESS": "a host in brackets",
+    "api/edge/rules.py _UNRESERVED": "a path",
+    "api/etags.py OPAQUE_TAG": "entity tags",
+    "api/etags.py _OWN_TAG": "entity tags of ours",
+    "api/static_page.py _CODING": "codings",
+    "api/static_page.py prefers_gzip": "many codings",
+    "api/request.py _VALID_ID": "a request id",
+    "api/documents.py _uuid": "every part of it has a fixed length",
+    "api/endpoint.py _uuid": "every part of it has a fixed length",
+    "schemas/fields.py UUID_BYTES": "every part of it has a fixed length",
+    "projector/accepted/ranges.py _PAIR": OURS,
+    "projector/redis/store.py _USES": OURS,
+    "projector/commands/words.py key": OURS,
+    "projector/commands/words.py version": OURS,
+    "projector/commands/arguments.py _field": OURS,
+    "projector/console/pages.py anchor": OURS,
+    "projector/console/options.py _LINE": OURS,
+    "schemas/layouts.py _CONSTANT": OURS,
+    "schemas/redis_url.py _FORM": OURS,
+    "schemas/redis_url.py without_password": OURS,
+    "schemas/settings.py _PASSWORDS_IN_URL": OURS,
+    "schemas/settings.py limit": OURS,
+    "schemas/settings.py _check": OURS,
+}
+DOUBLE = 2.5
+"""At most so many times the instructions for twice the input."""
+
+
+@pytest.fixture(autouse=True)
+def no_collection() -> Iterator[None]:
+    """The garbage collector runs when it likes."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("worst", WORST, ids=[worst.name for worst in WORST])
+def test_the_time_is_in_proportion_to_the_input(worst: Worst) -> None:
+    assert slow(worst) == ""
+
+
+@pytest.mark.long
+def test_twice_the_input_takes_twice_the_instructions() -> None:
+    """Counted, so that the answer is the same on every machine."""
+    if not shutil.which("valgrind"):
+        (pytest.fail if services_required() else pytest.skip)("valgrind is not installed")
+    names = [worst.name for worst in WORST]
+    once, twice = counted(names, 1), counted(names, 2)
+    ratios = {name: twice[name] / once[name] for name in names}
+    assert {name: ratio for name, ratio in ratios.items() if ratio >= DOUBLE} == {}
+
+
+def test_every_expression_has_its_worst_input() -> None:
+    """One that is new gets an input in `tests/harness/worst_inputs.py`, and a line above."""
+    found = {
+        place for folder in PRODUCT for path in sorted((ROOT / folder).rglob("*.py")) for place in expressions(path)
+    }
+    assert found == EXPRESSIONS.keys()
+    named = {worst.name for worst in WORST} | {OURS, "every part of it has a fixed length"}
+    assert set(EXPRESSIONS.values()) <= named
+
+
+def expressions(path: Path) -> Iterator[str]:
+    """Yields where a file uses a regular expression: the constant, or else the function."""
+    for statement in ast.walk(ast.parse(path.read_text("utf-8"))):
+        match statement:
+            case ast.Module(body=body) | ast.ClassDef(body=body):
+                for each in body:
+                    if not isinstance(each, ast.ClassDef) and any(map(_is_expression, ast.walk(each))):
+                        yield f"{path.relative_to(ROOT)} {_name(each)}"
+            case _:
+                pass
+
+
+def _is_expression(node: ast.AST) -> bool:
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="re"))):
+            return True
+        case _:
+            return False
+
+
+def _name(statement: ast.stmt) -> str:
+    match statement:
+        case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+            return name
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            return name
+        case _:
+            return ast.unparse(statement)
+
+
+MANY = b"[" + b",".join([b"1"] * 3000) + b"]"
+LIMITS = [
+    pytest.param(b"[]", MAX_CONTAINERS, "objects and arrays", id="arrays"),
+    pytest.param(b'{"":1}', MAX_CONTAINERS, "objects and arrays", id="objects"),
+    pytest.param(b"1e-307", MAX_EXTREMES, "numbers with an exponent of three digits", id="exponents of three digits"),
+    pytest.param(b"1.5E+100", MAX_EXTREMES, "numbers with an exponent of three digits", id="with a plus"),
+    pytest.param(b"9" * 250 + b".5", MAX_EXTREMES, "with two hundred digits", id="two hundred digits"),
+    pytest.param(b"1e23", MAX_EXPONENTS, "numbers with an exponent", id="exponents"),
+]
+TEXTS = [
+    pytest.param(b'"', b'"', id="in texts"),
+    pytest.param(b'"\\"', b'"', id="behind a quote in a text"),
+    pytest.param(b'"\\\\\\"', b'"', id="behind a backslash and a quote in a text"),
+    pytest.param(b'"\\\\","', b'"', id="behind a text that ends with a backslash"),
+    pytest.param(b'"","', b'\\\\\\\\"', id="behind an empty text"),
+]
+
+
+@pytest.mark.parametrize(("part", "most", "what"), LIMITS)
+def test_what_takes_long_is_limited(part: bytes, most: int, what: str) -> None:
+    value = b"[" + b",".join([part] * (most + 1)) + b"]" + b" " * 8192
+    with pytest.raises(BadRecord, match=f"more than {most:,} .*{what}"):
+        change._check_cost(value)
+    change._check_cost(b",".join([part] * (most - 1)) + b" " * 8192)
+
+
+@pytest.mark.parametrize(("before", "after"), TEXTS)
+@pytest.mark.parametrize(("part", "most", "what"), LIMITS)
+def test_in_texts_it_is_not(part: bytes, most: int, what: str, before: bytes, after: bytes) -> None:
+    """Not even as many as there is room for. What comes behind the texts still counts."""
+    text = before + part.replace(b'"', b"") + after
+    value = b",".join([text] * (MAX_RECORD_BYTES // (len(text) + 1)))
+    change._check_cost(value)
+    with pytest.raises(BadRecord, match=what):
+        change._check_cost(value + b"," + b",".join([part] * (most + 1)))
+
+
+_MOST_PLAIN = 3.0
+"""At most so many times what the plain record takes. On the machine of docs/limits.md, 1.8 times as much is 50 ms."""
+
+
+def test_no_record_costs_much_more_than_a_plain_one() -> None:
+    plain = Worst("plain", lambda _: PLAIN, OF_RECORDS[0].run)
+    costs: dict[str, float] = {}
+    for worst in OF_RECORDS:
+        message = worst.make(MAX_RECORD_BYTES - 80_000)
+        ratios = []
+        for _ in range(20):
+            ratios.append(seconds(worst, message) / seconds(plain, PLAIN))
+            if min(ratios) < _MOST_PLAIN:
+                break
+        costs[worst.name] = min(ratios)
+    assert {name: ratio for name, ratio in costs.items() if ratio >= _MOST_PLAIN} == {}

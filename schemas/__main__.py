@@ -2,7 +2,7 @@
 
 python -m schemas             writes docs/schemas/*.json, docs/api-keys.json, the generated parts of docs/api-keys.md,
                               docs/events.md and docs/limits.md, the README's table of resources, the tables of
-                              docs/metrics.md, and deploy/monitoring/dashboard.json
+                              docs/metrics.md and docs/control-record.md, and deploy/monitoring/dashboard.json
 python -m schemas settings    prints the README's table of settings
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from schemas import asyncapi, events_page, key_vectors, limits_table, metrics_table, resources_table
+from schemas import asyncapi, events_page, key_vectors, limits_table, metrics_table, preconditions, resources_table
 from schemas.dashboard import dashboard
 from schemas.json_schema import event_schemas
 from schemas.openapi.document import document
@@ -27,7 +27,7 @@ def files(docs: Path) -> dict[Path, str]:
     schemas = {**event_schemas(), "openapi": document(), "asyncapi": asyncapi.document()}
     page, events, limits = docs / "api-keys.md", docs / "events.md", docs / "limits.md"
     readme = docs.parent / "README.md"
-    metrics = docs / "metrics.md"
+    metrics, control = docs / "metrics.md", docs / "control-record.md"
     return {
         **{docs / "schemas" / f"{name}.json": _pretty(schema) for name, schema in schemas.items()},
         docs / "api-keys.json": _pretty(msgspec.to_builtins(key_vectors.vectors())),
@@ -35,6 +35,7 @@ def files(docs: Path) -> dict[Path, str]:
         events: _with_tables(events.read_text("utf-8"), events_page.parts()),
         limits: _with_tables(limits.read_text("utf-8"), {"limits": limits_table.table()}),
         metrics: _with_tables(metrics.read_text("utf-8"), metrics_table.tables()),
+        control: _with_tables(control.read_text("utf-8"), {"preconditions": preconditions.table()}),
         docs.parent / "deploy" / "monitoring" / "dashboard.json": _pretty(dashboard()),
         readme: _with_tables(readme.read_text("utf-8"), {"resources": resources_table.table()}),
     }

@@ -14,6 +14,7 @@ from api.redis.link import Link
 from api.redis.servers import Servers
 from api.redis.serving import Serving
 from schemas import names
+from schemas.control import GenerationId
 from schemas.layouts import with_constants
 from schemas.resources import Resource
 from schemas.settings import ApiSettings, limit
@@ -123,7 +124,7 @@ class Store:
         caller.packed.before = b"*%d\r\n%b" % (len(before) + 1 + len(after), pack_words(before))
         caller.packed.after = pack_words(after)
 
-    async def _call(self, link: Link, tag: bytes, packed: bytes) -> tuple[int | bytes, int]:
+    async def _call(self, link: Link, tag: bytes, packed: bytes) -> tuple[int | bytes, GenerationId]:
         """Returns the reply to the command, and the generation that was live right after it. Raises Unavailable."""
         check = self._serving.check(link)
         if check is not None:

@@ -14,6 +14,7 @@ from schemas import names, resources
 from schemas.settings import ApiSettings
 from tests.harness import control
 from tests.harness.api_server import LEADS, ApiServer, Response, running_api
+from tests.harness.generations import generation
 from tests.harness.records import Caller, Records
 from tests.harness.stopwatch import Stopwatch
 from tests.harness.waiting import assert_within, wait_until
@@ -144,7 +145,7 @@ def test_a_value_of_another_type(api: ApiServer, caller: Caller, client: redis.R
 
 def test_the_live_generation_is_served(api: ApiServer, records: Records, caller: Caller, client: redis.Redis) -> None:
     lead_id = records.lead(caller.organization_id, {"generation": 1}, generation=1)
-    first, second = (names.document(resources.LEAD, caller.name, number, lead_id) for number in (1, 2))
+    first, second = (names.document(resources.LEAD, caller.name, generation(number), lead_id) for number in (1, 2))
     client.set(second, records.read(first).replace(b'"generation":1', b'"generation":2'))
 
     def served() -> object:

@@ -17,13 +17,14 @@ from schemas.api_keys import key_hash, mint
 from schemas.settings import ApiSettings, load, variable
 from tests.harness import crm
 from tests.harness.api_server import LEADS, running_api
+from tests.harness.generations import generation
 from tests.harness.leadview import Leadview
 from tests.harness.services import Kafka, not_available
 from tests.harness.waiting import eventually
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "redis-users.conf.example"
 OWNER = names.organization(crm.ORGANIZATION)
-LEAD = names.document(resources.LEAD, OWNER, 1, crm.LEAD)
+LEAD = names.document(resources.LEAD, OWNER, generation(1), crm.LEAD)
 
 
 def password(user: str) -> str:

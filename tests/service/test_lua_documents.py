@@ -371,7 +371,7 @@ async def test_contacts_with_different_numbers_of_leads_change_together(projecti
 async def test_leaving_a_contact_too_late_does_no_harm(projection: Projection) -> None:
     """The lead is back by the time that it would be taken out."""
     await projection.apply(contact(1, 0), lead(1, 0))
-    leave = calls.leave_contact(intent_of(lead_deleted(2, 1)), crm.CONTACT, (1,))  # type: ignore[arg-type]
+    leave = calls.leave_contact(intent_of(lead_deleted(2, 1)), crm.CONTACT, ids(1))  # type: ignore[arg-type]
     assert await projection.store.run([leave]) == [1]
     assert stored.index(projection.client, crm.CONTACT, crm.ORGANIZATION).keys() == {crm.LEAD}
 
@@ -523,7 +523,7 @@ async def test_a_fan_out_of_a_deleted_organization_ends(projection: Projection) 
 async def test_a_lead_that_leaves_a_contact_leaves_nothing_after_the_erasure(projection: Projection) -> None:
     leads = [lead(1, n, id=crm.uuid(1000 + n)) for n in range(2)]
     await projection.apply(crm.organization(1).record(0), contact(1, 0), *leads)
-    leave = calls.leave_contact(intent_of(leads[0]), crm.CONTACT, (1,))  # type: ignore[arg-type]
+    leave = calls.leave_contact(intent_of(leads[0]), crm.CONTACT, ids(1))  # type: ignore[arg-type]
     await projection.apply(crm.deleted(resources.ORGANIZATION, 2).record(1))
     await jobs.run_all(projection.writing, projection.settings)
     await projection.store.run([leave])

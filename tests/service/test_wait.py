@@ -89,7 +89,7 @@ async def test_a_contact_is_shown_when_its_leads_show_it(projection: Projection)
 
 
 async def test_a_live_generation_that_is_not_complete_is_not_served(projection: Projection) -> None:
-    await copies.current(projection.store)
+    control.write(projection.client, filled=())
     await projection.apply(crm.lead(3).record())
     assert not (await seen_of(projection)).shows(3)
     await control.complete(projection.store)

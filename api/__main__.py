@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from api.app import check_layout
-from api.errors import AddressError, CannotListen, OtherLayout
+from api.errors import AddressError, CannotListen
 from api.metrics.exporter import serve_metrics
 from api.redis.address import address
 from api.server import listen, serve
@@ -37,8 +37,8 @@ def parser(program: str = "python -m api") -> argparse.ArgumentParser:
 
 
 def main(words: Sequence[str] | None = None, program: str = "python -m api") -> int:
-    """Returns the exit status: 0 after SIGTERM, 1 if it cannot listen on a port or Redis holds data of another
-    layout, 2 if the settings are not valid. Exits with 0 for `--help` and `--version`, and with 2 for other arguments.
+    """Returns the exit status: 0 after SIGTERM, 1 if it cannot listen on a port, 2 if the settings are not
+    valid. Exits with 0 for `--help` and `--version`, and with 2 for other arguments.
     """
     parser(program).parse_args(words)
     try:
@@ -50,7 +50,7 @@ def main(words: Sequence[str] | None = None, program: str = "python -m api") -> 
     logs.configure(settings.log_level)
     try:
         return _run(settings)
-    except (CannotListen, OtherLayout) as error:
+    except CannotListen as error:
         logger.error(str(error))  # noqa: TRY400 - the message says it all
         return FAILURE
 

@@ -103,7 +103,7 @@ class Api(Starlette):
 
 
 async def check_layout(settings: ApiSettings) -> None:
-    """Check that Redis holds no data of another layout. Raises OtherLayout, but nothing if Redis cannot be reached."""
+    """Log a warning if Redis holds only data of another layout. Raises nothing if Redis cannot be reached."""
     servers = _servers(settings)
     running = asyncio.create_task(servers.run())
     try:

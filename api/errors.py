@@ -25,8 +25,7 @@ ApiError
 
 StartError                 no response: the API cannot start
 ├── AddressError           the address of Redis, or its TLS files
-├── CannotListen           an address or a port
-└── OtherLayout            Redis holds data of another version of Leadview
+└── CannotListen           an address or a port
 """
 
 from typing import ClassVar, Literal
@@ -184,16 +183,6 @@ class Rebuilding(Unavailable):
 
 class StartError(Exception):
     """The API cannot start. The message is for operators: it names the setting and says what to do."""
-
-
-class OtherLayout(StartError):
-    """Redis holds data that this program would misread."""
-
-    def __init__(self, layout: str) -> None:
-        super().__init__(
-            f"Redis holds data of {layout}, which this program cannot use. Run the API of the version that wrote it, "
-            "or empty this Redis database: a projector then fills it again from the topics (docs/upgrading.md)."
-        )
 
 
 class CannotListen(StartError):

@@ -13,7 +13,7 @@ from bench import nginx, requests, server
 from bench.benchmark import LEADVIEW, Subject
 from bench.cores import Cores, worker_cores
 from bench.crm import Crm, Tenant
-from bench.filling import fill
+from bench.filling import fill, live
 from bench.lab import Lab, client
 from bench.load import Load
 from bench.server import Server
@@ -114,7 +114,7 @@ def _copy_tenant(connection: Redis, tenant: Tenant) -> list[bytes]:
     connection.set(f"idiomatic:key:{key_hash(tenant.key)}", msgspec.json.encode(caller))
     bodies = []
     for lead_id in tenant.leads:
-        value = connection.get(names.document(resources.LEAD, names.organization(own), 1, lead_id))
+        value = connection.get(names.document(resources.LEAD, names.organization(own), live(connection), lead_id))
         assert isinstance(value, bytes)  # noqa: S101 - it was just written
         bodies.append(value[layouts.LEAD_BODY :])
         connection.set(f"idiomatic:{own}:leads:{lead_id}", bodies[-1])

@@ -18,7 +18,7 @@ from bench import candidates, redis_benchmark, requests
 from bench.benchmark import LEADVIEW, Measure, MeasurementFailed, Metric, Subject, Target, Values
 from bench.cores import pinned, worker_cores
 from bench.crm import Tenant
-from bench.filling import fill, intents
+from bench.filling import fill, intents, live
 from bench.lab import Lab, client
 from bench.load import Load
 from bench.server import cpu_seconds
@@ -35,6 +35,7 @@ from projector.redis.applier import Applier
 from projector.redis.calls import Generations
 from projector.redis.store import Store
 from schemas import control, names
+from schemas.control import GenerationId, new_generation
 from schemas.settings import ProjectorSettings
 
 CPU, REDIS_CPU = Metric("CPU", "µs"), Metric("Redis CPU", "µs")
@@ -42,6 +43,7 @@ SHARDS = 64
 ONE, CLUSTER, BUSY = "one Redis", f"{SHARDS} shards", "a busy shard"
 RECORD, TWICE, CHECKPOINT, REQUEST = "record", "record in two generations", "checkpoint", "request"
 _QUICK_SHARDS = 3
+_FIRST, _SECOND = new_generation(1), new_generation(2)
 _RECORDS, _QUICK_RECORDS = 10_000, 1_000
 _CHECKPOINTS, _QUICK_CHECKPOINTS = 200, 20
 _PARTITIONS = 4
@@ -116,7 +118,7 @@ class _Records:
         records = list(intents(self._traffic.documents(_QUICK_RECORDS if self._lab.quick else _RECORDS)))
         starts = range(0, len(records), self.slice_records)
         slices = iter([records[start : start + self.slice_records] for start in starts])
-        return self._run(partial(_write, slices, (1, 2) if work == TWICE else (1,)), len(records))
+        return self._run(partial(_write, slices, (_FIRST, _SECOND) if work == TWICE else (_FIRST,)), len(records))
 
     def _run(self, work: Callable[[Store, Session], Awaitable[None]], count: int) -> Values:
         """Let each client do the work, all of which is `count` items. The connections are opened before."""
@@ -178,7 +180,9 @@ class _BusyShard(_Records):
     def __init__(self, lab: Lab, redis: RedisServer, traffic: Traffic) -> None:
         super().__init__(lab, redis.url, [redis], traffic)
         self._redis = redis
-        self._calls = [_request(tenant) for tenant in traffic.tenants]
+        with client(redis) as connection:
+            generation = live(connection)
+        self._calls = [_request(tenant, generation) for tenant in traffic.tenants]
 
     def measure(self, work: str) -> Values:
         values = super().measure(work) if work != REQUEST else self._requests()
@@ -205,10 +209,10 @@ class _BusyShard(_Records):
 _MORE = object()
 
 
-def _request(tenant: Tenant) -> bytes:
+def _request(tenant: Tenant, generation: GenerationId) -> bytes:
     """What a worker sends for a request: the script call, and the question what the shard serves."""
     check = (b"HMGET", names.CONTROL, *(field.encode() for field in control.SERVED_FIELDS))
-    return pack(tuple(redis_benchmark.serve(tenant, tenant.leads[0]))) + pack(check)
+    return pack(tuple(redis_benchmark.serve(tenant, tenant.leads[0], generation))) + pack(check)
 
 
 def _read(connection: socket.socket, reader: hiredis.Reader, replies: int) -> None:

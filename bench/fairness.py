@@ -16,6 +16,7 @@ from bench.api import P50, P99
 from bench.benchmark import LEADVIEW, Measure, Metric, Subject, Target, Values
 from bench.cores import pinned
 from bench.crm import Tenant
+from bench.filling import live
 from bench.lab import Lab, client
 from bench.load import Load
 from bench.sender import Order
@@ -67,7 +68,9 @@ class Fairness:
         load = Load(lab, [requests.for_lead(reader, lead) for lead in reader.leads], stage.cores.load)
         attack = Attack(other, requests.for_lead(other, other.leads[0]))
         with client(stage.redis) as redis:
-            name = names.document(resources.LEAD, names.organization(other.organization_id), 1, other.leads[0])
+            name = names.document(
+                resources.LEAD, names.organization(other.organization_id), live(redis), other.leads[0]
+            )
             value = redis.get(name)
             assert isinstance(value, bytes)  # noqa: S101 - it was just written
             redis.set(name, b'%b,"pad":"%b"}' % (value[:-1], b"y" * _LARGE_BYTES))

@@ -11,6 +11,7 @@ from bench.benchmark import LEADVIEW, Measure, MeasurementFailed, Metric, Subjec
 from bench.changes import FIRST_VERSION, changed
 from bench.cores import service_cores
 from bench.crm import Crm
+from bench.filling import live
 from bench.lab import Lab
 from devstack.waiting import wait_until
 from schemas import names, resources
@@ -23,7 +24,6 @@ _OTHERS_P99 = Metric("p99, others", "ms")
 _LATE = Metric("sender late, p99", "ms")
 _LEADS, _QUICK_LEADS = 50_000, 2_000
 _OTHER_LEADS = 1_000
-_GENERATION = 1
 _CONNECTIONS = 16
 _READS_A_SECOND = 250.0
 _FAN_OUT_TIMEOUT_SECONDS = 60.0
@@ -91,7 +91,7 @@ class _Contact:
     def _change(self) -> float:
         """Change the contact. Returns the seconds until no lead shows its former state any more."""
         redis, owner = self._service.redis, names.organization(self._tenant.organization_id)
-        leads = names.contact_leads(owner, _GENERATION, self._tenant.contacts[0])
+        leads = names.contact_leads(owner, live(redis), self._tenant.contacts[0])
         former_summary: float = redis.zrange(leads, 0, 0, withscores=True)[0][1]  # type: ignore[assignment]
         self._version += 1
         event = replace(self._record, value=changed(self._record, self._version, self._mark()))
@@ -107,8 +107,9 @@ class _Contact:
     def _check(self) -> None:
         """Check that all documents show the change, as the index says. Raises MeasurementFailed."""
         owner, mark = names.organization(self._tenant.organization_id), self._mark().encode()
+        generation = live(self._service.redis)
         values = self._service.redis.mget(
-            [names.document(resources.LEAD, owner, _GENERATION, lead) for lead in self._tenant.leads]
+            [names.document(resources.LEAD, owner, generation, lead) for lead in self._tenant.leads]
         )
         wrong = sum(mark not in value for value in values if isinstance(value, bytes))
         if wrong or None in values:

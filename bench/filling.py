@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
+from redis import Redis
+
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer
 from projector import mapping
@@ -13,6 +15,8 @@ from projector.ledger import copies
 from projector.record import Record
 from projector.redis.applier import Applier
 from projector.redis.store import Store
+from schemas import control, names
+from schemas.control import GenerationId, parse_generation
 from schemas.settings import Compression, ProjectorSettings
 
 _BATCH = 500
@@ -30,9 +34,16 @@ async def _fill(settings: ProjectorSettings, all_intents: Iterator[Intent]) -> N
         record = await copies.current(store)
         while batch := list(islice(all_intents, _BATCH)):
             await applier.apply(batch, record.state.written)
-        await copies.mark_filled(store, record.incarnations(), record.state.written)
+        await copies.mark_filled(store, record, record.copies, record.state.written, {})
     finally:
         await store.close()
+
+
+def live(connection: Redis) -> GenerationId:
+    """Returns the generation that is served."""
+    found = connection.hget(names.CONTROL, control.LIVE)
+    assert isinstance(found, bytes)  # noqa: S101 - the server was filled before
+    return parse_generation(found)
 
 
 def intents(records: Iterable[Record]) -> Iterator[Intent]:

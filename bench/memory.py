@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 from bench.benchmark import LEADVIEW, Measure, Metric, Subject, Target, Values
 from bench.cores import Cores
 from bench.crm import Crm
-from bench.filling import fill
+from bench.filling import fill, live
 from bench.lab import Lab, client
 from devstack.redis_server import RedisServer
 from schemas import names
@@ -162,12 +162,13 @@ def _copy_bodies(leadview: RedisServer, plain: RedisServer, crm: Crm) -> None:
 
 def _bodies(server: RedisServer, crm: Crm, resource: Resource) -> Iterator[tuple[bytes, bytes]]:
     """The keys in Redis and the served bodies of all records of a resource."""
-    keys = (
-        names.document(resource, names.organization(tenant.organization_id), 1, record_id)
-        for tenant in crm.tenants
-        for record_id in tenant.ids(resource)
-    )
     with client(server) as connection:
+        generation = live(connection)
+        keys = (
+            names.document(resource, names.organization(tenant.organization_id), generation, record_id)
+            for tenant in crm.tenants
+            for record_id in tenant.ids(resource)
+        )
         for batch in _batches(keys):
             values: list[bytes] = connection.mget(batch)
             yield from ((each, body(resource, value)) for each, value in zip(batch, values, strict=True))

@@ -32,7 +32,7 @@ class Rebuilding(Struct, frozen=True):
     """A running rebuild, and the generation that it fills."""
 
     process: Child
-    generation: int
+    generation: control.GenerationId
 
 
 class Pipeline(Struct):
@@ -82,16 +82,16 @@ class Pipeline(Struct):
         finally:
             child.stop()
             for generation in self._written_generations() - before:
-                dropping = self._command("drop", str(generation))
+                dropping = self._command("drop", str(control.number_of(generation)))
                 if dropping.wait(_DROPPED_SECONDS):
                     raise dropping.failure("failed")
 
-    def is_complete(self, generation: int) -> bool:
+    def is_complete(self, generation: control.GenerationId) -> bool:
         """Whether everything has been replayed into this generation."""
         filled = self.redis.hget(names.CONTROL, control.FILLED)
         return isinstance(filled, bytes) and generation in control.parse_generations(filled)
 
-    def _written_generations(self) -> set[int]:
+    def _written_generations(self) -> set[control.GenerationId]:
         state = self.redis.hget(names.CONTROL, control.STATE)
         return set(msgspec.json.decode(state, type=State).written) if isinstance(state, bytes) else set()
 

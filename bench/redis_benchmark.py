@@ -14,8 +14,10 @@ from bench.benchmark import MeasurementFailed
 from bench.candidates import Stage
 from bench.cores import pinned
 from bench.crm import Tenant
-from bench.lab import Lab
+from bench.filling import live
+from bench.lab import Lab, client
 from schemas import api_keys, names, resources
+from schemas.control import GenerationId
 
 RunCalls = Callable[[float], tuple[float, int]]
 """Calls the script for a number of seconds. Returns calls a second, and the number of calls."""
@@ -38,7 +40,8 @@ def _run(program: str, stage: Stage, seconds: float) -> tuple[float, int]:
     command = [program, "-p", str(stage.redis.port), "-c", "1", "-P", str(_PIPELINE), "-n", str(count), "--csv"]
     tenant = stage.tenants[0]
     # The last word contains zeros, so that it cannot be an argument: with -x, the program reads it from its input.
-    *words, limits = serve(tenant, tenant.leads[0])
+    with client(stage.redis) as connection:
+        *words, limits = serve(tenant, tenant.leads[0], live(connection))
     # It runs on the worker's core, so that Redis has a core to itself.
     with pinned(stage.cores.worker):
         ended = subprocess.run([*command, "-x", *words], input=limits, capture_output=True, check=False)
@@ -48,7 +51,7 @@ def _run(program: str, stage: Stage, seconds: float) -> tuple[float, int]:
     return float(rows[-1]["rps"]), count
 
 
-def serve(tenant: Tenant, lead_id: str) -> list[bytes]:
+def serve(tenant: Tenant, lead_id: str, generation: GenerationId) -> list[bytes]:
     """Returns the call of the API's script for a request for this lead."""
     owner, hashed = names.organization(tenant.organization_id), api_keys.key_hash(tenant.key)
     keys = [
@@ -56,7 +59,7 @@ def serve(tenant: Tenant, lead_id: str) -> list[bytes]:
         owner,
         names.key_limit(owner, hashed),
         names.organization_limit(owner),
-        names.document(resources.LEAD, owner, 1, lead_id),
+        names.document(resources.LEAD, owner, generation, lead_id),
     ]
     sha = hashlib.sha1(SCRIPT, usedforsecurity=False).hexdigest().encode()
     arguments = [api_keys.organization_tag(tenant.organization_id).encode(), struct.pack("<IIII", 100, 10, 300, 10)]

@@ -12,7 +12,7 @@ from api.redis.store import SCRIPT
 from bench import changes
 from bench.benchmark import LEADVIEW, Measure, MeasurementFailed, Metric, Subject, Target, Values
 from bench.counted_redis import CountedRedis, is_installed
-from bench.filling import fill, intents
+from bench.filling import fill, intents, live
 from bench.lab import Lab, client
 from bench.redis_benchmark import serve
 from bench.traffic import Traffic
@@ -22,8 +22,11 @@ from projector.line.already_applied import event_time, stored_heads
 from projector.line.pace import FULL
 from projector.record import Partition, Record
 from projector.redis.applier import Applier
+from projector.redis.calls import Generations
 from projector.redis.store import Store
 from schemas import layouts
+from schemas.control import GenerationId
+from schemas.names import PREFIX
 from schemas.settings import ProjectorSettings
 
 NEW_CONTACTS, NEW_LEADS, DUPLICATES = "new contacts", "new leads", "duplicates of leads"
@@ -124,12 +127,14 @@ class Works:
             redis.flushall()
         fill(self._server, [*self._traffic.access, *stored.get(case, contacts + leads)])
         if case == REQUESTS:
-            calls = [serve(tenant, lead_id) for tenant in self._traffic.tenants for lead_id in tenant.leads[:10]]
+            generation = self._live()
+            some = ((tenant, lead_id) for tenant in self._traffic.tenants for lead_id in tenant.leads[:10])
+            calls = [serve(tenant, lead_id, generation) for tenant, lead_id in some]
             return Work(len(calls), partial(send, commands=calls))
         if " for " in case:
             return self._refused_or_free(*case.split(" for "))
         if case == READ_AGAIN:
-            return Work(len(leads), partial(find_applied, leads=leads))
+            return Work(len(leads), partial(find_applied, leads=leads, written=(self._live(),)))
         records: dict[str, Iterable[Record]] = {
             NEW_CONTACTS: contacts,
             NEW_LEADS: leads,
@@ -139,7 +144,11 @@ class Works:
             SUMMARY_CHANGES: map(changes.another_phone_number, contacts),
         }
         applied = list(intents(records[case]))
-        return Work(len(applied), partial(apply, applied=applied))
+        return Work(len(applied), partial(apply, applied=applied, written=(self._live(),)))
+
+    def _live(self) -> GenerationId:
+        with client(self._server) as redis:
+            return live(redis)
 
     def _refused_or_free(self, status: str, size: str) -> Work:
         """Returns the work of requests that get this status, each for another document of this size."""
@@ -148,7 +157,9 @@ class Works:
             redis.script_load(SCRIPT)  # to compile it is no part of a request
             now = int(redis.time()[0]) * 1_000_000
             for tenant in filter(lambda tenant: tenant.leads, self._traffic.tenants):
-                sha, _, key, owner, key_limit, limit, document, *arguments = serve(tenant, tenant.leads[0])[1:]
+                sha, _, key, owner, key_limit, limit, document, *arguments = serve(
+                    tenant, tenant.leads[0], live(redis)
+                )[1:]
                 if size == LARGE:
                     redis.append(document, b"x" * (1 << 20))
                 match status:
@@ -173,38 +184,38 @@ class Works:
             return None
         with client(self._server) as redis:
             fill(self._server, [*self._traffic.access, *self._contacts, *self._leads])
-            names = list(redis.scan_iter(b"lv:{*}*l*", 1000))
+            names = list(redis.scan_iter(PREFIX + b"{*}*l*", 1000))
             commands = [(b"SET", name, redis.get(name)) for name in names if redis.type(name) == b"string"]
             redis.flushall()
         return Work(len(commands), partial(send, commands=commands))
 
 
-def apply(server: RedisServer, applied: Sequence[Intent]) -> None:
+def apply(server: RedisServer, applied: Sequence[Intent], written: Generations) -> None:
     """Apply these intents in slices, as the projector does at full speed."""
-    asyncio.run(_apply(server, applied))
+    asyncio.run(_apply(server, applied, written))
 
 
-def find_applied(server: RedisServer, leads: Sequence[Record]) -> None:
+def find_applied(server: RedisServer, leads: Sequence[Record], written: Generations) -> None:
     """Find out that these leads are already applied, as the projector does before it decodes what it reads again."""
-    asyncio.run(_find_applied(server, leads))
+    asyncio.run(_find_applied(server, leads, written))
 
 
-async def _find_applied(server: RedisServer, leads: Sequence[Record]) -> None:
+async def _find_applied(server: RedisServer, leads: Sequence[Record], written: Generations) -> None:
     store = Store(ProjectorSettings(redis_url=server.url))
     try:
         for some in _slices(leads):
-            [heads] = (await stored_heads(store, {Partition(some[0].topic, 0): some}, (1,))).values()
+            [heads] = (await stored_heads(store, {Partition(some[0].topic, 0): some}, written)).values()
             if None in map(event_time, some, heads):
                 raise MeasurementFailed("leads that are applied were not recognized")
     finally:
         await store.close()
 
 
-async def _apply(server: RedisServer, applied: Sequence[Intent]) -> None:
+async def _apply(server: RedisServer, applied: Sequence[Intent], written: Generations) -> None:
     store = Store(ProjectorSettings(redis_url=server.url))
     try:
         for some in _slices(applied):
-            await Applier(store).apply(some, (1,), max_documents=FULL.max_documents)
+            await Applier(store).apply(some, written, max_documents=FULL.max_documents)
     finally:
         await store.close()
 

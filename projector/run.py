@@ -25,6 +25,7 @@ from projector.upkeep import jobs
 from projector.upkeep.keeper import Keeper
 from projector.upkeep.renewal import Renewal
 from projector.upkeep.superseded import Superseded
+from schemas.control import LAYOUT
 from schemas.resources import ACCESS_KINDS, RESOURCES
 from schemas.settings import ProjectorSettings, effective
 from telemetry.metrics_server import MetricsServer
@@ -39,7 +40,7 @@ logger = logging.getLogger(__name__)
 async def run(settings: ProjectorSettings) -> None:
     """Project until SIGTERM or SIGINT.
 
-    Raises Refused if Redis may evict documents, does not fit its URL, or holds data of another layout, or if the
+    Raises Refused if Redis may evict documents or does not fit its URL, or if the
     metrics port is not free.
     """
     logger.info("projector starts", extra={"mapping": VERSION, "settings": effective(settings)})
@@ -108,7 +109,11 @@ async def _wait_for_redis(settings: ProjectorSettings, stop: Stop, watch: Watch)
         while not stop.is_set():
             try:
                 await store.check()
-                await copies.check_layout(store)
+                for layout in await copies.other_layouts(store):
+                    logger.warning(
+                        "Redis also holds data of another layout, which uses memory (docs/upgrading.md)",
+                        extra={"layout": layout, "own_layout": LAYOUT},
+                    )
                 await copies.current(store)  # now, because to begin a record closes all connections of writers
             except Unavailable as error:
                 logger.warning("waiting for Redis", extra={"error": str(error)})

@@ -2,8 +2,8 @@
 
 python -m schemas             writes docs/schemas/*.json, docs/api-keys.json, the generated parts of docs/api-keys.md,
                               docs/events.md and docs/limits.md, the README's table of resources, the tables of
-                              docs/metrics.md, deploy/monitoring/dashboard.json, and the topics in
-                              deploy/kubernetes/strimzi and docs/production.md
+                              docs/metrics.md and docs/control-record.md, deploy/monitoring/dashboard.json, and
+                              the topics in deploy/kubernetes/strimzi and docs/production.md
 python -m schemas settings    prints the README's table of settings
 """
 
@@ -15,7 +15,16 @@ from typing import Any
 
 import msgspec
 
-from schemas import asyncapi, events_page, key_vectors, limits_table, metrics_table, resources_table, topic_lists
+from schemas import (
+    asyncapi,
+    events_page,
+    key_vectors,
+    limits_table,
+    metrics_table,
+    preconditions,
+    resources_table,
+    topic_lists,
+)
 from schemas.dashboard import dashboard
 from schemas.json_schema import event_schemas
 from schemas.openapi.document import document
@@ -29,6 +38,7 @@ def files(docs: Path) -> dict[Path, str]:
     schemas = {**event_schemas(), "openapi": document(), "asyncapi": asyncapi.document()}
     page, events, limits = docs / "api-keys.md", docs / "events.md", docs / "limits.md"
     readme = docs.parent / "README.md"
+    control = docs / "control-record.md"
     metrics, production = docs / "metrics.md", docs / "production.md"
     strimzi = docs.parent / "deploy" / "kubernetes" / "strimzi"
     topics, user = strimzi / "topics.yaml", strimzi / "user.yaml"
@@ -39,6 +49,7 @@ def files(docs: Path) -> dict[Path, str]:
         events: _with_tables(events.read_text("utf-8"), events_page.parts()),
         limits: _with_tables(limits.read_text("utf-8"), {"limits": limits_table.table()}),
         metrics: _with_tables(metrics.read_text("utf-8"), metrics_table.tables()),
+        control: _with_tables(control.read_text("utf-8"), {"preconditions": preconditions.table()}),
         docs.parent / "deploy" / "monitoring" / "dashboard.json": _pretty(dashboard()),
         topics: _with_tables(topics.read_text("utf-8"), {"topics": topic_lists.strimzi_topics()}),
         user: _with_tables(user.read_text("utf-8"), {"topics": topic_lists.strimzi_rights()}),

@@ -6,7 +6,7 @@ in all copies:
     layout      the layout of everything that Leadview stores: `LAYOUT`
     stamp       grows with each change of these fields (`Stamp`)
     copies      the hash tags of all copies, separated by spaces
-    live        the number of the generation that the API serves
+    live        the generation that the API serves (`GenerationId`)
     known       the generations that may have keys in Redis, separated by commas
     state       JSON: everything else (`projector.ledger.control.State`)
 
@@ -20,13 +20,26 @@ These fields belong to one copy, and describe its shard:
     <topic>:<partition>   "<next offset> <time of the newest event> <time of the checkpoint>", times in ms since 1970
 """
 
+import re
 import secrets
 import time
+from collections.abc import Iterable
+from typing import NewType
 
 from msgspec import Struct
 
-LAYOUT = 2
-"""Increase it with every change of names or values in Redis that an older program would misread (docs/upgrading.md)."""
+from schemas import base62
+
+LAYOUT = 3
+"""Increase it with every change of names or values in Redis that an older program would misread (docs/upgrading.md).
+The name of every key begins with it."""
+
+GenerationId = NewType("GenerationId", str)
+"""The identity of a generation, such as `2.k3x9Qz`: a number for people, and a random tag.
+
+The number may be used again after Redis was emptied or went back in time. The identity never is: so what was decided
+about one generation, and is carried out late, cannot meet another one.
+"""
 
 LAYOUT_FIELD = "layout"
 STAMP = "stamp"
@@ -63,6 +76,10 @@ class Stamp(Struct, frozen=True, order=True):
         """Returns the stamp of a change of the state with this stamp."""
         return Stamp(f"{self.lineage}{self.epoch + 1:012x}{secrets.token_hex(4)}")
 
+    def follows(self, other: "Stamp") -> bool:
+        """Returns whether this is the other stamp, or that of a state that came after it."""
+        return self == other or (self.lineage, self.epoch) > (other.lineage, other.epoch)
+
     @property
     def lineage(self) -> str:
         return self.text[:_LINEAGE]
@@ -77,13 +94,39 @@ def new_incarnation() -> str:
     return secrets.token_hex(8)
 
 
-def parse_generations(text: bytes | str | None) -> tuple[int, ...]:
-    """Parse generations as they are stored: `1,2`. No text means no generations."""
+_TAG = 6
+_GENERATION = re.compile(rb"[1-9][0-9]*\.[0-9A-Za-z]{%d}" % _TAG)
+
+
+def new_generation(number: int) -> GenerationId:
+    """Returns an identity that nobody has used before."""
+    return GenerationId(f"{number}.{''.join(secrets.choice(base62.ALPHABET) for _ in range(_TAG))}")
+
+
+def parse_generation(text: bytes) -> GenerationId:
+    """Returns the identity that is stored as this text. Raises ValueError if it is none."""
+    if not _GENERATION.fullmatch(text):
+        raise ValueError(f"not a generation: {text!r:.20}")
+    return GenerationId(text.decode())
+
+
+def number_of(generation: GenerationId) -> int:
+    """Returns the number by which people know a generation."""
+    return int(generation.partition(".")[0])
+
+
+def in_order(generations: Iterable[GenerationId]) -> tuple[GenerationId, ...]:
+    """Returns the generations in the order of their numbers."""
+    return tuple(sorted(generations, key=lambda generation: (number_of(generation), generation)))
+
+
+def parse_generations(text: bytes | str | None) -> tuple[GenerationId, ...]:
+    """Parse generations as they are stored: `1.Ab3dE6,2.k3x9Qz`. No text means no generations."""
     if not text:
         return ()
-    return tuple(int(number) for number in (text.decode() if isinstance(text, bytes) else text).split(","))
+    return tuple(map(GenerationId, (text.decode() if isinstance(text, bytes) else text).split(",")))
 
 
-def format_generations(generations: tuple[int, ...]) -> str:
-    """Format generations as they are stored: `1,2`."""
-    return ",".join(str(number) for number in generations)
+def format_generations(generations: Iterable[GenerationId]) -> str:
+    """Format generations as they are stored."""
+    return ",".join(generations)

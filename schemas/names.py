@@ -1,34 +1,37 @@
 """The names of all keys in Redis. No other module composes them.
 
+Each begins with the number of the layout, so programs of different layouts never meet: each sees its own keys only.
+
 All names of an organization share its hash tag, so that a script may use them together on a Redis Cluster:
 
-    lv:{<organization>}                    organization: access and limits, or the marker of a deleted one
-    lv:{<organization>}k<hash>             what the API knows of a key, by its SHA-256 (hex), from all API keys with it
-    lv:{<organization>}a<id>               API key, by its id: head and hash, or the marker of a deleted one
-    lv:{<organization>}q                   rate limit of the organization (expires)
-    lv:{<organization>}q<hash>             rate limit of a key (expires)
-    lv:{<organization>}u                   hash: the use of each key, by its SHA-256: requests, refusals, times of its
+    lv3{<organization>}                    organization: access and limits, or the marker of a deleted one
+    lv3{<organization>}k<hash>             what the API knows of a key, by its SHA-256 (hex), from all API keys with it
+    lv3{<organization>}a<id>               API key, by its id: head and hash, or the marker of a deleted one
+    lv3{<organization>}q                   rate limit of the organization (expires)
+    lv3{<organization>}q<hash>             rate limit of a key (expires)
+    lv3{<organization>}u                   hash: the use of each key, by its SHA-256: requests, refusals, times of its
                                            last and its first request (expires)
-    lv:{<organization>}<generation>l<id>   lead document, or the marker of a deleted one; other resources have other
+    lv3{<organization>}<generation>l<id>   lead document, or the marker of a deleted one; other resources have other
                                            letters (`schemas.resources`): `c` is a contact
-    lv:{<organization>}<generation>i<id>   leads of a contact except the first, which is stored in the contact's value:
+    lv3{<organization>}<generation>i<id>   leads of a contact except the first, which is stored in the contact's value:
                                            sorted set of lead ids; the score is the hash of the summary in the lead
 
 `<organization>` is the UUID in 22 base62 characters, as in API keys; `<id>` is a UUID in 22 base64 characters.
-Names are short to save memory: up to 52 bytes fit into an allocation of 56 bytes. These keys belong to no organization:
+`<generation>` is its whole identity, such as `2.k3x9Qz` (`schemas.control.GenerationId`). Names are short to save
+memory: up to 60 bytes fit into an allocation of 64 bytes. These keys belong to no organization:
 
-    lv:{ledger}:control            hash: the control record, with the checkpoint of each partition (`schemas.control`)
-    lv:{ledger}:rebuild:<number>   hash: positions of the replay that fills a generation, and its end offsets
-    lv:{ledger}:writers            hash: the programs that write, and when each of them was last alive
-    lv:{ledger}:dead-letters       hash: records that could not be applied, `<topic>:<partition>:<offset>`
-    lv:latency                     hash: the latest latencies that each API worker measured
-    lv:tasks                       set: jobs that must survive a crash, `erase <organization> <event>` and
+    lv3{ledger}:control            hash: the control record, with the checkpoint of each partition (`schemas.control`)
+    lv3{ledger}:rebuild:<generation>   hash: positions of the replay that fills a generation, and its end offsets
+    lv3{ledger}:writers            hash: the programs that write, and when each of them was last alive
+    lv3{ledger}:dead-letters       hash: records that could not be applied, `<topic>:<partition>:<offset>`
+    lv3:latency                     hash: the latest latencies that each API worker measured
+    lv3:tasks                       set: jobs that must survive a crash, `erase <organization> <event>` and
                                    `replay <organization> <event>` (`projector/upkeep/jobs.py`)
-    lv:task:{<organization>}:<verb>  the projector that runs the job right now (expires)
-    lv:task:accept                 the process that changes which bad records are accepted (expires)
+    lv3:task:{<organization>}:<verb>  the projector that runs the job right now (expires)
+    lv3:task:accept                 the process that changes which bad records are accepted (expires)
 
 A checkpoint writes positions and dead letters in one script, so they share a hash tag as well. On a cluster each shard
-has a copy of the control record, `lv:{<number>}:control` (and `…:rebuild:<number>`); `slot_tag` chooses the number.
+has a copy of the control record, `lv3{<number>}:control` (and `…:rebuild:<generation>`); `slot_tag` chooses the number.
 """
 
 import re
@@ -40,6 +43,7 @@ from uuid import UUID
 
 from schemas import base62
 from schemas.api_keys import organization_tag
+from schemas.control import LAYOUT, GenerationId
 from schemas.layouts import SHORT_ID
 from schemas.resources import RESOURCES, Resource
 
@@ -47,16 +51,23 @@ SLOTS = 16_384
 HOME = b"ledger"
 """The hash tag of the keys that exist only once, whatever the number of shards."""
 
-PREFIX = b"lv:"
-_START = b"lv:{"
-CONTROL = b"lv:{ledger}:control"
-WRITERS = b"lv:{ledger}:writers"
-OF_OTHER_LAYOUTS = (b"lv:generations", b"lv:{ledger}:positions")
-"""Keys that Leadview stored before the control record existed."""
-LATENCY = b"lv:latency"
-DEAD_LETTERS = b"lv:{ledger}:dead-letters"
-JOBS = b"lv:tasks"
-ACCEPT_LOCK = b"lv:task:accept"
+PREFIX = b"lv%d" % LAYOUT
+"""Every name begins with this, and then `{` or `:`."""
+_START = PREFIX + b"{"
+CONTROL = PREFIX + b"{ledger}:control"
+WRITERS = PREFIX + b"{ledger}:writers"
+LATENCY = PREFIX + b":latency"
+DEAD_LETTERS = PREFIX + b"{ledger}:dead-letters"
+JOBS = PREFIX + b":tasks"
+ACCEPT_LOCK = PREFIX + b":task:accept"
+
+OF_OTHER_LAYOUTS = {
+    b"lv:generations": 1,
+    b"lv:{ledger}:positions": 1,
+    b"lv:{ledger}:control": 2,
+    **{b"lv%d{ledger}:control" % layout: layout for layout in range(3, LAYOUT + 10) if layout != LAYOUT},
+}
+"""The layouts of other programs, by a key that each of them stores. Until layout 2, all names began with `lv:`."""
 
 
 def short_id(uuid: str) -> bytes:
@@ -86,9 +97,9 @@ def organization_id(owner: bytes) -> str:
 
 
 @cache
-def _digits(generation: int) -> bytes:
-    """Returns the number of a generation as text. To format it takes three times as long as to find it here."""
-    return b"%d" % generation
+def _text(generation: GenerationId) -> bytes:
+    """Returns the identity of a generation as it stands in names."""
+    return generation.encode()
 
 
 def api_key(owner: bytes, key_hash: str) -> bytes:
@@ -127,26 +138,37 @@ def hash_of_key(name: bytes) -> str:
     return name.rpartition(b"}k")[2].decode()
 
 
-def document(resource: Resource, owner: bytes, generation: int, entity_id: str) -> bytes:
+def document(resource: Resource, owner: bytes, generation: GenerationId, entity_id: str) -> bytes:
     """Returns the name of a document, or of the marker of a deleted one."""
-    return b"%b%d%b%b" % (owner, generation, resource.letter, short_id(entity_id))
+    return b"%b%b%b%b" % (owner, _text(generation), resource.letter, short_id(entity_id))
 
 
 _LETTERS = b"".join(resource.letter for resource in RESOURCES) + b"i"
-IN_GENERATION = re.compile(rb"(lv:\{[0-9A-Za-z]{22}\})(\d+)([%b])(.{22})" % _LETTERS, re.DOTALL)
+IN_GENERATION = re.compile(
+    rb"(%b\{[0-9A-Za-z]{22}\})([1-9]\d*\.[0-9A-Za-z]{6})([%b])(.{22})" % (PREFIX, _LETTERS), re.DOTALL
+)
 """A name in a generation: owner, generation, letter of the resource (`i` for an index), short id."""
 
-OF_ACCESS = re.compile(rb"(lv:\{[0-9A-Za-z]{22}\})(?:a(.{22})|k([0-9a-f]{64}))?", re.DOTALL)
+
+def generation_of(name: bytes) -> GenerationId:
+    """Returns the generation of a name that `document` returned."""
+    match = IN_GENERATION.fullmatch(name)
+    if not match:
+        raise ValueError(f"not a name in a generation: {name!r}")
+    return GenerationId(match[2].decode())
+
+
+OF_ACCESS = re.compile(rb"(%b\{[0-9A-Za-z]{22}\})(?:a(.{22})|k([0-9a-f]{64}))?" % PREFIX, re.DOTALL)
 """A name that the access of an organization consists of: owner, then the short id of an API key, or the hash of a key,
 or nothing, if it is the record of the organization itself."""
 
-ALL = b"lv:{*}*"
+ALL = PREFIX + b"{*}*"
 """The pattern of all names with a hash tag."""
 
 
-def of_generation(generation: int) -> bytes:
+def of_generation(generation: GenerationId) -> bytes:
     """Returns the pattern of all names in a generation."""
-    return b"lv:{*}%d[%b]*" % (generation, _LETTERS)
+    return b"%b{*}%b[%b]*" % (PREFIX, _text(generation), _LETTERS)
 
 
 def of_organization(owner: bytes) -> bytes:
@@ -154,27 +176,27 @@ def of_organization(owner: bytes) -> bytes:
     return owner + b"?*"
 
 
-def document_by_short_id(resource: Resource, owner: bytes, generation: int, entity_id: bytes) -> bytes:
-    return b"%b%d%b%b" % (owner, generation, resource.letter, entity_id)
+def document_by_short_id(resource: Resource, owner: bytes, generation: GenerationId, entity_id: bytes) -> bytes:
+    return b"%b%b%b%b" % (owner, _text(generation), resource.letter, entity_id)
 
 
-def lead_with_contact(owner: bytes, generation: int, lead_id: bytes, contact_id: bytes) -> list[bytes]:
+def lead_with_contact(owner: bytes, generation: GenerationId, lead_id: bytes, contact_id: bytes) -> list[bytes]:
     """Returns the names of a lead, its contact and the index of the contact's leads.
 
     The parameters are short ids, so that a caller with several generations encodes each id only once.
     """
-    start = owner + _digits(generation)
+    start = owner + _text(generation)
     return [start + b"l" + lead_id, start + b"c" + contact_id, start + b"i" + contact_id]
 
 
-def contact_with_leads(owner: bytes, generation: int, contact_id: bytes) -> list[bytes]:
+def contact_with_leads(owner: bytes, generation: GenerationId, contact_id: bytes) -> list[bytes]:
     """Returns the names of a contact and of the index of its leads, from a short id."""
-    start = owner + _digits(generation)
+    start = owner + _text(generation)
     return [start + b"c" + contact_id, start + b"i" + contact_id]
 
 
-def contact_leads(owner: bytes, generation: int, contact_id: str) -> bytes:
-    return b"%b%di%b" % (owner, generation, short_id(contact_id))
+def contact_leads(owner: bytes, generation: GenerationId, contact_id: str) -> bytes:
+    return b"%b%bi%b" % (owner, _text(generation), short_id(contact_id))
 
 
 def position(topic: str, partition: int) -> str:
@@ -185,8 +207,8 @@ def dead_letter(topic: str, partition: int, offset: int) -> str:
     return f"{topic}:{partition}:{offset}"
 
 
-def rebuild(generation: int) -> bytes:
-    return b"lv:{ledger}:rebuild:%d" % generation
+def rebuild(generation: GenerationId) -> bytes:
+    return b"%b{ledger}:rebuild:%b" % (PREFIX, _text(generation))
 
 
 def copy(ledger: bytes, tag: bytes) -> bytes:
@@ -228,4 +250,5 @@ def target(topic: str, partition: int) -> str:
 
 def job_lock(verb: str, organization_id: str) -> bytes:
     """Returns the name of a job's lock. It is in the slot of the organization, but is not one of its names."""
-    return b"lv:task:%b:%b" % (organization(organization_id).removeprefix(PREFIX), verb.encode())
+    owner = organization(organization_id).removeprefix(PREFIX)
+    return b"%b:task:%b:%b" % (PREFIX, owner, verb.encode())

@@ -9,18 +9,21 @@ the other one was lost with all it held: then all copies that it should have are
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from msgspec import Struct
 
-from api.errors import OtherLayout, Rebuilding, Unavailable
+from api.errors import Rebuilding, Unavailable
 from api.redis.connection import pack
 from api.redis.link import Link
 from api.redis.servers import Servers
 from schemas import control, names
+from schemas.control import GenerationId, number_of, parse_generation
 
 POLL_SECONDS = 0.5
+logger = logging.getLogger(__name__)
 _FIELDS = [field.encode() for field in control.SERVED_FIELDS]
 _LAYOUT = b"%d" % control.LAYOUT
 
@@ -29,7 +32,7 @@ class _Served(Struct, frozen=True):
     """What a shard answered last, and the generation that is served from it."""
 
     reply: list[bytes | None]
-    generation: int
+    generation: GenerationId
 
 
 class Serving:
@@ -44,14 +47,14 @@ class Serving:
     @property
     def generation(self) -> int:
         """The live generation for the metrics; 0 if it is not known."""
-        return max((link.serving.generation for link in self._servers.links if link.serving), default=0)
+        return max((number_of(link.serving.generation) for link in self._servers.links if link.serving), default=0)
 
     @property
     def ready(self) -> bool:
         """Whether at least one shard was complete when it was asked last."""
         return any(link.serving for link in self._servers.links)
 
-    def known(self, link: Link) -> int | None:
+    def known(self, link: Link) -> GenerationId | None:
         """Returns the generation that was served from this shard when it was asked last; None if it has to be asked."""
         return link.serving.generation if link.serving else None
 
@@ -66,7 +69,7 @@ class Serving:
             self._checks[link] = self._packed(link)
         return self._checks[link]
 
-    def read(self, link: Link, reply: list[bytes | None]) -> int:
+    def read(self, link: Link, reply: list[bytes | None]) -> GenerationId:
         """Returns the live generation, from the reply to `check`. Raises Unavailable, and Rebuilding if the shard is
         not complete.
         """
@@ -81,15 +84,17 @@ class Serving:
             raise Unavailable(
                 f"Redis holds data of layout {layout.decode(errors='replace')}, this program has {control.LAYOUT}"
             )
-        if not live.isdigit():
-            raise Unavailable(f"the live generation in Redis is not a number: {live!r:.20}")
+        try:
+            generation = parse_generation(live)
+        except ValueError as error:
+            raise Unavailable(f"the live generation in Redis is {error}") from None
         self._copies = copies
         if live not in filled.split(b","):
             raise Rebuilding("the projection is not complete in this part of Redis")
-        link.serving = _Served(reply, int(live))
-        return int(live)
+        link.serving = _Served(reply, generation)
+        return generation
 
-    async def ask(self, link: Link) -> int:
+    async def ask(self, link: Link) -> GenerationId:
         """Ask a shard. Returns the live generation.
 
         A shard without a copy of its own is believed on the word of the home copy: slots were moved there a moment ago,
@@ -97,7 +102,7 @@ class Serving:
         and Rebuilding if the shard is not complete.
         """
         asked: set[bytes] = set()
-        found: set[int] = set()
+        found: set[GenerationId] = set()
         while left := set(self._tags(link) or [names.HOME]) - asked:
             for tag in left:  # what they say may name further copies
                 reply = await self._servers.call(tag, b"HMGET", names.copy(names.CONTROL, tag), *_FIELDS)
@@ -108,13 +113,17 @@ class Serving:
         return found.pop()
 
     async def check_layout(self) -> None:
-        """Check that Redis holds no data of another layout. Raises OtherLayout, and Unavailable."""
-        [layout] = await self._servers.call(names.HOME, b"HMGET", names.CONTROL, control.LAYOUT_FIELD)
-        if layout not in (None, _LAYOUT):
-            raise OtherLayout(f"layout {layout.decode(errors='replace')}")
-        for key in names.OF_OTHER_LAYOUTS:
-            if layout is None and await self._servers.call(names.tag(key), b"EXISTS", key):
-                raise OtherLayout("an earlier layout")
+        """Log a warning if Redis holds only data of other layouts. Raises Unavailable."""
+        if await self._servers.call(names.HOME, b"EXISTS", names.CONTROL):
+            return
+        others = names.OF_OTHER_LAYOUTS.items()
+        found = {layout for key, layout in others if await self._servers.call(names.tag(key), b"EXISTS", key)}
+        if found:
+            logger.warning(
+                "Redis holds data of another layout only: nothing is served until a projector of this version has "
+                "filled it (docs/upgrading.md)",
+                extra={"layouts": sorted(found), "own_layout": control.LAYOUT},
+            )
 
     async def ask_any(self) -> None:
         """Ask the shards until one is complete. Raises Unavailable if none is."""

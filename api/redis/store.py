@@ -19,6 +19,7 @@ from api.redis.servers import Servers
 from api.redis.serving import Serving
 from api.redis.turns import Turns
 from schemas import names
+from schemas.control import GenerationId
 from schemas.layouts import STATE_LIVE, with_constants
 from schemas.resources import Resource
 from schemas.settings import ApiSettings, limit
@@ -144,7 +145,9 @@ class Store:
                 return value
         raise Unavailable("the connection is lost, or another generation is promoted, again and again")
 
-    async def _call_large(self, link: Link, tag: bytes, packed: bytes, share: bytes) -> tuple[bytes | None, int]:
+    async def _call_large(
+        self, link: Link, tag: bytes, packed: bytes, share: bytes
+    ) -> tuple[bytes | None, GenerationId]:
         """Returns the reply to the command, and the generation that was live right after it. Raises Unavailable."""
         check = self._serving.check(link)
         try:
@@ -195,7 +198,7 @@ class Store:
         caller.packed.before = b"*%d\r\n%b" % (len(before) + 1 + len(after), pack_words(before))
         caller.packed.after = pack_words(after)
 
-    async def _call(self, link: Link, tag: bytes, packed: bytes) -> tuple[int | bytes, int]:
+    async def _call(self, link: Link, tag: bytes, packed: bytes) -> tuple[int | bytes, GenerationId]:
         """Returns the reply to the command, and the generation that was live right after it. Raises Unavailable."""
         check = self._serving.check(link)
         if check is not None:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from os import getpid
+from secrets import token_hex
 from socket import gethostname
 
 from projector.accepted.acceptance import Accepted
@@ -18,6 +19,7 @@ from projector.accepted.ranges import Ranges
 from projector.errors import Refused, Unavailable
 from projector.kafka.offset_texts import OffsetText, read_texts, write_texts
 from projector.record import Partition
+from projector.redis.calls import Command
 from projector.redis.store import Store
 from schemas import names
 from schemas.settings import ProjectorSettings
@@ -79,18 +81,21 @@ class AcceptedBook:
 
     @asynccontextmanager
     async def _locked(self) -> AsyncIterator[None]:
-        """Let only one process at a time read and write: otherwise one may overwrite what another has just stored."""
+        """Let only one process at a time read and write: otherwise one may overwrite what another has just stored.
+
+        Kafka compares nothing, so the block has to end before the lock expires, also if this process stood still.
+        """
+        holder = f"{gethostname()}:{getpid()}:{token_hex(8)}".encode()
         async with _at_most(_LOCK_SECONDS + 1):
-            while not await self._lock():  # noqa: ASYNC110 - the holder is another process
+            while not await self._lock(holder):  # noqa: ASYNC110 - the holder is another process
                 await asyncio.sleep(_LOCK_PAUSE_SECONDS)
         try:
             async with _at_most(_LOCK_SECONDS / 2):
                 yield
         finally:
-            await self._store.ask_one(b"DEL", names.ACCEPT_LOCK)
+            await self._store.run([Command("expire_lock", [names.ACCEPT_LOCK], [holder, b"0"])])
 
-    async def _lock(self) -> bool:
-        holder = f"{gethostname()}:{getpid()}"
+    async def _lock(self, holder: bytes) -> bool:
         return bool(await self._store.ask_one(b"SET", names.ACCEPT_LOCK, holder, b"NX", b"EX", _LOCK_SECONDS))
 
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable
 from typing import Literal, NamedTuple
 
-from projector.commands import topic_findings
+from projector.commands import findings, topic_findings
 from projector.commands.survey import KafkaPart, Memory
 from projector.errors import ProjectorError, Refused, Unavailable
 from projector.health.verdict import FULL
@@ -17,6 +17,7 @@ from projector.ledger import copies
 from projector.record import Partition
 from projector.redis import rights
 from projector.redis.store import Store
+from schemas.control import number_of
 from schemas.redis_access import redis_access
 from schemas.resources import KINDS
 from schemas.settings import ApiSettings, ProjectorSettings, RedisSettings
@@ -155,9 +156,10 @@ async def _clock(store: Store) -> str:
 async def _data(store: Store) -> str:
     record = await copies.read(store)
     if record:
-        return f"it has the layout of this program; generation {record.state.live} is live"
-    await copies.check_layout(store)
-    return "it is empty: a projector fills it from the topics"
+        said = f"it has the layout of this program; generation {number_of(record.state.live)} is live"
+    else:
+        said = "it is empty: a projector fills it from the topics"
+    return "; ".join([said, *map(findings.of_another_layout, await copies.other_layouts(store))])
 
 
 async def _kafka(settings: ProjectorSettings) -> AsyncIterator[Check]:

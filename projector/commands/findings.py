@@ -10,12 +10,13 @@ from typing import Literal
 from projector.commands.finding import Finding
 from projector.commands.survey import RedisPart, Survey
 from projector.commands.topic_findings import of_topics
-from projector.errors import ProjectorError, Refused
+from projector.errors import ProjectorError
 from projector.health.verdict import FULL
 from projector.ledger.writers import Writer
 from projector.line.batch import ACCEPTANCE, COMMAND
 from projector.line.guard import LAST
 from projector.mapping import VERSION
+from schemas.control import LAYOUT, number_of
 
 STALE_SECONDS = 60.0
 """Readers see an old state if a record has waited for so long."""
@@ -53,6 +54,14 @@ def notes(survey: Survey) -> list[Finding]:
         )
     if (nobody := unattended(redis)) and not _stands_by(redis):  # a line that stands by says the same
         found.append(nobody)
+    found += [
+        Finding(
+            of_another_layout(layout),
+            "if no program uses it any more, remove it",
+            "upgrading.md#remove-what-another-layout-left",
+        )
+        for layout in redis.other_layouts
+    ]
     if redis.dead_letters:
         found.append(
             Finding(
@@ -89,8 +98,6 @@ def living(redis: RedisPart) -> list[Writer]:
 
 def _servers(survey: Survey) -> Iterator[Finding]:
     match survey.redis:
-        case Refused() as error:  # its data has another layout, and the message says what to do
-            yield Finding(str(error).partition(", which ")[0], str(error), "upgrading.md", where=("redis",))
         case ProjectorError() as error:
             yield Finding(
                 "Redis cannot be read",
@@ -249,6 +256,11 @@ def _incomplete(survey: Survey) -> Iterator[Finding]:
         yield Finding(f"not complete: {parts} (shards) of Redis{at}", advice, page, where=("redis", "api"))
 
 
+def of_another_layout(layout: int) -> str:
+    """Returns what it means that Redis also holds data of another version of Leadview."""
+    return f"Redis also holds data of layout {layout} (this program: {LAYOUT}), which uses memory"
+
+
 def incomplete_shards(redis: RedisPart) -> list[bytes]:
     """Returns the tags of the shards that do not hold everything of the live generation."""
     copies = redis.record.copies if redis.record else {}
@@ -258,11 +270,12 @@ def incomplete_shards(redis: RedisPart) -> list[bytes]:
 def unattended(redis: RedisPart) -> Finding | None:
     """Returns what to do about a newer generation that nobody fills, or that nobody writes any more."""
     state = redis.record.state if redis.record else None
-    known = state.generations.get(state.next) if state else None
-    if redis.record is None or state is None or known is None:
+    newest = state.next if state else None
+    known = state.generations.get(newest) if state and newest else None
+    if redis.record is None or newest is None or known is None:
         return None
     alive = [writer.heartbeat for writer in redis.writers if writer.alive]
-    number, complete = state.next, redis.record.is_complete(state.next)
+    number, complete = number_of(newest), redis.record.is_complete(newest)
     if not complete and not any(writer.role == "rebuild" for writer in alive):
         what, advice = f"generation {number} is not complete, and no rebuild is running", "run `rebuild` to continue it"
     elif complete and living(redis) and not any(w.role == "run" and w.mapping >= known.mapping for w in alive):

@@ -152,7 +152,8 @@ async def run_rollback(_: argparse.Namespace, operator: Operator) -> int:
 
 async def run_drop(arguments: argparse.Namespace, operator: Operator) -> int:
     """`drop`: free the memory of a generation that is not live."""
-    dropped = await drop.drop(operator.store, arguments.generation)
+    async with writers.writing(operator.settings, "drop") as writing:
+        dropped = await drop.drop(writing, arguments.generation)
     operator.console.print(f"generation {dropped.generation} dropped: {dropped.keys:,} keys")
     return 0
 

@@ -13,6 +13,7 @@ from projector.upkeep.redrive import all_dead_letters
 from schemas import names
 from schemas.bodies import body
 from schemas.compression import Unreadable
+from schemas.control import GenerationId, number_of
 from schemas.layouts import ACCESS, ETAG, HEAD, JOB_DUE, LEAD_CONTACT_ID, Head, read_head
 from schemas.resources import CONTACT, LEAD, Resource
 
@@ -65,27 +66,30 @@ async def _refusal(store: Store, owner: bytes, complete: bool) -> Refusal | None
     )
 
 
-async def _read_stored(store: Store, resource: Resource, owner: bytes, generation: int, entity_id: str) -> StoredEntity:
+async def _read_stored(
+    store: Store, resource: Resource, owner: bytes, generation: GenerationId, entity_id: str
+) -> StoredEntity:
     name = names.document(resource, owner, generation, entity_id)
     value = await _get(store, name)
     head = read_head(value) if value else None
     if value is None or head is None or not head.live:
-        return StoredEntity(generation, False, name.decode(), head, None, None, None)
+        return StoredEntity(number_of(generation), False, name.decode(), head, None, None, None)
     try:
         json = body(resource, value)
         document = msgspec.json.decode(json)
     except (Unreadable, msgspec.DecodeError, UnicodeDecodeError) as error:
         organization = names.organization_id(owner)
         raise Refused(
-            f"The document of {resource.noun} {entity_id} in generation {generation} cannot be read: {error}. To write "
-            f"it again: python -m projector rebuild --organization {organization} --{resource.noun} {entity_id}"
+            f"The document of {resource.noun} {entity_id} in generation {number_of(generation)} cannot be read: "
+            f"{error}. To write it again: "
+            f"python -m projector rebuild --organization {organization} --{resource.noun} {entity_id}"
         ) from error
     contact = await _contact_head(store, owner, generation, json) if resource is LEAD else None
     etag = f'W/"{value[ETAG].hex()}"'
-    return StoredEntity(generation, False, name.decode(), head, contact, etag, document)
+    return StoredEntity(number_of(generation), False, name.decode(), head, contact, etag, document)
 
 
-async def _contact_head(store: Store, owner: bytes, generation: int, json: bytes) -> Head | None:
+async def _contact_head(store: Store, owner: bytes, generation: GenerationId, json: bytes) -> Head | None:
     value = await _get(store, names.document(CONTACT, owner, generation, json[LEAD_CONTACT_ID].decode()))
     return read_head(value) if value else None
 

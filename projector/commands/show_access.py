@@ -34,7 +34,7 @@ from schemas.layouts import (
 from schemas.settings import ApiSettings, Limit, limit
 
 _COUNTED = ("active", "revoked")
-_NAME = re.compile(rb"(lv:\{[0-9A-Za-z]{22}\})[ak].*", re.DOTALL)
+_NAME = re.compile(rb"(%b\{[0-9A-Za-z]{22}\})[ak].*" % names.PREFIX, re.DOTALL)
 
 
 class StoredOrganization(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ from projector.ledger.writers import Writer
 from projector.mapping import VERSION
 from projector.record import Partition
 from projector.redis.store import Store
+from schemas.control import GenerationId, in_order, number_of
 from schemas.settings import ProjectorSettings
 
 
@@ -113,8 +114,8 @@ def of(found: Survey) -> Status:
     hint = findings.unattended(redis) if redis else None
     alive = findings.living(redis) if redis else None
     return Status(
-        generation=record.state.live if record and record.serves else None,
-        writing=list(record.state.written) if record else [],
+        generation=number_of(record.state.live) if record and record.serves else None,
+        writing=[number_of(each) for each in record.state.written] if record else [],
         mapping_version=VERSION,
         live_mapping_version=live.mapping if live else None,
         rebuild_due=bool(record and record.rebuild_due()),
@@ -164,32 +165,32 @@ def _generations(record: ControlRecord, hint: Finding | None = None, *, living: 
     if not living and not record.serves:
         unattended[record.state.live] = "no projector is running that fills it: start one"
     statuses = []
-    for number in sorted(record.state.known):
-        known = record.state.generations.get(number)
+    for generation in in_order(record.state.known):
+        known = record.state.generations.get(generation)
         statuses.append(
             GenerationStatus(
-                number,
-                _state(record, number),
+                number_of(generation),
+                _state(record, generation),
                 known.mapping if known else None,
                 known.created_at if known else None,
                 known.verified_at if known else None,
-                unattended.get(number, ""),
+                unattended.get(generation, ""),
             )
         )
     return statuses
 
 
-def _state(record: ControlRecord, number: int) -> str:
+def _state(record: ControlRecord, generation: GenerationId) -> str:
     state = record.state
-    if number in state.dropping:
+    if generation in state.dropping:
         return "dropping"
-    if number == state.live:
+    if generation == state.live:
         return "live" if record.serves else "filling"
-    if number == state.previous:
+    if generation == state.previous:
         return "former"
-    if not record.is_complete(number):
+    if not record.is_complete(generation):
         return "filling"
-    return "complete" if number == state.next else "kept"
+    return "complete" if generation == state.next else "kept"
 
 
 def _partitions(found: Survey, redis: RedisPart | None, kafka: KafkaPart | None) -> list[PartitionStatus]:

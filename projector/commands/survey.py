@@ -54,6 +54,8 @@ class RedisPart(msgspec.Struct, frozen=True):
     writers: list[Writer]
     servers: dict[bytes, str] = {}
     """The addresses of the servers that hold the copies of the record, by tag; empty if Redis is not a cluster."""
+    other_layouts: list[int] = []
+    """The layouts of other versions of Leadview that have data in this Redis as well."""
 
     def position(self, partition: Partition) -> Position | None:
         """Returns the position of a partition; None if nothing of it has been applied."""
@@ -143,12 +145,11 @@ async def _with_silent_shards(error: Unavailable, store: Store) -> Unavailable:
 
 async def _read_redis(store: Store) -> RedisPart:
     record = await copies.read(store)
-    if record is None:
-        await copies.check_layout(store)
     memories = [Memory.of(fields) for fields in await store.memories()]
     dead_letters = await store.ask_one(b"HLEN", names.DEAD_LETTERS)
     servers = await store.servers_of(record.copies) if record else {}
-    return RedisPart(record, dead_letters, memories, await writers.read(store), servers)
+    others = await copies.other_layouts(store)
+    return RedisPart(record, dead_letters, memories, await writers.read(store), servers, others)
 
 
 async def _read_kafka(reader: Reader) -> KafkaPart:

@@ -23,6 +23,7 @@ from projector.redis.calls import Command, document_keys
 from projector.redis.store import Store
 from projector.upkeep import redrive
 from schemas import names
+from schemas.control import GenerationId, number_of
 from schemas.layouts import HEAD, Head, read_head
 from schemas.resources import BY_NOUN, CONTACT, Resource
 
@@ -38,9 +39,9 @@ class Seen(msgspec.Struct, frozen=True):
     live generation is complete, so that the API serves it.
     """
 
-    heads: dict[int, Head | None]
-    settled: set[int]
-    live: int
+    heads: dict[GenerationId, Head | None]
+    settled: set[GenerationId]
+    live: GenerationId
     complete: bool
     organization_deleted: bool
 
@@ -115,7 +116,7 @@ async def _read(store: Store, resource: Resource, ids: tuple[str, str]) -> Seen:
     )
 
 
-def _settled_head(resource: Resource, owner: bytes, generation: int, entity_id: str) -> Command:
+def _settled_head(resource: Resource, owner: bytes, generation: GenerationId, entity_id: str) -> Command:
     keys = document_keys(resource, owner, entity_id, (generation,))
     return Command("heads", keys, [b"1", b"1" if resource is CONTACT else b""])
 
@@ -144,10 +145,16 @@ async def _reasons(
 
 def _stored(seen: Seen, name: str, version: int) -> Iterator[str]:
     for generation, head in seen.heads.items():
-        live = " (live)" if generation == seen.live else " (being filled)" if generation > seen.live else ""
+        live = (
+            " (live)"
+            if generation == seen.live
+            else " (being filled)"
+            if number_of(generation) > number_of(seen.live)
+            else ""
+        )
         rest = "" if head is None or generation in seen.settled else "; its leads do not show it yet"
         rest = "; this is enough" if head and head.version >= version and not rest else rest
-        yield f"generation {generation}{live}: {coordinates(head, name)}{rest}"
+        yield f"generation {number_of(generation)}{live}: {coordinates(head, name)}{rest}"
 
 
 def _positions(found: Survey, name: str, seen: Seen | ProjectorError) -> Iterator[str]:

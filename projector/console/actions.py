@@ -10,11 +10,13 @@ import msgspec
 
 from projector import defect
 from projector.errors import ProjectorError, Refused
-from projector.ledger import copies
+from projector.ledger import copies, writers
 from projector.rebuild import drop, promote
 from projector.rebuild.promote import Criteria
 from projector.redis.store import Store
 from projector.verify.report import Report
+from schemas.control import number_of
+from schemas.settings import ProjectorSettings
 
 logger = logging.getLogger(__name__)
 
@@ -61,8 +63,9 @@ Outcome = tuple[str, Difference | None]
 class Actions:
     """Runs one action after the other. Each leaves two log lines: when it begins and when it has ended."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, settings: ProjectorSettings) -> None:
         self._store = store
+        self._settings = settings
         self._running: asyncio.Task[None] | None = None
         self.newest: Action | None = None
 
@@ -121,17 +124,18 @@ class Actions:
 
     async def _rollback(self, generation: int) -> Outcome:
         state = (await copies.require(self._store)).state
-        if state.previous != generation:
+        if state.previous is None or number_of(state.previous) != generation:
             raise Refused(f"Generation {generation} is not the former one, to which a rollback returns.")
         flip = await promote.rollback(self._store)
         return f"Generation {flip.live} is served again instead of {flip.previous}.", None
 
     async def _drop(self, generation: int) -> Outcome:
-        dropped = await drop.drop(self._store, generation)
+        async with writers.writing(self._settings, "drop") as writing:
+            dropped = await drop.drop(writing, generation)
         return f"Generation {dropped.generation} is dropped: {dropped.keys:,} keys were deleted.", None
 
     async def _expect_next(self, generation: int) -> None:
-        if promote.complete_next(await copies.require(self._store)) != generation:
+        if number_of(promote.complete_next(await copies.require(self._store))) != generation:
             raise Refused(f"Generation {generation} is not the next one.")
 
 

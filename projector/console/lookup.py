@@ -136,7 +136,8 @@ class Lookup:
     async def _is_spliced(self, entity: ShownEntity, organization: str, contact: str) -> bool:
         """Returns whether the lead shows its contact as it is now. Otherwise a fan-out is under way."""
         live = next(each for each in entity.generations if each.live)
-        name = names.document(CONTACT, names.organization(organization), live.generation, contact)
+        generation = names.generation_of(live.name.encode())
+        name = names.document(CONTACT, names.organization(organization), generation, contact)
         asked = [(b"GETRANGE", key, SUMMARY_HASH.start, SUMMARY_HASH.stop - 1) for key in (live.name.encode(), name)]
         of_lead, of_contact = await self._store.ask(asked)
         return not of_contact or of_lead == of_contact

@@ -9,6 +9,7 @@ from projector.errors import ProjectorError
 from projector.ledger.ledger import read_rebuild
 from projector.redis.store import Store
 from schemas import names
+from schemas.control import GenerationId, number_of
 
 _FRESH_MS = 3000
 """An older report of an API worker says nothing."""
@@ -35,7 +36,7 @@ class ReplayReader:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._began: tuple[int, float, int] | None = None
+        self._began: tuple[GenerationId, float, int] | None = None
 
     async def take(self, found: Survey) -> Replayed | None:
         """Returns the progress; None if nothing is being replayed, or if it cannot be read. Raises Unavailable."""
@@ -45,27 +46,27 @@ class ReplayReader:
         if not record or not record.state.next or record.is_complete(record.state.next):
             self._began = None
             return None
-        number = record.state.next
+        generation = record.state.next
         partitions = list(found.kafka.ranges)
         fields = [names.target(*partition) for partition in partitions]
-        targets = await self._store.ask_one(b"HMGET", names.rebuild(number), *fields)
+        targets = await self._store.ask_one(b"HMGET", names.rebuild(generation), *fields)
         ranges = {
             partition: (found.kafka.ranges[partition][0], int(target))
             for partition, target in zip(partitions, targets, strict=True)
             if target
         }
-        positions = await read_rebuild(self._store, record, number, list(ranges))
+        positions = await read_rebuild(self._store, record, generation, list(ranges))
         done = total = 0
         for partition, (first, target) in ranges.items():
             position = positions[partition]
             total += max(0, target - first)
             done += min(max(position.offset - first, 0), max(0, target - first)) if position else 0
-        rate = self._rate(number, done)
+        rate = self._rate(generation, done)
         processes = sum(writer.alive and writer.heartbeat.role == "rebuild" for writer in found.redis.writers)
         left = (total - done) / rate if rate and processes else None
-        return Replayed(number, done, total, rate, left, processes, await self._latency())
+        return Replayed(number_of(generation), done, total, rate, left, processes, await self._latency())
 
-    def _rate(self, generation: int, done: int) -> float | None:
+    def _rate(self, generation: GenerationId, done: int) -> float | None:
         now = time.monotonic()
         if not self._began or self._began[0] != generation or done < self._began[2]:
             self._began = generation, now, done

@@ -15,7 +15,10 @@ from schemas.resources import API_KEY, RESOURCES, Kind
 SHARE = 0.2
 MOST_SECONDS = 30.0
 _PAUSE_SECONDS = 0.02
-_NAME = re.compile(rb"(lv:\{[0-9A-Za-z]{22}\})([ak]|\d+[%b])" % b"".join(each.letter for each in RESOURCES))
+_NAME = re.compile(
+    rb"(%b\{[0-9A-Za-z]{22}\})([ak]|\d+\.[0-9A-Za-z]{6}[%b])"
+    % (names.PREFIX, b"".join(each.letter for each in RESOURCES))
+)
 
 
 class Stored(NamedTuple):

@@ -39,7 +39,7 @@ async def run_console(arguments: argparse.Namespace, settings: ProjectorSettings
     chosen = options(arguments, api)
     listening = _listen(chosen)
     feed, store, acting = Feed(), Store(settings), Store(settings)
-    actions = Actions(acting) if chosen.allow_actions else None
+    actions = Actions(acting, settings) if chosen.allow_actions else None
     lookup = Lookup(acting, settings, api, show_documents=chosen.show_documents)
     sampler = Sampler(store, settings, ApiMetrics(chosen.api_metrics), actions, feed)
 

@@ -15,7 +15,15 @@ from projector.mapping import VERSION
 from projector.record import Partition
 from projector.redis.calls import Generations
 from schemas import control, names
-from schemas.control import Stamp, format_generations, parse_generations
+from schemas.control import (
+    GenerationId,
+    Stamp,
+    format_generations,
+    in_order,
+    new_generation,
+    number_of,
+    parse_generations,
+)
 
 _OWN_FIELDS = frozenset(
     (
@@ -36,39 +44,45 @@ class Generation(msgspec.Struct, frozen=True):
 class State(msgspec.Struct, frozen=True):
     """The part of the control record that is the same in all copies.
 
-    Projectors write the generations in `written`. `previous` is the generation that `rollback` returns to; 0 if there
-    is none. `last` is the highest number ever assigned. The keys of the generations in `dropping` are being deleted.
-    `flipped_at` is the time of the last change of `live`, in milliseconds since 1970.
+    Projectors write the generations in `written`. `previous` is the generation that `rollback` returns to. `last` is
+    the highest number that was ever assigned. The keys of the generations in `dropping` are being deleted. `flipped_at`
+    is the time of the last change of `live`, in milliseconds since 1970.
     """
 
-    live: int
+    live: GenerationId
     written: Generations
-    generations: dict[int, Generation]
+    generations: dict[GenerationId, Generation]
     copies: tuple[str, ...]
-    previous: int = 0
+    previous: GenerationId | None = None
     last: int = 1
     dropping: Generations = ()
     flipped_at: int = 0
 
     @property
-    def known(self) -> set[int]:
-        """The numbers of all generations that may have keys in Redis."""
+    def known(self) -> set[GenerationId]:
+        """All generations that may have keys in Redis."""
         return {self.live, *self.written, *self.generations, *self.dropping}
 
     @property
-    def next(self) -> int:
-        """The generation that is being filled or is ready to be promoted; 0 if there is none."""
-        served = max(self.live, self.previous)
-        return max((number for number in self.written if number > served), default=0)
+    def next(self) -> GenerationId | None:
+        """The generation that is being filled or is ready to be promoted."""
+        served = max(number_of(generation) for generation in (self.live, self.previous) if generation)
+        newer = [generation for generation in self.written if number_of(generation) > served]
+        return max(newer, key=number_of, default=None)
 
-    def without(self, generation: int) -> "State":
+    @property
+    def next_number(self) -> int:
+        """The number of the generation that would be added now."""
+        return max(self.last, *map(number_of, self.known)) + 1
+
+    def without(self, generation: GenerationId) -> "State":
         """Returns the state in which this generation is not written any more, and is being dropped."""
         return replace(
             self,
-            written=tuple(number for number in self.written if number != generation),
-            previous=0 if self.previous == generation else self.previous,
-            generations={number: known for number, known in self.generations.items() if number != generation},
-            dropping=tuple(sorted({*self.dropping, generation})),
+            written=tuple(other for other in self.written if other != generation),
+            previous=None if self.previous == generation else self.previous,
+            generations={other: known for other, known in self.generations.items() if other != generation},
+            dropping=in_order({*self.dropping, generation}),
         )
 
 
@@ -89,9 +103,7 @@ class Copy(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, fields: Mapping[str, bytes]) -> "Copy":
-        """Returns the copy that a hash contains. Raises ValueError if it is of another layout."""
-        if (layout := fields.get(control.LAYOUT_FIELD)) != b"%d" % control.LAYOUT:
-            raise ValueError(f"Redis holds data of layout {(layout or b'(none)').decode()}")
+        """Returns the copy that a hash contains."""
         positions = {}
         for name, value in fields.items():
             if name not in _OWN_FIELDS:
@@ -115,21 +127,23 @@ class Copy(msgspec.Struct, frozen=True):
     @property
     def unfilled(self) -> Generations:
         """The generations that the lines are filling in this shard."""
-        return tuple(number for number in self.filling if number in self.state.written and number not in self.filled)
+        return tuple(each for each in self.filling if each in self.state.written and each not in self.filled)
 
 
 class ControlRecord(msgspec.Struct, frozen=True):
     """The copies that the newest one lists, by hash tag; None if a copy is missing, because its shard was emptied.
 
     `shards_without` has the highest slot of each shard that no listed copy belongs to: slots were moved there.
+    `unlisted` are the copies that were found although no other one lists them.
     """
 
     stamp: Stamp
     state: State
     copies: Mapping[bytes, Copy | None]
     shards_without: tuple[int, ...] = ()
+    unlisted: Mapping[bytes, Copy] = {}
     replication_epoch: int = 0
-    """That of the store when the record was read. Changes are refused if Redis restarted or failed over since."""
+    """That of the store while the record was read. Changes are refused if Redis restarted or failed over since."""
 
     @property
     def present(self) -> list[Copy]:
@@ -145,7 +159,7 @@ class ControlRecord(msgspec.Struct, frozen=True):
         """Whether every shard holds everything of the live generation."""
         return self.is_complete(self.state.live)
 
-    def is_complete(self, generation: int) -> bool:
+    def is_complete(self, generation: GenerationId) -> bool:
         """Returns whether every shard holds the whole generation."""
         return all(copy and generation in copy.filled for copy in self.copies.values())
 
@@ -157,7 +171,7 @@ class ControlRecord(msgspec.Struct, frozen=True):
             return None
         return min(positions, key=lambda position: position.offset)
 
-    def is_swept(self, generation: int) -> bool:
+    def is_swept(self, generation: GenerationId) -> bool:
         """Returns whether no shard holds a key of a generation that is being dropped."""
         return all(copy and generation in copy.swept for copy in self.copies.values())
 
@@ -182,11 +196,13 @@ class ControlRecord(msgspec.Struct, frozen=True):
 def first_state(copies: tuple[str, ...], left: Generations = ()) -> State:
     """Returns the state of an empty Redis: the first generation is being filled.
 
-    It has a higher number than the generations in `left`, of which something is left in Redis. These are dropped.
+    The generations in `left`, of which something is left in Redis, are dropped. They have lower numbers, so that people
+    can tell them apart.
     """
-    first = max(left, default=0) + 1
+    number = max(map(number_of, left), default=0) + 1
+    first = new_generation(number)
     known = {first: Generation(VERSION, now())}
-    return State(live=first, written=(first,), generations=known, copies=copies, last=first, dropping=left)
+    return State(live=first, written=(first,), generations=known, copies=copies, last=number, dropping=left)
 
 
 def shared_fields(stamp: Stamp, state: State) -> dict[str, str | bytes]:
@@ -195,8 +211,8 @@ def shared_fields(stamp: Stamp, state: State) -> dict[str, str | bytes]:
         control.LAYOUT_FIELD: str(control.LAYOUT),
         control.STAMP: stamp.text,
         control.COPIES: " ".join(state.copies),
-        control.LIVE: str(state.live),
-        control.KNOWN: format_generations(tuple(sorted(state.known))),
+        control.LIVE: state.live,
+        control.KNOWN: format_generations(in_order(state.known)),
         control.STATE: msgspec.json.encode(state),
     }
 

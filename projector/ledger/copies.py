@@ -10,17 +10,26 @@ the tag `ledger`, the home copy, decides which of two concurrent changes comes f
                            have in common: the shard that had its slots before acknowledged all that they cover.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from msgspec.structs import replace
 
 from projector.errors import Conflict, Refused, Unavailable
 from projector.ledger.control import Change, ControlRecord, Copy, State, first_state, new_copy_fields, shared_fields
+from projector.record import Partition
 from projector.redis.calls import Command, Generations
 from projector.redis.store import Store
 from schemas import names
-from schemas.control import Stamp, format_generations, parse_generations
+from schemas.control import (
+    GenerationId,
+    Stamp,
+    format_generations,
+    in_order,
+    number_of,
+    parse_generations,
+)
 
 _HOME = names.HOME.decode()
 _ATTEMPTS = 10
@@ -28,10 +37,17 @@ _CHANGED = 1
 
 
 async def read(store: Store) -> ControlRecord | None:
-    """Returns the record as it is, even if its copies disagree; None if no shard has a copy.
+    """Returns the record as it is, even if its copies disagree; None if no shard has a copy. Raises Unavailable."""
+    for _ in range(_ATTEMPTS):
+        replication_epoch = store.replication_epoch
+        record = await _read_all(store)
+        # What was read before a restart or failover of a server may be gone. To open a first connection counts as one.
+        if store.replication_epoch == replication_epoch:
+            return record and replace(record, replication_epoch=replication_epoch)
+    raise Unavailable("Redis: servers restart or fail over again and again")
 
-    Raises Refused if the data has another layout, and Unavailable.
-    """
+
+async def _read_all(store: Store) -> ControlRecord | None:
     found: dict[bytes, Copy] = {}
     asked: set[bytes] = set()
     shards = {max(slots): slots for slots in await store.shards()}
@@ -49,17 +65,17 @@ async def read(store: Store) -> ControlRecord | None:
     slots_of_copies = {names.tag_slot(tag) for tag in tags}
     shards_without = tuple(highest for highest, slots in shards.items() if not slots_of_copies & slots)
     copies = {tag: found.get(tag) for tag in tags}
-    return ControlRecord(newest.stamp, newest.state, copies, shards_without, store.replication_epoch)
+    unlisted = {tag: copy for tag, copy in found.items() if tag not in copies}
+    return ControlRecord(newest.stamp, newest.state, copies, shards_without, unlisted)
 
 
 async def require(store: Store) -> ControlRecord:
     """Returns the record for a command of an operator.
 
-    Raises Refused if Redis is empty or its data has another layout, and Unavailable.
+    Raises Refused if Redis is empty, and Unavailable.
     """
     record = await read(store)
     if record is None:
-        await check_layout(store)
         raise Refused("Redis is empty, so nothing is served. Start a projector, which fills it from the topics.")
     return record
 
@@ -67,7 +83,7 @@ async def require(store: Store) -> ControlRecord:
 async def current(store: Store) -> ControlRecord:
     """Returns the record after making sure that every shard has a copy and that all copies agree.
 
-    Begins the first record if Redis is empty. Raises Refused if the data has another layout, and Unavailable.
+    Begins the first record if Redis is empty. Raises Unavailable.
     """
     record = await read(store)
     for _ in range(_ATTEMPTS):
@@ -96,34 +112,81 @@ async def change(store: Store, record: ControlRecord, compute: Change) -> Contro
     return changed
 
 
-async def mark_filled(store: Store, incarnations: Mapping[bytes, str], generations: Generations) -> bool:
-    """Note that the shards of these copies hold these generations up to their positions. Returns False if a shard was
-    emptied since it had the incarnation. Raises Unavailable.
+async def mark_filled(
+    store: Store,
+    record: ControlRecord,
+    tags: Iterable[bytes],
+    generations: Generations,
+    needed: Mapping[Partition, int],
+    *,
+    rebuild: GenerationId | None = None,
+) -> bool:
+    """Note that the shards of these copies hold these generations up to their positions.
+
+    The script does it only in a copy that is still as the record has it, and whose positions have reached the offsets
+    in `needed`. With `rebuild`, these are the positions of the replay that fills this generation; a copy that was
+    created after the generation was added is left to the lines. Returns False if it was not done everywhere. Raises
+    Unavailable, also if Redis restarted or failed over since the record was read.
     """
-    numbers = [b"%d" % number for number in generations]
-    replies = await store.run(
-        [
-            Command("mark_filled", [_name(tag)], [incarnation.encode(), *numbers])
-            for tag, incarnation in incarnations.items()
-        ]
-    )
-    return all(replies)
+    bounds = [word for partition, offset in needed.items() for word in (_field(partition), b"%d" % offset)]
+    commands = []
+    for tag in tags:
+        if copy := record.copies[tag]:
+            keys = [_name(tag), names.copy(names.rebuild(rebuild), tag) if rebuild else _name(tag)]
+            commands.append(
+                Command("mark_filled", keys, [*_as_read(copy), format_generations(generations).encode(), *bounds])
+            )
+    return all(await store.run(commands, replication_epoch=record.replication_epoch))
 
 
-async def mark_swept(store: Store, record: ControlRecord, generation: int) -> None:
+async def mark_swept(store: Store, record: ControlRecord, generation: GenerationId) -> None:
     """Note that no shard holds a key of a generation that is being dropped. Raises Unavailable, also if Redis restarted
     or failed over since the record was read: what was deleted may be back.
     """
-    arguments = [record.stamp.text.encode(), b"%d" % generation]
-    commands = [Command("mark_swept", [_name(tag)], arguments) for tag in record.copies]
+    commands = [
+        Command("mark_swept", [_name(tag)], [*_as_read(copy), generation.encode()])
+        for tag, copy in record.copies.items()
+        if copy
+    ]
     await store.run(commands, replication_epoch=record.replication_epoch)
 
 
-async def check_layout(store: Store) -> None:
-    """Check that Redis holds no data of another layout. Raises Refused or Unavailable."""
-    await _read(store, [names.HOME])
-    if any(await store.ask([(b"EXISTS", key) for key in names.OF_OTHER_LAYOUTS])):
-        raise _other_layout("Redis holds data of an earlier layout")
+async def delete_rebuild(store: Store, record: ControlRecord, generation: GenerationId) -> None:
+    """Delete the positions of the rebuild that filled a generation of which nothing is left. Raises Unavailable."""
+    ledger = names.rebuild(generation)
+    commands = [
+        Command("delete_rebuild", [_name(tag), names.copy(ledger, tag)], [*_as_read(copy), generation.encode()])
+        for tag, copy in record.copies.items()
+        if copy
+    ]
+    await store.run(commands, replication_epoch=record.replication_epoch)
+
+
+async def store_targets(
+    store: Store, record: ControlRecord, generation: GenerationId, targets: Mapping[Partition, int]
+) -> bool:
+    """Store up to which offsets a generation is to be replayed, as far as nobody has stored it yet.
+
+    Returns False if the record has changed since it was read: then a program may write the live generation alone
+    again, and the targets are too low. Raises Unavailable.
+    """
+    home = record.copies[names.HOME]
+    if home is None:
+        return False
+    fields = [word for at, end in targets.items() for word in (names.target(*at).encode(), b"%d" % end)]
+    command = Command("store_targets", [_name(names.HOME), names.rebuild(generation)], [*_as_read(home), *fields])
+    return all(await store.run([command], replication_epoch=record.replication_epoch))
+
+
+async def other_layouts(store: Store) -> list[int]:
+    """Returns the layouts of other versions of Leadview that have data in this Redis, beside that of this program.
+
+    What this user of Redis may not read counts as none. Raises nothing.
+    """
+    with suppress(Unavailable):
+        found = await store.ask([(b"EXISTS", key) for key in names.OF_OTHER_LAYOUTS])
+        return sorted({number for number, exists in zip(names.OF_OTHER_LAYOUTS.values(), found, strict=True) if exists})
+    return []
 
 
 async def _read(store: Store, tags: Sequence[bytes]) -> dict[bytes, Copy]:
@@ -132,18 +195,8 @@ async def _read(store: Store, tags: Sequence[bytes]) -> dict[bytes, Copy]:
     for tag, reply in zip(tags, await store.ask([(b"HGETALL", _name(tag)) for tag in tags]), strict=True):
         if reply:
             fields = {name.decode(): value for name, value in zip(reply[::2], reply[1::2], strict=True)}
-            try:
-                copies[tag] = Copy.parse(fields)
-            except ValueError as error:
-                raise _other_layout(str(error)) from None
+            copies[tag] = Copy.parse(fields)
     return copies
-
-
-def _other_layout(what: str) -> Refused:
-    return Refused(
-        f"{what}, which this program cannot use. Run the program that wrote it, or empty this Redis database: "
-        "a projector then fills it again from the topics (docs/upgrading.md)."
-    )
 
 
 async def _scanned(store: Store) -> set[bytes]:
@@ -163,11 +216,10 @@ async def _begin(store: Store) -> None:
     async with store.beginning:
         if await read(store):
             return  # another task of this program was faster
-        await check_layout(store)
         await store.close_all_writers()
         found = [names.IN_GENERATION.fullmatch(key) async for keys in store.scan(names.ALL) for key in keys]
-        left = {int(match[2]) for match in found if match}
-        await _create(store, names.HOME, Stamp.first(), first_state((_HOME,), tuple(sorted(left))))
+        left = {GenerationId(match[2].decode()) for match in found if match}
+        await _create(store, names.HOME, Stamp.first(), first_state((_HOME,), in_order(left)))
 
 
 async def _repair(store: Store, record: ControlRecord) -> None:
@@ -186,27 +238,37 @@ async def _repair(store: Store, record: ControlRecord) -> None:
 
 async def _drop_again(store: Store, record: ControlRecord, generations: Generations) -> None:
     """Let these generations be deleted again: a failover brought back their keys in a shard."""
-    dropping = tuple(sorted({*record.state.dropping, *generations}))
-    state = replace(record.state, dropping=dropping, last=max(record.state.last, *generations))
+    dropping = in_order({*record.state.dropping, *generations})
+    state = replace(record.state, dropping=dropping, last=max(record.state.last, *map(number_of, generations)))
     # The copy that is the newest one decides; the home copy may be the one that went back.
     newest = next(tag for tag, copy in record.copies.items() if copy and copy.stamp == record.stamp)
     await _change_copy(store, newest, record.stamp, record.stamp.next(), state, record.replication_epoch)
 
 
 async def _add_copies(store: Store, record: ControlRecord) -> None:
-    """Give each shard without a copy one. The new copies are the newest ones, and the others follow them."""
+    """Give each shard without a copy one. The new copies are the newest ones, and the others follow them.
+
+    This takes two steps. First, each of these shards gets a copy that claims nothing for it, and that nobody lists.
+    When all have one, and the record was read again, exactly these copies are replaced by those with what the others
+    have in common. So if a shard is emptied in between, what would be claimed for it finds no copy to replace.
+    """
     home = names.tag_slot(names.HOME)
     shard_of_home = {max(slots) for slots in await store.shards() if home in slots}
     tags = [names.slot_tag(highest) for highest in record.shards_without if highest not in shard_of_home]
+    without = [tag for tag in tags if tag not in record.unlisted]
+    for tag in without:
+        await _create(store, tag, record.stamp, record.state)
+    if without:
+        return
     state = replace(record.state, copies=tuple(sorted({*record.state.copies, *(tag.decode() for tag in tags), _HOME})))
     stamp = record.stamp.next()
     partitions = {partition for copy in record.present for partition in copy.positions}
     positions = {partition: position for partition in partitions if (position := record.position(partition))}
-    filled = tuple(number for number in sorted(state.known) if record.is_complete(number))
+    filled = tuple(generation for generation in in_order(state.known) if record.is_complete(generation))
     for tag in tags:
-        await store.ask_one(b"DEL", _name(tag))  # an old copy that no other one lists
         fields = shared_fields(stamp, state) | new_copy_fields(state, filled, positions)
-        await store.run([Command("create_copy", [_name(tag)], _flat(fields))])
+        arguments = [*_as_read(record.unlisted[tag]), *_flat(fields)]
+        await store.run([Command("replace_copy", [_name(tag)], arguments)], replication_epoch=record.replication_epoch)
 
 
 async def _create(store: Store, tag: bytes, stamp: Stamp, state: State) -> None:
@@ -219,8 +281,8 @@ async def _change_copy(
 ) -> Any:
     """Returns the reply of the script: 1 if the copy was changed."""
     shared, own = _flat(shared_fields(stamp, state)), _flat(new_copy_fields(state))
-    known = format_generations(tuple(sorted(state.known)))
-    texts = (expected.text, str(state.live), format_generations(state.written), known, str(len(shared)))
+    known = format_generations(in_order(state.known))
+    texts = (expected.text, state.live, format_generations(state.written), known, str(len(shared)))
     arguments = [*(text.encode() for text in texts), *shared, *own]
     [reply] = await store.run([Command("change_control", [_name(tag)], arguments)], replication_epoch=replication_epoch)
     return reply
@@ -228,6 +290,15 @@ async def _change_copy(
 
 def _name(tag: bytes) -> bytes:
     return names.copy(names.CONTROL, tag)
+
+
+def _field(partition: Partition) -> bytes:
+    return names.position(*partition).encode()
+
+
+def _as_read(copy: Copy) -> list[bytes]:
+    """Returns the stamp and the incarnation, by which a script knows a copy that was read before."""
+    return [copy.stamp.text.encode(), copy.incarnation.encode()]
 
 
 def _flat(fields: Mapping[str, str | bytes]) -> list[bytes]:

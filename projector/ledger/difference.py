@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from projector.ledger.control import ControlRecord, State
+from schemas.control import in_order, number_of
 
 
 class Difference(NamedTuple):
@@ -27,13 +28,16 @@ def difference(before: ControlRecord, after: ControlRecord) -> Difference | None
 
 def _changes(before: State, after: State) -> list[str]:
     """Returns which generations are served, written and dropped since."""
-    found = [f"generation {after.live} is served now"] if after.live != before.live else []
-    found += [f"generation {number} is written as well" for number in sorted({*after.written} - {*before.written})]
+    found = [f"generation {number_of(after.live)} is served now"] if after.live != before.live else []
+    found += [
+        f"generation {number_of(new)} is written as well" for new in in_order({*after.written} - {*before.written})
+    ]
     gone = ({*before.written} | {*before.dropping}) - {*after.written}
     found += [
-        f"generation {number} is being dropped" for number in sorted(gone & {*after.dropping} - {*before.dropping})
+        f"generation {number_of(old)} is being dropped"
+        for old in in_order(gone & {*after.dropping} - {*before.dropping})
     ]
-    found += [f"generation {number} was dropped" for number in sorted(gone - {*after.dropping})]
+    found += [f"generation {number_of(old)} was dropped" for old in in_order(gone - {*after.dropping})]
     if before.copies != after.copies:
         found.append("slots of the cluster have moved to another server")
     return found

@@ -9,6 +9,7 @@ from projector.ledger import copies
 from projector.ledger.control import ControlRecord, Generation, State, now
 from projector.mapping import VERSION
 from projector.redis.store import Store
+from schemas.control import GenerationId, new_generation, number_of
 
 
 async def add(store: Store, record: ControlRecord) -> ControlRecord:
@@ -21,26 +22,29 @@ async def add(store: Store, record: ControlRecord) -> ControlRecord:
         if not record.serves:
             raise Refused("Nothing is served yet: the first projection fills generation 1 by itself.")
         if state.next:
-            raise Refused(f"Generation {state.next} is being filled already: check `status`.")
-        number = max(state.last, *state.known) + 1
-        generations = state.generations | {number: Generation(VERSION, now())}
-        return replace(state, written=(*state.written, number), generations=generations, last=number)
+            raise Refused(f"Generation {number_of(state.next)} is being filled already: check `status`.")
+        number = state.next_number
+        added = new_generation(number)
+        generations = state.generations | {added: Generation(VERSION, now())}
+        return replace(state, written=(*state.written, added), generations=generations, last=number)
 
     return await copies.change(store, record, compute)
 
 
-async def flip(store: Store, record: ControlRecord, to: int) -> ControlRecord:
+async def flip(store: Store, record: ControlRecord, to: GenerationId) -> ControlRecord:
     """Make a complete generation live. Raises Refused and Unavailable."""
 
     def compute(state: State) -> State:
         if to not in state.written or not record.is_complete(to):
-            raise Refused(f"Generation {to} is not complete: run `rebuild` again, it resumes where it stopped.")
+            raise Refused(
+                f"Generation {number_of(to)} is not complete: run `rebuild` again, it resumes where it stopped."
+            )
         return replace(state, live=to, previous=state.live, flipped_at=int(time.time() * 1000))
 
     return await copies.change(store, record, compute)
 
 
-async def note_verified(store: Store, record: ControlRecord, generation: int) -> ControlRecord:
+async def note_verified(store: Store, record: ControlRecord, generation: GenerationId) -> ControlRecord:
     """Store that a generation has just been verified. Raises Refused and Unavailable."""
 
     def compute(state: State) -> State:
@@ -50,12 +54,12 @@ async def note_verified(store: Store, record: ControlRecord, generation: int) ->
     return await copies.change(store, record, compute)
 
 
-async def retire(store: Store, record: ControlRecord, generation: int) -> ControlRecord:
+async def retire(store: Store, record: ControlRecord, generation: GenerationId) -> ControlRecord:
     """Let no program write a generation any more, and note that it is being dropped. Raises Refused and Unavailable."""
 
     def compute(state: State) -> State:
         if generation == state.live:
-            raise Refused(f"Generation {generation} is live. `promote` or `rollback` to another one first.")
+            raise Refused(f"Generation {number_of(generation)} is live. `promote` or `rollback` to another one first.")
         return state.without(generation)
 
     if generation in record.state.dropping and generation not in record.state.written:
@@ -63,10 +67,10 @@ async def retire(store: Store, record: ControlRecord, generation: int) -> Contro
     return await copies.change(store, record, compute)
 
 
-async def forget(store: Store, record: ControlRecord, generation: int) -> ControlRecord:
+async def forget(store: Store, record: ControlRecord, generation: GenerationId) -> ControlRecord:
     """Note that nothing is left of a generation that was being dropped. Raises Refused and Unavailable."""
 
     def compute(state: State) -> State:
-        return replace(state, dropping=tuple(number for number in state.dropping if number != generation))
+        return replace(state, dropping=tuple(other for other in state.dropping if other != generation))
 
     return await copies.change(store, record, compute)

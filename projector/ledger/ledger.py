@@ -15,16 +15,19 @@ from projector.record import Partition
 from projector.redis.calls import Command
 from projector.redis.store import Store
 from schemas import names
+from schemas.control import GenerationId
 
 
 class Ledger:
-    """The positions of one line. Every method raises Unavailable, and Refused if the data has another layout.
+    """The positions of one line. Every method raises Unavailable.
 
     With `rebuild`, the line replays the topics into this generation, and parks no dead letters: the live line has
     parked them already. Without `documents`, the line writes access only.
     """
 
-    def __init__(self, store: Store, sessions: Sessions, *, rebuild: int | None = None, documents: bool = True) -> None:
+    def __init__(
+        self, store: Store, sessions: Sessions, *, rebuild: GenerationId | None = None, documents: bool = True
+    ) -> None:
         self._store = store
         self._sessions = sessions
         self._rebuild = rebuild
@@ -91,7 +94,7 @@ class Ledger:
         for partition, offset in offsets.items():
             arguments += [names.position(*partition).encode(), b"%d" % offset]
         keys = [self._place(session, tag, "").positions for tag in session.incarnations]
-        await self._store.run([Command("forget", [key], arguments) for key in keys])
+        await self._run(session, [Command("forget", [key], arguments) for key in keys])
 
     def _place(self, session: Session, tag: bytes, incarnation: str) -> Place:
         control = names.copy(names.CONTROL, tag)
@@ -103,7 +106,7 @@ class Ledger:
 
 
 async def read_rebuild(
-    store: Store, record: ControlRecord, generation: int, partitions: Sequence[Partition]
+    store: Store, record: ControlRecord, generation: GenerationId, partitions: Sequence[Partition]
 ) -> dict[Partition, Position | None]:
     """Returns the lowest position of each partition in the ledgers of a rebuild; None if one of them has none.
 
@@ -125,7 +128,7 @@ async def read_rebuild(
 async def read_positions(store: Store, partitions: Sequence[Partition]) -> dict[Partition, int | None]:
     """Returns the next offset of each partition in the live generation; None if nothing is stored.
 
-    Raises Refused if Redis is empty or its data has another layout, and Unavailable.
+    Raises Refused if Redis is empty, and Unavailable.
     """
     record = await copies.require(store)
     found = {partition: record.position(partition) for partition in partitions}

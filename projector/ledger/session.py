@@ -15,7 +15,7 @@ from projector.ledger.control import ControlRecord
 from projector.mapping import VERSION
 from projector.redis.calls import Generations
 from projector.redis.store import Store
-from schemas.control import Stamp
+from schemas.control import GenerationId, Stamp, number_of
 
 
 class Session:
@@ -28,7 +28,7 @@ class Session:
         self.record = record
         self.generations = generations
         self.incarnations = record.incarnations()
-        self.replication_epoch = store.replication_epoch
+        self.replication_epoch = record.replication_epoch
         self._confirming = asyncio.Lock()
         self._readings = 0
         self._confirmed_by = 0
@@ -61,7 +61,7 @@ class Session:
 class Sessions:
     """Opens the sessions of a program, and knows which ones are open.
 
-    Every coroutine raises Unavailable, and Refused if the data in Redis has another layout.
+    Every coroutine raises Unavailable.
     """
 
     def __init__(self, store: Store) -> None:
@@ -95,14 +95,14 @@ class Sessions:
                 raise
         return session
 
-    async def open_rebuild(self, generation: int) -> Session:
+    async def open_rebuild(self, generation: GenerationId) -> Session:
         """Open a session for the replay that fills one generation. Raises Refused if it is gone."""
         session = await self._opened((generation,))
-        if generation not in session.record.state.written:
+        try:
+            check_written(session.record, generation)
+        except Refused:
             self.close(session)
-            raise Refused(
-                f"Generation {generation} is gone: it was dropped while it was being filled, or Redis was emptied."
-            )
+            raise
         return session
 
     async def _opened(self, generations: Generations | None) -> Session:
@@ -131,10 +131,20 @@ class Sessions:
             self.close(session)
 
 
+def check_written(record: ControlRecord, generation: GenerationId) -> None:
+    """Raises Refused if projectors do not write this generation any more."""
+    if generation not in record.state.written:
+        raise Refused(
+            f"Generation {number_of(generation)} is gone: it was dropped while it was being filled, or Redis was "
+            "emptied."
+        )
+
+
 def _check_mapping(record: ControlRecord, written: Generations) -> None:
     for generation in written:
         known = record.state.generations.get(generation)
         if known and known.mapping > VERSION:
             raise Superseded(
-                f"generation {generation} requires mapping version {known.mapping}, this program has {VERSION}"
+                f"generation {number_of(generation)} requires mapping version {known.mapping}, this program has "
+                f"{VERSION}"
             )

@@ -3,18 +3,25 @@
 A writer that stands still in the middle of a batch could write after the sweep. Therefore the sweep begins only when
 every writer has acknowledged the present control record, or has lost its connections: then it cannot continue its batch
 (`projector/redis/fence.py`).
+
+The sweep is a writer itself: it deletes in sessions, so it cannot continue over a connection that was opened after the
+record has changed. The keys of a generation are in many slots, so no script can compare the control record while it
+deletes them; what makes a late delete harmless is that the name of a key holds the identity of its generation.
 """
 
 import asyncio
 import time
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
 from projector.errors import Conflict, Refused
 from projector.ledger import copies, generations, writers
 from projector.ledger.control import ControlRecord
+from projector.ledger.session import Session, Sessions
+from projector.ledger.writers import Writing
 from projector.redis.store import Store
 from schemas import names
-from schemas.control import Stamp
+from schemas.control import GenerationId, Stamp, number_of
 
 # Most writers acknowledge within two seconds. Closing the connections of the others is safe: they begin their batch
 # again.
@@ -22,34 +29,36 @@ _ACKNOWLEDGE_SECONDS = 5.0
 _PAUSE_SECONDS = 0.1
 
 
-async def sweep(store: Store, record: ControlRecord, generation: int) -> int:
+async def sweep(writing: Writing, record: ControlRecord, generation: GenerationId) -> int:
     """Delete all keys of a generation in `dropping`, and forget it. Returns the number of keys that were deleted.
 
     Safe to repeat, to interrupt and to run concurrently: if another program has finished the drop, this one is done as
     well. Raises Refused if Redis no longer says that it is being dropped, or if a writer cannot be stopped, and
     Unavailable.
     """
-    begun = record.stamp
-    await stop_writers(store, begun)
+    store, begun = writing.store, record.stamp
+    await writing.sessions.look()
+    await stop_writers(store, begun, writing.sessions)
     keys = 0
     with suppress(_Finished):
         while True:
-            record = await _dropping(store, generation, begun)
+            async with _dropping(writing, generation, begun) as session:
+                record = session.record
             if not record.is_swept(generation):
-                keys += await _delete(store, generation, begun)
+                keys += await _delete(writing, generation, begun)
                 await copies.mark_swept(store, record, generation)
                 continue
-            for tag in record.state.copies:
-                await store.ask_one(b"DEL", names.copy(names.rebuild(generation), tag.encode()))
+            await copies.delete_rebuild(store, record, generation)
             with suppress(Conflict):  # often another program has finished this drop: the next look will tell
                 await generations.forget(store, record, generation)
                 break
     return keys
 
 
-async def stop_writers(store: Store, stamp: Stamp) -> None:
+async def stop_writers(store: Store, stamp: Stamp, own: Sessions | None = None) -> None:
     """Wait until no program can write under an older control record than this one, which every copy must have already.
-    Closes the connections of programs that do not acknowledge it in time.
+    Closes the connections of programs that do not acknowledge it in time. `own` are the sessions of this program, if it
+    writes itself.
 
     A connection that is opened from now on needs no attention: the program confirms the control record before it uses
     the connection. Raises Unavailable, also if this user of Redis may not list or close connections.
@@ -58,6 +67,8 @@ async def stop_writers(store: Store, stamp: Stamp) -> None:
     deadline = time.monotonic() + _ACKNOWLEDGE_SECONDS
     while True:
         acknowledged = {writer.id for writer in await writers.read(store) if writer.heartbeat.has_seen(stamp)}
+        if own and own.acknowledged.follows(stamp):
+            acknowledged.add(store.writer_id)  # it need not wait for its own heartbeat
         present = await store.writer_connections()
         behind = [
             client
@@ -77,37 +88,37 @@ class _Finished(Exception):
     """Another program has finished the drop."""
 
 
-async def _delete(store: Store, generation: int, begun: Stamp) -> int:
+async def _delete(writing: Writing, generation: GenerationId, begun: Stamp) -> int:
     """Unlink all keys of a generation, in batches, until a whole pass finds none. Returns the number of keys."""
     total = 0
-    while keys := await _delete_once(store, generation, begun):
+    while keys := await _delete_once(writing, generation, begun):
         total += keys
     return total
 
 
-async def _delete_once(store: Store, generation: int, begun: Stamp) -> int:
+async def _delete_once(writing: Writing, generation: GenerationId, begun: Stamp) -> int:
     unlinked = 0
-    async for keys in store.scan(names.of_generation(generation)):
-        await _dropping(store, generation, begun)
-        # A command for each key: on a cluster the keys of many organizations are in many slots.
-        unlinked += sum(await store.ask([(b"UNLINK", key) for key in keys]))
+    async for keys in writing.store.scan(names.of_generation(generation)):
+        async with _dropping(writing, generation, begun) as session:
+            # A command for each key: on a cluster the keys of many organizations are in many slots.
+            unlinked += sum(await writing.store.ask([(b"UNLINK", key) for key in keys], fence=session))
     return unlinked
 
 
-async def _dropping(store: Store, generation: int, begun: Stamp) -> ControlRecord:
-    """Read the control record, and check that this generation is still being dropped.
+@asynccontextmanager
+async def _dropping(writing: Writing, generation: GenerationId, begun: Stamp) -> AsyncIterator[Session]:
+    """Open a session for the block, and check that this generation is still being dropped.
 
     Raises _Finished if a later state of the same record does not know it any more, and Refused if Redis no longer says
-    so otherwise. Then Redis was emptied or an older state was restored, and the number may now belong to a generation
-    that is being filled or served.
+    so otherwise: then Redis was emptied, or an older state was restored.
     """
-    record = await copies.current(store)
-    state = record.state
-    if generation not in state.known and begun.lineage == record.stamp.lineage and begun.epoch < record.stamp.epoch:
-        raise _Finished
-    if generation not in state.dropping or generation == state.live or generation in state.written:
-        raise Refused(
-            f"Redis was emptied or went back in time: generation {generation} is not being dropped any more. "
-            "Check `status`, then run `drop` again if there is still something to drop."
-        )
-    return record
+    with writing.sessions.closing(await writing.sessions.open(documents=False)) as session:
+        state, stamp = session.record.state, session.stamp
+        if generation not in state.known and begun.lineage == stamp.lineage and begun.epoch < stamp.epoch:
+            raise _Finished
+        if generation not in state.dropping or generation == state.live or generation in state.written:
+            raise Refused(
+                f"Redis was emptied or went back in time: generation {number_of(generation)} is not being dropped any "
+                "more. Check `status`, then run `drop` again if there is still something to drop."
+            )
+        yield session

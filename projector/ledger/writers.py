@@ -1,4 +1,4 @@
-"""The programs that write: each one stores a heartbeat, once a second, idle or not (hash `lv:{ledger}:writers`).
+"""The programs that write: each one stores a heartbeat, once a second, idle or not (hash `lv3{ledger}:writers`).
 
 `drop` waits until every writer has acknowledged that the generation is not written any more, and `status` shows them.
 """
@@ -70,8 +70,7 @@ class Heartbeat(Condition, frozen=True):
 
     def has_seen(self, stamp: Stamp) -> bool:
         """Returns whether the writer writes under this control record or one that followed it."""
-        own = self.acknowledged
-        return own == stamp or (own.lineage, own.epoch) > (stamp.lineage, stamp.epoch)
+        return self.acknowledged.follows(stamp)
 
 
 class Writer(msgspec.Struct, frozen=True):
@@ -102,9 +101,7 @@ async def read(store: Store) -> list[Writer]:
 
 async def forget_silent(store: Store) -> None:
     """Delete the heartbeats of writers that ended long ago without saying so. Raises Unavailable."""
-    silent = [writer.id for writer in await read(store) if writer.age_ms > _FORGOTTEN_MS]
-    if silent:
-        await store.ask_one(b"HDEL", names.WRITERS, *silent)
+    await store.run([Command("forget_writers", [names.WRITERS], [b"%d" % _FORGOTTEN_MS])])
 
 
 class Writing(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from projector.mapping import VERSION
 from projector.rebuild.replay import load, progress
 from projector.record import Partition
 from projector.redis.store import Store
+from schemas.control import number_of
 from schemas.resources import RESOURCES
 from schemas.settings import ProjectorSettings
 
@@ -70,7 +71,7 @@ async def check(store: Store, settings: ProjectorSettings) -> Preflight:
     if behind:
         notes.append(f"the live generation is {behind:,} records behind: a projector must be running")
     return Preflight(
-        generation=state.next or max(state.last, *state.known) + 1,
+        generation=number_of(state.next) if state.next else state.next_number,
         resumed=resumed,
         mapping=VERSION,
         live_mapping=live.mapping if live else None,

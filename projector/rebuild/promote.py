@@ -13,6 +13,7 @@ from projector.ledger.control import ControlRecord
 from projector.redis.store import Store
 from projector.verify import compare
 from projector.verify.report import Report
+from schemas.control import GenerationId, number_of
 
 
 class Criteria(msgspec.Struct, frozen=True):
@@ -28,7 +29,7 @@ class Criteria(msgspec.Struct, frozen=True):
 
 
 class Flip(msgspec.Struct, frozen=True):
-    """A change of the live generation. `previous` was live before, `live` is live now."""
+    """A change of the live generation, in numbers. `previous` was live before, `live` is live now."""
 
     previous: int
     live: int
@@ -63,7 +64,7 @@ async def verify_next(store: Store, criteria: Criteria) -> Report:
     return await _verify(store, record, complete_next(record), criteria)
 
 
-async def _verify(store: Store, record: ControlRecord, generation: int, criteria: Criteria) -> Report:
+async def _verify(store: Store, record: ControlRecord, generation: GenerationId, criteria: Criteria) -> Report:
     report = await compare.compare(
         store, record.state.live, generation, sample=criteria.sample, allowed=criteria.allowed
     )
@@ -72,7 +73,7 @@ async def _verify(store: Store, record: ControlRecord, generation: int, criteria
     return report
 
 
-async def _note_verified(store: Store, generation: int) -> None:
+async def _note_verified(store: Store, generation: GenerationId) -> None:
     """Note the time. If the record changes at this moment, such as by a projector that finishes a drop, try again: the
     comparison may have taken an hour.
     """
@@ -82,7 +83,7 @@ async def _note_verified(store: Store, generation: int) -> None:
             return
 
 
-async def promote(store: Store, generation: int) -> Flip:
+async def promote(store: Store, generation: GenerationId) -> Flip:
     """Promote `generation`, as soon as no other program changes the record at the same moment. Returns the previous and
     the new live generation. Raises Refused or Unavailable.
     """
@@ -90,30 +91,34 @@ async def promote(store: Store, generation: int) -> Flip:
         record = await copies.require(store)
         if complete_next(record) != generation:
             raise Refused(
-                f"Generation {generation} is no longer the next one: check `status`, then run `promote` again."
+                f"Generation {number_of(generation)} is no longer the next one: check `status`, then run `promote` "
+                "again."
             )
         with suppress(Conflict):
             await generations.flip(store, record, generation)
-            return Flip(record.state.live, generation)
+            return Flip(number_of(record.state.live), number_of(generation))
 
 
 async def rollback(store: Store) -> Flip:
     """Make the former generation live again. Raises Refused or Unavailable."""
     record = await copies.require(store)
     state = record.state
-    if state.previous not in state.written:
+    if state.previous is None or state.previous not in state.written:
         raise Refused("There is no former generation to return to: it was dropped, or nothing was ever promoted.")
     await generations.flip(store, record, state.previous)
-    return Flip(state.live, state.previous)
+    return Flip(number_of(state.live), number_of(state.previous))
 
 
-def complete_next(record: ControlRecord) -> int:
+def complete_next(record: ControlRecord) -> GenerationId:
     """Returns the generation that may be promoted. Raises Refused if there is none."""
     state = record.state
     generation = state.next
-    if not generation:
-        hint = f"; `rollback` serves generation {state.previous} again" if state.previous > state.live else ""
+    if generation is None:
+        newer = state.previous is not None and number_of(state.previous) > number_of(state.live)
+        hint = f"; `rollback` serves generation {number_of(state.previous)} again" if state.previous and newer else ""
         raise Refused(f"There is no next generation: `rebuild` creates one{hint}.")
     if not record.is_complete(generation):
-        raise Refused(f"Generation {generation} is not complete: run `rebuild` again, it resumes where it stopped.")
+        raise Refused(
+            f"Generation {number_of(generation)} is not complete: run `rebuild` again, it resumes where it stopped."
+        )
     return generation

@@ -6,13 +6,14 @@ partition from its first offset to its target, the end offset at that time. Afte
 generations receive the same writes, and a promotion changes only what the new mapping changes.
 
 Any number of processes share the replay, and each of them may die at any time: positions and targets are stored in
-Redis (`lv:{ledger}:rebuild:<generation>`), by the same code and under the same rules as those of the live line.
+Redis (`lv3{ledger}:rebuild:<generation>`), by the same code and under the same rules as those of the live line.
 """
 
 import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import cast
 
 import msgspec
 
@@ -22,6 +23,7 @@ from projector.kafka.reader import open_reader
 from projector.ledger import copies, generations, sweep
 from projector.ledger.control import ControlRecord
 from projector.ledger.ledger import Ledger, lag, read_rebuild
+from projector.ledger.session import check_written
 from projector.ledger.writers import Writing
 from projector.line.line import Line
 from projector.line.policy import Policy
@@ -31,6 +33,7 @@ from projector.record import Partition
 from projector.redis.store import Store
 from projector.stop import Stop
 from schemas import names
+from schemas.control import GenerationId, number_of
 from schemas.resources import RESOURCES, Kind
 from schemas.settings import ProjectorSettings
 
@@ -58,7 +61,7 @@ class Progress(msgspec.Struct, frozen=True):
 class Rebuild(msgspec.Struct, frozen=True):
     """A rebuild that was started: `ranges` are the offsets [first, target) to replay of each partition."""
 
-    generation: int
+    generation: GenerationId
     ranges: dict[Partition, tuple[int, int]]
 
 
@@ -68,11 +71,11 @@ async def begin(store: Store, settings: ProjectorSettings) -> Rebuild:
     record = await copies.current(store)
     if not record.state.next:
         record = await add_next(store, record)
-    generation = record.state.next
+    generation = cast(GenerationId, record.state.next)
     if (started_with := record.state.generations[generation].mapping) != VERSION:
         raise Refused(
-            f"Generation {generation} was started with mapping version {started_with}, this program has {VERSION}. "
-            f"Resume the rebuild with that program, or `drop {generation}` and start a new one."
+            f"Generation {number_of(generation)} was started with mapping version {started_with}, this program has "
+            f"{VERSION}. Resume the rebuild with that program, or `drop {number_of(generation)}` and start a new one."
         )
     return await load(store, settings, generation)
 
@@ -91,7 +94,7 @@ async def add_next(store: Store, record: ControlRecord) -> ControlRecord:
         return record
 
 
-async def load(store: Store, settings: ProjectorSettings, generation: int) -> Rebuild:
+async def load(store: Store, settings: ProjectorSettings, generation: GenerationId) -> Rebuild:
     """Read a rebuild that was started, and store its targets unless they are stored already.
 
     A target is the end offset of a partition, read when no program could write the live generation alone any more: so
@@ -101,14 +104,15 @@ async def load(store: Store, settings: ProjectorSettings, generation: int) -> Re
     async with open_reader(settings, RESOURCES) as reader:
         partitions = await reader.partitions()
         fields = [names.target(*partition) for partition in partitions]
-        if None in await store.ask_one(b"HMGET", key, *fields):
-            await sweep.stop_writers(store, (await copies.current(store)).stamp)
+        # The first process to ask stores the targets, and all processes use these. If they are lost, later and higher
+        # ones take their place: to replay more than necessary is harmless.
+        while None in (targets := await store.ask_one(b"HMGET", key, *fields)):
+            record = await copies.current(store)
+            check_written(record, generation)
+            await sweep.stop_writers(store, record.stamp)
+            ends = {partition: end for partition, (_, end) in (await reader.range(partitions)).items()}
+            await copies.store_targets(store, record, generation, ends)
         available = await reader.range(partitions)
-    # The first process to ask stores the targets, and all processes use these. If they are lost, later and higher ones
-    # take their place: to replay more than necessary is harmless.
-    ends = [available[partition][1] for partition in partitions]
-    await store.ask([(b"HSETNX", key, field, end) for field, end in zip(fields, ends, strict=True)])
-    targets = await store.ask_one(b"HMGET", key, *fields)
     ranges = {
         partition: (available[partition][0], max(available[partition][0], int(target)))
         for partition, target in zip(partitions, targets, strict=True)
@@ -145,18 +149,19 @@ async def replay(
             for kind in RESOURCES:
                 await _replay_kind(writing, settings, rebuild, kind, throttle, stop)
         if not stop.is_set():
-            await _note_filled(store, record, rebuild.generation)
+            await _note_filled(store, await copies.current(store), rebuild)
             await stop.sleep(_CHECK_SECONDS)
 
 
-async def _note_filled(store: Store, record: ControlRecord, generation: int) -> None:
-    """Note which shards hold the whole generation. Those that were emptied since it was begun are filled by the live
-    lines, and a keeper notes when they are complete.
+async def _note_filled(store: Store, record: ControlRecord, rebuild: Rebuild) -> None:
+    """Note which shards hold the whole generation: those whose own positions of the replay have reached the targets.
+
+    Shards that were emptied since the generation was added are filled by the live lines, and a keeper notes when they
+    are complete.
     """
-    incarnations = {
-        tag: copy.incarnation for tag, copy in record.copies.items() if copy and generation not in copy.filling
-    }
-    await copies.mark_filled(store, incarnations, (generation,))
+    generation = rebuild.generation
+    needed = {partition: target for partition, (first, target) in rebuild.ranges.items() if target > first}
+    await copies.mark_filled(store, record, record.copies, (generation,), needed, rebuild=generation)
 
 
 async def _replay_kind(

@@ -19,10 +19,11 @@ from projector.intent import (
     PutOrganization,
 )
 from schemas import names
+from schemas.control import GenerationId
 from schemas.layouts import PLAIN_BODY, PUT_CONTACT_HEAD, PUT_LEAD_HEAD
 from schemas.resources import CONTACT, LEAD, RESOURCES, Resource
 
-Generations = tuple[int, ...]
+Generations = tuple[GenerationId, ...]
 MAX_DOCUMENTS = 20
 """Default for the maximum number of documents per script call. Redis is single-threaded: larger calls delay readers,
 smaller ones cost more per document."""

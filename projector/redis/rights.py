@@ -17,22 +17,24 @@ from redis.exceptions import NoPermissionError
 
 from projector.errors import Unavailable
 from projector.redis.servers import ERRORS
+from schemas import names
 from schemas.redis_access import RedisAccess, redis_access
 from schemas.settings import RedisSettings
 
 _SECONDS = 3.0
 _MAY = (files("projector.redis") / "lua" / "may.lua").read_text()
 
-_KEY = "lv:{doctor}"
-_LIMIT = "lv:{doctor}q"
-_USAGE = "lv:{doctor}u"
+_KEY = names.PREFIX.decode() + "{doctor}"
+_LIMIT = _KEY + "q"
+_USAGE = _KEY + "u"
+_LATENCY, _WRITERS = names.LATENCY.decode(), names.WRITERS.decode()
 
 SERVES = (
     *(("get", _KEY), ("hmget", _KEY, "f"), ("exists", _KEY), ("time",), ("ping",), ("evalsha", "0", "1", _KEY)),
     ("mget", _KEY),
     *(("script", "load", "return 1"), ("client", "setname", "x"), ("select", "0")),
-    *(("set", _LIMIT, "1"), ("incrby", _LIMIT, "1"), ("hset", "lv:latency", "f", "v"), ("expire", "lv:latency", "60")),
-    *(("hgetall", "lv:{ledger}:writers"), ("hlen", _USAGE), ("hset", _USAGE, "f", "v"), ("expire", _USAGE, "60")),
+    *(("set", _LIMIT, "1"), ("incrby", _LIMIT, "1"), ("hset", _LATENCY, "f", "v"), ("expire", _LATENCY, "60")),
+    *(("hgetall", _WRITERS), ("hlen", _USAGE), ("hset", _USAGE, "f", "v"), ("expire", _USAGE, "60")),
 )
 """What the API needs."""
 
@@ -109,4 +111,5 @@ async def _client(access: RedisAccess, options: dict[str, Any]) -> Any:
 def _name(words: tuple[str, ...]) -> str:
     """Returns a command as a rule of an ACL names it, with the key if only some keys are allowed."""
     name = f"{words[0]}|{words[1]}" if words[0] in ("client", "cluster", "script") else words[0]
-    return f"{name} (key lv:…)" if any(word.startswith("lv:") for word in words) else name
+    prefix = names.PREFIX.decode()
+    return f"{name} (key {prefix}…)" if any(word.startswith(prefix) for word in words) else name

@@ -109,12 +109,13 @@ class Store:
                 replies[number] = reply
         return _good(replies)
 
-    async def ask(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    async def ask(self, commands: Sequence[tuple[Any, ...]], *, fence: Fence | None = None) -> list[Any]:
         """Send plain commands, whose second word is the key, in one round trip. Returns the replies in order.
 
-        Replies are what Redis sends: bytes, a number, a list or None. Raises Unavailable if any command failed.
+        Replies are what Redis sends: bytes, a number, a list or None. Raises Unavailable if any command failed, or if
+        the fence refuses a new connection.
         """
-        return _good(await self._send([Request(words[1], pack(*words)) for words in commands]))
+        return _good(await self._send([Request(words[1], pack(*words)) for words in commands], fence=fence))
 
     async def ask_one(self, *words: Any) -> Any:
         """Send one plain command, whose second word is the key. Returns its reply as `ask` does. Raises Unavailable."""

@@ -1,4 +1,4 @@
-"""Jobs that must survive a crash: each stays in the set `lv:tasks` until it is finished.
+"""Jobs that must survive a crash: each stays in the set `lv3:tasks` until it is finished.
 
     erase <organization> <event>    delete every key and dead letter of a deleted organization, in batches
     replay <organization> <event>   read the records of an organization that was recreated after a delete
@@ -22,12 +22,14 @@ from projector.upkeep import reapply, redrive
 from projector.upkeep.lock import Lock, locked
 from projector.upkeep.repeating import repeat
 from schemas import names
+from schemas.control import GenerationId
 from schemas.fields import UUID_BYTES
 from schemas.layouts import API_KEY_HASH, HEAD, JOB_DUE, STORED_CONTACT_ID, Head, read_head
 from schemas.resources import API_KEY, LEAD, ORGANIZATION, RESOURCES
 from schemas.settings import ProjectorSettings
 
 _REPLAYED = (API_KEY, *RESOURCES)
+_DUE = {"erase": b"E", "replay": b"R"}
 _PAUSE_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
@@ -57,7 +59,19 @@ async def run_all(writing: Writing, settings: ProjectorSettings) -> None:
                     logger.warning("a job is left to newer programs", extra={"job": members[0], "error": str(error)})
                     continue
             if finished:
-                await store.ask_one(b"SREM", names.JOBS, *members)
+                await _remove(writing, verb, organization_id, members)
+
+
+async def _remove(writing: Writing, verb: str, organization_id: str, members: list[str]) -> None:
+    """Remove a job from the set, unless it is due again.
+
+    If Redis was emptied, its event is read again and adds the same members. Therefore this is done in a session, which
+    no program continues after that (`projector/redis/fence.py`), and never while that event may still be read again.
+    """
+    with writing.sessions.closing(await writing.sessions.open(documents=False)) as session:
+        head, due = await _head(writing.store, names.organization(organization_id))
+        if due != _DUE[verb] and (head or session.record.serves):
+            await writing.store.ask([(b"SREM", names.JOBS, *members)], fence=session)
 
 
 async def _read(store: Store) -> dict[tuple[str, str], list[str]]:
@@ -136,7 +150,7 @@ async def _contacts_of_leads(store: Store, owner: bytes, keys: list[bytes]) -> s
         name
         for lead, contact_id in zip(leads, contact_ids, strict=True)
         if UUID_BYTES.fullmatch(contact_id)  # a marker has no contact; otherwise the lead was corrupted
-        for name in names.contact_with_leads(owner, int(lead[2]), names.short_id(contact_id.decode()))
+        for name in names.contact_with_leads(owner, GenerationId(lead[2].decode()), names.short_id(contact_id.decode()))
     }
 
 

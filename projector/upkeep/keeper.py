@@ -12,6 +12,7 @@ from projector.mapping import VERSION
 from projector.record import Partition
 from projector.stop import Stop
 from projector.upkeep.repeating import repeat
+from schemas.control import GenerationId, number_of
 from schemas.resources import KINDS
 from schemas.settings import ProjectorSettings
 
@@ -34,7 +35,7 @@ class Keeper:
         self._store = writing.store
         self._end_offsets: dict[str, dict[Partition, int]] = {}
         """For each incarnation that is being filled, the end offsets when this keeper saw it first."""
-        self._dropping_since: dict[int, float] = {}
+        self._dropping_since: dict[GenerationId, float] = {}
         self._warned_at = -_WARN_SECONDS
 
     async def run(self, stop: Stop) -> None:
@@ -64,7 +65,8 @@ class Keeper:
                 return
             self._end_offsets[copy.incarnation] = ends
             if _has_reached(copy, ends):
-                if await copies.mark_filled(self._store, {tag: copy.incarnation}, copy.unfilled):
+                needed = {partition: end for partition, end in ends.items() if end}
+                if await copies.mark_filled(self._store, record, [tag], copy.unfilled, needed):
                     logger.info("a shard is complete and is served now", extra={"copy": tag.decode()})
                 del self._end_offsets[copy.incarnation]
 
@@ -83,12 +85,13 @@ class Keeper:
     async def _finish_drops(self, record: ControlRecord) -> None:
         """Finish drops whose command has died."""
         now = time.monotonic()
-        self._dropping_since = {number: self._dropping_since.get(number, now) for number in record.state.dropping}
-        for number, since in self._dropping_since.items():
+        self._dropping_since = {old: self._dropping_since.get(old, now) for old in record.state.dropping}
+        for old, since in self._dropping_since.items():
             if now - since > _SWEEP_SECONDS:
-                self._dropping_since[number] = now
+                self._dropping_since[old] = now
+                number = number_of(old)
                 try:
-                    keys = await sweep.sweep(self._store, record, number)
+                    keys = await sweep.sweep(self._writing, record, old)
                 except Unavailable:
                     raise
                 except ProjectorError as error:
@@ -107,7 +110,7 @@ class Keeper:
             logger.warning(
                 "a rebuild is due: the live generation was written with an older mapping version",
                 extra={
-                    "generation": record.state.live,
+                    "generation": number_of(record.state.live),
                     "mapping": record.state.generations[record.state.live].mapping,
                     "program_mapping": VERSION,
                 },

@@ -143,20 +143,25 @@ async def park(store: Store, dead_letters: Iterable[DeadLetter]) -> None:
 
 
 async def delete(store: Store, dead_letters: Iterable[DeadLetter]) -> int:
-    """Delete these dead letters. Returns how many of them were still stored. Raises Unavailable."""
-    fields = [dead_letter.field for dead_letter in dead_letters]
-    if not fields:
+    """Delete these dead letters, unless others with the same coordinates have taken their place: of a topic that was
+    deleted and created again. Returns how many were deleted. Raises Unavailable.
+    """
+    arguments = [word.encode() for letter in dead_letters for word in (letter.field, str(letter.time))]
+    if not arguments:
         return 0
-    return int(await store.ask_one(b"HDEL", names.DEAD_LETTERS, *fields))
+    [deleted] = await store.run([Command("delete_dead_letters", [names.DEAD_LETTERS], arguments)])
+    return int(deleted)
 
 
 async def replace(store: Store, dead_letters: Sequence[DeadLetter]) -> int:
-    """Store these dead letters, except those that were deleted meanwhile. Returns how many. Raises Unavailable."""
+    """Store these dead letters in place of those with the same coordinates and time, unless they were deleted
+    meanwhile. Returns how many. Raises Unavailable.
+    """
     commands = []
     for start in range(0, len(dead_letters), SLICE):
         arguments: list[bytes] = []
-        for dead_letter in dead_letters[start : start + SLICE]:
-            arguments += [dead_letter.field.encode(), msgspec.json.encode(dead_letter)]
+        for letter in dead_letters[start : start + SLICE]:
+            arguments += [letter.field.encode(), str(letter.time).encode(), msgspec.json.encode(letter)]
         commands.append(Command("replace_dead_letters", [names.DEAD_LETTERS], arguments))
     return sum(await store.run(commands)) if commands else 0
 

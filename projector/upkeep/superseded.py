@@ -6,17 +6,16 @@ values, beside the lines. Nothing is read from Kafka, and the lines do nothing f
 
 import logging
 import time
-from collections.abc import Sequence
 
 from projector.dead_letter import DeadLetter
 from projector.kafka.client import topic
 from projector.ledger import copies
-from projector.redis.calls import Command
 from projector.redis.store import Store
 from projector.stop import Stop
 from projector.upkeep import redrive
 from projector.upkeep.repeating import repeat
 from schemas import names
+from schemas.control import GenerationId
 from schemas.fields import UUID_AS_0, are_lower_uuids
 from schemas.layouts import HEAD, Head, read_head
 from schemas.resources import API_KEY, KINDS, ORGANIZATION, Kind, Resource
@@ -68,11 +67,11 @@ async def clear(store: Store, settings: ProjectorSettings) -> int:
             continue
         values = await store.ask([(b"GETRANGE", name, 0, HEAD - 1) for _, name in found])
         over = [letter for (letter, _), value in zip(found, values, strict=True) if _is_superseded(letter, value)]
-        deleted += await _delete(store, over)
+        deleted += await redrive.delete(store, over)
     return deleted
 
 
-def _value_of(letter: DeadLetter, kinds: dict[str, Kind], generation: int) -> bytes | None:
+def _value_of(letter: DeadLetter, kinds: dict[str, Kind], generation: GenerationId) -> bytes | None:
     """Returns the name of the value of a dead letter's entity; None if its message key names none."""
     kind = kinds.get(letter.topic)
     organization_id, _, id_ = letter.key.partition(":")
@@ -99,14 +98,3 @@ def is_superseded(letter: DeadLetter, head: Head) -> bool:
     if letter.version is None:
         return is_later
     return head.version > letter.version or (head.version == letter.version and is_later)
-
-
-async def _delete(store: Store, letters: Sequence[DeadLetter]) -> int:
-    """Delete these dead letters, unless others with the same coordinates have taken their place: of a topic that was
-    deleted and created again.
-    """
-    arguments = [word.encode() for letter in letters for word in (letter.field, str(letter.time))]
-    if not arguments:
-        return 0
-    [deleted] = await store.run([Command("delete_dead_letters", [names.DEAD_LETTERS], arguments)])
-    return int(deleted)

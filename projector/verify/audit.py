@@ -19,6 +19,7 @@ from projector.verify.hashes import contact_of, expected_hashes, hashes, indexed
 from projector.verify.recheck import Ranges, notes, read_covered, recheck, require_topics
 from projector.verify.report import Difference, Report, counts_by_topic
 from schemas import names
+from schemas.control import GenerationId, number_of
 from schemas.layouts import CONTACT_BODY, HASH_BYTES
 from schemas.resources import CONTACT, LEAD, ORGANIZATION, RESOURCES, Resource
 from schemas.settings import ProjectorSettings
@@ -29,7 +30,7 @@ _READ = (ORGANIZATION, *RESOURCES)
 async def audit(
     store: Store,
     settings: ProjectorSettings,
-    generation: int,
+    generation: GenerationId,
     *,
     sample: float = 1.0,
     allowed: frozenset[str] = frozenset(),
@@ -39,7 +40,7 @@ async def audit(
 
     `allowed` are the fields that may differ, such as `leads.quote_total`.
     """
-    report = Report(f"generation {generation} against the topics", counts_by_topic(), sample)
+    report = Report(f"generation {number_of(generation)} against the topics", counts_by_topic(), sample)
     async with open_reader(settings, _READ) as reader:
         await require_topics(reader, settings, _READ)
         covered = await read_covered(store, reader)
@@ -74,7 +75,7 @@ def _is_wanted(record: Record, sample: float) -> bool:
         return False
 
 
-async def _suspects(store: Store, generation: int, expected: Reference, report: Report) -> list[DocumentKey]:
+async def _suspects(store: Store, generation: GenerationId, expected: Reference, report: Report) -> list[DocumentKey]:
     """Returns the documents that differ from the topics, and those that are missing."""
     suspects: list[DocumentKey] = []
     seen: set[Entity] = set()
@@ -106,7 +107,7 @@ def _is_right(entity: DocumentKey, value: bytes | None, indexed: bytes | None, e
     return in_index and stored_hashes(resource, value) == wanted and found.version == expected.newest[entity].version
 
 
-async def _entities(store: Store, generation: int, sample: float) -> AsyncIterator[list[DocumentKey]]:
+async def _entities(store: Store, generation: GenerationId, sample: float) -> AsyncIterator[list[DocumentKey]]:
     """Yields the entities that have a document or a marker in Redis, in lists of up to `SLICE`."""
     entities: list[DocumentKey] = []
     async for owner, number, resource, short in document_names(store, sample):
@@ -119,7 +120,7 @@ async def _entities(store: Store, generation: int, sample: float) -> AsyncIterat
 
 
 async def _read_stored(
-    store: Store, generation: int, entities: list[DocumentKey], expected: Reference
+    store: Store, generation: GenerationId, entities: list[DocumentKey], expected: Reference
 ) -> list[tuple[bytes | None, bytes | None]]:
     """Read the value of each entity and, for a lead, the summary hash that the index of its contact has for it."""
     commands: list[tuple[Any, ...]] = []

@@ -17,6 +17,7 @@ from projector.verify.report import Difference, Report, counts_by_topic
 from schemas import names
 from schemas.bodies import body
 from schemas.compression import Unreadable
+from schemas.control import GenerationId, number_of
 from schemas.layouts import ETAG, read_head
 from schemas.resources import RESOURCES, Resource
 
@@ -46,13 +47,13 @@ class Pair(NamedTuple):
 
 
 async def compare(
-    store: Store, live: int, other: int, *, sample: float = 1.0, allowed: frozenset[str] = frozenset()
+    store: Store, live: GenerationId, other: GenerationId, *, sample: float = 1.0, allowed: frozenset[str] = frozenset()
 ) -> Report:
     """Compare all documents of the generations `other` and `live`, or the share `sample` of them. Raises Unavailable.
 
     `allowed` are the fields that may differ, such as `leads.quote_total`.
     """
-    report = Report(f"generation {other} against generation {live}", counts_by_topic(), sample)
+    report = Report(f"generation {number_of(other)} against generation {number_of(live)}", counts_by_topic(), sample)
     suspects: list[Pair] = []
     async for found_in, pairs in _pairs(store, live, other, sample):
         for generation, pair, (before, after) in zip(found_in, pairs, await _values(store, pairs), strict=True):
@@ -92,9 +93,11 @@ async def _values(store: Store, pairs: list[Pair]) -> list[list[bytes | None]]:
     return await store.ask([(b"MGET", *pair) for pair in pairs])
 
 
-async def _pairs(store: Store, live: int, other: int, sample: float) -> AsyncIterator[tuple[list[int], list[Pair]]]:
+async def _pairs(
+    store: Store, live: GenerationId, other: GenerationId, sample: float
+) -> AsyncIterator[tuple[list[GenerationId], list[Pair]]]:
     """Yields lists of up to `SLICE`: the generations in which documents were found, and their pairs of names."""
-    found_in: list[int] = []
+    found_in: list[GenerationId] = []
     pairs: list[Pair] = []
     async for owner, generation, resource, short in document_names(store, sample):
         if generation not in (live, other):
@@ -108,12 +111,12 @@ async def _pairs(store: Store, live: int, other: int, sample: float) -> AsyncIte
     yield found_in, pairs
 
 
-async def document_names(store: Store, sample: float) -> AsyncIterator[tuple[bytes, int, Resource, bytes]]:
+async def document_names(store: Store, sample: float) -> AsyncIterator[tuple[bytes, GenerationId, Resource, bytes]]:
     """Yields owner, generation, resource and short id of every document in the sample. Raises Unavailable."""
-    async for keys in store.scan(b"lv:{*}*"):
+    async for keys in store.scan(names.ALL):
         for match in map(names.IN_GENERATION.fullmatch, keys):
             if match and match[3] in _BY_LETTER and in_sample(match[4], sample):
-                yield match[1], int(match[2]), _BY_LETTER[match[3]], match[4]
+                yield match[1], GenerationId(match[2].decode()), _BY_LETTER[match[3]], match[4]
 
 
 def in_sample(short_id: bytes, sample: float) -> bool:

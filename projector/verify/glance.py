@@ -10,6 +10,7 @@ from projector.verify.compare import DocumentKey
 from projector.verify.hashes import Hashes, stored_hashes
 from projector.verify.recheck import Stored, read_stored
 from schemas import names
+from schemas.control import GenerationId
 from schemas.layouts import (
     ACCESS,
     API_KEY_HASH,
@@ -35,7 +36,9 @@ class Glance(NamedTuple):
     record: bytes = b""
 
 
-async def read(store: Store, generation: int, entities: Sequence[Entity], expected: Reference) -> dict[Entity, Glance]:
+async def read(
+    store: Store, generation: GenerationId, entities: Sequence[Entity], expected: Reference
+) -> dict[Entity, Glance]:
     """Read these entities, which are all of one kind. `expected` keeps `hashes` and knows them. Raises Unavailable."""
     if not entities:
         return {}

@@ -20,6 +20,7 @@ from projector.reference import Reference
 from projector.verify.compare import Document, DocumentKey, differing_fields, document
 from projector.verify.hashes import contact_of, expected_hashes, hashes, indexed_hash, stored_hashes
 from schemas import names
+from schemas.control import GenerationId
 from schemas.layouts import CONTACT_BODY, HEAD, JOB_DUE, SUMMARY_HASH, read_head
 from schemas.resources import CONTACT, LEAD, ORGANIZATION, Kind
 from schemas.settings import ProjectorSettings
@@ -96,7 +97,7 @@ async def notes(store: Store, reader: Reader, covered: Ranges) -> list[str]:
 
 
 async def recheck(
-    store: Store, settings: ProjectorSettings, reader: Reader, generation: int, suspects: Iterable[DocumentKey]
+    store: Store, settings: ProjectorSettings, reader: Reader, generation: GenerationId, suspects: Iterable[DocumentKey]
 ) -> Verdict:
     """Returns which of the suspects really differ. Raises Unavailable."""
     rest = iter(suspects)
@@ -149,7 +150,7 @@ def _key(organization_id: str, id_: str) -> bytes:
 
 
 async def read_stored(
-    store: Store, generation: int, entities: Sequence[DocumentKey], expected: Reference
+    store: Store, generation: GenerationId, entities: Sequence[DocumentKey], expected: Reference
 ) -> list[Stored]:
     """Read these documents. `expected` keeps `hashes`, and knows the contacts of the leads. Raises Unavailable."""
     found: list[Stored] = []

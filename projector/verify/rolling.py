@@ -25,6 +25,7 @@ from projector.verify.glance import Glance, difference, read
 from projector.verify.hashes import hashes
 from projector.verify.recheck import Ranges, is_changing, read_covered, require_topics
 from projector.verify.report import Difference
+from schemas.control import GenerationId
 from schemas.resources import KINDS
 from schemas.settings import ProjectorSettings
 
@@ -124,7 +125,7 @@ async def _still(
     store: Store,
     settings: ProjectorSettings,
     reader: Reader,
-    generation: int,
+    generation: GenerationId,
     suspects: dict[Entity, Glance],
     expected: Reference,
 ) -> dict[Entity, Glance]:

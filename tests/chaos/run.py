@@ -23,6 +23,7 @@ from tests.chaos.world import World
 from tests.chaos.writer import Writer
 from tests.harness import stored
 from tests.harness.api_server import LEADS, ApiServer
+from tests.harness.generations import numbers
 
 
 class Rates(Struct, frozen=True):
@@ -196,7 +197,7 @@ def _wrong_documents(world: World) -> list[str]:
 
 
 def _complete(world: World) -> list[int]:
-    return [number for number in world.leadview.state().written if world.leadview.is_complete(number)]
+    return [number for number in numbers(world.leadview.state().written) if world.leadview.is_complete(number)]
 
 
 def _wrong_letters(world: World) -> list[str]:

@@ -20,6 +20,7 @@ from devstack.redis_cluster import RedisCluster
 from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer
 from schemas import names, resources
+from schemas.control import GenerationId, number_of
 from tests.chaos import brokers as kafka_brokers
 from tests.chaos.core import KEY_IDS, ORGANIZATIONS, key_text
 from tests.chaos.history import CaughtUp, History, Loss, Outage, now
@@ -238,7 +239,8 @@ class World:
         state = self.leadview.state()
         explained = {*state.written, *state.dropping}
         matches = (names.IN_GENERATION.fullmatch(key) for key in self.client.scan_iter(names.ALL, count=5000))
-        found = {match[0]: int(match[2]) for match in matches if match and int(match[2]) not in explained}
+        all_found = {match[0]: GenerationId(match[2].decode()) for match in matches if match}
+        found = {name: generation for name, generation in all_found.items() if generation not in explained}
         return [
             f"{count} keys of generation {number}, such as {next(key for key in found if found[key] == number)!r}"
             for number, count in Counter(found.values()).items()
@@ -269,7 +271,7 @@ class World:
     def live(self) -> int:
         """Returns the generation that is served; 0 if there is none or Redis is not available."""
         with suppress(*ABSENT):
-            return self.leadview.state().live if self.leadview.is_served() else 0
+            return number_of(self.leadview.state().live) if self.leadview.is_served() else 0
         return 0
 
     def start_command(self, *words: str, program: Sequence[str] = PROJECTOR) -> Child:

@@ -118,7 +118,7 @@ NAUGHTY: tuple[str, ...] = (
         '"contact":null',
         '\0,"contact":',
         "{organization}",
-        "lv:{ledger}:control",
+        "lv3{ledger}:control",
         "$.data",
         "`$.data.id`",
     ),

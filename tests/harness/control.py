@@ -9,10 +9,12 @@ from projector.errors import Unavailable
 from projector.ledger import copies
 from projector.ledger.control import ControlRecord, Copy, Generation, State, new_copy_fields, now, shared_fields
 from projector.mapping import VERSION
+from projector.redis.calls import Command
 from projector.redis.store import Store
 from schemas import names
 from schemas.control import Stamp
 from schemas.settings import RedisSettings
+from tests.harness.generations import generation, ids
 
 
 def write(
@@ -26,19 +28,32 @@ def write(
     mappings: dict[int, int] | None = None,
 ) -> None:
     """Write a record with one copy, in place of any other. By default everything that is written is complete."""
-    generations = {number: Generation((mappings or {}).get(number, VERSION), now()) for number in written}
+    known = {generation(number): Generation((mappings or {}).get(number, VERSION), now()) for number in written}
     last = max(*written, *dropping, live, 1)
-    state = State(live, written, generations, (names.HOME.decode(),), previous, last, dropping)
-    fields = shared_fields(Stamp.first(), state) | new_copy_fields(state, written if filled is None else filled)
+    former = generation(previous) if previous else None
+    state = State(generation(live), ids(*written), known, (names.HOME.decode(),), former, last, ids(*dropping))
+    fields = shared_fields(Stamp.first(), state) | new_copy_fields(state, ids(*(written if filled is None else filled)))
     client.delete(names.CONTROL)
     client.hset(names.CONTROL, mapping=fields)
 
 
 async def complete(store: Store) -> ControlRecord:
     """Begin a record if there is none, and note that every shard holds everything that is written."""
+    async with store.beginning:
+        if await copies.read(store) is None:
+            await _begin(store)
     record = await copies.current(store)
-    assert await copies.mark_filled(store, record.incarnations(), record.state.written)
+    assert await copies.mark_filled(store, record, record.copies, record.state.written, {})
     return await copies.current(store)
+
+
+async def _begin(store: Store) -> None:
+    """Begin a record whose first generation has the identity that tests give it."""
+    known = {generation(1): Generation(VERSION, now())}
+    state = State(generation(1), ids(1), known, (names.HOME.decode(),))
+    fields = shared_fields(Stamp.first(), state) | new_copy_fields(state)
+    words = [word if isinstance(word, bytes) else word.encode() for pair in fields.items() for word in pair]
+    await store.run([Command("create_copy", [names.CONTROL], words)])
 
 
 def complete_all(settings: RedisSettings) -> None:

@@ -5,6 +5,7 @@ may be changed at any time, from any thread, and apply from the next bytes on.
 """
 
 import asyncio
+import re
 import socket
 import struct
 import threading
@@ -33,7 +34,7 @@ class Faults(Struct, frozen=True):
     end: Literal["reset", "close", "stall"] = "reset"
     stalled: bool = False
     """Nothing goes through, and nothing is closed. New connections are accepted."""
-    held: bytes | None = None
+    held: bytes | re.Pattern[bytes] | None = None
     """The proxy holds back a request that contains these bytes, and all that its connection sends after it."""
 
 
@@ -132,7 +133,10 @@ class FaultyProxy:
 
     def _holds(self, requests: bytes) -> bool:
         held = self.faults.held
-        return held is not None and held in requests
+        return (
+            held is not None
+            and re.search(held if isinstance(held, re.Pattern) else re.escape(held), requests) is not None
+        )
 
     async def _reset_all(self) -> None:
         for writer in self._writers:

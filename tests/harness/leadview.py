@@ -14,7 +14,8 @@ from projector.ledger.control import State
 from projector.record import Partition, Record
 from projector.reference import Entity
 from schemas import names, resources
-from tests.harness import control, processes, stored
+from schemas.control import GenerationId, number_of
+from tests.harness import control, generations, processes, stored
 from tests.harness.api_server import ApiServer
 from tests.harness.crm import Message
 from tests.harness.processes import API, PROJECTOR, running_api_process
@@ -139,7 +140,7 @@ class Leadview:
     def _live(self) -> int:
         """Returns the live generation, which need not be 1 if Redis was emptied; 1 if there is none."""
         copy = control.read(self.redis)
-        return copy.state.live if copy else 1
+        return number_of(copy.state.live) if copy else 1
 
     def state(self) -> State:
         """Returns the control record. There must be one."""
@@ -147,10 +148,14 @@ class Leadview:
         assert copy, "there is no control record"
         return copy.state
 
+    def generation(self, number: int) -> GenerationId:
+        """Returns the identity of the generation with this number. The control record must have one."""
+        return generations.stored(self.redis, number)
+
     def is_complete(self, generation: int) -> bool:
         """Is everything in this generation, in every shard?"""
         copies = control.read_all(self.redis)
-        return bool(copies) and all(copy is not None and generation in copy.filled for copy in copies.values())
+        return bool(copies) and all(copy and generation in generations.numbers(copy.filled) for copy in copies.values())
 
     def is_served(self) -> bool:
         """Is the live generation complete?"""

@@ -28,6 +28,7 @@ from projector.record import Partition
 from projector.redis.store import Store
 from schemas.control import Stamp
 from schemas.settings import ApiSettings, ProjectorSettings
+from tests.harness.generations import generation, ids
 from tests.harness.waiting import wait_until
 
 _TOPICS = ("crm.leads", "crm.contacts", "crm.organizations", "crm.api-keys")
@@ -85,9 +86,9 @@ def survey_of(second: int) -> Survey:
     phase, end = second % REPEATS, 1000 + 20 * second
     partitions = [Partition(topic, number) for topic in _TOPICS for number in range(3)]
     lag = phase % 7
-    state = State(1, (1,), {1: Generation(VERSION, "2026-01-01T00:00:00Z")}, ("ledger",))
+    state = State(generation(1), ids(1), {generation(1): Generation(VERSION, "2026-01-01T00:00:00Z")}, ("ledger",))
     positions = {partition: Position(end - lag, (_BEGIN + second) * 1000, 0) for partition in partitions}
-    copy = Copy(Stamp.first(), state, "i", (1,), (1,), (), positions)
+    copy = Copy(Stamp.first(), state, "i", ids(1), ids(1), (), positions)
     said = Heartbeat("run", VERSION, Stamp.first().text, lines={"access": "running", "documents": "running"})
     writers = [Writer(f"host-{second // REPEATS}-{name}", 100, said) for name in ("a", "b")]
     memory = Memory(99 if phase in (30, 31, 32) else 10 + phase, 100, "noeviction")

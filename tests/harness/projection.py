@@ -17,6 +17,7 @@ from projector.reference import Entity
 from schemas import names
 from schemas.settings import ProjectorSettings
 from tests.harness import stored
+from tests.harness.generations import ids
 from tests.harness.services import RedisService
 
 
@@ -33,17 +34,17 @@ class Projection:
 
     async def apply(self, *records: Record, generations: tuple[int, ...] = (1,)) -> Applied:
         """Write these records as one batch."""
-        return await self.applier.apply([intent_of(record) for record in records], generations)
+        return await self.applier.apply([intent_of(record) for record in records], ids(*generations))
 
     async def call(self, record: Record) -> Any:
         """Returns the reply of a record's script, and does nothing of what would follow from it."""
-        [call] = calls.calls([intent_of(record)], (1,))
+        [call] = calls.calls([intent_of(record)], ids(1))
         [reply] = await self.store.run([call.command])
         return reply
 
     async def crash(self, *records: Record, generations: tuple[int, ...] = (1,)) -> None:
         """Write these records, and end before anything that would follow from the replies, as a crash would."""
-        wanted = calls.calls([intent_of(record) for record in records], generations, clustered=True)
+        wanted = calls.calls([intent_of(record) for record in records], ids(*generations), clustered=True)
         await self.store.run([call.command for call in wanted])
 
     def documents(self, generation: int = 1) -> dict[Entity, bytes]:

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from schemas import api_keys, names, resources
 from schemas.layouts import NO_CONTACT, content_hash
 from tests.harness import control
+from tests.harness.generations import generation as generation_of
 
 
 def _new_id() -> str:
@@ -100,7 +101,8 @@ class Records:
         encoded = msgspec.json.encode(body)
         value = head(state) + content_hash(encoded) + NO_CONTACT + bytes(6) + encoded
         self.client.set(
-            names.document(resources.LEAD, names.organization(organization_id), generation, record_id), value
+            names.document(resources.LEAD, names.organization(organization_id), generation_of(generation), record_id),
+            value,
         )
         return record_id
 
@@ -110,7 +112,10 @@ class Records:
         encoded = msgspec.json.encode(body)
         value = head(state) + content_hash(encoded) + content_hash(b"summary") + bytes(3 + 28) + encoded
         self.client.set(
-            names.document(resources.CONTACT, names.organization(organization_id), generation, record_id), value
+            names.document(
+                resources.CONTACT, names.organization(organization_id), generation_of(generation), record_id
+            ),
+            value,
         )
         return record_id
 

@@ -16,11 +16,12 @@ from devstack.apache_kafka import ApacheKafka
 from devstack.embedded_kafka import EmbeddedKafka
 from devstack.jars import KAFKA
 from devstack.redis_server import RedisServer
+from schemas import names
 from schemas.redis_url import redis_url
 from tests.harness import containers
 from tests.harness.waiting import PATIENCE_SECONDS
 
-OUR_PREFIX = "lv:"
+OUR_PREFIX = names.PREFIX.decode()
 
 KafkaKind = Literal["external", "container", "apache", "embedded"]
 RedisKind = Literal["external", "container", "binary"]

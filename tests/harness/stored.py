@@ -9,9 +9,12 @@ import redis
 from projector.reference import Entity
 from schemas import names, resources
 from schemas.bodies import body
+from schemas.control import GenerationId
+from tests.harness import generations
 
 _BY_LETTER = {resource.letter: resource for resource in resources.RESOURCES}
 NO_MARK = bytes(6)
+_FIRST = generations.generation(1)
 
 
 def documents(client: redis.Redis, generation: int = 1) -> dict[Entity, bytes]:
@@ -22,7 +25,7 @@ def documents(client: redis.Redis, generation: int = 1) -> dict[Entity, bytes]:
 def values(client: redis.Redis, generation: int = 1) -> dict[Entity, bytes]:
     """Returns the whole value of every document and marker of a generation."""
     matches = [
-        names.IN_GENERATION.fullmatch(key) for key in client.scan_iter(names.of_generation(generation), count=5000)
+        names.IN_GENERATION.fullmatch(key) for key in client.scan_iter(generations.pattern(generation), count=5000)
     ]
     wanted = [match for match in matches if match and match[3] in _BY_LETTER]
     with client.pipeline(transaction=False) as pipeline:
@@ -32,7 +35,9 @@ def values(client: redis.Redis, generation: int = 1) -> dict[Entity, bytes]:
     return {_entity(match): value for match, value in found if value is not None}
 
 
-def index(client: redis.Redis, contact_id: str, organization_id: str, generation: int = 1) -> dict[str, bytes]:
+def index(
+    client: redis.Redis, contact_id: str, organization_id: str, generation: GenerationId = _FIRST
+) -> dict[str, bytes]:
     """Returns the leads of a contact, each with the hash of the summary that it shows."""
     owner = names.organization(organization_id)
     contact: bytes = client.get(names.document(resources.CONTACT, owner, generation, contact_id)) or b""  # type: ignore[assignment]
@@ -60,11 +65,18 @@ def assert_consistent(client: redis.Redis, generation: int = 1, *, after_crash: 
         mark = contact[28:34] if _live(contact) else NO_MARK
         assert value[28:34] == mark, f"lead {lead_id} shows another summary than its contact has"
         expected.setdefault((organization_id, contact_id), {})[lead_id] = mark
-    sets = [names.IN_GENERATION.fullmatch(name) for name in client.scan_iter(b"lv:{*}%di*" % generation, count=5000)]
-    places = {(names.organization_id(match[1]), names.long_id(match[4])) for match in sets if match}
+    sets = [
+        names.IN_GENERATION.fullmatch(name) for name in client.scan_iter(generations.pattern(generation), count=5000)
+    ]
+    places = {
+        (names.organization_id(match[1]), names.long_id(match[4])) for match in sets if match and match[3] == b"i"
+    }
     places |= {(organization_id, id_) for (kind, organization_id, id_) in found if kind is resources.CONTACT}
+    tags = {match[2] for match in sets if match} or {_FIRST.encode()}
+    assert len(tags) == 1, "two generations have this number"
+    [identity] = [GenerationId(tag.decode()) for tag in tags]
     for place in places:
-        leads_there = index(client, place[1], place[0], generation)
+        leads_there = index(client, place[1], place[0], identity)
         own = expected.pop(place, {})
         if after_crash:
             leads_there = {lead_id: mark for lead_id, mark in leads_there.items() if lead_id in own}
@@ -84,18 +96,18 @@ def key_expiries(client: redis.Redis) -> dict[bytes, int]:
     Asserts that each record follows from its entries, and that its entries are those of the API keys with its hash.
     """
     expected: dict[bytes, set[bytes]] = {}
-    for name in client.scan_iter(b"lv:{*}a*", count=5000):
+    for name in client.scan_iter(names.PREFIX + b"{*}a*", count=5000):
         value: bytes = client.get(name)  # type: ignore[assignment]
         if _live(value):
             expected.setdefault(name[:-23] + b"k" + value[22:], set()).add(name[-22:])
     found: dict[bytes, int] = {}
-    for name in client.scan_iter(b"lv:{*}k*", count=5000):
+    for name in client.scan_iter(names.PREFIX + b"{*}k*", count=5000):
         record: bytes = client.get(name)  # type: ignore[assignment]
         entries = [record[at : at + 29] for at in range(28, len(record), 29)]
         assert {entry[:22] for entry in entries} == expected.pop(name, set()), f"{name!r} has other entries"
         assert entries == sorted(entries), f"the entries of {name!r} are in no order"
         found[name] = int.from_bytes(record[22:28], "little")
-        assert record[:22] == name[4:26]
+        assert record[:22] == names.tag(name)
         assert found[name] == _opens_until(entries)
     assert not expected, f"API keys without an entry: {expected}"
     return found

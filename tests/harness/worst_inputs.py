@@ -45,6 +45,7 @@ from schemas.faults import fault_of
 from schemas.settings import ProjectorSettings
 from tests.harness import crm, raw_batches
 from tests.harness.crm import Message
+from tests.harness.generations import ids
 
 
 class Worst(msgspec.Struct, frozen=True):
@@ -174,7 +175,7 @@ def applied(message: Message) -> None:
     except BadRecord as error:
         kind_of(DeadLetter.of(record, error.reason, error.version).reason)
         return
-    list(calls([compressed(intent)], (1, 2)))
+    list(calls([compressed(intent)], ids(1, 2)))
 
 
 def looked_at(message: Message) -> None:

@@ -18,6 +18,7 @@ from schemas.settings import ApiSettings
 from tests.harness import control
 from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
 from tests.harness.faulty_proxy import Faults, FaultyProxy, faulty_proxy
+from tests.harness.generations import generation
 from tests.harness.records import Caller, Records
 from tests.harness.services import RedisService, client_of
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
@@ -60,8 +61,8 @@ def get(api: ApiServer, caller: Caller, lead: str, **how: str) -> Response:
     return api.get(LEADS + lead, key=caller.key, **how)  # type: ignore[arg-type]  # method
 
 
-def name_of(caller: Caller, lead: str, generation: int = 1) -> bytes:
-    return names.document(resources.LEAD, caller.name, generation, lead)
+def name_of(caller: Caller, lead: str, number: int = 1) -> bytes:
+    return names.document(resources.LEAD, caller.name, generation(number), lead)
 
 
 def etag_of(value: bytes) -> str:

@@ -16,6 +16,7 @@ from schemas.settings import ApiSettings
 from tests.harness import control
 from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
 from tests.harness.faulty_proxy import faulty_proxy
+from tests.harness.generations import generation
 from tests.harness.processes import running_api_process
 from tests.harness.records import Caller, Records
 from tests.harness.stopwatch import Stopwatch
@@ -147,7 +148,7 @@ def test_a_value_of_another_type(api: ApiServer, caller: Caller, client: redis.R
 
 def test_the_live_generation_is_served(api: ApiServer, records: Records, caller: Caller, client: redis.Redis) -> None:
     lead_id = records.lead(caller.organization_id, {"generation": 1}, generation=1)
-    first, second = (names.document(resources.LEAD, caller.name, number, lead_id) for number in (1, 2))
+    first, second = (names.document(resources.LEAD, caller.name, generation(number), lead_id) for number in (1, 2))
     client.set(second, records.read(first).replace(b'"generation":1', b'"generation":2'))
 
     def served() -> object:

@@ -13,6 +13,7 @@ import pytest
 from api.redis.store import SCRIPT, Reply, read_reply
 from schemas import api_keys, names, resources
 from schemas.layouts import CONTACT_BODY, LEAD_BODY, WHOLE
+from tests.harness.generations import generation
 from tests.harness.records import Caller, Records
 from tests.harness.services import RedisService, empty_redis
 
@@ -46,7 +47,7 @@ def run(records: Records, caller: Caller, document: bytes | None, *tags: bytes, 
 
 def lead_name(records: Records, caller: Caller, **how: Any) -> bytes:
     lead_id = records.lead(caller.organization_id, {"id": "x"}, **how)
-    return names.document(resources.LEAD, caller.name, 1, lead_id)
+    return names.document(resources.LEAD, caller.name, generation(1), lead_id)
 
 
 def fill(records: Records, name: bytes, full_in: int) -> None:
@@ -94,7 +95,7 @@ def test_a_bucket_does_not_expire_before_it_is_full_again(records: Records, quot
 def test_contact(records: Records) -> None:
     caller = records.caller()
     contact_id = records.contact(caller.organization_id, {"id": "c"})
-    reply = run(records, caller, names.document(resources.CONTACT, caller.name, 1, contact_id))
+    reply = run(records, caller, names.document(resources.CONTACT, caller.name, generation(1), contact_id))
     assert (reply.status, reply.value[CONTACT_BODY:]) == (200, b'{"id":"c"}')
 
 
@@ -122,7 +123,7 @@ def test_404_is_charged_and_not_matched(records: Records, state: bytes | None) -
     name = (
         lead_name(records, caller, state=state)
         if state
-        else names.document(resources.LEAD, caller.name, 1, str(uuid4()))
+        else names.document(resources.LEAD, caller.name, generation(1), str(uuid4()))
     )
     reply = run(records, caller, name, b"*")
     assert (reply.status, reply.value, reply.key_remaining) == (404, b"", 99)
@@ -149,7 +150,7 @@ def test_no_more_of_the_document_is_read_than_is_needed(
     limits = {name: how[name] for name in ("access", "key_limit") if name in how}
     caller = records.caller(**limits)
     lead_id = records.lead(caller.organization_id, {"pad": "x" * 1_000_000}, state=how.get("state", b"L"))
-    name = names.document(resources.LEAD, caller.name, 1, lead_id)
+    name = names.document(resources.LEAD, caller.name, generation(1), lead_id)
     if how.get("revoked"):
         records.revoke(caller.key)
     if "key_limit" in how:

@@ -20,6 +20,7 @@ from schemas import names, resources
 from schemas.settings import ApiSettings
 from tests.harness import control
 from tests.harness.api_server import patient
+from tests.harness.generations import generation
 from tests.harness.records import Caller, Records
 from tests.harness.services import RedisService, client_of, empty_redis
 
@@ -59,20 +60,20 @@ def link() -> Link:
 @pytest.mark.parametrize(
     ("live", "filled", "is_served"),
     [
-        pytest.param(b"1", b"1", True, id="the only one"),
-        pytest.param(b"1", b"11", False, id="only one whose number begins with it"),
-        pytest.param(b"1", b"21", False, id="only one whose number ends with it"),
-        pytest.param(b"11", b"1", False, id="only one whose number is a part of it"),
-        pytest.param(b"11", b"1,11", True, id="the second one"),
-        pytest.param(b"1", b"", False, id="none"),
+        pytest.param(b"1.Test00", b"1.Test00", True, id="the only one"),
+        pytest.param(b"1.Test00", b"11.Test00", False, id="only one whose number begins with it"),
+        pytest.param(b"1.Test00", b"21.Test00", False, id="only one whose number ends with it"),
+        pytest.param(b"11.Test00", b"1.Test00", False, id="only one whose number is a part of it"),
+        pytest.param(b"11.Test00", b"1.Test00,11.Test00", True, id="the second one"),
+        pytest.param(b"1.Test00", b"", False, id="none"),
     ],
 )
 async def test_the_live_generation_must_be_filled(link: Link, live: bytes, filled: bytes, is_served: bool) -> None:
     serving = Serving(OneServer(link, 1.0))
     found = reply(live=live, filled=filled)
     if is_served:
-        assert serving.read(link, found) == int(live)
-        assert serving.known(link) == int(live)
+        assert serving.read(link, found) == live.decode()
+        assert serving.known(link) == live.decode()
     else:
         with pytest.raises(Rebuilding):
             serving.read(link, found)
@@ -82,7 +83,7 @@ async def test_the_live_generation_must_be_filled(link: Link, live: bytes, fille
 async def test_a_refusal_is_not_forgotten(link: Link) -> None:
     """A shard that was emptied must be asked again: what it was before says nothing."""
     serving = Serving(OneServer(link, 1.0))
-    assert serving.read(link, reply()) == 1
+    assert serving.read(link, reply()) == generation(1)
     for _ in range(2):
         with pytest.raises(Rebuilding):
             serving.read(link, [None] * 4)
@@ -165,7 +166,7 @@ async def test_a_shard_that_took_over_the_slots_of_a_lost_one_is_not_believed(cl
             # A projector gives it a copy again, and fills the shard.
             with client_of(cluster.url) as client:
                 client.hset(copy, mapping=client.hgetall(names.copy(names.CONTROL, taker)))
-            assert await serving.ask(link) == 1
+            assert await serving.ask(link) == generation(1)
             assert serving.check(link) is None, "no single copy says it all"
             assert (await store.serve(caller_of(caller_in(taker)), resources.LEAD, None, (), b"")).status == 401
             with client_of(cluster.url) as client:

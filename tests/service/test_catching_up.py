@@ -13,6 +13,7 @@ from schemas.settings import ProjectorSettings
 from tests.harness import crm
 from tests.harness.changes import now_ms
 from tests.harness.faulty_proxy import Faults, faulty_proxy
+from tests.harness.generations import any_tag, generation
 from tests.harness.leadview import Leadview
 from tests.harness.processes import while_running
 from tests.harness.records import Records
@@ -90,8 +91,8 @@ def test_a_projector_that_is_behind_has_one_small_slice_in_flight(leadview: Lead
     leadview.publish(*(crm.lead(id=crm.uuid(number)) for number in range(LEADS)), partition=0)
     report(leadview.redis, at=now_ms() + 3_600_000)
     with faulty_proxy(urlsplit(leadview.environment()["LEADVIEW_REDIS_URL"]).port or 6379) as proxy:
-        held = names.document(resources.LEAD, names.organization(crm.ORGANIZATION), 1, crm.uuid(HELD))
-        proxy.faults = Faults(held=held)
+        held = names.document(resources.LEAD, names.organization(crm.ORGANIZATION), generation(1), crm.uuid(HELD))
+        proxy.faults = Faults(held=any_tag(held))
         child = leadview.start("run", redis_url=f"redis://127.0.0.1:{proxy.port}/0")
         wait_until(while_running(child, lambda: proxy.holding), "the write of the lead is held back")
         leadview.publish(crm.api_key(2, status="revoked"))

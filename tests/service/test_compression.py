@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from schemas import api_keys, names, resources
-from tests.harness import control, crm, stored
+from schemas.control import number_of
+from tests.harness import control, crm, generations, stored
 from tests.harness.api_server import CONTACTS, LEADS, ApiServer, patient, running_api
 from tests.harness.leadview import Leadview
 from tests.harness.projection import Projection, open_projection
@@ -108,7 +109,7 @@ def _rebuild(leadview: Leadview, generation: int, compression: str) -> None:
         assert done.status == 0, done.output
     done = leadview.run("rebuild", "--promote", "--max-latency", "0", compression=compression)
     assert done.status == 0, done.output
-    wait_until(lambda: leadview.state().live == generation, f"generation {generation} is live")
+    wait_until(lambda: number_of(leadview.state().live) == generation, f"generation {generation} is live")
     done = leadview.run("verify")
     assert done.status == 0, done.output
 
@@ -126,7 +127,7 @@ def _spoiled_and_repaired(leadview: Leadview, api: ApiServer, key: str) -> None:
     assert done.status == 0, done.output
 
 
-def _spoil(client: Any, resource: resources.Resource, generation: int) -> None:
+def _spoil(client: Any, resource: resources.Resource, number: int) -> None:
     id_ = PATHS[resource].rpartition("/")[2]
-    name = names.document(resource, names.organization(crm.ORGANIZATION), generation, id_)
+    name = names.document(resource, names.organization(crm.ORGANIZATION), generations.stored(client, number), id_)
     client.setrange(name, client.strlen(name) - 9, b"\xff" * 9)

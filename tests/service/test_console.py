@@ -14,6 +14,7 @@ import pytest
 from projector.console.feed import MOST_PAGES
 from schemas import resources
 from schemas.api_keys import key_hash
+from schemas.control import number_of
 from tests.harness import crm
 from tests.harness.console import Console, running_console
 from tests.harness.leadview import Leadview
@@ -218,10 +219,10 @@ def test_actions_with_tokens(leadview: Leadview, tmp_path: Path) -> None:
             {},
         )
         assert act("promote", 2, Authorization=f"Bearer {ada}")["who"] == "ada"
-        assert leadview.state().live == 2
+        assert number_of(leadview.state().live) == 2
         assert act("rollback", 2)["state"] == "refused"
         assert act("rollback", 1)["state"] == "done"
-        assert leadview.state().live == 1
+        assert number_of(leadview.state().live) == 1
         dropped = act("drop", 2)
         assert (dropped["state"], dropped["who"]) == ("done", "grace"), dropped
         log = child.log.read_text()

@@ -17,7 +17,7 @@ from devstack.ports import free_port
 from devstack.redis_cluster import RedisCluster
 from projector.errors import Refused, Superseded, Unavailable
 from projector.ledger import copies, generations, sweep, writers
-from projector.ledger.control import Change, Generation, State
+from projector.ledger.control import Change, ControlRecord, Generation, State
 from projector.ledger.session import Sessions
 from projector.ledger.writers import Condition
 from projector.mapping import VERSION
@@ -26,15 +26,16 @@ from projector.redis.store import Store
 from projector.upkeep import reapply, redrive
 from schemas import names, resources
 from schemas.api_keys import key_hash, mint, organization_tag
+from schemas.control import GenerationId, number_of
 from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
 from tests.harness.api_server import LEADS, ApiServer
 from tests.harness.changes import Changes
 from tests.harness.faulty_proxy import Faults, faulty_proxy
+from tests.harness.generations import any_tag, generation, ids, numbers, pattern
 from tests.harness.leadview import Leadview
 from tests.harness.ledgers import Opened
 from tests.harness.metrics_port import ask
-from tests.harness.processes import API
 from tests.harness.projection import Projection, open_projection
 from tests.harness.services import RedisService, client_of
 from tests.harness.waiting import PATIENCE_SECONDS, eventually, wait_until
@@ -94,7 +95,7 @@ async def test_any_shard_is_emptied_after_a_promotion(
                 assert "not complete: 1 of the 3 parts (shards) of Redis" in leadview.run("status")
             await eventually(leadview.is_served, "everything is served again")
             await eventually(lambda: leadview.documents(2) == leadview.expected(), "all documents are back")
-            assert (leadview.state().live, leadview.state().written) == (2, (2,))
+            assert (number_of(leadview.state().live), numbers(leadview.state().written)) == (2, [2])
             await eventually(lambda: lead_status(api) == 200, "the API serves the shard again")
     assert leadview.documents(1) == {}
     leadview.publish(crm.lead(2, stage="STALE"))
@@ -111,7 +112,7 @@ def test_a_sleeping_writer_does_not_bring_back_what_was_dropped(leadview: Leadvi
         projector = leadview.start("run", redis_url=f"redis://127.0.0.1:{proxy.port}/0")
         leadview.wait_until_served()
         assert leadview.run("rebuild", "--promote", "--max-latency", "0").status == 0
-        proxy.faults = Faults(held=names.document(resources.LEAD, OWNER, 1, held))
+        proxy.faults = Faults(held=any_tag(names.document(resources.LEAD, OWNER, generation(1), held)))
         leadview.publish(crm.lead(1, id=held))
         wait_until(lambda: proxy.holding > 0, "the projector is in the middle of a batch")
         with standing_still(projector):
@@ -119,8 +120,8 @@ def test_a_sleeping_writer_does_not_bring_back_what_was_dropped(leadview: Leadvi
             assert done.status == 0, done.output
             proxy.faults = Faults()
         wait_until(lambda: leadview.documents(2) == leadview.expected(), "the projector has begun the batch again")
-    assert list(leadview.redis.scan_iter(names.of_generation(1))) == []
-    assert leadview.state().known == {2}
+    assert list(leadview.redis.scan_iter(pattern(1))) == []
+    assert numbers(leadview.state().known) == [2]
 
 
 @pytest.mark.apache
@@ -134,44 +135,44 @@ def test_a_batch_from_before_redis_was_emptied_leaves_nothing(leadview: Leadview
         leadview.wait_until_served()
         assert leadview.run("rebuild", "--max-latency", "0").status == 0
         before = leadview.state()
-        assert before.written == (1, 2)
-        proxy.faults = Faults(held=names.document(resources.LEAD, OWNER, 2, held))
+        assert numbers(before.written) == [1, 2]
+        proxy.faults = Faults(held=any_tag(names.document(resources.LEAD, OWNER, generation(2), held)))
         leadview.publish(crm.lead(1, id=held))
         wait_until(lambda: proxy.holding > 0, "the projector is in the middle of a batch")
         leadview.redis.flushall()
         wait_until(lambda: leadview.redis.exists(names.CONTROL), "another record has begun")
         proxy.faults = Faults()
         leadview.wait_until_served()
-        live = leadview.state().live
+        live = number_of(leadview.state().live)
         wait_until(lambda: leadview.documents(live) == leadview.expected(), "all documents are back")
-    wait_until(lambda: leadview.state().known == {live}, "nothing is left to drop", 2 * PATIENCE_SECONDS)
+    wait_until(lambda: numbers(leadview.state().known) == [live], "nothing is left to drop", 2 * PATIENCE_SECONDS)
     assert _generations(leadview.redis) == {live}
 
 
 def _generations(client: Any) -> set[int]:
     """Returns the generations that have keys."""
     found = map(names.IN_GENERATION.fullmatch, client.scan_iter(names.ALL))
-    return {int(match[2]) for match in found if match}
+    return {number_of(GenerationId(match[2].decode())) for match in found if match}
 
 
 async def test_the_first_record_drops_what_was_left(projection: Projection) -> None:
     """Nothing is deleted before there is a record: another program may have begun one, whose documents these are."""
     await projection.apply(crm.lead(1).record(), generations=(1, 3))
     record = await copies.current(projection.store)
-    assert (record.state.live, record.state.dropping, record.state.last) == (4, (1, 3), 4)
+    assert (number_of(record.state.live), record.state.dropping, record.state.last) == (4, ids(1, 3), 4)
     assert _generations(projection.client) == {1, 3}
-    for generation in record.state.dropping:
-        await sweep.sweep(projection.store, await copies.current(projection.store), generation)
+    for old in record.state.dropping:
+        await sweep.sweep(projection.writing, await copies.current(projection.store), old)
     assert _generations(projection.client) == set()
-    assert (await copies.current(projection.store)).state.known == {4}
+    assert numbers((await copies.current(projection.store)).state.known) == [4]
 
 
 @pytest.mark.apache
 def test_a_drop_whose_command_died_is_finished_by_a_projector(leadview: Leadview) -> None:
     leadview.publish(*ACCESS, crm.contact(1), crm.lead(1))
-    held = names.document(resources.LEAD, OWNER, 1, crm.LEAD)
     leadview.start("run")
     leadview.wait_until_served()
+    held = names.document(resources.LEAD, OWNER, leadview.generation(1), crm.LEAD)
     assert leadview.run("rebuild", "--promote", "--max-latency", "0").status == 0
     with faulty_proxy(urlsplit(leadview.environment()["LEADVIEW_REDIS_URL"]).port or 6379) as proxy:
         proxy.faults = Faults(held=b"UNLINK")
@@ -179,31 +180,38 @@ def test_a_drop_whose_command_died_is_finished_by_a_projector(leadview: Leadview
         wait_until(lambda: proxy.holding > 0, "the drop is about to delete keys")
         dropping.kill()
     assert leadview.redis.exists(held)
-    assert leadview.state().dropping == (1,)
-    wait_until(lambda: leadview.state().known == {2}, "a projector has finished the drop", 2 * PATIENCE_SECONDS)
-    assert list(leadview.redis.scan_iter(names.of_generation(1))) == []
+    assert numbers(leadview.state().dropping) == [1]
+    wait_until(
+        lambda: numbers(leadview.state().known) == [2], "a projector has finished the drop", 2 * PATIENCE_SECONDS
+    )
+    assert list(leadview.redis.scan_iter(pattern(1))) == []
+
+
+def next_of(record: ControlRecord) -> GenerationId:
+    assert record.state.next
+    return record.state.next
 
 
 async def test_a_failover_brings_back_a_dropped_generation(redis_shards: RedisService) -> None:
     """One shard goes back to a time before a drop: its keys of that generation are dropped once more."""
     async with open_projection(redis_shards) as projection:
         record = await generations.add(projection.store, await control.complete(projection.store))
-        await copies.mark_filled(projection.store, record.incarnations(), (2,))
-        record = await generations.flip(projection.store, await copies.current(projection.store), 2)
+        await copies.mark_filled(projection.store, record, record.copies, (second := next_of(record),), {})
+        record = await generations.flip(projection.store, await copies.current(projection.store), second)
         await projection.apply(crm.lead(1).record(), generations=(1, 2))
         tag = next(tag for tag in record.copies if tag != names.HOME)
         name = names.copy(names.CONTROL, tag)
         before = projection.client.hgetall(name)
-        record = await generations.retire(projection.store, record, 1)
-        await sweep.sweep(projection.store, record, 1)
-        assert (await copies.current(projection.store)).state.known == {2}
+        record = await generations.retire(projection.store, record, generation(1))
+        await sweep.sweep(projection.writing, record, generation(1))
+        assert numbers((await copies.current(projection.store)).state.known) == [2]
 
         projection.client.delete(name)
         projection.client.hset(name, mapping=before)
         record = await copies.current(projection.store)
-        assert (record.state.dropping, record.state.live) == ((1,), 2), "it has to be swept again"
-        await sweep.sweep(projection.store, record, 1)
-        assert (await copies.current(projection.store)).state.known == {2}
+        assert (record.state.dropping, record.state.live) == (ids(1), second), "it has to be swept again"
+        await sweep.sweep(projection.writing, record, generation(1))
+        assert numbers((await copies.current(projection.store)).state.known) == [2]
 
 
 async def test_a_shard_that_went_back_to_a_time_before_the_live_generation_is_filled_again(
@@ -215,8 +223,8 @@ async def test_a_shard_that_went_back_to_a_time_before_the_live_generation_is_fi
         name = names.copy(names.CONTROL, tag)
         before = projection.client.hgetall(name)
         record = await generations.add(projection.store, record)
-        await copies.mark_filled(projection.store, record.incarnations(), (2,))
-        record = await generations.flip(projection.store, await copies.current(projection.store), 2)
+        await copies.mark_filled(projection.store, record, record.copies, (second := next_of(record),), {})
+        record = await generations.flip(projection.store, await copies.current(projection.store), second)
         assert record.serves
 
         projection.client.delete(name)
@@ -226,16 +234,16 @@ async def test_a_shard_that_went_back_to_a_time_before_the_live_generation_is_fi
         assert went_back is not None
         assert not went_back.serves, "the API answers 503 for its organizations"
         assert went_back.positions == {}, "the lines read the topics again from the beginning"
-        assert went_back.unfilled == (1, 2)
+        assert went_back.unfilled == (generation(1), second)
         assert not record.serves
 
 
-def newer(generation: int) -> Change:
+def newer(number: int) -> Change:
     """Returns a change of the control record: one more generation, which requires a newer mapping."""
 
     def compute(state: State) -> State:
-        known = state.generations | {generation: Generation(VERSION + 1, "2026-01-01T00:00:00Z")}
-        return replace(state, written=(*state.written, generation), generations=known, last=generation)
+        known = state.generations | {generation(number): Generation(VERSION + 1, "2026-01-01T00:00:00Z")}
+        return replace(state, written=(*state.written, generation(number)), generations=known, last=number)
 
     return compute
 
@@ -247,7 +255,7 @@ async def test_no_program_writes_a_generation_of_a_newer_mapping(projection: Pro
     sessions = projection.writing.sessions
     with pytest.raises(Superseded, match=f"generation 2 requires mapping version {VERSION + 1}"):
         await sessions.open()
-    assert (await sessions.open(documents=False)).generations == (1, 2)
+    assert (await sessions.open(documents=False)).generations == ids(1, 2)
     with pytest.raises(Superseded):
         await redrive._apply(projection.writing, crm.lead(1).record())
     assert await redrive._apply(projection.writing, crm.api_key(1).record()) == (redrive.Redriven.APPLIED, "")
@@ -306,25 +314,6 @@ async def test_the_target_of_a_rebuild_is_the_end_of_the_topics(leadview: Leadvi
     ends = {at: end for at, (_, end) in rebuild.ranges.items() if end}
     assert sum(ends.values()) == 30
     assert ends == {at: end for at, end in leadview.topics.end_offsets.items() if end}
-
-
-@pytest.mark.parametrize(
-    ("key", "field"),
-    [
-        pytest.param("lv:generations", "live", id="before there was a control record"),
-        pytest.param(names.CONTROL, "layout", id="of another version"),
-    ],
-)
-@pytest.mark.apache
-def test_a_redis_of_another_layout_is_refused_at_the_start(leadview: Leadview, key: str | bytes, field: str) -> None:
-    """By both programs, with what to do; nothing is changed."""
-    leadview.redis.hset(key, field, "999")
-    before = sorted(leadview.redis.scan_iter("*"))
-    for done in (leadview.run("run"), leadview.run("status"), leadview.run(command=API, api_port=free_port())):
-        assert done.status == 1, done.output
-        assert "which this program cannot use" in done
-        assert "docs/upgrading.md" in done
-    assert sorted(leadview.redis.scan_iter("*")) == before
 
 
 async def test_heartbeats(projection: Projection) -> None:

@@ -12,6 +12,8 @@ from msgspec.structs import replace
 from projector.errors import Refused
 from projector.ledger import copies, sweep
 from projector.ledger.control import ControlRecord, Generation
+from projector.ledger.session import Sessions
+from projector.ledger.writers import Writing
 from projector.mapping import VERSION
 from projector.rebuild import drop, promote
 from projector.redis.store import SCRIPTS, Store
@@ -19,16 +21,17 @@ from schemas import names, resources
 from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
 from tests.harness.faulty_proxy import Faults, FaultyProxy, faulty_proxy
+from tests.harness.generations import generation, ids, numbers
 from tests.harness.projection import Projection, open_projection
 from tests.harness.services import RedisService
 from tests.harness.waiting import eventually
 
-LEAD = names.document(resources.LEAD, names.organization(crm.ORGANIZATION), 1, crm.LEAD)
+LEAD = names.document(resources.LEAD, names.organization(crm.ORGANIZATION), generation(1), crm.LEAD)
 
 
 def _is_dropping(projection: Projection) -> bool:
     copy = control.read(projection.client)
-    return copy is not None and copy.state.dropping == (1,)
+    return copy is not None and copy.state.dropping == ids(1)
 
 
 @pytest.mark.parametrize("back", [pytest.param(True, id="went back"), pytest.param(False, id="emptied")])
@@ -41,7 +44,7 @@ async def test_redis_forgets_a_drop(redis_server: RedisService, back: bool, monk
         client = projection.client
         control.write(client, live=2, written=(1, 2), previous=1)
         await projection.apply(crm.lead().record(), generations=(1, 2))
-        dropping = asyncio.create_task(drop.drop(projection.store, 1))
+        dropping = asyncio.create_task(drop.drop(projection.writing, 1))
         await eventually(lambda: _is_dropping(projection), "it is being dropped")
         client.flushall()
         if back:
@@ -53,14 +56,14 @@ async def test_redis_forgets_a_drop(redis_server: RedisService, back: bool, monk
             await dropping
         copy = control.read(client)
         assert copy is not None
-        assert copy.state.written == (1,)
+        assert numbers(copy.state.written) == [1]
         assert client.exists(LEAD)
 
 
 async def test_one_generation_is_always_written(projection: Projection) -> None:
     record = await control.complete(projection.store)
     with pytest.raises(Refused, match="Generation 1 is live"):
-        await drop.drop(projection.store, 1)
+        await drop.drop(projection.writing, 1)
     assert (await copies.current(projection.store)).stamp == record.stamp
 
 
@@ -69,7 +72,7 @@ async def test_redis_is_emptied_in_the_last_pass(redis_server: RedisService) -> 
     async with open_projection(redis_server) as projection:
         record = await control.complete(projection.store)
         with pytest.raises(Refused, match="emptied or went back"):
-            await sweep.sweep(projection.store, record, 1)
+            await sweep.sweep(projection.writing, record, generation(1))
 
 
 @asynccontextmanager
@@ -93,11 +96,11 @@ async def _begin_drop(projection: Projection) -> ControlRecord:
         await copies.current(projection.store),
         lambda state: replace(
             state,
-            live=2,
-            written=(2,),
+            live=generation(2),
+            written=ids(2),
             last=2,
-            dropping=(1,),
-            generations={2: Generation(VERSION, "2026-01-01T00:00:00Z")},
+            dropping=ids(1),
+            generations={generation(2): Generation(VERSION, "2026-01-01T00:00:00Z")},
         ),
     )
 
@@ -105,8 +108,8 @@ async def _begin_drop(projection: Projection) -> ControlRecord:
 async def test_two_drops_of_one_generation(projection: Projection) -> None:
     """The slower one finds that the other has finished: Redis was not emptied."""
     record = await _begin_drop(projection)
-    assert await sweep.sweep(projection.store, record, 1) == 2
-    assert await sweep.sweep(projection.store, record, 1) == 0
+    assert await sweep.sweep(projection.writing, record, generation(1)) == 2
+    assert await sweep.sweep(projection.writing, record, generation(1)) == 0
 
 
 @pytest.mark.parametrize("finished", [pytest.param(True, id="finished"), pytest.param(False, id="changed")])
@@ -115,23 +118,23 @@ async def test_the_control_record_changes_at_the_end_of_a_drop(redis_server: Red
     async with open_projection(redis_server) as projection:
         record = await _begin_drop(projection)
         async with _slow_store(redis_server, SCRIPTS["change_control"].sha) as (slow, proxy):
-            dropping = asyncio.create_task(sweep.sweep(slow, record, 1))
+            dropping = asyncio.create_task(sweep.sweep(Writing(slow, Sessions(slow), "slow"), record, generation(1)))
             await eventually(lambda: proxy.holding, "the drop is about to end")
             if finished:
-                assert await sweep.sweep(projection.store, record, 1) == 0
+                assert await sweep.sweep(projection.writing, record, generation(1)) == 0
             else:
                 now = await copies.current(projection.store)
                 await copies.change(projection.store, now, lambda state: replace(state, flipped_at=1))
             proxy.faults = Faults()
             assert await dropping == 2
-        assert (await copies.current(projection.store)).state.known == {2}
+        assert numbers((await copies.current(projection.store)).state.known) == [2]
 
 
 @pytest.mark.parametrize(
     "held",
     [
         pytest.param(SCRIPTS["change_control"].sha, id="the first change: the comparison is noted"),
-        pytest.param(b'"previous":1', id="the second change: the generation is promoted"),
+        pytest.param(b'"previous":"1', id="the second change: the generation is promoted"),
     ],
 )
 async def test_a_drop_ends_at_the_end_of_a_promotion(redis_server: RedisService, held: bytes) -> None:
@@ -141,9 +144,13 @@ async def test_a_drop_ends_at_the_end_of_a_promotion(redis_server: RedisService,
         async with _slow_store(redis_server, held) as (slow, proxy):
             promoting = asyncio.create_task(promote.verify_and_promote(slow, promote.Criteria()))
             await eventually(lambda: proxy.holding, "it is about to change the record")
-            await sweep.sweep(projection.store, await copies.current(projection.store), 3)
+            await sweep.sweep(projection.writing, await copies.current(projection.store), generation(3))
             proxy.faults = Faults()
             promoted = await promoting
         assert promoted.flip == promote.Flip(1, 2)
         state = (await copies.current(projection.store)).state
-        assert (state.live, bool(state.generations[2].verified_at), state.known) == (2, True, {1, 2})
+        assert (state.live, bool(state.generations[generation(2)].verified_at), state.known) == (
+            generation(2),
+            True,
+            {*ids(1, 2)},
+        )

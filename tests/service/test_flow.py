@@ -13,6 +13,7 @@ from projector.dead_letter import DeadLetter
 from schemas import names, resources
 from tests.harness import crm, stored
 from tests.harness.faulty_proxy import Faults, faulty_proxy
+from tests.harness.generations import any_tag, generation
 from tests.harness.histories import traffic
 from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import ask, metric
@@ -87,7 +88,7 @@ async def test_kill_9_in_the_middle(leadview: Leadview, server: RedisServer) -> 
     leadview.publish_all(traffic(1, 4000))
     leadview.publish(crm.lead(1, id=crm.uuid(0xF00)))
     with faulty_proxy(server.port) as proxy:
-        proxy.faults = Faults(held=names.document(resources.LEAD, OWNER, 1, crm.uuid(0xF00)))
+        proxy.faults = Faults(held=any_tag(names.document(resources.LEAD, OWNER, generation(1), crm.uuid(0xF00))))
         first = leadview.start("run", batch_records=200, redis_url=f"redis://127.0.0.1:{proxy.port}/0")
         await eventually(lambda: sum(leadview.positions().values()) > 500, "some batches are covered")
         first.kill()
@@ -188,7 +189,9 @@ async def test_many_leads_on_one_contact_never_lose_it(leadview: Leadview, serve
     def all_show_the_new_name() -> bool:
         """Read some leads, as clients do: each shows a contact, and never an older one than before."""
         sample = random.sample(leads, 200)
-        values = leadview.redis.mget([names.document(resources.LEAD, OWNER, 1, lead) for lead in sample])
+        values = leadview.redis.mget(
+            [names.document(resources.LEAD, OWNER, leadview.generation(1), lead) for lead in sample]
+        )
         for lead, value in zip(sample, values, strict=True):
             name = msgspec.json.decode(value[40:])["contact"]["first_name"]
             assert name == "Grace" or lead not in changed, "a lead showed an older contact after a newer one"
@@ -199,7 +202,7 @@ async def test_many_leads_on_one_contact_never_lose_it(leadview: Leadview, serve
     held = leads[number // 2]
     with faulty_proxy(server.port) as proxy:
         # The fan-out stops half-way until it is looked at: however fast the machine is, readers meet it.
-        proxy.faults = Faults(held=names.document(resources.LEAD, OWNER, 1, held))
+        proxy.faults = Faults(held=any_tag(names.document(resources.LEAD, OWNER, generation(1), held)))
         leadview.start("run", redis_url=f"redis://127.0.0.1:{proxy.port}/0")
         leadview.publish(crm.contact(2, first_name="Grace"))
         await eventually(lambda: proxy.holding and not all_show_the_new_name(), "the fan-out is half-way")
@@ -219,7 +222,7 @@ async def test_access_is_not_behind_the_leads(leadview: Leadview, server: RedisS
     leadview.topics.create(partitions=2)
     leadview.publish(crm.organization(1), crm.api_key(1))
     with faulty_proxy(server.port) as proxy:
-        proxy.faults = Faults(held=names.document(resources.LEAD, OWNER, 1, leads[held]))
+        proxy.faults = Faults(held=any_tag(names.document(resources.LEAD, OWNER, generation(1), leads[held])))
         leadview.start("run", batch_records=100, redis_url=f"redis://127.0.0.1:{proxy.port}/0")
         await eventually(lambda: leadview.redis.exists(KEY), "the key opens")
         leadview.publish_all(crm.lead(1, id=lead) for lead in leads)
@@ -229,7 +232,7 @@ async def test_access_is_not_behind_the_leads(leadview: Leadview, server: RedisS
         seconds = await seconds_until(
             lambda: stored.key_expiry(leadview.redis, KEY) == 1, "the key does not open any more"
         )
-        assert not leadview.redis.exists(names.document(resources.LEAD, OWNER, 1, leads[held]))
+        assert not leadview.redis.exists(names.document(resources.LEAD, OWNER, leadview.generation(1), leads[held]))
         assert not leadview.caught_up(resources.LEAD)
         assert seconds < 1.0
         proxy.faults = Faults()
@@ -283,7 +286,7 @@ async def _redrive(leadview: Leadview, topic: str) -> None:
     leadview.publish(crm.lead(1, id=crm.OTHER_LEAD))
     await leadview.settled()
     lost = leadview.topics.end_offsets[topic, 0] - 1
-    leadview.redis.delete(names.document(resources.LEAD, OWNER, 1, crm.OTHER_LEAD))
+    leadview.redis.delete(names.document(resources.LEAD, OWNER, leadview.generation(1), crm.OTHER_LEAD))
     for offset in (0, lost, 9999):
         letter = DeadLetter(topic, 0, offset, "key", "an older projector could not read it", 1)
         leadview.redis.hset(names.DEAD_LETTERS, letter.field, msgspec.json.encode(letter).decode())
@@ -395,7 +398,7 @@ async def test_records_that_are_read_again_are_skipped(leadview: Leadview) -> No
     leadview.publish_all(crm.Message(resources.LEAD, b"no key", b"{}") for _ in range(5))
     leadview.start("run")
     await leadview.settled()
-    lost = names.document(resources.LEAD, OWNER, 1, crm.uuid(5100))
+    lost = names.document(resources.LEAD, OWNER, leadview.generation(1), crm.uuid(5100))
     leadview.redis.delete(lost)
     topic = leadview.topics.name(resources.LEAD)
     leadview.redis.hdel(names.CONTROL, *(names.position(topic, number) for number in range(2)))

@@ -135,7 +135,7 @@ async def test_a_line_that_stands_by(leadview: Leadview) -> None:
     record = await copies.current(store)
 
     def newer(state: Any) -> Any:
-        generations = {1: msgspec.structs.replace(state.generations[1], mapping=999)}
+        generations = {state.live: msgspec.structs.replace(state.generations[state.live], mapping=999)}
         return msgspec.structs.replace(state, generations=generations)
 
     await copies.change(store, record, newer)

@@ -25,13 +25,14 @@ from schemas.layouts import STORED_CONTACT_ID
 from schemas.settings import ProjectorSettings
 from tests.harness import crm
 from tests.harness.faulty_proxy import Faults, FaultyProxy, faulty_proxy
+from tests.harness.generations import generation, ids
 from tests.harness.leftovers import without_leftover_tasks
 from tests.harness.projection import Projection, intent_of, open_projection
 from tests.harness.services import RedisService
 from tests.harness.waiting import eventually
 
 OWNER = names.organization(crm.ORGANIZATION)
-LEAD = names.document(resources.LEAD, OWNER, 1, crm.LEAD)
+LEAD = names.document(resources.LEAD, OWNER, generation(1), crm.LEAD)
 ERASE = f"erase {crm.ORGANIZATION}"
 LOCK = names.job_lock("erase", crm.ORGANIZATION)
 ANOTHER = b"another projector"
@@ -46,9 +47,9 @@ class Stubborn(Store):
         except asyncio.CancelledError:
             return [0] * len(commands)
 
-    async def ask(self, commands: Any) -> list[Any]:
+    async def ask(self, commands: Any, **named: Any) -> list[Any]:
         try:
-            return await super().ask(commands)
+            return await super().ask(commands, **named)
         except asyncio.CancelledError:
             return [0] * len(commands)
 
@@ -99,7 +100,7 @@ async def test_an_erasure_ends_with_a_pass_that_finds_nothing(world: World) -> N
     """A key is written when its only SCAN has ended: by a program of an older version, or on its way for long."""
     await world.deleted_organization()
     running = await world.run_until(holding=LEAD)
-    world.client.zadd(names.contact_leads(OWNER, 1, crm.OTHER_CONTACT), {"a lead": 1})
+    world.client.zadd(names.contact_leads(OWNER, generation(1), crm.OTHER_CONTACT), {"a lead": 1})
     world.hold(None)
     await running
     assert world.left() == []
@@ -172,7 +173,7 @@ async def test_a_lock_that_was_lost_is_not_taken_from_its_next_holder(world: Wor
 async def test_a_lock_that_was_lost_is_not_renewed(world: World) -> None:
     await world.deleted_organization()
     running = await world.run_until(holding=LEAD)
-    world.hold(b"lv:")  # all requests from now on: the next one renews the lock
+    world.hold(names.PREFIX)  # all requests from now on: the next one renews the lock
     await eventually(lambda: world.proxy.holding == 2, "the renewal is held back")
     world.client.set(LOCK, ANOTHER, ex=3600)
     world.hold(None)
@@ -185,7 +186,7 @@ async def test_a_lock_is_not_renewed_any_more_when_its_job_has_ended(world: Worl
     """The job ends while a renewal is on its way, which swallows a cancellation."""
     await world.deleted_organization()
     running = await world.run_until(holding=LEAD)
-    world.hold(b"lv:")
+    world.hold(names.PREFIX)
     await eventually(lambda: world.proxy.holding == 2, "the renewal is held back")
     world.hold(SCRIPTS["expire_lock"].sha)
     await eventually(lambda: not world.projection.jobs(), "the job has ended")
@@ -232,7 +233,7 @@ async def test_an_erasure_ends_before_the_dead_letters_of_a_recreated_organizati
     own = f"{crm.ORGANIZATION}:{crm.LEAD}"
     await redrive.park(world.projection.store, [letter(own)])
     running = await world.run_until(holding=b"HSCAN")
-    await Applier(world.projection.store).apply([intent_of(crm.organization(3).record(2))], (1,))
+    await Applier(world.projection.store).apply([intent_of(crm.organization(3).record(2))], ids(1))
     world.hold(None)
     await running
     assert keys_of_letters(world.projection) == {own}

@@ -16,6 +16,7 @@ from projector.upkeep.keeper import Keeper
 from schemas import names, resources
 from schemas.settings import ProjectorSettings
 from tests.harness import control, crm, stored
+from tests.harness.generations import generation, ids
 from tests.harness.leadview import Leadview
 from tests.harness.projection import intent_of
 
@@ -86,8 +87,8 @@ async def test_a_shard_is_complete_while_an_organization_is_still_replayed(world
     """Others do not wait for it. The organization itself is answered with 503 (`test_recreated.py`)."""
     world.leadview.publish(crm.deleted(resources.ORGANIZATION, 1), crm.lead(1), crm.organization(2))
     await copies.current(world.store)
-    await Applier(world.store).apply([intent_of(crm.deleted(resources.ORGANIZATION, 1).record(0))], (1,))
-    await Applier(world.store).apply([intent_of(crm.organization(2).record(1))], (1,))
+    await Applier(world.store).apply([intent_of(crm.deleted(resources.ORGANIZATION, 1).record(0))], ids(1))
+    await Applier(world.store).apply([intent_of(crm.organization(2).record(1))], ids(1))
     assert world.redis.smembers(names.JOBS)
     world.apply_all()
     await world.turn()
@@ -99,11 +100,11 @@ async def test_a_shard_is_complete_while_an_organization_is_still_replayed(world
     "dropped",
     [
         pytest.param(
-            names.document(resources.CONTACT, OWNER, 1, crm.CONTACT),
+            names.document(resources.CONTACT, OWNER, generation(1), crm.CONTACT),
             id="a contact, and with it the index of its first lead",
         ),
-        pytest.param(names.contact_leads(OWNER, 1, crm.CONTACT), id="the index of its other leads"),
-        pytest.param(names.document(resources.LEAD, OWNER, 1, crm.LEAD), id="a lead"),
+        pytest.param(names.contact_leads(OWNER, generation(1), crm.CONTACT), id="the index of its other leads"),
+        pytest.param(names.document(resources.LEAD, OWNER, generation(1), crm.LEAD), id="a lead"),
         pytest.param(names.api_key(OWNER, crm.key_hash(1)), id="what an API key is looked up by"),
         pytest.param(names.api_key_entity(OWNER, crm.API_KEY), id="an API key"),
     ],
@@ -116,16 +117,16 @@ async def test_an_erasure_that_was_overtaken_leaves_nothing_wrong(world: World, 
     apply = Applier(world.store).apply
     world.leadview.publish_all(messages)
     intents = [intent_of(message.record(offset)) for offset, message in enumerate(messages)]
-    await apply([intent_of(crm.organization(1).record(0)), *intents], (1,))
+    await apply([intent_of(crm.organization(1).record(0)), *intents], ids(1))
     before = stored.values(world.redis)
-    await apply([intent_of(crm.deleted(resources.ORGANIZATION, 2).record(1))], (1,))
+    await apply([intent_of(crm.deleted(resources.ORGANIZATION, 2).record(1))], ids(1))
     assert await jobs._drop(world.store, OWNER, [dropped]) > 0
-    await apply([intent_of(crm.organization(3).record(2))], (1,))
+    await apply([intent_of(crm.organization(3).record(2))], ids(1))
     await jobs.run_all(world.writing, world.settings)
     stored.assert_consistent(world.redis)
     assert stored.documents(world.redis).keys() == before.keys()
     assert world.redis.exists(names.api_key(OWNER, crm.key_hash(1)))
-    await apply([intent_of(crm.contact(2, first_name="Grace").record(9))], (1,))
+    await apply([intent_of(crm.contact(2, first_name="Grace").record(9))], ids(1))
     stored.assert_consistent(world.redis)
 
 
@@ -135,9 +136,9 @@ async def test_bad_records_of_a_recreated_organization_are_parked_again(world: W
     others = msgspec.structs.replace(crm.lead(1, organization_id=crm.OTHER_ORGANIZATION), value=b"{")
     [record] = [record for record in world.leadview.publish(bad, others) if record.key == bad.key]
     apply = Applier(world.store).apply
-    await apply([intent_of(crm.deleted(resources.ORGANIZATION, 1).record(0))], (1,))
+    await apply([intent_of(crm.deleted(resources.ORGANIZATION, 1).record(0))], ids(1))
     await jobs.run_all(world.writing, world.settings)
-    await apply([intent_of(crm.organization(2).record(1))], (1,))
+    await apply([intent_of(crm.organization(2).record(1))], ids(1))
     await jobs.run_all(world.writing, world.settings)
     field = names.dead_letter(record.topic, record.partition, record.offset)
     assert list(world.redis.hgetall(names.DEAD_LETTERS)) == [field.encode()]

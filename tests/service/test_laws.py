@@ -16,6 +16,7 @@ from projector.reference import Reference, documents_of
 from projector.upkeep import jobs, lock, reapply
 from schemas import names, resources
 from tests.harness import crm, histories, stored
+from tests.harness.generations import ids
 from tests.harness.histories import History
 from tests.harness.projection import Projection
 
@@ -193,7 +194,10 @@ async def _replay(
         assert held
         for batch in histories.merged(history, random):
             await reapply.write(
-                projection.store, [record for record in batch if wanted(record)], generations, overwrite_equal=True
+                projection.store,
+                [record for record in batch if wanted(record)],
+                ids(*generations),
+                overwrite_equal=True,
             )
         return await jobs._finish(projection.store, owner, head, held)
 

@@ -15,6 +15,7 @@ from schemas.layouts import FIRST_LEAD, JOB_DUE
 from schemas.settings import ProjectorSettings
 from tests.harness import crm, stored
 from tests.harness.crm import Message
+from tests.harness.generations import generation, ids
 from tests.harness.projection import Projection, intent_of
 
 STORED = [crm.contact(1), crm.lead(3), crm.lead(3, id=crm.OTHER_LEAD, contact_id=crm.OTHER_CONTACT)]
@@ -47,7 +48,7 @@ async def test_the_script_names_a_contact_only_if_a_lead_has_left_it(
     projection: Projection, update: list[Message], reply: list[Any]
 ) -> None:
     await projection.apply(*(message.record(offset) for offset, message in enumerate(STORED)))
-    [call] = calls.calls([intent_of(message.record(offset)) for offset, message in enumerate(update, start=9)], (1,))
+    [call] = calls.calls([intent_of(message.record(offset)) for offset, message in enumerate(update, start=9)], ids(1))
     assert await projection.store.run([call.command]) == [reply]
 
 
@@ -56,7 +57,7 @@ async def test_each_generation_names_its_own_former_contact(projection: Projecti
     await projection.apply(crm.lead(1).record(0), generations=(1, 2))
     await projection.apply(crm.lead(2, contact_id=crm.OTHER_CONTACT).record(1), generations=(1,))
     update = intent_of(crm.lead(3, contact_id=crm.OTHER_CONTACT).record(2))
-    [call] = calls.calls([update], (1, 2))
+    [call] = calls.calls([update], ids(1, 2))
     assert await projection.store.run([call.command]) == [[b"1", 0, FORMER]]
 
 
@@ -96,7 +97,7 @@ async def test_an_update_takes_no_more_round_trips_than_it_needs(
     await projection.apply(*(message.record(offset) for offset, message in enumerate(STORED)))
     store = RecordingStore(projection.settings)
     try:
-        await Applier(store).apply([intent_of(message.record(9 + n)) for n, message in enumerate(update)], (1,))
+        await Applier(store).apply([intent_of(message.record(9 + n)) for n, message in enumerate(update)], ids(1))
     finally:
         await store.close()
     assert store.pipelines == pipelines
@@ -117,7 +118,7 @@ async def test_an_update_writes_the_index_only_if_it_may_be_missing(
     owner = names.organization(crm.ORGANIZATION)
     projection.client.setrange(owner, JOB_DUE.start, job_due)
     # What an erasure would have left, if it had reached the index and not yet the lead.
-    contact = names.document(resources.CONTACT, owner, 1, crm.CONTACT)
+    contact = names.document(resources.CONTACT, owner, generation(1), crm.CONTACT)
     projection.client.setrange(contact, FIRST_LEAD.start, bytes(FIRST_LEAD.stop - FIRST_LEAD.start))
     await projection.apply(crm.lead(4).record(2))
     assert bool(stored.index(projection.client, crm.CONTACT, crm.ORGANIZATION)) is written

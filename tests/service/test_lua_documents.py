@@ -15,6 +15,7 @@ from schemas import names, resources
 from schemas.layouts import FIRST_LEAD, read_head
 from tests.harness import crm, stored
 from tests.harness.crm import Message
+from tests.harness.generations import generation, ids
 from tests.harness.projection import Projection, intent_of
 
 LEAD = (resources.LEAD, crm.ORGANIZATION, crm.LEAD)
@@ -48,12 +49,12 @@ def contact_gone(offset: int) -> Record:
 
 def resplices(*lead_ids: bytes) -> list[calls.Command]:
     fan = calls.Fan(crm.ORGANIZATION, crm.CONTACT, list(lead_ids))
-    return list(calls.resplices([fan], (1,), clustered=True))
+    return list(calls.resplices([fan], ids(1), clustered=True))
 
 
-def shown(projection: Projection, generation: int = 1) -> tuple[str, str | None] | None:
+def shown(projection: Projection, number: int = 1) -> tuple[str, str | None] | None:
     """The stage of the lead and the first name of the contact that it shows; None where there is no lead."""
-    body = projection.documents(generation).get(LEAD)
+    body = projection.documents(number).get(LEAD)
     if body is None:
         return None
     document = msgspec.json.decode(body)
@@ -223,7 +224,7 @@ async def test_no_byte_of_a_deleted_contact_is_left(projection: Projection) -> N
 
 async def test_a_change_that_leaves_the_summary_alone_touches_no_lead(projection: Projection) -> None:
     await projection.apply(contact(1, 0), lead(1, 0))
-    name = names.document(resources.LEAD, OWNER, 1, crm.LEAD)
+    name = names.document(resources.LEAD, OWNER, generation(1), crm.LEAD)
     before = projection.client.get(name)
     applied = await projection.apply(contact(2, 1, custom_fields={"company": "Kite"}))
     assert (applied.written, applied.respliced) == (1, 0)
@@ -293,8 +294,10 @@ async def test_a_lead_that_is_gone_leaves_the_others_in_the_index(projection: Pr
 async def test_resplice_puts_leads_back_that_the_index_has_lost(projection: Projection) -> None:
     leads = [lead(1, n, id=crm.uuid(1000 + n)) for n in range(3)]
     await projection.apply(contact(1, 0), *leads)
-    projection.client.setrange(names.document(resources.CONTACT, OWNER, 1, crm.CONTACT), FIRST_LEAD.start, bytes(28))
-    projection.client.delete(names.contact_leads(OWNER, 1, crm.CONTACT))
+    projection.client.setrange(
+        names.document(resources.CONTACT, OWNER, generation(1), crm.CONTACT), FIRST_LEAD.start, bytes(28)
+    )
+    projection.client.delete(names.contact_leads(OWNER, generation(1), crm.CONTACT))
     await projection.store.run(resplices(*(stored.short(crm.uuid(1000 + n)) for n in range(3))))
     stored.assert_consistent(projection.client)
 
@@ -306,12 +309,12 @@ async def test_a_lead_leaves_the_contact_of_each_generation(projection: Projecti
     await projection.apply(records[0], generations=(1, 2))
     await projection.apply(records[1], generations=(1,))
     await projection.apply(records[2], generations=(1, 2))
-    for generation in (1, 2):
-        stored.assert_consistent(projection.client, generation)
+    for number in (1, 2):
+        stored.assert_consistent(projection.client, number)
     await projection.apply(records[1], generations=(1, 2))
     await projection.apply(lead_deleted(9, 9), generations=(1, 2))
-    for generation in (1, 2):
-        stored.assert_consistent(projection.client, generation)
+    for number in (1, 2):
+        stored.assert_consistent(projection.client, number)
 
 
 @pytest.mark.parametrize(
@@ -360,15 +363,15 @@ async def test_contacts_with_different_numbers_of_leads_change_together(projecti
     after = [contact(2, 2, "Grace"), crm.contact(2, id=crm.OTHER_CONTACT, first_name="Alan").record(3)]
     for records in (after, [contact_deleted(3, 4), crm.contact(3, id=crm.OTHER_CONTACT).record(5)]):
         assert (await projection.apply(*records, generations=(1, 2))).respliced == 8
-        for generation in (1, 2):
-            assert projection.documents(generation) == documents_of([*before, *records])
-            stored.assert_consistent(projection.client, generation)
+        for number in (1, 2):
+            assert projection.documents(number) == documents_of([*before, *records])
+            stored.assert_consistent(projection.client, number)
 
 
 async def test_leaving_a_contact_too_late_does_no_harm(projection: Projection) -> None:
     """The lead is back by the time that it would be taken out."""
     await projection.apply(contact(1, 0), lead(1, 0))
-    leave = calls.leave_contact(intent_of(lead_deleted(2, 1)), crm.CONTACT, (1,))  # type: ignore[arg-type]
+    leave = calls.leave_contact(intent_of(lead_deleted(2, 1)), crm.CONTACT, ids(1))  # type: ignore[arg-type]
     assert await projection.store.run([leave]) == [1]
     assert stored.index(projection.client, crm.CONTACT, crm.ORGANIZATION).keys() == {crm.LEAD}
 
@@ -376,7 +379,7 @@ async def test_leaving_a_contact_too_late_does_no_harm(projection: Projection) -
 async def test_pending_leads_are_those_that_show_another_summary(projection: Projection) -> None:
     records = [lead(1, n, id=crm.uuid(1000 + n)) for n in range(230)]
     await projection.apply(*records)
-    ask = calls.pending_leads(crm.ORGANIZATION, crm.CONTACT, (1,))
+    ask = calls.pending_leads(crm.ORGANIZATION, crm.CONTACT, ids(1))
     assert await projection.store.run([ask]) == [[]]
     await projection.call(contact(1, 0))
     [pending] = await projection.store.run([ask])
@@ -401,9 +404,9 @@ async def test_two_generations_are_written_alike(projection: Projection) -> None
     for record in records:
         await projection.apply(record, generations=(1, 2))
         assert stored.values(projection.client, 1) == stored.values(projection.client, 2)
-    for generation in (1, 2):
-        assert projection.documents(generation) == documents_of(records)
-        stored.assert_consistent(projection.client, generation)
+    for number in (1, 2):
+        assert projection.documents(number) == documents_of(records)
+        stored.assert_consistent(projection.client, number)
 
 
 async def test_a_generation_that_is_behind_is_brought_forward_alone(projection: Projection) -> None:
@@ -417,8 +420,8 @@ async def test_a_generation_that_is_behind_is_brought_forward_alone(projection: 
     )
     assert applied.written == 2
     assert projection.documents(1) == projection.documents(2)
-    for generation in (1, 2):
-        stored.assert_consistent(projection.client, generation)
+    for number in (1, 2):
+        stored.assert_consistent(projection.client, number)
 
 
 MANY = [lead(1, n, id=crm.uuid(1000 + n)) for n in range(3)]
@@ -459,13 +462,13 @@ async def test_the_same_event_repairs_a_damaged_document_if_it_overwrites(
     stands = _dump(projection)
     intent = intent_of(record)
     lead_name, contact_name = (
-        names.document(resources.LEAD, OWNER, 1, crm.LEAD),
-        names.document(resources.CONTACT, OWNER, 1, crm.CONTACT),
+        names.document(resources.LEAD, OWNER, generation(1), crm.LEAD),
+        names.document(resources.CONTACT, OWNER, generation(1), crm.CONTACT),
     )
     projection.client.setrange(lead_name if record.kind is resources.LEAD else contact_name, 70, "spoiled")
     assert (await projection.apply(record)).stale == 1
     assert _dump(projection) != stands
-    assert (await projection.applier.apply([intent], (1,), overwrite_equal=True)).written == 1
+    assert (await projection.applier.apply([intent], ids(1), overwrite_equal=True)).written == 1
     assert _dump(projection) == stands
 
 
@@ -486,7 +489,7 @@ async def test_a_repair_in_place_keeps_every_state(projection: Projection, recor
     await projection.apply(contact(1, 0), *records)
     before = stored.documents(projection.client)
     assert before == documents_of([contact(1, 0), *records])
-    await projection.applier.apply([intent_of(record) for record in records], (1,), overwrite_equal=True)
+    await projection.applier.apply([intent_of(record) for record in records], ids(1), overwrite_equal=True)
     assert stored.documents(projection.client) == before
     stored.assert_consistent(projection.client)
 
@@ -497,8 +500,8 @@ async def test_a_fan_out_writes_nothing_for_a_deleted_organization(projection: P
     pending = (await projection.call(contact(2, 1, "Grace")))[2::2]
     await projection.apply(crm.deleted(resources.ORGANIZATION, 2).record(1))
     passed = [
-        names.document(resources.CONTACT, OWNER, 1, crm.CONTACT),
-        names.contact_leads(OWNER, 1, crm.CONTACT),
+        names.document(resources.CONTACT, OWNER, generation(1), crm.CONTACT),
+        names.contact_leads(OWNER, generation(1), crm.CONTACT),
     ]
     not_passed = [key for key in projection.client.scan_iter(names.of_organization(OWNER)) if key not in passed]
     await jobs._drop(projection.store, OWNER, passed)
@@ -513,14 +516,14 @@ async def test_a_fan_out_of_a_deleted_organization_ends(projection: Projection) 
     await projection.apply(*(lead(1, n, id=crm.uuid(1000 + n)) for n in range(110)))
     await projection.call(contact(2, 1, "Grace"))
     await projection.apply(crm.deleted(resources.ORGANIZATION, 2).record(1))
-    ask = calls.pending_leads(crm.ORGANIZATION, crm.CONTACT, (1,))
+    ask = calls.pending_leads(crm.ORGANIZATION, crm.CONTACT, ids(1))
     assert await projection.store.run([ask]) == [[]]
 
 
 async def test_a_lead_that_leaves_a_contact_leaves_nothing_after_the_erasure(projection: Projection) -> None:
     leads = [lead(1, n, id=crm.uuid(1000 + n)) for n in range(2)]
     await projection.apply(crm.organization(1).record(0), contact(1, 0), *leads)
-    leave = calls.leave_contact(intent_of(leads[0]), crm.CONTACT, (1,))  # type: ignore[arg-type]
+    leave = calls.leave_contact(intent_of(leads[0]), crm.CONTACT, ids(1))  # type: ignore[arg-type]
     await projection.apply(crm.deleted(resources.ORGANIZATION, 2).record(1))
     await jobs.run_all(projection.writing, projection.settings)
     await projection.store.run([leave])

@@ -15,6 +15,7 @@ from schemas.openapi.document import ROOT
 from schemas.resources import LEAD, RESOURCES
 from tests.harness import crm
 from tests.harness.api_server import ApiServer, patient, running_api
+from tests.harness.generations import generation
 from tests.harness.projection import Projection
 from tests.harness.records import Caller, Records, head
 from tests.harness.services import RedisService
@@ -37,7 +38,7 @@ def caller(redis_server: RedisService) -> Iterator[Caller]:
         for resource in RESOURCES:
             start = (head() + b"tagtag" + NO_CONTACT).ljust(resource.body, b"\0")
             value = start + msgspec.json.encode(resource.example)
-            client.set(names.document(resource, caller.name, 1, resource.event_example.id), value)
+            client.set(names.document(resource, caller.name, generation(1), resource.event_example.id), value)
         yield caller
 
 
@@ -67,6 +68,6 @@ async def test_the_etag_of_the_example_is_a_true_one(projection: Projection) -> 
         event = resource.event_example
         await projection.apply(crm.changed(resource, msgspec.to_builtins(event)).record(1))
     owner = names.organization(LEAD.event_example.organization_id)
-    value = projection.client.get(names.document(LEAD, owner, 1, LEAD.event_example.id))
+    value = projection.client.get(names.document(LEAD, owner, generation(1), LEAD.event_example.id))
     assert etag(value).decode() == examples.ETAG
     assert value[LEAD.body :] == msgspec.json.encode(LEAD.example)

@@ -9,9 +9,11 @@ from typing import NamedTuple
 import pytest
 
 from schemas import names, resources
+from schemas.control import number_of
 from tests.harness import crm
 from tests.harness.api_server import LEADS, ApiServer
 from tests.harness.changes import STOOD_STILL_SECONDS, Changes, Reader, Writer
+from tests.harness.generations import pattern
 from tests.harness.leadview import Leadview
 from tests.harness.stopwatch import Stopwatch
 from tests.harness.waiting import wait_until
@@ -95,13 +97,15 @@ def test_readers_see_no_error_and_no_step_back(leadview: Leadview) -> None:
             done = leadview.run("rebuild", "--max-latency", "0")
             assert done.status == 0, done.output
             # A lead that differs shows which generation is served.
-            mark = names.document(resources.LEAD, names.organization(crm.ORGANIZATION), 2, crm.LEAD)
+            mark = names.document(
+                resources.LEAD, names.organization(crm.ORGANIZATION), leadview.generation(2), crm.LEAD
+            )
             leadview.redis.set(mark, leadview.redis.get(mark).replace(b"generation 1", b"generation 2"))
 
             done = leadview.run("promote")
             assert done.status == 1
             assert "Not promoted: 1 documents differ, and --threshold is 0" in done
-            assert leadview.state().live == 1
+            assert number_of(leadview.state().live) == 1
             done = leadview.run("promote", "--threshold", "1")
             assert done.status == 0, done.output
             watcher.assert_followed(flipped_at(leadview), "generation 1", "generation 2")
@@ -118,7 +122,7 @@ def test_readers_see_no_error_and_no_step_back(leadview: Leadview) -> None:
             assert done.status == 0, done.output
             assert "generation 1 dropped" in done
             leadview.wait_until_current()
-            assert list(leadview.redis.scan_iter(match=names.of_generation(1))) == [], "though projectors were writing"
+            assert list(leadview.redis.scan_iter(match=pattern(1))) == [], "though projectors were writing"
             assert "There is no former generation" in leadview.run("rollback")
             assert "There is only generation 2" in leadview.run("drop")
     leadview.wait_until_current()

@@ -13,6 +13,7 @@ from projector.upkeep import jobs, reapply
 from schemas import api_keys, names, resources
 from tests.harness import control, crm, stored
 from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
+from tests.harness.generations import generation, ids
 from tests.harness.projection import Projection, open_projection
 from tests.harness.services import RedisService
 from tests.harness.waiting import eventually
@@ -46,7 +47,7 @@ class World:
 
     async def replay(self, *records: Record) -> None:
         """Apply these records as the replay of a recreated organization does."""
-        await reapply.write(self.store, list(records), (1,), overwrite_equal=True)
+        await reapply.write(self.store, list(records), ids(1), overwrite_equal=True)
 
     async def finish(self) -> None:
         """End the replay."""
@@ -137,7 +138,7 @@ async def test_a_lead_that_was_erased_is_in_no_index_of_before(
     """The erasure is cut off after the lead, and the lead then has another contact, or does not come back."""
     await world.projection.apply(*contacts)
     await world.projection.apply(DELETED)
-    await jobs._drop(world.store, OWNER, [names.document(resources.LEAD, OWNER, 1, crm.LEAD)])
+    await jobs._drop(world.store, OWNER, [names.document(resources.LEAD, OWNER, generation(1), crm.LEAD)])
     await world.projection.apply(CREATED_AGAIN)
     await world.replay(*contacts, *leads)
     await world.finish()

@@ -176,7 +176,7 @@ async def test_a_former_primary_still_answers_what_it_was_asked(replicated: Redi
         await servers.first_attempt()
         link = servers.link(TAG)
         primary.pause()
-        asked = asyncio.ensure_future(servers.call(TAG, b"EXISTS", b"lv:{%s}" % TAG))
+        asked = asyncio.ensure_future(servers.call(TAG, b"EXISTS", b"lv3{%s}" % TAG))
         with replica.client() as client:
             client.execute_command("CLUSTER FAILOVER", "TAKEOVER")
 
@@ -311,7 +311,7 @@ async def test_every_shard_has_a_copy_of_the_positions(store: Store, cluster: Re
     assert await opened.cover(step(NOTHING_STORED, 7)) == Stored(0)
     for primary in cluster.primaries:
         with primary.client() as client:
-            [copy] = client.scan_iter("lv:{*}:control")
+            [copy] = client.scan_iter("lv3{*}:control")
             assert client.hget(copy, "crm.leads:0") == "7 1 1"
 
 
@@ -332,7 +332,7 @@ async def test_what_one_shard_lost_is_read_again(
     opened = await Opened.open(store)
     await opened.cover(step(NOTHING_STORED, 7))
     with cluster.primaries[number].client() as client:
-        lose(client, next(client.scan_iter("lv:{*}:control")))
+        lose(client, next(client.scan_iter("lv3{*}:control")))
     assert await opened.cover(step(7, 9)) == outcome
     again = await Opened.open(store)
     assert await again.positions(AT) == {AT: left}
@@ -354,7 +354,7 @@ async def test_a_shard_whose_copy_was_moved_away_gets_another(store: Store, clus
     assert await again.cover(step(9, 11)) == Stored(0)
     assert await opened.cover(step(11, 12)) == ControlChanged(), "the other one has no part in the new copy"
     with source.client() as client:
-        [own] = client.scan_iter("lv:{*}:control")
+        [own] = client.scan_iter("lv3{*}:control")
         assert client.hget(own, "crm.leads:0") == "11 1 1"
         client.flushall()
     assert await again.positions(AT) == {AT: None}

@@ -28,6 +28,7 @@ from projector.redis.store import Store as ProjectorStore
 from schemas import names, resources
 from schemas.settings import ApiSettings, ProjectorSettings
 from tests.harness.faulty_proxy import Faults, FaultyProxy, faulty_proxy
+from tests.harness.generations import generation
 from tests.harness.records import Records
 from tests.harness.services import client_of, not_available
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
@@ -45,7 +46,7 @@ class Entry:
         caller = records.caller()
         self.caller: Credentials = credentials(caller.authorization.encode())
         self.id = records.lead(caller.organization_id, {"number": number})
-        self.name = names.document(resources.LEAD, caller.name, 1, self.id)
+        self.name = names.document(resources.LEAD, caller.name, generation(1), self.id)
         self.mark = b'{"number":%d}' % number
 
     @property

@@ -86,7 +86,7 @@ async def start_cluster(servers: Servers) -> str:
     options = ["--cluster-enabled", "yes", "--tls-cluster", "yes", "--cluster-announce-ip", "127.0.0.1"]
     port = servers.start("node", *options, *USER)
     await answers(servers.client(port), "CLUSTER ADDSLOTS", *range(16384))
-    await answers(servers.client(port), "SET", "lv:x", "1", "PX", "1")
+    await answers(servers.client(port), "SET", "lv3:x", "1", "PX", "1")
     return f"rediss+cluster://crm:se%3Asame@127.0.0.1:{port}"
 
 

@@ -20,6 +20,7 @@ from schemas.api_keys import key_hash, mint
 from schemas.settings import ApiSettings, load, variable
 from tests.harness import crm
 from tests.harness.api_server import LEADS, ApiServer, running_api
+from tests.harness.generations import generation
 from tests.harness.leadview import Leadview
 from tests.harness.processes import running_api_process
 from tests.harness.records import Records
@@ -29,7 +30,7 @@ from tests.service.test_api_process import values
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "redis-users.conf.example"
 OWNER = names.organization(crm.ORGANIZATION)
-LEAD = names.document(resources.LEAD, OWNER, 1, crm.LEAD)
+LEAD = names.document(resources.LEAD, OWNER, generation(1), crm.LEAD)
 
 
 def password(user: str) -> str:

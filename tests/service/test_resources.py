@@ -12,10 +12,12 @@ import msgspec
 import pytest
 
 from schemas import api_keys, names
+from schemas.control import number_of
 from schemas.openapi.document import ROOT
 from schemas.resources import ORGANIZATION, RESOURCES, Resource
 from tests.harness import crm
 from tests.harness.api_server import ApiServer, Response
+from tests.harness.generations import pattern
 from tests.harness.leadview import Leadview
 from tests.harness.waiting import wait_until
 
@@ -78,8 +80,8 @@ def document(resource: Resource, organization: str = OWN) -> object:
     return json.loads(msgspec.json.encode(resource.example)) | {"organization_id": organization}
 
 
-def stored_name(resource: Resource, generation: int) -> bytes:
-    return names.document(resource, OWNER, generation, resource.event_example.id)
+def stored_name(client: Client, resource: Resource, number: int) -> bytes:
+    return names.document(resource, OWNER, client.leadview.generation(number), resource.event_example.id)
 
 
 def test_every_resource_does_everything(client: Client) -> None:
@@ -114,14 +116,14 @@ def rebuilt_and_promoted(client: Client) -> None:
     before = [client.get(resource).headers["etag"] for resource in RESOURCES]
     done = client.leadview.run("rebuild", "--promote", "--max-latency", "0")
     assert done.status == 0, done.output
-    wait_until(lambda: client.leadview.state().live == 2, "generation 2 is live")
+    wait_until(lambda: number_of(client.leadview.state().live) == 2, "generation 2 is live")
     assert [client.get(resource).headers["etag"] for resource in RESOURCES] == before
-    assert all(client.leadview.redis.exists(stored_name(resource, 2)) for resource in RESOURCES)
+    assert all(client.leadview.redis.exists(stored_name(client, resource, 2)) for resource in RESOURCES)
 
 
 def verified_and_repaired(client: Client, resource: Resource) -> None:
     assert client.leadview.run("verify").status == 0
-    client.leadview.redis.setrange(stored_name(resource, 2), resource.body + 3, b"~")
+    client.leadview.redis.setrange(stored_name(client, resource, 2), resource.body + 3, b"~")
     done = client.leadview.run("verify", "--json")
     assert done.status == 1
     [example] = json.loads(done.stdout)["examples"]
@@ -140,7 +142,7 @@ def shown(client: Client, resource: Resource) -> None:
 def dropped(client: Client) -> None:
     done = client.leadview.run("drop")
     assert "generation 1 dropped" in done
-    assert list(client.leadview.redis.scan_iter(names.of_generation(1))) == []
+    assert list(client.leadview.redis.scan_iter(pattern(1))) == []
 
 
 def erased_and_created_again(client: Client) -> None:
@@ -158,7 +160,7 @@ def erased_and_created_again(client: Client) -> None:
 def deleted(client: Client, resource: Resource) -> None:
     client.leadview.publish(crm.deleted(resource, 2, resource.event_example.id))
     wait_until(lambda: client.get(resource).status == 404, f"{resource.noun} is deleted")
-    name = stored_name(resource, 2)
+    name = stored_name(client, resource, 2)
     marker = client.leadview.redis.get(name)
     client.leadview.publish(event(resource))
     client.leadview.wait_until_current()

@@ -92,9 +92,9 @@ def test_no_redis_program(tmp_path: Path) -> None:
 
 def test_cluster_mode_refuses_keys_of_several_slots(redis_cluster_server: RedisService) -> None:
     with redis_cluster_server.client() as client:
-        assert client.mset({"lv:{a}1": "1", "lv:{a}2": "2"})
+        assert client.mset({"lv3:{a}1": "1", "lv3:{a}2": "2"})
         with pytest.raises(ResponseError, match="same slot"):
-            client.mset({"lv:{a}": "1", "lv:{b}": "2"})
+            client.mset({"lv3:{a}": "1", "lv3:{b}": "2"})
 
 
 def test_three_primaries_share_the_slots(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def _closing_port() -> Iterator[int]:
 def test_every_test_finds_an_empty_redis(redis_server: RedisService) -> None:
     with redis_server.client() as client:
         assert client.dbsize() == 0
-        client.set("lv:key", "1")
+        client.set("lv3:key", "1")
 
 
 def test_records_headers_and_tombstones(kafka: Kafka, topic_prefix: str) -> None:

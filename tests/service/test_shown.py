@@ -10,14 +10,16 @@ from projector.record import Partition, Record
 from projector.redis import calls
 from schemas import resources
 from tests.harness import crm
+from tests.harness.generations import ids
 from tests.harness.projection import Projection
 
 LEADS, CONTACTS, KEYS = Partition("crm.leads", 0), Partition("crm.contacts", 0), Partition("crm.api-keys", 0)
 GRACE = crm.contact(2, first_name="Grace", seconds=3).record(1)
+FIRST = ids(1)
 
 
 async def times(
-    projection: Projection, polled: dict[Partition, list[Record]], generations: calls.Generations = (1,)
+    projection: Projection, polled: dict[Partition, list[Record]], generations: calls.Generations = FIRST
 ) -> dict[Partition, list[int | None]]:
     heads = await stored_heads(projection.store, polled, generations)
     return {partition: list(map(event_time, records, heads[partition])) for partition, records in polled.items()}
@@ -43,15 +45,15 @@ async def test_what_documents_show_is_found(projection: Projection) -> None:
 async def test_every_generation_must_show_it(projection: Projection) -> None:
     lead = crm.lead(1, seconds=5).record(0)
     await projection.apply(lead)
-    assert await times(projection, {LEADS: [lead]}, (1, 2)) == {LEADS: [None]}
+    assert await times(projection, {LEADS: [lead]}, ids(1, 2)) == {LEADS: [None]}
     await projection.apply(lead, generations=(2,))
-    assert await times(projection, {LEADS: [lead]}, (1, 2)) == {LEADS: [crm.at_ms(5)]}
+    assert await times(projection, {LEADS: [lead]}, ids(1, 2)) == {LEADS: [crm.at_ms(5)]}
 
 
 async def test_what_is_not_there_moves_no_other_answer(projection: Projection) -> None:
     leads = [crm.lead(1, id=crm.uuid(1000 + n), seconds=n).record(n) for n in range(3)]
     await projection.apply(leads[0], leads[2], generations=(1, 2))
-    for generations in ((1,), (1, 2)):
+    for generations in (ids(1), ids(1, 2)):
         assert await times(projection, {LEADS: leads}, generations) == {LEADS: [crm.at_ms(0), None, crm.at_ms(2)]}
 
 
@@ -60,7 +62,7 @@ async def test_in_every_generation_a_contact_s_leads_must_be_right(projection: P
     await projection.apply(crm.contact(1).record(0), crm.lead(1).record(0), generations=(1, 2))
     await projection.crash(GRACE, generations=(generation,))
     await projection.apply(GRACE, generations=(3 - generation,))
-    assert await times(projection, {CONTACTS: [GRACE]}, (1, 2)) == {CONTACTS: [None]}
+    assert await times(projection, {CONTACTS: [GRACE]}, ids(1, 2)) == {CONTACTS: [None]}
 
 
 @pytest.mark.parametrize(
@@ -84,7 +86,7 @@ async def test_records_that_were_published_again_are_decoded_but_not_sent(projec
         LEADS: [crm.lead(1).record(5), crm.lead(1, stage="none").record(6), crm.lead(2).record(7)],
         CONTACTS: [crm.contact(2, first_name="Grace").record(5)],
     }
-    batch = Batch(again, BadRecordGuard(10, 10), await stored_heads(projection.store, again, (1,)))
+    batch = Batch(again, BadRecordGuard(10, 10), await stored_heads(projection.store, again, ids(1)))
     intents = [intent for intents in batch.slices(10) for intent in intents]
     assert [type(intent) for intent in intents] == [PutLead, PutDocument]
     assert (batch.left_out, [letter.offset for letter in batch.dead_letters]) == (1, [6])

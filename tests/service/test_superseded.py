@@ -10,7 +10,7 @@ import pytest
 
 from devstack.ports import free_port
 from projector.dead_letter import DeadLetter
-from projector.upkeep import superseded
+from projector.upkeep import redrive, superseded
 from schemas import names, resources
 from tests.harness import control, crm
 from tests.harness.leadview import Leadview
@@ -63,8 +63,8 @@ async def test_one_that_was_parked_again_stays(projection: Projection) -> None:
     """Its topic was deleted and created again between the look and the delete."""
     letter = letter_of(crm.lead(1), 7, 1)
     await store(projection, msgspec.structs.replace(letter, time=letter.time + 1))
-    assert await superseded._delete(projection.store, [letter]) == 0
-    assert await superseded._delete(projection.store, [msgspec.structs.replace(letter, time=letter.time + 1)]) == 1
+    assert await redrive.delete(projection.store, [letter]) == 0
+    assert await redrive.delete(projection.store, [msgspec.structs.replace(letter, time=letter.time + 1)]) == 1
 
 
 @pytest.mark.apache

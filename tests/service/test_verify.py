@@ -8,8 +8,10 @@ import msgspec
 import pytest
 
 from schemas import names, resources
+from schemas.control import number_of
 from tests.harness import crm
 from tests.harness.changes import Changes, Reader, Writer
+from tests.harness.generations import numbers
 from tests.harness.leadview import Leadview
 from tests.harness.projection import intent_of
 from tests.harness.waiting import wait_until
@@ -26,7 +28,7 @@ class Planter:
 
     def __init__(self, leadview: Leadview, generation: int) -> None:
         self._redis = leadview.redis
-        self._generation = generation
+        self._generation = leadview.generation(generation)
 
     def lead(self, number: int) -> bytes:
         return names.document(resources.LEAD, OWNER, self._generation, IDS[number])
@@ -173,14 +175,14 @@ def _assert_bounds(leadview: Leadview) -> None:
 
 
 def _assert_promotion_is_refused(leadview: Leadview) -> None:
-    leadview.redis.delete(names.document(resources.LEAD, OWNER, 2, IDS[3]))
+    leadview.redis.delete(names.document(resources.LEAD, OWNER, leadview.generation(2), IDS[3]))
     done = leadview.run("promote")
     assert done.status == 1
     assert "Not promoted" in done
-    assert leadview.state().live == 1
+    assert number_of(leadview.state().live) == 1
     done = leadview.run("promote", "--force")
     assert done.status == 0, done.output
-    assert leadview.state().live == 2
+    assert number_of(leadview.state().live) == 2
 
 
 def test_repaired_in_place(leadview: Leadview) -> None:
@@ -229,7 +231,7 @@ def test_repaired_in_place(leadview: Leadview) -> None:
         assert "the topics hold no record of it" in done
         assert leadview.run("rebuild", "--lead", IDS[2]).status == 2, "of which organization?"
         reader.stop()
-    assert leadview.state().known == {1}
+    assert numbers(leadview.state().known) == [1]
     _assert_shown(leadview)
 
 

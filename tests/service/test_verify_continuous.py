@@ -91,7 +91,7 @@ def _plant(leadview: Leadview) -> None:
         spoil(planter)
     planter.lost_from_index()
     redis.setrange(planter.lead(1), 1, bytes(7))  # an older version
-    restored = names.document(resources.LEAD, OWNER, 1, DELETED)
+    restored = names.document(resources.LEAD, OWNER, leadview.generation(1), DELETED)
     redis.setrange(restored, 0, b"L" + (1).to_bytes(7, "little"))  # as if the delete had never been applied
     redis.setrange(names.api_key(OWNER, HASH), KEY_EXPIRY.start, bytes(6))
     redis.setrange(names.organization(crm.uuid(0xA07)), ACCESS.start, b"0")

@@ -20,6 +20,7 @@ from projector.redis.store import Store
 from schemas import resources
 from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
+from tests.harness.generations import generation, ids
 from tests.harness.leadview import Leadview
 from tests.harness.projection import Projection
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
@@ -28,16 +29,16 @@ LEAD = (crm.ORGANIZATION, crm.LEAD)
 
 
 async def seen_of(projection: Projection, resource: resources.Resource = resources.LEAD) -> Seen:
-    ids = (crm.ORGANIZATION, crm.LEAD if resource is resources.LEAD else crm.CONTACT)
-    seen = await until_shown(projection.store, resource, ids, 1, 0)
+    entity = (crm.ORGANIZATION, crm.LEAD if resource is resources.LEAD else crm.CONTACT)
+    seen = await until_shown(projection.store, resource, entity, 1, 0)
     assert isinstance(seen, Seen)
     return seen
 
 
 def with_rebuild(state: State) -> State:
     """Returns the state after a rebuild has begun: the projectors write a second generation, which is being filled."""
-    generations = {**state.generations, 2: Generation(VERSION, now())}
-    return replace(state, written=(1, 2), generations=generations, last=2)
+    generations = {**state.generations, generation(2): Generation(VERSION, now())}
+    return replace(state, written=ids(1, 2), generations=generations, last=2)
 
 
 async def test_every_written_generation_must_show_it(projection: Projection) -> None:
@@ -88,7 +89,7 @@ async def test_a_contact_is_shown_when_its_leads_show_it(projection: Projection)
 
 
 async def test_a_live_generation_that_is_not_complete_is_not_served(projection: Projection) -> None:
-    await copies.current(projection.store)
+    control.write(projection.client, filled=())
     await projection.apply(crm.lead(3).record())
     assert not (await seen_of(projection)).shows(3)
     await control.complete(projection.store)

@@ -9,17 +9,18 @@ from projector.ledger.checkpoint import ControlChanged, Place, Position, Step, S
 from projector.record import Partition
 from schemas import names, resources
 from tests.harness import crm
+from tests.harness.generations import generation
 
 
 def test_a_position_is_read_as_it_was_written() -> None:
     leads = Partition("crm.leads", 3)
     letter = DeadLetter.of(crm.lead().record(offset=6, partition=3), "it is bad")
     command = checkpoint.command(
-        Place(names.CONTROL, names.rebuild(2), "stamp", "incarnation"),
+        Place(names.CONTROL, names.rebuild(generation(2)), "stamp", "incarnation"),
         {leads: Step(checkpoint.NOTHING_STORED, Position(7, 1_700_000_000_000, 9))},
         [letter],
     )
-    assert command.keys == [names.CONTROL, names.rebuild(2), names.DEAD_LETTERS]
+    assert command.keys == [names.CONTROL, names.rebuild(generation(2)), names.DEAD_LETTERS]
     assert command.arguments[:5] == [b"stamp", b"incarnation", b"1", b"crm.leads:3", b"-1"]
     assert Position.parse(command.arguments[5]) == Position(7, 1_700_000_000_000, 9)
     assert command.arguments[6] == b"crm.leads:3:6"

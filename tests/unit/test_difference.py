@@ -8,15 +8,22 @@ from msgspec.structs import replace
 from projector.ledger.control import ControlRecord, Copy, State
 from projector.ledger.difference import difference
 from schemas.control import Stamp
+from tests.harness.generations import generation, ids
 
 STAMP = Stamp.first()
-BEFORE = State(1, (1,), {}, ("1", "ledger"))
+BEFORE = State(generation(1), ids(1), {}, ("1", "ledger"))
 
 
 def record(stamp: Stamp = STAMP, incarnations: tuple[str, str] = ("a", "b"), **state: Any) -> ControlRecord:
+    for name in ("written", "dropping"):
+        if name in state:
+            state[name] = ids(*state[name])
+    for name in ("live", "previous"):
+        if name in state:
+            state[name] = generation(state[name])
     changed = replace(BEFORE, **state)
     copies = {
-        tag: Copy(stamp, changed, incarnation, (), (1,), (), {})
+        tag: Copy(stamp, changed, incarnation, (), ids(1), (), {})
         for tag, incarnation in zip((b"1", b"ledger"), incarnations, strict=True)
     }
     return ControlRecord(stamp, changed, copies)
@@ -63,5 +70,7 @@ def test_nothing_has_changed() -> None:
 def test_a_copy_that_moved_was_not_emptied() -> None:
     before, stamp = record(), STAMP.next()
     state = replace(BEFORE, copies=("2", "ledger"))
-    after = ControlRecord(stamp, state, {b"2": Copy(stamp, state, "c", (), (1,), (), {}), b"ledger": before.present[1]})
+    after = ControlRecord(
+        stamp, state, {b"2": Copy(stamp, state, "c", (), ids(1), (), {}), b"ledger": before.present[1]}
+    )
     assert difference(before, after) == ("slots of the cluster have moved to another server", False)

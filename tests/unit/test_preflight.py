@@ -8,6 +8,7 @@ from projector.rebuild import preflight
 from projector.rebuild.replay import Progress
 from projector.rebuild.throttle import Throttle
 from projector.record import Partition
+from tests.harness.generations import generation, ids
 
 LEADS = Partition("crm.leads", 0)
 MIB = 1_048_576
@@ -28,7 +29,7 @@ def test_memory(writing: tuple[int, ...], memory: dict[str, int], expected: tupl
         "used_memory_rss": 50 * MIB,
         "total_system_memory": 200 * MIB,
     }
-    needed, free, bound = preflight._memory(info | memory, State(1, writing, {}, ("ledger",)))
+    needed, free, bound = preflight._memory(info | memory, State(generation(1), ids(*writing), {}, ("ledger",)))
     assert (needed // MIB, free // MIB, bound) == expected
 
 

@@ -18,6 +18,7 @@ from projector.line.health import LineHealth
 from projector.record import Partition
 from schemas.control import Stamp
 from schemas.settings import ProjectorSettings
+from tests.harness.generations import ids
 
 FIRST, SECOND = Partition("crm.leads", 0), Partition("crm.leads", 1)
 STAMP = Stamp.first()
@@ -42,7 +43,7 @@ def topic(exists: bool = True, allowed: bool = True, retention: Retention | None
 def record(positions: Mapping[Partition, int]) -> ControlRecord:
     state = first_state(("ledger",))
     stored = {partition: Position(offset, 0, 0) for partition, offset in positions.items()}
-    copy = Copy(STAMP, state, "x", (1,), (1,), (), stored)
+    copy = Copy(STAMP, state, "x", ids(1), ids(1), (), stored)
     return ControlRecord(STAMP, state, {b"ledger": copy})
 
 

@@ -1,6 +1,7 @@
 -- Serves one request in one round trip: key, access, both rate limits, ETag and document (contract section 1, rows 5
 -- to 10). schemas/layouts.py describes the layout of the values. The rate limits use GCRA: the stored value of a bucket
 -- is the time at which it will be full again.
+-- Requires  nothing: it counts in buckets of the rate limits, which expire
 -- KEYS  1 record of the key  2 organization  3 key's limit  4 organization's limit  [5 document; absent if the id is
 --       invalid]
 -- ARGV  1 organization's tag  2 the default limits: key quota and window (seconds), organization quota and window (4

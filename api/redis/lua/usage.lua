@@ -1,5 +1,6 @@
 -- Adds to the use of keys of an organization. Keys that are not stored (any more) are not counted, so that nobody fills
 -- Redis with keys that do not exist.
+-- Requires  a key that is stored; the counts expire
 -- KEYS  1 use of the organization's keys  then the record of each key
 -- ARGV  1 seconds after which the counts expire; then for each key: its hash, requests, refusals, time of the last
 --       request in milliseconds since 1970

@@ -1,6 +1,8 @@
 -- Changes the part of the control record that is the same in all copies, in one copy.
+-- Requires  the stamp that was read; unknown generations that may have keys in the shard prevent it
 -- KEYS  1 copy
--- ARGV  1 the stamp that the copy must have  2 the new live generation  3 the generations that are written then, "1,2"
+-- ARGV  1 the stamp that the copy must have  2 the new live generation  3 the generations that are written then, separated by
+--       commas
 --       4 the generations that may have keys then  5 number of values that follow for the shared fields; then these
 --       fields and values; then fields and values of a new copy, for a shard that does not hold the new live generation
 -- Returns 1; 0 if the copy is missing or has another stamp; or, if the shard may still hold keys of generations that are
@@ -8,10 +10,10 @@
 
 local function contains(list, number) return string.find(',' .. list .. ',', ',' .. number .. ',', 1, true) end
 
--- Returns the numbers in `list` for which `keep` returns true.
+-- Returns the generations in `list` for which `keep` returns true.
 local function filter(list, keep)
   local kept = {}
-  for number in string.gmatch(list, '%d+') do
+  for number in string.gmatch(list, '[^,]+') do
     if keep(number) then kept[#kept + 1] = number end
   end
   return table.concat(kept, ',')

@@ -1,4 +1,6 @@
 -- Moves positions forward and stores dead letters, after the writes that they cover.
+-- Requires  stamp and incarnation of the session; no position is lower than the session expects. Also the replication
+--           epoch and the fence of the session
 -- KEYS  1 control record  2 positions: of the live lines the same key, of a rebuild another one  [3 dead letters; only
 --       in the shard where they are stored]
 -- ARGV  1 stamp and 2 incarnation of the control record when the batch was begun  3 number of positions; for each:

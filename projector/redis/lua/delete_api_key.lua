@@ -1,5 +1,6 @@
 -- Replaces an API key by a marker and removes its entry from the record of its hash, if the event is newer than what is
 -- stored. If the organization is deleted, this is done only if the key is stored.
+-- Requires  a newer event than the one that is stored
 -- Uses  key_record
 -- KEYS  1 organization  2 API key  [3 record of the stored hash]
 -- ARGV  1 head  2 the stored hash, '' if it is not known yet

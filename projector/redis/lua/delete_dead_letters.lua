@@ -1,4 +1,5 @@
 -- Deletes dead letters, except those that were parked again meanwhile: their record is another one.
+-- Requires  the dead letter that was read (its time): not one that took its place
 -- KEYS  1 dead letters
 -- ARGV  for each dead letter: field, the time when it was parked (milliseconds since 1970)
 -- Returns how many were deleted

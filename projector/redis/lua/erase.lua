@@ -1,4 +1,5 @@
 -- Deletes a batch of the keys of a deleted organization.
+-- Requires  the deleted organization; a name in a generation has its identity
 -- KEYS  1 organization; then the keys to delete
 -- Returns how many keys existed, or -1 if the organization is not deleted (any more) and nothing was done
 

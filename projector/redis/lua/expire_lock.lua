@@ -1,4 +1,5 @@
 -- Changes when the lock of a job expires, if it still belongs to its holder.
+-- Requires  the lock of this holder, a random text
 -- KEYS  1 lock
 -- ARGV  1 holder  2 seconds until it expires; 0 releases it
 -- Returns 1, or 0 if the lock has expired or belongs to another holder

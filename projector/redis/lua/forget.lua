@@ -1,4 +1,5 @@
 -- Deletes the positions of partitions whose topics were recreated, if they have not changed since they were read.
+-- Requires  the position that was read; it claims nothing, the partition is read again
 -- KEYS  1 positions
 -- ARGV  for each partition: field, the next offset that was read
 -- Returns how many were deleted

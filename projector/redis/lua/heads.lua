@@ -1,4 +1,5 @@
 -- Reads which event each document was last changed by, so that a record that is already applied is not decoded again.
+-- Requires  nothing: it only reads
 -- Uses  contact_index, index_repair
 -- KEYS  for each record, for each generation: document; for a contact also the index of its leads
 -- ARGV  1 number of generations  2 '1' for contacts, else ''

@@ -1,4 +1,5 @@
 -- Removes a lead from the index of its former contact.
+-- Requires  a lead that belongs to another contact, or to none
 -- Uses  contact_index, index_repair
 -- KEYS  for each generation: lead, contact, index of the contact's leads
 -- ARGV  1 contact's UUID  2 lead's id in the index

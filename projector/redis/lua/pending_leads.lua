@@ -1,4 +1,5 @@
 -- Reads which leads of a contact contain another summary than its present one.
+-- Requires  nothing: it only reads
 -- Uses  contact_index, index_repair
 -- KEYS  1 organization; then for each generation: contact, index of the contact's leads
 -- Returns the short ids of some of these leads (per generation the first lead, and up to 100 with a lower and 100 with

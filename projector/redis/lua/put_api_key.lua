@@ -1,6 +1,7 @@
 -- Writes an API key and its entry in the record of its hash, if its event is newer than what is stored. If the
 -- organization is deleted, only the revocation of a key that is stored is written, and no entry is added: a revocation
 -- must not be lost if the organization is recreated before its erasure has reached the key.
+-- Requires  a newer event than the one that is stored
 -- Uses  key_record
 -- KEYS  1 organization  2 API key  3 record of the new hash  [4 record of the stored hash]
 -- ARGV  1 head and hash  2 state and expiry  3 the stored hash, '' if it is not known yet  4 '1' for overwrite_equal,

@@ -1,6 +1,7 @@
 -- Writes contacts, or replaces deleted ones by markers, each if its event is newer than what is stored. Their leads are
 -- updated later, in batches (`resplice`). The index of a deleted contact remains, in case the contact is recreated. If
 -- the organization is deleted, no index is written and no lead is returned: a replay writes them if it is recreated.
+-- Requires  a newer event than the one that is stored
 -- Uses  contact_index, index_repair, write_each
 -- KEYS  the contacts: for each its name in each generation; then the organization of each contact; then, in the order of
 --       the contacts: the indexes of their leads

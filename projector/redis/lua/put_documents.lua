@@ -1,5 +1,6 @@
 -- Writes documents of a resource without links, or replaces deleted ones by markers, each if its event is newer than
 -- what is stored.
+-- Requires  a newer event than the one that is stored
 -- Uses  write_each
 -- KEYS  the documents: for each its name in each generation; then the organization of each document
 -- ARGV  1 number of generations  2 '1' for overwrite_equal, else ''  3 '1' if KEYS may name a document twice, else ''

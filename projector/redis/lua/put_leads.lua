@@ -1,5 +1,6 @@
 -- Writes leads, each with the present summary of its contact, or replaces deleted ones by markers, each if its event is
 -- newer than what is stored.
+-- Requires  a newer event than the one that is stored
 -- Uses  contact_index, write_each
 -- KEYS  the leads: for each its name in each generation; then the organization of each lead; then, in the order of the
 --       leads: their contacts; then: the indexes of the contacts' leads (a marker has no contact: both are the

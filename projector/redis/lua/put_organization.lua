@@ -1,4 +1,5 @@
 -- Writes an organization, or replaces it by a marker, if the event is newer than what is stored.
+-- Requires  a newer event than the one that is stored
 -- KEYS  1 organization
 -- ARGV  1 head  2 API access and limits (17 bytes), '' for a delete
 -- Returns STALE or WRITTEN; plus ERASE_DUE until the keys of a deleted organization have been erased, or plus

@@ -1,4 +1,5 @@
 -- Reads the heartbeats of all programs that write, with the time of Redis.
+-- Requires  nothing: it only reads
 -- KEYS  1 writers
 -- Returns a list: the time in milliseconds since 1970; then for each writer its id, and what `register_writer` stored
 

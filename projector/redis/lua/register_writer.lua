@@ -1,4 +1,5 @@
 -- Stores that a program that writes is alive, with the time of Redis.
+-- Requires  nothing: a program replaces its own heartbeat, whose name it made at random
 -- KEYS  1 writers
 -- ARGV  1 the id of the writer  2 what it says about itself, JSON
 -- Returns 1

@@ -1,5 +1,6 @@
 -- Puts the present summaries of contacts into some of their leads: one batch of a fan-out. It is safe to repeat. For a
 -- deleted organization it does nothing, because its erasure may have passed the places that this would write.
+-- Requires  a lead of the contact, in an organization that is not deleted; the summary is the one that is stored
 -- Uses  contact_index, index_repair
 -- KEYS  for each contact: organization; then for each generation: contact, index of the contact's leads, then the leads
 -- ARGV  1 number of generations; then for each contact: its UUID, the number of leads, the short ids of the leads in

@@ -1,0 +1,394 @@
+"""Nothing destructive without a precondition: what was decided before Redis lost its state, and is carried out after.
+
+Each test holds the late step by construction: a proxy keeps its request, a process stands still, or a task waits.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from msgspec.structs import replace
+
+from devstack.redis_cluster import RedisCluster
+from projector.accepted.book import AcceptedBook
+from projector.dead_letter import DeadLetter
+from projector.errors import Unavailable
+from projector.ledger import copies, generations, sweep, writers
+from projector.ledger.control import ControlRecord
+from projector.ledger.session import Sessions
+from projector.ledger.writers import Writing
+from projector.rebuild import replay
+from projector.rebuild.replay import Rebuild
+from projector.record import Partition
+from projector.redis.calls import Command
+from projector.redis.store import Store
+from projector.upkeep import jobs, redrive
+from schemas import names, resources
+from schemas.control import GenerationId
+from schemas.settings import ProjectorSettings
+from tests.harness import control, crm
+from tests.harness.faulty_proxy import Faults, faulty_proxy
+from tests.harness.generations import generation, ids
+from tests.harness.leadview import Leadview
+from tests.harness.processes import PROJECTOR
+from tests.harness.projection import Projection, intent_of, open_projection
+from tests.harness.services import RedisService
+from tests.harness.waiting import eventually
+
+AT = Partition("crm.leads", 0)
+LEADS = [crm.lead(1, id=crm.uuid(0x1000 + number)).record(offset=number) for number in range(150)]
+
+
+def keys_of(client: Any, wanted: GenerationId) -> list[bytes]:
+    return list(client.scan_iter(names.of_generation(wanted), count=1000))
+
+
+async def fill(projection: Projection, *wanted: GenerationId) -> None:
+    await projection.applier.apply([intent_of(record) for record in LEADS], wanted)
+
+
+async def test_a_drop_that_wakes_up_after_redis_was_emptied(redis_server: RedisService, tmp_path: Path) -> None:
+    """The command stands still between its check and its delete. Meanwhile a new lineage begins, whose first generation
+    has the same number."""
+    async with open_projection(redis_server) as projection:
+        client = projection.client
+        control.write(client, live=2, written=(1, 2), previous=1)
+        await fill(projection, *ids(1, 2))
+        with faulty_proxy(urlsplit(redis_server.url).port or 6379) as proxy:
+            proxy.faults = Faults(held=b"UNLINK")
+            environment = os.environ | {"LEADVIEW_REDIS_URL": f"redis://127.0.0.1:{proxy.port}/0"}
+            dropping = await asyncio.create_subprocess_exec(
+                *PROJECTOR, "drop", "1", env=environment, stderr=asyncio.subprocess.PIPE, cwd=Path.cwd()
+            )
+            await eventually(lambda: proxy.holding, "it is about to delete")
+            dropping.send_signal(signal.SIGSTOP)
+            client.flushall()
+            record = await copies.current(projection.store)
+            live = record.state.live
+            assert live.startswith("1."), "the number is used again"
+            await fill(projection, live)
+            before = sorted(keys_of(client, live))
+            proxy.faults = Faults()
+            dropping.send_signal(signal.SIGCONT)
+            await dropping.communicate()
+        assert dropping.returncode == 1, "it says that it was not done"
+        assert sorted(keys_of(client, live)) == before
+
+
+@pytest.fixture
+async def alone(redis_server: RedisService) -> AsyncIterator[Projection]:
+    """The projector's way into a single server."""
+    async with open_projection(redis_server) as projection:
+        yield projection
+
+
+async def test_a_delete_that_is_still_under_way_meets_nothing(alone: Projection, redis_server: RedisService) -> None:
+    """Redis went back to a late replica's state, so that a number is assigned twice. The connection was never closed,
+    so Redis executes the delete."""
+    client, store = alone.client, alone.store
+    record = await control.complete(store)
+    earlier = client.dump(names.CONTROL)
+    record = await generations.add(store, record)
+    lost = record.state.next
+    assert lost
+    await fill(alone, lost)
+    record = await generations.retire(store, record, lost)
+    with faulty_proxy(urlsplit(redis_server.url).port or 6379) as proxy:
+        proxy.faults = Faults(held=b"UNLINK")
+        slow = Store(ProjectorSettings(redis_url=f"redis://127.0.0.1:{proxy.port}/0"))
+        dropping = asyncio.create_task(sweep.sweep(Writing(slow, Sessions(slow), "slow"), record, lost))
+        await eventually(lambda: proxy.holding, "it is about to delete")
+        client.restore(names.CONTROL, 0, earlier, replace=True)
+        record = await generations.add(store, await copies.current(store))
+        again = record.state.next
+        assert again
+        assert again.partition(".")[0] == lost.partition(".")[0], "the number is used again"
+        await fill(alone, again)
+        before = sorted(keys_of(client, again))
+        proxy.faults = Faults()
+        await asyncio.gather(dropping, return_exceptions=True)
+        await slow.close()
+    assert sorted(keys_of(client, again)) == before
+    assert len(keys_of(client, lost)) < len(before), "the delete was executed"
+
+
+class Gated(Store):
+    """A store that stands still before it calls this script, until `go` is set."""
+
+    def __init__(self, settings: ProjectorSettings, script: str) -> None:
+        super().__init__(settings, writer_id="gated")
+        self._script = script
+        self.reached, self.go = asyncio.Event(), asyncio.Event()
+
+    async def run(self, commands: Any, **named: Any) -> list[Any]:
+        if commands and commands[0].script == self._script:
+            self.reached.set()
+            await self.go.wait()
+        return await super().run(commands, **named)
+
+
+@pytest.mark.parametrize("script", ["create_copy", "replace_copy"])
+@pytest.mark.parametrize("noticed", [pytest.param(True, id="noticed"), pytest.param(False, id="not yet noticed")])
+async def test_an_emptied_shard_is_never_called_complete(tmp_path: Path, script: str, noticed: bool) -> None:
+    """A projector decides to give a shard a copy, and stands still. Another one gives it one. Then the shard is
+    emptied, and what the first one has decided is carried out."""
+    with RedisCluster(tmp_path / "cluster") as cluster:
+        settings = ProjectorSettings(redis_url=cluster.url_of_all)
+        quick, slow = Store(settings), Gated(settings, script)
+        record = await control.complete(quick)
+        client = RedisService("binary", cluster.url).client()
+        for tag in record.copies:
+            client.hset(names.copy(names.CONTROL, tag), names.position(*AT), "100 1 1")
+        tag = next(tag for tag in record.copies if tag != names.HOME)
+        shard = cluster.owner(names.tag_slot(tag))
+        cluster.move_slot(names.tag_slot(tag), next(other for other in cluster.primaries if other is not shard))
+        without = await eventually_without(quick, slow)
+
+        sleeping = asyncio.create_task(copies.current(slow))
+        await slow.reached.wait()
+        added = [tag for tag in (await copies.current(quick)).copies if tag not in without.copies]
+        [new] = added
+        with shard.client() as emptied:
+            emptied.flushall()
+        if noticed:
+            await copies.current(quick)
+        slow.go.set()
+        await asyncio.gather(sleeping, return_exceptions=True)
+
+        copy = (await copies.current(quick)).copies[new]
+        assert copy is not None
+        assert (copy.filled, copy.positions) == ((), {})
+        client.close()
+        await quick.close()
+        await slow.close()
+
+
+async def eventually_without(*stores: Store) -> ControlRecord:
+    """Returns the record when all these stores have noticed that a shard has no copy."""
+    async with asyncio.timeout(60):
+        while True:
+            records = []
+            for store in stores:
+                store._servers._stale = True  # type: ignore[attr-defined]
+                records.append(await copies.read(store))
+            if all(record and record.shards_without for record in records):
+                assert records[0]
+                return records[0]
+            await asyncio.sleep(0.05)
+
+
+def go_back(client: Any, offset: int) -> None:
+    client.hset(names.CONTROL, names.position(*AT), f"{offset} 1 1")
+
+
+def change_stamp(client: Any, record: ControlRecord) -> None:
+    client.hset(names.CONTROL, "stamp", record.stamp.next().text)
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "filled"),
+    [
+        pytest.param(lambda _, __: None, True, id="nothing has changed"),
+        pytest.param(lambda client, _: go_back(client, 99), False, id="the positions went back"),
+        pytest.param(lambda client, _: client.hdel(names.CONTROL, names.position(*AT)), False, id="no position"),
+        pytest.param(change_stamp, False, id="the record has changed"),
+        pytest.param(lambda client, _: client.hset(names.CONTROL, "incarnation", "x"), False, id="emptied"),
+    ],
+)
+async def test_what_is_called_complete(
+    projection: Projection, meanwhile: Callable[[Any, ControlRecord], None], filled: bool
+) -> None:
+    """The script judges what the copy says now, not what a keeper has read."""
+    control.write(projection.client, filled=())
+    go_back(projection.client, 100)
+    record = await copies.current(projection.store)
+    meanwhile(projection.client, record)
+    marked = await copies.mark_filled(projection.store, record, [names.HOME], ids(1), {AT: 100})
+    assert marked is filled
+    copy = control.read(projection.client)
+    assert copy
+    assert copy.filled == (ids(1) if filled else ())
+
+
+async def test_nothing_is_marked_after_a_failover(projection: Projection) -> None:
+    """A command does not count what it has read or deleted before a server restarted or failed over."""
+    control.write(projection.client, live=2, written=(2,), dropping=(1,), filled=())
+    now = await copies.current(projection.store)
+    before = replace(now, replication_epoch=now.replication_epoch - 1)
+    with pytest.raises(Unavailable, match="restarted or failed over"):
+        await copies.mark_filled(projection.store, before, [names.HOME], ids(2), {})
+    with pytest.raises(Unavailable, match="restarted or failed over"):
+        await copies.mark_swept(projection.store, before, generation(1))
+    copy = control.read(projection.client)
+    assert copy
+    assert (copy.filled, copy.swept) == ((), ())
+
+
+async def test_a_shard_that_is_emptied_between_replay_and_mark_is_left_to_the_lines(redis_shards: RedisService) -> None:
+    """The replay fills it again up to the targets. That is not all: the lines had applied later records."""
+    async with open_projection(redis_shards) as projection:
+        client, store = projection.client, projection.store
+        record = await generations.add(store, await control.complete(store))
+        new = record.state.next
+        assert new
+        emptied = next(tag for tag in record.copies if tag != names.HOME)
+        client.delete(names.copy(names.CONTROL, emptied))
+        record = await copies.current(store)
+        for tag in record.copies:
+            client.hset(names.copy(names.rebuild(new), tag), names.position(*AT), "100 1 1")
+        await replay._note_filled(store, record, Rebuild(new, {AT: (0, 100)}))
+        found = (await copies.current(store)).copies
+        assert {tag for tag, copy in found.items() if copy and new in copy.filled} == set(record.copies) - {emptied}
+
+
+async def test_a_replay_that_redis_has_lost_is_not_called_complete(projection: Projection) -> None:
+    store = projection.store
+    record = await generations.add(store, await control.complete(store))
+    new = record.state.next
+    assert new
+    projection.client.hset(names.rebuild(new), names.position(*AT), "99 1 1")
+    for tag in record.copies:
+        projection.client.hset(names.copy(names.rebuild(new), tag), names.position(*AT), "99 1 1")
+    await replay._note_filled(store, record, Rebuild(new, {AT: (0, 100)}))
+    assert not (await copies.current(store)).is_complete(new)
+
+
+async def test_targets_belong_to_the_record_they_were_measured_under(projection: Projection) -> None:
+    """Otherwise a program may have written the live generation alone meanwhile, and the targets are too low."""
+    store = projection.store
+    record = await generations.add(store, await control.complete(store))
+    new = record.state.next
+    assert new
+    changed = await copies.change(store, record, lambda state: replace(state, flipped_at=1))
+    assert not await copies.store_targets(store, record, new, {AT: 5})
+    assert not projection.client.exists(names.rebuild(new))
+    assert await copies.store_targets(store, changed, new, {AT: 7})
+    assert await copies.store_targets(store, changed, new, {AT: 9}), "the first one counts"
+    assert projection.client.hget(names.rebuild(new), names.target(*AT)) == b"7"
+
+
+async def test_only_what_is_swept_loses_its_positions(projection: Projection) -> None:
+    store, client = projection.store, projection.client
+    control.write(client, live=2, written=(2,), dropping=(1,))
+    client.hset(names.rebuild(generation(1)), "f", "v")
+    record = await copies.current(store)
+    await copies.delete_rebuild(store, record, generation(1))
+    assert client.exists(names.rebuild(generation(1))), "it is not swept"
+    await copies.mark_swept(store, record, generation(1))
+    client.hset(names.CONTROL, "incarnation", "x")
+    await copies.delete_rebuild(store, record, generation(1))
+    assert client.exists(names.rebuild(generation(1))), "the shard was emptied"
+    await copies.delete_rebuild(store, await copies.current(store), generation(1))
+    assert not client.exists(names.rebuild(generation(1)))
+
+
+async def test_a_writer_that_is_alive_again_is_not_forgotten(projection: Projection) -> None:
+    await projection.store.run([Command("register_writer", [names.WRITERS], [b"alive", b"{}"])])
+    projection.client.hset(names.WRITERS, "gone", "1000 {}")
+    await writers.forget_silent(projection.store)
+    assert set(projection.client.hgetall(names.WRITERS)) == {b"alive"}
+
+
+async def test_a_dead_letter_that_was_parked_again_is_another_one(projection: Projection) -> None:
+    """Of a topic that was deleted and created again: the offsets belong to other records."""
+    store = projection.store
+    old = replace(DeadLetter.of(crm.lead(1).record(), "bad"), time=1)
+    await redrive.park(store, [replace(old, time=2)])
+    assert await redrive.delete(store, [old]) == 0
+    assert await redrive.replace(store, [old.accept("known", 1)]) == 0
+    [kept] = await redrive.all_dead_letters(store)
+    assert (kept.time, kept.accepted) == (2, False)
+
+
+async def test_the_lock_of_the_accepted_records_belongs_to_its_holder(alone: Projection) -> None:
+    """It expired while its holder stood still, and another process has it now."""
+    async with AcceptedBook(alone.settings, alone.store)._locked():
+        alone.client.set(names.ACCEPT_LOCK, "another")
+    assert alone.client.get(names.ACCEPT_LOCK) == b"another"
+    alone.client.delete(names.ACCEPT_LOCK)
+    async with AcceptedBook(alone.settings, alone.store)._locked():
+        assert alone.client.exists(names.ACCEPT_LOCK)
+    assert not alone.client.exists(names.ACCEPT_LOCK)
+
+
+@pytest.mark.parametrize(
+    ("found", "filled", "left"),
+    [
+        pytest.param(crm.deleted(resources.ORGANIZATION, 1), True, True, id="due again"),
+        pytest.param(None, False, True, id="Redis was emptied: its event may be read again"),
+        pytest.param(None, True, False, id="Redis was emptied, and everything was read again"),
+        pytest.param(crm.organization(2), True, False, id="recreated"),
+    ],
+)
+async def test_only_a_job_that_is_not_due_is_removed(
+    projection: Projection, found: crm.Message | None, filled: bool, left: bool
+) -> None:
+    control.write(projection.client, filled=(1,) if filled else ())
+    if found:
+        await projection.apply(found.record())
+    await projection.store.add_jobs(["erase x y"])
+    await jobs._remove(projection.writing, "erase", crm.ORGANIZATION, ["erase x y"])
+    assert ("erase x y" in projection.jobs()) is left
+
+
+async def test_a_job_is_not_removed_after_redis_was_emptied(redis_server: RedisService) -> None:
+    """Its removal is under way when another record begins: the connection is closed, and it is not sent again."""
+    async with open_projection(redis_server) as projection:
+        await control.complete(projection.store)
+        with faulty_proxy(urlsplit(redis_server.url).port or 6379) as proxy:
+            proxy.faults = Faults(held=b"SREM")
+            slow = Store(ProjectorSettings(redis_url=f"redis://127.0.0.1:{proxy.port}/0"), writer_id="slow")
+            writing = Writing(slow, Sessions(slow), "slow")
+            removing = asyncio.create_task(jobs._remove(writing, "erase", crm.ORGANIZATION, ["erase x y"]))
+            await eventually(lambda: proxy.holding, "it is about to remove the job")
+            projection.client.flushall()
+            await copies.current(projection.store)
+            await projection.store.add_jobs(["erase x y"])
+            proxy.faults = Faults()
+            with pytest.raises(Unavailable):
+                await removing
+            await slow.close()
+        assert projection.jobs() == {"erase x y"}
+
+
+async def test_programs_of_other_layouts_do_not_meet(alone: Projection) -> None:
+    """Keys as programs of other layouts leave them: this program sees its own ones only, and says that others exist."""
+    client, store = alone.client, alone.store
+    lead = names.document(resources.LEAD, names.organization(crm.ORGANIZATION), generation(1), crm.LEAD)
+    others = {
+        b"lv:generations": "live",
+        b"lv:{ledger}:positions": "crm.leads:0",
+        b"lv:{ledger}:control": "layout",
+        b"lv9{ledger}:control": "layout",
+        lead.replace(names.PREFIX, b"lv:").replace(b".Test00", b""): "a document of layout 2",
+    }
+    for name, field in others.items():
+        client.hset(name, field, "1")
+    record = await copies.current(store)
+    assert (record.state.dropping, record.state.last) == ((), 1), "what is left belongs to others"
+    assert await copies.other_layouts(store) == [1, 2, 9]
+    assert [key async for keys in store.scan(names.ALL) for key in keys] == [names.CONTROL]
+    for name, field in others.items():
+        assert client.hgetall(name) == {field.encode(): b"1"}
+    client.delete(*others)
+
+
+@pytest.mark.apache
+def test_a_redis_that_also_holds_another_layout(leadview: Leadview) -> None:
+    """The projector begins beside it, and `status` says so."""
+    try:
+        leadview.redis.hset(b"lv:{ledger}:positions", "crm.leads:0", "5 1 1")
+        leadview.publish(crm.organization(1))
+        projector = leadview.start("run")
+        leadview.wait_until_served()
+        assert "Redis also holds data of another layout" in projector.log.read_text()
+        done = leadview.run("status")
+        assert done.status == 0, done.output
+        assert "Redis also holds data of layout 1" in done
+    finally:
+        leadview.redis.delete(b"lv:{ledger}:positions")

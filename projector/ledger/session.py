@@ -103,6 +103,12 @@ class Sessions:
             raise Refused(
                 f"Generation {generation} is gone: it was dropped while it was being filled, or Redis was emptied."
             )
+        if broken := [it.topic for it in session.record.state.breaks if generation in it.unverified]:
+            self.close(session)
+            raise Refused(
+                f"Topic {', '.join(broken)} has lost its history while generation {generation} was being filled: "
+                f"`drop {generation}`, then run `rebuild` again."
+            )
         return session
 
     async def _opened(self, generations: Generations | None) -> Session:

@@ -34,6 +34,7 @@ def _changes(before: State, after: State) -> list[str]:
         f"generation {number} is being dropped" for number in sorted(gone & {*after.dropping} - {*before.dropping})
     ]
     found += [f"generation {number} was dropped" for number in sorted(gone - {*after.dropping})]
+    found += [f"topic {it.topic} {it.what}" for it in after.breaks if it not in before.breaks]
     if before.copies != after.copies:
         found.append("slots of the cluster have moved to another server")
     return found

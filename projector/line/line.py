@@ -166,12 +166,11 @@ class Line:
         a new leader has not all that the leader before it had. `Positions.seek` finds out why.
         """
         if before := self._positions.ahead_of(polled):
-            self._source.reset(before)
-            if not await self._positions.take_back():
-                await self._positions.forget(before)
-        elif not await self._source.was_cut_off():
+            await self._positions.start_over(before)
+        elif await self._source.was_cut_off():
+            self._positions.reset()
+        else:
             return False
-        self._positions.reset()
         return True
 
     async def _check_every_second(self) -> None:

@@ -106,6 +106,17 @@ class Positions:
         at = {partition: self.offsets.get(partition, NOTHING_STORED) for partition in polled}
         return {partition: at[partition] for partition, records in polled.items() if records[0].offset < at[partition]}
 
+    async def start_over(self, before: Mapping[Partition, int]) -> None:
+        """Read again, because Kafka has returned records from before these positions.
+
+        If nothing tells why, these positions are discarded.
+        """
+        self._source.reset(before)
+        await self._open()  # the present session has the positions with which it began
+        if not await self.take_back():
+            await self.forget(before)
+        self.reset()
+
     async def take_back(self) -> bool:
         """Take back stored positions that say nothing about their topic any more, because it was made again or was cut
         off below them, after noting that in the control record. Returns whether there were any: then open a session.

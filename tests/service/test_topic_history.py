@@ -10,15 +10,20 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from devstack.apache_kafka import ApacheKafka
 from devstack.child import Child
 from devstack.embedded_kafka import EmbeddedKafka
 from devstack.ports import free_port
+from projector.errors import Refused
+from projector.ledger import breaks, copies
+from projector.ledger.session import Sessions
 from schemas import resources
-from tests.harness import crm
+from tests.harness import control, crm
 from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import ask, metric
+from tests.harness.projection import Projection
 from tests.harness.services import Kafka, RedisService
 from tests.harness.topics import Topics
 from tests.harness.waiting import wait_until
@@ -223,3 +228,29 @@ def test_a_broker_that_does_not_say_it_raises_no_alarm(redis_server: RedisServic
             wait_until(lambda: is_well(leadview), "all is well")
             assert "made again" not in projector.log.read_text() + again.log.read_text()
             assert leadview.documents() == leadview.expected()
+
+
+async def test_a_note_names_what_was_written_until_it_is_confirmed(projection: Projection) -> None:
+    control.write(projection.client, written=(1, 2))
+    store, sessions = projection.store, Sessions(projection.store)
+    before = await sessions.open()
+    noted = breaks.new_break(before.record, "topic_recreated", "crm.leads", "old", "new")
+    assert await breaks.note(store, before.record, [noted])
+    assert not await breaks.note(store, before.record, [noted]), "the record has changed since"
+    state = (await copies.require(store)).state
+    assert (state.breaks, state.histories) == ((noted,), {"crm.leads": 1})
+    with pytest.raises(Refused, match=r"crm\.leads has lost its history while generation 2"):
+        await sessions.open_rebuild(2)
+    await breaks.confirm(store, 2, state.breaks)
+    assert [it.unverified for it in (await copies.require(store)).state.breaks] == [(1,)]
+    await sessions.open_rebuild(2)
+    # Noted once more meanwhile: what was verified before says nothing about it.
+    record = await copies.require(store)
+    assert await breaks.note(store, record, [replace(noted, noticed_at="2026-01-01T00:00:00Z", unverified=(1,))])
+    await breaks.confirm(store, 1, record.state.breaks)
+    state = (await copies.require(store)).state
+    assert [it.unverified for it in state.breaks] == [(1,)]
+    assert state.histories == {"crm.leads": 2}
+    await breaks.confirm(store, 1, state.breaks)
+    state = (await copies.require(store)).state
+    assert (state.breaks, state.histories) == ((), {"crm.leads": 2}), "the history is not counted from the beginning"

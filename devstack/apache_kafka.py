@@ -145,6 +145,10 @@ class ApacheKafka:
         """Send SIGCONT to one node."""
         self._children[index].resume()
 
+    def shut_down(self, index: int) -> None:
+        """Stop one node as operators do: its storage is complete then."""
+        self._children[index].stop()
+
     def restart(self, index: int) -> None:
         """Stop one node if it runs, start it again with its storage, and wait until it serves."""
         self._children[index].stop()

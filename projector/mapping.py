@@ -29,6 +29,7 @@ from schemas.fields import Integer, List
 from schemas.layouts import (
     BODY_ID,
     BODY_ORGANIZATION_ID,
+    HISTORY_BIT,
     NO_CONTACT,
     content_hash,
     key_validity,
@@ -284,7 +285,7 @@ def access(organization: events.Organization) -> bytes:
 
 def _head(state: bytes, change: Change, record: Record) -> bytes:
     version = change.entity.version if change.entity else 0
-    return write_head(state, version, record.offset, record.partition, change.time)
+    return write_head(state, version, record.offset, record.partition | record.history << HISTORY_BIT, change.time)
 
 
 _DOCUMENTS: dict[Resource, Callable[[Any], msgspec.Struct]] = {CONTACT: contact_document, LEAD: lead_document}

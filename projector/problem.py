@@ -13,6 +13,8 @@ Kind = Literal[
     "no_partitions",
     "topic_missing",
     "topic_not_compacted",
+    "topic_recreated",
+    "topic_truncated",
     "redis_evicts",
     "redis_full",
     "redis_unknown",
@@ -21,7 +23,12 @@ Kind = Literal[
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """The names of all problems. `docs/runbook.md` has a section for each."""
 
-OF_SERVERS: frozenset[Kind] = frozenset(("topic_missing", "topic_not_compacted", "redis_evicts", "redis_full"))
+OF_SERVERS: frozenset[Kind] = frozenset(
+    (
+        *("topic_missing", "topic_not_compacted", "topic_recreated", "topic_truncated"),
+        *("redis_evicts", "redis_full"),
+    )
+)
 """Those that anybody sees who asks the servers."""
 
 

@@ -6,7 +6,9 @@ Every entity's value begins with the same 22 bytes, little-endian; Lua reads the
            marker, so that older events cannot restore it
     1   7  version of the newest event; a tombstone has no version and keeps the previous one
     8   6  offset of that event
-    14  2  partition
+    14  2  partition, and in the four highest bits the history of its topic: which of up to 16 in turn. A topic that is
+           made again, or cut off, uses its offsets again. So those of another history are compared no more than those
+           of another partition are: the times decide
     16  6  time of the event, milliseconds since 1970
 
 In a live document follow:
@@ -63,7 +65,12 @@ HEAD_FORMAT = "<c1I7I6I2I6"
 STORED_HEAD = slice(0, HEAD)
 VERSION = slice(1, 8)
 COORDINATES = slice(8, 16)
-"""Offset and partition of the event, as one number of 8 bytes."""
+"""Offset, partition and history of the event, as one number of 8 bytes."""
+HISTORY_BIT = 12
+"""In the two bytes of the partition, the history of the topic begins at this bit."""
+MAX_PARTITIONS = 1 << HISTORY_BIT
+HISTORIES = 1 << (16 - HISTORY_BIT)
+"""So many histories of a topic are told apart."""
 TIME = slice(16, HEAD)
 HASH_BYTES = 6
 SHORT_ID = 22
@@ -198,6 +205,8 @@ class Head(msgspec.Struct, frozen=True):
     partition: int
     time: int
     """Milliseconds since 1970."""
+    history: int = 0
+    """Which history of the topic the offset belongs to."""
 
 
 def read_head(value: bytes) -> Head:
@@ -209,8 +218,9 @@ def read_head(value: bytes) -> Head:
         value[0] == STATE_LIVE,
         number(value[VERSION], "little"),
         number(value[8:14], "little"),
-        number(value[14:16], "little"),
+        number(value[14:16], "little") % MAX_PARTITIONS,
         number(value[TIME], "little"),
+        number(value[14:16], "little") >> HISTORY_BIT,
     )
 
 
@@ -223,7 +233,7 @@ def read_limits(value: bytes) -> tuple[int, int, int, int]:
 
 
 def coordinates(offset: int, partition: int) -> bytes:
-    """Returns the bytes of a head that hold the offset and the partition of the event: `COORDINATES`."""
+    """Returns the bytes of a head that hold offset, and partition with history, of the event: `COORDINATES`."""
     return (offset | partition << 48).to_bytes(8, "little")
 
 

@@ -81,6 +81,14 @@ REDIS_MEMORY = Metric(
     "ratio",
     "Redis memory in use, as a share of maxmemory, on the fullest server. 0 if none has a maxmemory",
 )
+UNVERIFIED_TOPIC = Metric(
+    "leadview_projector_unverified_topic",
+    "gauge",
+    "1",
+    "1 if the topic was deleted and made again, or has lost records that were applied, and nothing has confirmed since "
+    "that what is served is what Kafka has; otherwise 0. Absent if it is not known",
+    ("topic", "problem"),
+)
 
 # This projector.
 PROBLEMS = Metric(
@@ -151,7 +159,7 @@ DEFECTS = Metric(
 )
 
 PROJECTOR = (
-    *(LAG, UNAPPLIED_AGE, MEASURED, DEAD_LETTERS, REBUILD_DUE, REDIS_MEMORY),
+    *(LAG, UNAPPLIED_AGE, MEASURED, DEAD_LETTERS, REBUILD_DUE, REDIS_MEMORY, UNVERIFIED_TOPIC),
     *(PROBLEMS, PARTITIONS, LINE_STOPPED, LINE_STANDING_BY),
     *(RECORDS, RESPLICED, BATCH_SECONDS, FRESHNESS, PARKED, SAMPLED, REWINDS, UNAVAILABLE, DEFECTS),
 )

@@ -165,8 +165,8 @@ async def _data(store: Store) -> str:
 async def _kafka(settings: ProjectorSettings) -> AsyncIterator[Check]:
     reached = await _check("Kafka", _brokers(settings))
     yield reached
-    names = ("Kafka topics", "Kafka partitions", "Kafka records", "Kafka consumer groups")
-    checks = (_topics, _partitions, _records, _groups)
+    names = ("Kafka topics", "Kafka history", "Kafka partitions", "Kafka records", "Kafka consumer groups")
+    checks = (_topics, _history, _partitions, _records, _groups)
     for name, check in zip(names, checks, strict=True):
         if reached.result == "ok":
             yield await _check(name, check(settings))
@@ -192,6 +192,22 @@ async def _topics(settings: ProjectorSettings) -> str:
     if not all(topic.retention for topic in topics):
         return "all exist; these brokers do not say whether they are compacted"
     return "all exist and are compacted: " + ", ".join(topic.name for topic in topics)
+
+
+async def _history(settings: ProjectorSettings) -> str:
+    topics = await describe(settings, KINDS)
+    store = Store(settings)
+    try:
+        record = await copies.read(store)
+    except ProjectorError as error:
+        raise Unknown(f"Redis cannot be read, which knows what was applied: {error}") from error
+    finally:
+        await store.close()
+    if record and (found := [str(finding) for finding in topic_findings.of_history(record, KafkaPart(topics, {}))]):
+        raise Failed("; ".join(found))
+    if not all(topic.id for topic in topics):
+        return "no loss was noticed; these brokers give topics no ids, so one that is made again may not be noticed"
+    return "the topics are those whose records were applied"
 
 
 async def _partitions(settings: ProjectorSettings) -> str:

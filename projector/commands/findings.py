@@ -9,7 +9,7 @@ from typing import Literal
 
 from projector.commands.finding import Finding
 from projector.commands.survey import RedisPart, Survey
-from projector.commands.topic_findings import of_topics
+from projector.commands.topic_findings import of_history, of_topics
 from projector.errors import ProjectorError
 from projector.health.verdict import FULL
 from projector.ledger.writers import Writer
@@ -119,6 +119,8 @@ def _servers(survey: Survey) -> Iterator[Finding]:
             )
         case kafka:
             yield from of_topics(kafka)
+    if not isinstance(survey.redis, ProjectorError) and survey.redis.record:
+        yield from of_history(survey.redis.record, None if isinstance(survey.kafka, ProjectorError) else survey.kafka)
 
 
 def _redis(redis: RedisPart) -> Iterator[Finding]:

@@ -9,7 +9,8 @@ from projector.commands import preflight_view, verify_continuous
 from projector.commands.operator import Operator
 from projector.commands.rebuild_progress import RebuildView
 from projector.errors import Refused
-from projector.ledger import copies, writers
+from projector.ledger import breaks, copies, writers
+from projector.ledger.control import ACCESS, State
 from projector.rebuild import drop, preflight, promote, replay
 from projector.rebuild.promote import Criteria
 from projector.rebuild.throttle import Throttle
@@ -17,6 +18,7 @@ from projector.stop import Stop
 from projector.upkeep import reapply
 from projector.verify import access, audit, report
 from projector.verify.report import Report
+from schemas.control import GenerationId
 from schemas.resources import RESOURCES
 
 _NICENESS = 10
@@ -104,17 +106,26 @@ async def run_verify(arguments: argparse.Namespace, operator: Operator) -> int:
     if arguments.continuous:
         return await verify_continuous.run(operator)
     criteria = _criteria(arguments)
+    seen = (await copies.require(operator.store)).state
     if arguments.access:
         verified = await access.audit(operator.store, operator.settings)
+        await _confirm(operator, verified, seen, ACCESS)
     elif arguments.next:
         verified = await promote.verify_next(operator.store, criteria)
     else:
         verified = await _verify_live(operator, criteria)
+        await _confirm(operator, verified, seen, seen.live)
     if operator.json:
         operator.print_json(verified.to_json())
     else:
         report.show(verified, operator.console)
     return 0 if verified.passes(criteria.threshold) else 1
+
+
+async def _confirm(operator: Operator, verified: Report, seen: State, generation: GenerationId) -> None:
+    """If this is exactly what Kafka has, no topic that had lost its history before concerns it any more."""
+    if seen.breaks and verified.is_exact:
+        await breaks.confirm(operator.store, generation, seen.breaks)
 
 
 async def _verify_live(operator: Operator, criteria: Criteria) -> Report:

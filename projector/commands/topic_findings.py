@@ -1,9 +1,11 @@
-"""Judges the topics: they must exist, be served, be allowed to this user, and be compacted."""
+"""Judges the topics: they must exist, be served, be allowed to this user, be compacted, and keep their history."""
 
 from collections.abc import Iterator
 
 from projector.commands.finding import Finding
 from projector.commands.survey import KafkaPart
+from projector.ledger import breaks
+from projector.ledger.control import ACCESS, Break, ControlRecord
 
 
 def of_topics(kafka: KafkaPart) -> Iterator[Finding]:
@@ -46,3 +48,30 @@ def of_topics(kafka: KafkaPart) -> Iterator[Finding]:
             topics = "topic" if len(names) == 1 else "topics"
             page = f"runbook.md#{section}"
             yield Finding(f"{topics} {', '.join(names)}: {state}", advice, page, where=("kafka",))
+
+
+def of_history(record: ControlRecord, kafka: KafkaPart | None) -> Iterator[Finding]:
+    """Yields which topics have lost their history, as far as that concerns what is served."""
+    ids = {topic.name: topic.id for topic in kafka.topics} if kafka else {}
+    for found in breaks.served(record, ids):
+        yield Finding(
+            f"topic {found.topic} {found.what}, so what is served may be what Kafka no longer has",
+            _advice(found),
+            f"runbook.md#{found.kind}",
+            where=("kafka",),
+            detail=f"Noticed at {found.noticed_at}; the topic id was {found.former_id or 'not known'}, and is "
+            f"{found.topic_id or 'not known'}.",
+        )
+
+
+def _advice(found: Break) -> str:
+    publish = "let the core product publish all of its entities again, then"
+    if ACCESS in found.unverified:
+        return (
+            f"{publish} run `verify --access`, which ends this problem if nothing differs; what is `extra` has to be "
+            "deleted by an event"
+        )
+    return (
+        f"{publish} run `verify`, which ends this problem if nothing differs. If something does, run `rebuild`, look "
+        "at `verify --next`, and `promote`, with --force only if what is missing is gone on purpose"
+    )

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 import msgspec
 
 from projector.kafka.topics import Topic
-from projector.ledger.control import ControlRecord
+from projector.ledger import breaks
+from projector.ledger.control import Break, ControlRecord
 from projector.ledger.writers import Writer
 from projector.record import Partition
 
@@ -59,6 +60,14 @@ class Sample(msgspec.Struct, frozen=True):
             position = self.redis.record.position(partition) if self.redis.record else None
             found[partition] = (min(end, max(first, position.offset if position else 0)), end)
         return found
+
+    @property
+    def breaks(self) -> list[Break] | None:
+        """The topics that have lost their history, if that concerns what is served; None if it is not known."""
+        if isinstance(self.redis, str) or self.redis.record is None:
+            return None
+        topics = [] if isinstance(self.kafka, str) else self.kafka.topics
+        return breaks.served(self.redis.record, {topic.name: topic.id for topic in topics})
 
     @property
     def complete_until(self) -> int | None:

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from projector.health.sample import KafkaSample, RedisSample, Sample
 from projector.kafka.topics import Topic
+from projector.ledger.control import Break
 from projector.line.health import LineHealth
 from projector.problem import Problem
 from projector.record import Partition
@@ -49,6 +50,7 @@ class Verdict:
         if isinstance(sample.redis, RedisSample):
             self._known_at["redis"] = now
             found += _of_redis(sample.redis)
+            found += [_of_break(it) for it in sample.breaks or ()]
         elif now - self._known_at["redis"] > UNKNOWN_SECONDS:
             found.append(Problem("redis_unknown", "", f"{sample.redis}: it is not known what is served"))
         waiting = sample.waiting
@@ -124,6 +126,14 @@ def _of_topic(topic: Topic) -> list[Problem]:
         text = f"is not kept for good ({topic.retention}): records vanish or pile up. Set cleanup.policy=compact."
         return [Problem("topic_not_compacted", topic.name, f"topic {topic.name} {text}")]
     return []
+
+
+def _of_break(found: Break) -> Problem:
+    text = (
+        f"topic {found.topic} {found.what}: what is served may be what Kafka no longer has. Let the core product "
+        "publish all of its entities again, then run `verify`, and `rebuild` if it finds differences."
+    )
+    return Problem(found.kind, found.topic, text)
 
 
 def _of_redis(redis: RedisSample) -> list[Problem]:

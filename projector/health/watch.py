@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from projector.health.sample import KafkaSample, RedisSample, Sample
 from projector.health.sampler import Sampler
 from projector.health.verdict import Verdict, WatchedLine
+from projector.ledger.breaks import BREAKS
 from projector.ledger.writers import Condition
 from projector.problem import KINDS, OF_SERVERS, Problem
 from projector.stop import Stop
@@ -144,6 +145,13 @@ def _parts(sample: Sample | None) -> Iterator[Metric]:
     yield family(metrics.REDIS_MEMORY, redis.memory_ratio if redis else _NAN)
     record = redis.record if redis else None
     yield family(metrics.REBUILD_DUE, record.rebuild_due() if record else _NAN)
+    if sample and (found := sample.breaks) is not None and isinstance(sample.kafka, KafkaSample):
+        unverified: dict[tuple[str, ...], float] = {
+            (topic.name, kind): 0 for topic in sample.kafka.topics for kind in BREAKS
+        }
+        yield family(metrics.UNVERIFIED_TOPIC, unverified | {(it.topic, it.kind): 1 for it in found})
+    else:
+        yield family(metrics.UNVERIFIED_TOPIC, {})
 
 
 @asynccontextmanager

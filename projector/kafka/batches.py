@@ -53,7 +53,9 @@ class Batch:
         """Raises struct.error if the batch is shorter than its header."""
         if len(data) > _MAGIC_AT and data[_MAGIC_AT] < _MAGIC:  # such a batch is one record, and may be shorter
             data = memoryview(bytes(data[: _MAGIC_AT + 1]) + bytes(_HEADER.size))
-        self.first, _, _, self._magic, self._checksum, self._attributes, last, *rest = _HEADER.unpack_from(data)
+        self.first, _, epoch, self._magic, self._checksum, self._attributes, last, *rest = _HEADER.unpack_from(data)
+        # Before magic 2 there was something else in its place.
+        self.leader_epoch: int = epoch if self._magic == _MAGIC else -1
         self._first_time, self._last_time, self.producer, *_ = rest
         self.last: int = self.first + max(0, last)
         self.data = data

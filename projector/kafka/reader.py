@@ -35,6 +35,15 @@ class Reader:
     async def stop(self) -> None:
         await self._consumer.stop()
 
+    def read_as(self, histories: Mapping[str, int]) -> None:
+        """Give records the history of their topic (`Record.history`), which belongs to what is written to Redis."""
+        self._unpacker.histories = histories
+
+    @property
+    def histories(self) -> Mapping[str, int]:
+        """Which history of each topic is read; 0 for those that are absent."""
+        return self._unpacker.histories
+
     async def partitions(self) -> list[Partition]:
         """Returns all partitions of the topics; a topic that does not exist has none. Raises Unavailable."""
         return [partition for topic in await self.topics() for partition in topic.partitions]

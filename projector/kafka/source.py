@@ -7,9 +7,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from aiokafka import ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
 
+from projector.errors import Refused
+from projector.kafka import histories
 from projector.kafka.client import consumer, errors, start, topic
+from projector.kafka.histories import UNKNOWN_EPOCH, Fork
 from projector.kafka.unpacking import Unpacker
 from projector.record import Partition, Record
+from schemas.layouts import MAX_PARTITIONS
 from schemas.resources import Kind
 from schemas.settings import ProjectorSettings
 
@@ -69,11 +73,16 @@ class Source:
         """Return no records of these partitions until the next `seek`."""
         self._positioned.difference_update(partitions)
 
-    async def seek(self, offsets: Mapping[Partition, int | None]) -> dict[Partition, int]:
+    async def seek(
+        self, offsets: Mapping[Partition, int | None], epochs: Mapping[Partition, int] | None = None
+    ) -> dict[Partition, int]:
         """Seek each partition (None: earliest). Returns the offsets used. Raises Unavailable.
 
-        An offset that the partition does not contain is logged, and the earliest one is used instead.
+        An offset that the partition does not contain is logged, and the earliest one is used instead. `epochs` are the
+        leader epochs of the batches before these offsets, as far as they are known.
         """
+        if wide := [topic for topic, number in offsets if number >= MAX_PARTITIONS]:
+            raise Refused(f"topic {wide[0]} has more than {MAX_PARTITIONS:,} partitions, which Leadview cannot read")
         wanted = [TopicPartition(*partition) for partition in offsets]
         async with errors():
             begin = await self._consumer.beginning_offsets(wanted)
@@ -84,8 +93,38 @@ class Source:
             used[partition] = _existing(partition, offset, begin[at], end[at])
             async with errors():
                 self._consumer.seek(at, used[partition])
+            self._unpacker.epochs.pop(partition, None)
+            if epochs and partition in epochs:
+                self._unpacker.epochs[partition] = epochs[partition]
         self._positioned.update(offsets)
         return used
+
+    def read_as(self, histories: Mapping[str, int]) -> None:
+        """Give records the history of their topic (`Record.history`)."""
+        self._unpacker.histories = histories
+
+    def epoch(self, partition: Partition) -> int:
+        """Returns the epoch of the leader that has written the last batch that was polled; `UNKNOWN_EPOCH` if it is not
+        known.
+        """
+        return self._unpacker.epochs.get(partition, UNKNOWN_EPOCH)
+
+    async def topic_ids(self) -> dict[str, str]:
+        """Returns the id of each topic, as far as the brokers say it. Raises Unavailable."""
+        return await histories.topic_ids(self._consumer._client, self.topics)  # noqa: SLF001
+
+    async def forks(self, epochs: Mapping[Partition, int]) -> dict[Partition, Fork]:
+        """Returns up to where each partition is one that had these leaders, if it is known. Raises Unavailable."""
+        return await histories.forks(self._consumer._client, epochs) if epochs else {}  # noqa: SLF001
+
+    async def was_cut_off(self) -> bool:
+        """Returns whether the last poll came upon a new leader that has not all that the leader before it had, so that
+        what was polled does not follow on what was read before. Raises Unavailable.
+        """
+        if not (new_leaders := self._unpacker.new_leaders):
+            return False
+        found = await self.forks({Partition(*at): epoch for at, (_, epoch) in new_leaders.items()})
+        return any(fork.offset < new_leaders[at][0] for at, fork in found.items())
 
     async def poll(self, most: int, wait: float) -> dict[Partition, list[Record]]:
         """Returns up to `most` records, in order for each partition; fewer if they are large or take long to unpack.
@@ -153,7 +192,7 @@ def _existing(partition: Partition, offset: int | None, begin: int, end: int) ->
     """Returns the offset if the partition contains it, otherwise the earliest one."""
     if offset is None or begin <= offset <= end:
         return begin if offset is None else offset
-    reason = "the records after it were deleted" if offset < begin else "the topic was recreated"
+    reason = "the records after it were deleted" if offset < begin else "the partition ends before it"
     logger.warning(
         "the topic does not contain the stored position (%s); reading it from the beginning",
         reason,

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, TopicAuthorizationFailedError, UnknownTopicOrPartitionError
-from aiokafka.protocol.metadata import MetadataRequest
 
 from projector.kafka.client import connection, errors, start, topic
+from projector.kafka.histories import TopicsRequest
 from projector.record import Partition
 from schemas.resources import Kind
 from schemas.settings import ProjectorSettings
@@ -47,6 +47,8 @@ class Topic(NamedTuple):
     partitions: tuple[Partition, ...]
     leaderless: tuple[int, ...]
     retention: Retention | None
+    id: str = ""
+    """Another one whenever the topic was made again; empty if the brokers do not say it (Kafka before 2.8)."""
 
 
 async def describe(settings: ProjectorSettings, kinds: Sequence[Kind]) -> list[Topic]:
@@ -64,9 +66,7 @@ async def describe(settings: ProjectorSettings, kinds: Sequence[Kind]) -> list[T
 
 
 async def _metadata(admin: AIOKafkaAdminClient, names: Sequence[str]) -> Any:
-    """Returns what `describe_topics` does, but never lets a broker create a topic that is missing: not compacted."""
-    request = MetadataRequest(list(names), allow_auto_topic_creation=False)
-    return (await admin._send_request(request)).to_object()["topics"]  # noqa: SLF001
+    return (await admin._send_request(TopicsRequest(names))).to_object()["topics"]  # noqa: SLF001
 
 
 def _topic(name: str, described: Any, retention: Retention | None) -> Topic:
@@ -80,6 +80,7 @@ def _topic(name: str, described: Any, retention: Retention | None) -> Topic:
         partitions=tuple(Partition(name, number) for number in numbers),
         leaderless=tuple(sorted(it["partition"] for it in partitions if it["leader"] < 0)),
         retention=retention,
+        id=described.get("topic_id", "") if described else "",
     )
 
 

@@ -43,6 +43,10 @@ class Unpacker:
         self.kinds = kinds
         self.max_record_bytes = max_record_bytes
         self._wrong_checksums: dict[tuple[str, int, int], int] = {}
+        self.histories: Mapping[str, int] = {}
+        """Which history of each topic is read now; 0 for those that are absent (`Record.history`)."""
+        self.epochs: dict[tuple[str, int], int] = {}
+        """The leader epoch of the last batch that was unpacked of each partition."""
         self.begin()
 
     def begin(self) -> None:
@@ -50,6 +54,23 @@ class Unpacker:
         self.unpacked = 0
         """Bytes that this poll has unpacked, with what the objects of each record take."""
         self._until: float | None = None
+        self.new_leaders: dict[tuple[str, int], tuple[int, int]] = {}
+        """Where this poll has met a batch of another leader: the offset up to which there were batches of the leader
+        before, and the epoch of that one."""
+
+    def note_leader(self, partition: tuple[str, int], offset: int, epoch: int) -> bool:
+        """Note which leader has written the batch at this offset.
+
+        Returns False if the batch is for the next poll, because this one has met another leader of the partition
+        already: after each of them, it has to be asked whether the next one has what it had.
+        """
+        known = self.epochs.get(partition, epoch)
+        if known != epoch:
+            if partition in self.new_leaders:
+                return False
+            self.new_leaders[partition] = (offset, known)
+        self.epochs[partition] = epoch
+        return True
 
     @property
     def is_full(self) -> bool:
@@ -75,6 +96,7 @@ class BoundedRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # aiokafk
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
+        self.next_fetch_offset: int
         # The iterator owns these records. If they owned it as well, those of which only a part was read, and the batch
         # that it has decompressed, would stay in memory until the garbage collector finds them.
         self._records_iterator = None
@@ -103,6 +125,9 @@ class BoundedRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # aiokafk
             is_intact = self.unpacker.is_intact(self._tp, batch)
             if is_intact is None:
                 return  # the consumer fetches it again
+            epoch = batch.leader_epoch if is_intact else -1
+            if epoch >= 0 and not self.unpacker.note_leader(self._tp, self.next_fetch_offset, epoch):
+                return  # likewise
             for records in self._read(batch) if is_intact else self._unreadable(batch, "its checksum is wrong"):
                 self.next_fetch_offset = records[-1].next_offset
                 yield records
@@ -143,6 +168,7 @@ class BoundedRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # aiokafk
         topic, partition = self._tp
         unpacker, wanted = self.unpacker, self.next_fetch_offset
         kind, harmless = unpacker.kinds[topic], min(MAX_HEADER_BYTES, unpacker.max_record_bytes)
+        history = unpacker.histories.get(topic, 0)
         found: list[Record] = []
         for record, size in zip(piece, sizes, strict=True):
             offset = record.offset
@@ -163,7 +189,7 @@ class BoundedRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # aiokafk
                 and type(record) is not Unread
             ):
                 # Nearly all records: nothing in them can exceed a limit.
-                found.append(Record(topic, partition, offset, time, key, record.value, (), kind))
+                found.append(Record(topic, partition, offset, time, key, record.value, (), kind, "", 1, history))
                 unpacker.unpacked += size + _RECORD_BYTES
             else:
                 found.append(bounded(self._tp, record, size, unpacker))
@@ -247,7 +273,8 @@ def bounded(at: tuple[str, int], record: Any, size: int, unpacker: Unpacker) -> 
         headers = {name: content for name, content in headers if name in HEADERS}.items()
     if not 0 <= time <= _MAX_TIME:
         time = 0 if time < 0 else _MAX_TIME
-    return Record(topic, partition, record.offset, time, key, value, tuple(headers), unpacker.kinds[topic], problem)
+    kind, history = unpacker.kinds[topic], unpacker.histories.get(topic, 0)
+    return Record(topic, partition, record.offset, time, key, value, tuple(headers), kind, problem, 1, history)
 
 
 def _problem(key: bytes | None, value: bytes | None, headers: Headers, size: int, most: int) -> str:

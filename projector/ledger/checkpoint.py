@@ -14,23 +14,35 @@ NOTHING_STORED = -1
 """The offset that a step expects if no position has been stored yet."""
 
 
+_NO_ID = "-"
+
+
 class Position(msgspec.Struct, frozen=True):
     """How far a partition has been applied.
 
     `offset` is that of the next record, `event_time` the time of the newest event, `stored_at` that of the checkpoint;
-    both in milliseconds since 1970.
+    both in milliseconds since 1970. `leader_epoch` is that of the last batch before the offset; -1 if it is not known.
+    The offset says nothing about a topic with the same name and another `topic_id`; that is empty if it is not known.
     """
 
     offset: int
     event_time: int
     stored_at: int
+    leader_epoch: int = -1
+    topic_id: str = ""
 
     @classmethod
-    def parse(cls, value: bytes | str) -> "Position":
-        return cls(*(int(number) for number in value.split()))
+    def parse(cls, value: bytes) -> "Position":
+        """Raises ValueError if the value is none of this layout."""
+        match value.decode().split(" "):
+            case [offset, event_time, stored_at, epoch, topic_id]:
+                id_ = "" if topic_id == _NO_ID else topic_id
+                return cls(int(offset), int(event_time), int(stored_at), int(epoch), id_)
+        raise ValueError("Redis holds positions of another layout")
 
     def format(self) -> bytes:
-        return b"%d %d %d" % (self.offset, self.event_time, self.stored_at)
+        numbers = b"%d %d %d %d " % (self.offset, self.event_time, self.stored_at, self.leader_epoch)
+        return numbers + (self.topic_id or _NO_ID).encode()
 
 
 class Step(msgspec.Struct, frozen=True):

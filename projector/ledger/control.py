@@ -6,6 +6,7 @@ either a copy says it, or Redis is empty everywhere and the first record begins.
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -41,12 +42,43 @@ class Generation(msgspec.Struct, frozen=True):
     verified_at: str | None = None
 
 
+ACCESS = GenerationId("access")
+"""Stands for organizations and API keys among generations, to none of which they belong."""
+
+
+class Break(msgspec.Struct, frozen=True):
+    """A topic has lost its history. `kind` is `topic_recreated` or `topic_truncated`, the name of the problem.
+
+    `former_id` and `topic_id` are those of the topic before and since; the same if its log was cut off. `noticed_at` is
+    RFC 3339. Of the generations in `unverified` (or `ACCESS`), nobody has confirmed yet that they are what Kafka has.
+    """
+
+    kind: Literal["topic_recreated", "topic_truncated"]
+    topic: str
+    former_id: str
+    topic_id: str
+    noticed_at: str
+    unverified: Generations
+
+    @property
+    def what(self) -> str:
+        """What has happened to the topic, in words."""
+        if self.kind == "topic_recreated":
+            return "was deleted and made again"
+        return "has lost records that were applied"
+
+    def without(self, generation: GenerationId) -> "Break":
+        """Returns the break without this generation, which was verified or dropped."""
+        return replace(self, unverified=tuple(other for other in self.unverified if other != generation))
+
+
 class State(msgspec.Struct, frozen=True):
     """The part of the control record that is the same in all copies.
 
     Projectors write the generations in `written`. `previous` is the generation that `rollback` returns to. `last` is
     the highest number that was ever assigned. The keys of the generations in `dropping` are being deleted. `flipped_at`
-    is the time of the last change of `live`, in milliseconds since 1970.
+    is the time of the last change of `live`, in milliseconds since 1970. `histories` counts the breaks of each topic
+    (modulo 16, `schemas.layouts`), and `breaks` are those that are not confirmed yet.
     """
 
     live: GenerationId
@@ -57,6 +89,8 @@ class State(msgspec.Struct, frozen=True):
     last: int = 1
     dropping: Generations = ()
     flipped_at: int = 0
+    histories: dict[str, int] = {}
+    breaks: tuple[Break, ...] = ()
 
     @property
     def known(self) -> set[GenerationId]:
@@ -83,6 +117,7 @@ class State(msgspec.Struct, frozen=True):
             previous=None if self.previous == generation else self.previous,
             generations={other: known for other, known in self.generations.items() if other != generation},
             dropping=in_order({*self.dropping, generation}),
+            breaks=tuple(left for it in self.breaks if (left := it.without(generation)).unverified),
         )
 
 
@@ -170,6 +205,14 @@ class ControlRecord(msgspec.Struct, frozen=True):
         if len(positions) < len(found):
             return None
         return min(positions, key=lambda position: position.offset)
+
+    def stored(self) -> dict[Partition, list[Position]]:
+        """Returns the positions of each partition in all copies that have one."""
+        found: dict[Partition, list[Position]] = {}
+        for copy in self.present:
+            for partition, position in copy.positions.items():
+                found.setdefault(partition, []).append(position)
+        return found
 
     def is_swept(self, generation: GenerationId) -> bool:
         """Returns whether no shard holds a key of a generation that is being dropped."""

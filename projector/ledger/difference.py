@@ -38,6 +38,7 @@ def _changes(before: State, after: State) -> list[str]:
         for old in in_order(gone & {*after.dropping} - {*before.dropping})
     ]
     found += [f"generation {number_of(old)} was dropped" for old in in_order(gone - {*after.dropping})]
+    found += [f"topic {it.topic} {it.what}" for it in after.breaks if it not in before.breaks]
     if before.copies != after.copies:
         found.append("slots of the cluster have moved to another server")
     return found

@@ -7,9 +7,10 @@ On a cluster every shard has a copy of the positions, so that a shard that loses
 from collections.abc import Mapping, Sequence
 
 from projector.dead_letter import DeadLetter
-from projector.ledger import checkpoint, copies
+from projector.ledger import breaks, checkpoint, copies
+from projector.ledger.breaks import Rewind
 from projector.ledger.checkpoint import NOTHING_STORED, ControlChanged, Outcome, Place, Position, Step, Stored
-from projector.ledger.control import ControlRecord
+from projector.ledger.control import Break, ControlRecord
 from projector.ledger.session import Session, Sessions
 from projector.record import Partition
 from projector.redis.calls import Command
@@ -42,13 +43,22 @@ class Ledger:
     def close(self, session: Session) -> None:
         self._sessions.close(session)
 
-    async def positions(self, session: Session, partitions: Sequence[Partition]) -> dict[Partition, int | None]:
-        """Returns the next offset of each partition as the session began; None if nothing is stored."""
+    async def positions(self, session: Session, partitions: Sequence[Partition]) -> dict[Partition, Position | None]:
+        """Returns the position of each partition as the session began; None if nothing is stored."""
         if self._rebuild is None:
-            found = {partition: session.record.position(partition) for partition in partitions}
-        else:
-            found = await read_rebuild(self._store, session.record, self._rebuild, partitions)
-        return {partition: position.offset if position else None for partition, position in found.items()}
+            return {partition: session.record.position(partition) for partition in partitions}
+        return await read_rebuild(self._store, session.record, self._rebuild, partitions)
+
+    async def stored(self, session: Session, partitions: Sequence[Partition]) -> dict[Partition, list[Position]]:
+        """Returns the positions in all copies: of all partitions; of a rebuild only the lowest, of these partitions."""
+        if self._rebuild is None:
+            return session.record.stored()
+        found = await self.positions(session, partitions)
+        return {partition: [position] for partition, position in found.items() if position}
+
+    async def note(self, session: Session, found: Sequence[Break]) -> bool:
+        """Note breaks in the history of topics. Returns False if the control record has changed since."""
+        return await breaks.note(self._store, session.record, found)
 
     async def cover(
         self, session: Session, steps: Mapping[Partition, Step], dead_letters: Sequence[DeadLetter] = ()
@@ -88,13 +98,10 @@ class Ledger:
         ]
         return checkpoint.WentBack(lower) if lower else None
 
-    async def forget(self, session: Session, offsets: Mapping[Partition, int]) -> None:
-        """Discard the positions of these partitions, unless they differ from these offsets by now."""
-        arguments = []
-        for partition, offset in offsets.items():
-            arguments += [names.position(*partition).encode(), b"%d" % offset]
+    async def rewind(self, session: Session, rewinds: Sequence[Rewind]) -> None:
+        """Take back positions of topics that have lost their history, in all copies."""
         keys = [self._place(session, tag, "").positions for tag in session.incarnations]
-        await self._run(session, [Command("forget", [key], arguments) for key in keys])
+        await self._run(session, [Command("rewind", [key], breaks.rewind_arguments(rewinds)) for key in keys])
 
     def _place(self, session: Session, tag: bytes, incarnation: str) -> Place:
         control = names.copy(names.CONTROL, tag)

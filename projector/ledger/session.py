@@ -103,6 +103,12 @@ class Sessions:
         except Refused:
             self.close(session)
             raise
+        if broken := [it.topic for it in session.record.state.breaks if generation in it.unverified]:
+            self.close(session)
+            raise Refused(
+                f"Topic {', '.join(broken)} has lost its history while generation {number_of(generation)} was being "
+                f"filled: `drop {number_of(generation)}`, then run `rebuild` again."
+            )
         return session
 
     async def _opened(self, generations: Generations | None) -> Session:

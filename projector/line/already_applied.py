@@ -22,7 +22,7 @@ from projector.record import EntityKey, Partition, Record, entity_key
 from projector.redis.calls import Command, Generations, document_keys, groups
 from projector.redis.store import Store
 from schemas import names
-from schemas.layouts import COORDINATES, HEAD, NO_HEAD, TIME, VERSION, coordinates
+from schemas.layouts import COORDINATES, HEAD, HISTORY_BIT, NO_HEAD, TIME, VERSION, coordinates
 from schemas.resources import CONTACT, RESOURCES, Resource
 
 # Reading a head takes Redis much less time than writing a document, so a call may hold more of them.
@@ -74,7 +74,7 @@ def event_time(record: Record, head: bytes) -> int | None:
         return None
     if not head[0]:
         return None  # zeros, which would also be the coordinates of the very first record
-    if head[COORDINATES] != coordinates(record.offset, record.partition):
+    if head[COORDINATES] != coordinates(record.offset, record.partition | record.history << HISTORY_BIT):
         return None
     is_tombstone = head[:1] == b"T"  # its head keeps the version of the event before it
     if is_tombstone != (record.value is None):

@@ -130,7 +130,7 @@ class Line:
             level = logging.WARNING if difference.emptied else logging.INFO
             logger.log(level, "%s; reading again from the stored positions", difference.text, extra=self._fields())
         polled = await self._source.poll(self._batch_records, _POLL_SECONDS)
-        if await self._topics_recreated(polled):
+        if await self._lost_history(polled):
             return
         async with self._covering:  # a revocation waits until the batch is covered
             if polled:
@@ -161,17 +161,25 @@ class Line:
             self._unknown_fields.look(polled, time.monotonic())
             await parking.erase_late(self._store, dead_letters)
 
-    async def _topics_recreated(self, polled: dict[Partition, list[Record]]) -> bool:
-        """Start over if records come from before the position: their topic was deleted and recreated meanwhile."""
-        recreated = self._positions.ahead_of(polled)
-        if recreated:
-            await self._positions.forget(recreated)
+    async def _lost_history(self, polled: dict[Partition, list[Record]]) -> bool:
+        """Start over if these records do not follow on those that were applied: they come from before the position, or
+        a new leader has not all that the leader before it had. `Positions.seek` finds out why.
+        """
+        if before := self._positions.ahead_of(polled):
+            await self._positions.start_over(before)
+        elif await self._source.was_cut_off():
             self._positions.reset()
-        return bool(recreated)
+        else:
+            return False
+        return True
 
     async def _check_every_second(self) -> None:
-        """Compare the positions with Redis and with the end offsets, and copy them to Kafka."""
-        if (end_offsets := self._end_offsets.take()) is not None:
+        """Compare the positions with Redis, with the end offsets and with the topics, and copy them to Kafka."""
+        if (answer := self._end_offsets.take()) is not None:
+            end_offsets, topic_ids = answer
+            if self._positions.are_of_former_topics(topic_ids):
+                self._positions.reset()
+                return
             self._stored(await self._positions.pass_markers(end_offsets))
             if self._positions.are_at(end_offsets):
                 self.health.advanced()

@@ -8,11 +8,15 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from projector.dead_letter import DeadLetter
 from projector.errors import Unavailable
 from projector.kafka.source import Source
+from projector.ledger import breaks
+from projector.ledger.breaks import Rewind
 from projector.ledger.checkpoint import NOTHING_STORED, Outcome, Position, Step, Stored
-from projector.ledger.control import ControlRecord
+from projector.ledger.control import Break, ControlRecord
 from projector.ledger.difference import Difference, difference
 from projector.ledger.ledger import Ledger
 from projector.ledger.session import Session
@@ -35,6 +39,7 @@ class Positions:
         self._session: Session | None = None
         self._record: ControlRecord | None = None
         self._uncommitted: dict[Partition, int] = {}
+        self._topic_ids: dict[str, str] = {}
         self.offsets: dict[Partition, int] = {}
 
     @property
@@ -53,6 +58,8 @@ class Positions:
         if self._session and not self._source.unpositioned():
             return None
         await self._open()
+        while self._source.unpositioned() and await self.take_back():
+            await self._open()  # the control record has changed, and so have the positions
         before, self._record = self._record, self.session.record
         await self._seek()
         return difference(before, self._record) if before else None
@@ -63,8 +70,12 @@ class Positions:
             return
         session = self.session
         stored = await self._ledger.positions(session, unpositioned)
-        used = await self._source.seek(stored)
-        known = {partition: _or_nothing(offset) for partition, offset in stored.items()}
+        known = {partition: at.offset if at else NOTHING_STORED for partition, at in stored.items()}
+        epochs = {partition: at.leader_epoch for partition, at in stored.items() if at and at.leader_epoch >= 0}
+        self._source.read_as(session.record.state.histories)
+        used = await self._source.seek(
+            {partition: at.offset if at else None for partition, at in stored.items()}, epochs
+        )
         known |= await self.forget({p: known[p] for p, offset in used.items() if offset < known[p]})
         self.offsets |= known
         self.keep_assigned()
@@ -91,31 +102,110 @@ class Positions:
         self.offsets = {partition: offset for partition, offset in self.offsets.items() if partition in assigned}
 
     def ahead_of(self, polled: Mapping[Partition, Sequence[Record]]) -> dict[Partition, int]:
-        """Returns the positions above the first of these records: their topics were deleted and recreated."""
+        """Returns the positions above the first of these records: their partitions ended before them."""
         at = {partition: self.offsets.get(partition, NOTHING_STORED) for partition in polled}
         return {partition: at[partition] for partition, records in polled.items() if records[0].offset < at[partition]}
 
+    async def start_over(self, before: Mapping[Partition, int]) -> None:
+        """Read again, because Kafka has returned records from before these positions.
+
+        If nothing tells why, these positions are discarded.
+        """
+        self._source.reset(before)
+        await self._open()  # the present session has the positions with which it began
+        if not await self.take_back():
+            await self.forget(before)
+        self.reset()
+
+    async def take_back(self) -> bool:
+        """Take back stored positions that say nothing about their topic any more, because it was made again or was cut
+        off below them, after noting that in the control record. Returns whether there were any: then open a session.
+        """
+        self._topic_ids = await self._source.topic_ids()
+        session = self.session
+        former = {it.former_id for it in session.record.state.breaks if it.former_id != it.topic_id}
+        if behind := [name for name, id_ in self._topic_ids.items() if id_ in former]:
+            raise Unavailable(f"Kafka: a broker still names a topic that was deleted: {', '.join(behind)}")
+        stored = await self._ledger.stored(session, self._source.unpositioned())
+        found, rewinds = self._made_again(session, stored)
+        cut_off, more = await self._cut_off(session, stored, {it.topic for it in found})
+        found += cut_off
+        if not found:
+            return False
+        for one in found:
+            logger.error(
+                "a topic has lost its history, so something may be served that Kafka no longer has: see `status`",
+                extra={"line": self._line, "topic": one.topic, "problem": one.kind},
+            )
+        if await self._ledger.note(session, found):
+            await self._ledger.rewind(session, rewinds + more)
+        return True
+
+    def _made_again(self, session: Session, stored: breaks.Stored) -> tuple[list[Break], list[Rewind]]:
+        found, rewinds = [], []
+        for topic, partitions in breaks.made_again(stored, self._topic_ids).items():
+            known = self._topic_ids[topic]
+            former = next(it.topic_id for it in stored[partitions[0]] if it.topic_id not in ("", known))
+            found.append(breaks.new_break(session.record, "topic_recreated", topic, former, known))
+            rewinds += [breaks.of_new_topic(partition, known) for partition in partitions]
+        return found, rewinds
+
+    async def _cut_off(
+        self, session: Session, stored: breaks.Stored, made_again: set[str]
+    ) -> tuple[list[Break], list[Rewind]]:
+        """The partitions of this line whose log parts from what was read below a stored position."""
+        highest = {
+            partition: max(stored[partition], key=lambda position: position.offset)
+            for partition in self._source.unpositioned()
+            if partition in stored and partition.topic not in made_again
+        }
+        forks = await self._source.forks({p: at.leader_epoch for p, at in highest.items() if at.leader_epoch >= 0})
+        found, rewinds = {}, []
+        for partition, fork in forks.items():
+            at = highest[partition]
+            if fork.offset < at.offset:
+                id_ = self._topic_ids.get(partition.topic, "")
+                found[partition.topic] = breaks.new_break(
+                    session.record, "topic_truncated", partition.topic, at.topic_id, id_
+                )
+                to = replace(at, offset=fork.offset, leader_epoch=fork.epoch, topic_id=id_)
+                rewinds.append(Rewind(partition, id_, fork.offset, to))
+        return list(found.values()), rewinds
+
+    def are_of_former_topics(self, topic_ids: Mapping[str, str]) -> bool:
+        """Returns whether a topic has another id than when this line sought its positions."""
+        return any(topic_ids.get(topic, known) != known for topic, known in self._topic_ids.items())
+
     async def forget(self, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
-        """Discard the positions of recreated topics. Returns `NOTHING_STORED` for each of these partitions.
+        """Discard the positions of partitions that end before them, although nothing tells why.
+
+        Returns `NOTHING_STORED` for each of these partitions.
 
         Stored positions only move forward, so a stale one would make records look applied until they reach it.
         """
         if offsets:
             logger.warning(
-                "topics were recreated; reading them from the beginning",
+                "partitions end before their positions; reading them from the beginning",
                 extra={"line": self._line, "positions": {names.position(*p): at for p, at in offsets.items()}},
             )
-            await self._ledger.forget(self.session, offsets)
+            await self._ledger.rewind(self.session, [Rewind(p, "", at - 1) for p, at in offsets.items()])
         return dict.fromkeys(offsets, NOTHING_STORED)
 
     async def cover(self, steps: Mapping[Partition, Step], dead_letters: Sequence[DeadLetter] = ()) -> Outcome:
-        """Store new positions together with these dead letters."""
+        """Store new positions, with the ids of the topics and the epochs of the leaders, together with these dead
+        letters.
+        """
+        steps = {at: Step(step.expected, self._whole(at, step.position)) for at, step in steps.items()}
         outcome = await self._ledger.cover(self.session, steps, dead_letters)
         if isinstance(outcome, Stored):
             moved = {partition: step.position.offset for partition, step in steps.items()}
             self.offsets |= {partition: offset for partition, offset in moved.items() if partition in self.offsets}
             self._uncommitted |= moved
         return outcome
+
+    def _whole(self, partition: Partition, position: Position) -> Position:
+        topic_id = self._topic_ids.get(partition.topic, "")
+        return replace(position, leader_epoch=self._source.epoch(partition), topic_id=topic_id)
 
     async def check(self) -> Outcome | None:
         """Compare with what Redis holds. Returns None if nothing has changed.
@@ -168,7 +258,3 @@ class Positions:
         if self._session:
             self._ledger.close(self._session)
             self._session = None
-
-
-def _or_nothing(offset: int | None) -> int:
-    return NOTHING_STORED if offset is None else offset

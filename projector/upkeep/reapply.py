@@ -9,6 +9,7 @@ from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord
 from projector.interpret import interpret
 from projector.kafka.reader import Reader, open_reader
+from projector.ledger import copies
 from projector.ledger.writers import Writing
 from projector.record import Partition, Record
 from projector.redis.applier import Applied, Applier
@@ -76,6 +77,7 @@ async def replay(
     Raises Superseded if this program may not write one of the generations, and Unavailable.
     """
     count = 0
+    reader.read_as((await copies.require(writing.store)).state.histories)
     async for records in reader.read(ranges):
         selected = [record for record in records if wanted(record)]
         count += len(selected)

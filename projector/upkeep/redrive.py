@@ -15,6 +15,7 @@ from projector.dead_letter import MAX_REASON, DeadLetter
 from projector.errors import BadRecord, Refused
 from projector.interpret import interpret
 from projector.kafka.reader import Reader, open_reader
+from projector.ledger import copies
 from projector.ledger.writers import Writing
 from projector.record import Partition, Record
 from projector.redis.applier import Applier
@@ -211,6 +212,7 @@ async def _redrive(
     partition = Partition(dead_letters[0].topic, dead_letters[0].partition)
     [(first, last)] = (await reader.range([partition])).values()
     wanted = max(first, dead_letters[0].offset), min(last, dead_letters[-1].next_offset)
+    reader.read_as((await copies.require(writing.store)).state.histories)
     rest = iter(dead_letters)
     dead_letter = next(rest)
     result, reason = Redriven.GONE, ""

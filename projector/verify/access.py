@@ -89,7 +89,7 @@ async def audit(store: Store, settings: ProjectorSettings) -> Report:
             for organization_id in sorted(expected.keys() | stored.keys()):
                 one = expected.get(organization_id, _Expected())
                 found = await _read_stored(store, organization_id, one, stored.get(organization_id, _Names()))
-                if _is_changing(settings, found, covered):
+                if _is_changing(settings, found, covered, reader.histories):
                     changing.add(organization_id)
                     continue
                 for difference in _differences(organization_id, one, found):
@@ -97,6 +97,7 @@ async def audit(store: Store, settings: ProjectorSettings) -> Report:
             if not changing:
                 return report
             chosen = changing
+    report.changing = len(changing)
     report.notes.append(f"{len(changing):,} organizations kept changing and could not be compared")
     return report
 
@@ -169,7 +170,7 @@ async def _values(store: Store, wanted: Mapping[str, bytes]) -> dict[str, bytes]
     return values
 
 
-def _is_changing(settings: ProjectorSettings, found: _Stored, covered: Ranges) -> bool:
+def _is_changing(settings: ProjectorSettings, found: _Stored, covered: Ranges, histories: Mapping[str, int]) -> bool:
     """Returns whether anything has a newer event than was read, or the organization is being erased or replayed."""
     if found.organization[JOB_DUE] in (b"E", b"R"):
         return True
@@ -177,8 +178,9 @@ def _is_changing(settings: ProjectorSettings, found: _Stored, covered: Ranges) -
     for kind, value in [(ORGANIZATION, found.organization), *values]:
         if len(value) >= HEAD:
             head = read_head(value)
-            ends = covered.get(Partition(topic(settings, kind), head.partition))
-            if ends and ends[1] <= head.offset:
+            partition = Partition(topic(settings, kind), head.partition)
+            ends, is_current = covered.get(partition), head.history == histories.get(partition.topic, 0)
+            if ends and is_current and ends[1] <= head.offset:
                 return True
     return False
 

@@ -52,6 +52,7 @@ async def audit(
     for (resource, organization_id, entity_id), fields in verdict.differing.items():
         report.add(Difference(resource.topic, organization_id, entity_id, fields), allowed)
     if verdict.changing:
+        report.changing = verdict.changing
         report.notes.append(f"{verdict.changing:,} documents kept changing and could not be compared")
     return report
 

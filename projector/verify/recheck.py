@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from projector.errors import Refused
 from projector.kafka.client import topic
 from projector.kafka.reader import Reader
-from projector.ledger.ledger import lag, read_positions
+from projector.ledger import copies
+from projector.ledger.ledger import lag
 from projector.record import Partition
 from projector.redis.store import SLICE, Store
 from projector.reference import Reference
@@ -68,9 +69,12 @@ async def read_covered(
     """
     if partitions is None:
         partitions = await reader.partitions()
-    positions = await read_positions(store, partitions)
+    record = await copies.require(store)
+    reader.read_as(record.state.histories)
+    stored = {partition: record.position(partition) for partition in partitions}
+    positions = {partition: position.offset if position else 0 for partition, position in stored.items()}
     ranges = await reader.range(partitions)
-    return {p: (first, min(last, max(first, positions[p] or 0))) for p, (first, last) in ranges.items()}
+    return {p: (first, min(last, max(first, positions[p]))) for p, (first, last) in ranges.items()}
 
 
 async def require_topics(reader: Reader, settings: ProjectorSettings, kinds: Sequence[Kind]) -> None:
@@ -113,7 +117,7 @@ async def recheck(
         available = await reader.range(list(covered))
         changing = []
         for entity, found in zip(chosen, stored, strict=True):
-            if is_changing(settings, entity[0], found, covered, available):
+            if is_changing(settings, entity[0], found, covered, available, reader.histories):
                 changing.append(entity)
             elif fields := _fields(entity, found, exact):
                 differing[entity] = fields
@@ -173,8 +177,17 @@ async def read_stored(
     return found
 
 
-def is_changing(settings: ProjectorSettings, resource: Kind, found: Stored, covered: Ranges, available: Ranges) -> bool:
-    """Returns whether a stored value has a newer event than was read, or its organization has a job due."""
+def is_changing(
+    settings: ProjectorSettings,
+    resource: Kind,
+    found: Stored,
+    covered: Ranges,
+    available: Ranges,
+    histories: Mapping[str, int],
+) -> bool:
+    """Returns whether a stored value has a newer event than was read, or its organization has a job due. An event from
+    a former history of its topic is not newer, whatever its offset.
+    """
     if found.organization[JOB_DUE] in (b"E", b"R"):
         return True
     values = ((ORGANIZATION, found.organization), (resource, found.value), (CONTACT, found.contact))
@@ -183,6 +196,8 @@ def is_changing(settings: ProjectorSettings, resource: Kind, found: Stored, cove
             continue
         head = read_head(value)
         partition = Partition(topic(settings, kind), head.partition)
+        if head.history != histories.get(partition.topic, 0):
+            continue
         # If the offset is not below the end offset of its partition, the value is corrupted.
         if partition in covered and covered[partition][1] <= head.offset < available[partition][1]:
             return True

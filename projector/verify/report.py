@@ -48,6 +48,8 @@ class Report(msgspec.Struct):
     """The number of documents by the field that differs (`leads.quote_total`), including allowed differences."""
     examples: list[Difference] = msgspec.field(default_factory=list)
     notes: list[str] = msgspec.field(default_factory=list)
+    changing: int = 0
+    """Documents, or organizations, that kept changing and could not be compared."""
     seen: set[int] = msgspec.field(default_factory=set)
     """Hashes of the documents that were counted, because a scan may return a name twice."""
 
@@ -74,6 +76,11 @@ class Report(msgspec.Struct):
                 self.changed += 1
         if len(self.examples) < _EXAMPLES:
             self.examples.append(difference)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether everything was compared, and nothing differs."""
+        return self.sample == 1 and not (self.differences or self.allowed or self.changing)
 
     def passes(self, threshold: int) -> bool:
         """Returns whether the number of differences that are not allowed is at most `threshold`."""

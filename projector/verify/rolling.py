@@ -140,7 +140,7 @@ async def _still(
         for entity, glance in found.items()
         if live == generation
         and glance == suspects[entity]
-        and not is_changing(settings, entity[0], glance.stored, covered, available)
+        and not is_changing(settings, entity[0], glance.stored, covered, available, reader.histories)
         and difference(entity, glance, expected)
     }
 

@@ -17,6 +17,7 @@ from api.redis.serving import Serving
 from api.redis.store import Store
 from devstack.redis_cluster import RedisCluster
 from schemas import names, resources
+from schemas.control import LAYOUT
 from schemas.settings import ApiSettings
 from tests.harness import control
 from tests.harness.api_server import patient
@@ -24,7 +25,7 @@ from tests.harness.generations import generation
 from tests.harness.records import Caller, Records
 from tests.harness.services import RedisService, client_of, empty_redis
 
-FIELDS = (b"2", b"1", b"1", b"ledger")
+FIELDS = (b"%d" % LAYOUT, *[generation(1).encode()] * 2, b"ledger")
 """Layout, live, filled, copies."""
 
 

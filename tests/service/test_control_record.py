@@ -228,7 +228,7 @@ async def test_a_shard_that_went_back_to_a_time_before_the_live_generation_is_fi
         assert record.serves
 
         projection.client.delete(name)
-        projection.client.hset(name, mapping=before | {b"crm.leads:0": b"50 1 1"})
+        projection.client.hset(name, mapping=before | {b"crm.leads:0": b"50 1 1 -1 -"})
         record = await copies.current(projection.store)
         went_back = record.copies[tag]
         assert went_back is not None
@@ -308,7 +308,7 @@ async def test_the_target_of_a_rebuild_is_the_end_of_the_topics(leadview: Leadvi
     settings = settings_of(leadview)
     store = Store(settings)
     await control.complete(store)
-    leadview.redis.hset(names.CONTROL, f"{leadview.topics.name(resources.LEAD)}:0", "2 1 1")
+    leadview.redis.hset(names.CONTROL, f"{leadview.topics.name(resources.LEAD)}:0", "2 1 1 -1 -")
     rebuild = await replay.begin(store, settings)
     await store.close()
     ends = {at: end for at, (_, end) in rebuild.ranges.items() if end}

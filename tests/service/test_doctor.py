@@ -22,7 +22,7 @@ from tests.harness.services import Kafka, not_available
 from tests.service.test_redis_users import EXAMPLE, access
 
 ALL = "settings", "Redis", "Redis version", "Redis eviction", "Redis clock", "Redis data"
-ALL_OF_KAFKA = "Kafka", "Kafka topics", "Kafka partitions", "Kafka records", "Kafka consumer groups"
+ALL_OF_KAFKA = "Kafka", "Kafka topics", "Kafka history", "Kafka partitions", "Kafka records", "Kafka consumer groups"
 
 
 @pytest.fixture

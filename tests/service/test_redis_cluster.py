@@ -312,7 +312,7 @@ async def test_every_shard_has_a_copy_of_the_positions(store: Store, cluster: Re
     for primary in cluster.primaries:
         with primary.client() as client:
             [copy] = client.scan_iter("lv3{*}:control")
-            assert client.hget(copy, "crm.leads:0") == "7 1 1"
+            assert client.hget(copy, "crm.leads:0") == "7 1 1 -1 -"
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
@@ -321,7 +321,10 @@ async def test_every_shard_has_a_copy_of_the_positions(store: Store, cluster: Re
     [
         pytest.param(lambda client, _: client.flushall(), None, ControlChanged(), id="emptied"),
         pytest.param(
-            lambda client, key: client.hset(key, "crm.leads:0", "5 1 1"), 5, WentBack(["crm.leads:0"]), id="went back"
+            lambda client, key: client.hset(key, "crm.leads:0", "5 1 1 -1 -"),
+            5,
+            WentBack(["crm.leads:0"]),
+            id="went back",
         ),
     ],
 )
@@ -355,7 +358,7 @@ async def test_a_shard_whose_copy_was_moved_away_gets_another(store: Store, clus
     assert await opened.cover(step(11, 12)) == ControlChanged(), "the other one has no part in the new copy"
     with source.client() as client:
         [own] = client.scan_iter("lv3{*}:control")
-        assert client.hget(own, "crm.leads:0") == "11 1 1"
+        assert client.hget(own, "crm.leads:0") == "11 1 1 -1 -"
         client.flushall()
     assert await again.positions(AT) == {AT: None}
     assert not (await copies.current(store)).serves

@@ -11,18 +11,40 @@ from schemas import names, resources
 from tests.harness import crm
 from tests.harness.generations import generation
 
+POSITION = Position(7, 1_700_000_000_000, 9, 4, "5pRvAhs9SbKq2JXeS1oYxg")
+
+
+@pytest.mark.parametrize(
+    "position",
+    [
+        pytest.param(POSITION, id="all is known"),
+        pytest.param(Position(7, 0, 9), id="the brokers say neither epoch nor id"),
+        pytest.param(Position(2**46, 0, 9, 0, "a-_b"), id="the first epoch"),
+    ],
+)
+def test_the_text_of_a_position(position: Position) -> None:
+    text = position.format()
+    assert Position.parse(text) == position
+    assert int(text.split()[0]) == position.offset, "scripts compare the number with which it begins"
+
+
+@pytest.mark.parametrize("text", [b"7 0 9", b"", b"7 0 9 4 id more", b"7 0 9 four id", b"7  9 4 id"])
+def test_a_text_of_another_layout_is_no_position(text: bytes) -> None:
+    with pytest.raises(ValueError, match=r"layout|invalid literal"):
+        Position.parse(text)
+
 
 def test_a_position_is_read_as_it_was_written() -> None:
     leads = Partition("crm.leads", 3)
     letter = DeadLetter.of(crm.lead().record(offset=6, partition=3), "it is bad")
     command = checkpoint.command(
         Place(names.CONTROL, names.rebuild(generation(2)), "stamp", "incarnation"),
-        {leads: Step(checkpoint.NOTHING_STORED, Position(7, 1_700_000_000_000, 9))},
+        {leads: Step(checkpoint.NOTHING_STORED, POSITION)},
         [letter],
     )
     assert command.keys == [names.CONTROL, names.rebuild(generation(2)), names.DEAD_LETTERS]
     assert command.arguments[:5] == [b"stamp", b"incarnation", b"1", b"crm.leads:3", b"-1"]
-    assert Position.parse(command.arguments[5]) == Position(7, 1_700_000_000_000, 9)
+    assert Position.parse(command.arguments[5]) == POSITION
     assert command.arguments[6] == b"crm.leads:3:6"
     assert msgspec.json.decode(command.arguments[7], type=DeadLetter) == letter
 

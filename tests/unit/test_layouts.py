@@ -25,7 +25,7 @@ def head(state: bytes, version: int, offset: int, partition: int, time: int) -> 
         pytest.param(head(b"L", 1, 0, 0, 0), Head(True, 1, 0, 0, 0), id="smallest"),
         pytest.param(
             head(b"L", 2**53 - 1, 2**48 - 1, 2**16 - 1, 2**48 - 1),
-            Head(True, 2**53 - 1, 2**48 - 1, 2**16 - 1, 2**48 - 1),
+            Head(True, 2**53 - 1, 2**48 - 1, 2**12 - 1, 2**48 - 1, 15),
             id="largest",
         ),
         pytest.param(head(b"D", 7, 8, 9, 10), Head(False, 7, 8, 9, 10), id="deleted by an event"),

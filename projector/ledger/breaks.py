@@ -1,0 +1,127 @@
+"""Breaks in the history of a topic: it was deleted and made again, or it has lost records that were applied.
+
+The positions of the former history say nothing about the new one, and documents of records that Kafka no longer has are
+still served. A line that finds a break notes it in the control record first, so that nobody who has not seen the note
+can store a position any more; then it takes back the positions; then it reads on. `docs/checkpoints.md` has the rules.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple, get_args
+
+from msgspec.structs import replace
+
+from projector.errors import Conflict
+from projector.ledger import copies
+from projector.ledger.checkpoint import Position
+from projector.ledger.control import ACCESS, Break, ControlRecord, State, now
+from projector.record import Partition
+from projector.redis.store import Store
+from schemas import names
+from schemas.control import GenerationId
+from schemas.layouts import HISTORIES
+from schemas.resources import ACCESS_KINDS
+
+_ANY_OFFSET = 2**53 - 1
+_NO_ID = b"-"
+_ATTEMPTS = 5
+BreakKind = Literal["topic_recreated", "topic_truncated"]
+BREAKS: tuple[BreakKind, ...] = get_args(BreakKind)
+Stored = Mapping[Partition, Sequence[Position]]
+"""The positions of each partition, in all copies."""
+
+
+class Rewind(NamedTuple):
+    """Takes back a position if it is above `highest` or one of another topic id: then `to` takes its place, or none."""
+
+    partition: Partition
+    topic_id: str
+    highest: int
+    to: Position | None = None
+
+
+def made_again(stored: Stored, ids: Mapping[str, str]) -> dict[str, list[Partition]]:
+    """Returns the topics that have another id than when these positions were stored, each with these partitions."""
+    found: dict[str, list[Partition]] = {}
+    for partition, positions in stored.items():
+        if (known := ids.get(partition.topic)) and any(it.topic_id not in ("", known) for it in positions):
+            found.setdefault(partition.topic, []).append(partition)
+    return found
+
+
+def of_new_topic(partition: Partition, topic_id: str) -> Rewind:
+    """Returns the rewind of a partition whose topic was made again: from the beginning."""
+    return Rewind(partition, topic_id, _ANY_OFFSET)
+
+
+async def note(store: Store, record: ControlRecord, found: Sequence[Break]) -> bool:
+    """Note these breaks. Returns False if the control record has changed meanwhile: then look again.
+
+    Raises Unavailable.
+    """
+
+    def compute(state: State) -> State:
+        histories, breaks = dict(state.histories), {(it.kind, it.topic): it for it in state.breaks}
+        for one in found:
+            before = breaks.get((one.kind, one.topic))
+            unverified = {*one.unverified, *(before.unverified if before else ())}
+            breaks[one.kind, one.topic] = replace(one, unverified=tuple(sorted(unverified)))
+        for topic in {one.topic for one in found}:
+            histories[topic] = (histories.get(topic, 0) + 1) % HISTORIES
+        return replace(state, histories=histories, breaks=tuple(breaks.values()))
+
+    try:
+        await copies.change(store, record, compute)
+    except Conflict:
+        return False
+    return True
+
+
+def new_break(record: ControlRecord, kind: BreakKind, topic: str, former_id: str, topic_id: str) -> Break:
+    """Returns a break of this moment. Every generation that is written may have what Kafka no longer has."""
+    is_access = any(topic.endswith(each.topic) for each in ACCESS_KINDS)
+    written = (ACCESS,) if is_access else record.state.written
+    return Break(kind, topic, former_id, topic_id, now(), tuple(written))
+
+
+def rewind_arguments(rewinds: Sequence[Rewind]) -> list[bytes]:
+    """Returns the arguments of the script that takes back these positions."""
+    arguments = []
+    for partition, topic_id, highest, to in rewinds:
+        arguments += [names.position(*partition).encode(), topic_id.encode() or _NO_ID, b"%d" % highest]
+        arguments.append(to.format() if to else b"")
+    return arguments
+
+
+async def confirm(store: Store, verified: GenerationId, seen: Sequence[Break]) -> None:
+    """Note that this generation (or `ACCESS`) is what Kafka has: these breaks concern it no longer. Raises Unavailable,
+    and Conflict if the control record keeps changing.
+    """
+    for attempt in range(_ATTEMPTS):
+        record = await copies.require(store)
+        if not any(it in seen and verified in it.unverified for it in record.state.breaks):
+            return
+        try:
+            await copies.change(store, record, lambda state: _confirmed(state, verified, seen))
+        except Conflict:
+            if attempt == _ATTEMPTS - 1:
+                raise
+        else:
+            return
+
+
+def _confirmed(state: State, verified: GenerationId, seen: Sequence[Break]) -> State:
+    left = [it.without(verified) if it in seen else it for it in state.breaks]
+    return replace(state, breaks=tuple(it for it in left if it.unverified))
+
+
+def served(record: ControlRecord, ids: Mapping[str, str]) -> list[Break]:
+    """Returns the breaks because of which something may be served that Kafka does not have: those that are noted, and
+    those that no line has noted yet. `ids` are those of the topics now, as far as they are known.
+    """
+    found = [it for it in record.state.breaks if {record.state.live, ACCESS} & {*it.unverified}]
+    known = {it.topic for it in found}
+    for topic, partitions in made_again(record.stored(), ids).items():
+        if topic not in known:
+            former = next(it.topic_id for it in record.stored()[partitions[0]] if it.topic_id not in ("", ids[topic]))
+            found.append(new_break(record, "topic_recreated", topic, former, ids[topic]))
+    return found

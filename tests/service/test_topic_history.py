@@ -1,0 +1,258 @@
+"""Topics that lose their history: deleted and made again, or cut off below the position of a projector.
+
+Documents of records that Kafka no longer has are still served then. So `status`, `doctor`, `/healthz`, the metrics and
+an alert name it, until `verify` finds no difference, or a generation is served that was filled afterwards.
+"""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from devstack.apache_kafka import ApacheKafka
+from devstack.child import Child
+from devstack.embedded_kafka import EmbeddedKafka
+from devstack.ports import free_port
+from projector.errors import Refused
+from projector.ledger import breaks, copies
+from projector.ledger.session import Sessions
+from schemas import resources
+from tests.harness import control, crm
+from tests.harness.generations import ids
+from tests.harness.leadview import Leadview
+from tests.harness.metrics_port import ask, metric
+from tests.harness.projection import Projection
+from tests.harness.services import Kafka, RedisService
+from tests.harness.topics import Topics
+from tests.harness.waiting import wait_until
+
+LEADS = [crm.uuid(100 + number) for number in range(20)]
+MORE = [crm.uuid(1000 + number) for number in range(60)]
+PROBLEMS = "leadview_projector_unverified_topic"
+
+
+def publish_first(leadview: Leadview) -> None:
+    leadview.publish(crm.organization(1), crm.api_key(1), crm.contact(1))
+    leadview.publish_all(crm.lead(1, id=lead) for lead in LEADS)
+
+
+def publish_again(leadview: Leadview) -> None:
+    """More than there was before, so that the new topic has the stored positions."""
+    leadview.publish_all(crm.lead(2, id=lead, referrer="new") for lead in LEADS)
+    leadview.publish_all(crm.lead(1, id=lead) for lead in MORE)
+
+
+def problems(leadview: Leadview) -> str:
+    """Returns what `status` says is wrong."""
+    return " ".join(msgspec.json.decode(leadview.run("status", "--json").stdout)["problems"])
+
+
+def is_well(leadview: Leadview) -> bool:
+    return leadview.run("status").status == 0
+
+
+def wait_until_right(leadview: Leadview) -> None:
+    wait_until(lambda: leadview.documents() == leadview.expected(), "the documents are those of the new topic")
+
+
+@pytest.mark.apache
+@pytest.mark.parametrize("meanwhile", ["stopped", "asleep", "running"])
+def test_a_topic_that_was_made_again_is_read_from_its_beginning_and_named(leadview: Leadview, meanwhile: str) -> None:
+    publish_first(leadview)
+    port = free_port()
+    projector = leadview.start("run", metrics_port=port)
+    leadview.wait_until_served()
+    wait_until(lambda: is_well(leadview), "all is well")
+    match meanwhile:
+        case "stopped":
+            projector.stop()
+        case "asleep":
+            projector.pause()
+    leadview.topics.recreate(resources.LEAD, 3)
+    publish_again(leadview)
+    match meanwhile:
+        case "stopped":
+            assert "made again" in problems(leadview), "it is named although no projector runs"
+            assert "made again" in leadview.run("doctor")
+            leadview.start("run", metrics_port=port)
+        case "asleep":
+            projector.resume()
+    wait_until_right(leadview)
+    leadview.wait_until_current()
+    name = leadview.topics.name(resources.LEAD)
+    assert f"topic {name} was deleted and made again" in problems(leadview)
+    assert f"topic {name} was deleted and made again" in leadview.run("doctor")
+    wait_until(lambda: ask(port, "/healthz")[0] == 503, "the health names it")
+    assert name in str(ask(port, "/healthz")[1])
+    assert metric(port, PROBLEMS) == 1
+    # Everything is as Kafka has it, so `verify` ends the problem.
+    assert leadview.run("verify", "--sample", "0.5").status == 0
+    assert not is_well(leadview), "a sample confirms nothing"
+    assert leadview.run("verify").status == 0
+    wait_until(lambda: is_well(leadview), "all is well again")
+    wait_until(lambda: metric(port, PROBLEMS) == 0, "the metric ends as well")
+    wait_until(lambda: ask(port, "/healthz")[0] == 200, "the projector is healthy again")
+
+
+@pytest.mark.apache
+def test_documents_that_kafka_no_longer_has_are_a_problem_until_a_rebuild(leadview: Leadview) -> None:
+    """Also if nobody publishes to the new topic at all."""
+    publish_first(leadview)
+    leadview.start("run")
+    leadview.wait_until_served()
+    leadview.topics.recreate(resources.LEAD, 3)
+    wait_until(lambda: "made again" in problems(leadview), "it is named")
+    assert "publish all" in problems(leadview)
+    leadview.publish(crm.lead(2, id=LEADS[0]))
+    leadview.wait_until_current()
+    assert leadview.run("verify").status == 1
+    assert "made again" in problems(leadview)
+    assert leadview.run("rebuild").status == 0
+    assert leadview.run("promote").status == 1, "the other leads would vanish"
+    assert leadview.run("promote", "--force").status == 0
+    assert leadview.documents() == leadview.expected()
+    assert is_well(leadview)
+    assert leadview.run("rollback").status == 0
+    assert "made again" in problems(leadview), "the former generation has them still"
+
+
+@pytest.mark.apache
+def test_tombstones_of_the_new_topic_count_whatever_their_offsets(leadview: Leadview) -> None:
+    """Their offsets are lower than those in the former topic."""
+    leadview.topics.add_partitions(resources.LEAD, 4)
+    for _ in range(3):  # offsets that the new topic does not reach
+        leadview.publish(*(crm.lead(1, id=lead) for lead in LEADS), partition=0)
+    back = crm.uuid(5000)
+    leadview.publish(crm.organization(1), crm.api_key(1), crm.contact(1))
+    leadview.publish(crm.lead(1, id=back), crm.tombstone(resources.LEAD, back, seconds=1), partition=0)
+    leadview.start("run")
+    leadview.wait_until_served()
+    leadview.topics.recreate(resources.LEAD, 1)
+    leadview.publish(*(crm.lead(1, id=lead) for lead in LEADS[1:]))
+    leadview.publish(crm.tombstone(resources.LEAD, LEADS[0], seconds=3000), crm.lead(2, id=back, seconds=3000))
+    leadview.wait_until_current()
+    wait_until_right(leadview)
+
+
+@pytest.mark.apache
+def test_a_key_that_is_deleted_in_a_topic_made_again_stops_working(leadview: Leadview) -> None:
+    leadview.publish(crm.organization(1), crm.contact(1), crm.lead(1))
+    for version in range(1, 9):
+        leadview.publish(crm.api_key(version), partition=0)
+    leadview.start("run")
+    leadview.wait_until_served()
+    leadview.topics.recreate(resources.API_KEY, 1)
+    leadview.publish(crm.tombstone(resources.API_KEY, seconds=3000))
+    leadview.wait_until_current()
+    wait_until(lambda: "made again" in problems(leadview), "it is named")
+    wait_until(lambda: leadview.run("verify", "--access").status == 0, "the key is gone, as in Kafka")
+    assert is_well(leadview), "and so the problem has ended"
+
+
+@pytest.fixture
+def broker(apache_jars: Path, tmp_path: Path) -> Iterator[ApacheKafka]:
+    """A Kafka of its own, because it loses what it has stored."""
+    with ApacheKafka.start(tmp_path / "kafka") as kafka:
+        yield kafka
+
+
+@pytest.mark.apache
+@pytest.mark.parametrize("meanwhile", ["stopped", "asleep", "running"])
+def test_a_log_that_was_cut_off_and_grew_again(
+    broker: ApacheKafka, redis_server: RedisService, tmp_path: Path, meanwhile: str
+) -> None:
+    """As after an unclean election, or after a disk was restored: the log has other records in place of its end."""
+    kafka = Kafka("apache", broker.bootstrap_servers, broker.create_topic)
+    with Leadview(kafka, "cut.", redis_server, tmp_path, kafka_session_timeout=2) as leadview:
+        leadview.topics.create(partitions=1)
+        publish_first(leadview)
+        log = tmp_path / "kafka" / "1" / "data" / f"{leadview.topics.name(resources.LEAD)}-0"
+        broker.shut_down(0)
+        shutil.copytree(log, tmp_path / "kept")
+        broker.restart(0)
+        lost = Topics(kafka, "cut.")  # apart from what `leadview` expects
+        lost.publish(crm.lead(3, id=lead, referrer="lost") for lead in LEADS)
+        projector = leadview.start("run")
+        wait_until(lambda: leadview.has_applied(lost.end_offsets), "what will be lost is applied")
+        leadview.wait_until_served()
+        pause_or_stop(projector, meanwhile)
+        broker.shut_down(0)
+        shutil.rmtree(log)
+        shutil.copytree(tmp_path / "kept", log)
+        broker.restart(0)
+        publish_again(leadview)  # more than was lost
+        match meanwhile:
+            case "stopped":
+                leadview.start("run")
+            case "asleep":
+                projector.resume()
+        leadview.wait_until_current()
+        name = leadview.topics.name(resources.LEAD)
+        wait_until(lambda: f"topic {name} has lost records" in problems(leadview), "it is named", 90)
+        expected, found = leadview.expected(), leadview.documents()
+        more = {entity: document for entity, document in expected.items() if entity[2] in MORE}
+        assert len(more) == len(MORE)
+        assert more.items() <= found.items(), "every record after the cut is applied"
+        # Those whose newest event is lost are newer in Redis than in Kafka: only a rebuild repairs that.
+        assert leadview.run("verify").status == 1
+        assert leadview.run("rebuild").status == 0
+        assert leadview.run("promote", "--force").status == 0
+        assert leadview.documents() == leadview.expected()
+        assert is_well(leadview)
+
+
+def pause_or_stop(projector: Child, meanwhile: str) -> None:
+    match meanwhile:
+        case "stopped":
+            projector.stop()
+        case "asleep":
+            projector.pause()
+
+
+def test_a_broker_that_does_not_say_it_raises_no_alarm(redis_server: RedisService, tmp_path: Path) -> None:
+    """The embedded one, which names topic ids but no epochs of leaders. The projector starts again beside it."""
+    with EmbeddedKafka.start(tmp_path / "kafka") as embedded:
+        kafka = Kafka("embedded", embedded.bootstrap_servers, embedded.create_topic)
+        with Leadview(kafka, "quiet.", redis_server, tmp_path) as leadview:
+            leadview.topics.create()
+            publish_first(leadview)
+            projector = leadview.start("run")
+            leadview.wait_until_served()
+            publish_again(leadview)
+            leadview.wait_until_current()
+            projector.stop()
+            again = leadview.start("run")
+            leadview.wait_until_current()
+            wait_until(lambda: is_well(leadview), "all is well")
+            assert "made again" not in projector.log.read_text() + again.log.read_text()
+            assert leadview.documents() == leadview.expected()
+
+
+async def test_a_note_names_what_was_written_until_it_is_confirmed(projection: Projection) -> None:
+    first, second = ids(1, 2)
+    control.write(projection.client, written=(1, 2))
+    store, sessions = projection.store, Sessions(projection.store)
+    before = await sessions.open()
+    noted = breaks.new_break(before.record, "topic_recreated", "crm.leads", "old", "new")
+    assert await breaks.note(store, before.record, [noted])
+    assert not await breaks.note(store, before.record, [noted]), "the record has changed since"
+    state = (await copies.require(store)).state
+    assert (state.breaks, state.histories) == ((noted,), {"crm.leads": 1})
+    with pytest.raises(Refused, match=r"crm\.leads has lost its history while generation 2"):
+        await sessions.open_rebuild(second)
+    await breaks.confirm(store, second, state.breaks)
+    assert [it.unverified for it in (await copies.require(store)).state.breaks] == [(first,)]
+    await sessions.open_rebuild(second)
+    # Noted once more meanwhile: what was verified before says nothing about it.
+    record = await copies.require(store)
+    assert await breaks.note(store, record, [replace(noted, noticed_at="2026-01-01T00:00:00Z", unverified=(first,))])
+    await breaks.confirm(store, first, record.state.breaks)
+    state = (await copies.require(store)).state
+    assert [it.unverified for it in state.breaks] == [(first,)]
+    assert state.histories == {"crm.leads": 2}
+    await breaks.confirm(store, first, state.breaks)
+    state = (await copies.require(store)).state
+    assert (state.breaks, state.histories) == ((), {"crm.leads": 2}), "the history is not counted from the beginning"

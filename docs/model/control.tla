@@ -326,7 +326,7 @@ NewCommand(pc, kind, g, part) ==
 Possible(kind, g) ==
   CASE kind = "rebuild" -> g = NewGeneration(Agreement.last + 1) /\ g \notin Known(Agreement)
     [] kind = "flip"    -> /\ g \in Agreement.written \ {Agreement.live}
-                           /\ Rule("promote") => \A s \in Shards : g \in copies[s].filled
+                           /\ \A s \in Shards : g \in copies[s].filled
     [] kind = "drop"    -> g \in Agreement.written \ {Agreement.live}
 
 (* An operator reads the copies; they agree. From here on the command may sleep at any step. *)

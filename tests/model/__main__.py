@@ -55,13 +55,14 @@ MUTATIONS = (
     Mutation("failover", ("reconnect-all",), ("NothingLeft",), "a new connection asks the home copy only"),
     Mutation("failover", ("sweep-history",), ("Covered", "NothingLeft"), "a failover undoes a sweep"),
     Mutation("operators", ("compare",), ("NeverUndone",), "two changes of one record"),
-    Mutation("operators", ("counts",), ("Covered", "NeverUndone"), "a change counts before all copies have it"),
+    Mutation(
+        "operators", ("counts",), ("Covered", "NeverUndone", "NoStepBack"), "a change counts before all copies have it"
+    ),
     Mutation("operators", ("exact",), ("NeverUndone",), "a change is rolled over another one"),
     Mutation("operators", ("operator-history",), ("NeverUndone",), "a change goes on after a failover"),
     Mutation("rebuild", ("mapping",), ("Mapped",), "an older program writes a newer generation", True),
     Mutation("rebuild", ("target",), ("NoStepBack", "Covered"), "the targets of a rebuild are too low"),
     Mutation("rebuild-emptied", ("filling",), ("Complete", "Covered"), "a rebuild fills a shard that was emptied"),
-    Mutation("rebuild-emptied", ("promote",), ("NoStepBack", "Complete", DEADLOCK), "an incomplete generation is live"),
     Mutation("rebuild-failover", ("highest", "target"), ("Covered",), "the targets are positions that may go back"),
     Mutation("recovery-failover", ("remake",), ("Recovers",), "a shard never holds the live generation again"),
     Mutation("registry", ("connections",), ("NothingLeft",), "a writer that the registry forgot goes on"),

@@ -3,7 +3,8 @@ cluster. redis-py parses the options of URLs, sets up TLS, and talks to Sentinel
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from ssl import SSLContext
 from typing import Any
 from urllib.parse import urlsplit
@@ -85,7 +86,8 @@ class Sentinels:
     async def find(self) -> Address:
         """Returns the address of the master. Raises Unavailable."""
         try:
-            host, port = await self._sentinel.discover_master(self._master)
+            with _cancelled_if_told():
+                host, port = await self._sentinel.discover_master(self._master)
         except (OSError, RedisError) as error:
             if self._timeout < self._longest:
                 await self.close()
@@ -130,7 +132,8 @@ class ClusterMap:
         # closes.
         others = [host for host in self._hosts if ClusterNode(*host).name not in self._nodes.startup_nodes]
         try:
-            await self._nodes.initialize(others)
+            with _cancelled_if_told():
+                await self._nodes.initialize(others)
         except (OSError, RedisError, RedisClusterException) as error:
             if self._timeout < self._longest:
                 await self.close()
@@ -153,6 +156,21 @@ class ClusterMap:
         options = self._options | _timeouts(self._timeout)
         seeds = [ClusterNode(host, port, **options) for host, port in self._hosts]
         return NodesManager(seeds, require_full_coverage=False, connection_kwargs=options)
+
+
+@contextmanager
+def _cancelled_if_told() -> Iterator[None]:
+    """Raises CancelledError at the end of the block if the task was cancelled inside.
+
+    redis-py sends with `asyncio.wait_for`, which swallows a cancellation that comes with the reply (Python 3.11). The task
+    would go on for ever, and so would the worker.
+    """
+    try:
+        yield
+    finally:
+        task = asyncio.current_task()
+        if task and task.cancelling():
+            raise asyncio.CancelledError
 
 
 def location(settings: ApiSettings) -> Address | Sentinels | ClusterMap:

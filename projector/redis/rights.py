@@ -24,14 +24,15 @@ from schemas.settings import RedisSettings
 _SECONDS = 3.0
 _MAY = (files("projector.redis") / "lua" / "may.lua").read_text()
 
-_KEY = names.PREFIX.decode() + "{doctor}"
+_KEY = names.tagged("0" * 22).decode()
+"""The name of an organization that nobody has: the API's user may read only what belongs to one."""
 _LIMIT = _KEY + "q"
 _USAGE = _KEY + "u"
 _LATENCY, _WRITERS = names.LATENCY.decode(), names.WRITERS.decode()
 
 SERVES = (
     *(("get", _KEY), ("hmget", _KEY, "f"), ("exists", _KEY), ("time",), ("ping",), ("evalsha", "0", "1", _KEY)),
-    ("mget", _KEY),
+    *(("getrange", _KEY, "0", "1"), ("mget", _KEY)),
     *(("script", "load", "return 1"), ("client", "setname", "x"), ("select", "0")),
     *(("set", _LIMIT, "1"), ("incrby", _LIMIT, "1"), ("hset", _LATENCY, "f", "v"), ("expire", _LATENCY, "60")),
     *(("hgetall", _WRITERS), ("hlen", _USAGE), ("hset", _USAGE, "f", "v"), ("expire", _USAGE, "60")),
@@ -41,7 +42,14 @@ SERVES = (
 PROJECTS = (
     *(("get", _KEY), ("getrange", _KEY, "0", "1"), ("set", _KEY, "1"), ("setrange", _KEY, "0", "1"), ("del", _KEY)),
     *(("unlink", _KEY), ("exists", _KEY), ("expire", _KEY, "1"), ("hget", _KEY, "f"), ("hgetall", _KEY)),
-    *(("hmget", _KEY, "f"), ("hset", _KEY, "f", "v"), ("hdel", _KEY, "f"), ("hlen", _KEY), ("hexists", _KEY, "f")),
+    *(
+        ("hmget", _KEY, "f"),
+        ("hset", _KEY, "f", "v"),
+        ("hsetnx", _KEY, "f", "v"),
+        ("hdel", _KEY, "f"),
+        ("hlen", _KEY),
+        ("hexists", _KEY, "f"),
+    ),
     *(("hscan", _KEY, "0"), ("hvals", _KEY), ("sadd", _KEY, "m"), ("srem", _KEY, "m"), ("smembers", _KEY)),
     *(("zadd", _KEY, "1", "m"), ("zrem", _KEY, "m"), ("zrange", _KEY, "0", "1"), ("zscore", _KEY, "m")),
     *(("zrangebyscore", _KEY, "0", "1"), ("scan", "0"), ("evalsha", "0", "1", _KEY), ("script", "load", "return 1")),

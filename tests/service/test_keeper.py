@@ -42,7 +42,7 @@ class World:
     def apply_all(self) -> None:
         """Store the positions of lines that have applied everything that is published."""
         for partition, end in self.leadview.topics.end_offsets.items():
-            self.redis.hset(names.CONTROL, names.position(*partition), f"{end} 0 0")
+            self.redis.hset(names.CONTROL, names.position(*partition), f"{end} 0 0 -1 -")
 
     def served(self) -> bool:
         return self.leadview.is_served()

@@ -3,11 +3,12 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.asyncio.cluster import NodesManager
 
 from api import background
 from api.errors import ErrorReply, Unavailable
@@ -258,6 +259,31 @@ async def test_the_api_starts_although_the_slot_map_cannot_be_read(
     assert await servers.call(TAG, b"EXISTS", TAG) == 0
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.parametrize("raises", [False, True])
+async def test_the_api_ends_although_a_cancellation_was_swallowed(
+    cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch, raises: bool
+) -> None:
+    """redis-py does so (`asyncio.wait_for` of Python 3.11) if it is cancelled at the moment of a reply or an error."""
+    map_ = location(patient(cluster.url))
+    assert isinstance(map_, ClusterMap)
+    asked = asyncio.Event()
+
+    async def swallow(*_: object) -> None:
+        asked.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        if raises:
+            raise OSError("closed")
+
+    monkeypatch.setattr(NodesManager, "initialize", swallow)
+    running = asyncio.create_task(Cluster(map_, timeout=PATIENCE_SECONDS, max_in_flight=10).run())
+    await asked.wait()
+    running.cancel()
+    done, _ = await asyncio.wait([running], timeout=PATIENCE_SECONDS)
+    assert done
+    assert running.cancelled()
 
 
 async def test_one_trip_a_request(cluster: RedisCluster) -> None:

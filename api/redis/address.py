@@ -162,8 +162,8 @@ class ClusterMap:
 def _cancelled_if_told() -> Iterator[None]:
     """Raises CancelledError at the end of the block if the task was cancelled inside.
 
-    redis-py sends with `asyncio.wait_for`, which swallows a cancellation that comes with the reply (Python 3.11). The task
-    would go on for ever, and so would the worker.
+    redis-py sends with `asyncio.wait_for`, which swallows a cancellation that comes with the reply (Python 3.11). The
+    task would go on for ever, and so would the worker.
     """
     try:
         yield

@@ -149,7 +149,7 @@ def test_a_key_that_is_deleted_in_a_topic_made_again_stops_working(leadview: Lea
     leadview.wait_until_current()
     wait_until(lambda: "made again" in problems(leadview), "it is named")
     wait_until(lambda: leadview.run("verify", "--access").status == 0, "the key is gone, as in Kafka")
-    assert is_well(leadview), "and so the problem has ended"
+    wait_until(lambda: is_well(leadview), "and so the problem has ended")
 
 
 @pytest.fixture

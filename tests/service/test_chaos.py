@@ -22,9 +22,8 @@ from tests.harness.services import Kafka
 pytestmark = pytest.mark.apache
 
 SEED = int(os.environ.get("LEADVIEW_TEST_CHAOS_SEED", "1"))
-OF_OPERATORS = ("rolled-back", "dropped-asleep", "command-suspended")
-DEFECTS = ("shard-lost", "greedy-tenant")  # known, and found by `make chaos`: to be removed with the defects
-SLOW = ("topic-recreated", "coordinator-killed", *OF_OPERATORS, *DEFECTS)
+ON_A_CLUSTER = ("rolled-back", "dropped-asleep", "command-suspended", "greedy-tenant")
+SLOW = ("topic-recreated", "coordinator-killed", *ON_A_CLUSTER)
 HOSTILE_BYTES = 15_000  # `make chaos` has larger ones
 PACE = 0.15
 # Other programs may keep the machine busy: `make chaos` is strict about the half second, and about the second.
@@ -42,8 +41,7 @@ def test_everything_breaks_once(kafka: Kafka, topic_prefix: str, tmp_path: Path)
 @pytest.mark.long
 def test_each_shard_breaks(kafka: Kafka, topic_prefix: str, tmp_path: Path) -> None:
     """Of a cluster of three primaries. Programs of two versions promote, roll back and drop generations meanwhile."""
-    wanted = [fault for fault in FAULTS.values() if fault.needs == "cluster" or fault.name in OF_OPERATORS]
-    faults = [fault for fault in wanted if fault.name not in DEFECTS]
+    faults = [fault for fault in FAULTS.values() if fault.needs == "cluster" or fault.name in ON_A_CLUSTER]
     with World(kafka, topic_prefix, tmp_path, api_redis_timeout=REDIS_TIMEOUT, redis="cluster") as world:
         report = run(world, SEED, 0, faults, pace=PACE, access_seconds=ACCESS_SECONDS)
     assert report.is_right, str(report)

@@ -52,6 +52,7 @@ EXPRESSIONS = {
     "api/request.py _VALID_ID": "a request id",
     "api/documents.py _uuid": "every part of it has a fixed length",
     "api/endpoint.py _uuid": "every part of it has a fixed length",
+    "schemas/api_keys.py _LIKE_THE_REST": "a request id",
     "schemas/fields.py UUID_BYTES": "every part of it has a fixed length",
     "projector/accepted/ranges.py _PAIR": OURS,
     "projector/redis/store.py _USES": OURS,

@@ -24,7 +24,7 @@ _on_partitions_assigned = _Listener.on_partitions_assigned
 
 def _timed(handle: asyncio.Handle) -> None:
     """Run a callback, which nothing else in the event loop interrupts."""
-    global longest, what  # noqa: PLW0603 - one event loop, one number
+    global longest, what
     task = getattr(handle._callback, "__self__", handle)  # type: ignore[attr-defined]
     started = time.thread_time()
     _run(handle)

@@ -18,7 +18,7 @@ from schemas.envelopes import ENVELOPES, event_type
 from schemas.fields import Timestamp
 from schemas.ids import Ids
 from schemas.layouts import milliseconds
-from schemas.limits import MAX_CONTAINERS, MAX_EXPONENTS, MAX_EXTREMES
+from schemas.limits import MAX_CONTAINERS, MAX_EXPONENTS, MAX_EXTREMES, MAX_NAMES, MAX_TEXTS
 from schemas.resources import KINDS, Kind
 
 
@@ -58,10 +58,11 @@ _OTHER_IDS: dict[type[events.Entity], Ids] = {
 }
 """The ids in an entity other than its own and its organization's, for the kinds that have such ids."""
 _JSON_TYPE = re.compile(r"[a-z]+/([a-z0-9.+-]+\+)?json\s*(;.*)?", re.IGNORECASE)
-# What takes long: any object or array becomes `[`, any digit 0 and any letter of an exponent `e`. A sign is left out.
+# What takes long: any object or array becomes `[`, any digit 0 and any letter of an exponent `e`; a colon, which each
+# name has behind it, and a quote remain. A sign is left out.
 _MARKS = bytes(
     ord("[" if chr(code) in "[{" else "0" if chr(code) in "0123456789" else "e" if chr(code) in "eE" else " ")
-    if chr(code) != '"'
+    if chr(code) not in '":'
     else code
     for code in range(256)
 )
@@ -72,6 +73,8 @@ _LIMITS = (
     (b"E", MAX_EXTREMES, "numbers with an exponent of three digits or with two hundred digits"),
     (b"[", MAX_CONTAINERS, "objects and arrays"),
     (b"X", MAX_EXPONENTS, "numbers with an exponent"),
+    (b":", MAX_NAMES, "names of fields"),
+    (b'"', MAX_TEXTS, "texts"),
 )
 _PARTS = 2 * (sum(most for _, most, _ in _LIMITS) + 1)
 # A smaller value cannot have much that takes long.
@@ -81,16 +84,24 @@ _VALUE = re.compile(r"""(['"]).*\1""", re.DOTALL)
 
 def read(record: Record) -> Change:
     """Returns the change that a record describes. Raises BadRecord."""
+    check_cost(record)
+    return decoded(record)
+
+
+def check_cost(record: Record) -> None:
+    """Raises BadRecord if it would take long to decode this record."""
+    if record.value is not None and len(record.value) > _LARGE:
+        _check_cost(_content(record.value))
+
+
+def decoded(record: Record) -> Change:
+    """Returns the change that a record describes, after `check_cost`. Raises BadRecord."""
     if record.problem:
         raise BadRecord(record.problem)
     key = entity_key(record)
-    value = record.value
-    if value is None:
+    if record.value is None:
         return Change(record.kind, key, None, record.timestamp)
-    if value and value[0] == MAGIC:
-        value = unframed(value)
-    if len(value) > _LARGE:
-        _check_cost(value)
+    value = _content(record.value)
     try:
         entity, time = _read_event(record, value)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -99,6 +110,11 @@ def read(record: Record) -> Change:
         raise BadRecord("the JSON is nested too deeply") from None
     entity = _with_checked_ids(key, entity)
     return Change(record.kind, key, entity, record.timestamp if time is None else time)
+
+
+def _content(value: bytes) -> bytes:
+    """Returns the JSON of a value. Raises BadRecord."""
+    return unframed(value) if value and value[0] == MAGIC else value
 
 
 def _check_cost(value: bytes) -> None:
@@ -112,22 +128,27 @@ def _check_cost(value: bytes) -> None:
         marks.count(b"[") <= MAX_CONTAINERS
         and marks.count(_EXTREME) + marks.count(_LONG) <= MAX_EXTREMES
         and marks.count(_EXPONENT) <= MAX_EXPONENTS
+        and marks.count(b":") <= MAX_NAMES
+        and marks.count(b'"') <= 2 * MAX_TEXTS
     ):
         return
     # What is in a text does not count. This takes longer, and is hardly ever needed.
-    found = _outside_of_texts(value)
+    found = _found(value)
     for mark, most, what in _LIMITS:
         if found.count(mark) > most:
             raise BadRecord(f"the value has more than {most:,} {what}")
 
 
-def _outside_of_texts(value: bytes) -> bytes:
-    """Returns a mark of `_LIMITS` for each of what they limit; for some of it, if one of the limits is exceeded."""
+def _found(value: bytes) -> bytes:
+    """Returns a mark of `_LIMITS` for each of what they limit, outside of texts, and for each text; for some of it, if
+    one of the limits is exceeded.
+    """
     value = value.replace(b"\\\\", b"").replace(b'\\"', b"")
     marks = value.translate(_MARKS, b"+-").replace(_EXTREME, b"E").replace(_LONG, b"E").replace(_EXPONENT, b"X")
     # Without empty texts, and where one text ends and the next begins, something is between any two texts. So behind
     # that many quotes, too much has been found.
-    return b"".join(marks.translate(None, b" 0e").replace(b'""', b"").split(b'"', _PARTS)[:_PARTS:2])
+    outside = marks.translate(None, b" 0e").replace(b'""', b"").split(b'"', _PARTS)[:_PARTS:2]
+    return b"".join(outside) + b'"' * (marks.count(b'"') // 2)
 
 
 def version_of(record: Record) -> int | None:
@@ -137,10 +158,8 @@ def version_of(record: Record) -> int | None:
     """
     if record.value is None or record.problem:
         return None
-    value = record.value
     try:
-        if value and value[0] == MAGIC:
-            value = unframed(value)
+        value = _content(record.value)
         if record.headers and "ce_specversion" in dict(record.headers):
             return _VERSION.decode(value).version
         return _VERSION_IN_EVENT.decode(value).data.version

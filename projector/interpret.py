@@ -1,16 +1,21 @@
 """Interprets a record: what it says, and what has to be written. Pure, except for a log line about a defect."""
 
+from collections.abc import Generator
+
 from projector import defect, mapping
-from projector.change import read, version_of
+from projector.change import check_cost, decoded, read, version_of
 from projector.errors import BadRecord
 from projector.intent import Intent
 from projector.reason import explain
 from projector.record import Record
 from schemas.faults import Fault
 
+Interpreted = tuple[Intent, int]
+"""The write that a record requires, and the time of its event in milliseconds since 1970."""
 
-def interpret(record: Record) -> tuple[Intent, int]:
-    """Returns the write that a record requires, and the time of its event in milliseconds since 1970.
+
+def interpret(record: Record) -> Interpreted:
+    """Returns what has to be written.
 
     Raises BadRecord, and nothing else: a record on which this program fails must not end a line, or it would fail again
     at each start. It is parked like any other bad record, and can be redriven with a version that is repaired.
@@ -18,18 +23,38 @@ def interpret(record: Record) -> tuple[Intent, int]:
     try:
         change = read(record)
         return mapping.intent(change, record), change.time
-    except BadRecord as error:
-        raise _explained(error.reason, record) from None
     except Exception as error:  # noqa: BLE001 - see above
-        place = [record.topic, record.partition, record.offset]
-        reason = defect.report("reading this record", error, record=place)
-        raise _explained(reason, record) from None
+        raise _bad(error, record) from None
 
 
-def _explained(reason: str, record: Record) -> BadRecord:
+def in_steps(record: Record) -> Generator[None, None, Interpreted]:
+    """Returns what `interpret` returns, and raises as it does. It yields between its steps.
+
+    So the event loop can turn while a large record is read: each step takes a third of the time, or a little more.
+    """
+    try:
+        check_cost(record)
+        yield
+        change = decoded(record)
+        yield
+        return mapping.intent(change, record), change.time
+    except Exception as error:  # noqa: BLE001 - likewise
+        raise _bad(error, record) from None
+
+
+def _bad(error: Exception, record: Record) -> BadRecord:
+    """Returns why a record is bad, in words that help to find and correct it."""
+    if isinstance(error, BadRecord):
+        reason = error.reason
+    else:
+        reason = defect.report("reading this record", error, record=_place(record))
     try:
         fault = explain(reason, record)
         return BadRecord(fault.text, version_of(record), fault)
     except Exception as error:  # noqa: BLE001 - likewise
-        defect.report("explaining a bad record", error, record=[record.topic, record.partition, record.offset])
+        defect.report("explaining a bad record", error, record=_place(record))
         return BadRecord(reason, fault=Fault(reason))
+
+
+def _place(record: Record) -> list[object]:
+    return [record.topic, record.partition, record.offset]

@@ -46,6 +46,14 @@ MAX_CONTAINERS = 10_000
 """Objects and arrays in the value of a record, if it has more than 8 KiB. They take a hundred times as long to read as
 text"""
 
+MAX_NAMES = 20_000
+"""Names of fields in the value of a record, if it has more than 8 KiB. Short ones that differ take several times as
+long to read as text"""
+
+MAX_TEXTS = 100_000
+"""Texts in the value of a record, its names among them, if it has more than 8 KiB. Short ones take several times as
+long to read as a long one"""
+
 MAX_DOCUMENT_BYTES = 1_048_576
 """A document in JSON. That of a lead includes the largest possible summary of its contact"""
 

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 3
 """A wrong checksum may be an error of the network, so the batch is fetched again before it counts as corrupt."""
-_LONGEST_SECONDS = 0.05
+_LONGEST_SECONDS = 0.02
 """How long a poll may unpack. The event loop does nothing else meanwhile."""
 _RECORD_BYTES, _HEADER_BYTES = 400, 150
 """What the objects of a record, and of each of its headers, take in addition to their bytes."""

@@ -1,7 +1,7 @@
 """A batch of records: decoded and written slice by slice, then covered by one checkpoint."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import repeat
 
 from projector.accepted.acceptance import Acceptance
@@ -9,7 +9,7 @@ from projector.accepted.offset_range import OffsetRange, by_partition, spans
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord, Coordinates, LineStopped
 from projector.intent import Intent
-from projector.interpret import interpret
+from projector.interpret import in_steps, interpret
 from projector.ledger.checkpoint import Position, Step
 from projector.line.already_applied import event_time, is_stale
 from projector.line.guard import BadRecordGuard
@@ -19,8 +19,8 @@ ACCEPTANCE = ". Only if none of them is needed, accept these "
 """Between the reason of a halt, and how to accept its records."""
 COMMAND = "python -m projector dead-letters accept"
 _SLICE_BYTES, _SLICE_SECONDS = 262_144, 0.01
-"""What is decoded at once, and for how long: the event loop does nothing else meanwhile. A single value may be larger,
-and take longer: `projector.change` bounds what it may cost."""
+"""What is decoded at once, and for how long: the event loop does nothing else meanwhile. A larger value is read in
+steps, and `projector.change` bounds what each of them may cost."""
 
 
 def _no_acceptance(_: Coordinates) -> Acceptance | None:
@@ -64,19 +64,23 @@ class Batch:
         left, until = _SLICE_BYTES, time.perf_counter() + _SLICE_SECONDS
         try:
             for partition, records in self._polled.items():
-                for record, intent in self._intents(partition, records):
-                    left -= len(record.value or b"")
-                    if intent:
-                        intents.append(intent)
-                    if len(intents) == size or left <= 0 or time.perf_counter() > until:
+                for found in self._intents(partition, records):
+                    if found:
+                        record, intent = found
+                        left -= len(record.value or b"")
+                        if intent:
+                            intents.append(intent)
+                    if not found or len(intents) == size or left <= 0 or time.perf_counter() > until:
                         yield intents
                         intents, left, until = [], _SLICE_BYTES, time.perf_counter() + _SLICE_SECONDS
         except LineStopped as error:
-            stopped = error
+            # No checkpoint will cover this batch, so nobody needs the rest of the last slice.
+            yield from self._stop(error, until)
         else:
             yield intents
-            return
-        # No checkpoint will cover this batch, so nobody needs the rest of the last slice.
+
+    def _stop(self, stopped: LineStopped, until: float) -> Iterator[list[Intent]]:
+        """Look for all bad records that an operator would have to accept. Yields empty slices meanwhile."""
         behind: list[Coordinates] = []
         for bad in self._bad_behind(stopped.bad[-1]):
             if bad:
@@ -107,17 +111,17 @@ class Batch:
         """Returns the seconds since the oldest event of the batch; None if it had bad records only."""
         return None if self._oldest is None else max(0.0, time.time() - self._oldest / 1000)
 
-    def _intents(self, partition: Partition, records: list[Record]) -> Iterator[tuple[Record, Intent | None]]:
+    def _intents(self, partition: Partition, records: list[Record]) -> Iterator[tuple[Record, Intent | None] | None]:
         """Yields the records of a partition with their intents: None if it is bad, already applied, or stale.
 
-        Raises LineStopped if too many are bad.
+        Between the steps of a large record, it yields None. Raises LineStopped if too many are bad.
         """
         good, newest, oldest = 0, None, self._oldest
         for record, head in zip(records, self._heads.get(partition) or repeat(None), strict=False):
             intent, time = None, event_time(record, head) if head else None
             if time is None:
                 try:
-                    intent, time = interpret(record)
+                    intent, time = interpret(record) if _is_small(record) else (yield from in_steps(record))
                 except BadRecord as error:
                     self._guard.passed(good)
                     good = 0
@@ -149,13 +153,14 @@ class Batch:
 
     def _bad_behind(self, last: Coordinates) -> Iterator[Coordinates | None]:
         """Yields the bad records behind the last one that counted, in its partition, that nobody has accepted; None for
-        any other record.
+        any other record, and between its steps.
         """
         topic, number, offset = last
         for record in self._polled[Partition(topic, number)]:
             if record.offset > offset:
                 at = _coordinates(record)
-                yield at if _is_bad(record) and not self._acceptance(at) else None
+                is_bad = yield from _is_bad(record)
+                yield at if is_bad and not self._acceptance(at) else None
 
 
 def _advice(bad: Sequence[Coordinates]) -> str:
@@ -172,9 +177,13 @@ def _coordinates(record: Record) -> Coordinates:
     return record.topic, record.partition, record.offset
 
 
-def _is_bad(record: Record) -> bool:
+def _is_small(record: Record) -> bool:
+    return record.value is None or len(record.value) <= _SLICE_BYTES
+
+
+def _is_bad(record: Record) -> Generator[None, None, bool]:
     try:
-        interpret(record)
+        _ = interpret(record) if _is_small(record) else (yield from in_steps(record))
     except BadRecord:
         return True
     return False

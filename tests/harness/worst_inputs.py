@@ -31,13 +31,14 @@ from projector.console.pages import page
 from projector.console.question import question
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord
-from projector.interpret import interpret
+from projector.intent import Intent
+from projector.interpret import in_steps, interpret
 from projector.kafka.batches import Batch, Batches
 from projector.kafka.codecs import decompressed
 from projector.kafka.token_endpoint import _CODE
 from projector.kafka.tokens import _TOKEN
 from projector.reason import kind_of
-from projector.record import entity_key
+from projector.record import Record, entity_key
 from projector.redis.calls import calls
 from projector.redis.compression import compressed
 from schemas import compression, names, resources
@@ -73,6 +74,16 @@ def keyed(size: int, *values: bytes) -> bytes:
     while size > 0:
         value = values[min(len(parts), len(values) - 1)]
         parts.append(b'"%x":%b' % (len(parts), value))
+        size -= len(parts[-1]) + 1
+    return b"{" + b",".join(parts) + b"}"
+
+
+def named(size: int, *values: bytes) -> bytes:
+    """The same with names of one character each, from all over the table: they take the longest for their size."""
+    parts: list[bytes] = []
+    while size > 0:
+        name = chr(0xE000 + len(parts) * 7919 % 0x100000).encode()  # 7919 is prime, so all of them differ
+        parts.append(b'"%b":%b' % (name, values[min(len(parts), len(values) - 1)]))
         size -= len(parts[-1]) + 1
     return b"{" + b",".join(parts) + b"}"
 
@@ -122,9 +133,12 @@ def records() -> Iterator[tuple[str, Callable[[int], Message]]]:
         "escaped quotes": lambda n: b'"' + b'\\"' * (n // 2) + b'"',
         "surrogates": lambda n: b'"' + b"\\ud83d\\ude00" * (n // 12) + b'"',
         "texts of one character": lambda n: filled('"\N{GRINNING FACE}"'.encode(), n),
+        "short texts": lambda n: filled('"\N{LATIN CAPITAL LETTER I WITH DOT ABOVE}"'.encode(), n),
         "quotes of both kinds": lambda n: b'"' + b"'\\\"" * (n // 3) + b'"',
         "bad UTF-8 at the end": lambda n: b'"' + b"a" * n + b'\xff"',
         "the names of many fields": lambda n: keyed(n, b"1"),
+        "the short names of many fields": lambda n: named(n, b"1"),
+        "colons in texts": lambda n: filled(b'":"', n),
         "one name again and again": lambda n: b"{" + b",".join([b'"a":1'] * (n // 6)) + b"}",
         "the envelope of Kafka Connect": lambda n: b'{"schema":' + b"[" * (n // 2) + b',"payload":' + b"[" * (n // 2),
     }
@@ -144,15 +158,22 @@ def records() -> Iterator[tuple[str, Callable[[int], Message]]]:
             lambda n, make=shapes[shape]: _binary(within(attribution, make(n))),  # type: ignore[misc]
         )
         yield f"{shape}, in the frame of a registry", lambda n, make=shapes[shape]: crm.framed(within(unknown, make(n)))  # type: ignore[misc]
-    yield (
-        "every limit at once",
-        lambda n: data_first(
-            within(attribution, keyed(n, *[b"1.9999999999999999e307"] * 99, *[b"1e23"] * 4800, *[b"{}"] * 9800, b"1"))
-        ),
-    )
+    yield "every limit at once", lambda n: data_first(within(attribution, _every_limit(n)))
     yield "a content type", lambda n: _with_header("content-type", b"a/" + b"+" * (min(n, 60_000)))
     yield "a content type of spaces", lambda n: _with_header("content-type", b"a/json" + b" " * min(n, 60_000) + b"x")
     yield "a header with a time", lambda n: _with_header("ce_time", b"2" * min(n, 60_000))
+
+
+def _every_limit(size: int) -> bytes:
+    """Returns as much of everything as is allowed, of a smaller size as much less of each, and integers for the rest. In
+    a text, there is too much of it, so that it is counted once more.
+    """
+    share = min(1.0, size / 900_000)
+    kinds = (b"1.9999999999999999e307", 95), (b"1e23", 4800), (b"{}", 9000), (b"1", 5900)
+    values = [value for value, count in kinds for _ in range(int(count * share))]
+    found = named(sum(len(value) + 8 for value in values), *values)[:-1] + b',"":"' + b"[" * int(10_001 * share)
+    found += b'","texts":' + filled('"\N{LATIN CAPITAL LETTER I WITH DOT ABOVE}"'.encode(), int(395_000 * share))
+    return found + b',"numbers":' + filled(b"1", max(1, size - len(found) - 12)) + b"}"
 
 
 def _binary(message: Message) -> Message:
@@ -312,6 +333,28 @@ def seconds(worst: Worst, given: Any) -> float:
     started = time.thread_time()
     worst.run(given)
     return time.thread_time() - started
+
+
+def longest_step(record: Record) -> float:
+    """Returns the time of this thread for the longest step of a record, the compression of its document included."""
+    seconds_of: list[float] = []
+    steps = in_steps(record)
+    intent: Intent | None = None
+    is_read = False
+    while not is_read:
+        started = time.thread_time()
+        try:
+            next(steps)
+        except BadRecord:
+            is_read = True
+        except StopIteration as ended:
+            is_read, (intent, _) = True, ended.value
+        seconds_of.append(time.thread_time() - started)
+    if intent:
+        started = time.thread_time()
+        list(calls([compressed(intent)], ids(1, 2)))
+        seconds_of.append(time.thread_time() - started)
+    return max(seconds_of)
 
 
 def counted(names_of: Sequence[str], factor: int) -> dict[str, int]:

@@ -63,7 +63,12 @@ MUTATIONS = (
     Mutation("rebuild", ("mapping",), ("Mapped",), "an older program writes a newer generation", True),
     Mutation("rebuild", ("target",), ("NoStepBack", "Covered"), "the targets of a rebuild are too low"),
     Mutation("rebuild-emptied", ("filling",), ("Complete", "Covered"), "a rebuild fills a shard that was emptied"),
-    Mutation("rebuild-failover", ("highest", "target"), ("Covered",), "the targets are positions that may go back"),
+    Mutation(
+        "rebuild-failover",
+        ("highest", "target"),
+        ("Covered", "NoStepBack"),
+        "the targets are positions that may go back",
+    ),
     Mutation("recovery-failover", ("remake",), ("Recovers",), "a shard never holds the live generation again"),
     Mutation("registry", ("connections",), ("NothingLeft",), "a writer that the registry forgot goes on"),
     Mutation("lost", ("slots",), ("NoStepBack",), "a lost server's slots are given to several others", True),

@@ -76,3 +76,17 @@ def test_a_slice_ends_after_a_time_whatever_the_records_are() -> None:
         halted = Batch({LEADS: records("xxxx.x..")}, BadRecordGuard(1, 3))
         assert [len(intents) for intents in halted.slices(100)] == [0] * (2 + 5)
     assert "crm.leads:0:100-105" in str(halted.stopped), "the advice is the same"
+
+
+def test_a_large_record_is_read_in_steps() -> None:
+    """The event loop turns between them, whether the record is good or bad, and also behind the one that halts."""
+    good = crm.lead(referrer="x" * 300_000).record(100)
+    bad = crm.lead(stage="x" * 300_000).record(101)
+    batch = Batch({LEADS: [good, bad, good]}, BadRecordGuard(1, 3))
+    assert [len(intents) for intents in batch.slices(100)] == [0, 0, 1, 0, 0, 0, 0, 1, 0]
+    assert [letter.offset for letter in batch.dead_letters] == [101]
+    halted = Batch({LEADS: [*records("x"), bad, bad]}, BadRecordGuard(1, 1))
+    with patch("projector.line.batch._SLICE_SECONDS", -1.0):
+        slices = list(halted.slices(100))
+    assert halted.stopped
+    assert slices == [[]] * 4

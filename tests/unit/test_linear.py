@@ -10,9 +10,9 @@ import pytest
 
 from projector import change
 from projector.errors import BadRecord
-from schemas.limits import MAX_CONTAINERS, MAX_EXPONENTS, MAX_EXTREMES, MAX_RECORD_BYTES
+from schemas.limits import MAX_CONTAINERS, MAX_EXPONENTS, MAX_EXTREMES, MAX_NAMES, MAX_RECORD_BYTES, MAX_TEXTS
 from tests.harness.services import services_required
-from tests.harness.worst_inputs import OF_RECORDS, PLAIN, WORST, Worst, counted, seconds, slow
+from tests.harness.worst_inputs import OF_RECORDS, PLAIN, WORST, Worst, counted, longest_step, seconds, slow
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("projector", "schemas", "api", "telemetry", "leadview")
@@ -149,6 +149,9 @@ LIMITS = [
     pytest.param(b"1.5E+100", MAX_EXTREMES, "numbers with an exponent of three digits", id="with a plus"),
     pytest.param(b"9" * 250 + b".5", MAX_EXTREMES, "with two hundred digits", id="two hundred digits"),
     pytest.param(b"1e23", MAX_EXPONENTS, "numbers with an exponent", id="exponents"),
+    pytest.param(b'"":1', MAX_NAMES, "names of fields", id="names"),
+    pytest.param(b'"" : 1', MAX_NAMES, "names of fields", id="names before spaces"),
+    pytest.param(b'"a"', MAX_TEXTS, "texts", id="texts"),
 ]
 TEXTS = [
     pytest.param(b'"', b'"', id="in texts"),
@@ -171,15 +174,16 @@ def test_what_takes_long_is_limited(part: bytes, most: int, what: str) -> None:
 @pytest.mark.parametrize(("part", "most", "what"), LIMITS)
 def test_in_texts_it_is_not(part: bytes, most: int, what: str, before: bytes, after: bytes) -> None:
     """Not even as many as there is room for. What comes behind the texts still counts."""
-    text = before + part.replace(b'"', b"") + after
+    text = before + part.replace(b'"', b"") * 20 + after  # fewer texts than are allowed
     value = b",".join([text] * (MAX_RECORD_BYTES // (len(text) + 1)))
     change._check_cost(value)
     with pytest.raises(BadRecord, match=what):
         change._check_cost(value + b"," + b",".join([part] * (most + 1)))
 
 
-_MOST_PLAIN = 3.0
-"""At most so many times what the plain record takes. On the machine of docs/limits.md, 1.8 times as much is 50 ms."""
+_MOST_PLAIN, _MOST_OF_A_STEP = 3.0, 1.5
+"""At most so many times what the plain record takes: all of a record, and each of its steps. On the machine of
+docs/limits.md, 1.8 times as much is 50 ms."""
 
 
 def test_no_record_costs_much_more_than_a_plain_one() -> None:
@@ -194,3 +198,17 @@ def test_no_record_costs_much_more_than_a_plain_one() -> None:
                 break
         costs[worst.name] = min(ratios)
     assert {name: ratio for name, ratio in costs.items() if ratio >= _MOST_PLAIN} == {}
+
+
+def test_no_step_of_a_record_holds_the_event_loop_for_long() -> None:
+    plain = Worst("plain", lambda _: PLAIN, OF_RECORDS[0].run)
+    longest: dict[str, float] = {}
+    for worst in OF_RECORDS:
+        record = worst.make(MAX_RECORD_BYTES - 80_000).record()
+        ratios = []
+        for _ in range(20):
+            ratios.append(longest_step(record) / seconds(plain, PLAIN))
+            if min(ratios) < _MOST_OF_A_STEP:
+                break
+        longest[worst.name] = min(ratios)
+    assert {name: ratio for name, ratio in longest.items() if ratio >= _MOST_OF_A_STEP} == {}

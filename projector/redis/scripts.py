@@ -39,7 +39,7 @@ class RewindRow(NamedTuple):
 class LetterRow(NamedTuple):
     """A dead letter that replaces the one that was parked at this time."""
 
-    name: str
+    field: str
     time: int
     letter: bytes
 

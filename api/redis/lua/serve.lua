@@ -5,11 +5,11 @@
 -- KEYS  key, organization, key_limit, organization_limit, document?
 --       key: the record of the key. document: absent if the id is invalid
 -- ARGV  tag, limits, etags...
---       tag: the organization's. limits: the default ones: key quota and window (seconds), organization quota and window
---       (4 bytes each, as the record of an organization has them); each pair applies if the organization does not set
---       that limit. etags: those of the request (12 bytes each), or `*`
--- Returns 401, 403, BEING_APPLIED (the organization was recreated, and its records have not all been applied again), or a
---         string:
+--       tag: the organization's. limits: the default ones: key quota and window (seconds), organization quota and
+--       window (4 bytes each, as the record of an organization has them); each pair applies if the organization does
+--       not set that limit. etags: those of the request (12 bytes each), or `*`
+-- Returns 401, 403, BEING_APPLIED (the organization was recreated, and its records have not all been applied again),
+--         or a string:
 --         status, now, key quota, window, remaining, full in, organization quota, window, remaining, full in, wait,
 --         violated, charged (`<I2I8I4I4I4I8I4I4I4I8I8BB`), then the value: the whole value for 200, its first 34 bytes
 --         for 304, otherwise nothing. Times are in microseconds, windows in seconds.

@@ -3,10 +3,10 @@
 -- KEYS  copy
 -- ARGV  stamp, live, written, known, number, shared(field, value)..., own(field, value)...
 --       stamp: the one that the copy must have. live, written, known: the new live generation, those that are written
---       then, and those that may have keys then, separated by commas. number: of shared fields. own: the fields of a new
---       copy, for a shard that does not hold the new live generation
--- Returns 1; 0 if the copy is missing or has another stamp; or, if the shard may still hold keys of generations that are
---         unknown from then on, these generations as a text
+--       then, and those that may have keys then, separated by commas. number: of shared fields. own: the fields of a
+--       new copy, for a shard that does not hold the new live generation
+-- Returns 1; 0 if the copy is missing or has another stamp; or, if the shard may still hold keys of generations that
+--         are unknown from then on, these generations as a text
 
 local function contains(list, number) return string.find(',' .. list .. ',', ',' .. number .. ',', 1, true) end
 
@@ -23,7 +23,9 @@ local stamp, known, swept, filling, filled =
   unpack(redis.call('HMGET', KEYS.copy, 'stamp', 'known', 'swept', 'filling', 'filled'))
 if stamp ~= ARGV.stamp then return 0 end
 
-local unswept = filter(known, function(number) return not contains(ARGV.known, number) and not contains(swept, number) end)
+local unswept = filter(known, function(number)
+  return not contains(ARGV.known, number) and not contains(swept, number)
+end)
 if unswept ~= '' then return unswept end
 
 local own = FIRST.shared + SIZE.shared * ARGV.number

@@ -2,12 +2,12 @@
 -- Requires  stamp and incarnation of the session; no position is lower than the session expects. Also the replication
 --           epoch and the fence of the session
 -- KEYS  copy, positions, dead_letters?
---       positions: of the live lines the same key as the copy, of a rebuild another one. dead_letters: only in the shard
---       where they are stored
+--       positions: of the live lines the same key as the copy, of a rebuild another one. dead_letters: only in the
+--       shard where they are stored
 -- ARGV  stamp, incarnation, number, steps(partition, expected, position)..., letters(field, letter)...
---       stamp, incarnation: those of the control record when the batch was begun. number: of steps. partition: the field
---       of its position. expected: an offset, -1 for none. position: the new one, which begins with the next offset.
---       letter: JSON
+--       stamp, incarnation: those of the control record when the batch was begun. number: of steps. partition: the
+--       field of its position. expected: an offset, -1 for none. position: the new one, which begins with the next
+--       offset. letter: JSON
 -- Returns the number of all dead letters. If it stores nothing, it returns a list: the fields whose position is lower
 --         than expected (Redis lost writes), or CONTROL_CHANGED if the control record has changed (then begin the batch
 --         again)

@@ -3,8 +3,8 @@
 -- KEYS  organization, lock
 -- ARGV  head, holder
 --       head: the one that the organization had when the job began. holder: of the lock of the job
--- Returns WRITTEN, or STALE if the organization has changed since then, or if the lock was lost (it expired, or Redis was
---         emptied): the job must then run again
+-- Returns WRITTEN, or STALE if the organization has changed since then, or if the lock was lost (it expired, or Redis
+--         was emptied): the job must then run again
 
 if redis.call('GET', KEYS.lock) ~= ARGV.holder then return STALE end
 if redis.call('GETRANGE', KEYS.organization, 0, STORED_HEAD_LAST) ~= ARGV.head then return STALE end

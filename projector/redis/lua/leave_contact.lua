@@ -5,8 +5,8 @@
 --       for each generation: lead, contact, index of the contact's leads
 -- ARGV  contact_id, lead_id
 --       contact_id: a UUID. lead_id: as the index has it
--- Returns WRITTEN. It is safe to call at any time: a lead that belongs to the contact again is not removed. It creates no
---         key, so it leaves nothing behind if the organization is deleted
+-- Returns WRITTEN. It is safe to call at any time: a lead that belongs to the contact again is not removed. It creates
+--         no key, so it leaves nothing behind if the organization is deleted
 
 for i = FIRST.leads, #KEYS, 3 do
   if contact_of(call('GETRANGE', KEYS[i], 0, STORED_CONTACT_ID_END - 1)) ~= ARGV.contact_id then

@@ -4,8 +4,8 @@
 -- KEYS  copy, positions
 --       positions: of the live lines the same key as the copy, of a rebuild another one
 -- ARGV  stamp, incarnation, generations, needed(partition, offset)...
---       stamp, incarnation: those that the copy must have. generations: separated by commas. partition: the field of its
---       position. offset: what that must have reached
+--       stamp, incarnation: those that the copy must have. generations: separated by commas. partition: the field of
+--       its position. offset: what that must have reached
 -- Returns 1, or 0 if the copy is another one by now, or the shard does not hold everything
 
 local stamp, incarnation, filling, filled =

@@ -7,8 +7,9 @@
 --       documents: for each contact its name in each generation. organizations: that of each contact. indexes: those of
 --       their leads, in the order of `documents`
 -- ARGV  generations, overwrite_equal, repeated, heads, bodies...
---       generations: how many. overwrite_equal: '1' or ''. repeated: '1' if a contact may be there twice, else ''. heads:
---       for each contact, the value before its first lead (for a marker: head and zeros). bodies: '' for a marker
+--       generations: how many. overwrite_equal: '1' or ''. repeated: '1' if a contact may be there twice, else ''.
+--       heads: for each contact, the value before its first lead (for a marker: head and zeros). bodies: '' for a
+--       marker
 -- Returns a list: a string with a digit for each contact (STALE, WRITTEN or ORGANIZATION_DELETED); then, for some of
 --         the leads that contain another summary (`pending_leads`), the contact's number (from 0) and the lead's short
 --         id. A stale contact returns its leads as well, so that an interrupted fan-out is completed

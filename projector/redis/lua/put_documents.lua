@@ -5,8 +5,8 @@
 -- KEYS  documents..., organizations...
 --       documents: for each document its name in each generation. organizations: that of each document
 -- ARGV  generations, overwrite_equal, repeated, heads, bodies...
---       generations: how many. overwrite_equal: '1' or ''. repeated: '1' if a document may be there twice, else ''. heads:
---       for each document, the value before its body (for a marker: head and zeros). bodies: '' for a marker
+--       generations: how many. overwrite_equal: '1' or ''. repeated: '1' if a document may be there twice, else ''.
+--       heads: for each document, the value before its body (for a marker: head and zeros). bodies: '' for a marker
 -- Returns a list of one string: a digit for each document (STALE, WRITTEN or ORGANIZATION_DELETED)
 
 return write_each(PLAIN_BODY, STORED_HEAD_LAST, 0, function(at, part, stored)

@@ -7,9 +7,9 @@
 --       contacts, and the indexes of their leads, in the order of `documents` (a marker has no contact: both are the
 --       organization)
 -- ARGV  generations, overwrite_equal, repeated, heads, bodies(before, after)...
---       generations: how many. overwrite_equal: '1' or ''. repeated: '1' if a lead or a contact may be there twice, else
---       ''. heads: for each lead, head and body hash (for a marker: head and zeros). before, after: the body before the
---       contact summary and after it (for a marker: both '')
+--       generations: how many. overwrite_equal: '1' or ''. repeated: '1' if a lead or a contact may be there twice,
+--       else ''. heads: for each lead, head and body hash (for a marker: head and zeros). before, after: the body
+--       before the contact summary and after it (for a marker: both '')
 -- Returns a list: a string with a digit for each lead (STALE, WRITTEN or ORGANIZATION_DELETED); then, for each former
 --         contact of a written lead, the lead's number (from 0) and the UUID of that contact (generations may differ)
 

@@ -9,5 +9,6 @@
 -- heartbeat takes the place of the one before, and must not be missing exactly when it has to say what is wrong.
 redis.call('HDEL', KEYS.writers, ARGV.writer)
 local clock = redis.call('TIME')
-redis.call('HSET', KEYS.writers, ARGV.writer, string.format('%.0f ', clock[1] * 1000 + math.floor(clock[2] / 1000)) .. ARGV.heartbeat)
+local now = string.format('%.0f ', clock[1] * 1000 + math.floor(clock[2] / 1000))
+redis.call('HSET', KEYS.writers, ARGV.writer, now .. ARGV.heartbeat)
 return 1

@@ -1,10 +1,10 @@
 -- Takes back the positions of partitions whose topic has lost its history.
--- Requires  a position that is above what is right, or that of another topic; it claims nothing, the rest is read again. Also
---           the replication epoch and the fence of the session
+-- Requires  a position that is above what is right, or that of another topic; it claims nothing, the rest is read
+--           again. Also the replication epoch and the fence of the session
 -- KEYS  positions
 -- ARGV  rewinds(partition, topic_id, highest, to)...
---       partition: the field of its position. topic_id: `-` if it is not known; a position of a topic with another id is
---       deleted. highest: the highest offset that is right. to: takes the place of a higher position ('' for none)
+--       partition: the field of its position. topic_id: `-` if it is not known; a position of a topic with another id
+--       is deleted. highest: the highest offset that is right. to: takes the place of a higher position ('' for none)
 -- Returns how many were taken back
 
 local taken = 0

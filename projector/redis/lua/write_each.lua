@@ -2,9 +2,9 @@ local function mget(first, last) return call('MGET', unpack(KEYS, first, last)) 
 
 -- Writes the records of a call in all generations, each if its event is newer than what is stored.
 -- The headers of put_documents, put_contacts and put_leads describe KEYS and ARGV. `heads` has `width` bytes for each
--- record: what its value begins with; of a delete, the marker's head and zeros. `bodies` has the rest of each value; of a
--- delete, it is empty, and a marker replaces the document. (A slice of a long argument would be hashed a second time.)
--- After the organizations come the keys that `write` needs: first `linked` keys whose values it gets.
+-- record: what its value begins with; of a delete, the marker's head and zeros. `bodies` has the rest of each value; of
+-- a delete, it is empty, and a marker replaces the document. (A slice of a long argument would be hashed a second
+-- time.) After the organizations come the keys that `write` needs: first `linked` keys whose values it gets.
 -- If the organization is deleted, only markers are written, and only in place of documents that are stored: a delete
 -- must not be lost if the organization is recreated before its erasure has reached the document.
 -- `write(at, part, stored, k, found, organization, link)` gets where the head of the record begins, which argument is

@@ -117,7 +117,7 @@ class Script(Generic[P]):
         except ScriptError as error:
             raise ScriptError(f"{self.name}.lua: {error}") from None
         self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest().encode()
-        self._keys = [(place.name, bool(place.kind == "...")) for place in header.keys]
+        self._keys = [(place.name, place.kind == "...") for place in header.keys]
         self._arguments = [(place.name, _writer(hints[place.name].type)) for place in header.arguments]
 
     def __call__(self, *_: P.args, **values: P.kwargs) -> Command:
@@ -165,14 +165,19 @@ class _Hint(NamedTuple):
     type: Any
     optional: bool
 
-    def fits(self, place: Place) -> bool:
-        """Returns whether the parameter is what the header says."""
+    def as_place(self, name: str) -> Place:
+        """Returns how a header says the same. A mapping is rows of a name and a value."""
         match get_origin(self.type):
             case origin if origin is Mapping:
-                return place.kind == "..." and len(place.fields) == 2
+                return Place(name, "...", ("name", "value"))
             case origin if origin is Sequence:
-                return place.kind == "..." and place.fields == getattr(get_args(self.type)[0], "_fields", ())
-        return place.kind == ("?" if self.optional else "")
+                return Place(name, "...", getattr(get_args(self.type)[0], "_fields", ()))
+        return Place(name, "?" if self.optional else "")
+
+    def fits(self, place: Place) -> bool:
+        """Returns whether the parameter is what the header says. The names of the fields of a mapping are free."""
+        own = self.as_place(place.name)
+        return own == place or (get_origin(self.type) is Mapping and len(own.fields) == len(place.fields))
 
 
 def _hints(declared: Callable[..., None]) -> dict[str, _Hint]:
@@ -196,7 +201,7 @@ def _compare(table: str, places: tuple[Place, ...], hints: Mapping[str, _Hint]) 
         if place.name != name:
             raise ScriptError(f"number {number} of {table} is `{place.name}` in the header, `{name}` in the caller")
         if not hints[name].fits(place):
-            raise ScriptError(f"`{place}` in {table} is something else in the caller")
+            raise ScriptError(f"`{place}` in {table} is `{hints[name].as_place(name)}` in the caller")
 
 
 def _places(line: str) -> tuple[Place, ...]:
@@ -242,13 +247,9 @@ def _with_places(header: Header, text: str) -> str:
 def _known(header: Header) -> dict[str, str]:
     """Returns what takes the place of each name."""
     known: dict[str, str] = {}
-    names: set[str] = set()
     for table, places in ((_KEYS, header.keys), (_ARGV, header.arguments)):
         before = ""
         for number, place in enumerate(places, 1):
-            if place.name in names:
-                raise ScriptError(f"`{place.name}` stands for two things")
-            names.add(place.name)
             if place.kind != "...":
                 known[f"{table}.{place.name}"] = f"{table}[{number}]"
             else:

@@ -20,14 +20,14 @@
 --         its local limiter. 400 means that there is no document in KEYS. The reply is one string because in Redis 6 a
 --         list of 14 elements costs more time than the rest of the script.
 
-local byte, key_limit, organization_limit = string.byte, KEYS.key_limit, KEYS.organization_limit
+local KEYS, byte = KEYS, string.byte
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 
 -- One call reads everything but the document: a call costs more than a few values that turn out not to be needed.
 local key, organization, key_bucket, organization_bucket =
-  unpack(redis.call('MGET', KEYS.key, KEYS.organization, key_limit, organization_limit))
+  unpack(redis.call('MGET', KEYS.key, KEYS.organization, KEYS.key_limit, KEYS.organization_limit))
 -- For MGET, a value of another type is none. GET raises an error, which the caller answers with 503.
 if not key then redis.call('GET', KEYS.key) end
 if not organization then redis.call('GET', KEYS.organization) end
@@ -82,8 +82,8 @@ local function bucket(name, stored, quota, window)
   return full_at, interval, math.floor(room / interval), room < interval and interval - room or 0, stored
 end
 local key_full_at, key_interval, key_remaining, key_wait, key_stored
-  = bucket(key_limit, key_bucket, key_quota, key_window)
-local full_at, interval, remaining, wait, stored = bucket(organization_limit, organization_bucket, quota, window)
+  = bucket(KEYS.key_limit, key_bucket, key_quota, key_window)
+local full_at, interval, remaining, wait, stored = bucket(KEYS.organization_limit, organization_bucket, quota, window)
 
 local status, value = 200, ''
 if key_wait > 0 or wait > 0 then
@@ -111,7 +111,8 @@ local charged = 1
 if status ~= 429 and status ~= 304 then
   key_full_at, key_remaining = key_full_at + key_interval, key_remaining - 1
   full_at, remaining = full_at + interval, remaining - 1
-  if not (save(key_limit, key_full_at, key_stored) and save(organization_limit, full_at, stored)) then charged = 0 end
+  local both = save(KEYS.key_limit, key_full_at, key_stored) and save(KEYS.organization_limit, full_at, stored)
+  if not both then charged = 0 end
 end
 
 if status ~= 200 and status ~= 304 then value = '' end

@@ -13,9 +13,10 @@
 -- Returns a list: a string with a digit for each lead (STALE, WRITTEN or ORGANIZATION_DELETED); then, for each former
 --         contact of a written lead, the lead's number (from 0) and the UUID of that contact (generations may differ)
 
-local keys, heads, repair = KEYS, ARGV.heads, ARGV.overwrite_equal == '1'
+local KEYS, ARGV = KEYS, ARGV -- a local variable is found faster
+local heads, repair = ARGV.heads, ARGV.overwrite_equal == '1'
 local documents = #heads / PUT_LEAD_HEAD * ARGV.generations
-local contacts, indexes = #keys - 2 * documents, #keys - documents
+local contacts, indexes = #KEYS - 2 * documents, #KEYS - documents
 local firsts = ARGV.repeated == '1' and {} -- the first leads of contacts that this call has changed
 
 local function leaves(contact, found)
@@ -36,9 +37,9 @@ local function write(at, part, stored, k, found, organization, contact)
   if not same or sub(stored, SUMMARY_HASH, SUMMARY_HASH_END) ~= summary_hash or repair
     or not organization or byte(organization, JOB_DUE) ~= JOB_NONE_BYTE then
     if not same then found = leaves(former, found) end
-    local name = keys[contacts + k]
+    local name = KEYS[contacts + k]
     first = firsts and firsts[name] or first
-    first = index_put(name, keys[indexes + k], first, sub(keys[k], -SHORT_ID), summary_hash)
+    first = index_put(name, KEYS[indexes + k], first, sub(KEYS[k], -SHORT_ID), summary_hash)
     if firsts then firsts[name] = first end
   end
   if id == '' then before = opened(before, true) end

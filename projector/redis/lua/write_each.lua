@@ -16,7 +16,7 @@ local function mget(first, last) return call('MGET', unpack(KEYS, first, last)) 
 -- Returns the reply: a digit for each record (STALE, WRITTEN or ORGANIZATION_DELETED); then, for each id that was found,
 -- the record's number (from 0) and the id. A stale record is STALE, whatever its organization.
 local function write_each(width, last, linked, write, check)
-  local keys, records, heads = KEYS, ARGV, ARGV.heads
+  local KEYS, ARGV, heads = KEYS, ARGV, ARGV.heads
   local count = #heads / width
   local generations, overwrite_equal = tonumber(ARGV.generations), ARGV.overwrite_equal == '1'
   local documents = count * generations
@@ -25,20 +25,20 @@ local function write_each(width, last, linked, write, check)
   -- that it makes for Lua. What stale records do not need is read when the first newer one is found.
   -- Only the marker of a deleted organization ends with the job that is due.
   local read_to = documents + count + linked
-  local stored_any, others = call('EXISTS', unpack(keys, 1, documents)) > 0, check and mget(documents + 1, read_to)
+  local stored_any, others = call('EXISTS', unpack(KEYS, 1, documents)) > 0, check and mget(documents + 1, read_to)
   -- These have their full length from the start: a table that grows is copied each time that its length doubles.
-  local values, codes = { unpack(keys, 1, 2 * documents) }, { unpack(keys, 1, count) }
+  local values, codes = { unpack(KEYS, 1, 2 * documents) }, { unpack(KEYS, 1, count) }
   local latest, reply, k, v, at, part = ARGV.repeated == '1' and {}, { '' }, 0, 0, 1, FIRST.bodies
   for record = 1, count do
     local code, found = STALE_TEXT, nil
     for _ = 1, generations do
       k = k + 1
-      local name = keys[k]
+      local name = KEYS[k]
       local stored = latest and latest[name] or stored_any and call('GETRANGE', name, '0', last) or ''
       if stored == '' or is_newer(stored, heads, overwrite_equal, at) then
         others = others or mget(documents + 1, read_to)
         local organization = others[record]
-        if organization and #organization == JOB_DUE_END and (stored == '' or records[part] ~= '') then
+        if organization and #organization == JOB_DUE_END and (stored == '' or ARGV[part] ~= '') then
           if code == STALE_TEXT then code = ORGANIZATION_DELETED_TEXT end
         else
           code = WRITTEN_TEXT

@@ -143,7 +143,7 @@ async def test_an_emptied_shard_is_never_called_complete(tmp_path: Path, script:
         record = await control.complete(quick)
         client = RedisService("binary", cluster.url).client()
         for tag in record.copies:
-            client.hset(names.copy(names.CONTROL, tag), names.position(*AT), "100 1 1")
+            client.hset(names.copy(names.CONTROL, tag), names.position(*AT), "100 1 1 -1 -")
         tag = next(tag for tag in record.copies if tag != names.HOME)
         shard = cluster.owner(names.tag_slot(tag))
         cluster.move_slot(names.tag_slot(tag), next(other for other in cluster.primaries if other is not shard))
@@ -183,7 +183,7 @@ async def eventually_without(*stores: Store) -> ControlRecord:
 
 
 def go_back(client: Any, offset: int) -> None:
-    client.hset(names.CONTROL, names.position(*AT), f"{offset} 1 1")
+    client.hset(names.CONTROL, names.position(*AT), f"{offset} 1 1 -1 -")
 
 
 def change_stamp(client: Any, record: ControlRecord) -> None:
@@ -240,7 +240,7 @@ async def test_a_shard_that_is_emptied_between_replay_and_mark_is_left_to_the_li
         client.delete(names.copy(names.CONTROL, emptied))
         record = await copies.current(store)
         for tag in record.copies:
-            client.hset(names.copy(names.rebuild(new), tag), names.position(*AT), "100 1 1")
+            client.hset(names.copy(names.rebuild(new), tag), names.position(*AT), "100 1 1 -1 -")
         await replay._note_filled(store, record, Rebuild(new, {AT: (0, 100)}))
         found = (await copies.current(store)).copies
         assert {tag for tag, copy in found.items() if copy and new in copy.filled} == set(record.copies) - {emptied}
@@ -251,9 +251,9 @@ async def test_a_replay_that_redis_has_lost_is_not_called_complete(projection: P
     record = await generations.add(store, await control.complete(store))
     new = record.state.next
     assert new
-    projection.client.hset(names.rebuild(new), names.position(*AT), "99 1 1")
+    projection.client.hset(names.rebuild(new), names.position(*AT), "99 1 1 -1 -")
     for tag in record.copies:
-        projection.client.hset(names.copy(names.rebuild(new), tag), names.position(*AT), "99 1 1")
+        projection.client.hset(names.copy(names.rebuild(new), tag), names.position(*AT), "99 1 1 -1 -")
     await replay._note_filled(store, record, Rebuild(new, {AT: (0, 100)}))
     assert not (await copies.current(store)).is_complete(new)
 

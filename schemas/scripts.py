@@ -118,7 +118,9 @@ class Script(Generic[P]):
             raise ScriptError(f"{self.name}.lua: {error}") from None
         self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest().encode()
         self._keys = [(place.name, place.kind == "...") for place in header.keys]
-        self._arguments = [(place.name, _writer(hints[place.name].type)) for place in header.arguments]
+        self._arguments = [
+            (place.name, place.kind == "...", _writer(hints[place.name].type)) for place in header.arguments
+        ]
 
     def __call__(self, *_: P.args, **values: P.kwargs) -> Command:
         keys: list[Any] = []
@@ -129,8 +131,11 @@ class Script(Generic[P]):
                 keys += key  # type: ignore[arg-type]
             elif key is not None:
                 keys.append(key)
-        for name, write in self._arguments:
-            arguments += write(values[name])
+        for name, many, write in self._arguments:
+            if many:
+                arguments += write(values[name])
+            else:
+                arguments.append(write(values[name]))
         return Command(self, keys, arguments)
 
 
@@ -187,7 +192,7 @@ def _hints(declared: Callable[..., None]) -> dict[str, _Hint]:
         hint = types.get(name)
         is_key = get_origin(hint) is Annotated
         table, value = (_KEYS, get_args(hint)[0]) if is_key else (_ARGV, hint)
-        if not is_key and hint not in (bytes, str, int, bool) and get_origin(hint) not in (Sequence, Mapping):
+        if not is_key and hint not in _WORDS and get_origin(hint) not in (Sequence, Mapping):
             raise ScriptError(f"`{name}` of the caller cannot be an argument")
         found[name] = _Hint(table, value, parameter.default is not Parameter.empty)
     return found
@@ -271,25 +276,23 @@ def _fields(header: Header) -> dict[str, int]:
 
 
 def _word(value: bytes | str | int) -> bytes:
-    match value:
-        case bytes():
-            return value
-        case str():
-            return value.encode()
-        case bool():
-            return b"1" if value else b""
-    return b"%d" % value
+    return value if isinstance(value, bytes) else _WORDS[type(value)](value)
 
 
-def _writer(hint: Any) -> Callable[[Any], Iterable[bytes]]:
-    """Returns the function that turns a value of this type into arguments."""
+_WORDS: dict[Any, Callable[[Any], bytes]] = {
+    bytes: bytes,  # which makes no copy
+    str: str.encode,
+    bool: lambda on: b"1" if on else b"",
+    int: b"%d".__mod__,
+}
+
+
+def _writer(hint: Any) -> Callable[[Any], Any]:
+    """Returns the function that turns a value of this type into an argument, or into several."""
     if get_origin(hint) is Mapping:
         return lambda pairs: map(_word, chain.from_iterable(pairs.items()))
     if get_origin(hint) is not Sequence:
-        return lambda value: (_word(value),)
-    [row] = get_args(hint)
-    if row is bytes:
+        return _WORDS[hint]
+    if get_args(hint) == (bytes,):
         return list
-    if {*get_type_hints(row).values()} == {bytes}:
-        return chain.from_iterable
     return lambda rows: map(_word, chain.from_iterable(rows))

@@ -20,7 +20,6 @@ from projector.intent import (
     PutOrganization,
 )
 from projector.redis import scripts
-from projector.redis.scripts import LeadBody
 from schemas import names
 from schemas.control import GenerationId
 from schemas.layouts import PLAIN_BODY, PUT_CONTACT_HEAD, PUT_LEAD_HEAD
@@ -34,7 +33,6 @@ smaller ones cost more per document."""
 MAX_LEADS = 100
 """Maximum number of leads that one call updates with the summary of their contact."""
 T = TypeVar("T")
-_NO_BODY = LeadBody(b"", b"")
 
 
 class Fan(msgspec.Struct, gc=False):
@@ -134,7 +132,8 @@ def put_documents(
 
 def _put_leads(intents: Sequence[PutOrDelete], generations: Generations, *, overwrite_equal: bool) -> Command:
     heads: list[bytes] = []
-    bodies: list[LeadBody] = []
+    bodies: list[bytes] = []
+    ends: list[bytes] = []
     owners: list[bytes] = []
     leads: list[bytes] = []
     contacts: list[bytes] = []
@@ -148,7 +147,8 @@ def _put_leads(intents: Sequence[PutOrDelete], generations: Generations, *, over
                 contacts.append(owner)
                 indexes.append(owner)
             heads.append(intent.value.ljust(PUT_LEAD_HEAD, b"\0"))
-            bodies.append(_NO_BODY)
+            bodies.append(b"")
+            ends.append(b"")
             continue
         lead_id, contact_id = names.short_id(intent.id), names.short_id(intent.contact_id)
         for generation in generations:
@@ -157,7 +157,8 @@ def _put_leads(intents: Sequence[PutOrDelete], generations: Generations, *, over
             contacts.append(contact)
             indexes.append(index)
         heads += intent.head, intent.body_hash
-        bodies.append(LeadBody(intent.before, intent.after))
+        bodies.append(intent.before)
+        ends.append(intent.after)
     return scripts.put_leads(
         documents=leads,
         organizations=owners,
@@ -168,6 +169,7 @@ def _put_leads(intents: Sequence[PutOrDelete], generations: Generations, *, over
         repeated=_repeats(leads) or _repeats(contacts),
         heads=b"".join(heads),
         bodies=bodies,
+        ends=ends,
     )
 
 

@@ -12,13 +12,6 @@ SCRIPTS = _folder.scripts
 """All of them."""
 
 
-class LeadBody(NamedTuple):
-    """What a lead is stored with besides its head, without the summary of its contact."""
-
-    before: bytes
-    after: bytes
-
-
 class StepRow(NamedTuple):
     """A step of a partition, as the script of a checkpoint takes it."""
 
@@ -109,7 +102,8 @@ def put_leads(
     overwrite_equal: bool,
     repeated: bool,
     heads: bytes,
-    bodies: Sequence[LeadBody],
+    bodies: Sequence[bytes],
+    ends: Sequence[bytes],
 ) -> None: ...
 
 

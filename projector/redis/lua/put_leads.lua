@@ -6,16 +6,17 @@
 --       documents: for each lead its name in each generation. organizations: that of each lead. contacts, indexes: the
 --       contacts, and the indexes of their leads, in the order of `documents` (a marker has no contact: both are the
 --       organization)
--- ARGV  generations, overwrite_equal, repeated, heads, bodies(before, after)...
+-- ARGV  generations, overwrite_equal, repeated, heads, bodies..., ends...
 --       generations: how many. overwrite_equal: '1' or ''. repeated: '1' if a lead or a contact may be there twice,
---       else ''. heads: for each lead, head and body hash (for a marker: head and zeros). before, after: the body
---       before the contact summary and after it (for a marker: both '')
+--       else ''. heads: for each lead, head and body hash (for a marker: head and zeros). bodies, ends: for each lead,
+--       its body before the contact summary and after it (for a marker: '')
 -- Returns a list: a string with a digit for each lead (STALE, WRITTEN or ORGANIZATION_DELETED); then, for each former
 --         contact of a written lead, the lead's number (from 0) and the UUID of that contact (generations may differ)
 
 local KEYS, ARGV = KEYS, ARGV -- a local variable is found faster
 local heads, repair = ARGV.heads, ARGV.overwrite_equal == '1'
-local documents = #heads / PUT_LEAD_HEAD * ARGV.generations
+local count = #heads / PUT_LEAD_HEAD
+local documents = count * ARGV.generations
 local contacts, indexes = #KEYS - 2 * documents, #KEYS - documents
 local firsts = ARGV.repeated == '1' and {} -- the first leads of contacts that this call has changed
 
@@ -27,7 +28,7 @@ local function leaves(contact, found)
 end
 
 local function write(at, part, stored, k, found, organization, contact)
-  local former, before = stored ~= '' and contact_of(stored) or '', ARGV[part].before
+  local former, before = stored ~= '' and contact_of(stored) or '', ARGV[part]
   if before == '' then return marker(stored, sub(heads, at, at + HEAD - 1)), leaves(former, found) end
   local summary_hash, first, id, fields, last = read_contact(contact or '')
   local same = former ~= '' and sub(before, LEAD_CONTACT_ID, LEAD_CONTACT_ID_END) == former
@@ -44,7 +45,7 @@ local function write(at, part, stored, k, found, organization, contact)
   end
   if id == '' then before = opened(before, true) end
   return sub(heads, at, at + PUT_LEAD_HEAD - 1) .. summary_hash .. pack('<I3I3', #before, #id + #fields + #last)
-    .. before .. id .. fields .. last .. ARGV[part].after, found
+    .. before .. id .. fields .. last .. ARGV[part + count], found
 end
 
 return write_each(PUT_LEAD_HEAD, STORED_CONTACT_ID_LAST, documents, write)

@@ -53,7 +53,7 @@ local function write_each(width, last, linked, write, check)
       end
     end
     codes[record] = code
-    at, part = at + width, part + SIZE.bodies
+    at, part = at + width, part + 1
     if found then
       for _, id in ipairs(found) do
         reply[#reply + 1] = record - 1

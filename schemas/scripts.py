@@ -105,15 +105,18 @@ class Script(Generic[P]):
     A bool becomes `1` or nothing; a number is written in digits; a mapping is rows of two fields.
     """
 
-    def __init__(self, declared: Callable[P, None], text: str, parts: Iterable[str] = ()) -> None:
-        """`text` is that of the script, and `parts` are those of what it uses. Raises ScriptError."""
+    def __init__(self, declared: Callable[P, None], read: Callable[[str], str], always: Iterable[str] = ()) -> None:
+        """Load the script that has the name of this function. `read` returns the text of a script or of a part, by its
+        name; the script begins with the parts in `always`. Raises ScriptError.
+        """
         self.name = declared.__name__
+        text = read(self.name)
         try:
             header = Header.read(text)
             hints = _hints(declared)
             _compare(_KEYS, header.keys, hints)
             _compare(_ARGV, header.arguments, hints)
-            self.text = with_constants(_with_places(header, "".join((*parts, text))))
+            self.text = with_constants(_with_places(header, "".join((*map(read, (*always, *header.uses)), text))))
         except ScriptError as error:
             raise ScriptError(f"{self.name}.lua: {error}") from None
         self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest().encode()
@@ -150,12 +153,10 @@ class Folder:
     def script(self, declared: Callable[P, None]) -> Script[P]:
         """Load the script that has the name of this function, and check that its header has the same parameters.
 
-        Keys are declared as `Key`, `OptionalKey` or `Keys`. Everything else is an argument: a text, a number, a bool,
-        or a sequence of texts, a sequence of named tuples, or a mapping. Raises ScriptError.
+        Keys are declared as `Key`, `OptionalKey` or `Keys`. Everything else is an argument: a text, a number or a bool;
+        or a sequence of bytes, a sequence of named tuples, or a mapping. Raises ScriptError.
         """
-        text = self._text(declared.__name__)
-        parts = (*self._always, *Header.read(text).uses)
-        script = Script(declared, text, map(self._text, parts))
+        script = Script(declared, self._text, self._always)
         self.scripts.append(script)
         return script
 

@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec
 
 import pytest
 
@@ -13,6 +13,7 @@ import projector.redis.scripts
 from schemas import layouts
 from schemas.scripts import Key, Keys, OptionalKey, Script, ScriptError
 
+P = ParamSpec("P")
 ROOT = Path(__file__).parents[2]
 LUA = sorted(path for package in ("api", "projector") for path in (ROOT / package).rglob("*.lua"))
 CODES = (
@@ -33,8 +34,12 @@ HEADER = "-- Moves.\n-- KEYS  copy, letters?\n-- ARGV  stamp, repair, rows(field
 BODY = "for i = FIRST.rows, #ARGV, SIZE.rows do f(KEYS.copy, KEYS.letters, ARGV.stamp, ARGV.repair, ARGV[i].offset) end"
 
 
+def load(declared: Callable[P, None], text: str) -> Script[P]:
+    return Script(declared, lambda _: text)
+
+
 def test_names_become_places() -> None:
-    script = Script(move, HEADER + BODY)
+    script = load(move, HEADER + BODY)
     assert script.text == HEADER + "for i = 3, #ARGV, 2 do f(KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[i + 1]) end"
 
 
@@ -50,7 +55,7 @@ def test_names_become_places() -> None:
     ],
 )
 def test_a_call(values: dict[str, Any], words: tuple[bytes, ...]) -> None:
-    script = Script(move, HEADER + BODY)
+    script = load(move, HEADER + BODY)
     command = script(copy=b"c", stamp="s", **values)
     assert command.words() == [b"EVALSHA", script.sha, *words]
 
@@ -59,7 +64,7 @@ def several(*, documents: Keys, owners: Keys, pairs: Mapping[str, int]) -> None:
 
 
 def test_several_of_each() -> None:
-    script = Script(several, "-- KEYS  documents..., owners...\n-- ARGV  pairs(name, time)...\nf(FIRST.documents)")
+    script = load(several, "-- KEYS  documents..., owners...\n-- ARGV  pairs(name, time)...\nf(FIRST.documents)")
     command = script(documents=[b"a", b"b"], owners=[b"c"], pairs={"x": 1})
     assert (command.keys, command.arguments) == ([b"a", b"b", b"c"], [b"x", b"1"])
 
@@ -104,7 +109,7 @@ WRONG = [
 def test_a_header_that_does_not_fit_is_refused(head: str, body: str, says: str) -> None:
     """The error names the script, and what is wrong in it."""
     with pytest.raises(ScriptError, match=rf"^move\.lua: .*{says}"):
-        Script(move, head + body)
+        load(move, head + body)
 
 
 class Turned(NamedTuple):
@@ -129,7 +134,7 @@ def unknown(*, copy: Key, share: float) -> None: ...
 )
 def test_a_caller_that_cannot_be_is_refused(declared: Callable[..., None], text: str, says: str) -> None:
     with pytest.raises(ScriptError, match=rf"^{declared.__name__}\.lua: .*{says}"):
-        Script(declared, text + "f(KEYS.copy)")
+        load(declared, text + "f(KEYS.copy)")
 
 
 def test_every_script_is_declared() -> None:

@@ -111,8 +111,9 @@ local charged = 1
 if status ~= 429 and status ~= 304 then
   key_full_at, key_remaining = key_full_at + key_interval, key_remaining - 1
   full_at, remaining = full_at + interval, remaining - 1
-  local both = save(KEYS.key_limit, key_full_at, key_stored) and save(KEYS.organization_limit, full_at, stored)
-  if not both then charged = 0 end
+  if not (save(KEYS.key_limit, key_full_at, key_stored) and save(KEYS.organization_limit, full_at, stored)) then
+    charged = 0
+  end
 end
 
 if status ~= 200 and status ~= 304 then value = '' end

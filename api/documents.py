@@ -21,13 +21,13 @@ from api.etags import etag, tags_to_match
 from api.keys.known import KnownKeys
 from api.local_limiter import LocalLimiter
 from api.metrics.counters import Counters
-from api.redis.store import LARGE, Reply
+from api.redis.store import Reply
 from api.request import Request
 from api.response import JSON, Response
 from schemas.bodies import body
 from schemas.compression import Unreadable
 from schemas.fields import UUID_PATTERN
-from schemas.layouts import JSON_START
+from schemas.layouts import JSON_START, LARGE
 from schemas.resources import Resource
 
 _UNTRIED = b"?"

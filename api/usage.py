@@ -6,11 +6,10 @@ The memory is bounded, whatever callers send: a key that was never accepted has 
 import asyncio
 import logging
 import time
-from hashlib import sha1
-from importlib import resources
 
 from api.credentials import Credentials, Used
 from api.errors import ErrorReply, Unavailable
+from api.redis.scripts import UseRow, usage
 from api.redis.servers import Servers
 from schemas import names
 
@@ -24,8 +23,7 @@ _CHUNK = 50
 _LAST_SECONDS = 1.0
 _UNAUTHORIZED = 401
 _REFUSALS = frozenset((_UNAUTHORIZED, 403, 429))
-SCRIPT = resources.files("api.redis").joinpath("lua", "usage.lua").read_bytes()
-_SHA = sha1(SCRIPT, usedforsecurity=False).hexdigest().encode()
+_SCRIPT = usage.text.encode()
 
 logger = logging.getLogger(__name__)
 
@@ -121,14 +119,10 @@ def _add(counts: dict[bytes, Used], key: bytes, used: Used) -> None:
 
 
 async def _write(servers: Servers, owner: bytes, some: dict[bytes, Used]) -> None:
-    arguments = [b"%d" % EXPIRY_SECONDS]
     now = time.time() - time.perf_counter()
-    for key, used in some.items():
-        arguments += (
-            names.hash_of_key(key).encode(),
-            b"%d" % used.requests,
-            b"%d" % used.refusals,
-            b"%d" % ((now + used.last) * 1000),
-        )
-    command = (b"EVALSHA", _SHA, 1 + len(some), names.usage(owner), *some, *arguments)
-    await servers.call(names.tag(owner), *command, script=SCRIPT)
+    counts = [
+        UseRow(names.hash_of_key(key), used.requests, used.refusals, int((now + used.last) * 1000))
+        for key, used in some.items()
+    ]
+    command = usage(uses=names.usage(owner), records=list(some), seconds=EXPIRY_SECONDS, counts=counts)
+    await servers.call(names.tag(owner), *command.words(), script=_SCRIPT)

@@ -1,7 +1,6 @@
 """redis-benchmark calls the API's script: it shows how many requests this Redis could serve if the API cost nothing."""
 
 import csv
-import hashlib
 import io
 import shutil
 import struct
@@ -9,7 +8,7 @@ import subprocess
 from collections.abc import Callable
 from functools import partial
 
-from api.redis.store import SCRIPT
+from api.redis import scripts
 from bench.benchmark import MeasurementFailed
 from bench.candidates import Stage
 from bench.cores import pinned
@@ -54,13 +53,14 @@ def _run(program: str, stage: Stage, seconds: float) -> tuple[float, int]:
 def serve(tenant: Tenant, lead_id: str, generation: GenerationId) -> list[bytes]:
     """Returns the call of the API's script for a request for this lead."""
     owner, hashed = names.organization(tenant.organization_id), api_keys.key_hash(tenant.key)
-    keys = [
-        names.api_key(owner, hashed),
-        owner,
-        names.key_limit(owner, hashed),
-        names.organization_limit(owner),
-        names.document(resources.LEAD, owner, generation, lead_id),
-    ]
-    sha = hashlib.sha1(SCRIPT, usedforsecurity=False).hexdigest().encode()
-    arguments = [api_keys.organization_tag(tenant.organization_id).encode(), struct.pack("<IIII", 100, 10, 300, 10)]
-    return [b"EVALSHA", sha, b"%d" % len(keys), *keys, *arguments]
+    command = scripts.serve(
+        key=names.api_key(owner, hashed),
+        organization=owner,
+        key_limit=names.key_limit(owner, hashed),
+        organization_limit=names.organization_limit(owner),
+        document=names.document(resources.LEAD, owner, generation, lead_id),
+        tag=api_keys.organization_tag(tenant.organization_id).encode(),
+        limits=struct.pack("<IIII", 100, 10, 300, 10),
+        etags=(),
+    )
+    return command.words()

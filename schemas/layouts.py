@@ -59,6 +59,7 @@ import msgspec
 from xxhash import xxh3_64_digest
 
 STATE_LIVE = 76  # ord("L"): indexing bytes gives a number
+STATE_TOMBSTONE = 84  # ord("T")
 HEAD = 22
 HEAD_FORMAT = "<c1I7I6I2I6"
 """State, version, offset, partition and time, for `struct.unpack` of Lua."""
@@ -115,7 +116,9 @@ CONTACT_FORMAT = "<c6I3c28c44"
 """What a lead needs of its contact, from `SUMMARY_HASH` on: this, `SUMMARY_FIELDS_STOP`, `FIRST_LEAD` and `BODY_ID`."""
 
 JOB_DUE = slice(22, 23)
+JOB_NONE, JOB_ERASE, JOB_REPLAY = b"-", b"E", b"R"
 ACCESS = slice(23, 24)
+ACCESS_ON, ACCESS_OFF = b"1", b"0"
 LIMITS = slice(24, 40)
 API_KEY_HASH = 22
 KEY_ORGANIZATION = slice(0, 22)
@@ -126,11 +129,22 @@ KEY_ENTRY = 29
 """The length of each entry."""
 KEY_ENTRY_ID = slice(0, SHORT_ID)
 KEY_ENTRY_STATE = slice(SHORT_ID, SHORT_ID + 1)
+KEY_ACTIVE, KEY_REVOKED = b"A", b"R"
 KEY_ENTRY_EXPIRY = slice(SHORT_ID + 1, KEY_ENTRY)
 
 WHOLE = slice(0, 65_536)
 """A document's value that ends before this does is read together with key, access and limits. A longer one is read by
 itself, over a connection for such values, so that no reply holds up the small ones."""
+
+STALE, WRITTEN, ORGANIZATION_DELETED = 0, 1, 2
+"""What a script replies about an entity."""
+ERASE_DUE, REPLAY_DUE = 8, 16
+"""What is added for an organization whose job is due."""
+CONTROL_CHANGED = "stamp"
+"""What the script of a checkpoint replies if the control record is not the one that the batch was begun with."""
+LARGE, BEING_APPLIED = 206, 503
+"""What the script of a request replies besides the status of a response: the document is to be read by itself; or the
+records of a recreated organization have not all been applied again."""
 
 BUCKET_SPAN = 10_000_000
 """The bucket of a rate limit expires at the end of this span, in microseconds, in which it will be full again."""
@@ -159,6 +173,9 @@ _FOR_LUA = (
     *("LEAD_BODY", "SUMMARY_FIELDS_STOP", "FIRST_LEAD", "CONTACT_BODY", "BODY_ID", "BODY_ORGANIZATION_ID"),
     *("LEAD_CONTACT_ID", "STORED_CONTACT_ID", "JOB_DUE", "ACCESS", "LIMITS", "KEY_ORGANIZATION", "KEY_EXPIRY"),
     *("BODY_OPENING", "PACKED_SUMMARY", "WHOLE"),
+    *("STATE_LIVE", "STATE_TOMBSTONE", "JOB_NONE", "JOB_ERASE", "JOB_REPLAY", "ACCESS_ON", "KEY_REVOKED"),
+    *("STALE", "WRITTEN", "ORGANIZATION_DELETED", "ERASE_DUE", "REPLAY_DUE"),
+    *("CONTROL_CHANGED", "LARGE", "BEING_APPLIED"),
     *("KEY_ENTRIES", "KEY_ENTRY", "KEY_ENTRY_ID", "KEY_ENTRY_STATE", "KEY_ENTRY_EXPIRY"),
 )
 
@@ -168,7 +185,7 @@ def with_constants(script: str) -> str:
 
     A slice is two constants there, NAME and NAME_END: the first and the last byte, counted from 1, as `string.sub`
     takes them. NAME_AT and NAME_LAST are the same counted from 0, as text, as SETRANGE and GETRANGE take them: Redis
-    formats numbers slowly.
+    formats numbers slowly. Therefore NAME_TEXT is a number as text. NAME_BYTE is the number of a single byte.
     """
     # As literals, they cost nothing: a script that declares its constants does so again in each call.
     return _CONSTANT.sub(lambda match: _CONSTANTS[match[0]], script)
@@ -185,10 +202,13 @@ def _lua_constants() -> dict[str, str]:
                     f"{name}_AT": f"'{start}'",
                     f"{name}_LAST": f"'{stop - 1}'",
                 }
-            case bytes(zeros):
-                constants[name] = "'" + r"\0" * len(zeros) + "'"
-            case value:
-                constants[name] = f"'{value}'" if isinstance(value, str) else str(value)
+            case bytes(text):
+                constants[name] = "'" + text.decode().replace("\0", r"\0") + "'"
+                constants |= {f"{name}_BYTE": str(text[0])} if len(text) == 1 else {}
+            case int(number):
+                constants |= {name: str(number), f"{name}_TEXT": f"'{number}'"}
+            case text:
+                constants[name] = f"'{text}'"
     return constants
 
 
@@ -247,7 +267,7 @@ def key_validity(*, revoked: bool, expiry: int) -> bytes:
     """Returns the state and the expiry of an API key as its entry holds them. `expiry` is in milliseconds since 1970; 0
     for never.
     """
-    return (b"R" if revoked else b"A") + expiry.to_bytes(6, "little")
+    return (KEY_REVOKED if revoked else KEY_ACTIVE) + expiry.to_bytes(6, "little")
 
 
 def content_hash(content: bytes) -> bytes:

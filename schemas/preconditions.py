@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from schemas.scripts import Header
+
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ("projector/redis/lua", "api/redis/lua")
 READS = "nothing: it only reads"
@@ -109,37 +111,24 @@ KAFKA = (
 )
 
 
-def scripts() -> Iterator[tuple[Path, str]]:
-    """Yields each script, without the parts that scripts use, and what its header says that it requires ('' if it
-    says nothing).
-    """
+def scripts() -> Iterator[tuple[Path, Header]]:
+    """Yields each script, without the parts that scripts use, and its header."""
     for directory in SCRIPTS:
         for path in sorted((ROOT / directory).glob("*.lua")):
-            header = _header(path)
-            if re.search(r"^(KEYS|ARGV)  ", header, re.MULTILINE):
-                yield path, _requires(header)
+            header = Header.read(path.read_text("utf-8"))
+            if header.keys or header.arguments:
+                yield path, header
 
 
 def table() -> str:
     """Returns the table in Markdown."""
     rows = ["| command | what it does | what it requires | who checks it |", "|---|---|---|---|"]
-    for path, requires in scripts():
-        if requires != READS:
-            rows.append(f"| `{path.relative_to(ROOT)}` | {_first_sentence(_header(path))} | {requires} | the script |")
+    for path, header in scripts():
+        if header.requires != READS:
+            does = _first_sentence(header.text)
+            rows.append(f"| `{path.relative_to(ROOT)}` | {does} | {header.requires} | the script |")
     rows += [f"| `{it.verb}` in `{it.file}` | {it.does} | {it.requires} | {it.checked_by} |" for it in (*PLAIN, *KAFKA)]
     return "\n".join(rows)
-
-
-def _header(path: Path) -> str:
-    """Returns the comment that a script begins with."""
-    lines = path.read_text("utf-8").splitlines()
-    end = next((number for number, line in enumerate(lines) if not line.startswith("--")), len(lines))
-    return "\n".join(line.removeprefix("--").removeprefix(" ") for line in lines[:end])
-
-
-def _requires(header: str) -> str:
-    found = re.search(r"^Requires  (.+(?:\n {2,}.+)*)", header, re.MULTILINE)
-    return " ".join(found[1].split()) if found else ""
 
 
 def _first_sentence(header: str) -> str:

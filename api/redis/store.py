@@ -3,9 +3,7 @@ document takes a second call, which reads its value alone.
 """
 
 import asyncio
-import hashlib
 import struct
-from importlib import resources
 from typing import Any
 
 from msgspec import Struct
@@ -13,25 +11,23 @@ from msgspec.structs import replace
 
 from api.credentials import Credentials
 from api.errors import ConnectionLost, ErrorReply, Rebuilding, Unavailable
-from api.redis.connection import Command, pack, pack_words
+from api.redis.connection import pack, pack_words
 from api.redis.link import Link
+from api.redis.scripts import serve
 from api.redis.servers import Servers
 from api.redis.serving import Serving
 from api.redis.turns import Turns
 from schemas import names
 from schemas.control import GenerationId
-from schemas.layouts import STATE_LIVE, with_constants
+from schemas.layouts import BEING_APPLIED, STATE_LIVE
 from schemas.resources import Resource
+from schemas.scripts import Command
 from schemas.settings import ApiSettings, limit
 
-SCRIPT = with_constants(resources.files("api.redis").joinpath("lua", "serve.lua").read_text()).encode()
-_SHA = hashlib.sha1(SCRIPT, usedforsecurity=False).hexdigest().encode()
+SCRIPT = serve.text.encode()
 _HEAD = struct.Struct("<HQIIIQIIIQQBB")
 _LIMITS = struct.Struct("<IIII")
 _ATTEMPTS = 3
-_BEING_APPLIED = 503
-LARGE = 206
-"""The request is allowed and charged, and its document is so long that `read_large` has to read it."""
 _PART_UNDER_WAY = 128
 """An organization has at most this part of `LEADVIEW_API_MAX_IN_FLIGHT` calls under way. Others wait for their turn."""
 
@@ -173,7 +169,7 @@ class Store:
             found, live = await self._call(link, caller.organization_tag, self._command(caller, name, tags))
             if live == generation:
                 reply = read_reply(found)
-                if reply.status == _BEING_APPLIED:
+                if reply.status == BEING_APPLIED:
                     raise Rebuilding("the records of a recreated organization are being applied again")
                 return reply
             generation = live  # another generation was promoted a moment ago
@@ -182,8 +178,7 @@ class Store:
     def _command(self, caller: Credentials, name: bytes | None, tags: tuple[bytes, ...]) -> bytes:
         """Returns the packed call of the script. `name` is that of the document."""
         if name is None or tags:
-            named = _keys(caller) if name is None else (*_keys(caller), name)
-            return pack((b"EVALSHA", _SHA, len(named), *named, caller.organization_tag, self._limits, *tags))
+            return pack((*self._call_of(caller, name, tags).words(),))
         # Nearly always. All words but the name are those of the caller's last request: to pack them again would take a
         # twelfth of the time of a request.
         packed = caller.packed
@@ -192,11 +187,22 @@ class Store:
         return b"%b$%d\r\n%b\r\n%b" % (packed.before, len(name), name, packed.after)
 
     def _pack(self, caller: Credentials) -> None:
-        keys = _keys(caller)
-        before: Command = (b"EVALSHA", _SHA, len(keys) + 1, *keys)
-        after = (caller.organization_tag, self._limits)
-        caller.packed.before = b"*%d\r\n%b" % (len(before) + 1 + len(after), pack_words(before))
-        caller.packed.after = pack_words(after)
+        command = self._call_of(caller, b"", ())
+        words, after = command.words(), len(command.arguments)  # the document is the last key
+        caller.packed.before = b"*%d\r\n%b" % (len(words), pack_words((*words[: -after - 1],)))
+        caller.packed.after = pack_words((*words[-after:],))
+
+    def _call_of(self, caller: Credentials, document: bytes | None, tags: tuple[bytes, ...]) -> Command:
+        return serve(
+            key=caller.active_key,
+            organization=caller.organization,
+            key_limit=caller.key_limit,
+            organization_limit=caller.organization_limit,
+            document=document,
+            tag=caller.organization_tag,
+            limits=self._limits,
+            etags=tags,
+        )
 
     async def _call(self, link: Link, tag: bytes, packed: bytes) -> tuple[int | bytes, GenerationId]:
         """Returns the reply to the command, and the generation that was live right after it. Raises Unavailable."""
@@ -215,8 +221,3 @@ class Store:
             except ErrorReply as error:
                 reply = await self._servers.retry(error, link, tag, packed, SCRIPT)
         return reply, await self._serving.ask(self._servers.link(tag))
-
-
-def _keys(caller: Credentials) -> tuple[bytes, ...]:
-    """Returns the KEYS of `serve.lua`, without the document."""
-    return caller.active_key, caller.organization, caller.key_limit, caller.organization_limit

@@ -19,7 +19,7 @@ from projector.accepted.ranges import Ranges
 from projector.errors import Refused, Unavailable
 from projector.kafka.offset_texts import OffsetText, read_texts, write_texts
 from projector.record import Partition
-from projector.redis.calls import Command
+from projector.redis.scripts import expire_lock
 from projector.redis.store import Store
 from schemas import names
 from schemas.settings import ProjectorSettings
@@ -93,7 +93,7 @@ class AcceptedBook:
             async with _at_most(_LOCK_SECONDS / 2):
                 yield
         finally:
-            await self._store.run([Command("expire_lock", [names.ACCEPT_LOCK], [holder, b"0"])])
+            await self._store.run([expire_lock(lock=names.ACCEPT_LOCK, holder=holder, seconds=0)])
 
     async def _lock(self, holder: bytes) -> bool:
         return bool(await self._store.ask_one(b"SET", names.ACCEPT_LOCK, holder, b"NX", b"EX", _LOCK_SECONDS))

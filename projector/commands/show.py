@@ -14,7 +14,7 @@ from schemas import names
 from schemas.bodies import body
 from schemas.compression import Unreadable
 from schemas.control import GenerationId, number_of
-from schemas.layouts import ACCESS, ETAG, HEAD, JOB_DUE, LEAD_CONTACT_ID, Head, read_head
+from schemas.layouts import ACCESS, ETAG, HEAD, JOB_DUE, JOB_REPLAY, LEAD_CONTACT_ID, Head, read_head
 from schemas.resources import CONTACT, LEAD, Resource
 
 
@@ -60,7 +60,7 @@ async def _refusal(store: Store, owner: bytes, complete: bool) -> Refusal | None
     value = await _get(store, owner) or b""
     head = read_head(value) if len(value) >= HEAD else None
     live = head is not None and head.live
-    replaying = live and value[JOB_DUE] == b"R"
+    replaying = live and value[JOB_DUE] == JOB_REPLAY
     return refusal_of_organization(
         head, api_access=live and value[ACCESS] == b"1", replaying=replaying, complete=complete
     )

@@ -21,11 +21,14 @@ from schemas.layouts import (
     API_KEY_HASH,
     HEAD,
     JOB_DUE,
+    JOB_ERASE,
+    JOB_REPLAY,
     KEY_ENTRIES,
     KEY_ENTRY,
     KEY_ENTRY_EXPIRY,
     KEY_ENTRY_ID,
     KEY_ENTRY_STATE,
+    KEY_REVOKED,
     LIMITS,
     Head,
     read_head,
@@ -143,7 +146,7 @@ async def _read_organization(
     full_at = [int(reply or 0) for reply in await store.ask([(b"GET", bucket) for bucket in buckets])]
     found = [_bucket("key", Limit(key_quota, key_window), settings.key_rate_limit, full_at[0] if key_hash else 0)]
     found.append(_bucket("organization", Limit(quota, window), settings.organization_rate_limit, full_at[-1]))
-    job_due = {b"E": "erase", b"R": "replay"}.get(value[JOB_DUE])
+    job_due = {JOB_ERASE: "erase", JOB_REPLAY: "replay"}.get(value[JOB_DUE])
     api_access = live and value[ACCESS] == b"1"
     return StoredOrganization(
         names.organization_id(owner),
@@ -185,7 +188,7 @@ async def _api_keys(store: Store, owner: bytes, record: bytes) -> list[ApiKey]:
     return [
         ApiKey(
             id_,
-            "revoked" if entry[KEY_ENTRY_STATE] == b"R" else "active",
+            "revoked" if entry[KEY_ENTRY_STATE] == KEY_REVOKED else "active",
             head,
             int.from_bytes(entry[KEY_ENTRY_EXPIRY], "little") or None,
         )

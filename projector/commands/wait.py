@@ -19,13 +19,13 @@ from projector.errors import ProjectorError, Unavailable
 from projector.kafka.client import topic
 from projector.ledger import copies
 from projector.record import Partition
-from projector.redis.calls import Command, document_keys
+from projector.redis import calls
 from projector.redis.store import Store
 from projector.upkeep import redrive
 from schemas import names
 from schemas.control import GenerationId, number_of
 from schemas.layouts import HEAD, Head, read_head
-from schemas.resources import BY_NOUN, CONTACT, Resource
+from schemas.resources import BY_NOUN, Resource
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
 _LOOK_SECONDS = 5.0
@@ -106,7 +106,7 @@ async def _read(store: Store, resource: Resource, ids: tuple[str, str]) -> Seen:
     owner, written = names.organization(ids[0]), record.state.written
     documents = [(b"GETRANGE", names.document(resource, owner, it, ids[1]), 0, HEAD - 1) for it in written]
     organization, *values = await store.ask([(b"GETRANGE", owner, 0, HEAD - 1), *documents])
-    settled = await store.run([_settled_head(resource, owner, generation, ids[1]) for generation in written])
+    settled = await store.run([calls.heads(resource, [ids], (generation,)) for generation in written])
     return Seen(
         {it: read_head(value) if len(value) == HEAD else None for it, value in zip(written, values, strict=True)},
         {it for it, head in zip(written, settled, strict=True) if head.strip(b"\0")},
@@ -114,11 +114,6 @@ async def _read(store: Store, resource: Resource, ids: tuple[str, str]) -> Seen:
         record.serves,
         len(organization) == HEAD and not read_head(organization).live,
     )
-
-
-def _settled_head(resource: Resource, owner: bytes, generation: GenerationId, entity_id: str) -> Command:
-    keys = document_keys(resource, owner, entity_id, (generation,))
-    return Command("heads", keys, [b"1", b"1" if resource is CONTACT else b""])
 
 
 async def _reasons(

@@ -12,17 +12,19 @@ from msgspec.structs import replace
 
 from projector.errors import Conflict
 from projector.ledger import copies
-from projector.ledger.checkpoint import Position
+from projector.ledger.checkpoint import NO_ID, Position
 from projector.ledger.control import ACCESS, Break, ControlRecord, State, now
 from projector.record import Partition
+from projector.redis import scripts
+from projector.redis.scripts import RewindRow
 from projector.redis.store import Store
 from schemas import names
 from schemas.control import GenerationId
 from schemas.layouts import HISTORIES
 from schemas.resources import ACCESS_KINDS
+from schemas.scripts import Command
 
 _ANY_OFFSET = 2**53 - 1
-_NO_ID = b"-"
 _ATTEMPTS = 5
 BreakKind = Literal["topic_recreated", "topic_truncated"]
 BREAKS: tuple[BreakKind, ...] = get_args(BreakKind)
@@ -83,13 +85,13 @@ def new_break(record: ControlRecord, kind: BreakKind, topic: str, former_id: str
     return Break(kind, topic, former_id, topic_id, now(), tuple(written))
 
 
-def rewind_arguments(rewinds: Sequence[Rewind]) -> list[bytes]:
-    """Returns the arguments of the script that takes back these positions."""
-    arguments = []
-    for partition, topic_id, highest, to in rewinds:
-        arguments += [names.position(*partition).encode(), topic_id.encode() or _NO_ID, b"%d" % highest]
-        arguments.append(to.format() if to else b"")
-    return arguments
+def rewind(positions: bytes, rewinds: Sequence[Rewind]) -> Command:
+    """Returns the call that takes back positions where they are stored under this name."""
+    rows = [
+        RewindRow(names.position(*partition), topic_id or NO_ID, highest, to.format() if to else b"")
+        for partition, topic_id, highest, to in rewinds
+    ]
+    return scripts.rewind(positions=positions, rewinds=rows)
 
 
 async def confirm(store: Store, verified: GenerationId, seen: Sequence[Break]) -> None:

@@ -7,14 +7,17 @@ import msgspec
 
 from projector.dead_letter import DeadLetter
 from projector.record import Partition
-from projector.redis.calls import Command
+from projector.redis import scripts
+from projector.redis.scripts import StepRow
 from schemas import names
+from schemas.layouts import CONTROL_CHANGED
+from schemas.scripts import Command
 
 NOTHING_STORED = -1
 """The offset that a step expects if no position has been stored yet."""
 
-
-_NO_ID = "-"
+NO_ID = "-"
+"""In place of the id of a topic that is not known."""
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -36,13 +39,13 @@ class Position(msgspec.Struct, frozen=True):
         """Raises ValueError if the value is none of this layout."""
         match value.decode().split(" "):
             case [offset, event_time, stored_at, epoch, topic_id]:
-                id_ = "" if topic_id == _NO_ID else topic_id
+                id_ = "" if topic_id == NO_ID else topic_id
                 return cls(int(offset), int(event_time), int(stored_at), int(epoch), id_)
         raise ValueError("Redis holds positions of another layout")
 
     def format(self) -> bytes:
         numbers = b"%d %d %d %d " % (self.offset, self.event_time, self.stored_at, self.leader_epoch)
-        return numbers + (self.topic_id or _NO_ID).encode()
+        return numbers + (self.topic_id or NO_ID).encode()
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -66,15 +69,19 @@ def command(place: Place, steps: Mapping[Partition, Step], dead_letters: Sequenc
 
     `dead_letters` are those among the records that the steps cover; None in shards that do not store them.
     """
-    arguments = [place.stamp.encode(), place.incarnation.encode(), b"%d" % len(steps)]
-    for partition, step in steps.items():
-        arguments += [names.position(*partition).encode(), b"%d" % step.expected, step.position.format()]
-    keys = [place.control, place.positions]
-    if dead_letters is not None:
-        keys.append(names.DEAD_LETTERS)
-        for letter in dead_letters:
-            arguments += [letter.field.encode(), msgspec.json.encode(letter)]
-    return Command("checkpoint", keys, arguments)
+    return scripts.checkpoint(
+        copy=place.control,
+        positions=place.positions,
+        dead_letters=None if dead_letters is None else names.DEAD_LETTERS,
+        stamp=place.stamp,
+        incarnation=place.incarnation,
+        number=len(steps),
+        steps=[
+            StepRow(names.position(*partition), step.expected, step.position.format())
+            for partition, step in steps.items()
+        ],
+        letters={letter.field: msgspec.json.encode(letter) for letter in dead_letters or ()},
+    )
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -102,6 +109,6 @@ def outcome(reply: Any) -> Outcome:
     """Decode the reply of the script."""
     if isinstance(reply, int):
         return Stored(reply)
-    if reply == [b"stamp"]:
+    if reply == [CONTROL_CHANGED.encode()]:
         return ControlChanged()
     return WentBack([field.decode() for field in reply])

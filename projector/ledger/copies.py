@@ -19,7 +19,8 @@ from msgspec.structs import replace
 from projector.errors import Conflict, Refused, Unavailable
 from projector.ledger.control import Change, ControlRecord, Copy, State, first_state, new_copy_fields, shared_fields
 from projector.record import Partition
-from projector.redis.calls import Command, Generations
+from projector.redis import scripts
+from projector.redis.calls import Generations
 from projector.redis.store import Store
 from schemas import names
 from schemas.control import (
@@ -128,14 +129,18 @@ async def mark_filled(
     created after the generation was added is left to the lines. Returns False if it was not done everywhere. Raises
     Unavailable, also if Redis restarted or failed over since the record was read.
     """
-    bounds = [word for partition, offset in needed.items() for word in (_field(partition), b"%d" % offset)]
-    commands = []
-    for tag in tags:
-        if copy := record.copies[tag]:
-            keys = [_name(tag), names.copy(names.rebuild(rebuild), tag) if rebuild else _name(tag)]
-            commands.append(
-                Command("mark_filled", keys, [*_as_read(copy), format_generations(generations).encode(), *bounds])
-            )
+    commands = [
+        scripts.mark_filled(
+            copy=_name(tag),
+            positions=names.copy(names.rebuild(rebuild), tag) if rebuild else _name(tag),
+            stamp=copy.stamp.text,
+            incarnation=copy.incarnation,
+            generations=format_generations(generations),
+            needed={names.position(*partition): offset for partition, offset in needed.items()},
+        )
+        for tag in tags
+        if (copy := record.copies[tag])
+    ]
     return all(await store.run(commands, replication_epoch=record.replication_epoch))
 
 
@@ -144,7 +149,7 @@ async def mark_swept(store: Store, record: ControlRecord, generation: Generation
     or failed over since the record was read: what was deleted may be back.
     """
     commands = [
-        Command("mark_swept", [_name(tag)], [*_as_read(copy), generation.encode()])
+        scripts.mark_swept(copy=_name(tag), stamp=copy.stamp.text, incarnation=copy.incarnation, generation=generation)
         for tag, copy in record.copies.items()
         if copy
     ]
@@ -155,7 +160,13 @@ async def delete_rebuild(store: Store, record: ControlRecord, generation: Genera
     """Delete the positions of the rebuild that filled a generation of which nothing is left. Raises Unavailable."""
     ledger = names.rebuild(generation)
     commands = [
-        Command("delete_rebuild", [_name(tag), names.copy(ledger, tag)], [*_as_read(copy), generation.encode()])
+        scripts.delete_rebuild(
+            copy=_name(tag),
+            positions=names.copy(ledger, tag),
+            stamp=copy.stamp.text,
+            incarnation=copy.incarnation,
+            generation=generation,
+        )
         for tag, copy in record.copies.items()
         if copy
     ]
@@ -173,8 +184,13 @@ async def store_targets(
     home = record.copies[names.HOME]
     if home is None:
         return False
-    fields = [word for at, end in targets.items() for word in (names.target(*at).encode(), b"%d" % end)]
-    command = Command("store_targets", [_name(names.HOME), names.rebuild(generation)], [*_as_read(home), *fields])
+    command = scripts.store_targets(
+        copy=_name(names.HOME),
+        positions=names.rebuild(generation),
+        stamp=home.stamp.text,
+        incarnation=home.incarnation,
+        targets={names.target(*partition): end for partition, end in targets.items()},
+    )
     return all(await store.run([command], replication_epoch=record.replication_epoch))
 
 
@@ -267,41 +283,36 @@ async def _add_copies(store: Store, record: ControlRecord) -> None:
     filled = tuple(generation for generation in in_order(state.known) if record.is_complete(generation))
     for tag in tags:
         fields = shared_fields(stamp, state) | new_copy_fields(state, filled, positions)
-        arguments = [*_as_read(record.unlisted[tag]), *_flat(fields)]
-        await store.run([Command("replace_copy", [_name(tag)], arguments)], replication_epoch=record.replication_epoch)
+        found = record.unlisted[tag]
+        command = scripts.replace_copy(
+            copy=_name(tag), stamp=found.stamp.text, incarnation=found.incarnation, fields=fields
+        )
+        await store.run([command], replication_epoch=record.replication_epoch)
 
 
 async def _create(store: Store, tag: bytes, stamp: Stamp, state: State) -> None:
     fields = shared_fields(stamp, state) | new_copy_fields(state)
-    await store.run([Command("create_copy", [_name(tag)], _flat(fields))])
+    await store.run([scripts.create_copy(copy=_name(tag), fields=fields)])
 
 
 async def _change_copy(
     store: Store, tag: bytes, expected: Stamp, stamp: Stamp, state: State, replication_epoch: int | None = None
 ) -> Any:
     """Returns the reply of the script: 1 if the copy was changed."""
-    shared, own = _flat(shared_fields(stamp, state)), _flat(new_copy_fields(state))
-    known = format_generations(in_order(state.known))
-    texts = (expected.text, state.live, format_generations(state.written), known, str(len(shared)))
-    arguments = [*(text.encode() for text in texts), *shared, *own]
-    [reply] = await store.run([Command("change_control", [_name(tag)], arguments)], replication_epoch=replication_epoch)
+    shared = shared_fields(stamp, state)
+    command = scripts.change_control(
+        copy=_name(tag),
+        stamp=expected.text,
+        live=state.live,
+        written=format_generations(state.written),
+        known=format_generations(in_order(state.known)),
+        number=len(shared),
+        shared=shared,
+        own=new_copy_fields(state),
+    )
+    [reply] = await store.run([command], replication_epoch=replication_epoch)
     return reply
 
 
 def _name(tag: bytes) -> bytes:
     return names.copy(names.CONTROL, tag)
-
-
-def _field(partition: Partition) -> bytes:
-    return names.position(*partition).encode()
-
-
-def _as_read(copy: Copy) -> list[bytes]:
-    """Returns the stamp and the incarnation, by which a script knows a copy that was read before."""
-    return [copy.stamp.text.encode(), copy.incarnation.encode()]
-
-
-def _flat(fields: Mapping[str, str | bytes]) -> list[bytes]:
-    return [
-        word if isinstance(word, bytes) else word.encode() for name, value in fields.items() for word in (name, value)
-    ]

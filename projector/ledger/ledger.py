@@ -13,10 +13,10 @@ from projector.ledger.checkpoint import NOTHING_STORED, ControlChanged, Outcome,
 from projector.ledger.control import Break, ControlRecord
 from projector.ledger.session import Session, Sessions
 from projector.record import Partition
-from projector.redis.calls import Command
 from projector.redis.store import Store
 from schemas import names
 from schemas.control import GenerationId
+from schemas.scripts import Command
 
 
 class Ledger:
@@ -101,7 +101,7 @@ class Ledger:
     async def rewind(self, session: Session, rewinds: Sequence[Rewind]) -> None:
         """Take back positions of topics that have lost their history, in all copies."""
         keys = [self._place(session, tag, "").positions for tag in session.incarnations]
-        await self._run(session, [Command("rewind", [key], breaks.rewind_arguments(rewinds)) for key in keys])
+        await self._run(session, [breaks.rewind(key, rewinds) for key in keys])
 
     def _place(self, session: Session, tag: bytes, incarnation: str) -> Place:
         control = names.copy(names.CONTROL, tag)

@@ -16,7 +16,7 @@ import msgspec
 from projector.errors import ProjectorError, Unavailable
 from projector.ledger.session import Sessions
 from projector.mapping import VERSION
-from projector.redis.calls import Command
+from projector.redis.scripts import forget_writers, read_writers, register_writer
 from projector.redis.store import Store
 from schemas import names
 from schemas.control import Stamp
@@ -91,7 +91,7 @@ class Writer(msgspec.Struct, frozen=True):
 
 async def read(store: Store) -> list[Writer]:
     """Returns all writers, also those that are not alive any more. Raises Unavailable."""
-    [[now, *stored]] = await store.run([Command("read_writers", [names.WRITERS], [])])
+    [[now, *stored]] = await store.run([read_writers(writers=names.WRITERS)])
     found = []
     for id_, value in zip(stored[::2], stored[1::2], strict=True):
         at, _, heartbeat = value.partition(b" ")
@@ -101,7 +101,7 @@ async def read(store: Store) -> list[Writer]:
 
 async def forget_silent(store: Store) -> None:
     """Delete the heartbeats of writers that ended long ago without saying so. Raises Unavailable."""
-    await store.run([Command("forget_writers", [names.WRITERS], [b"%d" % _FORGOTTEN_MS])])
+    await store.run([forget_writers(writers=names.WRITERS, age=_FORGOTTEN_MS)])
 
 
 class Writing(msgspec.Struct, frozen=True):
@@ -138,8 +138,8 @@ async def _beat(here: Writing, role: str, condition: Callable[[], Condition], en
         try:
             await here.sessions.look()
             heartbeat = Heartbeat(role, VERSION, here.sessions.acknowledged.text, **msgspec.structs.asdict(condition()))
-            arguments = [here.id.encode(), msgspec.json.encode(heartbeat)]
-            await here.store.run([Command("register_writer", [names.WRITERS], arguments)])
+            stored = msgspec.json.encode(heartbeat)
+            await here.store.run([register_writer(writers=names.WRITERS, writer=here.id, heartbeat=stored)])
         except ProjectorError as error:
             logger.warning("no heartbeat was stored, and will be stored later", extra={"error": str(error)})
         await asyncio.sleep(BEAT_SECONDS)

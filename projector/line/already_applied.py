@@ -19,11 +19,12 @@ from projector.change import version_of
 from projector.errors import BadRecord
 from projector.intent import DeleteDocument, Intent, PutDocument, PutLead
 from projector.record import EntityKey, Partition, Record, entity_key
-from projector.redis.calls import Command, Generations, document_keys, groups
+from projector.redis import calls
+from projector.redis.calls import Generations, groups
 from projector.redis.store import Store
-from schemas import names
 from schemas.layouts import COORDINATES, HEAD, HISTORY_BIT, NO_HEAD, TIME, VERSION, coordinates
-from schemas.resources import CONTACT, RESOURCES, Resource
+from schemas.resources import RESOURCES, Resource
+from schemas.scripts import Command
 
 # Reading a head takes Redis much less time than writing a document, so a call may hold more of them.
 _MAX_HEADS = 100
@@ -48,10 +49,10 @@ async def stored_heads(
     of a contact contain an old summary, or if the record is not one of a document. Raises Unavailable.
     """
     found: dict[Partition, list[bytes]] = {partition: [NO_HEAD] * len(records) for partition, records in polled.items()}
-    calls = _calls(polled, found, generations, clustered=await store.clustered())
+    wanted = _calls(polled, found, generations, clustered=await store.clustered())
     asking: list[tuple[list[_Call], asyncio.Task[list[bytes]]]] = []
     try:
-        while some := list(islice(calls, _CALLS)):
+        while some := list(islice(wanted, _CALLS)):
             asking.append((some, asyncio.create_task(store.run([command for command, _ in some]))))
             await asyncio.sleep(0)  # sends them: Redis reads these heads while the next calls are built
         for some, task in asking:
@@ -115,7 +116,8 @@ def _calls(
             by_resource[resource] += _queries(records, found[partition])
     for resource, all_queries in by_resource.items():
         for queries in groups(all_queries, _organization, clustered=clustered, max_items=_MAX_HEADS):
-            yield _command(resource, queries, generations), queries
+            entities = ((query.key.organization_id, query.key.id) for query in queries)
+            yield calls.heads(resource, entities, generations), queries
 
 
 def _queries(records: Sequence[Record], heads: list[bytes]) -> Iterator[_Query]:
@@ -124,14 +126,6 @@ def _queries(records: Sequence[Record], heads: list[bytes]) -> Iterator[_Query]:
             yield _Query(entity_key(record), heads, index)
         except BadRecord:
             continue  # the batch parks it
-
-
-def _command(resource: Resource, queries: Sequence[_Query], generations: Generations) -> Command:
-    keys: list[bytes] = []
-    for query in queries:
-        owner = names.organization(query.key.organization_id)
-        keys += document_keys(resource, owner, query.key.id, generations)
-    return Command("heads", keys, [b"%d" % len(generations), b"1" if resource is CONTACT else b""])
 
 
 def _organization(query: _Query) -> str:

@@ -21,14 +21,14 @@ from projector.intent import (
     PutOrganization,
 )
 from projector.redis import calls
-from projector.redis.calls import MAX_LEADS, Command, Fan, Generations
+from projector.redis.calls import MAX_LEADS, Fan, Generations
 from projector.redis.compression import compressed
 from projector.redis.fence import Fence
 from projector.redis.store import Store
 from schemas.fields import UUID_BYTES
+from schemas.layouts import ERASE_DUE, ORGANIZATION_DELETED, REPLAY_DUE, STALE, WRITTEN
 from schemas.resources import CONTACT, LEAD
-
-STALE, WRITTEN, ORGANIZATION_DELETED, ERASE_DUE, REPLAY_DUE = 0, 1, 2, 8, 16
+from schemas.scripts import Command
 
 
 class Applied(msgspec.Struct):

@@ -4,6 +4,7 @@ Pure. On a Redis Cluster all keys of a call belong to one organization, and so t
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TypeVar, assert_never, cast
 
 import msgspec
@@ -18,10 +19,12 @@ from projector.intent import (
     PutOrDelete,
     PutOrganization,
 )
+from projector.redis import scripts
 from schemas import names
 from schemas.control import GenerationId
 from schemas.layouts import PLAIN_BODY, PUT_CONTACT_HEAD, PUT_LEAD_HEAD
 from schemas.resources import CONTACT, LEAD, RESOURCES, Resource
+from schemas.scripts import Command
 
 Generations = tuple[GenerationId, ...]
 MAX_DOCUMENTS = 20
@@ -30,14 +33,6 @@ smaller ones cost more per document."""
 MAX_LEADS = 100
 """Maximum number of leads that one call updates with the summary of their contact."""
 T = TypeVar("T")
-
-
-class Command(msgspec.Struct, frozen=True, gc=False):
-    """A call of a script in `projector/redis/lua`."""
-
-    script: str
-    keys: list[bytes]
-    arguments: Sequence[bytes]
 
 
 class Fan(msgspec.Struct, gc=False):
@@ -75,7 +70,8 @@ def calls(
                 by_resource[intent.resource].append(intent)
             case PutOrganization():
                 owner = names.organization(intent.organization_id)
-                yield Call(Command("put_organization", [owner], [intent.head, intent.access]), [intent])
+                command = scripts.put_organization(organization=owner, head=intent.head, access=intent.access)
+                yield Call(command, [intent])
             case PutApiKey() | DeleteApiKey():
                 yield Call(api_key(intent, "", overwrite_equal=overwrite_equal), [intent])
             case _:
@@ -105,9 +101,8 @@ def put_documents(
     resource: Resource, intents: Sequence[PutOrDelete], generations: Generations, *, overwrite_equal: bool = False
 ) -> Command:
     """Write documents of a resource, or leave markers in place of deleted ones."""
-    start = [b"%d" % len(generations), _flag(overwrite_equal)]
     if resource is LEAD:
-        return _put_leads(intents, generations, start)
+        return _put_leads(intents, generations, overwrite_equal=overwrite_equal)
     owners = [names.organization(intent.organization_id) for intent in intents]
     documents: list[bytes] = []
     indexes: list[bytes] = []
@@ -120,17 +115,25 @@ def put_documents(
                 indexes.append(index)
         else:
             documents += document_keys(resource, owner, intent.id, generations)
-    script = "put_contacts" if resource is CONTACT else "put_documents"
     head = PUT_CONTACT_HEAD if resource is CONTACT else PLAIN_BODY
     values = [intent.value for intent in cast(Sequence[PutDocument | DeleteDocument], intents)]
     heads = b"".join([value[:head].ljust(head, b"\0") for value in values])
-    start += _flag(_repeats(documents)), heads
-    return Command(script, documents + owners + indexes, start + [value[head:] for value in values])
+    put = partial(scripts.put_contacts, indexes=indexes) if resource is CONTACT else scripts.put_documents
+    return put(
+        documents=documents,
+        organizations=owners,
+        generations=len(generations),
+        overwrite_equal=overwrite_equal,
+        repeated=_repeats(documents),
+        heads=heads,
+        bodies=[value[head:] for value in values],
+    )
 
 
-def _put_leads(intents: Sequence[PutOrDelete], generations: Generations, start: list[bytes]) -> Command:
+def _put_leads(intents: Sequence[PutOrDelete], generations: Generations, *, overwrite_equal: bool) -> Command:
     heads: list[bytes] = []
     bodies: list[bytes] = []
+    ends: list[bytes] = []
     owners: list[bytes] = []
     leads: list[bytes] = []
     contacts: list[bytes] = []
@@ -144,7 +147,8 @@ def _put_leads(intents: Sequence[PutOrDelete], generations: Generations, start: 
                 contacts.append(owner)
                 indexes.append(owner)
             heads.append(intent.value.ljust(PUT_LEAD_HEAD, b"\0"))
-            bodies += b"", b""
+            bodies.append(b"")
+            ends.append(b"")
             continue
         lead_id, contact_id = names.short_id(intent.id), names.short_id(intent.contact_id)
         for generation in generations:
@@ -153,18 +157,33 @@ def _put_leads(intents: Sequence[PutOrDelete], generations: Generations, start: 
             contacts.append(contact)
             indexes.append(index)
         heads += intent.head, intent.body_hash
-        bodies += intent.before, intent.after
-    start += _flag(_repeats(leads) or _repeats(contacts)), b"".join(heads)
-    return Command("put_leads", leads + owners + contacts + indexes, start + bodies)
-
-
-def _flag(on: bool) -> bytes:
-    return b"1" if on else b""
+        bodies.append(intent.before)
+        ends.append(intent.after)
+    return scripts.put_leads(
+        documents=leads,
+        organizations=owners,
+        contacts=contacts,
+        indexes=indexes,
+        generations=len(generations),
+        overwrite_equal=overwrite_equal,
+        repeated=_repeats(leads) or _repeats(contacts),
+        heads=b"".join(heads),
+        bodies=bodies,
+        ends=ends,
+    )
 
 
 def _repeats(keys: list[bytes]) -> bool:
     """Returns whether a name is there twice: Redis would need longer to find out."""
     return len(set(keys)) < len(keys)
+
+
+def heads(resource: Resource, entities: Iterable[tuple[str, str]], generations: Generations) -> Command:
+    """Read which event each of these documents was last changed by. An entity is the ids of organization and entity."""
+    keys: list[bytes] = []
+    for organization_id, entity_id in entities:
+        keys += document_keys(resource, names.organization(organization_id), entity_id, generations)
+    return scripts.heads(documents=keys, generations=len(generations), are_contacts=resource is CONTACT)
 
 
 def document_keys(resource: Resource, owner: bytes, entity_id: str, generations: Generations) -> list[bytes]:
@@ -177,16 +196,21 @@ def document_keys(resource: Resource, owner: bytes, entity_id: str, generations:
 def api_key(intent: PutApiKey | DeleteApiKey, stored_hash: str, *, overwrite_equal: bool = False) -> Command:
     """Returns the call for a key. `stored_hash` is the reply of the previous call; empty in the first call."""
     owner = names.organization(intent.organization_id)
-    keys = [owner, names.api_key_entity(owner, intent.id)]
-    if isinstance(intent, PutApiKey):
-        keys.append(names.api_key(owner, intent.hash))
-    if stored_hash:
-        keys.append(names.api_key(owner, stored_hash))
+    name, stored = names.api_key_entity(owner, intent.id), names.api_key(owner, stored_hash) if stored_hash else None
     if isinstance(intent, DeleteApiKey):
-        return Command("delete_api_key", keys, [intent.head, stored_hash.encode()])
-    entity = intent.head + intent.hash.encode()
-    last = [stored_hash.encode(), b"1" if overwrite_equal else b""]
-    return Command("put_api_key", keys, [entity, intent.validity, *last])
+        return scripts.delete_api_key(
+            organization=owner, api_key=name, stored_record=stored, head=intent.head, stored_hash=stored_hash
+        )
+    return scripts.put_api_key(
+        organization=owner,
+        api_key=name,
+        record=names.api_key(owner, intent.hash),
+        stored_record=stored,
+        entity=intent.head + intent.hash.encode(),
+        validity=intent.validity,
+        stored_hash=stored_hash,
+        overwrite_equal=overwrite_equal,
+    )
 
 
 def leave_contact(lead: PutOrDelete, contact_id: str, generations: Generations) -> Command:
@@ -195,13 +219,13 @@ def leave_contact(lead: PutOrDelete, contact_id: str, generations: Generations) 
     keys = []
     for generation in generations:
         keys += [names.document(LEAD, owner, generation, lead.id), *contact_keys(owner, contact_id, (generation,))]
-    return Command("leave_contact", keys, [contact_id.encode(), names.short_id(lead.id)])
+    return scripts.leave_contact(leads=keys, contact_id=contact_id, lead_id=names.short_id(lead.id))
 
 
 def pending_leads(organization_id: str, contact_id: str, generations: Generations) -> Command:
     """Read which leads of a contact contain an old summary."""
     owner = names.organization(organization_id)
-    return Command("pending_leads", [owner, *contact_keys(owner, contact_id, generations)], [])
+    return scripts.pending_leads(organization=owner, contacts=contact_keys(owner, contact_id, generations))
 
 
 def resplices(fans: Iterable[Fan], generations: Generations, *, clustered: bool) -> Iterator[Command]:
@@ -225,15 +249,15 @@ def _sliced(fans: Iterable[Fan]) -> Iterator[Fan]:
 
 def _resplice(fans: Sequence[Fan], generations: Generations) -> Command:
     keys: list[bytes] = []
-    arguments = [b"%d" % len(generations)]
+    leads: list[bytes] = []
     for fan in fans:
         owner = names.organization(fan.organization_id)
         keys.append(owner)
         for generation in generations:
             keys += contact_keys(owner, fan.contact_id, (generation,))
             keys += [names.document_by_short_id(LEAD, owner, generation, lead_id) for lead_id in fan.lead_ids]
-        arguments += (fan.contact_id.encode(), b"%d" % len(fan.lead_ids), *fan.lead_ids)
-    return Command("resplice", keys, arguments)
+        leads += (fan.contact_id.encode(), b"%d" % len(fan.lead_ids), *fan.lead_ids)
+    return scripts.resplice(contacts=keys, generations=len(generations), leads=leads)
 
 
 def contact_keys(owner: bytes, contact_id: str, generations: Generations) -> list[bytes]:

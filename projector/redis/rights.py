@@ -4,7 +4,6 @@
 run what the projector asks with each of its connections.
 """
 
-from importlib.resources import files
 from typing import Any
 
 import msgspec
@@ -16,13 +15,13 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoPermissionError
 
 from projector.errors import Unavailable
+from projector.redis.scripts import may
 from projector.redis.servers import ERRORS
 from schemas import names
 from schemas.redis_access import RedisAccess, redis_access
 from schemas.settings import RedisSettings
 
 _SECONDS = 3.0
-_MAY = (files("projector.redis") / "lua" / "may.lua").read_text()
 
 _KEY = names.tagged("0" * 22).decode()
 """The name of an organization that nobody has: the API's user may read only what belongs to one."""
@@ -81,8 +80,8 @@ async def rights(settings: RedisSettings, needed: tuple[tuple[str, ...], ...]) -
     try:
         client = await _client(access, options)
         try:
-            sha = await client.script_load(_MAY)
-            found = await client.evalsha(sha, 0, msgspec.json.encode(needed))
+            await client.script_load(may.text)
+            found = await client.execute_command(*may(commands=msgspec.json.encode(needed)).words())
         finally:
             await client.aclose()
     except NoPermissionError as error:

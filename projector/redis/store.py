@@ -5,53 +5,25 @@ commands may or may not have been executed. It is safe to repeat them, because e
 """
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from hashlib import sha1
-from importlib.resources import files
 from typing import Any
 
 from projector.errors import Refused, Unavailable
-from projector.redis.calls import Command
 from projector.redis.fence import Fence
 from projector.redis.node import ClientConnection, pack_bytes
+from projector.redis.scripts import SCRIPTS
 from projector.redis.servers import ERRORS, NoScriptError, Request, ResponseError, pack, servers
 from schemas import names
-from schemas.layouts import with_constants
 from schemas.redis_access import was_reset
+from schemas.scripts import Command
 from schemas.settings import ProjectorSettings, RedisSettings
 
 _WRITER = "leadview-writer-"
 """The names of the connections of programs that write begin with this; the id of the program follows."""
-_LUA = files("projector.redis") / "lua"
 SLICE = 100
 """Maximum keys per batch of an operator command. Redis is single-threaded, so larger batches delay API reads (a SCAN of
 1000 keys took up to 2.5 ms)."""
-
-
-_PARTS = ("layout", "contact_index", "index_repair", "key_record", "write_each")
-"""Functions for scripts. Each script begins with `layout` and with those that its header names: Redis makes the
-functions of a script again in each call."""
-_USES = re.compile(r"^-- Uses  (.+)$", re.MULTILINE)
-
-
-class Script:
-    """The text of a script and its SHA-1, by which Redis finds it."""
-
-    def __init__(self, path: Any) -> None:
-        text: str = path.read_text()
-        used = _USES.search(text)
-        parts = ["layout", *(used[1].split(", ") if used else [])]
-        self.text = with_constants("".join((_LUA / f"{part}.lua").read_text() for part in parts) + text)
-        self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest().encode()
-
-
-SCRIPTS = {
-    path.name.removesuffix(".lua"): Script(path)
-    for path in _LUA.iterdir()
-    if path.name.endswith(".lua") and path.name.removesuffix(".lua") not in _PARTS
-}
 
 
 class Store:
@@ -99,7 +71,7 @@ class Store:
         Raises Unavailable if any of them failed, if `replication_epoch` is no longer the current one, or if the fence
         refuses a new connection.
         """
-        requests = [Request(command.keys[0], _pack(command)) for command in commands]
+        requests = [Request(command.keys[0], pack_bytes(command.words())) for command in commands]
         replies = await self._send(requests, replication_epoch, fence)
         missing = [number for number, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if missing:
@@ -224,12 +196,7 @@ class Store:
 
     async def _load_scripts(self) -> None:
         with _errors():
-            await self._servers.load([script.text for script in SCRIPTS.values()])
-
-
-def _pack(command: Command) -> bytes:
-    keys = command.keys
-    return pack_bytes([b"EVALSHA", SCRIPTS[command.script].sha, b"%d" % len(keys), *keys, *command.arguments])
+            await self._servers.load([script.text for script in SCRIPTS])
 
 
 @contextmanager

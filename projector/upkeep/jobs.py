@@ -15,7 +15,7 @@ from typing import cast
 from projector.dead_letter import DeadLetter
 from projector.errors import Superseded
 from projector.ledger.writers import Writing
-from projector.redis.calls import Command
+from projector.redis.scripts import erase, finish_work
 from projector.redis.store import Store
 from projector.stop import Stop
 from projector.upkeep import reapply, redrive
@@ -24,12 +24,12 @@ from projector.upkeep.repeating import repeat
 from schemas import names
 from schemas.control import GenerationId
 from schemas.fields import UUID_BYTES
-from schemas.layouts import API_KEY_HASH, HEAD, JOB_DUE, STORED_CONTACT_ID, Head, read_head
+from schemas.layouts import API_KEY_HASH, HEAD, JOB_DUE, JOB_ERASE, JOB_REPLAY, STORED_CONTACT_ID, Head, read_head
 from schemas.resources import API_KEY, LEAD, ORGANIZATION, RESOURCES
 from schemas.settings import ProjectorSettings
 
 _REPLAYED = (API_KEY, *RESOURCES)
-_DUE = {"erase": b"E", "replay": b"R"}
+_DUE = {"erase": JOB_ERASE, "replay": JOB_REPLAY}
 _PAUSE_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ async def _drop(store: Store, owner: bytes, keys: list[bytes]) -> int:
     The erasure may be cut off after any call, because the organization is recreated.
     """
     linked = [*await _records_of_keys(store, owner, keys), *await _contacts_of_leads(store, owner, keys)]
-    [dropped] = await store.run([Command("erase", [owner, *keys, *linked], [])])
+    [dropped] = await store.run([erase(organization=owner, erased=[*keys, *linked])])
     return max(0, int(dropped))
 
 
@@ -163,7 +163,7 @@ async def _replay(writing: Writing, settings: ProjectorSettings, organization_id
     """
     store, owner = writing.store, names.organization(organization_id)
     head, due = await _head(store, owner)
-    if due != b"R":
+    if due != JOB_REPLAY:
         return True  # deleted meanwhile: a separate job erases it; or an earlier job has replayed it already
     count = await reapply.in_place(writing, settings, organization_id, _REPLAYED, parks=True)
     logger.info("organization replayed", extra={"organization": organization_id, "records": count})
@@ -196,6 +196,6 @@ async def _finish(store: Store, owner: bytes, head: bytes, lock: Lock) -> bool:
     Returns False if the organization has changed since the job began, or if the lock was lost. Raises Unavailable also
     if Redis has restarted or failed over since then: what the job wrote before may be missing.
     """
-    command = Command("finish_work", [owner, lock.key], [head, lock.holder])
+    command = finish_work(organization=owner, lock=lock.key, head=head, holder=lock.holder)
     [finished] = await store.run([command], replication_epoch=lock.replication_epoch)
     return bool(finished)

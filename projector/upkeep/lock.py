@@ -13,7 +13,7 @@ from socket import gethostname
 import msgspec
 
 from projector.errors import Unavailable
-from projector.redis.calls import Command
+from projector.redis.scripts import expire_lock
 from projector.redis.store import Store
 from projector.stop import Stop
 
@@ -59,4 +59,4 @@ async def _renew(store: Store, lock: Lock, ended: Stop) -> None:
 
 async def _expire(store: Store, lock: Lock, seconds: int) -> None:
     """Let the lock expire in this time if it is still ours; 0 releases it."""
-    await store.run([Command("expire_lock", [lock.key], [lock.holder, b"%d" % seconds])])
+    await store.run([expire_lock(lock=lock.key, holder=lock.holder, seconds=seconds)])

@@ -19,7 +19,7 @@ from projector.ledger import copies
 from projector.ledger.writers import Writing
 from projector.record import Partition, Record
 from projector.redis.applier import Applier
-from projector.redis.calls import Command
+from projector.redis.scripts import LetterRow, delete_dead_letters, replace_dead_letters
 from projector.redis.store import SLICE, Store
 from schemas import names
 from schemas.resources import KINDS, Resource
@@ -147,10 +147,10 @@ async def delete(store: Store, dead_letters: Iterable[DeadLetter]) -> int:
     """Delete these dead letters, unless others with the same coordinates have taken their place: of a topic that was
     deleted and created again. Returns how many were deleted. Raises Unavailable.
     """
-    arguments = [word.encode() for letter in dead_letters for word in (letter.field, str(letter.time))]
-    if not arguments:
+    times = {letter.field: letter.time for letter in dead_letters}
+    if not times:
         return 0
-    [deleted] = await store.run([Command("delete_dead_letters", [names.DEAD_LETTERS], arguments)])
+    [deleted] = await store.run([delete_dead_letters(dead_letters=names.DEAD_LETTERS, letters=times)])
     return int(deleted)
 
 
@@ -158,12 +158,11 @@ async def replace(store: Store, dead_letters: Sequence[DeadLetter]) -> int:
     """Store these dead letters in place of those with the same coordinates and time, unless they were deleted
     meanwhile. Returns how many. Raises Unavailable.
     """
-    commands = []
-    for start in range(0, len(dead_letters), SLICE):
-        arguments: list[bytes] = []
-        for letter in dead_letters[start : start + SLICE]:
-            arguments += [letter.field.encode(), str(letter.time).encode(), msgspec.json.encode(letter)]
-        commands.append(Command("replace_dead_letters", [names.DEAD_LETTERS], arguments))
+    rows = [LetterRow(letter.field, letter.time, msgspec.json.encode(letter)) for letter in dead_letters]
+    commands = [
+        replace_dead_letters(dead_letters=names.DEAD_LETTERS, letters=rows[start : start + SLICE])
+        for start in range(0, len(rows), SLICE)
+    ]
     return sum(await store.run(commands)) if commands else 0
 
 

@@ -25,6 +25,8 @@ from schemas.layouts import (
     API_KEY_HASH,
     HEAD,
     JOB_DUE,
+    JOB_ERASE,
+    JOB_REPLAY,
     KEY_ENTRIES,
     KEY_ENTRY,
     KEY_ENTRY_ID,
@@ -172,7 +174,7 @@ async def _values(store: Store, wanted: Mapping[str, bytes]) -> dict[str, bytes]
 
 def _is_changing(settings: ProjectorSettings, found: _Stored, covered: Ranges, histories: Mapping[str, int]) -> bool:
     """Returns whether anything has a newer event than was read, or the organization is being erased or replayed."""
-    if found.organization[JOB_DUE] in (b"E", b"R"):
+    if found.organization[JOB_DUE] in (JOB_ERASE, JOB_REPLAY):
         return True
     values: list[tuple[Kind, bytes]] = [(API_KEY, value) for value in found.api_keys.values()]
     for kind, value in [(ORGANIZATION, found.organization), *values]:

@@ -18,6 +18,8 @@ from schemas.layouts import (
     HASH_BYTES,
     HEAD,
     JOB_DUE,
+    JOB_ERASE,
+    JOB_REPLAY,
     KEY_ENTRIES,
     KEY_ENTRY,
     LIMITS,
@@ -65,7 +67,7 @@ def difference(entity: Entity, glance: Glance, expected: Reference) -> tuple[str
     """Returns what differs from the newest of the records that were read; nothing if they cannot tell."""
     kind, newest = entity[0], expected.newest[entity]
     organization, value = glance.stored.organization, glance.stored.value or b""
-    if organization[JOB_DUE] in (b"E", b"R"):
+    if organization[JOB_DUE] in (JOB_ERASE, JOB_REPLAY):
         return ()
     if kind is not ORGANIZATION and len(organization) >= HEAD and not read_head(organization).live:
         return ()  # nothing of a deleted organization is kept

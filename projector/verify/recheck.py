@@ -22,7 +22,7 @@ from projector.verify.compare import Document, DocumentKey, differing_fields, do
 from projector.verify.hashes import contact_of, expected_hashes, hashes, indexed_hash, stored_hashes
 from schemas import names
 from schemas.control import GenerationId
-from schemas.layouts import CONTACT_BODY, HEAD, JOB_DUE, SUMMARY_HASH, read_head
+from schemas.layouts import CONTACT_BODY, HEAD, JOB_DUE, JOB_ERASE, JOB_REPLAY, SUMMARY_HASH, read_head
 from schemas.resources import CONTACT, LEAD, ORGANIZATION, Kind
 from schemas.settings import ProjectorSettings
 
@@ -188,7 +188,7 @@ def is_changing(
     """Returns whether a stored value has a newer event than was read, or its organization has a job due. An event from
     a former history of its topic is not newer, whatever its offset.
     """
-    if found.organization[JOB_DUE] in (b"E", b"R"):
+    if found.organization[JOB_DUE] in (JOB_ERASE, JOB_REPLAY):
         return True
     values = ((ORGANIZATION, found.organization), (resource, found.value), (CONTACT, found.contact))
     for kind, value in values:

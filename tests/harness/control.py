@@ -9,7 +9,7 @@ from projector.errors import Unavailable
 from projector.ledger import copies
 from projector.ledger.control import ControlRecord, Copy, Generation, State, new_copy_fields, now, shared_fields
 from projector.mapping import VERSION
-from projector.redis.calls import Command
+from projector.redis.scripts import create_copy
 from projector.redis.store import Store
 from schemas import names
 from schemas.control import Stamp
@@ -52,8 +52,7 @@ async def _begin(store: Store) -> None:
     known = {generation(1): Generation(VERSION, now())}
     state = State(generation(1), ids(1), known, (names.HOME.decode(),))
     fields = shared_fields(Stamp.first(), state) | new_copy_fields(state)
-    words = [word if isinstance(word, bytes) else word.encode() for pair in fields.items() for word in pair]
-    await store.run([Command("create_copy", [names.CONTROL], words)])
+    await store.run([create_copy(copy=names.CONTROL, fields=fields)])
 
 
 def complete_all(settings: RedisSettings) -> None:

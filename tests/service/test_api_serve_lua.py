@@ -10,7 +10,8 @@ from uuid import uuid4
 
 import pytest
 
-from api.redis.store import SCRIPT, Reply, read_reply
+from api.redis.scripts import serve
+from api.redis.store import Reply, read_reply
 from schemas import api_keys, names, resources
 from schemas.layouts import CONTACT_BODY, LEAD_BODY, WHOLE
 from tests.harness.generations import generation
@@ -38,11 +39,18 @@ def bucket_names(caller: Caller) -> tuple[bytes, bytes]:
 
 
 def run(records: Records, caller: Caller, document: bytes | None, *tags: bytes, tag: str | None = None) -> Reply:
-    active = names.api_key(caller.name, api_keys.key_hash(caller.key))
-    keys = [active, caller.name, *bucket_names(caller), *([document] if document else [])]
-    owner = tag or api_keys.organization_tag(caller.organization_id)
-    arguments: list[Any] = [owner, struct.pack("<IIII", 100, 10_000, 300, 10_000), *tags]
-    return read_reply(records.client.eval(SCRIPT.decode(), len(keys), *keys, *arguments))
+    key_limit, organization_limit = bucket_names(caller)
+    command = serve(
+        key=names.api_key(caller.name, api_keys.key_hash(caller.key)),
+        organization=caller.name,
+        key_limit=key_limit,
+        organization_limit=organization_limit,
+        document=document,
+        tag=(tag or api_keys.organization_tag(caller.organization_id)).encode(),
+        limits=struct.pack("<IIII", 100, 10_000, 300, 10_000),
+        etags=tags,
+    )
+    return read_reply(records.client.eval(serve.text, len(command.keys), *command.keys, *command.arguments))
 
 
 def lead_name(records: Records, caller: Caller, **how: Any) -> bytes:

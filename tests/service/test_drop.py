@@ -16,7 +16,8 @@ from projector.ledger.session import Sessions
 from projector.ledger.writers import Writing
 from projector.mapping import VERSION
 from projector.rebuild import drop, promote
-from projector.redis.store import SCRIPTS, Store
+from projector.redis.scripts import change_control
+from projector.redis.store import Store
 from schemas import names, resources
 from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
@@ -117,7 +118,7 @@ async def test_the_control_record_changes_at_the_end_of_a_drop(redis_server: Red
     """A projector finishes the same drop at the same moment, or changes something else: the drop is not refused."""
     async with open_projection(redis_server) as projection:
         record = await _begin_drop(projection)
-        async with _slow_store(redis_server, SCRIPTS["change_control"].sha) as (slow, proxy):
+        async with _slow_store(redis_server, change_control.sha) as (slow, proxy):
             dropping = asyncio.create_task(sweep.sweep(Writing(slow, Sessions(slow), "slow"), record, generation(1)))
             await eventually(lambda: proxy.holding, "the drop is about to end")
             if finished:
@@ -133,7 +134,7 @@ async def test_the_control_record_changes_at_the_end_of_a_drop(redis_server: Red
 @pytest.mark.parametrize(
     "held",
     [
-        pytest.param(SCRIPTS["change_control"].sha, id="the first change: the comparison is noted"),
+        pytest.param(change_control.sha, id="the first change: the comparison is noted"),
         pytest.param(b'"previous":"1', id="the second change: the generation is promoted"),
     ],
 )

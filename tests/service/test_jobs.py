@@ -17,8 +17,8 @@ from projector.ledger.session import Sessions
 from projector.ledger.writers import Writing
 from projector.line import parking
 from projector.redis.applier import Applier
-from projector.redis.calls import Command
-from projector.redis.store import SCRIPTS, Store
+from projector.redis.scripts import expire_lock
+from projector.redis.store import Store
 from projector.upkeep import jobs, redrive
 from schemas import names, resources
 from schemas.layouts import STORED_CONTACT_ID
@@ -188,7 +188,7 @@ async def test_a_lock_is_not_renewed_any_more_when_its_job_has_ended(world: Worl
     running = await world.run_until(holding=LEAD)
     world.hold(names.PREFIX)
     await eventually(lambda: world.proxy.holding == 2, "the renewal is held back")
-    world.hold(SCRIPTS["expire_lock"].sha)
+    world.hold(expire_lock.sha)
     await eventually(lambda: not world.projection.jobs(), "the job has ended")
     world.hold(None)
     await running
@@ -281,5 +281,5 @@ async def test_a_job_without_an_event_is_run(projection: Projection) -> None:
 
 async def test_a_script_of_a_lock_says_whether_it_was_ours(projection: Projection) -> None:
     projection.client.set(LOCK, "ours")
-    commands = [Command("expire_lock", [LOCK], [holder, b"0"]) for holder in (b"theirs", b"ours", b"ours")]
+    commands = [expire_lock(lock=LOCK, holder=holder, seconds=0) for holder in (b"theirs", b"ours", b"ours")]
     assert await projection.store.run(commands) == [0, 1, 0]

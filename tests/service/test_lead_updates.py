@@ -7,11 +7,11 @@ import pytest
 
 from projector.redis import calls
 from projector.redis.applier import Applier
-from projector.redis.calls import Command
 from projector.redis.fence import Fence
 from projector.redis.store import Store
 from schemas import names, resources
 from schemas.layouts import FIRST_LEAD, JOB_DUE
+from schemas.scripts import Command
 from schemas.settings import ProjectorSettings
 from tests.harness import crm, stored
 from tests.harness.crm import Message
@@ -71,7 +71,7 @@ class RecordingStore(Store):
     async def run(
         self, commands: Sequence[Command], *, replication_epoch: int | None = None, fence: Fence | None = None
     ) -> list[Any]:
-        self.pipelines.append([each.script for each in commands])
+        self.pipelines.append([each.script.name for each in commands])
         return await super().run(commands, replication_epoch=replication_epoch, fence=fence)
 
 

@@ -8,10 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from projector.record import Record
-from projector.redis.applier import ERASE_DUE, ORGANIZATION_DELETED, REPLAY_DUE, STALE, WRITTEN
-from projector.redis.calls import Command
+from projector.redis.scripts import erase, finish_work
 from projector.upkeep import jobs
 from schemas import api_keys, names, resources
+from schemas.layouts import ERASE_DUE, ORGANIZATION_DELETED, REPLAY_DUE, STALE, WRITTEN
+from schemas.scripts import Command
 from tests.harness import crm, stored
 from tests.harness.generations import generation
 from tests.harness.projection import Projection
@@ -27,7 +28,7 @@ LOCK = names.job_lock("replay", crm.ORGANIZATION)
 
 def finish(head: bytes) -> Command:
     """End a job that began when the organization had this head."""
-    return Command("finish_work", [OWNER, LOCK], [head, b"ours"])
+    return finish_work(organization=OWNER, lock=LOCK, head=head, holder=b"ours")
 
 
 def organization(version: int, offset: int, **fields: Any) -> Record:
@@ -231,7 +232,7 @@ async def test_erasing_stops_if_the_organization_is_recreated(projection: Projec
     await projection.apply(organization_deleted(1, 0))
     await projection.apply(organization(2, 1), crm.lead().record())
     name = names.document(resources.LEAD, OWNER, generation(1), crm.LEAD)
-    assert await projection.store.run([Command("erase", [OWNER, name], [])]) == [-1]
+    assert await projection.store.run([erase(organization=OWNER, erased=[name])]) == [-1]
     assert projection.client.exists(name)
 
 

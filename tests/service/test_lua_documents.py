@@ -13,6 +13,7 @@ from projector.reference import documents_of
 from projector.upkeep import jobs
 from schemas import names, resources
 from schemas.layouts import FIRST_LEAD, read_head
+from schemas.scripts import Command
 from tests.harness import crm, stored
 from tests.harness.crm import Message
 from tests.harness.generations import generation, ids
@@ -47,7 +48,7 @@ def contact_gone(offset: int) -> Record:
     return crm.tombstone(resources.CONTACT).record(offset)
 
 
-def resplices(*lead_ids: bytes) -> list[calls.Command]:
+def resplices(*lead_ids: bytes) -> list[Command]:
     fan = calls.Fan(crm.ORGANIZATION, crm.CONTACT, list(lead_ids))
     return list(calls.resplices([fan], ids(1), clustered=True))
 

@@ -6,7 +6,6 @@ from projector.ledger import breaks
 from projector.ledger.breaks import Rewind
 from projector.ledger.checkpoint import Position
 from projector.record import Partition
-from projector.redis.calls import Command
 from schemas import names
 from tests.harness.projection import Projection
 
@@ -41,6 +40,6 @@ async def test_a_position_is_taken_back(
 ) -> None:
     if stored:
         projection.client.hset(names.CONTROL, FIELD, stored.format())
-    await projection.store.run([Command("rewind", [names.CONTROL], breaks.rewind_arguments([rewind]))])
+    await projection.store.run([breaks.rewind(names.CONTROL, [rewind])])
     found = projection.client.hget(names.CONTROL, FIELD)
     assert (Position.parse(found) if found else None) == after

@@ -25,7 +25,7 @@ from projector.ledger.writers import Writing
 from projector.rebuild import replay
 from projector.rebuild.replay import Rebuild
 from projector.record import Partition
-from projector.redis.calls import Command
+from projector.redis.scripts import register_writer
 from projector.redis.store import Store
 from projector.upkeep import jobs, redrive
 from schemas import names, resources
@@ -126,7 +126,7 @@ class Gated(Store):
         self.reached, self.go = asyncio.Event(), asyncio.Event()
 
     async def run(self, commands: Any, **named: Any) -> list[Any]:
-        if commands and commands[0].script == self._script:
+        if commands and commands[0].script.name == self._script:
             self.reached.set()
             await self.go.wait()
         return await super().run(commands, **named)
@@ -288,7 +288,7 @@ async def test_only_what_is_swept_loses_its_positions(projection: Projection) ->
 
 
 async def test_a_writer_that_is_alive_again_is_not_forgotten(projection: Projection) -> None:
-    await projection.store.run([Command("register_writer", [names.WRITERS], [b"alive", b"{}"])])
+    await projection.store.run([register_writer(writers=names.WRITERS, writer="alive", heartbeat=b"{}")])
     projection.client.hset(names.WRITERS, "gone", "1000 {}")
     await writers.forget_silent(projection.store)
     assert set(projection.client.hgetall(names.WRITERS)) == {b"alive"}

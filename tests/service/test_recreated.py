@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from projector.record import Record
-from projector.redis.calls import Command
+from projector.redis.scripts import finish_work
 from projector.upkeep import jobs, reapply
 from schemas import api_keys, names, resources
 from tests.harness import control, crm, stored
@@ -56,7 +56,7 @@ class World:
     async def ends(self, head: bytes) -> bool:
         """End a replay that began when the organization had this head. Returns whether it was the last one."""
         self.projection.client.set(LOCK, "ours", ex=3600)
-        [finished] = await self.store.run([Command("finish_work", [OWNER, LOCK], [head, b"ours"])])
+        [finished] = await self.store.run([finish_work(organization=OWNER, lock=LOCK, head=head, holder=b"ours")])
         return bool(finished)
 
 

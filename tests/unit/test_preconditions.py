@@ -35,7 +35,9 @@ def test_every_commit_to_kafka_is_in_the_table() -> None:
     assert found == {it.file for it in KAFKA}
 
 
-@pytest.mark.parametrize(("path", "requires"), [pytest.param(*found, id=found[0].stem) for found in scripts()])
+@pytest.mark.parametrize(
+    ("path", "requires"), [pytest.param(path, header.requires, id=path.stem) for path, header in scripts()]
+)
 def test_every_script_says_what_it_requires(path: Path, requires: str) -> None:
     assert requires, "its header needs a line `-- Requires  …`"
     if requires == READS:

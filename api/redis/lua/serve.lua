@@ -2,47 +2,50 @@
 -- to 10). schemas/layouts.py describes the layout of the values. The rate limits use GCRA: the stored value of a bucket
 -- is the time at which it will be full again.
 -- Requires  nothing: it counts in buckets of the rate limits, which expire
--- KEYS  1 record of the key  2 organization  3 key's limit  4 organization's limit  [5 document; absent if the id is
---       invalid]
--- ARGV  1 organization's tag  2 the default limits: key quota and window (seconds), organization quota and window (4
---       bytes each, as the record of an organization has them); each pair applies if the organization does not set that
---       limit; then the ETags of the request (12 bytes each), or `*`
--- Returns 401, 403, 503 (the organization was recreated, and its records have not all been applied again), or a string:
+-- KEYS  key, organization, key_limit, organization_limit, document?
+--       key: the record of the key. document: absent if the id is invalid
+-- ARGV  tag, limits, etags...
+--       tag: the organization's. limits: the default ones: key quota and window (seconds), organization quota and
+--       window (4 bytes each, as the record of an organization has them); each pair applies if the organization does
+--       not set that limit. etags: those of the request (12 bytes each), or `*`
+-- Returns 401, 403, BEING_APPLIED (the organization was recreated, and its records have not all been applied again),
+--         or a string:
 --         status, now, key quota, window, remaining, full in, organization quota, window, remaining, full in, wait,
 --         violated, charged (`<I2I8I4I4I4I8I4I4I4I8I8BB`), then the value: the whole value for 200, its first 34 bytes
 --         for 304, otherwise nothing. Times are in microseconds, windows in seconds.
---         status 206: it would be 200, and is charged as such, but the value is so long that the caller has to read it
---         by itself (WHOLE in schemas/layouts.py): the replies of all requests share a connection.
+--         status LARGE: it would be 200, and is charged as such, but the value is so long that the caller has to read
+--         it by itself (WHOLE in schemas/layouts.py): the replies of all requests share a connection.
 --         "full in" is the time until the bucket is full again, "wait" the time until the request would be allowed.
 --         violated: 1 key, 2 organization, 3 both. charged: 0 if the charge could not be written; the caller then applies
---         its local limiter. 400 means that KEYS has no document. The reply is one string because in Redis 6 a
+--         its local limiter. 400 means that there is no document in KEYS. The reply is one string because in Redis 6 a
 --         list of 14 elements costs more time than the rest of the script.
 
-local keys, byte = KEYS, string.byte
+local KEYS, byte = KEYS, string.byte
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 
 -- One call reads everything but the document: a call costs more than a few values that turn out not to be needed.
-local key, organization, key_bucket, organization_bucket = unpack(redis.call('MGET', keys[1], keys[2], keys[3], keys[4]))
+local key, organization, key_bucket, organization_bucket =
+  unpack(redis.call('MGET', KEYS.key, KEYS.organization, KEYS.key_limit, KEYS.organization_limit))
 -- For MGET, a value of another type is none. GET raises an error, which the caller answers with 503.
-if not key then redis.call('GET', keys[1]) end
-if not organization then redis.call('GET', keys[2]) end
+if not key then redis.call('GET', KEYS.key) end
+if not organization then redis.call('GET', KEYS.organization) end
 
-local is_live, job, access = organization and byte(organization) == 76, nil, nil -- 'L'
+local is_live, job, access = organization and byte(organization) == STATE_LIVE, nil, nil
 if is_live then job, access = byte(organization, JOB_DUE, ACCESS) end
 -- Until its records have been applied again, any key and any document may be one from before the organization's delete.
-if job == 82 then return 503 end -- 'R'
+if job == JOB_REPLAY_BYTE then return BEING_APPLIED end
 
 -- Its organization is at the beginning. This finds it without making a string.
-if not key or string.find(key, ARGV[1], KEY_ORGANIZATION, true) ~= KEY_ORGANIZATION then return 401 end
+if not key or string.find(key, ARGV.tag, KEY_ORGANIZATION, true) ~= KEY_ORGANIZATION then return 401 end
 local expiry = struct.unpack('<I6', key, KEY_EXPIRY)
 if expiry > 0 and expiry * 1000 <= now then return 401 end
 
-if access ~= 49 then return 403 end -- '1'
+if access ~= ACCESS_ON_BYTE then return 403 end
 local key_quota, key_window, quota, window = struct.unpack('<I4I4I4I4', organization, LIMITS)
 if key_quota == 0 or quota == 0 then
-  local default_key_quota, default_key_window, default_quota, default_window = struct.unpack('<I4I4I4I4', ARGV[2])
+  local default_key_quota, default_key_window, default_quota, default_window = struct.unpack('<I4I4I4I4', ARGV.limits)
   if key_quota == 0 then key_quota, key_window = default_key_quota, default_key_window end
   if quota == 0 then quota, window = default_quota, default_window end
 end
@@ -79,28 +82,28 @@ local function bucket(name, stored, quota, window)
   return full_at, interval, math.floor(room / interval), room < interval and interval - room or 0, stored
 end
 local key_full_at, key_interval, key_remaining, key_wait, key_stored
-  = bucket(keys[3], key_bucket, key_quota, key_window)
-local full_at, interval, remaining, wait, stored = bucket(keys[4], organization_bucket, quota, window)
+  = bucket(KEYS.key_limit, key_bucket, key_quota, key_window)
+local full_at, interval, remaining, wait, stored = bucket(KEYS.organization_limit, organization_bucket, quota, window)
 
 local status, value = 200, ''
 if key_wait > 0 or wait > 0 then
   status = 429
-elseif not keys[5] then
+elseif not KEYS.document then
   status = 400
 else
   -- Only now, and no more than is needed: what is refused or free must not cost more if the document is large.
-  if ARGV[3] then
-    value = redis.call('GETRANGE', keys[5], '0', ETAG_LAST)
+  if ARGV[FIRST.etags] then
+    value = redis.call('GETRANGE', KEYS.document, '0', ETAG_LAST)
     local etag = string.sub(value, ETAG)
-    for i = 3, #ARGV do
+    for i = FIRST.etags, #ARGV do
       if ARGV[i] == etag or ARGV[i] == '*' then status = 304 end
     end
   end
-  if status == 200 then value = redis.call('GETRANGE', keys[5], WHOLE_AT, WHOLE_LAST) end
-  if byte(value) ~= 76 then -- 'L'
+  if status == 200 then value = redis.call('GETRANGE', KEYS.document, WHOLE_AT, WHOLE_LAST) end
+  if byte(value) ~= STATE_LIVE then
     status = 404
   elseif #value >= WHOLE_END then
-    status = 206
+    status = LARGE
   end
 end
 
@@ -108,7 +111,9 @@ local charged = 1
 if status ~= 429 and status ~= 304 then
   key_full_at, key_remaining = key_full_at + key_interval, key_remaining - 1
   full_at, remaining = full_at + interval, remaining - 1
-  if not (save(keys[3], key_full_at, key_stored) and save(keys[4], full_at, stored)) then charged = 0 end
+  if not (save(KEYS.key_limit, key_full_at, key_stored) and save(KEYS.organization_limit, full_at, stored)) then
+    charged = 0
+  end
 end
 
 if status ~= 200 and status ~= 304 then value = '' end

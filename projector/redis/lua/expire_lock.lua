@@ -1,8 +1,9 @@
 -- Changes when the lock of a job expires, if it still belongs to its holder.
 -- Requires  the lock of this holder, a random text
--- KEYS  1 lock
--- ARGV  1 holder  2 seconds until it expires; 0 releases it
+-- KEYS  lock
+-- ARGV  holder, seconds
+--       seconds: until it expires; 0 releases it
 -- Returns 1, or 0 if the lock has expired or belongs to another holder
 
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
-return redis.call('EXPIRE', KEYS[1], ARGV[2])
+if redis.call('GET', KEYS.lock) ~= ARGV.holder then return 0 end
+return redis.call('EXPIRE', KEYS.lock, ARGV.seconds)

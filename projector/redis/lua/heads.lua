@@ -1,16 +1,18 @@
 -- Reads which event each document was last changed by, so that a record that is already applied is not decoded again.
 -- Requires  nothing: it only reads
 -- Uses  contact_index, index_repair
--- KEYS  for each record, for each generation: document; for a contact also the index of its leads
--- ARGV  1 number of generations  2 '1' for contacts, else ''
+-- KEYS  documents...
+--       for each record, for each generation: document; for a contact also the index of its leads
+-- ARGV  generations, are_contacts
+--       generations: how many. are_contacts: '1' or ''
 -- Returns one string: for each record the head of its document; zeros if there is no document, if the generations
 --         differ, or if leads of the contact contain an old summary
 
-local width = ARGV[2] == '1' and 2 or 1
+local width = ARGV.are_contacts == '1' and 2 or 1
 local heads, last = {}, tostring((width == 2 and CONTACT_BODY or HEAD) - 1)
-for first = 1, #KEYS, width * tonumber(ARGV[1]) do
+for first = FIRST.documents, #KEYS, width * tonumber(ARGV.generations) do
   local head
-  for i = first, first + width * tonumber(ARGV[1]) - 1, width do
+  for i = first, first + width * tonumber(ARGV.generations) - 1, width do
     local stored = call('GETRANGE', KEYS[i], '0', last)
     local found = sub(stored, 1, HEAD)
     if #found < HEAD or (head and head ~= found) then head = NO_HEAD else head = found end

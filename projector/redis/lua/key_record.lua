@@ -1,7 +1,5 @@
 -- The record of a key: what the API finds by the hash of a key.
 
-local REVOKED = 82 -- 'R', the state in the entry of an API key
-
 -- Returns whether an entry in the record of a key comes before another one. It compares bytes, because `<` follows the
 -- locale of the server.
 local function is_entry_before(entry, other)
@@ -18,7 +16,7 @@ local function expiry_of(entries)
   local earliest = 0
   for _, entry in ipairs(entries) do
     local expiry = unpack_bytes('<I6', entry, KEY_ENTRY_EXPIRY)
-    if byte(entry, KEY_ENTRY_STATE) == REVOKED then expiry = 1 end
+    if byte(entry, KEY_ENTRY_STATE) == KEY_REVOKED_BYTE then expiry = 1 end
     if expiry > 0 and (earliest == 0 or expiry < earliest) then earliest = expiry end
   end
   return earliest

@@ -1,7 +1,8 @@
 -- Functions that read and write the layout of values in Redis (schemas/layouts.py). The loader puts this file before
 -- every script of the projector, then the files that the script uses, and literals in place of the constants of that
 -- module: a slice there is NAME and NAME_END here, the first and the last byte, counted from 1. NAME_AT and
--- NAME_LAST are the same as SETRANGE and GETRANGE count them.
+-- NAME_LAST are the same as SETRANGE and GETRANGE count them. NAME_TEXT is a number as text, and NAME_BYTE the number
+-- of a single byte. Names of keys and arguments are those of the script's header (schemas/scripts.py).
 --
 -- What costs most in a script are calls of Redis, functions, and strings: each argument, slice and concatenation makes
 -- one. Numbers that are arguments of Redis are written as text, because it formats a number with %.17g.
@@ -10,9 +11,7 @@
 local call, pack, unpack_bytes = redis.call, struct.pack, struct.unpack
 local sub, byte, format = string.sub, string.byte, string.format
 
-local STALE, WRITTEN, ORGANIZATION_DELETED, ERASE_DUE, REPLAY_DUE = 0, 1, 2, 8, 16
-
-local function is_live(value) return byte(value, 1) == 76 end -- 'L'
+local function is_live(value) return byte(value, 1) == STATE_LIVE end
 
 -- Returns whether the event whose head is in `heads`, from the byte `at` on (default: the first), may replace what is
 -- stored. The higher version wins. A tombstone has no version (0), so it must come after the stored event: at a higher
@@ -24,7 +23,7 @@ local function is_newer(stored, heads, overwrite_equal, at)
   if #stored < HEAD then return true end -- nothing is stored, or a value that Leadview did not write
   local state, version = unpack_bytes('<BI7', stored)
   local new_state, new_version = unpack_bytes('<BI7', heads, at)
-  if new_version == 0 or state == 84 then -- 'T'
+  if new_version == 0 or state == STATE_TOMBSTONE then
     local _, _, offset, partition, time = unpack_bytes(HEAD_FORMAT, stored)
     local _, _, new_offset, new_partition, new_time = unpack_bytes(HEAD_FORMAT, heads, at)
     local after
@@ -36,7 +35,7 @@ end
 
 -- Returns the marker that replaces a deleted entity. A tombstone keeps the stored version.
 local function marker(stored, head)
-  if #stored < HEAD or byte(head, 1) ~= 84 then return head end -- 'T'
+  if #stored < HEAD or byte(head, 1) ~= STATE_TOMBSTONE then return head end
   return 'T' .. sub(stored, VERSION, VERSION_END) .. sub(head, VERSION_END + 1, HEAD)
 end
 

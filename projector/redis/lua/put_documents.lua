@@ -2,13 +2,14 @@
 -- what is stored.
 -- Requires  a newer event than the one that is stored
 -- Uses  write_each
--- KEYS  the documents: for each its name in each generation; then the organization of each document
--- ARGV  1 number of generations  2 '1' for overwrite_equal, else ''  3 '1' if KEYS may name a document twice, else ''
---       4 for each document: the value before its body (for a marker: head and zeros); then for each document: its body
---       ('' for a marker)
+-- KEYS  documents..., organizations...
+--       documents: for each document its name in each generation. organizations: that of each document
+-- ARGV  generations, overwrite_equal, repeated, heads, bodies...
+--       generations: how many. overwrite_equal: '1' or ''. repeated: '1' if a document may be there twice, else ''.
+--       heads: for each document, the value before its body (for a marker: head and zeros). bodies: '' for a marker
 -- Returns a list of one string: a digit for each document (STALE, WRITTEN or ORGANIZATION_DELETED)
 
-return write_each(PLAIN_BODY, 1, STORED_HEAD_LAST, 0, function(at, part, stored)
-  if ARGV[part] == '' then return marker(stored, sub(ARGV[4], at, at + HEAD - 1)) end
-  return sub(ARGV[4], at, at + PLAIN_BODY - 1) .. ARGV[part]
+return write_each(PLAIN_BODY, STORED_HEAD_LAST, 0, function(at, part, stored)
+  if ARGV[part] == '' then return marker(stored, sub(ARGV.heads, at, at + HEAD - 1)) end
+  return sub(ARGV.heads, at, at + PLAIN_BODY - 1) .. ARGV[part]
 end)

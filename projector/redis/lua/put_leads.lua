@@ -2,22 +2,23 @@
 -- newer than what is stored.
 -- Requires  a newer event than the one that is stored
 -- Uses  contact_index, write_each
--- KEYS  the leads: for each its name in each generation; then the organization of each lead; then, in the order of the
---       leads: their contacts; then: the indexes of the contacts' leads (a marker has no contact: both are the
+-- KEYS  documents..., organizations..., contacts..., indexes...
+--       documents: for each lead its name in each generation. organizations: that of each lead. contacts, indexes: the
+--       contacts, and the indexes of their leads, in the order of `documents` (a marker has no contact: both are the
 --       organization)
--- ARGV  1 number of generations  2 '1' for overwrite_equal, else ''  3 '1' if KEYS may name a lead or a contact twice,
---       else ''  4 for each lead: head and body hash (for a marker: head and zeros); then for each lead: the body
---       before the contact summary, the body after it (for a marker: both '')
+-- ARGV  generations, overwrite_equal, repeated, heads, bodies..., ends...
+--       generations: how many. overwrite_equal: '1' or ''. repeated: '1' if a lead or a contact may be there twice,
+--       else ''. heads: for each lead, head and body hash (for a marker: head and zeros). bodies, ends: for each lead,
+--       its body before the contact summary and after it (for a marker: '')
 -- Returns a list: a string with a digit for each lead (STALE, WRITTEN or ORGANIZATION_DELETED); then, for each former
 --         contact of a written lead, the lead's number (from 0) and the UUID of that contact (generations may differ)
 
-local NO_JOB = 45 -- '-'
-
-local keys, records, repair = KEYS, ARGV, ARGV[2] == '1'
-local heads = records[4]
-local documents = #heads / PUT_LEAD_HEAD * records[1]
-local contacts, indexes = #keys - 2 * documents, #keys - documents
-local firsts = records[3] == '1' and {} -- the first leads of contacts that this call has changed
+local KEYS, ARGV = KEYS, ARGV -- a local variable is found faster
+local heads, repair = ARGV.heads, ARGV.overwrite_equal == '1'
+local count = #heads / PUT_LEAD_HEAD
+local documents = count * ARGV.generations
+local contacts, indexes = #KEYS - 2 * documents, #KEYS - documents
+local firsts = ARGV.repeated == '1' and {} -- the first leads of contacts that this call has changed
 
 local function leaves(contact, found)
   if contact == '' or (found and found[1] == contact) then return found end
@@ -27,7 +28,7 @@ local function leaves(contact, found)
 end
 
 local function write(at, part, stored, k, found, organization, contact)
-  local former, before = stored ~= '' and contact_of(stored) or '', records[part]
+  local former, before = stored ~= '' and contact_of(stored) or '', ARGV[part]
   if before == '' then return marker(stored, sub(heads, at, at + HEAD - 1)), leaves(former, found) end
   local summary_hash, first, id, fields, last = read_contact(contact or '')
   local same = former ~= '' and sub(before, LEAD_CONTACT_ID, LEAD_CONTACT_ID_END) == former
@@ -35,16 +36,16 @@ local function write(at, part, stored, k, found, organization, contact)
   -- certain while values are repaired, nor while a recreated organization has not had all of its records applied again:
   -- its erasure may have deleted the index.
   if not same or sub(stored, SUMMARY_HASH, SUMMARY_HASH_END) ~= summary_hash or repair
-    or not organization or byte(organization, JOB_DUE) ~= NO_JOB then
+    or not organization or byte(organization, JOB_DUE) ~= JOB_NONE_BYTE then
     if not same then found = leaves(former, found) end
-    local name = keys[contacts + k]
+    local name = KEYS[contacts + k]
     first = firsts and firsts[name] or first
-    first = index_put(name, keys[indexes + k], first, sub(keys[k], -SHORT_ID), summary_hash)
+    first = index_put(name, KEYS[indexes + k], first, sub(KEYS[k], -SHORT_ID), summary_hash)
     if firsts then firsts[name] = first end
   end
   if id == '' then before = opened(before, true) end
   return sub(heads, at, at + PUT_LEAD_HEAD - 1) .. summary_hash .. pack('<I3I3', #before, #id + #fields + #last)
-    .. before .. id .. fields .. last .. records[part + 1], found
+    .. before .. id .. fields .. last .. ARGV[part + count], found
 end
 
-return write_each(PUT_LEAD_HEAD, 2, STORED_CONTACT_ID_LAST, documents, write)
+return write_each(PUT_LEAD_HEAD, STORED_CONTACT_ID_LAST, documents, write)

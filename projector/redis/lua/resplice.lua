@@ -2,9 +2,11 @@
 -- deleted organization it does nothing, because its erasure may have passed the places that this would write.
 -- Requires  a lead of the contact, in an organization that is not deleted; the summary is the one that is stored
 -- Uses  contact_index, index_repair
--- KEYS  for each contact: organization; then for each generation: contact, index of the contact's leads, then the leads
--- ARGV  1 number of generations; then for each contact: its UUID, the number of leads, the short ids of the leads in
---       the order of KEYS
+-- KEYS  contacts...
+--       for each contact: organization; then for each generation: contact, index of the contact's leads, then the leads
+-- ARGV  generations, leads...
+--       generations: how many. leads: for each contact its UUID, the number of leads, the short ids of the leads in the
+--       order of KEYS
 -- Returns how many leads were written; or, if it has left the rest to the next call because readers wait meanwhile,
 --         -1 minus that number
 
@@ -25,7 +27,7 @@ local function resplice(name, id, contact, leads, lead, first, summary, summary_
   return index_put(name, leads, first, id, summary_hash)
 end
 
-local generations, k, a = tonumber(ARGV[1]), 1, 2
+local generations, k, a = tonumber(ARGV.generations), FIRST.contacts, FIRST.leads
 while a <= #ARGV do
   local contact, count = ARGV[a], tonumber(ARGV[a + 1])
   local last = k + generations * (2 + count)

@@ -1,12 +1,10 @@
 local function mget(first, last) return call('MGET', unpack(KEYS, first, last)) end
 
 -- Writes the records of a call in all generations, each if its event is newer than what is stored.
--- ARGV begins with the number of generations, `overwrite_equal`, `repeated` ('1' if KEYS may name a document or a
--- contact twice, else '') and the heads of all records in one string, `width` bytes each: what their values begin
--- with; of a delete, the marker's head and zeros. Then come `parts` arguments for each record, with the rest of its
--- value; of a delete, the first one is empty, and a marker replaces the document. (A slice of a long argument would be
--- hashed a second time.) KEYS begins with the documents: for each record its name in each generation; then come the
--- organization of each record, and what `write` needs: first `linked` keys whose values it gets.
+-- The headers of put_documents, put_contacts and put_leads describe KEYS and ARGV. `heads` has `width` bytes for each
+-- record: what its value begins with; of a delete, the marker's head and zeros. `bodies` has the rest of each value; of
+-- a delete, it is empty, and a marker replaces the document. (A slice of a long argument would be hashed a second
+-- time.) After the organizations come the keys that `write` needs: first `linked` keys whose values it gets.
 -- If the organization is deleted, only markers are written, and only in place of documents that are stored: a delete
 -- must not be lost if the organization is recreated before its erasure has reached the document.
 -- `write(at, part, stored, k, found, organization, link)` gets where the head of the record begins, which argument is
@@ -17,33 +15,33 @@ local function mget(first, last) return call('MGET', unpack(KEYS, first, last)) 
 -- is deleted. It returns the ids.
 -- Returns the reply: a digit for each record (STALE, WRITTEN or ORGANIZATION_DELETED); then, for each id that was found,
 -- the record's number (from 0) and the id. A stale record is STALE, whatever its organization.
-local function write_each(width, parts, last, linked, write, check)
-  local keys, records, heads = KEYS, ARGV, ARGV[4]
+local function write_each(width, last, linked, write, check)
+  local KEYS, ARGV, heads = KEYS, ARGV, ARGV.heads
   local count = #heads / width
-  local generations, overwrite_equal = tonumber(records[1]), records[2] == '1'
+  local generations, overwrite_equal = tonumber(ARGV.generations), ARGV.overwrite_equal == '1'
   local documents = count * generations
   -- A call of Redis costs as much as several keys in one call. So one EXISTS says whether all documents are new, and all
   -- values are written at once. Of stored documents, only what is needed is read: Redis 7 hashes each byte of a string
   -- that it makes for Lua. What stale records do not need is read when the first newer one is found.
   -- Only the marker of a deleted organization ends with the job that is due.
   local read_to = documents + count + linked
-  local stored_any, others = call('EXISTS', unpack(keys, 1, documents)) > 0, check and mget(documents + 1, read_to)
+  local stored_any, others = call('EXISTS', unpack(KEYS, 1, documents)) > 0, check and mget(documents + 1, read_to)
   -- These have their full length from the start: a table that grows is copied each time that its length doubles.
-  local values, codes = { unpack(keys, 1, 2 * documents) }, { unpack(keys, 1, count) }
-  local latest, reply, k, v, at, part = records[3] == '1' and {}, { '' }, 0, 0, 1, 5
+  local values, codes = { unpack(KEYS, 1, 2 * documents) }, { unpack(KEYS, 1, count) }
+  local latest, reply, k, v, at, part = ARGV.repeated == '1' and {}, { '' }, 0, 0, 1, FIRST.bodies
   for record = 1, count do
-    local code, found = '0', nil
+    local code, found = STALE_TEXT, nil
     for _ = 1, generations do
       k = k + 1
-      local name = keys[k]
+      local name = KEYS[k]
       local stored = latest and latest[name] or stored_any and call('GETRANGE', name, '0', last) or ''
       if stored == '' or is_newer(stored, heads, overwrite_equal, at) then
         others = others or mget(documents + 1, read_to)
         local organization = others[record]
-        if organization and #organization == JOB_DUE_END and (stored == '' or records[part] ~= '') then
-          if code == '0' then code = '2' end
+        if organization and #organization == JOB_DUE_END and (stored == '' or ARGV[part] ~= '') then
+          if code == STALE_TEXT then code = ORGANIZATION_DELETED_TEXT end
         else
-          code = '1'
+          code = WRITTEN_TEXT
           stored, found = write(at, part, stored, k, found, organization, others[count + k])
           values[v + 1], values[v + 2] = name, stored
           if latest then latest[name] = stored end
@@ -55,7 +53,7 @@ local function write_each(width, parts, last, linked, write, check)
       end
     end
     codes[record] = code
-    at, part = at + width, part + parts
+    at, part = at + width, part + 1
     if found then
       for _, id in ipairs(found) do
         reply[#reply + 1] = record - 1

@@ -1,0 +1,208 @@
+"""Headers of scripts bind KEYS and ARGV to names, for Lua and for Python; codes of replies have one place."""
+
+import ast
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, ParamSpec
+
+import pytest
+
+import api.redis.scripts
+import projector.redis.scripts
+from schemas import layouts
+from schemas.scripts import Key, Keys, OptionalKey, Script, ScriptError
+
+P = ParamSpec("P")
+ROOT = Path(__file__).parents[2]
+LUA = sorted(path for package in ("api", "projector") for path in (ROOT / package).rglob("*.lua"))
+CODES = (
+    *("STALE", "WRITTEN", "ORGANIZATION_DELETED", "ERASE_DUE", "REPLAY_DUE", "CONTROL_CHANGED", "LARGE"),
+    *("BEING_APPLIED", "STATE_LIVE", "STATE_TOMBSTONE", "JOB_NONE", "JOB_ERASE", "JOB_REPLAY", "KEY_REVOKED"),
+)
+
+
+class Row(NamedTuple):
+    field: str
+    offset: int
+
+
+def move(*, copy: Key, letters: OptionalKey = None, stamp: str, repair: bool, rows: Sequence[Row]) -> None: ...
+
+
+HEADER = "-- Moves.\n-- KEYS  copy, letters?\n-- ARGV  stamp, repair, rows(field, offset)...\n--       stamp: now\n"
+BODY = "for i = FIRST.rows, #ARGV, SIZE.rows do f(KEYS.copy, KEYS.letters, ARGV.stamp, ARGV.repair, ARGV[i].offset) end"
+
+
+def load(declared: Callable[P, None], text: str) -> Script[P]:
+    return Script(declared, lambda _: text)
+
+
+def test_names_become_places() -> None:
+    script = load(move, HEADER + BODY)
+    assert script.text == HEADER + "for i = 3, #ARGV, 2 do f(KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[i + 1]) end"
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        pytest.param({"repair": True, "rows": []}, (b"1", b"c", b"s", b"1"), id="no key, no rows"),
+        pytest.param(
+            {"repair": False, "rows": [Row("a", 1), Row("b", -1)], "letters": b"l"},
+            (b"2", b"c", b"l", b"s", b"", b"a", b"1", b"b", b"-1"),
+            id="an optional key, and rows",
+        ),
+    ],
+)
+def test_a_call(values: dict[str, Any], words: tuple[bytes, ...]) -> None:
+    script = load(move, HEADER + BODY)
+    command = script(copy=b"c", stamp="s", **values)
+    assert command.words() == [b"EVALSHA", script.sha, *words]
+
+
+def several(*, documents: Keys, owners: Keys, pairs: Mapping[str, int]) -> None: ...
+
+
+def test_several_of_each() -> None:
+    script = load(several, "-- KEYS  documents..., owners...\n-- ARGV  pairs(name, time)...\nf(FIRST.documents)")
+    command = script(documents=[b"a", b"b"], owners=[b"c"], pairs={"x": 1})
+    assert (command.keys, command.arguments) == ([b"a", b"b", b"c"], [b"x", b"1"])
+
+
+def header(keys: str = "copy, letters?", arguments: str = "stamp, repair, rows(field, offset)...") -> str:
+    return f"-- Moves.\n-- KEYS  {keys}\n-- ARGV  {arguments}\n"
+
+
+WRONG = [
+    pytest.param(
+        header("letters, copy?"), BODY, "number 1 of KEYS is `letters` in the header, `copy`", id="order of keys"
+    ),
+    pytest.param(header("copy"), BODY, "`letters` as number 2 of KEYS, and the header has none", id="a key too few"),
+    pytest.param(header("copy, letters?, more?"), BODY, "number 3 of KEYS is `more`", id="a key too many"),
+    pytest.param(header("copy, letters"), BODY, "`letters` in KEYS", id="a key that may be absent"),
+    pytest.param(
+        header(arguments="repair, stamp, rows(field, offset)..."), BODY, "number 1 of ARGV is `repair`", id="order"
+    ),
+    pytest.param(header(arguments="stamp, repair"), BODY, "`rows` as number 3 of ARGV, and the header", id="too few"),
+    pytest.param(
+        header(arguments="stamp, rows(field, offset)..."), BODY, "number 2 of ARGV is `rows`", id="one missing"
+    ),
+    pytest.param(
+        header(arguments="stamp, repair, rows(offset, field)..."), BODY, "`rows.offset, field.", id="order in rows"
+    ),
+    pytest.param(header(arguments="stamp, repair, rows(field)..."), BODY, "`rows.field.", id="a field too few"),
+    pytest.param(header(arguments="stamp, repair, rows..."), BODY, "`rows...` in ARGV", id="no rows"),
+    pytest.param(
+        header(arguments="stamp..., repair, rows..."), BODY, "where `repair` is after `stamp...`", id="after many"
+    ),
+    pytest.param(header("copy?, letters"), BODY, "where `letters` is after `copy\\?`", id="after an optional one"),
+    pytest.param(header("1 copy  2 letters"), BODY, "`1 copy  2 letters` cannot be read", id="prose"),
+    pytest.param(header("copy, letters(a, b)?"), BODY, "has fields, and is not followed", id="fields of one"),
+    pytest.param(header(), BODY + " g(KEYS.other)", "no place for `KEYS.other`", id="an unknown key in the script"),
+    pytest.param(header(), BODY + " g(ARGV[i].to)", "no place for `ARGV.i..to`", id="an unknown field in the script"),
+    pytest.param(header(), BODY + " g(ARGV.rows)", "no place for `ARGV.rows`", id="many values as one"),
+    pytest.param(header(), BODY.replace("KEYS.letters, ", ""), "nothing uses `KEYS.letters`", id="not used"),
+]
+
+
+@pytest.mark.parametrize(("head", "body", "says"), WRONG)
+def test_a_header_that_does_not_fit_is_refused(head: str, body: str, says: str) -> None:
+    """The error names the script, and what is wrong in it."""
+    with pytest.raises(ScriptError, match=rf"^move\.lua: .*{says}"):
+        load(move, head + body)
+
+
+class Turned(NamedTuple):
+    offset: int
+    field: str
+
+
+def confusing(*, copy: Key, rows: Sequence[Row], turned: Sequence[Turned]) -> None: ...
+
+
+def unknown(*, copy: Key, share: float) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("declared", "text", "says"),
+    [
+        pytest.param(
+            confusing, header("copy", "rows(field, offset)..., turned(offset, field)..."), "two things", id="two places"
+        ),
+        pytest.param(unknown, header("copy", "share"), "`share` of the caller cannot be an argument", id="its type"),
+    ],
+)
+def test_a_caller_that_cannot_be_is_refused(declared: Callable[..., None], text: str, says: str) -> None:
+    with pytest.raises(ScriptError, match=rf"^{declared.__name__}\.lua: .*{says}"):
+        load(declared, text + "f(KEYS.copy)")
+
+
+def test_every_script_is_declared() -> None:
+    declared = {
+        (folder, script.name)
+        for folder, scripts in (
+            ("api", (api.redis.scripts.serve, api.redis.scripts.usage)),
+            ("projector", projector.redis.scripts.SCRIPTS),
+        )
+        for script in scripts
+    }
+    parts = {"layout", "contact_index", "index_repair", "key_record", "write_each"}
+    assert declared == {(path.relative_to(ROOT).parts[0], path.stem) for path in LUA if path.stem not in parts}
+
+
+def code_of(path: Path) -> str:
+    return "\n".join(line.partition("--")[0] for line in path.read_text("utf-8").splitlines())
+
+
+BY_NUMBER = re.compile(r"\b(?:KEYS|ARGV)\s*\[\s*\d|\bunpack\((?:KEYS|ARGV),\s*[2-9]|#ARGV\s*[-+]\s*\d")
+
+
+@pytest.mark.parametrize("path", LUA, ids=lambda path: path.stem)
+def test_no_script_counts_its_keys_and_arguments(path: Path) -> None:
+    assert BY_NUMBER.findall(code_of(path)) == [], "name it in the header"
+
+
+@pytest.mark.parametrize("line", ["f(KEYS[1])", "f(ARGV[ 2 ])", "f(unpack(ARGV, 3))"])
+def test_the_check_finds_numbers(line: str) -> None:
+    assert BY_NUMBER.search(line)
+
+
+@pytest.mark.parametrize("path", LUA, ids=lambda path: path.stem)
+def test_no_script_defines_a_code(path: Path) -> None:
+    """Neither by its name, nor as the text or the byte that stands for it. Numbers as 0 and 1 have other uses."""
+    code = code_of(path)
+    assert not re.search(rf"\blocal [^=\n]*\b(?:{'|'.join(CODES)})\b[^=\n]*=", code)
+    values = [layouts.CONTROL_CHANGED, *(value.decode() for value in (layouts.JOB_ERASE, layouts.JOB_REPLAY))]
+    assert not re.search(rf"(?:return|[=~]=|=) \{{? ?'(?:{'|'.join(values)})'", code)
+    assert not re.search(r"\b(?:206|503)\b|[=~]= (?:8[24]|7[69]|49|45)\b", code)
+
+
+def test_no_module_defines_a_code_again() -> None:
+    """A code has its value in `schemas/layouts.py` only."""
+    found = [
+        f"{path.relative_to(ROOT)}: {name.id}"
+        for package in ("api", "projector", "schemas", "leadview", "telemetry")
+        for path in (ROOT / package).rglob("*.py")
+        for node in ast.parse(path.read_text("utf-8")).body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        for name in ast.walk(target)
+        if isinstance(name, ast.Name) and name.id in CODES
+    ]
+    assert sorted(found) == sorted(f"schemas/layouts.py: {code}" for code in CODES)
+
+
+def test_no_module_spells_a_job_or_a_state() -> None:
+    """Where the byte of a job, or that of an API key's state, is read, its values have names."""
+    spelled = re.compile(r"(?:JOB_DUE|KEY_ENTRY_STATE)\b.*\bb\".\"|\bb\".\".*(?:JOB_DUE|KEY_ENTRY_STATE)\b")
+    for package in ("api", "projector"):
+        for path in (ROOT / package).rglob("*.py"):
+            assert not spelled.search(path.read_text("utf-8")), path
+
+
+@pytest.mark.parametrize("package", ["api", "projector"])
+def test_no_caller_counts_arguments(package: str) -> None:
+    """Only `schemas/scripts.py` makes a command; nobody else writes EVALSHA or fills a Command."""
+    for path in (ROOT / package).rglob("*.py"):
+        text = path.read_text("utf-8")
+        assert not re.search(r"\bCommand\(|b\"EVALSHA\"", text), path

@@ -166,7 +166,8 @@ Move(s, v) == /\ spent.moves < MaxMoves /\ v \notin gone /\ owner[s] # v
               /\ UNCHANGED <<end, docs, copies, batch, decided, made, gone, saved>>
 
 (* A limit, which docs/control-record.md names: what a server loses is noticed only if the other servers know by then
-   which slots it has, and that it has a copy.                                                                        *)
+   which slots it has, and that it has a copy. The API reads with a request only the copies of the server that answers,
+   so every one of them has to know where the slots are.                                                              *)
 MayLose(v) ==
   LET others == {u \in Present : owner[u] # v}
       known == copies[CHOOSE u \in others : \A w \in others : copies[w].stamp <= copies[u].stamp].part

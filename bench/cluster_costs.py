@@ -211,7 +211,7 @@ _MORE = object()
 
 def _request(tenant: Tenant, generation: GenerationId) -> bytes:
     """What a worker sends for a request: the script call, and the question what the shard serves."""
-    check = (b"HMGET", names.CONTROL, *(field.encode() for field in control.SERVED_FIELDS))
+    check = (b"HMGET", names.CONTROL, *(field.encode() for field in (*control.SERVED_FIELDS, control.STAMP)))
     return pack(tuple(redis_benchmark.serve(tenant, tenant.leads[0], generation))) + pack(check)
 
 

@@ -8,6 +8,8 @@ in all copies:
     copies      the hash tags of all copies, separated by spaces
     live        the generation that the API serves (`GenerationId`)
     known       the generations that may have keys in Redis, separated by commas
+    slots       which copies answer for which slots of a cluster (`parse_slots`); empty if Redis is not a cluster. For
+                a slot of which none of its copies says so, the API believes a server only if all copies are complete
     state       JSON: everything else (`projector.ledger.control.State`)
 
 These fields belong to one copy, and describe its shard:
@@ -24,7 +26,7 @@ These fields belong to one copy, and describe its shard:
 import re
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NewType
 
 from msgspec import Struct
@@ -47,6 +49,7 @@ STAMP = "stamp"
 COPIES = "copies"
 LIVE = "live"
 KNOWN = "known"
+SLOTS = "slots"
 STATE = "state"
 INCARNATION = "incarnation"
 FILLING = "filling"
@@ -54,7 +57,7 @@ FILLED = "filled"
 SWEPT = "swept"
 
 SERVED_FIELDS = (LAYOUT_FIELD, LIVE, FILLED, COPIES)
-"""What the API reads with every request."""
+"""What the API reads with every request. On a cluster it reads `STAMP` as well, and `SLOTS` once for each stamp."""
 
 _TIME, _LINEAGE, _EPOCH, _NONCE = 12, 24, 36, 44
 
@@ -131,3 +134,30 @@ def parse_generations(text: bytes | str | None) -> tuple[GenerationId, ...]:
 def format_generations(generations: Iterable[GenerationId]) -> str:
     """Format generations as they are stored."""
     return ",".join(generations)
+
+
+def parse_slots(text: bytes) -> dict[bytes, list[range]]:
+    """Parse for which slots each copy answers, by its hash tag: `12:5461-10922 ledger:0-5459,5460`. A slot may have
+    several copies, those that its server has, or none. Raises ValueError.
+    """
+    found = {}
+    for word in text.split():
+        tag, _, ranges = word.partition(b":")
+        bounds = [each.partition(b"-") for each in ranges.split(b",")]
+        found[tag] = [range(int(first), int(last or first) + 1) for first, _, last in bounds]
+    return found
+
+
+def format_slots(slots: Mapping[bytes, Iterable[int]]) -> str:
+    """Format what `parse_slots` takes; always the same text for the same slots. What has no slots is left out."""
+    return " ".join(f"{tag.decode()}:{ranges}" for tag in sorted(slots) if (ranges := _ranges(slots[tag])))
+
+
+def _ranges(slots: Iterable[int]) -> str:
+    found: list[list[int]] = []
+    for slot in sorted(slots):
+        if found and slot == found[-1][1] + 1:
+            found[-1][1] = slot
+        else:
+            found.append([slot, slot])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in found)

@@ -100,8 +100,8 @@ class KnownKeys:
         """Returns whether Redis refused the key a moment ago, and holds everything, as far as this worker knows."""
         if self._clock() >= (self._refused_until.get(caller.active_key) or 0.0):
             return False
-        state = request.state
-        return state["serving"].known(state["servers"].link(caller.organization_tag)) is not None
+        state, tag = request.state, caller.organization_tag
+        return state["serving"].known(state["servers"].link(tag), tag) is not None
 
     async def _wait(self, trial: _Trial, organization: bytes, pending: int) -> None:
         """Returns if the key is valid. `pending` requests wait for Redis. Raises InvalidApiKey and Unavailable."""

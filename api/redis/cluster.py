@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 class Cluster(Servers):
     """A Redis Cluster. `run` reads the slot map and keeps the links."""
 
+    sharded = True
+
     def __init__(self, map_: ClusterMap, *, timeout: float, max_in_flight: int) -> None:
         """`timeout` and `max_in_flight` apply to each link."""
         super().__init__(timeout)
@@ -104,8 +106,8 @@ class Cluster(Servers):
             self._map_attempted.set()
         primaries = {host for host in owners if host}
         links = {host: self._open(host) for host in primaries}
-        self._owners = [links[host] if host else None for host in owners]
-        self._map_version += 1
+        before, self._owners = self._owners, [links[host] if host else None for host in owners]
+        self._map_version += self._owners != before
         for host in self._links.keys() - primaries:
             del self._links[host]
             # A primary that has handed over still answers what it was asked before, for example with MOVED. No caller

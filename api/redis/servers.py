@@ -16,6 +16,9 @@ logger = logging.getLogger(__name__)
 class Servers(ABC):
     """What the rest of the API needs from Redis, whatever the number of servers."""
 
+    sharded = False
+    """Whether there are several servers, each with a part of the keys."""
+
     def __init__(self, timeout: float) -> None:
         """`timeout` is the time, in seconds, during which a call may be retried."""
         self._timeout = timeout
@@ -64,11 +67,14 @@ class Servers(ABC):
         try:
             return await link.call_packed(packed)
         except ErrorReply as error:
-            return await self.retry(error, link, tag, packed, script)
+            reply, _ = await self.retry(error, link, tag, packed, script)
+            return reply
 
-    async def retry(self, error: ErrorReply, link: Link, tag: bytes, packed: bytes, script: bytes = b"") -> Any:
+    async def retry(
+        self, error: ErrorReply, link: Link, tag: bytes, packed: bytes, script: bytes = b""
+    ) -> tuple[Any, Link]:
         """Do what an error reply asks for, then repeat the packed command. Redis did not execute a command that it
-        answered with such an error, so nothing is charged twice.
+        answered with such an error, so nothing is charged twice. Returns the reply, and the link that it came over.
 
         `script` is the source of the script that the command calls; it is loaded if the server does not know it.
         Raises Unavailable, and ErrorReply if the error reply asks for nothing that can be done.
@@ -86,7 +92,7 @@ class Servers(ABC):
             try:
                 if asking:
                     link.call(b"ASKING").cancel()  # applies to the next command; its own reply is not needed
-                return await link.call_packed(packed)
+                return await link.call_packed(packed), link
             except ErrorReply as next_error:
                 error = next_error
 

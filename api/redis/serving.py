@@ -6,11 +6,14 @@ API answers 503 and nothing else.
 
 Usually a shard has one copy. If it took over the slots of another one, it has that one's copy too, or lacks it because
 the other one was lost with all it held: then all copies that it should have are asked after each reply.
+
+On a cluster, slots move without the copy that speaks for them. So the record says which copies answer for which slots,
+and a shard is believed for another slot only if all copies of all shards are complete (`docs/control-record.md`).
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
 from msgspec import Struct
@@ -20,19 +23,29 @@ from api.redis.connection import pack
 from api.redis.link import Link
 from api.redis.servers import Servers
 from schemas import control, names
-from schemas.control import GenerationId, number_of, parse_generation
+from schemas.control import GenerationId, number_of, parse_generation, parse_slots
 
 POLL_SECONDS = 0.5
 logger = logging.getLogger(__name__)
 _FIELDS = [field.encode() for field in control.SERVED_FIELDS]
+_STAMP = control.STAMP.encode()
 _LAYOUT = b"%d" % control.LAYOUT
+_ALL_SLOTS = b"\1" * names.SLOTS
+_STAMPS = 8
+"""While the record is being changed, its copies have different stamps."""
 
 
 class _Served(Struct, frozen=True):
-    """What a shard answered last, and the generation that is served from it."""
+    """What a shard answered last, and the generation that is served from it.
+
+    On a cluster it holds for one version of the slot map, and `slots` has 1 for each slot of which the shard is
+    believed. Otherwise `slots` is None.
+    """
 
     reply: list[bytes | None]
     generation: GenerationId
+    map_version: int = 0
+    slots: bytes | None = None
 
 
 class Serving:
@@ -40,9 +53,14 @@ class Serving:
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
+        self._fields = [*_FIELDS, *([_STAMP] if servers.sharded else [])]
         self._copies: bytes = names.HOME
         self._checks: dict[Link, bytes | None] = {}
         self._checks_of: tuple[int, bytes] = (-1, b"")
+        self._slots: dict[bytes, dict[bytes, list[range]]] = {}
+        """For which slots each copy answers, by the stamp of the record that said so."""
+        self._incomplete = b""
+        """The copy that was not complete when all were asked last."""
 
     @property
     def generation(self) -> int:
@@ -54,9 +72,12 @@ class Serving:
         """Whether at least one shard was complete when it was asked last."""
         return any(link.serving for link in self._servers.links)
 
-    def known(self, link: Link) -> GenerationId | None:
-        """Returns the generation that was served from this shard when it was asked last; None if it has to be asked."""
-        return link.serving.generation if link.serving else None
+    def known(self, link: Link, tag: bytes) -> GenerationId | None:
+        """Returns the generation that was served from this shard when it was asked last; None if it has to be asked, or
+        if it is not believed for the slot of this hash tag.
+        """
+        served: _Served | None = link.serving
+        return served.generation if served is not None and self._believes(served, tag) else None
 
     def check(self, link: Link) -> bytes | None:
         """Returns the packed command whose reply `read` takes; None if the shard has no copy of the control record, or
@@ -69,15 +90,64 @@ class Serving:
             self._checks[link] = self._packed(link)
         return self._checks[link]
 
-    def read(self, link: Link, reply: list[bytes | None]) -> GenerationId:
-        """Returns the live generation, from the reply to `check`. Raises Unavailable, and Rebuilding if the shard is
-        not complete.
+    def read(self, link: Link, tag: bytes, reply: list[bytes | None]) -> GenerationId | None:
+        """Returns the live generation, from the reply to `check`; None if `ask` has to decide whether the shard is
+        believed for the slot of this hash tag. Raises Unavailable, and Rebuilding if the shard is not complete.
         """
         served: _Served | None = link.serving
-        if served is not None and served.reply == reply:
+        if served is not None and served.reply == reply and self._believes(served, tag):
             return served.generation
         link.serving = None
-        layout, live, filled, copies = reply
+        generation = self._complete(reply)
+        if self._servers.sharded:
+            return None
+        link.serving = _Served(reply, generation)
+        return generation
+
+    async def ask(self, link: Link, tag: bytes | None = None) -> GenerationId:
+        """Ask whether a shard is believed for the slot of this hash tag; without one, for any slot. Returns the live
+        generation. Raises Unavailable, and Rebuilding if the shard is not believed.
+
+        A shard without a copy of its own is asked for by way of the home copy: slots were moved there a moment ago, and
+        a projector is about to give it one. If it has several, all of them have to be complete.
+
+        This is not enough. The copy that speaks for a slot may be elsewhere, because the slot has moved without it. So
+        one of these copies has to name the slot, or all copies of all shards have to be complete.
+        """
+        map_version = self._servers.map_version
+        said: dict[bytes, list[bytes | None]] = {}
+        found: set[GenerationId] = set()
+        while left := set(self._tags(link) or [names.HOME]) - said.keys():
+            for copy in sorted(left):  # what they say may name further copies
+                said[copy], generation = await self._ask_copy(link, copy)
+                found.add(generation)
+        if len(found) > 1:
+            link.serving = None
+            raise Unavailable("the copies of the control record name different generations")
+        reply = [word for words in said.values() for word in words]
+        generation = found.pop()
+        if not self._servers.sharded:
+            link.serving = _Served(reply, generation)
+            return generation
+        before: _Served | None = link.serving
+        if before is None or before.reply != reply or before.map_version != map_version:
+            slots = await self._slots_of({copy: words for copy, words in said.items() if copy in self._tags(link)})
+            before = _Served(reply, generation, map_version, slots)
+        link.serving = before if before.slots and b"\1" in before.slots else None
+        if link.serving is None or (tag is not None and not self._believes(before, tag)):
+            await self._ask_all()
+            link.serving = _Served(reply, generation, map_version, _ALL_SLOTS)
+        return generation
+
+    def _believes(self, served: _Served, tag: bytes) -> bool:
+        slots = served.slots
+        return slots is None or (served.map_version == self._servers.map_version and slots[names.tag_slot(tag)] == 1)
+
+    def _complete(self, reply: list[bytes | None]) -> GenerationId:
+        """Returns the live generation, if the shard of the copy that said this is complete. Raises Unavailable, and
+        Rebuilding if it is not.
+        """
+        layout, live, filled, copies, *_ = reply
         if layout is None or live is None or filled is None or copies is None:
             raise Rebuilding("nothing is projected yet, or Redis was emptied")
         if layout != _LAYOUT:
@@ -91,26 +161,59 @@ class Serving:
         self._copies = copies
         if live not in filled.split(b","):
             raise Rebuilding("the projection is not complete in this part of Redis")
-        link.serving = _Served(reply, generation)
         return generation
 
-    async def ask(self, link: Link) -> GenerationId:
-        """Ask a shard. Returns the live generation.
+    async def _ask_copy(self, link: Link | None, tag: bytes) -> tuple[list[bytes | None], GenerationId]:
+        """Returns what a copy says. If it is not complete, the link serves nothing."""
+        reply = await self._servers.call(tag, b"HMGET", names.copy(names.CONTROL, tag), *self._fields)
+        try:
+            return reply, self._complete(reply)
+        except Unavailable:
+            if link is not None:
+                link.serving = None
+            raise
 
-        A shard without a copy of its own is believed on the word of the home copy: slots were moved there a moment ago,
-        and a projector is about to give it one. If it has several, all of them have to be complete. Raises Unavailable,
-        and Rebuilding if the shard is not complete.
-        """
+    async def _ask_all(self) -> None:
+        """Raises Unavailable, and Rebuilding, unless all copies are complete."""
+        if self._incomplete in (
+            names.HOME,
+            *self._copies.split(),
+        ):  # usually it still is, and then the others need not be asked
+            await self._ask_copy(None, self._incomplete)
+            self._incomplete = b""
         asked: set[bytes] = set()
-        found: set[GenerationId] = set()
-        while left := set(self._tags(link) or [names.HOME]) - asked:
-            for tag in left:  # what they say may name further copies
-                reply = await self._servers.call(tag, b"HMGET", names.copy(names.CONTROL, tag), *_FIELDS)
-                found.add(self.read(link, reply))
+        while left := {names.HOME, *self._copies.split()} - asked:
+            await asyncio.gather(*map(self._ask_one_of_all, left))
             asked |= left
-        if len(found) > 1:
-            raise Unavailable("the copies of the control record name different generations")
-        return found.pop()
+
+    async def _ask_one_of_all(self, tag: bytes) -> None:
+        try:
+            await self._ask_copy(None, tag)
+        except Unavailable:
+            self._incomplete = tag
+            raise
+
+    async def _slots_of(self, said: Mapping[bytes, list[bytes | None]]) -> bytes:
+        """Returns 1 for each slot for which one of these copies answers, from what they say."""
+        flags = bytearray(names.SLOTS)
+        for tag, (*_, stamp) in said.items():
+            known = self._slots.get(stamp or b"")
+            if known is None:
+                known = await self._read_slots(tag)
+            for each in known.get(tag, ()):
+                flags[each.start : each.stop] = b"\1" * len(each)
+        return bytes(flags)
+
+    async def _read_slots(self, tag: bytes) -> dict[bytes, list[range]]:
+        """Returns for which slots each copy answers, as this copy says it now."""
+        name = names.copy(names.CONTROL, tag)
+        stamp, text = await self._servers.call(tag, b"HMGET", name, _STAMP, control.SLOTS.encode())
+        if stamp is None or text is None:
+            raise Rebuilding("a part of Redis was emptied a moment ago")
+        if len(self._slots) >= _STAMPS:
+            self._slots.clear()
+        self._slots[stamp] = parse_slots(text)
+        return self._slots[stamp]
 
     async def check_layout(self) -> None:
         """Log a warning if Redis holds only data of other layouts. Raises Unavailable."""
@@ -148,7 +251,7 @@ class Serving:
 
     def _packed(self, link: Link) -> bytes | None:
         tags = self._tags(link)
-        return pack((b"HMGET", names.copy(names.CONTROL, tags[0]), *_FIELDS)) if len(tags) == 1 else None
+        return pack((b"HMGET", names.copy(names.CONTROL, tags[0]), *self._fields)) if len(tags) == 1 else None
 
     def _tags(self, link: Link) -> list[bytes]:
         """Returns the hash tags of the copies of the control record that this shard should have."""

@@ -128,9 +128,9 @@ class Store:
         """Returns the value that the document has in the generation that is live when it is read."""
         for _ in range(_ATTEMPTS):
             link = self._servers.link(tag)
-            generation = self._serving.known(link)
+            generation = self._serving.known(link, tag)
             if generation is None:
-                generation = await self._serving.ask(link)
+                generation = await self._serving.ask(link, tag)
             packed = pack((b"GET", names.document(resource, owner, generation, record_id)))
             try:
                 value, live = await self._call_large(link, tag, packed, share)
@@ -145,28 +145,28 @@ class Store:
         self, link: Link, tag: bytes, packed: bytes, share: bytes
     ) -> tuple[bytes | None, GenerationId]:
         """Returns the reply to the command, and the generation that was live right after it. Raises Unavailable."""
-        check = self._serving.check(link)
+        check, answered = self._serving.check(link), link
         try:
             reply = await link.call_large(share, packed, check)
         except ErrorReply as error:  # slots are being moved: it comes over the other connection, for once
-            reply = await self._servers.retry(error, link, tag, packed)
+            reply, answered = await self._servers.retry(error, link, tag, packed)
         else:
             if check is not None:
                 reply, state = reply
-                if not isinstance(state, ErrorReply):
-                    return reply, self._serving.read(link, state)
-        return reply, await self._serving.ask(self._servers.link(tag))
+                return reply, await self._live(link, tag, state)
+        return reply, await self._believed(answered, tag)
 
     async def _serve(
         self, caller: Credentials, resource: Resource, record_id: str | None, tags: tuple[bytes, ...]
     ) -> Reply:
-        link = self._servers.link(caller.organization_tag)
-        generation = self._serving.known(link)
+        tag = caller.organization_tag
+        link = self._servers.link(tag)
+        generation = self._serving.known(link, tag)
         if generation is None:
-            generation = await self._serving.ask(link)
+            generation = await self._serving.ask(link, tag)
         for _ in range(_ATTEMPTS):
             name = names.document(resource, caller.organization, generation, record_id) if record_id else None
-            found, live = await self._call(link, caller.organization_tag, self._command(caller, name, tags))
+            found, live = await self._call(link, tag, self._command(caller, name, tags))
             if live == generation:
                 reply = read_reply(found)
                 if reply.status == BEING_APPLIED:
@@ -207,17 +207,28 @@ class Store:
     async def _call(self, link: Link, tag: bytes, packed: bytes) -> tuple[int | bytes, GenerationId]:
         """Returns the reply to the command, and the generation that was live right after it. Raises Unavailable."""
         check = self._serving.check(link)
-        if check is not None:
-            try:
-                reply, state = await link.call_checked(packed, check)
-            except ErrorReply as error:
-                reply = await self._servers.retry(error, link, tag, packed, SCRIPT)
-            else:
-                if not isinstance(state, ErrorReply):  # otherwise the copy of the control record is being moved
-                    return reply, self._serving.read(link, state)
-        else:
-            try:
+        state: Any = None
+        try:
+            if check is None:
                 reply = await link.call_packed(packed)
-            except ErrorReply as error:
-                reply = await self._servers.retry(error, link, tag, packed, SCRIPT)
-        return reply, await self._serving.ask(self._servers.link(tag))
+            else:
+                reply, state = await link.call_checked(packed, check)
+        except ErrorReply as error:
+            reply, answered = await self._servers.retry(error, link, tag, packed, SCRIPT)
+            return reply, await self._believed(answered, tag)
+        if check is None:
+            return reply, await self._believed(link, tag)
+        return reply, await self._live(link, tag, state)
+
+    async def _live(self, link: Link, tag: bytes, state: list[bytes | None] | ErrorReply) -> GenerationId:
+        """Returns the live generation, from the reply to the check. Raises Unavailable."""
+        # If it is an error, the copy of the control record is being moved.
+        live = None if isinstance(state, ErrorReply) else self._serving.read(link, tag, state)
+        return live or await self._serving.ask(link, tag)
+
+    async def _believed(self, answered: Link, tag: bytes) -> GenerationId:
+        """Returns the live generation, if the server that has answered is believed. Raises Unavailable."""
+        owner = self._servers.link(tag)
+        if answered is not owner:  # the slot is being moved there, or was moved there a moment ago
+            await self._serving.ask(answered)
+        return await self._serving.ask(owner, tag)

@@ -166,13 +166,14 @@ Move(s, v) == /\ spent.moves < MaxMoves /\ v \notin gone /\ owner[s] # v
               /\ UNCHANGED <<end, docs, copies, batch, decided, made, gone, saved>>
 
 (* A limit, which docs/control-record.md names: what a server loses is noticed only if the other servers know by then
-   which slots it has, and that it has a copy.                                                                        *)
+   which slots it has, and that it has a copy. The API reads with a request only the copies of the server that answers,
+   so every one of them has to know where the slots are.                                                              *)
 MayLose(v) ==
   LET others == {u \in Present : owner[u] # v}
       known == copies[CHOOSE u \in others : \A w \in others : copies[w].stamp <= copies[u].stamp].part
   IN /\ others # {}
      /\ \E t \in SlotsOf(v) \cap Present : t \in known.listed
-     /\ \A s \in SlotsOf(v), t \in known.listed : t \in known.slots[s] => owner[t] = v
+     /\ \A s \in SlotsOf(v), u \in others, t \in Slots : t \in copies[u].part.slots[s] => owner[t] = v
 Lost(v) == /\ docs' = [s \in Slots |-> IF owner[s] = v THEN 0 ELSE docs[s]]
            /\ copies' = [s \in Slots |-> IF owner[s] = v THEN Missing ELSE copies[s]]
 Empty(v) == /\ spent.emptied < MaxEmptied /\ MayLose(v)
@@ -209,7 +210,7 @@ Asked(v) == LET own == SlotsOf(v) \cap Listed
             IN IF own = {} THEN {Home} ELSE IF Rule("every-copy") THEN own ELSE {Lowest(own)}
 Answers(s) == /\ Present # {}
               /\ \A t \in Asked(owner[s]) : IsComplete(t)
-              /\ Rule("slots") => \/ \E t \in Top.slots[s] : owner[t] = owner[s]
+              /\ Rule("slots") => \/ \E t \in SlotsOf(owner[s]) \cap Present : t \in copies[t].part.slots[s]
                                   \/ \A t \in Listed : IsComplete(t)
 (* Every step is followed by readers. A failover loses what was answered from its server. *)
 Look(lost) == seen' = [s \in Slots |-> LET before == IF s \in lost THEN 0 ELSE seen[s]

@@ -5,7 +5,9 @@ either a copy says it, or Redis is empty everywhere and the first record begins.
 """
 
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Literal
 
 import msgspec
@@ -20,16 +22,18 @@ from schemas.control import (
     GenerationId,
     Stamp,
     format_generations,
+    format_slots,
     in_order,
     new_generation,
     number_of,
     parse_generations,
+    parse_slots,
 )
 
 _OWN_FIELDS = frozenset(
     (
-        *(control.LAYOUT_FIELD, control.STAMP, control.COPIES, control.LIVE, control.KNOWN, control.STATE),
-        *(control.INCARNATION, control.FILLING, control.FILLED, control.SWEPT),
+        *(control.LAYOUT_FIELD, control.STAMP, control.COPIES, control.LIVE, control.KNOWN, control.SLOTS),
+        *(control.STATE, control.INCARNATION, control.FILLING, control.FILLED, control.SWEPT),
     )
 )
 
@@ -78,7 +82,8 @@ class State(msgspec.Struct, frozen=True):
     Projectors write the generations in `written`. `previous` is the generation that `rollback` returns to. `last` is
     the highest number that was ever assigned. The keys of the generations in `dropping` are being deleted. `flipped_at`
     is the time of the last change of `live`, in milliseconds since 1970. `histories` counts the breaks of each topic
-    (modulo 16, `schemas.layouts`), and `breaks` are those that are not confirmed yet.
+    (modulo 16, `schemas.layouts`), and `breaks` are those that are not confirmed yet. `slots` says which copies answer
+    for which slots (`schemas.control.parse_slots`); it is a field of its own in Redis.
     """
 
     live: GenerationId
@@ -91,6 +96,7 @@ class State(msgspec.Struct, frozen=True):
     flipped_at: int = 0
     histories: dict[str, int] = {}
     breaks: tuple[Break, ...] = ()
+    slots: str = ""
 
     @property
     def known(self) -> set[GenerationId]:
@@ -146,7 +152,7 @@ class Copy(msgspec.Struct, frozen=True):
                 positions[Partition(topic, int(number))] = Position.parse(value)
         return cls(
             stamp=Stamp(fields[control.STAMP].decode()),
-            state=msgspec.json.decode(fields[control.STATE], type=State),
+            state=replace(msgspec.json.decode(fields[control.STATE], type=State), slots=fields[control.SLOTS].decode()),
             incarnation=fields[control.INCARNATION].decode(),
             filling=parse_generations(fields[control.FILLING]),
             filled=parse_generations(fields[control.FILLED]),
@@ -169,7 +175,8 @@ class ControlRecord(msgspec.Struct, frozen=True):
     """The copies that the newest one lists, by hash tag; None if a copy is missing, because its shard was emptied.
 
     `shards_without` has the highest slot of each shard that no listed copy belongs to: slots were moved there.
-    `unlisted` are the copies that were found although no other one lists them.
+    `unlisted` are the copies that were found although no other one lists them. `served` has the slots that the server
+    of each listed copy serves now; it is empty if Redis is not a cluster.
     """
 
     stamp: Stamp
@@ -177,6 +184,7 @@ class ControlRecord(msgspec.Struct, frozen=True):
     copies: Mapping[bytes, Copy | None]
     shards_without: tuple[int, ...] = ()
     unlisted: Mapping[bytes, Copy] = {}
+    served: Mapping[bytes, AbstractSet[int]] = {}
     replication_epoch: int = 0
     """That of the store while the record was read. Changes are refused if Redis restarted or failed over since."""
 
@@ -197,6 +205,19 @@ class ControlRecord(msgspec.Struct, frozen=True):
     def is_complete(self, generation: GenerationId) -> bool:
         """Returns whether every shard holds the whole generation."""
         return all(copy and generation in copy.filled for copy in self.copies.values())
+
+    def slots(self) -> str:
+        """Returns which copies answer for which slots from now on, as `State.slots`.
+
+        A slot that has moved is taken from the copies of its former server at once. It is given to those of its new one
+        only while all copies are complete: it may have come from a shard that is being filled, or is empty because its
+        former server was lost.
+        """
+        if self.serves:
+            return format_slots(self.served)
+        before = parse_slots(self.state.slots.encode())
+        kept = {tag: slots & set(chain(*before.get(tag, ()))) for tag, slots in self.served.items()}
+        return format_slots(kept)
 
     def position(self, partition: Partition) -> Position | None:
         """Returns the lowest position of a partition in all copies; None if one of them has none."""
@@ -256,7 +277,8 @@ def shared_fields(stamp: Stamp, state: State) -> dict[str, str | bytes]:
         control.COPIES: " ".join(state.copies),
         control.LIVE: state.live,
         control.KNOWN: format_generations(in_order(state.known)),
-        control.STATE: msgspec.json.encode(state),
+        control.SLOTS: state.slots,
+        control.STATE: msgspec.json.encode(replace(state, slots="")),
     }
 
 

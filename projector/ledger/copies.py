@@ -8,6 +8,8 @@ the tag `ledger`, the home copy, decides which of two concurrent changes comes f
                            the topics from the beginning, and the API serves nothing from the shard meanwhile.
     a shard without one    The shard is new, or the slot of its copy was moved away. It gets a copy with what the others
                            have in common: the shard that had its slots before acknowledged all that they cover.
+
+The copies also say which of them answer for which slots, because slots move without them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -67,7 +69,8 @@ async def _read_all(store: Store) -> ControlRecord | None:
     shards_without = tuple(highest for highest, slots in shards.items() if not slots_of_copies & slots)
     copies = {tag: found.get(tag) for tag in tags}
     unlisted = {tag: copy for tag, copy in found.items() if tag not in copies}
-    return ControlRecord(newest.stamp, newest.state, copies, shards_without, unlisted)
+    served = {tag: slots for tag in tags for slots in shards.values() if names.tag_slot(tag) in slots}
+    return ControlRecord(newest.stamp, newest.state, copies, shards_without, unlisted, served)
 
 
 async def require(store: Store) -> ControlRecord:
@@ -82,16 +85,20 @@ async def require(store: Store) -> ControlRecord:
 
 
 async def current(store: Store) -> ControlRecord:
-    """Returns the record after making sure that every shard has a copy and that all copies agree.
+    """Returns the record after making sure that every shard has a copy, that all copies agree, and that they say where
+    the slots are.
 
     Begins the first record if Redis is empty. Raises Unavailable.
     """
     record = await read(store)
     for _ in range(_ATTEMPTS):
-        if record is not None and record.agrees:
-            return record
         if record is None:
             await _begin(store)
+        elif record.agrees:
+            if (slots := record.slots()) == record.state.slots:
+                return record
+            state = replace(record.state, slots=slots)
+            await _change_copy(store, names.HOME, record.stamp, record.stamp.next(), state, record.replication_epoch)
         else:
             await _repair(store, record)
         record = await read(store)

@@ -20,8 +20,10 @@ from schemas.redis_url import Host
 # A slot that is being moved refuses calls with several keys until the move is done.
 _REDIRECTED_SECONDS = 5.0
 _REDIRECT_PAUSE = 0.02
-# How often the map of slots is read. A shard may be added without any redirection.
+# How often the map of slots is read. Slots may move without any redirection, so a server is asked more often whether
+# its map is another one: redis-py takes 10 ms to read one.
 _MAP_SECONDS, _SHORTEST_MAP_SECONDS = 10.0, 0.5
+_LOOK_SECONDS = 0.9
 _PING_SECONDS = 0.8
 """Which servers do not answer is found out while somebody waits for the status."""
 
@@ -47,6 +49,9 @@ class Cluster:
         self._options = options
         self._nodes: dict[Host, Node] = {}
         self._read_at = -inf
+        self._looked_at = -inf
+        self._seen: Any = None
+        """The map as it was when a server was asked for it last."""
         self._stale = True
         self._failed: Host | None = None
         self._reading = asyncio.Lock()
@@ -81,6 +86,7 @@ class Cluster:
         return list(found.values()) if all(isinstance(fields, dict) for fields in found.values()) else [found]
 
     async def shards(self) -> list[set[int]]:
+        await self._look_for_moves()
         await self._refresh_map()
         found = defaultdict(set)
         for slot, nodes in self._map.slots_cache.items():
@@ -199,6 +205,20 @@ class Cluster:
             self._read_at, self._stale, self._failed = time.monotonic(), False, None
             self.map_version += before != self._ownership()
             await self._close_others()
+
+    async def _look_for_moves(self) -> None:
+        """Once a second, compare the map that a server has with the one that it had before."""
+        if time.monotonic() - self._looked_at < _LOOK_SECONDS or not self._nodes:
+            return
+        self._looked_at = time.monotonic()
+        host = next(iter(self._nodes))
+        try:
+            [found] = await self._nodes[host].send([pack(b"CLUSTER", b"SLOTS")])
+        except (OSError, RedisError):
+            self._stale, self._failed = True, host
+        else:
+            self._stale |= found != self._seen
+            self._seen = found
 
     def _ownership(self) -> list[str]:
         return [nodes[0].name for nodes in self._map.slots_cache.values()]

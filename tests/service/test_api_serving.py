@@ -73,22 +73,22 @@ async def test_the_live_generation_must_be_filled(link: Link, live: bytes, fille
     serving = Serving(OneServer(link, 1.0))
     found = reply(live=live, filled=filled)
     if is_served:
-        assert serving.read(link, found) == live.decode()
-        assert serving.known(link) == live.decode()
+        assert serving.read(link, names.HOME, found) == live.decode()
+        assert serving.known(link, names.HOME) == live.decode()
     else:
         with pytest.raises(Rebuilding):
-            serving.read(link, found)
-        assert serving.known(link) is None
+            serving.read(link, names.HOME, found)
+        assert serving.known(link, names.HOME) is None
 
 
 async def test_a_refusal_is_not_forgotten(link: Link) -> None:
     """A shard that was emptied must be asked again: what it was before says nothing."""
     serving = Serving(OneServer(link, 1.0))
-    assert serving.read(link, reply()) == generation(1)
+    assert serving.read(link, names.HOME, reply()) == generation(1)
     for _ in range(2):
         with pytest.raises(Rebuilding):
-            serving.read(link, [None] * 4)
-        assert serving.known(link) is None
+            serving.read(link, names.HOME, [None] * 4)
+        assert serving.known(link, names.HOME) is None
         assert not serving.ready
 
 

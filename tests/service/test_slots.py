@@ -1,0 +1,308 @@
+"""For which slots a server of a cluster is believed, while slots move and servers are emptied or lost.
+
+A slot moves without the copy of the control record that speaks for it. The tests hold every state still: either no
+projector runs, and they write what one would write, or it is paused.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from devstack.redis_cluster import RedisCluster
+from devstack.redis_server import RedisServer, RedisServerMissing
+from projector.ledger import copies
+from projector.redis.store import Store
+from schemas import names
+from schemas.api_keys import key_hash, mint, organization_tag
+from schemas.control import FILLED, SLOTS, STAMP, parse_slots
+from schemas.settings import ApiSettings, ProjectorSettings
+from tests.harness import control, crm
+from tests.harness.api_server import LEADS, ApiServer, patient, running_api
+from tests.harness.leadview import Leadview
+from tests.harness.records import Caller, Records
+from tests.harness.services import Kafka, client_of, not_available
+from tests.harness.waiting import eventually, wait_until
+
+HOME = names.tag_slot(names.HOME)
+KEY = mint(crm.ORGANIZATION)
+ORGANIZATION = names.tag_slot(organization_tag(crm.ORGANIZATION).encode())
+SERVED, NOT_BELIEVED, UNKNOWN = 404, 503, 401
+"""What is answered for a lead that does not exist: of a known organization, while it is not known, and of another."""
+
+Move = Callable[[int, RedisServer], None]
+
+
+@pytest.fixture
+def cluster(three_primaries: RedisCluster) -> Iterator[RedisCluster]:
+    """A cluster whose shards are complete. Afterwards it is empty."""
+    control.complete_all(patient(three_primaries.url))
+    yield three_primaries
+    with client_of(three_primaries.url) as client:
+        client.flushall(target_nodes="primaries")
+
+
+@pytest.fixture
+def move(cluster: RedisCluster) -> Iterator[Move]:
+    """Moves a slot to another server. Afterwards it moves back."""
+    before: dict[int, RedisServer] = {}
+
+    def move_slot(slot: int, to: RedisServer) -> None:
+        before.setdefault(slot, cluster.owner(slot))
+        cluster.move_slot(slot, to)
+
+    yield move_slot
+    for slot, owner in before.items():
+        if cluster.owner(slot) is not owner:
+            cluster.move_slot(slot, owner)
+
+
+@pytest.fixture
+async def store(cluster: RedisCluster) -> AsyncIterator[Store]:
+    store = Store(ProjectorSettings(redis_url=cluster.url))
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+class Shard:
+    """A shard with a caller whom it knows. `copy` is the name of its copy of the control record."""
+
+    def __init__(self, cluster: RedisCluster, server: RedisServer) -> None:
+        self.server = server
+        self._url = cluster.url
+        with client_of(cluster.url) as client:
+            tags = [tag.encode() for tag in control.read_all(client)]
+            self.tag = next(tag for tag in tags if cluster.owner(names.tag_slot(tag)) is server)
+            self.copy = names.copy(names.CONTROL, self.tag)
+            self.caller = Records(client).caller()
+            while cluster.owner(slot_of(self.caller)) is not server:
+                self.caller = Records(client).caller()
+        self.slot = slot_of(self.caller)
+
+    def status(self, api: ApiServer) -> int:
+        return api.get(LEADS + crm.LEAD, key=self.caller.key).status
+
+    def empty(self) -> dict[bytes, bytes]:
+        """Lose everything. Returns the copy that it had."""
+        with client_of(self._url) as client:
+            copy: dict[bytes, bytes] = client.hgetall(self.copy)
+        with self.server.client() as client:
+            client.flushall()
+        return copy
+
+    def set_copy(self, copy: dict[bytes, bytes]) -> None:
+        """Write the copy, as a keeper does; with nothing in `filled` it is incomplete."""
+        with client_of(self._url) as client:
+            client.hset(self.copy, mapping=copy)
+
+
+def slots_in(text: bytes) -> dict[bytes, set[int]]:
+    return {tag: {slot for each in ranges for slot in each} for tag, ranges in parse_slots(text).items()}
+
+
+def slot_of(caller: Caller) -> int:
+    return names.tag_slot(organization_tag(caller.organization_id).encode())
+
+
+@pytest.fixture
+def shards(cluster: RedisCluster) -> list[Shard]:
+    """The shard of the home copy, and the two others."""
+    found = [Shard(cluster, primary) for primary in cluster.primaries]
+    return sorted(found, key=lambda shard: shard.tag != names.HOME)
+
+
+def test_the_slots_of_a_lost_server_are_given_to_several_others(
+    cluster: RedisCluster, shards: list[Shard], move: Move
+) -> None:
+    """The slot of its copy to one, that of an organization to another one, both empty: `redis-cli --cluster fix` gives
+    each to a server that it chooses at random."""
+    home, lost, other = shards
+    with running_api(patient(cluster.url)) as api:
+        assert [shard.status(api) for shard in shards] == [SERVED] * 3
+        copy = lost.empty()
+        move(names.tag_slot(lost.tag), other.server)
+        move(lost.slot, home.server)
+        for _ in range(5):
+            assert lost.status(api) == NOT_BELIEVED, "its organization would be unknown"
+            assert other.status(api) == NOT_BELIEVED, "it has slots without their documents"
+            assert home.status(api) == SERVED, "it has lost nothing, except for the slot that it was given"
+        lost.set_copy(copy | {FILLED.encode(): b""})  # a keeper has seen it
+        assert [shard.status(api) for shard in shards] == [SERVED, NOT_BELIEVED, NOT_BELIEVED]
+        lost.set_copy(copy)  # it is filled
+        wait_until(lambda: lost.status(api) == UNKNOWN, "it is believed")
+        assert [shard.status(api) for shard in (home, other)] == [SERVED] * 2
+
+
+@pytest.mark.parametrize("started", ["before", "afterwards"])
+async def test_a_slot_moves_from_a_shard_that_is_being_filled(
+    cluster: RedisCluster, shards: list[Shard], move: Move, store: Store, started: str
+) -> None:
+    """Its copy stays where it is. The API knew all of them complete before, or has just started and knows nothing."""
+    _, emptied, other = shards
+
+    def moved() -> dict[bytes, bytes]:
+        copy = emptied.empty()
+        emptied.set_copy(copy | {FILLED.encode(): b""})
+        move(emptied.slot, other.server)
+        return copy
+
+    copy = moved() if started == "afterwards" else {}
+    with running_api(patient(cluster.url)) as api:
+        if not copy:
+            assert [shard.status(api) for shard in shards] == [SERVED] * 3
+            copy = moved()
+        expected = [SERVED, NOT_BELIEVED, SERVED]
+        assert [shard.status(api) for shard in shards * 3] == expected * 3
+        await record_follows(store, emptied.slot)
+        assert [shard.status(api) for shard in shards * 3] == expected * 3
+        with client_of(cluster.url) as client:
+            client.hset(emptied.copy, FILLED, copy[FILLED.encode()])
+        wait_until(lambda: emptied.status(api) == UNKNOWN, "it is believed")
+        await record_follows(store, emptied.slot, other.tag)
+        assert emptied.status(api) == UNKNOWN
+
+
+async def test_a_reshard_while_all_is_complete_costs_no_503(
+    cluster: RedisCluster, shards: list[Shard], store: Store, move: Move
+) -> None:
+    """Neither before a projector has seen it, nor afterwards."""
+    source, target = shards[1], shards[2]
+    statuses: list[int] = []
+    with running_api(patient(cluster.url)) as api:
+
+        def ask() -> None:
+            statuses.extend(shard.status(api) for shard in shards * 3)
+
+        ask()
+        for to, start in ((target, source), (source, target)):
+            move(source.slot, to.server)
+            ask()
+            assert source.slot in home_slots(cluster)[start.tag], "no projector has seen it"
+            await record_follows(store, source.slot, to.tag)
+            ask()
+    assert statuses == [SERVED] * len(statuses)
+
+
+async def test_the_record_says_which_copies_answer_for_which_slots(
+    cluster: RedisCluster, shards: list[Shard], store: Store, move: Move
+) -> None:
+    home, source, target = shards
+    for shard in shards:
+        assert home_slots(cluster)[shard.tag] >= {shard.slot, names.tag_slot(shard.tag)}
+    assert sorted(slot for slots in home_slots(cluster).values() for slot in slots) == list(range(names.SLOTS))
+    stamp = stamp_of(cluster)
+    await copies.current(store)
+    assert stamp_of(cluster) == stamp, "nothing is changed without a reason"
+    move(source.slot, target.server)
+    await record_follows(store, source.slot, target.tag)
+    assert stamp_of(cluster) != stamp
+    move(names.tag_slot(source.tag), target.server)
+    await record_follows(store, target.slot, target.tag, source.tag)
+    assert source.slot in home_slots(cluster)[target.tag] & home_slots(cluster)[source.tag], "it has two copies now"
+    assert home.slot in home_slots(cluster)[names.HOME]
+    covered = {slot for slots in home_slots(cluster).values() for slot in slots}
+    assert covered == set(range(names.SLOTS)), "the server whose copy moved away has another one"
+
+
+async def test_slots_that_move_while_a_shard_is_filled_belong_to_nobody(
+    cluster: RedisCluster, shards: list[Shard], store: Store, move: Move
+) -> None:
+    """Until all are complete. Moving back does not give them back, because they may have come by way of others."""
+    home, source, unfilled = shards
+    with client_of(cluster.url) as client:
+        filled = client.hget(unfilled.copy, FILLED)
+        client.hset(unfilled.copy, FILLED, b"")
+    before = home_slots(cluster)
+    move(source.slot, home.server)
+    await record_follows(store, source.slot)
+    assert home_slots(cluster) == before | {source.tag: before[source.tag] - {source.slot}}, "only what has moved"
+    move(source.slot, source.server)
+    with running_api(patient(cluster.url)) as api:
+        assert [shard.status(api) for shard in shards] == [SERVED, NOT_BELIEVED, NOT_BELIEVED]
+        await copies.current(store)
+        assert source.slot not in home_slots(cluster)[source.tag]
+        with client_of(cluster.url) as client:
+            client.hset(unfilled.copy, FILLED, filled)
+        await record_follows(store, source.slot, source.tag)
+        assert [shard.status(api) for shard in shards] == [SERVED] * 3
+
+
+def test_an_api_that_starts_while_a_shard_is_filled_serves_the_others(
+    cluster: RedisCluster, shards: list[Shard]
+) -> None:
+    home, other, unfilled = shards
+    with client_of(cluster.url) as client:
+        client.hset(unfilled.copy, FILLED, b"")
+    with running_api(patient(cluster.url)) as api:
+        assert [shard.status(api) for shard in (home, other, unfilled)] == [SERVED, SERVED, NOT_BELIEVED]
+
+
+@pytest.mark.apache
+@pytest.mark.parametrize("lost", [True, False], ids=["its server is lost for good", "its server is emptied"])
+async def test_what_is_answered_until_the_slots_are_filled(
+    kafka: Kafka, topic_prefix: str, tmp_path: Path, lost: bool
+) -> None:
+    """An organization's slot is given to a shard that is complete, and the copy that knows better is elsewhere."""
+    try:
+        own = RedisCluster(tmp_path / "cluster", options=["--cluster-require-full-coverage", "no"])
+    except RedisServerMissing as error:
+        not_available(str(error))
+    with own as cluster, Leadview(kafka, topic_prefix, cluster, tmp_path) as leadview:
+        leadview.settings = {"redis_url": cluster.url_of_all}
+        leadview.topics.create()
+        leadview.publish(crm.organization(1), crm.api_key(1, hash=key_hash(KEY)), crm.contact(1), crm.lead(1))
+        projector = leadview.start("run")
+        leadview.wait_until_served()
+        owner = cluster.owner(ORGANIZATION)
+        first, second = (primary for primary in cluster.primaries if primary is not owner)
+        settings = ApiSettings(redis_url=cluster.url_of_all, api_redis_timeout=1.0)
+        with running_api(settings) as api:
+
+            def status() -> int:
+                return api.get(LEADS + crm.LEAD, key=KEY).status
+
+            assert status() == 200
+            wait_until(lambda: ORGANIZATION in set().union(*home_slots(cluster).values()), "the record has the slots")
+            projector.pause()
+            if lost:
+                cluster.lose(cluster.primaries.index(owner), second)
+            else:
+                with owner.client() as client:
+                    client.flushall()
+            cluster.move_slot(ORGANIZATION, first)
+            for _ in range(20):
+                assert status() == 503
+            projector.resume()
+
+            seen: list[int] = []
+
+            def is_served() -> bool:
+                seen.append(status())
+                return seen[-1] == 200
+
+            wait_until(is_served, "it is served again")
+            assert set(seen) <= {200, 503}
+
+
+async def record_follows(store: Store, slot: int, *tags: bytes) -> None:
+    """Wait until the record says that these copies answer for this slot. Each turn is a look of a projector."""
+
+    async def follows() -> bool:
+        found = slots_in((await copies.current(store)).state.slots.encode())
+        return {tag for tag, slots in found.items() if slot in slots} == set(tags)
+
+    await eventually(follows, f"{tags or 'no copies'} answer for the slot")
+
+
+def home_slots(cluster: RedisCluster) -> dict[bytes, set[int]]:
+    """Returns the slots of each copy, as the home copy has them."""
+    with client_of(cluster.url) as client:
+        return slots_in(client.hget(names.CONTROL, SLOTS))
+
+
+def stamp_of(cluster: RedisCluster) -> bytes:
+    with client_of(cluster.url) as client:
+        stamp: bytes = client.hget(names.CONTROL, STAMP)
+        return stamp

@@ -114,7 +114,15 @@ class Serving:
         This is not enough. The copy that speaks for a slot may be elsewhere, because the slot has moved without it. So
         one of these copies has to name the slot, or all copies of all shards have to be complete.
         """
-        map_version = self._servers.map_version
+        while True:
+            map_version = self._servers.map_version
+            try:
+                return await self._ask(link, tag, map_version)
+            except Rebuilding:
+                if map_version == self._servers.map_version:
+                    raise  # otherwise what was asked was not about the slots that the shard has now
+
+    async def _ask(self, link: Link, tag: bytes | None, map_version: int) -> GenerationId:
         said: dict[bytes, list[bytes | None]] = {}
         found: set[GenerationId] = set()
         while left := set(self._tags(link) or [names.HOME]) - said.keys():
@@ -175,10 +183,8 @@ class Serving:
 
     async def _ask_all(self) -> None:
         """Raises Unavailable, and Rebuilding, unless all copies are complete."""
-        if self._incomplete in (
-            names.HOME,
-            *self._copies.split(),
-        ):  # usually it still is, and then the others need not be asked
+        if self._incomplete in (names.HOME, *self._copies.split()):
+            # Usually it still is not complete, and then the others need not be asked.
             await self._ask_copy(None, self._incomplete)
             self._incomplete = b""
         asked: set[bytes] = set()

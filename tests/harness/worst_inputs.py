@@ -257,7 +257,7 @@ def _stored(text: bytes) -> None:
     compression.unpacked(compression.packed(text))
 
 
-_RUNS, _MOST = 30, 24
+_RUNS, _MOST = 30, 40
 _RECORD = 131_072
 """From here on a limit decides how the value is looked at, so the way is the same for more."""
 _HEADER = 1024

@@ -124,6 +124,8 @@ def test_the_slots_of_a_lost_server_are_given_to_several_others(
         copy = lost.empty()
         move(names.tag_slot(lost.tag), other.server)
         move(lost.slot, home.server)
+        assert lost.status(api) == NOT_BELIEVED, "its organization would be unknown"
+        wait_until(lambda: other.status(api) == NOT_BELIEVED, "the API knows where the slots are")
         for _ in range(5):
             assert lost.status(api) == NOT_BELIEVED, "its organization would be unknown"
             assert other.status(api) == NOT_BELIEVED, "it has slots without their documents"

@@ -62,8 +62,6 @@ EXPRESSIONS = {
     "projector/console/options.py _LINE": OURS,
     "schemas/layouts.py _CONSTANT": OURS,
     "schemas/preconditions.py _SENTENCE": OURS,
-    "schemas/preconditions.py _requires": OURS,
-    "schemas/preconditions.py scripts": OURS,
     "schemas/__main__.py _with_tables": OURS,
     "schemas/control.py _GENERATION": OURS,
     "schemas/scripts.py _LINE": OURS,

@@ -198,8 +198,7 @@ CoverHome(p) == /\ session[p].pc = "home" /\ Home \in session[p].open
                 /\ UNCHANGED <<end, docs, op, registered, decided, saved, born, made, spent>>
 
 (* A connection that was closed is opened again. The session may go on only if nothing has changed since it began. *)
-Valid(p) == IF Rule("reconnect-all") THEN Agreed /\ Stamp(Agreement) = Stamp(session[p].part)
-            ELSE copies[Home] # Missing /\ Stamp(copies[Home].part) = Stamp(session[p].part)
+Valid(p) == Agreed /\ Stamp(Agreement) = Stamp(session[p].part)
 Reconnect(p) == /\ session[p].pc # "idle" /\ session[p].open # Shards \ session[p].lost
                 /\ Rule("reconnect") => Valid(p)
                 /\ session' = [session EXCEPT ![p].open = Shards \ session[p].lost]

@@ -52,7 +52,6 @@ MUTATIONS = (
     ),
     Mutation("failover", ("history",), ("Covered",), "a batch goes on after a failover"),
     Mutation("failover", ("bring-back",), ("NothingLeft",), "a failover brings back a dropped generation"),
-    Mutation("failover", ("reconnect-all",), ("NothingLeft",), "a new connection asks the home copy only"),
     Mutation("failover", ("sweep-history",), ("Covered", "NothingLeft"), "a failover undoes a sweep"),
     Mutation("operators", ("compare",), ("NeverUndone",), "two changes of one record"),
     Mutation(

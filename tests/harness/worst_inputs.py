@@ -260,6 +260,8 @@ def _stored(text: bytes) -> None:
 _RUNS, _MOST = 30, 40
 _RECORD = 131_072
 """From here on a limit decides how the value is looked at, so the way is the same for more."""
+_TEXT = 60_000
+"""zstd compresses texts of more than 128 KiB, and those of more than 256 KiB, in other ways."""
 _HEADER = 1024
 """A head has at most 16 KiB."""
 
@@ -280,7 +282,7 @@ WORST: tuple[Worst, ...] = (
     Worst("snappy", lambda n: bytes(cramjam.snappy.compress_raw(bytes(n * 16))), _decompressed(2)),
     Worst("lz4 that is corrupt", lambda n: bytes(cramjam.lz4.compress(os.urandom(n)))[:-9], _decompressed(3)),
     Worst("zstd", lambda n: bytes(cramjam.zstd.compress(os.urandom(n // 2).hex().encode())), _decompressed(4)),
-    Worst("packed texts", lambda n: os.urandom(n // 2).hex().encode(), _stored, _RECORD),
+    Worst("packed texts", lambda n: os.urandom(n // 2).hex().encode(), _stored, _TEXT),
     Worst("a line for `validate`", lambda n: b'{"key":"k","value":' + b"[" * n, _quietly(_lines, NotARecord)),
     Worst("a line with tabs", lambda n: b"\t" * n, _quietly(_lines, NotARecord)),
     Worst("a fault", lambda n: "`$.data." + " - at `$" * (n // 8), lambda text: fault_of(text, resources.LEAD, binary=False)),

@@ -335,7 +335,7 @@ class World:
             state = self.leadview.state()
             others = state.known - {state.live}
             for generation in others:
-                self.command("drop", str(generation))
+                self.command("drop", str(number_of(generation)))
             return not others
         return False
 

@@ -90,14 +90,27 @@ def test_the_time_is_in_proportion_to_the_input(worst: Worst) -> None:
     assert slow(worst) == ""
 
 
+def factor_of(worst: Worst) -> int:
+    """Returns how many times the least size is doubled: a limit in between would be a change of the way, not of its
+    cost. 0 for a text that zstd compresses in another way at each size; its time is compared above.
+    """
+    if worst.name == "packed texts":
+        return 0
+    if worst.name.startswith("quotes of both kinds"):
+        return 8
+    return 4 if worst.name.startswith(("quotes: ", "the names of many", "the short names of many")) else 1
+
+
 @pytest.mark.long
 def test_twice_the_input_takes_twice_the_instructions() -> None:
     """Counted, so that the answer is the same on every machine."""
     if not shutil.which("valgrind"):
         (pytest.fail if services_required() else pytest.skip)("valgrind is not installed")
-    names = [worst.name for worst in WORST]
-    once, twice = counted(names, 1), counted(names, 2)
-    ratios = {name: twice[name] / once[name] for name in names}
+    ratios: dict[str, float] = {}
+    for factor in (1, 4, 8):
+        names = [worst.name for worst in WORST if factor_of(worst) == factor]
+        once, twice = counted(names, factor), counted(names, 2 * factor)
+        ratios |= {name: twice[name] / once[name] for name in names}
     assert {name: ratio for name, ratio in ratios.items() if ratio >= DOUBLE} == {}
 
 

@@ -20,6 +20,7 @@ from devstack.apache_kafka import ApacheKafka
 from devstack.child import Child
 from devstack.topics import admin
 from devstack.waiting import wait_until
+from projector.ledger.checkpoint import Position
 from projector.ledger.control import first_state, new_copy_fields, shared_fields
 from schemas import names
 from schemas.control import Stamp
@@ -126,7 +127,7 @@ class _Setup:
         self._redis.hset(names.CONTROL, mapping={**shared_fields(Stamp.first(), state), **new_copy_fields(state)})
         self._redis.hset(names.CONTROL, mapping=self._ends(topics))
 
-    def _ends(self, topics: Topics) -> dict[str, str]:
+    def _ends(self, topics: Topics) -> dict[str, bytes]:
         """The positions at the end of every partition."""
         wanted = {
             TopicPartition(topics.prefix + kind, number): OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -135,7 +136,9 @@ class _Setup:
         }
         end_offsets = self._admin.list_offsets(wanted)
         return {
-            names.position(at.topic, at.partition): f"{end_offset.result().offset} 0 0"
+            names.position(at.topic, at.partition): Position(
+                end_offset.result().offset, event_time=0, stored_at=0
+            ).format()
             for at, end_offset in end_offsets.items()
         }
 

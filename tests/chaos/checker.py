@@ -294,7 +294,8 @@ class Checker:
         found = next((index for index in sent if index >= floor), None)
         if found is None:
             kind = _kind(states, sent, floor, register)
-            what = f"{register[0].noun} {register[2]}: floor {floor} {states[floor].value!r}, fitting {sent[-3:]}"
+            known = f"sent {states[floor].sent_at:.3f}, seen {self._seen.rows(name)}, applied {self._applied.rows(register)}"
+            what = f"{register[0].noun} {register[2]}: floor {floor} {states[floor].value!r} ({known}), fitting {sent[-3:]}"
             self._wrong(kind, what, answer)
             return None
         self._raise(name, found, answer)

@@ -189,6 +189,10 @@ class Floors:
         row = self._rows.get(register)
         return row[-1][1] if row else 0
 
+    def rows(self, register: object) -> list[tuple[float, int]]:
+        """Returns when the register was last known to have come how far."""
+        return [(round(at, 3), index) for at, index in self._rows.get(register, [])[-3:]]
+
     def raise_to(self, register: object, index: int, at: float) -> None:
         if index > self.of(register):
             self._rows.setdefault(register, []).append((at, index))

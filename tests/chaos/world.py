@@ -234,6 +234,12 @@ class World:
         stdout = self.command("status", "--json").stdout
         return dict(json.loads(stdout)) if stdout else {}
 
+    def expect_incomplete_shards(self, because: str) -> None:
+        """Note what is wrong if `status` does not say that a shard is incomplete."""
+        status = self.status()
+        if not status.get("incomplete_shards"):
+            self.wrong.append(f"{because}, and status says {status}")
+
     def unexplained_keys(self) -> list[str]:
         """Returns what is wrong with the keys of generations: the control record neither writes nor drops theirs."""
         state = self.leadview.state()

@@ -294,8 +294,9 @@ class Checker:
         found = next((index for index in sent if index >= floor), None)
         if found is None:
             kind = _kind(states, sent, floor, register)
-            known = f"sent {states[floor].sent_at:.3f}, seen {self._seen.rows(name)}, applied {self._applied.rows(register)}"
-            what = f"{register[0].noun} {register[2]}: floor {floor} {states[floor].value!r} ({known}), fitting {sent[-3:]}"
+            seen, applied = self._seen.rows(name), self._applied.rows(register)
+            known = f"floor {floor} {states[floor].value!r} (sent {states[floor].sent_at:.3f}, {seen=}, {applied=})"
+            what = f"{register[0].noun} {register[2]}: {known}, fitting {sent[-3:]}"
             self._wrong(kind, what, answer)
             return None
         self._raise(name, found, answer)

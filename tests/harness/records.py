@@ -95,9 +95,17 @@ class Records:
         value = tag.encode() + opens_until.to_bytes(6, "little") + entry
         self.client.set(names.api_key(names.tagged(tag), api_keys.key_hash(key)), value)
 
-    def lead(self, organization_id: str, body: object, *, generation: int = 1, state: bytes = b"L") -> str:
-        """Write a lead with `body` as its JSON. Returns its id."""
-        record_id = _new_id()
+    def lead(
+        self,
+        organization_id: str,
+        body: object,
+        *,
+        generation: int = 1,
+        state: bytes = b"L",
+        record_id: str | None = None,
+    ) -> str:
+        """Write a lead with `body` as its JSON. Returns its id, which is a new one by default."""
+        record_id = record_id or _new_id()
         encoded = msgspec.json.encode(body)
         value = head(state) + content_hash(encoded) + NO_CONTACT + bytes(6) + encoded
         self.client.set(

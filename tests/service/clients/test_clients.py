@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from devstack.ports import free_port
@@ -104,3 +105,37 @@ def test_the_program_of_the_page_reads_a_lead(tmp_path: Path) -> None:
                 )
             assert done.stdout.startswith(first), done.stdout + done.stderr
             assert done.stdout.endswith("\nunchanged\n")
+
+
+def test_the_poller_meets_no_limit(redis_server: RedisService) -> None:
+    """docs/examples/poll.py, while each lead changes as soon as it was read: no request is free, and none is refused.
+
+    The quota makes 150 requests last for 30 s, and the poller says on its standard error if one was refused.
+    """
+    with redis_server.client() as client, running_api(patient(redis_server.url)) as api:
+        records = Records(client)
+        caller = records.caller(key_limit=(5, 1), organization_limit=(1000, HOUR))
+        body = msgspec.to_builtins(resources.LEAD.example)
+        ids = [records.lead(caller.organization_id, body) for _ in range(7)]
+        with subprocess.Popen(
+            [str(BUILD / "python" / "bin" / "python"), str(ROOT / "docs/examples/poll.py"), *ids],
+            env={**os.environ, "API": f"http://127.0.0.1:{api.port}", "API_KEY": caller.key, "PAUSE_SECONDS": "0"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as poller:
+            assert poller.stdout is not None
+            assert poller.stderr is not None
+            for number in range(150):
+                status, path, etag = poller.stdout.readline().split(maxsplit=2)
+                assert (status, etag[:2]) == ("200", "W/")
+                changed = {**body, "title": f"change {number}"}
+                records.lead(caller.organization_id, changed, record_id=path.rpartition("/")[2])
+            records.lead(caller.organization_id, {}, state=b"D", record_id=ids[0])
+            seen = [poller.stdout.readline() for _ in ids]
+            assert [line.split()[0] for line in seen].count("404") == 1, seen
+            records.revoke(caller.key)
+            errors = poller.stderr.read()
+            assert poller.wait() == 1
+    assert "401" in errors.splitlines()[-2] + errors.splitlines()[-1], errors
+    assert "asking again" not in errors

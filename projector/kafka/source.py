@@ -151,11 +151,17 @@ class Source:
         self._consumer.resume(*self._consumer.paused() & self._consumer.assignment())
 
     async def position(self, partition: Partition) -> int | None:
-        """Returns the next offset to be read, after any transaction markers; None if the partition is not assigned."""
+        """Returns the next offset to be read, after any transaction markers; None if the partition waits for `seek`.
+
+        Until then, the consumer is where the group has committed, and what lies before it may have to be read again.
+        """
+        if partition not in self._positioned:
+            return None
         try:
-            return int(await self._consumer.position(TopicPartition(*partition)))
+            found = int(await self._consumer.position(TopicPartition(*partition)))
         except KafkaError:
             return None
+        return found if partition in self._positioned else None  # a rebalance may have come meanwhile
 
     async def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Returns the end offset of each partition. Raises Unavailable."""

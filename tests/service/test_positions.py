@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
@@ -78,6 +79,45 @@ async def test_a_commit_that_failed_is_repeated(
             return _committed(broker, "commit.group") == {leads: RECORDS}
 
         await eventually(committed, "the position is committed")
+    finally:
+        positions.end()
+        await source.stop()
+        await store.close()
+
+
+async def test_what_the_group_committed_is_not_passed_until_the_partition_was_sought(
+    kafka: Kafka, redis_server: RedisService
+) -> None:
+    """Redis was emptied, and a rebalance gives the partition to the line before it has sought the position again. The
+    consumer is at the end then, where the group has committed: that is not a marker to be passed."""
+    topics = Topics(kafka, f"passed-{uuid4().hex}.")
+    topics.create(1)
+    topics.publish(crm.lead(id=crm.uuid(number)) for number in range(RECORDS))
+    leads = Partition(topics.name(resources.LEAD), 0)
+    settings = ProjectorSettings(
+        kafka_bootstrap_servers=kafka.bootstrap_servers, redis_url=redis_server.url, topic_prefix=topics.prefix
+    )
+    store = Store(settings)
+    opened = await Opened.open(store)
+
+    async def on_revoked() -> None:
+        pass
+
+    source = Source(settings, [resources.LEAD], topics.prefix, on_revoked)
+    positions = Positions("documents", source, opened.ledger)
+    await source.start()
+    try:
+        await eventually(lambda: leads in source.assigned(), "the partition is assigned")
+        await positions.seek()
+        await source.commit({leads: RECORDS})
+        source.leave()
+        source.join()
+        await eventually(lambda: leads in source.assigned(), "the partition is assigned again")
+        assert positions.offsets == {leads: NOTHING_STORED}
+        assert await positions.pass_markers({leads: RECORDS}) is None
+
+        await positions.seek()
+        assert await source.position(leads) == 0
     finally:
         positions.end()
         await source.stop()

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from docs.generate.key_vectors import Malformed, Vector, Vectors
 from schemas import api_keys, base62
 from schemas.api_keys import KEY_LENGTH, MalformedKey, key_hash, mint, organization_tag, parse
-from schemas.key_vectors import Malformed, Vector, Vectors
 
 DOCS = Path(__file__).parents[2] / "docs"
 VECTORS = msgspec.json.decode((DOCS / "api-keys.json").read_bytes(), type=Vectors)

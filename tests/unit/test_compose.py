@@ -16,7 +16,7 @@ import jsonschema_rs
 import pytest
 import yaml
 
-from schemas import topic_lists
+from docs.generate import topic_lists
 from schemas.resources import BY_TOPIC
 from schemas.settings import ApiSettings, ProjectorSettings, RedisSettings, load, networks, variable
 

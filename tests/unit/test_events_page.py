@@ -7,13 +7,13 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
+from docs.generate import asyncapi, events_page
+from docs.generate.__main__ import DOCS
+from docs.generate.descriptions import descriptions
+from docs.generate.json_schema import components, event_types
 from projector.errors import BadRecord
 from projector.interpret import interpret
 from projector.record import Record
-from schemas import asyncapi, events_page
-from schemas.__main__ import DOCS
-from schemas.descriptions import descriptions
-from schemas.json_schema import components, event_types
 from schemas.resources import KINDS, LEAD, ORGANIZATION
 
 PAGE = (DOCS / "events.md").read_text("utf-8")

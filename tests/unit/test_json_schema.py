@@ -6,8 +6,8 @@ from pathlib import Path
 import jsonschema_rs
 import pytest
 
-from schemas.__main__ import DOCS, files, main
-from schemas.json_schema import event_schemas, event_types
+from docs.generate.__main__ import DOCS, files, main
+from docs.generate.json_schema import event_schemas, event_types
 from schemas.resources import KINDS
 
 GENERATED = files(DOCS)
@@ -52,10 +52,10 @@ def test_data_of_an_organization(data: dict[str, object], valid: bool) -> None:
 @pytest.mark.parametrize("path", [pytest.param(path, id=str(path.relative_to(DOCS.parent))) for path in GENERATED])
 def test_the_committed_file_is_what_the_structs_give(path: Path) -> None:
     name = path.relative_to(DOCS.parent)
-    assert path.exists(), f"{name} is missing: run `python -m schemas`"
+    assert path.exists(), f"{name} is missing: run `python -m docs.generate`"
     pairs = zip_longest(path.read_text("utf-8").splitlines(), GENERATED[path].splitlines())
     differing = [f"{name}:{number}" for number, (found, wanted) in enumerate(pairs, 1) if found != wanted]
-    assert not differing, f"{differing[0]} is out of date: run `python -m schemas`"
+    assert not differing, f"{differing[0]} is out of date: run `python -m docs.generate`"
 
 
 def test_no_other_file_is_left_over() -> None:
@@ -65,4 +65,4 @@ def test_no_other_file_is_left_over() -> None:
 
 def test_an_unknown_argument_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["nonsense"]) == 2
-    assert "python -m schemas settings" in capsys.readouterr().err
+    assert "python -m docs.generate settings" in capsys.readouterr().err

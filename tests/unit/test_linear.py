@@ -15,7 +15,7 @@ from tests.harness.services import services_required
 from tests.harness.worst_inputs import OF_RECORDS, PLAIN, WORST, Worst, counted, longest_step, seconds, slow
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = ("projector", "schemas", "api", "telemetry", "leadview")
+PRODUCT = ("projector", "schemas", "api", "leadview")
 OURS = "it sees only what this repository holds, or what an operator wrote into settings or a command"
 EXPRESSIONS = {
     # Where it is: the name of an input in WORST, or why it needs none.
@@ -61,8 +61,6 @@ EXPRESSIONS = {
     "projector/console/pages.py anchor": OURS,
     "projector/console/options.py _LINE": OURS,
     "schemas/layouts.py _CONSTANT": OURS,
-    "schemas/preconditions.py _SENTENCE": OURS,
-    "schemas/__main__.py _with_tables": OURS,
     "schemas/control.py _GENERATION": OURS,
     "schemas/scripts.py _LINE": OURS,
     "schemas/scripts.py _NAMED": OURS,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.preconditions import KAFKA, PLAIN, READS, ROOT, scripts
+from docs.generate.preconditions import KAFKA, PLAIN, READS, ROOT, scripts
 
 WRITES = frozenset(
     b"APPEND COPY DECR DECRBY DEL EXPIRE EXPIREAT FLUSHALL FLUSHDB GETDEL GETEX GETSET HDEL HINCRBY HMSET HSET HSETNX "

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from schemas.__main__ import main
-from schemas.settings_table import HEAD, Row, rows
+from docs.generate.__main__ import main
+from docs.generate.settings_table import HEAD, Row, rows
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -29,7 +29,7 @@ def tables(text: str) -> list[Row]:
 
 
 def test_the_table_is_what_the_structs_say() -> None:
-    assert sorted(tables(README.read_text("utf-8"))) == sorted(rows()), "run `python -m schemas settings`"
+    assert sorted(tables(README.read_text("utf-8"))) == sorted(rows()), "run `python -m docs.generate settings`"
 
 
 def test_the_printed_table_is_read_back(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from reference.pages import pages, to_html
+from docs.generate.reference.pages import pages, to_html
 from schemas.problems import PROBLEMS, Problem
 
 PAGES = {page.name: page.markdown for page in pages()}

@@ -16,11 +16,12 @@ import msgspec
 import pytest
 import yaml
 
+from docs.generate import events_page
+from docs.generate.json_schema import event_types, examples
 from projector.commands.arguments import parse
 from projector.commands.validate import run_validate
 from projector.reference import documents_of
-from schemas import events_page, resources
-from schemas.json_schema import event_types, examples
+from schemas import resources
 from schemas.resources import KINDS, ORGANIZATION
 from schemas.settings import ProjectorSettings
 from tests.harness import crm

@@ -48,20 +48,6 @@ request unchanged after any other 4xx response.
 """.strip()
 """Replace `{resources}` by the names of all resources."""
 
-LEAD = """
-Returns one lead with a summary of its contact and the events that the customer requested.
-
-`contact` is the current state of the contact. It is null if the contact was deleted or has not arrived yet; in the
-latter case a later request returns it. Custom fields are only part of the contact's own record.
-""".strip()
-
-CONTACT = """
-Returns one contact with its custom fields.
-
-`custom_fields` is an object whose names are stable field keys. A field that was never set is absent; a field that
-was cleared is null.
-""".strip()
-
 HEAD = "Same as GET without the body: the cheapest way to read the `ETag`. It counts against the rate limits like GET."
 KEY = "An API key of your organization, sent as `Authorization: Bearer <API_KEY>`."
 OPENAPI = "The document that you are reading, as JSON. It is sent compressed if `Accept-Encoding` allows gzip."

@@ -1,7 +1,7 @@
 """`make release`: checks that this checkout can be released, then builds it into `dist/`. Nothing is published.
 
-    python -m release check     the checks alone; exit code 1 if there is a problem
-    python -m release           the checks, then the wheel, the context of the image, the SBOM and SHA256SUMS
+    python -m deploy.release check     the checks alone; exit code 1 if there is a problem
+    python -m deploy.release           the checks, then the wheel, the context of the image, the SBOM and SHA256SUMS
 
 The wheel and the context are made from the commit, not from the files that lie around.
 """
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from release.checks import context_of, problems, version_of
+from deploy.release_checks import context_of, problems, version_of
 
 ROOT = Path(__file__).parents[1]
 CYCLONEDX = "build/release/bin/cyclonedx-py"

@@ -1,17 +1,17 @@
-"""`python -m reference`: writes the documentation for authors of external tools and for producers. See `make docs`."""
+"""Writes the documentation for authors of external tools and for producers (`make docs`)."""
 
 import argparse
 import sys
 from pathlib import Path
 
-from reference.site import RENDERER, write
+from docs.generate.reference.site import RENDERER, write
 
-BUILD = Path(__file__).parents[1] / "build"
+BUILD = Path(__file__).parents[3] / "build"
 
 
 def main() -> int:
     """Returns the exit status: 0, or 1 if the npm packages are missing."""
-    parser = argparse.ArgumentParser(prog="python -m reference", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m docs.generate.reference", description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=BUILD / "docs", help="default: build/docs")
     parser.add_argument(
         "--server",

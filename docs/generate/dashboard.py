@@ -42,7 +42,7 @@ def dashboard() -> dict[str, Any]:
     return {
         "uid": "leadview",
         "title": "Leadview",
-        "description": "Generated from schemas/metrics.py by `python -m schemas`.",
+        "description": "Generated from schemas/metrics.py by `python -m docs.generate`.",
         "schemaVersion": 39,
         "editable": True,
         "refresh": "10s",

@@ -20,7 +20,7 @@ from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
 HERE = Path(__file__).parent
-DOCS = HERE.parent / "docs"
+DOCS = HERE.parents[1]
 SCHEMAS = "schemas"
 API = "api"
 """The page of the renderer, which is not written in Markdown."""
@@ -92,7 +92,7 @@ def _schemas() -> Iterator[str]:
 
 def schema_files() -> list[Path]:
     """Returns the descriptions of the events. The OpenAPI document has a place of its own."""
-    return sorted(path for path in (DOCS / "schemas").glob("*.json") if path.name != "openapi.json")
+    return sorted((DOCS / "schemas").glob("*.json"))
 
 
 def _with_own_links(text: str, written: set[str]) -> str:

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from docs.generate.json_schema import components, data_of, examples
 from schemas.envelopes import ENVELOPES, event_type
-from schemas.json_schema import components, data_of, examples
 from schemas.limits import MAX_KEY_BYTES
 from schemas.resources import KINDS, ORGANIZATION, Kind
 from schemas.settings import ProjectorSettings
@@ -50,7 +50,7 @@ def document() -> Json:
 
 
 def _version() -> str:
-    project = tomllib.loads((Path(__file__).resolve().parent.parent / "pyproject.toml").read_text("utf-8"))
+    project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text("utf-8"))
     return str(project["project"]["version"])
 
 

@@ -1,10 +1,7 @@
 """Generates parts of the documentation from the Structs. A test checks that the committed files are up to date.
 
-python -m schemas             writes docs/schemas/*.json, docs/api-keys.json, the generated parts of docs/api-keys.md,
-                              docs/events.md and docs/limits.md, the README's table of resources, the tables of
-                              docs/metrics.md and docs/control-record.md, deploy/monitoring/dashboard.json, and
-                              the topics in deploy/kubernetes/strimzi and docs/production.md
-python -m schemas settings    prints the README's table of settings
+python -m docs.generate             writes all of them: see `files`
+python -m docs.generate settings    prints the README's table of settings
 """
 
 import json
@@ -15,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from schemas import (
+from docs.generate import (
     asyncapi,
     events_page,
     key_vectors,
@@ -25,17 +22,17 @@ from schemas import (
     resources_table,
     topic_lists,
 )
-from schemas.dashboard import dashboard
-from schemas.json_schema import event_schemas
-from schemas.openapi.document import document
-from schemas.settings_table import table
+from docs.generate.dashboard import dashboard
+from docs.generate.json_schema import event_schemas
+from docs.generate.openapi import document
+from docs.generate.settings_table import table
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+DOCS = Path(__file__).resolve().parents[1]
 
 
 def files(docs: Path) -> dict[Path, str]:
     """Returns the content of each generated file. Of the pages and the README, only parts are generated."""
-    schemas = {**event_schemas(), "openapi": document(), "asyncapi": asyncapi.document()}
+    schemas = {**event_schemas(), "asyncapi": asyncapi.document()}
     page, events, limits = docs / "api-keys.md", docs / "events.md", docs / "limits.md"
     readme = docs.parent / "README.md"
     control = docs / "control-record.md"
@@ -44,6 +41,7 @@ def files(docs: Path) -> dict[Path, str]:
     topics, user = strimzi / "topics.yaml", strimzi / "user.yaml"
     return {
         **{docs / "schemas" / f"{name}.json": _pretty(schema) for name, schema in schemas.items()},
+        docs.parent / "api" / "openapi.json": _pretty(document()),
         docs / "api-keys.json": _pretty(msgspec.to_builtins(key_vectors.vectors())),
         page: _with_tables(page.read_text("utf-8"), key_vectors.tables()),
         events: _with_tables(events.read_text("utf-8"), events_page.parts()),

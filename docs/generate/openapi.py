@@ -1,6 +1,6 @@
 """The OpenAPI 3.1 document of the HTTP API, derived from the same Structs as its responses.
 
-Served at `/api/v1/ext/openapi.json`, and committed as `docs/schemas/openapi.json` (`python -m schemas`).
+Served at `/api/v1/ext/openapi.json`, and committed as `api/openapi.json` (`python -m docs.generate`).
 """
 
 from functools import cache
@@ -8,13 +8,13 @@ from typing import Any, get_args, get_type_hints
 
 import msgspec
 
-from schemas.openapi import examples, guide, headers
+from docs.generate import guide, headers
+from schemas import examples
 from schemas.problems import ErrorBody, Health, Problem, RateLimitError, RetryableError, with_status
-from schemas.resources import AS_SPECIFIED, Resource
+from schemas.resources import AS_SPECIFIED, ROOT, Resource
 
 Json = dict[str, Any]
 
-ROOT = "/api/v1/ext"
 VERSION = "1.0.0-beta"
 """Version of the document. The version of the API itself is part of its path."""
 

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from docs.generate.descriptions import descriptions
+from docs.generate.json_schema import components, data_of, event_types, examples
 from schemas import events
-from schemas.descriptions import descriptions
 from schemas.envelopes import ENVELOPES, event_type
 from schemas.events import CloudEvent
 from schemas.faults import fault_of
-from schemas.json_schema import components, data_of, event_types, examples
 from schemas.resources import KINDS, ORGANIZATION, Kind
 from schemas.settings import ProjectorSettings
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from schemas.openapi import examples
+from schemas import examples
 
 _RATE_LIMIT = (
     "RateLimit-Policy",

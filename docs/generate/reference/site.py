@@ -10,7 +10,7 @@ from typing import Any
 
 from pygments.formatters import HtmlFormatter
 
-from reference.pages import API, DOCS, HERE, SCHEMAS, Page, pages, schema_files, to_html
+from docs.generate.reference.pages import API, DOCS, HERE, SCHEMAS, Page, pages, schema_files, to_html
 
 RENDERER = Path("node_modules/@scalar/api-reference/dist/browser/standalone.js")
 SAMPLE_SERVER = {"url": "http://127.0.0.1:8000", "description": "make run, on your machine"}
@@ -42,7 +42,7 @@ def write(folder: Path, packages: Path, servers: Sequence[str]) -> None:
 
 
 def _document(servers: Sequence[str]) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads((DOCS / "schemas" / "openapi.json").read_text("utf-8"))
+    document: dict[str, Any] = json.loads((DOCS.parent / "api" / "openapi.json").read_text("utf-8"))
     return document | {"servers": [*({"url": server} for server in servers), SAMPLE_SERVER]}
 
 

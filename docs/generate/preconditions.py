@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from schemas.scripts import Header
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ("projector/redis/lua", "api/redis/lua")
 READS = "nothing: it only reads"
 _SENTENCE = re.compile(r"(.+?\.)(?: |$)")

@@ -9,8 +9,8 @@ from typing import Any, get_type_hints
 
 import msgspec
 
+from docs.generate.descriptions import descriptions
 from schemas import events
-from schemas.descriptions import descriptions
 from schemas.envelopes import ENVELOPES, event_type
 from schemas.events import CloudEvent
 from schemas.resources import Kind

@@ -44,10 +44,10 @@ def _versions(root: Path, version: str) -> Iterator[str]:
             shown = ", ".join(sorted(set(found))) or "no version"
             yield f"{path} has {shown}, and pyproject.toml has {version}: write the same version in both."
     # The OpenAPI document has the version of the interface, which is not that of the program.
-    code = (root / "schemas/openapi/document.py").read_text("utf-8")
-    document = json.loads((root / "docs/schemas/openapi.json").read_text("utf-8"))["info"]["version"]
+    code = (root / "docs/generate/openapi.py").read_text("utf-8")
+    document = json.loads((root / "api/openapi.json").read_text("utf-8"))["info"]["version"]
     if f'VERSION = "{document}"' not in code:
-        yield f"docs/schemas/openapi.json has {document}, and the code another version: run `python -m schemas`."
+        yield f"api/openapi.json has {document}, and the code another version: run `python -m docs.generate`."
 
 
 def _changelog(text: str, version: str) -> Iterator[str]:

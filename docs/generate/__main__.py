@@ -1,10 +1,7 @@
-"""Generates parts of the documentation from the Structs. A test checks that the committed files are up to date.
-
-python -m docs.generate             writes all of them: see `files`
-python -m docs.generate settings    prints the README's table of settings
+"""`python -m docs.generate` writes all that is generated: see `files`. A test checks that the committed files are up to
+date.
 """
 
-import json
 import re
 import sys
 from pathlib import Path
@@ -12,73 +9,51 @@ from typing import Any
 
 import msgspec
 
-from docs.generate import (
-    asyncapi,
-    events_page,
-    key_vectors,
-    limits_table,
-    metrics_table,
-    preconditions,
-    resources_table,
-    topic_lists,
-)
+from docs.generate import asyncapi, events_page, key_vectors, preconditions, tables
 from docs.generate.dashboard import dashboard
 from docs.generate.json_schema import event_schemas
 from docs.generate.openapi import document
-from docs.generate.settings_table import table
 
-DOCS = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
-def files(docs: Path) -> dict[Path, str]:
-    """Returns the content of each generated file. Of the pages and the README, only parts are generated."""
-    schemas = {**event_schemas(), "asyncapi": asyncapi.document()}
-    page, events, limits = docs / "api-keys.md", docs / "events.md", docs / "limits.md"
-    readme = docs.parent / "README.md"
-    control = docs / "control-record.md"
-    metrics, production = docs / "metrics.md", docs / "production.md"
-    strimzi = docs.parent / "deploy" / "kubernetes" / "strimzi"
-    topics, user = strimzi / "topics.yaml", strimzi / "user.yaml"
-    return {
-        **{docs / "schemas" / f"{name}.json": _pretty(schema) for name, schema in schemas.items()},
-        docs.parent / "api" / "openapi.json": _pretty(document()),
-        docs / "api-keys.json": _pretty(msgspec.to_builtins(key_vectors.vectors())),
-        page: _with_tables(page.read_text("utf-8"), key_vectors.tables()),
-        events: _with_tables(events.read_text("utf-8"), events_page.parts()),
-        limits: _with_tables(limits.read_text("utf-8"), {"limits": limits_table.table()}),
-        metrics: _with_tables(metrics.read_text("utf-8"), metrics_table.tables()),
-        control: _with_tables(control.read_text("utf-8"), {"preconditions": preconditions.table()}),
-        docs.parent / "deploy" / "monitoring" / "dashboard.json": _pretty(dashboard()),
-        topics: _with_tables(topics.read_text("utf-8"), {"topics": topic_lists.strimzi_topics()}),
-        user: _with_tables(user.read_text("utf-8"), {"topics": topic_lists.strimzi_rights()}),
-        production: _with_tables(production.read_text("utf-8"), {"topics": topic_lists.sentence()}),
-        readme: _with_tables(readme.read_text("utf-8"), {"resources": resources_table.table()}),
+def files(root: Path) -> dict[Path, str]:
+    """Returns the content of each generated file. Of the pages, the README and some YAML, only parts are generated."""
+    docs, deploy = root / "docs", root / "deploy"
+    whole: dict[Path, Any] = {
+        **{docs / "schemas" / f"{name}.json": schema for name, schema in event_schemas().items()},
+        docs / "schemas" / "asyncapi.json": asyncapi.document(),
+        root / "api" / "openapi.json": document(),
+        docs / "api-keys.json": key_vectors.vectors(),
+        deploy / "monitoring" / "dashboard.json": dashboard(),
+    }
+    parts = {
+        root / "README.md": {"resources": tables.of_resources()},
+        docs / "api-keys.md": key_vectors.tables(),
+        docs / "control-record.md": {"preconditions": preconditions.table()},
+        docs / "events.md": events_page.parts(),
+        docs / "limits.md": {"limits": tables.of_limits()},
+        docs / "metrics.md": tables.of_metrics(),
+        docs / "production.md": {"topics": tables.sentence_of_topics()},
+        docs / "settings.md": tables.of_settings(),
+        deploy / "kubernetes" / "strimzi" / "topics.yaml": {"topics": tables.strimzi_topics()},
+        deploy / "kubernetes" / "strimzi" / "user.yaml": {"topics": tables.strimzi_rights()},
+    }
+    return {path: pretty(value) for path, value in whole.items()} | {
+        path: _with_parts(path.read_text("utf-8"), texts) for path, texts in parts.items()
     }
 
 
-def main(arguments: list[str]) -> int:
-    match arguments:
-        case []:
-            for path, text in files(DOCS).items():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text, "utf-8")
-        case ["settings"]:
-            sys.stdout.write(table() + "\n")
-        case _:
-            sys.stderr.write(f"{__doc__}\n")
-            return 2
-    return 0
+def pretty(value: Any) -> str:
+    """Returns JSON with a line for each field."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
 
 
-def _pretty(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-
-
-def _with_tables(page: str, tables: dict[str, str]) -> str:
-    """Returns `page` with the lines between those of `<!-- name -->` and `<!-- /name -->` replaced by the table of that
+def _with_parts(page: str, texts: dict[str, str]) -> str:
+    """Returns `page` with the lines between those of `<!-- name -->` and `<!-- /name -->` replaced by the text of that
     name. In YAML the two are comments.
     """
-    for name, text in tables.items():
+    for name, text in texts.items():
         found = re.search(rf"<!-- {name} -->\n(.*?)[^\n]*<!-- /{name} -->", page, re.DOTALL)
         if found is None:
             raise ValueError(f"a page has lost its lines `<!-- {name} -->` and `<!-- /{name} -->`")
@@ -86,5 +61,12 @@ def _with_tables(page: str, tables: dict[str, str]) -> str:
     return page
 
 
+def main() -> None:
+    """Write all of them."""
+    for path, text in files(ROOT).items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

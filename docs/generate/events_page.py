@@ -1,13 +1,11 @@
 """The generated parts of docs/events.md: the fields of each event, a good example, and bad ones with their reasons."""
 
-import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgspec
 
-from docs.generate.descriptions import descriptions
-from docs.generate.json_schema import components, data_of, event_types, examples
+from docs.generate.json_schema import components, data_of, descriptions, event_types, examples
 from schemas import events
 from schemas.envelopes import ENVELOPES, event_type
 from schemas.events import CloudEvent
@@ -40,7 +38,7 @@ def bad_examples(type_: str) -> list[Bad]:
     for wrong in kind.event_faults if type_.endswith(".changed") else _FAULTS_DELETED:
         data = {name: value for name, value in (good["data"] | wrong).items() if name not in wrong or value is not None}
         [(field, value)] = wrong.items()
-        fault = f"`{field}` is missing" if value is None else f"`{field}` is `{json.dumps(value)}`"
+        fault = f"`{field}` is missing" if value is None else f"`{field}` is `{_text(value)}`"
         event = good | {"data": data}
         found.append(Bad(event, fault, _reason(kind, event_types()[type_], event)))
     return found
@@ -48,7 +46,7 @@ def bad_examples(type_: str) -> list[Bad]:
 
 def _reason(kind: Kind, struct: type[CloudEvent], event: Json) -> str:
     try:
-        msgspec.json.decode(json.dumps(event), type=struct)
+        msgspec.json.decode(msgspec.json.encode(event), type=struct)
     except msgspec.ValidationError as error:
         fault = fault_of(str(error), kind, binary=False)
         return f"{fault.text} (event {event['id']} of {event['source']})"
@@ -98,7 +96,7 @@ def _pretty(event: Json) -> str:
 
 
 def _text(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    return msgspec.json.format(msgspec.json.encode(value), indent=0).decode()
 
 
 def _with_inner(struct: type[msgspec.Struct]) -> list[type[msgspec.Struct]]:

@@ -4,12 +4,16 @@ Each type has two schemas: one of the structured CloudEvent (`crm.lead.changed`)
 the whole value in binary mode (`crm.lead.changed.data`). Unknown fields are allowed everywhere, as in the contract.
 """
 
+import ast
+import inspect
+import sys
 from collections.abc import Iterable
+from functools import cache
+from itertools import pairwise
 from typing import Any, get_type_hints
 
 import msgspec
 
-from docs.generate.descriptions import descriptions
 from schemas import events
 from schemas.envelopes import ENVELOPES, event_type
 from schemas.events import CloudEvent
@@ -97,3 +101,29 @@ def _all_structs() -> list[type[msgspec.Struct]]:
     return structs + [
         each for each in vars(events).values() if isinstance(each, type) and issubclass(each, msgspec.Struct)
     ]
+
+
+def descriptions(struct: type[msgspec.Struct]) -> dict[str, str]:
+    """Returns the description of each field that has one, by name. Fields of base classes are included."""
+    found: dict[str, str] = {}
+    for each in reversed(struct.__mro__):
+        module = sys.modules.get(each.__module__)
+        if module and issubclass(each, msgspec.Struct):
+            found |= _classes(inspect.getsource(module)).get(each.__name__, {})
+    return {name: found[name] for name in struct.__struct_encode_fields__ if name in found}
+
+
+@cache
+def _classes(source: str) -> dict[str, dict[str, str]]:
+    """Returns the texts below the fields of each class in a module."""
+    classes = (node for node in ast.parse(source).body if isinstance(node, ast.ClassDef))
+    return {node.name: _fields(node.body) for node in classes}
+
+
+def _fields(body: list[ast.stmt]) -> dict[str, str]:
+    found = {}
+    for field, text in pairwise(body):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(description))):
+                found[name] = " ".join(description.split())
+    return found

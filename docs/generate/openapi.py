@@ -4,11 +4,11 @@ Served at `/api/v1/ext/openapi.json`, and committed as `api/openapi.json` (`pyth
 """
 
 from functools import cache
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import msgspec
 
-from docs.generate import guide, headers
 from schemas import examples
 from schemas.problems import ErrorBody, Health, Problem, RateLimitError, RetryableError, with_status
 from schemas.resources import AS_SPECIFIED, ROOT, Resource
@@ -18,9 +18,90 @@ Json = dict[str, Any]
 VERSION = "1.0.0-beta"
 """Version of the document. The version of the API itself is part of its path."""
 
+_GUIDE = (Path(__file__).parent / "openapi.md").read_text("utf-8").strip()
+"""The prose, as CommonMark. Its readers are the authors of external tools."""
+_HEAD = "Same as GET without the body: the cheapest way to read the `ETag`. It counts against the rate limits like GET."
+_KEY = "An API key of your organization, sent as `Authorization: Bearer <API_KEY>`."
+_OPENAPI = "The document that you are reading, as JSON. It is sent compressed if `Accept-Encoding` allows gzip."
+_HEALTH = "The program responds. It does not ask whether records can be served."
+_READINESS = "The response is 503 while no complete set of records can be served."
+
 _BODIES: dict[int, type[ErrorBody]] = {429: RateLimitError, 503: RetryableError}
 _ERRORS = (400, 401, 403, 404, 405, 408, 429, 431, 500, 503)
 _COMPONENTS = (*(resource.document for resource in AS_SPECIFIED), ErrorBody, RetryableError, RateLimitError, Health)
+
+_RATE_LIMIT = (
+    "RateLimit-Policy",
+    "RateLimit",
+    "X-RateLimit-Limit",
+    "X-RateLimit-Remaining",
+    "X-RateLimit-Reset",
+)
+
+_TEXT = {"type": "string"}
+_COUNT = {"type": "integer", "minimum": 0}
+_POSITIVE = {"type": "integer", "minimum": 1}
+_REALM = 'Bearer realm="leadview"'
+
+# Name: description, schema, example.
+_HEADERS: dict[str, tuple[str, Json, Any]] = {
+    "X-Request-Id": (
+        "Identifies this request: the id that you sent, or a new one",
+        _TEXT,
+        "01982f6ab4c87d1e9f3a52b6c0d4e8f7",
+    ),
+    "Cache-Control": (
+        "`private, no-cache` on records: you may keep a copy, but revalidate it before use. `no-store` on errors",
+        _TEXT,
+        "private, no-cache",
+    ),
+    "ETag": (
+        "Changes whenever the record changes; send it in `If-None-Match`",
+        _TEXT,
+        examples.ETAG,
+    ),
+    "RateLimit-Policy": (
+        "The rate limits: `q` requests per `w` seconds",
+        _TEXT,
+        '"key";q=100;w=10, "organization";q=300;w=10',
+    ),
+    "RateLimit": (
+        "Per rate limit: `r` requests remain, and in `t` seconds there are more; 0 if none was used",
+        _TEXT,
+        '"key";r=99;t=1, "organization";r=299;t=1',
+    ),
+    "X-RateLimit-Limit": ("Quota of the limit with fewer requests remaining", _POSITIVE, 100),
+    "X-RateLimit-Remaining": ("Requests that remain of that limit", _COUNT, 99),
+    "X-RateLimit-Reset": (
+        "When the full quota of that limit is available again, in seconds since 1970 UTC",
+        _COUNT,
+        1789000000,
+    ),
+    "Retry-After": ("Seconds to wait before a retry; with 429, this wait is sufficient", _POSITIVE, 2),
+    "WWW-Authenticate": (
+        'How to authenticate; has `error="invalid_token"` if a key was sent and is not valid',
+        {"type": "string", "enum": [_REALM, f'{_REALM}, error="invalid_token"']},
+        _REALM,
+    ),
+    "Vary": (
+        "The request headers on which the response depends",
+        _TEXT,
+        "Accept-Encoding, Origin",
+    ),
+    "Allow": ("The methods that this path supports", _TEXT, "GET, HEAD, OPTIONS"),
+}
+
+_ALWAYS = ("X-Request-Id", "Cache-Control")
+_REQUIRED = {
+    200: ("ETag", *_RATE_LIMIT),
+    304: ("ETag", *_RATE_LIMIT),
+    401: ("WWW-Authenticate",),
+    405: ("Allow",),
+    429: (*_RATE_LIMIT, "Retry-After"),
+    503: ("Retry-After",),
+}
+# Present only if the rate limiter was reached: some checks with these statuses come before it.
+_OPTIONAL = {400: _RATE_LIMIT, 404: _RATE_LIMIT}
 
 
 @cache
@@ -32,7 +113,7 @@ def document() -> Json:
             "title": f"Leadview: {_all_resources()}",
             "version": VERSION,
             "summary": f"Read-only {_all_resources()} of one organization",
-            "description": guide.API.format(resources=_all_resources()),
+            "description": _GUIDE.format(resources=_all_resources()),
         },
         "servers": [{"url": "/", "description": "The server that this document was read from"}],
         "tags": [
@@ -82,7 +163,7 @@ def _resource(resource: Resource) -> Json:
         | {
             "operationId": f"head{name}",
             "summary": f"Read the headers of one {noun}",
-            "description": guide.HEAD,
+            "description": _HEAD,
             "responses": {str(status): _without_body(status, f"The {noun} exists") for status in (200, 304, *_ERRORS)},
         },
     }
@@ -91,7 +172,7 @@ def _resource(resource: Resource) -> Json:
 def _record(resource: Resource) -> Json:
     return {
         "description": f"The {resource.noun}",
-        "headers": headers.of_resource(200),
+        "headers": _headers(200),
         "content": _json(_reference("schemas", _name(resource)), _builtins(resource.example)),
     }
 
@@ -110,7 +191,7 @@ def _response_name(status: int) -> str:
 
 def _without_body(status: int, exists: str) -> Json:
     description = {200: exists, 304: "The record has not changed"}.get(status) or _when(status)
-    return {"description": description, "headers": headers.of_resource(status)}
+    return {"description": description, "headers": _headers(status)}
 
 
 def _when(status: int) -> str:
@@ -122,18 +203,18 @@ def _service() -> Json:
     unready = {"503": _reference("responses", _response_name(503))}
     return {
         f"{ROOT}/openapi.json": {"get": _own_description()},
-        "/healthz": {"get": _open("getHealth", "Is the service running?", guide.HEALTH, health)},
-        "/readyz": {"get": _open("getReadiness", "Can it serve records?", guide.READINESS, health, unready)},
+        "/healthz": {"get": _open("getHealth", "Is the service running?", _HEALTH, health)},
+        "/readyz": {"get": _open("getReadiness", "Can it serve records?", _READINESS, health, unready)},
     }
 
 
 def _own_description() -> Json:
     """Returns the operation that reads this document, which has an ETag and may be compressed."""
-    found = _open("getOpenApi", "Read this document", guide.OPENAPI, {"type": "object"})
+    found = _open("getOpenApi", "Read this document", _OPENAPI, {"type": "object"})
     found["parameters"] = [_reference("parameters", "IfNoneMatch"), *found["parameters"]]
-    described = {name: headers.header(name) for name in ("ETag", "Vary")}
+    described = {name: _header(name) for name in ("ETag", "Vary")}
     found["responses"]["200"]["headers"] |= described
-    not_modified = {"X-Request-Id": headers.header("X-Request-Id"), **described}
+    not_modified = {"X-Request-Id": _header("X-Request-Id"), **described}
     found["responses"]["304"] = {"description": "The document has not changed", "headers": not_modified}
     return found
 
@@ -142,7 +223,7 @@ def _open(operation: str, summary: str, description: str, schema: Json, more: Js
     """Returns an operation that needs no key and has no rate limit."""
     found = {
         "description": "Yes" if summary.endswith("?") else "The document",
-        "headers": {"X-Request-Id": headers.header("X-Request-Id")},
+        "headers": {"X-Request-Id": _header("X-Request-Id")},
         "content": {"application/json": {"schema": schema}},
     }
     return {
@@ -169,7 +250,7 @@ def _components() -> Json:
             **{name: _error(status) for name, status in names.items()},
         },
         "parameters": _parameters(),
-        "securitySchemes": {"apiKey": {"type": "http", "scheme": "bearer", "description": guide.KEY}},
+        "securitySchemes": {"apiKey": {"type": "http", "scheme": "bearer", "description": _KEY}},
     }
 
 
@@ -203,7 +284,7 @@ def _error(status: int) -> Json:
     }
     return {
         "description": _when(status),
-        "headers": headers.of_resource(status),
+        "headers": _headers(status),
         "content": {"application/json": content},
     }
 
@@ -272,3 +353,15 @@ def _builtins(record: msgspec.Struct) -> Any:
 
 def _reference(section: str, name: str) -> Json:
     return {"$ref": f"#/components/{section}/{name}"}
+
+
+def _headers(status: int) -> Json:
+    """Returns the Header Objects of a resource's response with this status, by header name."""
+    required = {name: _header(name) for name in (*_ALWAYS, *_REQUIRED.get(status, ()))}
+    return required | {name: _header(name, required=False) for name in _OPTIONAL.get(status, ())}
+
+
+def _header(name: str, *, required: bool = True) -> Json:
+    """Returns the Header Object of one header."""
+    description, schema, example = _HEADERS[name]
+    return {"description": description, "required": required, "schema": schema, "example": example}

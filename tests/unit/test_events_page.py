@@ -8,15 +8,14 @@ import jsonschema_rs
 import pytest
 
 from docs.generate import asyncapi, events_page
-from docs.generate.__main__ import DOCS
-from docs.generate.descriptions import descriptions
-from docs.generate.json_schema import components, event_types
+from docs.generate.__main__ import ROOT
+from docs.generate.json_schema import components, descriptions, event_types
 from projector.errors import BadRecord
 from projector.interpret import interpret
 from projector.record import Record
 from schemas.resources import KINDS, LEAD, ORGANIZATION
 
-PAGE = (DOCS / "events.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "events.md").read_text("utf-8")
 GOOD = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)]
 DOCUMENT = asyncapi.document()
 MESSAGES = DOCUMENT["components"]["messages"]

@@ -26,7 +26,7 @@ def sent(path: Path) -> Iterator[str]:
 def test_every_plain_write_is_in_the_table() -> None:
     modules = [path for package in ("projector", "api") for path in (ROOT / package).rglob("*.py")]
     found = {(str(path.relative_to(ROOT)), verb) for path in modules for verb in sent(path)}
-    assert found == {(it.file, it.verb) for it in PLAIN}, "add it to schemas/preconditions.py, or remove it there"
+    assert found == {(it.file, it.verb) for it in PLAIN}, "add it to docs/generate/preconditions.py, or remove it there"
 
 
 def test_every_commit_to_kafka_is_in_the_table() -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.release import main
-from deploy.release_checks import context_of, problems, version_of
+from deploy.release import context_of, main, problems, version_of
 
 ROOT = Path(__file__).parents[2]
 FILES = (

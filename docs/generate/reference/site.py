@@ -1,6 +1,5 @@
 """Writes the folder of the reference. Nothing in it is loaded from elsewhere."""
 
-import json
 import shutil
 from collections.abc import Iterator, Sequence
 from html import escape
@@ -8,8 +7,10 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+import msgspec
 from pygments.formatters import HtmlFormatter
 
+from docs.generate.__main__ import pretty
 from docs.generate.reference.pages import API, DOCS, HERE, SCHEMAS, Page, pages, schema_files, to_html
 
 RENDERER = Path("node_modules/@scalar/api-reference/dist/browser/standalone.js")
@@ -32,7 +33,7 @@ def write(folder: Path, packages: Path, servers: Sequence[str]) -> None:
         (folder / f"{page.name}.md").write_text(page.markdown, "utf-8")
         (folder / f"{page.name}.html").write_text(_html(page.name, page.title, to_html(page.markdown), found), "utf-8")
     (folder / f"{API}.html").write_text(_html(API, "API reference", _renderer(document), found), "utf-8")
-    (folder / "openapi.json").write_text(_json(document), "utf-8")
+    (folder / "openapi.json").write_text(pretty(document), "utf-8")
     (folder / "llms.txt").write_text("\n".join(_for_programs(found)), "utf-8")
     (folder / "site.css").write_text("\n".join(_styles()), "utf-8")
     shutil.copy(HERE / "site.js", folder)
@@ -42,7 +43,7 @@ def write(folder: Path, packages: Path, servers: Sequence[str]) -> None:
 
 
 def _document(servers: Sequence[str]) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads((DOCS.parent / "api" / "openapi.json").read_text("utf-8"))
+    document: dict[str, Any] = msgspec.json.decode((DOCS.parent / "api" / "openapi.json").read_bytes())
     return document | {"servers": [*({"url": server} for server in servers), SAMPLE_SERVER]}
 
 
@@ -71,7 +72,7 @@ def _renderer(document: dict[str, Any]) -> str:
         for name, parameter in document["components"]["parameters"].items()
     }
     shown = document | {"components": document["components"] | {"parameters": parameters}}
-    return _API.replace("$document", _json(shown).replace("</", "<\\/"))
+    return _API.replace("$document", pretty(shown).replace("</", "<\\/"))
 
 
 def _for_programs(found: list[Page]) -> Iterator[str]:
@@ -90,7 +91,3 @@ def _styles() -> Iterator[str]:
     yield "@media (prefers-color-scheme: dark) {"
     yield HtmlFormatter(style="github-dark").get_style_defs(".sample")
     yield "}\n.sample, .sample pre { background: var(--code); }\n"
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"

@@ -1,4 +1,4 @@
-"""`python -m projector`: runs the projector and the commands of operators. Settings: environment variables (README)."""
+"""`python -m projector`: runs the projector and the commands of operators. Settings: docs/settings.md."""
 
 import argparse
 import os

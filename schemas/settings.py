@@ -123,7 +123,7 @@ class ProjectorSettings(KafkaSettings, frozen=True, kw_only=True):
         Compression,
         Meta(
             description="How documents are stored from now on: `none` (as JSON) or `zstd`; both are read at any time "
-            "([compression](docs/compression.md))"
+            "([compression](capacity.md#compression))"
         ),
     ] = "none"
     dead_letter_share: Annotated[

@@ -3,7 +3,6 @@ date.
 """
 
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +28,19 @@ def files(root: Path) -> dict[Path, str]:
     }
     parts = {
         root / "README.md": {"resources": tables.of_resources()},
-        docs / "api-keys.md": key_vectors.tables(),
-        docs / "control-record.md": {"preconditions": preconditions.table()},
-        docs / "events.md": events_page.parts(),
-        docs / "limits.md": {"limits": tables.of_limits()},
-        docs / "metrics.md": tables.of_metrics(),
+        docs / "reading.md": key_vectors.parts(),
+        docs / "how-it-works.md": {"preconditions": preconditions.table()},
+        docs / "events.md": events_page.parts() | {"limits": tables.of_limits()},
+        docs / "runbook.md": tables.of_metrics(),
         docs / "production.md": {"topics": tables.sentence_of_topics()},
         docs / "settings.md": tables.of_settings(),
+        docs / "generate" / "reference" / "pages" / "keys.md": {"pattern": key_vectors.pattern()},
         deploy / "kubernetes" / "strimzi" / "topics.yaml": {"topics": tables.strimzi_topics()},
         deploy / "kubernetes" / "strimzi" / "user.yaml": {"topics": tables.strimzi_rights()},
     }
-    return {path: pretty(value) for path, value in whole.items()} | {
-        path: _with_parts(path.read_text("utf-8"), texts) for path, texts in parts.items()
-    }
+    texts = {path: pretty(value) for path, value in whole.items()}
+    texts[docs / "examples" / "gitleaks.toml"] = key_vectors.scanner_rule()
+    return texts | {path: _with_parts(path.read_text("utf-8"), named) for path, named in parts.items()}
 
 
 def pretty(value: Any) -> str:
@@ -69,4 +68,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,9 +1,12 @@
-"""Test vectors of API keys for other languages: `docs/api-keys.json`, and the tables of `docs/api-keys.md`."""
+"""Test vectors of API keys for other languages, and what finds keys that leaked: `docs/api-keys.json`, parts of
+`docs/reading.md`, and `docs/examples/gitleaks.toml`.
+"""
 
 from collections.abc import Iterable
 
 from msgspec import Struct
 
+from docs.generate.tables import table
 from schemas import api_keys
 from schemas.base62 import ALPHABET
 
@@ -33,21 +36,49 @@ class Vectors(Struct, frozen=True):
     malformed: tuple[Malformed, ...]
 
 
+PATTERN = rf"{api_keys.PREFIX}[0-7][0-9A-Za-z]{{51}}[0-4][0-9A-Za-z]{{5}}"
+"""Every key. What else it finds has the form of a key and a wrong checksum: no regular expression can compute that. 128
+bits begin with a digit up to 7 of the organization, and 32 bits with one up to 4 of the checksum.
+"""
+_RULE = """\
+# A rule for gitleaks, which finds API keys of Leadview. `python -m docs.generate` writes it.
+[[rules]]
+id = "leadview-api-key"
+description = "An API key of Leadview, which can read the leads and contacts of an organization"
+regex = '''({pattern})(?:[^0-9A-Za-z]|$)'''
+secretGroup = 1
+keywords = ["{prefix}"]
+"""
+
+
+def scanner_rule() -> str:
+    """Returns the configuration of gitleaks in TOML. In Go's expressions nothing looks ahead, so the character behind a
+    key is a part of what is found.
+    """
+    return _RULE.format(pattern=PATTERN, prefix=api_keys.PREFIX)
+
+
+def pattern() -> str:
+    """Returns the pattern as a block of Markdown."""
+    return f"```text\n{PATTERN}\n```"
+
+
 def vectors() -> Vectors:
     """Returns the test vectors, which are the same at every call."""
     return Vectors(tuple(_valid()), tuple(_malformed(api_keys.mint(_USUAL, ALPHABET[10:40]))))
 
 
-def tables() -> dict[str, str]:
-    """Returns the Markdown tables by name: `valid`, `malformed`."""
+def parts() -> dict[str, str]:
+    """Returns the parts of docs/reading.md by name: `pattern`, and the tables `valid` and `malformed`."""
     known = vectors()
     valid = (
         (f"`{row.organization_id}`", f"`{row.random_part}`", f"`{row.key}`", f"`{row.sha256}`") for row in known.valid
     )
     malformed = ((row.why, _code(row.text)) for row in known.malformed)
     return {
-        "valid": _table(("Organization", "Random part", "Key", "SHA-256"), valid),
-        "malformed": _table(("Why", "Text"), malformed),
+        "pattern": pattern(),
+        "valid": table(("Organization", "Random part", "Key", "SHA-256"), valid),
+        "malformed": table(("Why", "Text"), malformed),
     }
 
 
@@ -96,8 +127,3 @@ def _checked(body: str) -> str:
 def _code(text: str) -> str:
     """Returns `text` as code for a table cell: a line feed, which would end the row, as `\\n`; no text as "(empty)"."""
     return f"`{text}`".replace("\n", "\\n") if text else "(empty)"
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [head, ("---",) * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,4 +1,4 @@
-"""What each command that deletes, replaces or declares something requires: the table in docs/control-record.md.
+"""What each command that deletes, replaces or declares something requires: the table in docs/how-it-works.md.
 
 Of scripts, their headers say it (`-- Requires`). What both programs send without a script, and what they write into
 Kafka, is listed here. A test looks for commands that are missing.

@@ -59,8 +59,8 @@ def test_a_command_is_run_and_listed(command: str) -> None:
     [table] = [place for place, line in lines("projector/__main__.py") if line.startswith("_COMMANDS")]
     assert command in _COMMANDS or command in OWN, f"{table}: add `{command}`"
     head = "| for operators | what it does |"
-    [place] = [place for place, line in lines("README.md") if line == head]
-    row = (ROOT / "README.md").read_text("utf-8").partition(head)[2].partition("\n\n")[0]
+    [place] = [place for place, line in lines("docs/runbook.md") if line == head]
+    row = (ROOT / "docs/runbook.md").read_text("utf-8").partition(head)[2].partition("\n\n")[0]
     named = re.search(rf"projector {command}\b|`{command}[ `]", row)
     assert named or command == "run", f"{place}: add a row for `python -m projector {command}`"
 

@@ -16,7 +16,7 @@ from projector.record import Record
 from schemas.resources import KINDS, LEAD, ORGANIZATION
 
 PAGE = (ROOT / "docs" / "events.md").read_text("utf-8")
-GOOD = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)]
+GOOD = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE.partition("## All events")[2], re.DOTALL)]
 DOCUMENT = asyncapi.document()
 MESSAGES = DOCUMENT["components"]["messages"]
 

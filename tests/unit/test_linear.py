@@ -194,7 +194,7 @@ def test_in_texts_it_is_not(part: bytes, most: int, what: str, before: bytes, af
 
 _MOST_PLAIN, _MOST_OF_A_STEP = 3.0, 1.5
 """At most so many times what the plain record takes: all of a record, and each of its steps. On the machine of
-docs/limits.md, 1.8 times as much is 50 ms."""
+docs/events.md, 1.8 times as much is 50 ms."""
 
 
 def test_no_record_costs_much_more_than_a_plain_one() -> None:

@@ -1,4 +1,4 @@
-"""Every command that may destroy or declare something is in the table of docs/control-record.md."""
+"""Every command that may destroy or declare something is in the table of docs/how-it-works.md."""
 
 import ast
 import re

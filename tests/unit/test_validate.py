@@ -27,7 +27,7 @@ from schemas.settings import ProjectorSettings
 from tests.harness import crm
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "validate.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "events.md").read_text("utf-8")
 STAGES = ["ACCEPTED", "IN_PROGRESS", "NEW", "QUOTE_SENT", "REJECTED", "STALE"]
 TYPO = crm.lead(1, event_typ_key="wedding")
 

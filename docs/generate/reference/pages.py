@@ -51,7 +51,6 @@ def pages() -> list[Page]:
         ("errors", "Errors", _read(own / "errors.md")),
         ("versioning", "Versions", _read(own / "versioning.md")),
         ("events", "Events", _read(DOCS / "events.md")),
-        ("limits", "Record limits", _read(DOCS / "limits.md")),
         (SCHEMAS, "Schemas", "\n".join(_schemas())),
     ]
     written = {f"{API}.html", "llms.txt", "openapi.json", *(f"{name}.md" for name, _, _ in sources)}

@@ -85,8 +85,8 @@ UNVERIFIED_TOPIC = Metric(
     "leadview_projector_unverified_topic",
     "gauge",
     "1",
-    "1 if the topic was deleted and created again, or has lost records that were applied, and nothing has confirmed since "
-    "that what is served is what Kafka has; otherwise 0. Absent if it is not known",
+    "1 if the topic was deleted and created again, or has lost records that were applied, and nothing has confirmed "
+    "since that what is served is what Kafka has; otherwise 0. Absent if it is not known",
     ("topic", "problem"),
 )
 

@@ -60,6 +60,7 @@ EXPRESSIONS = {
     "projector/commands/arguments.py _field": OURS,
     "projector/console/pages.py anchor": OURS,
     "projector/console/options.py _LINE": OURS,
+    "projector/console/pages.py _MARK": OURS,
     "schemas/layouts.py _CONSTANT": OURS,
     "schemas/control.py _GENERATION": OURS,
     "schemas/scripts.py _LINE": OURS,

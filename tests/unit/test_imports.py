@@ -111,6 +111,7 @@ def test_nothing_imports_upwards(package: str) -> None:
     "module",
     [
         "api_keys",
+        "base62",
         "documents",
         "events",
         "fields",

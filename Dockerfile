@@ -40,7 +40,6 @@ LABEL org.opencontainers.image.title="leadview" \
     org.opencontainers.image.description="The projector and the API of Leadview, the read side of a CRM"
 COPY --from=build /opt/leadview /opt/leadview
 COPY schemas schemas
-COPY telemetry telemetry
 COPY projector projector
 COPY api api
 COPY leadview leadview

@@ -38,12 +38,12 @@ clients: .venv/dev.stamp
 	rm -rf $(CLIENTS)
 	"$(PYTHON)" -m venv $(CLIENTS)/python
 	$(CLIENTS)/python/bin/pip install --quiet --disable-pip-version-check openapi-python-client==0.29.1
-	$(CLIENTS)/python/bin/openapi-python-client generate --path docs/schemas/openapi.json --meta none --fail-on-warning \
+	$(CLIENTS)/python/bin/openapi-python-client generate --path api/openapi.json --meta none --fail-on-warning \
 		--config tests/service/clients/openapi-python-client.yaml --output-path $(CLIENTS)/leadview_client
 	cp tests/service/clients/use_client.py tests/service/clients/useClient.ts tests/service/clients/package.json \
 		tests/service/clients/package-lock.json tests/service/clients/tsconfig.json $(CLIENTS)
 	cd $(CLIENTS) && npm ci --silent --no-audit --no-fund
-	cd $(CLIENTS) && npx openapi-ts --input ../../docs/schemas/openapi.json --output client --silent && npx tsc
+	cd $(CLIENTS) && npx openapi-ts --input ../../api/openapi.json --output client --silent && npx tsc
 	$(BIN)/python -m pytest -m clients tests/service/clients $(ARGS)
 
 # The page of the console in Chromium (on Debian: apt install chromium). Needs npm for axe-core, which looks for barriers.
@@ -64,20 +64,20 @@ screenshots: .venv/dev.stamp
 # ARGS="--server https://…" names your API. Needs Node.js 20, npm and Chromium.
 REFERENCE = build/reference
 docs: .venv/dev.stamp $(REFERENCE)/stamp
-	$(BIN)/python -m reference $(ARGS)
+	$(BIN)/python -m docs.generate.reference $(ARGS)
 	$(BIN)/python -m pytest -m docs tests/service/reference/test_site.py
 
 # Lints the OpenAPI and the AsyncAPI document, and refuses a change of the API that breaks clients of the last release.
 # Needs Node.js 20 and npm.
 lint-openapi: .venv/dev.stamp $(REFERENCE)/stamp $(REFERENCE)/oasdiff
-	$(REFERENCE)/node_modules/.bin/spectral lint --fail-severity hint --ruleset reference/spectral.yaml \
-		docs/schemas/openapi.json docs/schemas/asyncapi.json
-	REDOCLY_TELEMETRY=off $(REFERENCE)/node_modules/.bin/redocly lint --config reference/redocly.yaml docs/schemas/openapi.json
+	$(REFERENCE)/node_modules/.bin/spectral lint --fail-severity hint --ruleset docs/generate/reference/spectral.yaml \
+		api/openapi.json docs/schemas/asyncapi.json
+	REDOCLY_TELEMETRY=off $(REFERENCE)/node_modules/.bin/redocly lint --config docs/generate/reference/redocly.yaml api/openapi.json
 	$(BIN)/python -m pytest -m docs tests/service/reference/test_released.py $(ARGS)
 
-$(REFERENCE)/stamp: reference/package-lock.json
+$(REFERENCE)/stamp: docs/generate/reference/package-lock.json
 	mkdir -p $(REFERENCE)
-	cp reference/package.json reference/package-lock.json $(REFERENCE)
+	cp docs/generate/reference/package.json docs/generate/reference/package-lock.json $(REFERENCE)
 	cd $(REFERENCE) && npm ci --silent --ignore-scripts --no-audit --no-fund
 	@touch $@
 
@@ -138,7 +138,7 @@ bench-quix:
 release: .venv/dev.stamp
 	"$(PYTHON)" -m venv build/release
 	build/release/bin/pip install --quiet --disable-pip-version-check cyclonedx-bom==7.5.0
-	@$(BIN)/python -m release
+	@$(BIN)/python -m deploy.release
 
 # Not part of `make test`, because tracing doubles the duration of the property tests.
 coverage: .venv/dev.stamp

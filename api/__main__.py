@@ -15,9 +15,9 @@ from api.errors import AddressError, CannotListen
 from api.metrics.exporter import serve_metrics
 from api.redis.address import address
 from api.server import listen, serve
+from leadview import logs
 from schemas.settings import ApiSettings, SettingsError, effective, load
 from schemas.version import VERSION
-from telemetry import logs
 
 USAGE_ERROR = 2
 FAILURE = 1

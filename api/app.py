@@ -37,10 +37,9 @@ from api.redis.store import Store
 from api.request import State
 from api.request_log import RequestLog
 from api.usage import Usage
-from schemas.openapi.document import ROOT
-from schemas.resources import RESOURCES
+from leadview import orphan
+from schemas.resources import RESOURCES, ROOT
 from schemas.settings import ApiSettings, limit, networks
-from telemetry import orphan
 
 
 def create_app(settings: ApiSettings, snapshots: Path | None = None) -> Starlette:

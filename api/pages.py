@@ -1,6 +1,7 @@
 """The paths that need no API key: health, readiness and the OpenAPI document."""
 
 from collections.abc import Awaitable, Callable
+from importlib.resources import files
 
 import msgspec
 
@@ -9,11 +10,10 @@ from api.errors import MethodNotAllowed, NoSuchPath, Unavailable
 from api.request import Request
 from api.response import Response, json_response
 from api.static_page import StaticPage
-from schemas.openapi.document import document
 from schemas.problems import Health
 
 _ALLOW = (b"allow", b"GET, HEAD")
-_OPENAPI = StaticPage(msgspec.json.encode(document()))
+_OPENAPI = StaticPage(msgspec.json.format((files("api") / "openapi.json").read_bytes(), indent=-1))
 
 
 def read_only(page: Callable[[Request], Awaitable[Response]]) -> Handler:

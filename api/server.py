@@ -15,8 +15,8 @@ from api.edge.crowd import raise_file_limit
 from api.edge.protocol import Edge
 from api.edge.unread import limit_buffers
 from api.errors import CannotListen
+from leadview import logs
 from schemas.settings import ApiSettings
-from telemetry import logs
 
 BACKLOG = 2048
 KEEP_ALIVE_SECONDS = 75

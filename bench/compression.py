@@ -80,7 +80,7 @@ class CompressionCosts:
 
 
 def page(results: Results) -> str:
-    """The table of `docs/compression.md`: what compression saves and costs."""
+    """The table of `docs/capacity.md`: what compression saves and costs."""
     lines = ["| | JSON | compressed |", "|---|---|---|"]
     for what, name, metric, cases in _ROWS:
         outcome = results.benchmarks.get(name)

@@ -8,7 +8,7 @@ from msgspec import Struct
 DESCRIPTION = """Runs Leadview with sample data that keeps changing, on an embedded Redis and Kafka: nothing has to be
 installed or set up. Prints a base URL, an API key and curl commands. Ctrl-C ends everything and removes all files."""
 
-EPILOG = """The projector and the API use the settings in your environment (LEADVIEW_…, see the README), except the
+EPILOG = """The projector and the API use the settings in your environment (LEADVIEW_…, docs/settings.md), except the
 addresses of Redis and Kafka: only --redis-url and --kafka set those, so that no sample data is written to your servers
 by accident. With make: make run ARGS="--rate 50 --leads 2000" """
 

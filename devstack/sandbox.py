@@ -16,10 +16,9 @@ import msgspec
 from msgspec.structs import replace
 
 from devstack.sample import Message, Tenant
-from schemas import events
+from schemas import events, examples
 from schemas.api_keys import RANDOM_LENGTH, key_hash, mint
 from schemas.envelopes import event_type
-from schemas.openapi import examples
 from schemas.resources import API_KEY, CONTACT, LEAD, ORGANIZATION, Kind
 
 CHANGE_SECONDS = 10

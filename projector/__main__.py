@@ -1,4 +1,4 @@
-"""`python -m projector`: runs the projector and the commands of operators. Settings: environment variables (README)."""
+"""`python -m projector`: runs the projector and the commands of operators. Settings: docs/settings.md."""
 
 import argparse
 import os
@@ -9,6 +9,7 @@ from importlib import import_module
 import uvloop
 from rich.console import Console
 
+from leadview.logs import configure
 from projector.commands import rebuild, show, show_access_view, show_view, status, status_view, usage
 from projector.commands.arguments import NO_OTHERS, parse
 from projector.commands.dead_letters import run_dead_letters
@@ -22,7 +23,6 @@ from projector.redis.store import Store
 from projector.run import run
 from schemas.resources import BY_NOUN
 from schemas.settings import ProjectorSettings, SettingsError, load
-from telemetry.logs import configure
 
 _FILE_WIDTH = 160
 Command = Callable[[argparse.Namespace, Operator], Awaitable[int]]

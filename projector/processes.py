@@ -13,11 +13,11 @@ from types import FrameType
 import uvloop
 from msgspec import structs
 
+from leadview import orphan
+from leadview.logs import configure
 from projector.errors import ProjectorError
 from projector.run import run
 from schemas.settings import ProjectorSettings
-from telemetry import orphan
-from telemetry.logs import configure
 
 _RESTART_SECONDS = 1.0
 

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from leadview.metrics_port import MetricsServer
 from projector.errors import Refused, Unavailable
 from projector.health.watch import Watch, watching
 from projector.ledger import copies, writers
@@ -28,7 +29,6 @@ from projector.upkeep.superseded import Superseded
 from schemas.control import LAYOUT
 from schemas.resources import ACCESS_KINDS, RESOURCES
 from schemas.settings import ProjectorSettings, effective
-from telemetry.metrics_server import MetricsServer
 
 # Decoding creates very many objects without cycles. With the default of 700, the collector looks at a large record many
 # times.

@@ -3,7 +3,7 @@
     lv_live_ | 22: the organization's UUID as a 128-bit number | 30: random | 6: CRC-32 of all before
 
 With the organization in the key, one round trip to the right node of a Redis Cluster is enough. That part grants
-nothing: the stored record alone decides what a key may read. Test vectors for other languages: `docs/api-keys.md`.
+nothing: the stored record alone decides what a key may read. Test vectors for other languages: `docs/reading.md`.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The control record: which generation is served, which ones are written, and how far (`docs/control-record.md`).
+"""The control record: which generation is served, which ones are written, and how far (`docs/how-it-works.md`).
 
 It is a hash in Redis, of which every shard of a cluster has a copy (`schemas.names.control`). These fields are the same
 in all copies:

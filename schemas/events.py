@@ -1,7 +1,7 @@
 """Change events of the core product (contract section 3): CloudEvents 1.0 whose `data` is the whole state of an entity.
 
-Unknown fields are ignored. Optional fields may be absent or null. `schemas.json_schema` derives the JSON Schemas. The
-text below a field is its description there.
+Unknown fields are ignored. Optional fields may be absent or null. `docs/generate/json_schema.py` derives the JSON
+Schemas. The text below a field is its description there.
 """
 
 from typing import Annotated, Any, Literal

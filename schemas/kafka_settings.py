@@ -55,7 +55,7 @@ class KafkaSettings(RedisSettings, frozen=True, kw_only=True):
         str | None,
         Meta(
             description="`OAUTHBEARER`, in place of a token endpoint: `module:function` that returns a token and when "
-            "it expires ([secrets](docs/secrets.md#tokens-of-a-cloud))"
+            "it expires ([secrets](production.md#tokens-of-a-cloud))"
         ),
     ] = None
     kafka_session_timeout: Annotated[

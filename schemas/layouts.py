@@ -7,8 +7,8 @@ Every entity's value begins with the same 22 bytes, little-endian; Lua reads the
     1   7  version of the newest event; a tombstone has no version and keeps the previous one
     8   6  offset of that event
     14  2  partition, and in the four highest bits the history of its topic: which of up to 16 in turn. A topic that is
-           made again, or cut off, uses its offsets again. So those of another history are compared no more than those
-           of another partition are: the times decide
+           created again, or cut off, uses its offsets again. So those of another history are compared no more than
+           those of another partition are: the times decide
     16  6  time of the event, milliseconds since 1970
 
 In a live document follow:

@@ -1,7 +1,7 @@
 """The limits of what is sent (contract section 3). A record beyond one of them is bad, and becomes a dead letter.
 
-Every limit stands here only. The decoder and the JSON Schemas take it from here, and docs/limits.md shows it with the
-text below it (`schemas.limits_table`).
+Every limit stands here only. The decoder and the JSON Schemas take it from here, and docs/events.md shows it with the
+text below it (`docs/generate/tables.py`).
 """
 
 MAX_KEY_BYTES = 200

@@ -1,6 +1,6 @@
 """All metrics, declared once: both processes export what is declared here, and nothing else.
 
-`docs/metrics.md` and the dashboard are generated from these declarations, and a test compares the alert rules with
+`docs/runbook.md` and the dashboard are generated from these declarations, and a test compares the alert rules with
 them. Names follow Prometheus: base units, a counter ends in `_total`. A value that cannot be measured is NaN or absent.
 """
 
@@ -85,8 +85,8 @@ UNVERIFIED_TOPIC = Metric(
     "leadview_projector_unverified_topic",
     "gauge",
     "1",
-    "1 if the topic was deleted and made again, or has lost records that were applied, and nothing has confirmed since "
-    "that what is served is what Kafka has; otherwise 0. Absent if it is not known",
+    "1 if the topic was deleted and created again, or has lost records that were applied, and nothing has confirmed "
+    "since that what is served is what Kafka has; otherwise 0. Absent if it is not known",
     ("topic", "problem"),
 )
 

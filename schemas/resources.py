@@ -8,8 +8,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from schemas import documents, events, layouts
-from schemas.openapi import examples, guide
+from schemas import documents, events, examples, layouts
+
+ROOT = "/api/v1/ext"
+"""The path of the API. The version in it is that of the API itself."""
 
 
 class Kind(Struct, frozen=True, eq=False):
@@ -69,7 +71,11 @@ CONTACT = Resource(
     event_example=examples.CONTACT_EVENT,
     event_faults=({"first_name": None}, {"updated_at": "2026-03-09"}),
     summary="The people who submitted the inquiries",
-    about=guide.CONTACT,
+    about="""\
+Returns one contact with its custom fields.
+
+`custom_fields` is an object whose names are stable field keys. A field that was never set is absent; a field that
+was cleared is null.""",
 )
 LEAD = Resource(
     noun="lead",
@@ -82,7 +88,11 @@ LEAD = Resource(
     event_example=examples.LEAD_EVENT,
     event_faults=({"contact_id": None}, {"created_at": "2026-03-02T09:15:00"}),
     summary="Inquiries of customers, with the events that they requested",
-    about=guide.LEAD,
+    about="""\
+Returns one lead with a summary of its contact and the events that the customer requested.
+
+`contact` is the current state of the contact. It is null if the contact was deleted or has not arrived yet; in the
+latter case a later request returns it. Custom fields are only part of the contact's own record.""",
 )
 
 RESOURCES = (CONTACT, LEAD)

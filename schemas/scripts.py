@@ -2,7 +2,7 @@
 
 A script begins with a comment. Its first sentence says what the script does. These lines are read by this module:
 
-    -- Requires  what must hold, so that the script destroys or declares nothing wrong (`schemas/preconditions.py`)
+    -- Requires  what must hold, so that the script destroys or declares nothing wrong (docs/generate/preconditions.py)
     -- Uses  the parts whose functions it needs
     -- KEYS  control, positions, dead_letters?
     -- ARGV  stamp, number, steps(partition, expected, position)..., letters(name, letter)...

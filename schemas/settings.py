@@ -123,7 +123,7 @@ class ProjectorSettings(KafkaSettings, frozen=True, kw_only=True):
         Compression,
         Meta(
             description="How documents are stored from now on: `none` (as JSON) or `zstd`; both are read at any time "
-            "([compression](docs/compression.md))"
+            "([compression](capacity.md#compression))"
         ),
     ] = "none"
     dead_letter_share: Annotated[
@@ -209,7 +209,7 @@ def _is_setting(name: str) -> bool:
 
 def _unknown(name: str, known: set[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else "the README lists all settings."
+    hint = f"did you mean {near[0]}?" if near else "docs/settings.md lists all settings."
     return f"{name} is not a setting of Leadview: {hint}"
 
 

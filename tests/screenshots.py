@@ -1,4 +1,4 @@
-"""`make screenshots`: writes the pictures of `docs/console.md`, of `make run` in Chromium, in two widths and schemes.
+"""`make screenshots`: writes the pictures of `docs/runbook.md`, of `make run` in Chromium, in two widths and schemes.
 
 The service works for a while, some requests are refused, and a lead is looked for.
 """

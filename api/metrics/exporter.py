@@ -12,9 +12,9 @@ from prometheus_client.registry import Collector
 from api.errors import CannotListen, Kind
 from api.metrics import snapshot
 from api.metrics.counters import Counters
+from leadview.instruments import family, histogram_family, new_registry
+from leadview.metrics_port import Health, MetricsServer
 from schemas import metrics
-from telemetry.instruments import family, histogram_family, new_registry
-from telemetry.metrics_server import Health, MetricsServer
 
 _NAN = float("nan")
 

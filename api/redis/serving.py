@@ -8,7 +8,7 @@ Usually a shard has one copy. If it took over the slots of another one, it has t
 the other one was lost with all it held: then all copies that it should have are asked after each reply.
 
 On a cluster, slots move without the copy that speaks for them. So the record says which copies answer for which slots,
-and a shard is believed for another slot only if all copies of all shards are complete (`docs/control-record.md`).
+and a shard is believed for another slot only if all copies of all shards are complete (`docs/how-it-works.md`).
 """
 
 import asyncio

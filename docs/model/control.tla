@@ -1,7 +1,7 @@
 -------------------------------- MODULE control --------------------------------
 (* The control record of Leadview: what is served, written, covered and dropped.
 
-   The protocol in plain English, with the names of these actions, is docs/control-record.md. This module is the same
+   The protocol in plain English, with the names of these actions, is docs/how-it-works.md. This module is the same
    protocol for TLC, which tries every order of every step of every process, with faults in between.
 
    A rule of the protocol holds where `Rule("...")` stands. `Off` names the rules that are switched off: TLC then finds
@@ -473,7 +473,7 @@ Empty(shards) == /\ spent.emptied < MaxEmptied
                  /\ UNCHANGED <<end, session, op, decided, saved, born, made>>
 
 (* The replica of a shard stops following, or a backup of it is made (not in the second in which the shard has no copy: a
-   limit, which docs/control-record.md names) ...                                                                     *)
+   limit, which docs/how-it-works.md names) ...                                                                     *)
 Save(s) == /\ saved[s] = NotSaved /\ s \in Present /\ spent.back < MaxBack /\ \E shards \in Back : s \in shards
            /\ saved' = [saved EXCEPT ![s] = [copy |-> copies[s], docs |-> [g \in Generations |-> docs[g][EntityIn(s)]]]]
            /\ UNCHANGED <<end, copies, docs, session, op, registered, decided, born, made, spent>>

@@ -165,7 +165,7 @@ Move(s, v) == /\ spent.moves < MaxMoves /\ v \notin gone /\ owner[s] # v
               /\ owner' = [owner EXCEPT ![s] = v]
               /\ UNCHANGED <<end, docs, copies, batch, decided, made, gone, saved>>
 
-(* A limit, which docs/control-record.md names: what a server loses is noticed only if the other servers know by then
+(* A limit, which docs/how-it-works.md names: what a server loses is noticed only if the other servers know by then
    which slots it has, and that it has a copy. The API reads with a request only the copies of the server that answers,
    so every one of them has to know where the slots are.                                                              *)
 MayLose(v) ==

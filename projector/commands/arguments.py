@@ -53,8 +53,8 @@ def parser_of(program: str, others: Mapping[str, str] = NO_OTHERS) -> argparse.A
     """
     parser = argparse.ArgumentParser(
         prog=program,
-        description="Projects change events from Kafka into Redis. All settings are environment variables: the README "
-        "lists them.",
+        description="Projects change events from Kafka into Redis. All settings are environment variables: "
+        "docs/settings.md lists them.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     run = commands.add_parser("run", help="project change events into Redis, until SIGTERM")

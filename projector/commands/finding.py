@@ -13,7 +13,7 @@ class Finding(NamedTuple):
 
     what: str
     advice: str
-    page: str = "status.md"
+    page: str = "runbook.md"
     where: tuple[str, ...] = ()
     stops: Literal["", "line", "all"] = ""
     detail: str = ""

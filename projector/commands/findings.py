@@ -25,7 +25,7 @@ _MEASURED_HERE = ("topic ", "Redis evicts keys", "The memory of Redis")
 _OF_STOPPED_LINES = frozenset(("no_step", "not_advancing"))
 """What follows if a line cannot write, or may not."""
 _NEARLY_FULL = 0.8
-_NOT_COMPLETE = "status.md#redis-is-empty-or-not-complete"
+_NOT_COMPLETE = "runbook.md#redis-is-empty-or-not-complete"
 
 
 def problems(survey: Survey) -> list[Finding]:

@@ -2,6 +2,7 @@
 
 import logging
 
+from leadview.metrics_port import Health, MetricsServer
 from projector.commands.operator import Operator
 from projector.errors import Refused, Unavailable
 from projector.line.metrics import DIFFERENCES, PASSES, VERIFICATION, VERIFIED
@@ -9,7 +10,6 @@ from projector.stop import Stop
 from projector.verify import rolling
 from projector.verify.rolling import Turn
 from schemas.resources import KINDS
-from telemetry.metrics_server import Health, MetricsServer
 
 _RETRY_SECONDS = 5.0
 

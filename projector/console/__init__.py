@@ -1,4 +1,4 @@
-"""The console: one page that shows the service at work (`leadview console`, docs/console.md).
+"""The console: one page that shows the service at work (`leadview console`, docs/runbook.md).
 
 It shows what `status`, `show` and the metrics know, and nothing else:
 

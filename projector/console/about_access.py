@@ -8,7 +8,7 @@ from projector.console.story import Applied, events
 from projector.console.topics import Found
 from schemas.layouts import Head
 
-_PAGE = "access.md#why-is-a-key-refused"
+_PAGE = "runbook.md#why-is-a-key-refused"
 
 
 def of_key(key: StoredKey, topic: str) -> Answer:

@@ -17,6 +17,7 @@ from schemas.resources import Resource
 
 _LOOKED = f"Kafka was looked through for it: the newest {NEWEST:,} offsets of each partition"
 _MOST_EVENTS = 50
+_ORDERING = "how-it-works.md#ordering-which-event-wins"
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -63,7 +64,7 @@ def answer(
         Fact("dead letter", f"{letter.field}, parked at {utc(letter.time)}: {letter.reason}")
         for letter in entity.dead_letters
     ]
-    page = "dead-letters.md" if state == "wrong" and entity.dead_letters else "ordering.md"
+    page = "dead-letters.md" if state == "wrong" and entity.dead_letters else _ORDERING
     return Answer(f"{seen.resource.noun} {seen.id}", verdict, state, page, facts, told[:_MOST_EVENTS], _note(found))
 
 
@@ -141,7 +142,7 @@ def of_record(record: Record, told: Event, bad: Sequence[Fact] = ()) -> Answer:
         Fact("value", "null: it deletes the entity" if record.value is None else f"{len(record.value):,} bytes"),
         *bad,
     ]
-    page = "dead-letters.md" if "is bad" in told.outcome else "ordering.md"
+    page = "dead-letters.md" if "is bad" in told.outcome else _ORDERING
     return Answer(f"record {told.record}", f"This record {told.outcome}.", told.state, page, facts)
 
 
@@ -160,7 +161,7 @@ def no_record(partition: Partition, offset: int, span: tuple[int, int] | None, l
         "Compaction has removed it, so a newer record with the same key was published; or it marks the end of a "
         "transaction."
     )
-    return Answer(title, text, "plain", "ordering.md", facts)
+    return Answer(title, text, "plain", _ORDERING, facts)
 
 
 def only_published(noun: str, records: Sequence[Record], applied: Applied, found: Found) -> Answer:
@@ -199,7 +200,7 @@ def unknown() -> Answer:
         "request id?",
         f"This is not an id, a message key, or <topic>:<partition>:<offset>. {_WHERE}",
         "plain",
-        "access.md#a-request-is-found-again",
+        "runbook.md#a-request-is-found-again",
     )
 
 

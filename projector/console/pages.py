@@ -11,6 +11,8 @@ from markdown_it import MarkdownIt
 _BESIDE = Path(__file__).parents[2] / "docs"
 _INSTALLED = Path(sysconfig.get_path("data")) / "share" / "leadview" / "docs"
 _NAME = re.compile(r"[a-z][a-z-]*\.md")
+_MARK = re.compile(r"^<!-- .* -->\n", re.MULTILINE)
+"""What stands around a generated part of a page."""
 _FRAME = """<!doctype html>
 <html lang="en">
 <head>
@@ -43,7 +45,7 @@ def page(name: str) -> str | None:
 def render(markdown: str, name: str) -> str:
     """Returns Markdown of ours as HTML. Headings have the anchors that GitHub gives them; raw HTML is escaped."""
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
-    tokens = parser.parse(markdown)
+    tokens = parser.parse(_MARK.sub("", markdown))
     title = name
     for opening, text in pairwise(tokens):
         if opening.type == "heading_open":

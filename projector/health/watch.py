@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager, suppress
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
+from leadview.instruments import family
+from leadview.metrics_port import Health
 from projector.health.sample import KafkaSample, RedisSample, Sample
 from projector.health.sampler import Sampler
 from projector.health.verdict import Verdict, WatchedLine
@@ -21,8 +23,6 @@ from projector.problem import KINDS, OF_SERVERS, Problem
 from projector.stop import Stop
 from schemas import metrics
 from schemas.settings import ProjectorSettings
-from telemetry.instruments import family
-from telemetry.metrics_server import Health
 
 _NAN = float("nan")
 _SAMPLE_LASTS_SECONDS = 20.0

@@ -2,7 +2,7 @@
 
 The positions of the former history say nothing about the new one, and documents of records that Kafka no longer has are
 still served. A line that finds a break notes it in the control record first, so that nobody who has not seen the note
-can store a position any more; then it takes back the positions; then it reads on. `docs/checkpoints.md` has the rules.
+can store a position any more; then it takes back the positions; then it reads on. `docs/how-it-works.md` has the rules.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,6 @@
 """The control record as the projector reads it: its state, and the copies that shards have of it.
 
-`schemas/control.py` describes the fields, `docs/control-record.md` the rules. Nothing in the record has a default:
+`schemas/control.py` describes the fields, `docs/how-it-works.md` the rules. Nothing in the record has a default:
 either a copy says it, or Redis is empty everywhere and the first record begins.
 """
 

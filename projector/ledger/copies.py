@@ -1,4 +1,4 @@
-"""Reads, creates, repairs and changes the copies of the control record (rules: `docs/control-record.md`).
+"""Reads, creates, repairs and changes the copies of the control record (rules: `docs/how-it-works.md`).
 
 A copy is a hash whose name has a hash tag in a slot that the shard serves, so a copy moves with its slot. The copy with
 the tag `ledger`, the home copy, decides which of two concurrent changes comes first. Each copy lists all of them:

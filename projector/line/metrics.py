@@ -2,10 +2,10 @@
 
 from prometheus_client import CollectorRegistry
 
+from leadview import instruments
 from projector.mapping import VERSION
 from projector.redis.applier import Applied
 from schemas import metrics
-from telemetry import instruments
 
 REGISTRY: CollectorRegistry = instruments.new_registry("projector", str(VERSION))
 """Everything that this process exports."""

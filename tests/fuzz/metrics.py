@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from devstack.ports import free_port
 from devstack.waiting import PATIENCE_SECONDS, wait_until
-from telemetry.metrics_server import MAX_CONNECTIONS, Health, MetricsServer
+from leadview.metrics_port import MAX_CONNECTIONS, Health, MetricsServer
 
 MOST_GROWTH_BYTES = 32_000_000
 _MOST_OPEN = 3 * MAX_CONNECTIONS

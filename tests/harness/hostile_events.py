@@ -8,14 +8,14 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 
+from docs.generate.json_schema import event_schemas
+from docs.generate.openapi import document
 from projector import mapping
 from projector.change import read
 from projector.errors import BadRecord
 from projector.record import Record
 from projector.reference import documents_of
 from schemas import resources
-from schemas.json_schema import event_schemas
-from schemas.openapi.document import document
 from tests.harness import crm
 from tests.harness.crm import Message
 

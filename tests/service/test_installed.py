@@ -23,7 +23,7 @@ from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 COMMANDS = {"run", "status", "doctor", "show", "dead-letters", "rebuild", "verify", "promote", "rollback", "drop"}
 COMMANDS |= {"console", "validate", "wait"}
-PACKAGES = ("api", "leadview", "projector", "schemas", "telemetry")
+PACKAGES = ("api", "leadview", "projector", "schemas")
 
 
 class Installed(NamedTuple):

@@ -114,7 +114,7 @@ def test_what_the_api_may_not_do(server: RedisServer, command: tuple[Any, ...]) 
 
 
 def test_a_stolen_user_can_keep_redis_busy_and_is_seen(server: RedisServer, tmp_path: Path) -> None:
-    """docs/security.md: what its theft means. The API counts what the alert LeadviewRedisBusy looks at."""
+    """docs/production.md: what its theft means. The API counts what the alert LeadviewRedisBusy looks at."""
     metrics, counted = ApiServer(free_port()), 'leadview_api_redis_errors_total{reason="busy"}'
     with ExitStack() as stack:
         admin = stack.enter_context(redis.Redis(port=server.port))

@@ -105,6 +105,15 @@ def test_a_slow_key_has_one_request_a_minute(port: int) -> None:
     assert 1 <= int(answers[1].headers["retry-after"]) <= 60
 
 
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed: it is only an example")
+def test_the_first_request_of_the_page_is_answered(sandbox: Run) -> None:
+    """The command of docs/reading.md, after the line that sets its variables."""
+    [export] = re.findall("^export .+$", sandbox.output, re.MULTILINE)
+    [request] = re.findall(r"^\$ (curl .+)$", (ROOT / "docs/reading.md").read_text("utf-8"), re.MULTILINE)
+    lead = subprocess.run(["/bin/sh", "-c", f"{export}\n{request}"], capture_output=True, text=True, check=True).stdout
+    assert json.loads(lead)["stage"] == "ACCEPTED"
+
+
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed: it is only an example")
 def test_a_first_lead_is_published_with_the_lines_that_are_printed(sandbox: Run, tmp_path: Path) -> None:
     """The commands of docs/events.md, after the lines that set everything, in a shell in another folder."""

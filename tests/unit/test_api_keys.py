@@ -1,5 +1,7 @@
 """API keys against the vectors of `docs/api-keys.json`, which other languages test against as well."""
 
+import re
+import tomllib
 from hashlib import sha256
 from pathlib import Path
 from uuid import UUID
@@ -9,9 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from docs.generate.key_vectors import PATTERN, Malformed, Vector, Vectors
 from schemas import api_keys, base62
 from schemas.api_keys import KEY_LENGTH, MalformedKey, key_hash, mint, organization_tag, parse
-from schemas.key_vectors import Malformed, Vector, Vectors
 
 DOCS = Path(__file__).parents[2] / "docs"
 VECTORS = msgspec.json.decode((DOCS / "api-keys.json").read_bytes(), type=Vectors)
@@ -102,3 +104,60 @@ def test_base62_sorts_like_numbers() -> None:
 def test_base62_refuses_what_does_not_fit(number: int) -> None:
     with pytest.raises(OverflowError):
         base62.encode(number, 6)
+
+
+RULE = tomllib.loads((DOCS / "examples" / "gitleaks.toml").read_text("utf-8"))["rules"][0]
+KEY = VECTORS.valid[2].key
+
+
+def leaked(text: str) -> list[str]:
+    """What gitleaks would report: the group of the rule's secret, in texts that have one of its keywords."""
+    if not any(keyword in text.lower() for keyword in RULE["keywords"]):
+        return []
+    return [match[RULE["secretGroup"]] for match in re.finditer(RULE["regex"], text)]
+
+
+@pytest.mark.parametrize("vector", VECTORS.valid, ids=lambda vector: vector.organization_id)
+def test_a_scanner_finds_every_key(vector: Vector) -> None:
+    assert re.fullmatch(PATTERN, vector.key)
+    for around in (
+        "{}",
+        "{}\n",
+        'API_KEY="{}"',
+        "Authorization: Bearer {}\r\n",
+        "?key={}&a=1",
+        "old_{}_2026",
+        "{0},{0}",
+    ):
+        assert set(leaked(around.format(vector.key))) == {vector.key}, around
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(KEY[:-1], id="one character short"),
+        pytest.param(KEY + "0", id="one character long"),
+        pytest.param(KEY.replace("lv_live_", "lv_test_"), id="another prefix"),
+        pytest.param(KEY.upper(), id="prefix in upper case"),
+        pytest.param(KEY[:8] + "8" + KEY[9:], id="more than 128 bits"),
+        pytest.param(KEY[:-6] + "5" + KEY[-5:], id="a checksum of more than 32 bits"),
+        pytest.param(KEY[:40] + "-" + KEY[41:], id="a character that is not base62"),
+        pytest.param(KEY[:40] + "\n" + KEY[40:], id="cut by a line"),
+        pytest.param("lv_live_" + "x" * 58, id="letters in its place"),
+        pytest.param("the prefix lv_live_ alone", id="prefix"),
+        pytest.param(VECTORS.valid[2].sha256, id="the hash"),
+    ],
+)
+def test_a_scanner_ignores_what_only_resembles_a_key(text: str) -> None:
+    assert leaked(text) == []
+
+
+def test_of_malformed_texts_a_scanner_finds_only_what_no_pattern_can_refuse() -> None:
+    found = {row.why.partition(",")[0] for row in VECTORS.malformed if leaked(row.text)}
+    assert found == {
+        "a line feed at the end",  # it stands behind a whole key
+        "wrong checksum",
+        "two characters swapped",
+        "upper and lower case swapped",
+        "the organization part is 2^128",
+    }

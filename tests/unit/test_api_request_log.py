@@ -9,8 +9,8 @@ from api.credentials import credentials
 from api.errors import InvalidApiKey, NoSuchRecord, Unavailable
 from api.request import request_id
 from api.request_log import SAMPLE, Entry, RequestLog
+from docs.generate.key_vectors import Vector, vectors
 from schemas.api_keys import PREFIX, key_hash, mint
-from schemas.key_vectors import Vector, vectors
 from schemas.settings import RequestLogMode
 from tests.harness import crm
 

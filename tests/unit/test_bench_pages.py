@@ -32,13 +32,13 @@ def measured(figures: dict[str, float]) -> Results:
     return found
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/capacity.md"])
+@pytest.mark.parametrize("name", ["README.md", "bench/README.md", "docs/capacity.md"])
 def test_a_page_shows_the_figures_of_the_results(name: str) -> None:
     wanted = pages.pages(results.read(ROOT / "bench" / "results.json"))[ROOT / name]
     assert (ROOT / name).read_text("utf-8") == wanted, "run `python -m bench.pages`"
 
 
-def test_the_readme_names_the_machines() -> None:
+def test_the_figures_name_the_machines() -> None:
     """And when the first and the last benchmark began: so a reader sees that a table is not of one run."""
     found = results.read(ROOT / "bench" / "results.json")
     found.benchmarks = {
@@ -50,7 +50,7 @@ def test_the_readme_names_the_machines() -> None:
         )
         for name, day, processor in (("api", 3, "One"), ("memory", 2, "One"), ("updates", 4, "Another"))
     }
-    lines = pages.readme(found).splitlines()
+    lines = pages.all_figures(found).splitlines()
     rest, began = "2 cores, 4 GiB, Python 3.12.0, Redis 7.2.0", "The first benchmark began at 2026-11-"
     assert lines[:2] == [
         f"Machine of `api`, `memory`: One, {rest}. {began}22 10:30 UTC, the last one at 2026-11-23 10:30 UTC.",

@@ -13,7 +13,7 @@ from schemas.metrics import Metric
 from schemas.resources import AS_SPECIFIED
 
 ROOT = Path(__file__).parents[2]
-PROSE = ("docs/events.md", "reference/pages/index.md", "reference/site.py")
+PROSE = ("docs/events.md", "docs/generate/reference/pages/index.md", "docs/generate/reference/site.py")
 """Pages that say in a sentence which records are served."""
 OWN = ("run", "console", "validate")
 """Commands that `projector/__main__.py` runs before it opens Redis."""
@@ -43,9 +43,9 @@ def declared() -> dict[str, Metric]:
 def test_a_metric_is_in_the_list_of_its_program_and_is_exported(name: str) -> None:
     [place] = [place for place, line in lines("schemas/metrics.py") if line.startswith(f"{name} = ")]
     assert declared()[name] in metrics.ALL, f"{place}: {name} is not in PROJECTOR, API or VERIFY below"
-    sources = (path for folder in ("api", "projector", "telemetry") for path in (ROOT / folder).rglob("*.py"))
+    sources = (path for folder in ("api", "projector", "leadview") for path in (ROOT / folder).rglob("*.py"))
     used = any(re.search(rf"\bmetrics\.{name}\b", path.read_text("utf-8")) for path in sources)
-    assert used, f"{place}: nothing in api, projector or telemetry exports metrics.{name}"
+    assert used, f"{place}: nothing in api, projector or leadview exports metrics.{name}"
 
 
 def commands() -> list[str]:
@@ -59,8 +59,8 @@ def test_a_command_is_run_and_listed(command: str) -> None:
     [table] = [place for place, line in lines("projector/__main__.py") if line.startswith("_COMMANDS")]
     assert command in _COMMANDS or command in OWN, f"{table}: add `{command}`"
     head = "| for operators | what it does |"
-    [place] = [place for place, line in lines("README.md") if line == head]
-    row = (ROOT / "README.md").read_text("utf-8").partition(head)[2].partition("\n\n")[0]
+    [place] = [place for place, line in lines("docs/runbook.md") if line == head]
+    row = (ROOT / "docs/runbook.md").read_text("utf-8").partition(head)[2].partition("\n\n")[0]
     named = re.search(rf"projector {command}\b|`{command}[ `]", row)
     assert named or command == "run", f"{place}: add a row for `python -m projector {command}`"
 

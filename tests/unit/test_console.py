@@ -182,6 +182,7 @@ def test_pages_of_the_documentation_have_their_anchors() -> None:
     assert '<h3 id="redis_full">' in html
     assert '<h2 id="leadviewnoprojector">' in html
     assert "style=" not in html
+    assert "&lt;!--" not in html, "the marks of generated parts are not for readers"
     assert pages.page("../README.md") is None
     assert pages.page("no-such-page.md") is None
     assert "<script>" not in pages.render("# a\n\n<script>alert(1)</script>", "a.md")

@@ -1,4 +1,6 @@
-"""The documentation names only files that exist: in relative links, and in paths in backticks."""
+"""The documentation names only files and sections that exist: in relative links, in paths in backticks, and in what the
+programs, their alerts and their files of configuration say.
+"""
 
 import re
 from pathlib import Path
@@ -7,12 +9,16 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "bench/README.md", ROOT / "tests/data/README.md"]
+SOURCES = ("api", "bench", "deploy", "devstack", "leadview", "projector", "schemas", "compose.yaml", "Dockerfile")
+"""What speaks to people, and may name a page."""
 FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir()} - {"build", "dist"}  # what make writes
 
 _FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _CODE = re.compile(r"`([^`\n]+)`")
 _PATH = re.compile(r"[\w*][\w.*/-]*(::\w+)?")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+_NAMED = re.compile(r"\bdocs/([a-z-]+\.md)(?:#([\w-]+))?|\"([a-z-]+\.md)(?:#([\w-]+))?\"")
 _FILE = re.compile(r"\.(conf|example|json|lua|md|py|svg|toml|txt|yaml)$")
 
 
@@ -21,9 +27,21 @@ def broken(page: Path, text: str) -> list[str]:
     text = _FENCED.sub("", text)
     links = [link for link in _LINK.findall(text) if "://" not in link]
     paths = [path for path in _CODE.findall(text) if is_path(path)]
-    return [link for link in links if not is_there(link, page.parent)] + [
+    return [link for link in links if not is_there(link, page.parent) or not has_section(link, page)] + [
         path for path in paths if not is_there(path, ROOT) and not is_there(path, page.parent)
     ]
+
+
+def has_section(link: str, page: Path) -> bool:
+    """Returns whether the page that a link names has the section after its `#`."""
+    name, _, section = link.partition("#")
+    return not section or section in sections(page.parent / name if name else page)
+
+
+def sections(page: Path) -> set[str]:
+    """Returns the names of all headings, as GitHub and the console make them."""
+    found = _HEADING.findall(_FENCED.sub("", page.read_text("utf-8")))
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in found}
 
 
 def is_path(code: str) -> bool:
@@ -49,8 +67,9 @@ def test_every_link_and_path_names_a_file(page: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        pytest.param("[a](no.md) [b](ordering.md#rule) [c](https://example.org/no.md)", ["no.md"], id="link"),
-        pytest.param("`docs/no.md`, `docs/ordering.md`, `ordering.md`", ["docs/no.md"], id="path"),
+        pytest.param("[a](no.md) [b](faults.md#run-it) [c](https://example.org/no.md)", ["no.md"], id="link"),
+        pytest.param("[a](faults.md#no) [b](#no)", ["faults.md#no", "#no"], id="section"),
+        pytest.param("`docs/no.md`, `docs/faults.md`, `faults.md`", ["docs/no.md"], id="path"),
         pytest.param("`projector/no`, `projector`, `no/thing`", ["projector/no"], id="folder"),
         pytest.param("`schemas/no_*.py`, `schemas/*.py`", ["schemas/no_*.py"], id="pattern"),
         pytest.param("`tests/unit/test_docs_links.py::no`", ["tests/unit/test_docs_links.py::no"], id="function"),
@@ -60,7 +79,30 @@ def test_every_link_and_path_names_a_file(page: Path) -> None:
     ],
 )
 def test_a_mistake_would_be_found(text: str, found: list[str]) -> None:
-    assert broken(ROOT / "docs" / "page.md", text) == found
+    assert broken(ROOT / "docs" / "faults.md", text) == found
+
+
+def named(text: str) -> list[tuple[str, str]]:
+    """Returns the pages that a source names, with their sections: `docs/page.md#section` and `"page.md#section"`."""
+    return [(page or linked, section or part) for page, section, linked, part in _NAMED.findall(text)]
+
+
+def test_every_page_and_section_that_a_program_names_exists() -> None:
+    found = [path for name in SOURCES for path in [ROOT / name, *(ROOT / name).rglob("*")]]
+    sources = [path for path in found if path.is_file() and path.suffix not in (".md", ".pyc", ".svg", ".zdict")]
+    known = {page.name: sections(page) for page in ROOT.glob("docs/*.md")}
+    wrong = [
+        f"{path.relative_to(ROOT)}: {page}#{section}"
+        for path in sources
+        for page, section in named(path.read_text("utf-8"))
+        if page not in known or (section and section not in known[page])
+    ]
+    assert wrong == []
+
+
+def test_a_page_that_a_program_names_is_found() -> None:
+    text = 'raise its maxmemory (docs/capacity.md)", "runbook.md#redis_full" runbook: docs/runbook.md#leadviewstale'
+    assert named(text) == [("capacity.md", ""), ("runbook.md", "redis_full"), ("runbook.md", "leadviewstale")]
 
 
 def test_every_page_of_docs_is_linked_from_the_readme() -> None:

@@ -7,17 +7,16 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
+from docs.generate import asyncapi, events_page
+from docs.generate.__main__ import ROOT
+from docs.generate.json_schema import components, descriptions, event_types
 from projector.errors import BadRecord
 from projector.interpret import interpret
 from projector.record import Record
-from schemas import asyncapi, events_page
-from schemas.__main__ import DOCS
-from schemas.descriptions import descriptions
-from schemas.json_schema import components, event_types
 from schemas.resources import KINDS, LEAD, ORGANIZATION
 
-PAGE = (DOCS / "events.md").read_text("utf-8")
-GOOD = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)]
+PAGE = (ROOT / "docs" / "events.md").read_text("utf-8")
+GOOD = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE.partition("## All events")[2], re.DOTALL)]
 DOCUMENT = asyncapi.document()
 MESSAGES = DOCUMENT["components"]["messages"]
 

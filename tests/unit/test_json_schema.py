@@ -6,11 +6,11 @@ from pathlib import Path
 import jsonschema_rs
 import pytest
 
-from schemas.__main__ import DOCS, files, main
-from schemas.json_schema import event_schemas, event_types
+from docs.generate.__main__ import ROOT, files
+from docs.generate.json_schema import event_schemas, event_types
 from schemas.resources import KINDS
 
-GENERATED = files(DOCS)
+GENERATED = files(ROOT)
 
 
 def test_there_are_two_schemas_for_each_type() -> None:
@@ -49,20 +49,17 @@ def test_data_of_an_organization(data: dict[str, object], valid: bool) -> None:
     assert jsonschema_rs.is_valid(schemas["crm.organization.changed"], event) is valid
 
 
-@pytest.mark.parametrize("path", [pytest.param(path, id=str(path.relative_to(DOCS.parent))) for path in GENERATED])
+@pytest.mark.parametrize("path", [pytest.param(path, id=str(path.relative_to(ROOT))) for path in GENERATED])
 def test_the_committed_file_is_what_the_structs_give(path: Path) -> None:
-    name = path.relative_to(DOCS.parent)
-    assert path.exists(), f"{name} is missing: run `python -m schemas`"
+    name = path.relative_to(ROOT)
+    assert path.exists(), f"{name} is missing: run `python -m docs.generate`"
     pairs = zip_longest(path.read_text("utf-8").splitlines(), GENERATED[path].splitlines())
     differing = [f"{name}:{number}" for number, (found, wanted) in enumerate(pairs, 1) if found != wanted]
-    assert not differing, f"{differing[0]} is out of date: run `python -m schemas`"
+    assert not differing, f"{differing[0]} is out of date: run `python -m docs.generate`"
 
 
 def test_no_other_file_is_left_over() -> None:
     wanted = {path.name for path in GENERATED if path.parent.name == "schemas"}
-    assert {path.name for path in (DOCS / "schemas").iterdir()} - wanted == set(), "delete what nothing generates"
-
-
-def test_an_unknown_argument_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["nonsense"]) == 2
-    assert "python -m schemas settings" in capsys.readouterr().err
+    assert {path.name for path in (ROOT / "docs" / "schemas").iterdir()} - wanted == set(), (
+        "delete what nothing generates"
+    )

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas import layouts, names
+from schemas import examples, layouts, names
 from schemas.layouts import Head, content_hash, milliseconds, read_head
-from schemas.openapi import examples
 
 
 def head(state: bytes, version: int, offset: int, partition: int, time: int) -> bytes:

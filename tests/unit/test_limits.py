@@ -6,13 +6,13 @@ import jsonschema_rs
 import msgspec
 import pytest
 
+from docs.generate.json_schema import event_schemas
 from projector import mapping
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord
 from projector.intent import PutDocument, PutLead
 from projector.interpret import interpret
 from schemas import resources
-from schemas.json_schema import event_schemas
 from schemas.limits import (
     MAX_CONTAINERS,
     MAX_DOCUMENT_BYTES,

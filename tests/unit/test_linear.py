@@ -15,7 +15,7 @@ from tests.harness.services import services_required
 from tests.harness.worst_inputs import OF_RECORDS, PLAIN, WORST, Worst, counted, longest_step, seconds, slow
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = ("projector", "schemas", "api", "telemetry", "leadview")
+PRODUCT = ("projector", "schemas", "api", "leadview")
 OURS = "it sees only what this repository holds, or what an operator wrote into settings or a command"
 EXPRESSIONS = {
     # Where it is: the name of an input in WORST, or why it needs none.
@@ -60,9 +60,8 @@ EXPRESSIONS = {
     "projector/commands/arguments.py _field": OURS,
     "projector/console/pages.py anchor": OURS,
     "projector/console/options.py _LINE": OURS,
+    "projector/console/pages.py _MARK": OURS,
     "schemas/layouts.py _CONSTANT": OURS,
-    "schemas/preconditions.py _SENTENCE": OURS,
-    "schemas/__main__.py _with_tables": OURS,
     "schemas/control.py _GENERATION": OURS,
     "schemas/scripts.py _LINE": OURS,
     "schemas/scripts.py _NAMED": OURS,
@@ -196,7 +195,7 @@ def test_in_texts_it_is_not(part: bytes, most: int, what: str, before: bytes, af
 
 _MOST_PLAIN, _MOST_OF_A_STEP = 3.0, 1.5
 """At most so many times what the plain record takes: all of a record, and each of its steps. On the machine of
-docs/limits.md, 1.8 times as much is 50 ms."""
+docs/events.md, 1.8 times as much is 50 ms."""
 
 
 def test_no_record_costs_much_more_than_a_plain_one() -> None:

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from devstack.ports import free_port
-from telemetry.metrics_server import Health, MetricsServer
+from leadview.metrics_port import Health, MetricsServer
 from tests.harness.waiting import wait_until
 
 MAX_CONNECTIONS = 16

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from docs.generate.dashboard import dashboard
 from projector.problem import KINDS
 from schemas import metrics
-from schemas.dashboard import dashboard
 from schemas.version import VERSION
 from tests.harness.services import not_available
 

@@ -7,7 +7,7 @@ import pytest
 from schemathesis.specs.openapi.definitions import OPENAPI_31_VALIDATOR
 
 from api.errors import ApiError, NoSuchPath, Rebuilding, TooManyGuesses
-from schemas.openapi.document import document
+from docs.generate.openapi import document
 from schemas.problems import PROBLEMS
 from schemas.resources import RESOURCES
 

@@ -1,4 +1,4 @@
-"""Every command that may destroy or declare something is in the table of docs/control-record.md."""
+"""Every command that may destroy or declare something is in the table of docs/how-it-works.md."""
 
 import ast
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.preconditions import KAFKA, PLAIN, READS, ROOT, scripts
+from docs.generate.preconditions import KAFKA, PLAIN, READS, ROOT, scripts
 
 WRITES = frozenset(
     b"APPEND COPY DECR DECRBY DEL EXPIRE EXPIREAT FLUSHALL FLUSHDB GETDEL GETEX GETSET HDEL HINCRBY HMSET HSET HSETNX "
@@ -26,7 +26,7 @@ def sent(path: Path) -> Iterator[str]:
 def test_every_plain_write_is_in_the_table() -> None:
     modules = [path for package in ("projector", "api") for path in (ROOT / package).rglob("*.py")]
     found = {(str(path.relative_to(ROOT)), verb) for path in modules for verb in sent(path)}
-    assert found == {(it.file, it.verb) for it in PLAIN}, "add it to schemas/preconditions.py, or remove it there"
+    assert found == {(it.file, it.verb) for it in PLAIN}, "add it to docs/generate/preconditions.py, or remove it there"
 
 
 def test_every_commit_to_kafka_is_in_the_table() -> None:

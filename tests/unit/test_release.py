@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from release.__main__ import main
-from release.checks import context_of, problems, version_of
+from deploy.release import context_of, main, problems, version_of
 
 ROOT = Path(__file__).parents[2]
 FILES = (
@@ -17,10 +16,10 @@ FILES = (
     ".dockerignore",
     "compose.yaml",
     "schemas/version.py",
-    "schemas/openapi/document.py",
+    "docs/generate/openapi.py",
     "deploy/kubernetes/base/kustomization.yaml",
     "docs/schemas/asyncapi.json",
-    "docs/schemas/openapi.json",
+    "api/openapi.json",
 )
 VERSION = version_of(ROOT)
 CHANGELOG = f"# Changelog\n\n## [Unreleased]\n\n## [{VERSION}] - 2026-12-31\n\nThe first.\n"
@@ -84,7 +83,7 @@ def test_this_version_is_the_same_in_every_place(repository: Path) -> None:
             "asyncapi.json has 9.9.9",
             id="AsyncAPI",
         ),
-        pytest.param(replaced("docs/schemas/openapi.json", '"version": "', '"version": "9'), "openapi", id="OpenAPI"),
+        pytest.param(replaced("api/openapi.json", '"version": "', '"version": "9'), "openapi", id="OpenAPI"),
         pytest.param(replaced("CHANGELOG.md", f"[{VERSION}]", "[9.9.9]"), "a section for it", id="changelog"),
         pytest.param(replaced("CHANGELOG.md", " - 2026-12-31", ""), "no date", id="date"),
         pytest.param(replaced("CHANGELOG.md", "[Unreleased]\n", "[Unreleased]\n\n- New.\n"), "move them", id="changes"),
@@ -115,7 +114,7 @@ def test_a_version_is_released_once(repository: Path) -> None:
 
 
 def test_the_context_of_the_image_exists() -> None:
-    assert {"requirements.txt", "api", "projector", "schemas", "telemetry", "leadview"} <= set(context_of(ROOT))
+    assert {"requirements.txt", "api", "projector", "schemas", "leadview"} <= set(context_of(ROOT))
     assert all((ROOT / path).exists() for path in context_of(ROOT))
 
 

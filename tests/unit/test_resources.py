@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from devstack.sample import SampleCrm
+from docs.generate.openapi import document as openapi
 from projector import mapping
 from projector.change import read
 from projector.intent import PutDocument, PutLead
 from projector.reference import documents_of
 from schemas import documents, events, layouts
-from schemas.openapi.document import document as openapi
 from schemas.resources import AS_SPECIFIED, BY_TOPIC, CONTACT, KINDS, LEAD, RESOURCES, Kind, Resource
 from tests.harness import crm
 

@@ -10,9 +10,9 @@ import pytest
 
 from devstack.sample import Message, SampleCrm
 from devstack.sandbox import CHANGE_SECONDS, Sandbox
+from docs.generate.json_schema import event_types
 from schemas import events
 from schemas.api_keys import key_hash, parse
-from schemas.json_schema import event_types
 from schemas.resources import KINDS, RESOURCES
 
 DECODERS = {name: msgspec.json.Decoder(struct) for name, struct in event_types().items()}

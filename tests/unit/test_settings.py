@@ -64,7 +64,7 @@ def test_a_value_is_read(process: type[RedisSettings], name: str, text: str, exp
         ),
         pytest.param({"REDIS_URL": "redis://h:0"}, ["LEADVIEW_REDIS_URL", "65535"], id="port 0 of a URL"),
         pytest.param({"API_PROT": "1"}, ["LEADVIEW_API_PROT", "did you mean LEADVIEW_API_PORT?"], id="typing error"),
-        pytest.param({"XYZZY": "1"}, ["LEADVIEW_XYZZY", "README"], id="unknown"),
+        pytest.param({"XYZZY": "1"}, ["LEADVIEW_XYZZY", "docs/settings.md"], id="unknown"),
         pytest.param({"API_PROT": ""}, ["LEADVIEW_API_PROT"], id="unknown and empty"),
         pytest.param({"api_port": "1"}, ["LEADVIEW_api_port"], id="lower case"),
         pytest.param(

@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from docs.generate.json_schema import examples
 from projector.record import Record
 from projector.unknown_fields import unknown_fields, unknown_headers
 from schemas import resources
-from schemas.json_schema import examples
 from tests.harness import crm
 
 

@@ -16,17 +16,18 @@ import msgspec
 import pytest
 import yaml
 
+from docs.generate import events_page
+from docs.generate.json_schema import event_types, examples
 from projector.commands.arguments import parse
 from projector.commands.validate import run_validate
 from projector.reference import documents_of
-from schemas import events_page, resources
-from schemas.json_schema import event_types, examples
+from schemas import resources
 from schemas.resources import KINDS, ORGANIZATION
 from schemas.settings import ProjectorSettings
 from tests.harness import crm
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "validate.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "events.md").read_text("utf-8")
 STAGES = ["ACCEPTED", "IN_PROGRESS", "NEW", "QUOTE_SENT", "REJECTED", "STALE"]
 TYPO = crm.lead(1, event_typ_key="wedding")
 

@@ -40,7 +40,7 @@ def test_documents_change_with_the_version_only() -> None:
     assert history[version] == found, (
         f"The documents changed, so live generations need a rebuild. Raise VERSION in projector/mapping.py to "
         f'{mapping.VERSION + 1}, add "{mapping.VERSION + 1}": "{found}" to tests/data/{HISTORY.name} (change no other '
-        f"line), and run `python -m schemas`. Only if this version was never released, replace its hash instead."
+        f"line), and run `python -m docs.generate`. Only if this version was never released, replace its hash instead."
     )
     assert max(map(int, history)) == mapping.VERSION
 

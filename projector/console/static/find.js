@@ -53,7 +53,7 @@ async function ofKey(input, text) {
       "A request with this key is refused with 401 invalid_api_key (row 4 of the table of answers). " +
       `This is not a key of Leadview: ${wrong}. Redis is not even asked for it.`;
     return [
-      { title: "API key", verdict, state: "wrong", page: "access.md#why-is-a-key-refused", facts: [], events: [] },
+      { title: "API key", verdict, state: "wrong", page: "runbook.md#why-is-a-key-refused", facts: [], events: [] },
     ];
   }
   return ask("/api/find", { text: await hash(key) });

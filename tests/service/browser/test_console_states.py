@@ -1,4 +1,4 @@
-"""Each state of docs/status.md on real servers: the page says exactly what `status --json` says, and marks its boxes.
+"""Each state of docs/runbook.md on real servers: the page says exactly what `status --json` says, and marks its boxes.
 
 `make browser` runs this.
 """

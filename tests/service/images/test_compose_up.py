@@ -133,8 +133,10 @@ def test_the_images_say_what_they_are(compose: Compose) -> None:
         assert labels["org.opencontainers.image.version"] == version
 
 
-def test_the_size_is_what_the_readme_says(compose: Compose) -> None:
-    limit = re.search(r"<!-- from make test-images -->\n.* at most (\d+) MB", (ROOT / "README.md").read_text("utf-8"))
+def test_the_size_is_what_the_guide_says(compose: Compose) -> None:
+    limit = re.search(
+        r"<!-- from make test-images -->\n.* at most (\d+) MB", (ROOT / "docs/production.md").read_text("utf-8")
+    )
     assert limit
     images = compose.base_image, compose.services["api"]["image"]
     base, image = (json.loads(compose.engine("image", "inspect", name))[0]["Size"] for name in images)

@@ -22,8 +22,8 @@ import msgspec
 import pytest
 from msgspec import Struct
 
-from reference.pages import blocks, pages
-from reference.site import RENDERER, write
+from docs.generate.reference.pages import blocks, pages
+from docs.generate.reference.site import RENDERER, write
 from schemas.api_keys import mint
 from schemas.resources import LEAD
 from tests.harness.api_server import ApiServer, patient, running_api
@@ -77,12 +77,12 @@ def written(folder: Path, servers: list[str]) -> Path:
 
 
 def look(pages: list[str], **order: Any) -> Any:
-    """Returns what `reference/look.mjs` prints."""
+    """Returns what `docs/generate/reference/look.mjs` prints."""
     assert CHROMIUM, "install Chromium, on Debian with `apt-get install chromium`"
     given = {"chromium": CHROMIUM, "pages": pages, "width": WIDTHS[0], "dark": False, "offline": False} | order
     given = {"screenshots": os.environ.get("LEADVIEW_TEST_SCREENSHOTS"), "key": None, "id": None} | given
     done = subprocess.run(
-        ["node", str(ROOT / "reference" / "look.mjs"), json.dumps(given)],  # noqa: S607 - wherever it is installed
+        ["node", str(ROOT / "docs/generate/reference" / "look.mjs"), json.dumps(given)],  # noqa: S607 - wherever it is installed
         cwd=PACKAGES,
         capture_output=True,
         text=True,

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.wire, pytest.mark.apache]
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "deploy" / "outbox"
-[PRINTED] = re.findall(r"```sql\n(.*?)```", (ROOT / "docs" / "wire-formats.md").read_text("utf-8"), re.DOTALL)
+[PRINTED] = re.findall(r"```sql\n(.*?)```", (ROOT / "docs" / "events.md").read_text("utf-8"), re.DOTALL)
 KEY = api_keys.mint(crm.ORGANIZATION)
 JSON = "org.apache.kafka.connect.json.JsonConverter"
 UNLIMITED = {whose: {"quota": 1_000_000, "window_seconds": 1} for whose in ("key", "organization")}

@@ -1,0 +1,1 @@
+"""How Leadview is deployed and released."""

@@ -1,0 +1,1 @@
+"""What people read, and what generates parts of it."""

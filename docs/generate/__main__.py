@@ -1,0 +1,71 @@
+"""`python -m docs.generate` writes all that is generated: see `files`. A test checks that the committed files are up to
+date.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from docs.generate import asyncapi, events_page, key_vectors, preconditions, tables
+from docs.generate.dashboard import dashboard
+from docs.generate.json_schema import event_schemas
+from docs.generate.openapi import document
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def files(root: Path) -> dict[Path, str]:
+    """Returns the content of each generated file. Of the pages, the README and some YAML, only parts are generated."""
+    docs, deploy = root / "docs", root / "deploy"
+    whole: dict[Path, Any] = {
+        **{docs / "schemas" / f"{name}.json": schema for name, schema in event_schemas().items()},
+        docs / "schemas" / "asyncapi.json": asyncapi.document(),
+        root / "api" / "openapi.json": document(),
+        docs / "api-keys.json": key_vectors.vectors(),
+        deploy / "monitoring" / "dashboard.json": dashboard(),
+    }
+    parts = {
+        root / "README.md": {"resources": tables.of_resources()},
+        docs / "reading.md": key_vectors.parts(),
+        docs / "how-it-works.md": {"preconditions": preconditions.table()},
+        docs / "events.md": events_page.parts() | {"limits": tables.of_limits()},
+        docs / "runbook.md": tables.of_metrics(),
+        docs / "production.md": {"topics": tables.sentence_of_topics()},
+        docs / "settings.md": tables.of_settings(),
+        docs / "generate" / "reference" / "pages" / "keys.md": {"pattern": key_vectors.pattern()},
+        deploy / "kubernetes" / "strimzi" / "topics.yaml": {"topics": tables.strimzi_topics()},
+        deploy / "kubernetes" / "strimzi" / "user.yaml": {"topics": tables.strimzi_rights()},
+    }
+    texts = {path: pretty(value) for path, value in whole.items()}
+    texts[docs / "examples" / "gitleaks.toml"] = key_vectors.scanner_rule()
+    return texts | {path: _with_parts(path.read_text("utf-8"), named) for path, named in parts.items()}
+
+
+def pretty(value: Any) -> str:
+    """Returns JSON with a line for each field."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
+
+
+def _with_parts(page: str, texts: dict[str, str]) -> str:
+    """Returns `page` with the lines between those of `<!-- name -->` and `<!-- /name -->` replaced by the text of that
+    name. In YAML the two are comments.
+    """
+    for name, text in texts.items():
+        found = re.search(rf"<!-- {name} -->\n(.*?)[^\n]*<!-- /{name} -->", page, re.DOTALL)
+        if found is None:
+            raise ValueError(f"a page has lost its lines `<!-- {name} -->` and `<!-- /{name} -->`")
+        page = f"{page[: found.start(1)]}{text}\n{page[found.end(1) :]}"
+    return page
+
+
+def main() -> None:
+    """Write all of them."""
+    for path, text in files(ROOT).items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""The generated parts of docs/events.md: the fields of each event, a good example, and bad ones with their reasons."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from docs.generate.json_schema import components, data_of, descriptions, event_types, examples
+from schemas import events
+from schemas.envelopes import ENVELOPES, event_type
+from schemas.events import CloudEvent
+from schemas.faults import fault_of
+from schemas.resources import KINDS, ORGANIZATION, Kind
+from schemas.settings import ProjectorSettings
+
+Json = dict[str, Any]
+
+_FAULTS_DELETED: tuple[Json, ...] = ({"version": None}, {"version": "4"})
+
+
+class Bad(NamedTuple):
+    """An event that breaks the contract: what is wrong with it, and the reason of its dead letter."""
+
+    event: Json
+    fault: str
+    reason: str
+
+
+def parts() -> dict[str, str]:
+    """Returns the generated parts of the page, in Markdown, by the names of their places."""
+    return {"topics": _topics(), "events": "\n".join(line for kind in KINDS for line in _section(kind))}
+
+
+def bad_examples(type_: str) -> list[Bad]:
+    """Returns two bad events of a type."""
+    kind = next(kind for kind in KINDS if type_.startswith(f"crm.{kind.noun}."))
+    good, found = examples()[type_], []
+    for wrong in kind.event_faults if type_.endswith(".changed") else _FAULTS_DELETED:
+        data = {name: value for name, value in (good["data"] | wrong).items() if name not in wrong or value is not None}
+        [(field, value)] = wrong.items()
+        fault = f"`{field}` is missing" if value is None else f"`{field}` is `{_text(value)}`"
+        event = good | {"data": data}
+        found.append(Bad(event, fault, _reason(kind, event_types()[type_], event)))
+    return found
+
+
+def _reason(kind: Kind, struct: type[CloudEvent], event: Json) -> str:
+    try:
+        msgspec.json.decode(msgspec.json.encode(event), type=struct)
+    except msgspec.ValidationError as error:
+        fault = fault_of(str(error), kind, binary=False)
+        return f"{fault.text} (event {event['id']} of {event['source']})"
+    raise AssertionError("a bad example is good")
+
+
+def _topics() -> str:
+    prefix = ProjectorSettings().topic_prefix
+    rows = ["| topic | message key | types |", "|---|---|---|"]
+    for kind in KINDS:
+        key = "<organization_id>" if kind is ORGANIZATION else f"<organization_id>:<{kind.noun}_id>"
+        types = ", ".join(f"`{event_type(kind, verb)}`" for verb in ("changed", "deleted"))
+        rows.append(f"| `{prefix}{kind.topic}` | `{key}` | {types} |")
+    return "\n".join(rows)
+
+
+def _section(kind: Kind) -> Iterator[str]:
+    changed, deleted = event_type(kind, "changed"), event_type(kind, "deleted")
+    yield f"### `{changed}`\n"
+    data, *others = _with_inner(data_of(ENVELOPES[kind].changed))
+    yield f"{data.__doc__}\n"
+    yield _fields(data)
+    for other in others:
+        yield f"\n`{other.__name__}`: {other.__doc__}\n"
+        yield _fields(other)
+    yield from _examples(changed)
+    yield f"### `{deleted}`\n"
+    yield f"A null value with the same message key deletes the {kind.noun.replace('_', ' ')} as well.\n"
+    yield _fields(data_of(ENVELOPES[kind].deleted))
+    yield from _examples(deleted)
+
+
+def _examples(type_: str) -> Iterator[str]:
+    yield "\nA good event:\n\n```json"
+    yield _pretty(examples()[type_])
+    yield "```\n\n| bad, because | reason of the dead letter |\n|---|---|"
+    for bad in bad_examples(type_):
+        yield f"| {bad.fault} | {bad.reason} |"
+    yield ""
+
+
+def _pretty(event: Json) -> str:
+    """Returns the event with each field of its data in a line."""
+    lines = [f'  "{name}": {_text(value)}' for name, value in event.items() if name != "data"]
+    fields = ",\n".join(f'    "{name}": {_text(value)}' for name, value in event["data"].items())
+    return "{\n" + ",\n".join([*lines, '  "data": {\n' + fields + "\n  }"]) + "\n}"
+
+
+def _text(value: object) -> str:
+    return msgspec.json.format(msgspec.json.encode(value), indent=0).decode()
+
+
+def _with_inner(struct: type[msgspec.Struct]) -> list[type[msgspec.Struct]]:
+    """Returns the Struct, and those that its fields contain."""
+    names = components([struct], "{name}")[1]
+    return [struct, *(getattr(events, name) for name in names if name != struct.__name__)]
+
+
+def _fields(struct: type[msgspec.Struct]) -> str:
+    schema = components([struct], "{name}")[1][struct.__name__]
+    texts = descriptions(struct)
+    rows = ["| field | type | required | meaning |", "|---|---|---|---|"]
+    for name, field in schema["properties"].items():
+        required = "yes" if name in schema.get("required", ()) else ""
+        rows.append(f"| `{name}` | {_type(field)} | {required} | {texts[name]} |")
+    return "\n".join(rows)
+
+
+_WORDS: tuple[tuple[Json, str], ...] = (
+    ({"format": "uuid"}, "UUID"),
+    ({"format": "date-time"}, "RFC 3339 time with an offset"),
+    ({"minLength": 64, "maxLength": 64}, "64 hexadecimal digits"),
+    ({"type": "string", "maxLength": 64}, "text: a decimal number without an exponent"),
+    ({"type": "string"}, "text"),
+)
+"""The words for the first of these that a schema contains."""
+
+
+def _type(field: Json) -> str:
+    """Returns the type of a field in a few words."""
+    match field:
+        case {"anyOf": [*kinds]}:
+            return " or ".join(dict.fromkeys(_type(kind) for kind in kinds if kind != {"type": "null"}))
+        case {"$ref": name}:
+            return f"`{name}`"
+        case {"enum": [*values]}:
+            return ", ".join(f"`{value}`" for value in values)
+        case {"type": "array", "items": items}:
+            return f"array of {_type(items)}"
+        case {"type": "integer", "minimum": least, "maximum": most} if least > 0:
+            return f"integer, {least:,} to {most:,}"
+    return next((words for wanted, words in _WORDS if wanted.items() <= field.items()), str(field["type"]))

@@ -1,0 +1,124 @@
+"""The pages of the reference: their sources in Markdown, and how Markdown becomes HTML.
+
+A link in Markdown names another page as `name.md`, which is what programs read. In HTML it becomes `name.html`.
+"""
+
+import re
+from collections.abc import Iterator
+from html import escape
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
+from markdown_it.token import Token
+from msgspec import Struct
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import get_lexer_by_name
+from pygments.util import ClassNotFound
+
+HERE = Path(__file__).parent
+DOCS = HERE.parents[1]
+SCHEMAS = "schemas"
+API = "api"
+"""The page of the renderer, which is not written in Markdown."""
+
+LANGUAGES = {"sh": "curl", "python": "Python", "typescript": "TypeScript"}
+"""The samples that stand beside each other, by the language of their block."""
+
+_LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)")
+_FORMATTER = HtmlFormatter(nowrap=True)
+
+
+class Page(Struct, frozen=True):
+    """One page. `name` is its file without the extension, `title` what the navigation shows."""
+
+    name: str
+    title: str
+    markdown: str
+
+
+def pages() -> list[Page]:
+    """Returns all pages in Markdown, in the order of the navigation."""
+    own = HERE / "pages"
+    sources = [
+        ("index", "Start", _read(own / "index.md")),
+        ("keys", "Keys", _read(own / "keys.md")),
+        ("rate-limits", "Limits and retries", _read(own / "rate-limits.md")),
+        ("etags", "ETags", _read(own / "etags.md")),
+        ("errors", "Errors", _read(own / "errors.md")),
+        ("versioning", "Versions", _read(own / "versioning.md")),
+        ("events", "Events", _read(DOCS / "events.md")),
+        (SCHEMAS, "Schemas", "\n".join(_schemas())),
+    ]
+    written = {f"{API}.html", "llms.txt", "openapi.json", *(f"{name}.md" for name, _, _ in sources)}
+    written |= {f"{SCHEMAS}/{path.name}" for path in schema_files()}
+    return [Page(name, title, _with_own_links(text, written)) for name, title, text in sources]
+
+
+def to_html(markdown: str) -> str:
+    """Returns the body of a page."""
+    parser = MarkdownIt("commonmark").enable("table")
+    parser.add_render_rule("fence", _fence)
+    tokens = parser.parse(markdown)
+    _name_headings(tokens)
+    for token in tokens:
+        for child in token.children or ():
+            if child.type == "link_open":
+                child.attrs["href"] = re.sub(r"^([\w-]+)\.md(?=#|$)", r"\1.html", str(child.attrs["href"]))
+    html: str = parser.renderer.render(tokens, parser.options, {})
+    return html.replace("<table>", '<div class="table"><table>').replace("</table>", "</table></div>")
+
+
+def blocks(markdown: str) -> Iterator[tuple[str, str]]:
+    """Yields the language and the text of each sample that can be run as it is."""
+    for token in MarkdownIt("commonmark").parse(markdown):
+        if token.type == "fence" and token.info in LANGUAGES:
+            yield token.info, token.content
+
+
+def _read(path: Path) -> str:
+    return path.read_text("utf-8")
+
+
+def _schemas() -> Iterator[str]:
+    yield "# Schemas\n\nThe contract of the events as files, for tools: an AsyncAPI document, and a JSON Schema of each event and its\n`data`. The API is described by [openapi.json](openapi.json).\n"  # noqa: E501
+    for path in schema_files():
+        yield f"- [{path.name}]({SCHEMAS}/{path.name})"
+
+
+def schema_files() -> list[Path]:
+    """Returns the descriptions of the events. The OpenAPI document has a place of its own."""
+    return sorted((DOCS / "schemas").glob("*.json"))
+
+
+def _with_own_links(text: str, written: set[str]) -> str:
+    """Returns the text with links to other files of the repository as text alone: they are for operators."""
+
+    def own(match: re.Match[str]) -> str:
+        name, target = match[1], match[2]
+        path = target.partition("#")[0]
+        if path == SCHEMAS:
+            return f"[{name}]({SCHEMAS}.md)"
+        return match[0] if "://" in target or not path or path in written else name
+
+    return _LINK.sub(own, text)
+
+
+def _name_headings(tokens: list[Token]) -> None:
+    for token, content in pairwise(tokens):
+        if token.type == "heading_open":
+            words = re.sub(r"[^\w\s.-]", "", content.content.lower())
+            token.attrs["id"] = re.sub(r"\s+", "-", words.strip())
+
+
+def _fence(renderer: RendererHTML, tokens: list[Token], place: int, options: Any, env: Any) -> str:  # noqa: ARG001
+    language, text = tokens[place].info.strip(), tokens[place].content
+    try:
+        code = highlight(text, get_lexer_by_name(language or "text"), _FORMATTER)
+    except ClassNotFound:
+        code = escape(text)
+    label = f' data-language="{LANGUAGES[language]}"' if language in LANGUAGES else ""
+    return f'<div class="sample"{label}><pre tabindex="0"><code>{code}</code></pre></div>\n'

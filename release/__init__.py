@@ -1,1 +1,0 @@
-"""Checks and builds a release: `make release`."""

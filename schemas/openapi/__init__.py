@@ -1,1 +1,0 @@
-"""The OpenAPI document of the HTTP API: its paths, prose, examples and headers."""

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from api.app import check_layout
 from api.errors import AddressError, CannotListen
-from api.metrics.exporter import serve_metrics
+from api.exporter import serve_metrics
 from api.redis.address import address
 from api.server import listen, serve
 from schemas.settings import ApiSettings, SettingsError, effective, load

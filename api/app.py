@@ -17,17 +17,11 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
 from api import pages
-from api.background import keep
 from api.documents import Documents
-from api.drain import Drain
-from api.endpoint import TEMPLATE, Endpoint
 from api.errors import Unavailable
-from api.keys.guesses import Guesses
-from api.keys.known import KnownKeys
-from api.local_limiter import LocalLimiter
-from api.metrics import latency, snapshot
-from api.metrics.counters import Counters
-from api.metrics.projectors import Projectors
+from api.keys import KnownKeys
+from api.limits import Guesses, LocalLimiter
+from api.metrics import Counters, Projectors, latency, snapshot
 from api.redis.address import ClusterMap, address, location
 from api.redis.cluster import Cluster
 from api.redis.link import Link
@@ -37,6 +31,7 @@ from api.redis.store import Store
 from api.request import State
 from api.request_log import RequestLog
 from api.usage import Usage
+from api.worker import Drain, keep
 from schemas.openapi.document import ROOT
 from schemas.resources import RESOURCES
 from schemas.settings import ApiSettings, limit, networks

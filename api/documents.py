@@ -17,13 +17,11 @@ from api.errors import (
     NoSuchRecord,
     Unavailable,
 )
-from api.etags import etag, tags_to_match
-from api.keys.known import KnownKeys
-from api.local_limiter import LocalLimiter
-from api.metrics.counters import Counters
+from api.keys import KnownKeys
+from api.limits import LocalLimiter
+from api.metrics import Counters
 from api.redis.store import Reply
-from api.request import Request
-from api.response import JSON, Response
+from api.request import JSON, Request, Response, etag, tags_to_match
 from schemas.bodies import body
 from schemas.compression import Unreadable
 from schemas.fields import UUID_PATTERN

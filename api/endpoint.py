@@ -8,10 +8,9 @@ from starlette.types import Receive, Scope, Send
 
 from api import request as requests
 from api.errors import ApiError, InternalError
-from api.metrics.counters import Counters
-from api.request import Request
+from api.metrics import Counters
+from api.request import Request, Response, all_headers, error_response
 from api.request_log import Entry, RequestLog
-from api.response import Response, all_headers, error_response
 from api.usage import Usage
 from schemas.fields import UUID_PATTERN
 

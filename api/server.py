@@ -11,9 +11,8 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
 from api.app import create_app
-from api.edge.crowd import raise_file_limit
-from api.edge.protocol import Edge
-from api.edge.unread import limit_buffers
+from api.crowd import limit_buffers, raise_file_limit
+from api.edge import Edge
 from api.errors import CannotListen
 from schemas.settings import ApiSettings
 from telemetry import logs

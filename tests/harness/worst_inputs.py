@@ -20,11 +20,10 @@ import cramjam
 import msgspec
 
 from api import credentials, etags, request, static_page
-from api.edge.head import Head
-from api.edge.protocol import _EMPTY_LINES
-from api.edge.rules import is_host, normalized
+from api.edge import _EMPTY_LINES
 from api.errors import ApiError
-from api.keys.client_address import client_address
+from api.head import Head, is_host, normalized
+from api.request import client_address
 from projector import change, unknown_fields
 from projector.commands.record_lines import Lines, NotARecord
 from projector.console.pages import page

@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from api import app
-from api.local_limiter import LocalLimiter
+from api.limits import LocalLimiter
 from devstack.redis_server import RedisServer
 from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
 from tests.harness.faulty_proxy import Faults, faulty_proxy

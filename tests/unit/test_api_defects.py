@@ -7,12 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from api.edge.cycle import Cycle
 from api.endpoint import Endpoint
-from api.metrics.counters import Counters
-from api.request import Request
+from api.edge import Cycle
+from api.metrics import Counters
+from api.request import Request, Response
 from api.request_log import RequestLog
-from api.response import Response
 from api.usage import Usage
 
 SCOPE: dict[str, Any] = {

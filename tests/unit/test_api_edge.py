@@ -8,9 +8,8 @@ import pytest
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from api.edge.cycle import Cycle
-from api.edge.protocol import Edge
-from api.response import encode_head
+from api.edge import Cycle, Edge
+from api.request import encode_head
 
 ATTRIBUTES = {
     "app",

@@ -7,7 +7,7 @@ import pytest
 
 from api import errors
 from api.errors import ApiError
-from api.response import error_response
+from api.request import error_response
 from schemas.problems import PROBLEMS
 
 

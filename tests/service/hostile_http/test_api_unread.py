@@ -9,9 +9,8 @@ from typing import ClassVar
 
 import pytest
 
-from api.edge.crowd import Crowd
-from api.edge.protocol import Edge
-from api.edge.unread import RECEIVE_BUFFER, SEND_BUFFER, Unread
+from api.crowd import RECEIVE_BUFFER, SEND_BUFFER, Crowd, Unread
+from api.edge import Edge
 from tests.harness.api_server import LEADS, read_all, responses
 from tests.harness.hostile import Target, target
 from tests.harness.records import Caller, Records

@@ -10,8 +10,7 @@ from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
 from api.errors import CannotListen, Kind
-from api.metrics import snapshot
-from api.metrics.counters import Counters
+from api.metrics import Counters, snapshot
 from schemas import metrics
 from telemetry.instruments import family, histogram_family, new_registry
 from telemetry.metrics_server import Health, MetricsServer

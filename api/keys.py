@@ -3,20 +3,22 @@
 Redis is asked for the same key once at a time, and not again for half a second after it refused the key. So unknown
 keys cost little, as often as they are sent, and `Guesses` limits how many of them a client may try. A key that was
 valid when it was used last is not affected. No key is kept, only hashes. Each worker knows what it has seen itself.
-"""
+
+
+Remembers what was used recently, up to a number."""
 
 import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
+from typing import Generic, TypeVar
 
 from msgspec import Struct, field
 
 from api.credentials import Credentials, credentials
 from api.errors import InvalidApiKey, Unavailable
-from api.keys.guesses import Guesses
-from api.keys.recent import Recent
+from api.limits import Guesses
 from api.redis.store import Reply
 from api.redis.turns import SHARE
 from api.request import Request
@@ -124,3 +126,36 @@ class KnownKeys:
 
 def _name(authorization: bytes) -> bytes:
     return sha256(authorization).digest()
+
+
+T = TypeVar("T")
+
+
+class Recent(Generic[T]):
+    """Holds at most `most` values: once half of them are newer than the others, those others are forgotten.
+
+    `functools.lru_cache` would keep the arguments of its function, which may be secrets.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._half = max(1, most // 2)
+        self._newer: dict[bytes, T] = {}
+        self._older: dict[bytes, T] = {}
+
+    def get(self, name: bytes) -> T | None:
+        """Returns the value, which is now one of the newer ones; None if there is none."""
+        found = self._newer.get(name)
+        if found is None:
+            found = self._older.pop(name, None)
+            if found is not None:
+                self.put(name, found)
+        return found
+
+    def put(self, name: bytes, value: T) -> None:
+        if len(self._newer) >= self._half and name not in self._newer:
+            self._older, self._newer = self._newer, {}
+        self._newer[name] = value
+
+    def remove(self, name: bytes) -> None:
+        self._newer.pop(name, None)
+        self._older.pop(name, None)

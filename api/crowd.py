@@ -1,8 +1,5 @@
-"""Limits the connections of a worker, so that clients which hold many of them keep no other client out.
-
-A timer of a connection.
-
-Limits the bytes that a worker's clients do not read.
+"""Limits what the clients of a worker hold of it while it waits for them: connections, time, and bytes that they do not
+read.
 
 A response goes into the send buffer of its connection, which the kernel holds and whose size is fixed. So responses
 that fit into it cost a worker nothing, however slowly they are read. What does not fit waits in the memory of the
@@ -24,6 +21,15 @@ MAX_CONNECTIONS = 4096
 """Of each worker. The connections of 4,096 clients that wait take about 30 MiB."""
 _OTHER_FILES = 128
 _SHARE = 10
+SEND_BUFFER = 128 * 1024
+"""Bytes that the kernel takes for what a client has not read, with its own structures: there is room for at least half
+as many bytes of responses. By itself, this buffer would grow up to 4 MB. It holds more than one segment of the loopback
+device (64 KiB): with less, each part of a large response would wait 40 ms for an acknowledgement."""
+RECEIVE_BUFFER = 32 * 1024
+"""Likewise for what a client has sent and this worker has not read, because it answers a former request."""
+MAX_UNREAD_BYTES = 64 * 1024 * 1024
+"""Of each worker: 64 of the largest documents, or some tens of thousands of usual ones."""
+_DISCARD = struct.pack("ii", 1, 0)
 
 
 class Timer:
@@ -59,10 +65,6 @@ class Connection(Protocol):
     """A connection, which waits for its client while one of its timers runs."""
 
     timers: tuple[Timer, ...]
-    timeout_keep_alive_task: TimerHandle | None
-    """uvicorn's timer, which runs between two requests."""
-    timeout_keep_alive: int
-    """Its seconds."""
 
     def abort(self) -> None:
         """Close it at once."""
@@ -84,44 +86,6 @@ class Crowd:
         waiting = [(since, each) for each in connections if (since := _waiting_since(each)) is not None]
         for _, each in nsmallest(max(1, self.most // _SHARE), waiting, key=lambda found: found[0]):
             each.abort()
-
-
-def _waiting_since(connection: Connection) -> float | None:
-    """Returns when it began to wait for its client, by the clock of the event loop; None if it does not wait."""
-    found = [timer.started_at for timer in connection.timers]
-    if idle := connection.timeout_keep_alive_task:
-        found.append(idle.when() - connection.timeout_keep_alive)
-    return min((at for at in found if at is not None), default=None)
-
-
-def raise_file_limit() -> int:
-    """Allow this process as many open files as `MAX_CONNECTIONS` needs. Returns how many connections it may have."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_CONNECTIONS + _OTHER_FILES
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        return max(1, soft - _OTHER_FILES)
-    return MAX_CONNECTIONS
-
-
-SEND_BUFFER = 128 * 1024
-"""Bytes that the kernel takes for what a client has not read, with its own structures: there is room for at least half
-as many bytes of responses. By itself, this buffer would grow up to 4 MB. It holds more than one segment of the loopback
-device (64 KiB): with less, each part of a large response would wait 40 ms for an acknowledgement."""
-RECEIVE_BUFFER = 32 * 1024
-"""Likewise for what a client has sent and this worker has not read, because it answers a former request."""
-MAX_UNREAD_BYTES = 64 * 1024 * 1024
-"""Of each worker: 64 of the largest documents, or some tens of thousands of usual ones."""
-
-_DISCARD = struct.pack("ii", 1, 0)
-
-
-class Connection(Protocol):
-    """A connection whose client has not taken a whole response."""
-
-    def abort(self) -> None:
-        """Close it at once."""
 
 
 class Unread:
@@ -160,6 +124,22 @@ class Unread:
             self._held[organization] -= size
             if not self._held[organization]:
                 del self._held[organization]
+
+
+def _waiting_since(connection: Connection) -> float | None:
+    """Returns when it began to wait for its client, by the clock of the event loop; None if it does not wait."""
+    return min((at for timer in connection.timers if (at := timer.started_at) is not None), default=None)
+
+
+def raise_file_limit() -> int:
+    """Allow this process as many open files as `MAX_CONNECTIONS` needs. Returns how many connections it may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_CONNECTIONS + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        return max(1, soft - _OTHER_FILES)
+    return MAX_CONNECTIONS
 
 
 def limit_buffers(listener: socket.socket, seconds: float) -> None:

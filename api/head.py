@@ -1,23 +1,28 @@
-"""The request head that is being received: where it ends, and which version of HTTP its first line names.
+"""The head of a request: where it ends, and the rules of RFC 9112 and 3986 that the parser does not check.
 
 No body is ever read, so everything that is received consists of heads. Each ends with an empty line. The parser accepts
 no line end but CRLF, so both agree on where a head ends.
-
-
-The headers of a request that say where it ends and whom it is for.
-
-Rules of RFC 9112 and 3986 that the parser does not check."""
+"""
 
 import re
 from functools import lru_cache
 from ipaddress import IPv6Address
 
 MAX_HEAD_BYTES = 16 * 1024
+FRAMING = frozenset((b"content-length", b"host", b"transfer-encoding"))
+"""The headers that say where a request ends and whom it is for."""
 
 _END = b"\r\n\r\n"
 _LINE_END = b"\r\n"
 _VERSIONS = {b" HTTP/1.1\r\n": "1.1", b" HTTP/1.0\r\n": "1.0"}
 _VERSION_LENGTH = 11
+_CACHED_HOSTS = 16
+_PERCENT = ord("%")  # as a number, because bytes are searched for a number three times as fast as for bytes
+
+# RFC 3986, section 3.2.2: a registered name or an IPv4 address, or an address in brackets. Then a port.
+_HOST = re.compile(rb"(?:\[([^]]*)\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)(?::[0-9]*)?").fullmatch
+_FUTURE_ADDRESS = re.compile(rb"v[0-9A-Fa-f]+\.[A-Za-z0-9._~!$&'()*+,;=:-]+").fullmatch
+_UNRESERVED = re.compile(rb"%(4[1-9A-Fa-f]|5[0-9AaFf]|6[1-9A-Fa-f]|7[0-9AaEe]|3[0-9]|2[DdEe])")
 
 
 class Head:
@@ -78,9 +83,6 @@ class Head:
         return _VERSIONS.get(bytes(self._begin[place : place + _VERSION_LENGTH]))
 
 
-CHECKED = frozenset((b"content-length", b"host", b"transfer-encoding"))
-
-
 class Framing:
     """What these headers of one request said so far. `clear` begins the next request."""
 
@@ -95,7 +97,7 @@ class Framing:
         self._coding = b""  # the last Transfer-Encoding; the parser refuses an empty one
 
     def add(self, name: bytes, value: bytes) -> None:
-        """`name` is one of CHECKED."""
+        """`name` is one of FRAMING."""
         if name == b"host":
             self._hosts += 1 if is_host(value) else 2
         elif name == b"transfer-encoding":
@@ -108,14 +110,6 @@ class Framing:
         if version == "1.0":
             return self._hosts <= 1 and not self._coding
         return self._hosts == 1 and (not self._coding or is_chunked_last(self._coding))
-
-
-# RFC 3986, section 3.2.2: a registered name or an IPv4 address, or an address in brackets. Then a port.
-_HOST = re.compile(rb"(?:\[([^]]*)\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)(?::[0-9]*)?").fullmatch
-_FUTURE_ADDRESS = re.compile(rb"v[0-9A-Fa-f]+\.[A-Za-z0-9._~!$&'()*+,;=:-]+").fullmatch
-_UNRESERVED = re.compile(rb"%(4[1-9A-Fa-f]|5[0-9AaFf]|6[1-9A-Fa-f]|7[0-9AaEe]|3[0-9]|2[DdEe])")
-_PERCENT = ord("%")  # as a number, because bytes are searched for a number three times as fast as for bytes
-_CACHED_HOSTS = 16
 
 
 @lru_cache(maxsize=_CACHED_HOSTS)

@@ -1,20 +1,7 @@
-"""The counters of a worker: plain integers, so that counting takes a request almost no time.
+"""What a worker counts: plain integers, so that counting takes a request almost no time.
 
 Workers are processes, and only one process can listen on the metrics port. Each worker therefore writes its counters to
-a file once a second (`snapshot`), and the exporter in the main process adds them up.
-
-
-A worker's counters as a file, `<process id>.json`, which the exporter reads.
-
-Stores the response times of this worker in Redis, so that the projector can yield to requests.
-
-The hash `lv3:latency` has one field per worker: "<p99 of the last half second in microseconds> <time in ms>".
-`projector/line/readers.py` reads it.
-
-
-How old what is served is, from the heartbeats of the projectors in Redis.
-
-A projector that has died exports nothing. Its last heartbeat still says until when everything was visible.
+a file once a second, `<process id>.json`, and the exporter in the main process adds them up.
 """
 
 import asyncio
@@ -37,6 +24,17 @@ from api.redis.serving import Serving
 from schemas import metrics, names
 
 BUCKETS_SECONDS = metrics.LATENCY_BUCKETS
+SNAPSHOT_SECONDS = 1.0
+STALE_SECONDS = 5.0
+"""The worker of a file that is older than this is no longer running."""
+READ_SECONDS = 3.0
+_SILENT_MS = 5_000
+"""As `SILENT_MS` in `projector/ledger/writers.py`, which describes the heartbeats."""
+_LATENCY_SECONDS = 0.5
+_LATENCY_EXPIRY_SECONDS = 60
+_BEYOND_BUCKETS_SECONDS = 2 * BUCKETS_SECONDS[-1]
+
+logger = logging.getLogger(__name__)
 
 
 class RouteCounters(Struct):
@@ -55,7 +53,7 @@ class RouteCounters(Struct):
 
 class Counters(Struct):
     """Everything that one worker counts. The gauges (`in_flight`, `generation`, `ready`) are set by each snapshot, and
-    `projectors` and `complete_until` by `api/metrics/projectors.py`.
+    `projectors`, `measured_at` and `complete_until` by `Projectors`.
     """
 
     routes: dict[str, RouteCounters] = field(default_factory=dict)
@@ -77,13 +75,6 @@ class Counters(Struct):
         return self.routes.setdefault(name, RouteCounters())
 
 
-INTERVAL_SECONDS = 1.0
-STALE_SECONDS = 5.0
-"""The worker of a file that is older than this is no longer running."""
-
-logger = logging.getLogger(__name__)
-
-
 async def report_counters(directory: Path, counters: Counters, servers: Servers, serving: Serving) -> None:
     """Writes the counters once a second, and a last time when it is cancelled, so that no count is lost."""
     try:
@@ -91,13 +82,13 @@ async def report_counters(directory: Path, counters: Counters, servers: Servers,
             counters.in_flight = servers.in_flight
             counters.generation = serving.generation
             counters.ready = serving.ready
-            write(directory, counters)
-            await asyncio.sleep(INTERVAL_SECONDS)
+            write_snapshot(directory, counters)
+            await asyncio.sleep(SNAPSHOT_SECONDS)
     finally:
-        write(directory, counters)
+        write_snapshot(directory, counters)
 
 
-def write(directory: Path, counters: Counters) -> None:
+def write_snapshot(directory: Path, counters: Counters) -> None:
     """Replace the file atomically: a reader finds either the old counters or the new ones. A full disk is logged."""
     path = directory / f"{os.getpid()}.json"
     fresh = path.with_suffix(".new")
@@ -108,7 +99,7 @@ def write(directory: Path, counters: Counters) -> None:
         logger.exception("the metrics cannot be written")
 
 
-def read(directory: Path) -> list[Counters]:
+def read_snapshots(directory: Path) -> list[Counters]:
     """Returns the counters of all workers that ever ran. The gauges of a worker that no longer runs are 0."""
     return [_read(path) for path in directory.glob("*.json")]
 
@@ -120,20 +111,18 @@ def _read(path: Path) -> Counters:
     return counters
 
 
-_INTERVAL_SECONDS = 0.5
-_EXPIRY_SECONDS = 60
-_BEYOND_BUCKETS_SECONDS = 2 * BUCKETS_SECONDS[-1]
-
-
 async def report_latency(servers: Servers, serving: Serving, counters: Counters, routes: Collection[str]) -> None:
-    """Writes the latency twice a second until it is cancelled. A report that cannot be written is skipped.
+    """Writes the response times of this worker into Redis, so that the projector can yield to requests, twice a second
+    until it is cancelled. A report that cannot be written is skipped.
 
-    While nothing is served, it writes none: who gets 503 waits for the projector, which must not yield then.
+    The hash `lv3:latency` has one field per worker: "<p99 of the last half second in microseconds> <time in ms>".
+    `projector/line/readers.py` reads it. While nothing is served, it writes none: who gets 503 waits for the projector,
+    which must not yield then.
     """
     worker = f"{socket.gethostname()}:{os.getpid()}".encode()
     before = _buckets(counters, routes)
     while True:
-        await asyncio.sleep(_INTERVAL_SECONDS)
+        await asyncio.sleep(_LATENCY_SECONDS)
         now = _buckets(counters, routes)
         slow = p99(later - earlier for later, earlier in zip(now, before, strict=True))
         before = now
@@ -143,7 +132,7 @@ async def report_latency(servers: Servers, serving: Serving, counters: Counters,
             await servers.call(
                 names.LATENCY, b"HSET", names.LATENCY, worker, b"%d %d" % (slow * 1e6, time.time() * 1000)
             )
-            await servers.call(names.LATENCY, b"EXPIRE", names.LATENCY, _EXPIRY_SECONDS)
+            await servers.call(names.LATENCY, b"EXPIRE", names.LATENCY, _LATENCY_EXPIRY_SECONDS)
 
 
 def p99(buckets: Iterable[int]) -> float:
@@ -165,14 +154,6 @@ def _buckets(counters: Counters, routes: Collection[str]) -> list[int]:
     return [sum(counts) for counts in zip(*(counters.route(route).buckets for route in routes), strict=True)]
 
 
-READ_SECONDS = 3.0
-_SILENT_MS = 5_000
-"""As `SILENT_MS` in `projector/ledger/writers.py`, which describes the heartbeats."""
-
-
-logger = logging.getLogger(__name__)
-
-
 class Heartbeat(msgspec.Struct, frozen=True):
     """What the API needs of a heartbeat; times are in milliseconds since 1970."""
 
@@ -182,7 +163,10 @@ class Heartbeat(msgspec.Struct, frozen=True):
 
 
 class Projectors:
-    """Reads the heartbeats into the counters of this worker, every few seconds."""
+    """Reads how old what is served is, from the heartbeats of the projectors in Redis, every few seconds.
+
+    A projector that has died exports nothing. Its last heartbeat still says until when everything was visible.
+    """
 
     def __init__(self, servers: Servers, counters: Counters) -> None:
         self._servers = servers

@@ -18,9 +18,6 @@ from schemas.settings import ApiSettings
 from telemetry import logs
 
 BACKLOG = 2048
-KEEP_ALIVE_SECONDS = 75
-"""Longer than a reverse proxy keeps an idle connection (nginx: 60 s). Otherwise the proxy could send a request on a
-connection that the API is closing."""
 SHUTDOWN_SECONDS = 10
 
 
@@ -52,7 +49,6 @@ def config(settings: ApiSettings, snapshots: Path | None = None) -> uvicorn.Conf
         server_header=False,
         proxy_headers=False,
         backlog=BACKLOG,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
 

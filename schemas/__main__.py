@@ -1,7 +1,8 @@
 """Generates parts of the documentation from the Structs. A test checks that the committed files are up to date.
 
-python -m schemas             writes docs/schemas/*.json, docs/api-keys.json, the generated parts of docs/api-keys.md,
-                              docs/events.md and docs/limits.md, the README's table of resources, the tables of
+python -m schemas             writes docs/schemas/*.json, api/openapi.json, docs/api-keys.json, the generated parts of
+                              docs/api-keys.md, docs/events.md and docs/limits.md, the README's table of
+                              resources, the tables of
                               docs/metrics.md and docs/control-record.md, deploy/monitoring/dashboard.json, and
                               the topics in deploy/kubernetes/strimzi and docs/production.md
 python -m schemas settings    prints the README's table of settings
@@ -44,6 +45,7 @@ def files(docs: Path) -> dict[Path, str]:
     topics, user = strimzi / "topics.yaml", strimzi / "user.yaml"
     return {
         **{docs / "schemas" / f"{name}.json": _pretty(schema) for name, schema in schemas.items()},
+        docs.parent / "api" / "openapi.json": _pretty(document()),  # as the API serves it
         docs / "api-keys.json": _pretty(msgspec.to_builtins(key_vectors.vectors())),
         page: _with_tables(page.read_text("utf-8"), key_vectors.tables()),
         events: _with_tables(events.read_text("utf-8"), events_page.parts()),

@@ -11,6 +11,9 @@ from msgspec import Struct
 from schemas import documents, events, layouts
 from schemas.openapi import examples, guide
 
+ROOT = "/api/v1/ext"
+"""The beginning of the API's paths."""
+
 
 class Kind(Struct, frozen=True, eq=False):
     """A kind of entity: a topic of change events. Rows are compared by identity: `kind is LEAD`."""

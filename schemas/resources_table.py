@@ -1,7 +1,6 @@
 """The README's table of resources, derived from their rows."""
 
-from schemas.openapi.document import ROOT
-from schemas.resources import AS_SPECIFIED
+from schemas.resources import AS_SPECIFIED, ROOT
 from schemas.settings import ProjectorSettings
 
 _HEAD = ("| resource | topic | endpoint | what the records are |", "|---|---|---|---|")

@@ -11,11 +11,11 @@ import logging
 from asyncio import Task, TaskGroup
 from collections.abc import Collection
 
+from api.background import keep
 from api.errors import ErrorReply, Unavailable
 from api.redis.address import ClusterMap
 from api.redis.link import Link
 from api.redis.servers import Servers
-from api.background import keep
 from schemas import names
 from schemas.redis_url import Host
 

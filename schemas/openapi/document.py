@@ -10,11 +10,10 @@ import msgspec
 
 from schemas.openapi import examples, guide, headers
 from schemas.problems import ErrorBody, Health, Problem, RateLimitError, RetryableError, with_status
-from schemas.resources import AS_SPECIFIED, Resource
+from schemas.resources import AS_SPECIFIED, ROOT, Resource
 
 Json = dict[str, Any]
 
-ROOT = "/api/v1/ext"
 VERSION = "1.0.0-beta"
 """Version of the document. The version of the API itself is part of its path."""
 

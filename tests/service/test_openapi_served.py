@@ -11,8 +11,7 @@ from api.request import etag
 from schemas import names
 from schemas.layouts import NO_CONTACT
 from schemas.openapi import examples
-from schemas.openapi.document import ROOT
-from schemas.resources import LEAD, RESOURCES
+from schemas.resources import LEAD, RESOURCES, ROOT
 from tests.harness import crm
 from tests.harness.api_server import ApiServer, patient, running_api
 from tests.harness.generations import generation

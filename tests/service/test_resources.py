@@ -13,8 +13,7 @@ import pytest
 
 from schemas import api_keys, names
 from schemas.control import number_of
-from schemas.openapi.document import ROOT
-from schemas.resources import ORGANIZATION, RESOURCES, Resource
+from schemas.resources import ORGANIZATION, RESOURCES, ROOT, Resource
 from tests.harness import crm
 from tests.harness.api_server import ApiServer, Response
 from tests.harness.generations import pattern

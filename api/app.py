@@ -117,6 +117,7 @@ class Endpoint:
             self._worker.usage.count(caller, status, started)
         if status >= self._lowest:
             self._worker.log.write(self._entry(request, status, seconds))
+        request.error = None  # its traceback refers to this request, and to the connection
 
     def _entry(self, request: Request, status: int, seconds: float) -> Entry:
         segment = request.last_segment if self._path.endswith(_TEMPLATE) else ""

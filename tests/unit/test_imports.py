@@ -111,6 +111,7 @@ def test_nothing_imports_upwards(package: str) -> None:
         "documents",
         "events",
         "fields",
+        "gcra",
         "layouts",
         "names",
         "openapi/document",

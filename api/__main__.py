@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from api.app import check_layout
 from api.errors import AddressError, CannotListen
-from api.metrics.exporter import serve_metrics
+from api.exporter import serve_metrics
 from api.redis.address import address
 from api.server import listen, serve
+from api.worker import check_layout
 from leadview import logs
 from schemas.settings import ApiSettings, SettingsError, effective, load
 from schemas.version import VERSION

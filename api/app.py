@@ -1,78 +1,45 @@
-"""The application: its routes, and the objects and tasks that exist while it runs.
+"""The application: its routes, and what every path has in common.
 
 /api/v1/ext/<resource>/{id}   bare ASGI endpoints, found with one dictionary lookup, before Starlette's routing
 /api/v1/ext/openapi.json, /healthz, /readyz
 every other path            404, also with a trailing slash
 """
 
-import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Mapping
-from contextlib import asynccontextmanager, suppress
-from functools import partial
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Route
-from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from api import pages
-from api.background import keep
+from api import request as requests
 from api.documents import Documents
-from api.drain import Drain
-from api.endpoint import TEMPLATE, Endpoint
-from api.errors import Unavailable
-from api.keys.guesses import Guesses
-from api.keys.known import KnownKeys
-from api.local_limiter import LocalLimiter
-from api.metrics import latency, snapshot
-from api.metrics.counters import Counters
-from api.metrics.projectors import Projectors
-from api.redis.address import ClusterMap, address, location
-from api.redis.cluster import Cluster
-from api.redis.link import Link
-from api.redis.servers import OneServer, Servers
-from api.redis.serving import Serving
-from api.redis.store import Store
-from api.request import State
-from api.request_log import RequestLog
-from api.usage import Usage
-from leadview import orphan
+from api.request import Request, Response, error_response
+from api.request_log import Entry
+from api.worker import Worker
+from schemas.fields import UUID_PATTERN
 from schemas.resources import RESOURCES, ROOT
-from schemas.settings import ApiSettings, limit, networks
+from schemas.settings import ApiSettings
+
+Handler = Callable[[Worker, Request], Awaitable[Response]]
+_TEMPLATE = "/{id}"
+_OK = 200
+_INTERNAL_ERROR = 500
+_uuid = re.compile(UUID_PATTERN).fullmatch
 
 
 def create_app(settings: ApiSettings, snapshots: Path | None = None) -> Starlette:
-    """Returns the API. It writes its counters into the directory `snapshots`, for the exporter.
+    """Returns the API. It writes its counters into the directory `snapshots`, for the exporter. It has to be called in
+    an event loop.
 
     Raises AddressError.
     """
-    counters = Counters()
-    log, usage = RequestLog(settings.request_log), Usage()
-    limiter = LocalLimiter()
-    guesses = Guesses(limit(settings.api_unknown_key_limit), networks(settings.api_trusted_proxies))
-    keys = KnownKeys(guesses, settings.api_max_in_flight)
-    resources = {
-        f"{ROOT}/{resource.topic}".encode(): Endpoint(
-            resource.noun,
-            Documents(resource, counters, limiter, keys).read,
-            counters,
-            log,
-            usage,
-            f"{ROOT}/{resource.topic}{TEMPLATE}",
-        )
-        for resource in RESOURCES
-    }
-    routes: list[BaseRoute] = [
-        Route(path, Endpoint(name, page, counters, log, usage, path))
-        for name, path, page in (
-            ("openapi", f"{ROOT}/openapi.json", pages.openapi),
-            ("healthz", "/healthz", pages.healthz),
-            ("readyz", "/readyz", pages.readyz),
-        )
-    ]
-    not_found = Endpoint("none", pages.not_found, counters, log, usage)
-    return Api(resources, routes, not_found, _lifespan(settings, counters, log, usage, snapshots))
+    return Api(Worker(settings), snapshots)
 
 
 class Api(Starlette):
@@ -80,87 +47,87 @@ class Api(Starlette):
     the endpoint of the prefix.
     """
 
-    def __init__(
-        self,
-        resources: Mapping[bytes, Endpoint],
-        routes: list[BaseRoute],
-        not_found: ASGIApp,
-        lifespan: Lifespan[Any],
-    ) -> None:
+    def __init__(self, worker: Worker, snapshots: Path | None) -> None:
+        @asynccontextmanager
+        async def lifespan(_: Starlette) -> AsyncGenerator[Mapping[str, Any]]:
+            async with worker.running(snapshots):
+                yield {"worker": worker}  # for the edge
+
+        named = (
+            ("openapi", f"{ROOT}/openapi.json", pages.openapi),
+            ("healthz", "/healthz", pages.healthz),
+            ("readyz", "/readyz", pages.readyz),
+        )
+        routes: list[BaseRoute] = [Route(path, Endpoint(worker, name, page, path)) for name, path, page in named]
         super().__init__(routes=routes, lifespan=lifespan)
-        self._resources = resources
         self.router.redirect_slashes = False
-        self.router.default = not_found
+        self.router.default = Endpoint(worker, "none", pages.not_found)
+        self._documents = {
+            f"{ROOT}/{it.topic}".encode(): Endpoint(
+                worker, it.noun, Documents(it).read, f"{ROOT}/{it.topic}{_TEMPLATE}"
+            )
+            for it in RESOURCES
+        }
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
         if scope["type"] == "http":
             prefix, _, segment = scope["raw_path"].rpartition(b"/")
-            resource = self._resources.get(prefix)
+            resource = self._documents.get(prefix)
             if resource is not None and segment:
                 return resource(scope, receive, send)
         return super().__call__(scope, receive, send)
 
 
-async def check_layout(settings: ApiSettings) -> None:
-    """Log a warning if Redis holds only data of another layout. Raises nothing if Redis cannot be reached."""
-    servers = _servers(settings)
-    running = asyncio.create_task(servers.run())
-    try:
-        await servers.first_attempt()
-        with suppress(Unavailable):
-            await Serving(servers).check_layout()
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+class Endpoint:
+    """A bare ASGI endpoint: read the request, compute the response or report the error, send it, count it. Starlette's
+    Request, Response and middleware would halve the throughput of documents.
 
+    `route` is the name of the endpoint in the metrics, `path` its path in the log: for documents a template.
+    """
 
-def _lifespan(
-    settings: ApiSettings, counters: Counters, log: RequestLog, usage: Usage, snapshots: Path | None
-) -> Lifespan[Starlette]:
-    address(settings)  # raises at once if the settings are not valid
+    def __init__(self, worker: Worker, route: str, handler: Handler, path: str = "") -> None:
+        self._worker = worker
+        self._handler = handler
+        self._counters = worker.counters.route(route)
+        self._lowest = min(worker.log.lowest, _INTERNAL_ERROR)  # a defect is always logged
+        self._path = path or route
 
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncGenerator[Mapping[str, Any]]:
-        drain = Drain()
-        drain.at_sigterm(settings.api_drain_seconds)
-        servers = _servers(settings)
-        serving = Serving(servers)
-        store = Store(settings, servers, serving)
-        async with asyncio.TaskGroup() as group:
-            routes = [resource.noun for resource in RESOURCES]
-            background = [
-                group.create_task(servers.run()),
-                group.create_task(orphan.watch()),
-                group.create_task(keep("the poll of Redis", partial(serving.poll, Projectors(servers, counters).look))),
-                group.create_task(
-                    keep("the report of the latency", partial(latency.report, servers, serving, counters, routes))
-                ),
-                group.create_task(keep("the report of the use of keys", partial(usage.report, servers))),
-            ]
-            if snapshots is not None:
-                writing = partial(snapshot.report, snapshots, counters, servers, serving)
-                background.append(group.create_task(keep("the report of the metrics", writing)))
-            await servers.first_attempt()  # otherwise the first requests of a new worker would be answered with 503
-            state: State = {
-                "store": store,
-                "servers": servers,
-                "serving": serving,
-                "counters": counters,
-                "log": log,
-                "drain": drain,
-                "docs_url": settings.docs_url,
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's signature
+        started = perf_counter()
+        request = requests.read(scope)
+        try:
+            response = await self._handler(self._worker, request)
+        except Exception as error:  # noqa: BLE001 - it is logged, a defect with its traceback
+            request.error = error
+            response = error_response(error, request.id, self._worker.docs_url)
+        caller, status = request.caller, response.status
+        await send(
+            {
+                "type": "http.response.start",  # of all that it has, Starlette reads this alone
+                "response": response,
+                "request_id": request.id,
+                "cors": b"origin" in request.headers,
+                # For the limit of bytes that are not read. A refused key may name any organization.
+                "organization": caller.organization if caller is not None and status == _OK else b"",
             }
-            yield {**state}
-            await usage.write_last(servers)
-            for task in background:
-                task.cancel()
+        )
+        seconds = perf_counter() - started
+        self._counters.count(status, seconds)
+        if caller is not None:
+            self._worker.usage.count(caller, status, started)
+        if status >= self._lowest:
+            self._worker.log.write(self._entry(request, status, seconds))
+        request.error = None  # its traceback refers to this request, and to the connection
 
-    return lifespan
-
-
-def _servers(settings: ApiSettings) -> Servers:
-    timeout, max_in_flight = settings.api_redis_timeout, settings.api_max_in_flight
-    redis = location(settings)
-    if isinstance(redis, ClusterMap):
-        return Cluster(redis, timeout=timeout, max_in_flight=max_in_flight)
-    return OneServer(Link(redis, timeout=timeout, max_in_flight=max_in_flight), timeout)
+    def _entry(self, request: Request, status: int, seconds: float) -> Entry:
+        segment = request.last_segment if self._path.endswith(_TEMPLATE) else ""
+        return Entry(
+            request.id,
+            request.method,
+            self._path,
+            status,
+            seconds,
+            request.error,
+            request.caller,
+            segment.lower() if _uuid(segment) else None,
+        )

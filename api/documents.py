@@ -1,15 +1,11 @@
 """A document by its id: the checks of contract section 1, in the order of its table, from row 2 on."""
 
 import re
-from collections.abc import Coroutine
-from functools import partial
-from typing import Any
 
 from api import limits
-from api.credentials import Credentials
+from api.credentials import Credentials, credentials
 from api.errors import (
     AccessDisabled,
-    Headers,
     InternalError,
     InvalidApiKey,
     InvalidId,
@@ -17,13 +13,9 @@ from api.errors import (
     NoSuchRecord,
     Unavailable,
 )
-from api.etags import etag, tags_to_match
-from api.keys.known import KnownKeys
-from api.local_limiter import LocalLimiter
-from api.metrics.counters import Counters
 from api.redis.store import Reply
-from api.request import Request
-from api.response import JSON, Response
+from api.request import JSON, Request, Response, etag
+from api.worker import Worker
 from schemas.bodies import body
 from schemas.compression import Unreadable
 from schemas.fields import UUID_PATTERN
@@ -31,99 +23,82 @@ from schemas.layouts import JSON_START, LARGE
 from schemas.resources import Resource
 
 _UNTRIED = b"?"
-_ALLOW = (b"allow", b"GET, HEAD, OPTIONS")
-_REVALIDATE = (b"cache-control", b"private, no-cache")
+_ALLOW = b"allow: GET, HEAD, OPTIONS\r\n"
 _OPTIONS = Response(
     204,
-    (
-        _ALLOW,
-        (b"access-control-allow-methods", b"GET, HEAD, OPTIONS"),
-        (b"access-control-allow-headers", b"Authorization, If-None-Match, X-Request-Id"),
-        (b"access-control-max-age", b"86400"),
-    ),
+    _ALLOW + b"access-control-allow-methods: GET, HEAD, OPTIONS\r\n"
+    b"access-control-allow-headers: Authorization, If-None-Match, X-Request-Id\r\n"
+    b"access-control-max-age: 86400\r\n",
 )
 _uuid = re.compile(UUID_PATTERN).fullmatch
 
 
 class Documents:
-    """The documents of one resource. The other arguments belong to the worker; all resources share them."""
+    """The documents of one resource."""
 
-    def __init__(self, resource: Resource, counters: Counters, limiter: LocalLimiter, keys: KnownKeys) -> None:
+    def __init__(self, resource: Resource) -> None:
         self._resource = resource
         self._body = resource.body
-        self._counters = counters
-        self._limiter = limiter
-        self._keys = keys
 
-    async def read(self, request: Request) -> Response:
+    async def read(self, worker: Worker, request: Request) -> Response:
         """Answer GET, HEAD and OPTIONS. Raises ApiError for every response that is an error."""
-        if request.method not in ("GET", "HEAD"):
-            return self._other_method(request.method)
-        authorization = request.headers.get(b"authorization")
-        caller = self._keys.valid(authorization)
+        if request.method not in ("GET", "HEAD"):  # row 2
+            if request.method == "OPTIONS":
+                return _OPTIONS
+            raise MethodNotAllowed(headers=_ALLOW)
         try:
-            if caller is None:
-                caller, reply = await self._keys.try_out(authorization, request, partial(self._serve_untried, request))
-            else:
-                request.caller = caller
-                reply = await self._serve(request, caller, caller.organization_tag)
+            caller, reply = await self._serve(worker, request)  # rows 3 and 4, then Redis
             if not reply.charged:
-                reply = self._charge_locally(caller, reply)
+                reply = _charge_locally(worker, caller, reply)
             if reply.status == LARGE:
-                reply = await request.state["store"].read_large(
-                    caller, self._resource, request.last_segment, reply, caller.organization_tag
-                )
+                share = caller.organization_tag
+                reply = await worker.store.read_large(caller, self._resource, request.last_segment, reply, share)
         except Unavailable as error:
-            self._counters.redis_errors[error.kind] += 1
+            worker.counters.redis_errors[error.kind] += 1
             raise
-        if reply.status == 401:
-            self._keys.refuse(authorization, caller)
-            raise InvalidApiKey("the key is unknown, revoked or expired")
-        return self._response(reply)
+        return self._response(reply)  # rows 5 to 10
 
-    def _serve(self, request: Request, caller: Credentials, share: bytes) -> Coroutine[Any, Any, Reply]:
-        headers, segment = request.headers, request.last_segment
-        tags = tags_to_match(headers[b"if-none-match"]) if b"if-none-match" in headers else ()
-        record_id = segment if _uuid(segment) else None
-        return request.state["store"].serve(caller, self._resource, record_id, tags, share)
-
-    def _serve_untried(self, request: Request, caller: Credentials) -> Coroutine[Any, Any, Reply]:
-        """Whoever makes up keys that name an organization must not use up the turns of those who have one."""
-        return self._serve(request, caller, _UNTRIED + caller.organization_tag)
-
-    def _other_method(self, method: str) -> Response:
-        if method == "OPTIONS":
-            return _OPTIONS
-        raise MethodNotAllowed(headers=(_ALLOW,))
-
-    def _charge_locally(self, caller: Credentials, reply: Reply) -> Reply:
-        """Redis served the read but refused to write the charge: the local limiter decides about the request."""
-        self._counters.limiter_failures += 1
-        charged = self._limiter.charge(caller, reply)
-        if charged.status == 429:
-            self._counters.limiter_refusals += 1
-        return charged
+    async def _serve(self, worker: Worker, request: Request) -> tuple[Credentials, Reply]:
+        """Call Redis for a key that was valid lately, or try a key out: admit it, serve the request, settle it."""
+        authorization, segment = request.headers.get(b"authorization", b""), request.last_segment
+        caller, trial = worker.keys.known(authorization), None
+        is_known = caller is not None
+        if caller is None:
+            caller = request.caller = credentials(authorization)
+            trial = await worker.keys.admit(caller, request)
+            # Whoever makes up keys that name an organization must not use up the turns of those who have one.
+            share = _UNTRIED + caller.organization_tag
+        else:
+            request.caller = caller
+            share = caller.organization_tag
+        record_id, accepted = segment if _uuid(segment) else None, None
+        try:
+            reply = await worker.store.serve(caller, self._resource, record_id, request.tags, share)
+            accepted = reply.status != InvalidApiKey.status
+        finally:
+            if not (is_known and accepted):
+                worker.keys.settle(authorization, caller, trial, accepted)
+        return caller, reply
 
     def _response(self, reply: Reply) -> Response:
-        if reply.status == 403:
+        status = reply.status
+        if status == 401:
+            raise InvalidApiKey("the key is unknown, revoked or expired")
+        if status == 403:
             raise AccessDisabled
-        if reply.status == 429:
+        if status == 429:
             raise limits.exceeded(reply)
-        return self._document(reply, limits.headers(reply))
-
-    def _document(self, reply: Reply, limit_headers: Headers) -> Response:
-        if reply.status == 400:
-            raise InvalidId(headers=limit_headers)
-        if reply.status == 404:
-            raise NoSuchRecord(headers=limit_headers)
-        tag = (b"etag", etag(reply.value))
-        if reply.status == 304:
-            return Response(304, (tag, _REVALIDATE, *limit_headers))
-        value = reply.value
-        json = value[self._body :]
-        if not json.startswith(JSON_START):
-            json = self._unpacked(value)
-        return Response(200, (JSON, tag, _REVALIDATE, *limit_headers), json)
+        charged = limits.headers(reply)
+        if status == 400:
+            raise InvalidId(headers=charged)
+        if status == 404:
+            raise NoSuchRecord(headers=charged)
+        tag = etag(reply.value)
+        if status == 304:
+            return Response(304, b"etag: %b\r\ncache-control: private, no-cache\r\n%b" % (tag, charged))
+        head = b"%betag: %b\r\ncache-control: private, no-cache\r\n%b" % (JSON, tag, charged)
+        json = reply.value[self._body :]
+        return Response(200, head, json if json.startswith(JSON_START) else self._unpacked(reply.value))
 
     def _unpacked(self, value: bytes) -> bytes:
         try:
@@ -132,3 +107,12 @@ class Documents:
             raise InternalError(
                 f"the stored document cannot be read: {error} (`rebuild --organization` writes it again)"
             ) from error
+
+
+def _charge_locally(worker: Worker, caller: Credentials, reply: Reply) -> Reply:
+    """Redis served the read but refused to write the charge: the local limiter decides about the request."""
+    worker.counters.limiter_failures += 1
+    charged = worker.limiter.charge(caller, reply)
+    if charged.status == 429:
+        worker.counters.limiter_refusals += 1
+    return charged

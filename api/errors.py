@@ -32,23 +32,25 @@ from typing import ClassVar, Literal
 
 from schemas.problems import Policy
 
-Header = tuple[bytes, bytes]
-Headers = tuple[Header, ...]
 Kind = Literal["unavailable", "error", "busy", "rebuilding"]
 """What kept Redis from serving a request, in metrics."""
 
 
 class ApiError(Exception):
-    """Base of all errors that are reported to a caller. `headers` are added to the usual headers of the response."""
+    """Base of all errors that are reported to a caller."""
 
     status: ClassVar[int] = 500
     code: ClassVar[str] = "internal_error"
     message: ClassVar[str] = "An internal error occurred. Try again. If it happens again, tell us the request id."
+    retry_after: int = 0
+    """After so many seconds the same request succeeds, or may succeed; 0 if it does not."""
+    headers: bytes = b""
+    """The lines that the response has beside the usual headers."""
 
-    def __init__(self, reason: str = "", *, headers: Headers = ()) -> None:
+    def __init__(self, reason: str = "", *, headers: bytes = b"") -> None:
         """`reason` is for logs only; the response has `message`."""
         super().__init__(reason or self.message)
-        self.headers = headers
+        self.headers += headers
 
 
 class InternalError(ApiError):
@@ -75,6 +77,7 @@ class MissingApiKey(Refused):
     status = 401
     code = "missing_api_key"
     message = "No API key was sent. Send it in the header `Authorization: Bearer <API_KEY>`."
+    headers = b'www-authenticate: Bearer realm="leadview"\r\n'
 
 
 class InvalidApiKey(Refused):
@@ -83,6 +86,7 @@ class InvalidApiKey(Refused):
     status = 401
     code = "invalid_api_key"
     message = "The API key is not valid. Check that it is complete, or create a new one."
+    headers = b'www-authenticate: Bearer realm="leadview", error="invalid_token"\r\n'
 
 
 class AccessDisabled(Refused):
@@ -134,7 +138,7 @@ class RateLimitExceeded(ApiError):
     code = "rate_limit_exceeded"
     message = "Too many requests. Try again after `retry_after` seconds."
 
-    def __init__(self, retry_after: int, violated: list[Policy], *, headers: Headers = ()) -> None:
+    def __init__(self, retry_after: int, violated: list[Policy], *, headers: bytes = b"") -> None:
         super().__init__(headers=headers)
         self.retry_after = retry_after
         self.violated = violated
@@ -143,7 +147,7 @@ class RateLimitExceeded(ApiError):
 class TooManyGuesses(RateLimitExceeded):
     message = "Too many unknown API keys were sent from your address. Try again after `retry_after` seconds."
 
-    def __init__(self, retry_after: int, *, headers: Headers = ()) -> None:
+    def __init__(self, retry_after: int, *, headers: bytes = b"") -> None:
         super().__init__(retry_after, ["address"], headers=headers)
 
 
@@ -151,7 +155,7 @@ class Unavailable(ApiError):
     status = 503
     code = "service_unavailable"
     message = "The service is temporarily unavailable. Try again after `retry_after` seconds."
-    retry_after: ClassVar[int] = 1
+    retry_after = 1
     kind: ClassVar[Kind] = "unavailable"
 
 

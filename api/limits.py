@@ -1,48 +1,129 @@
-"""The rate-limit headers (draft-ietf-httpapi-ratelimit-headers, and the older X-RateLimit-*), from the script's reply.
+"""The rate limits of a worker, and the headers that tell of them.
 
-`r` requests remain, and in `t` seconds there is one more (0: the bucket is full). All seconds are rounded up, so that a
-client that waits this long has waited long enough.
+Redis charges the limits of keys and organizations (`serve.lua`). A worker counts for itself, in memory and on its own
+clock, what an address tries with unknown keys, and what Redis refused to write. It does not know what the other workers
+granted: `n` workers let up to `n` times these limits pass.
+
+In the headers (draft-ietf-httpapi-ratelimit-headers, and the older X-RateLimit-*), `r` requests remain, and in `t`
+seconds there is one more (0: the bucket is full). All seconds are rounded up, so that a client that waits this long has
+waited long enough.
 """
 
 import math
 import time
+from collections.abc import Callable
 from functools import lru_cache
 
-from api.errors import Headers, RateLimitExceeded
+from msgspec.structs import replace
+
+from api.credentials import Credentials
+from api.errors import RateLimitExceeded, TooManyGuesses
 from api.redis.store import Reply
+from schemas.gcra import Bucket, bucket, interval
 from schemas.problems import Policy
 from schemas.settings import Limit
 
+MAX_BUCKETS = 8192
+"""A key in use takes at most two: its own and its organization's."""
 _SECOND = 1_000_000
 _VIOLATED: dict[int, list[Policy]] = {1: ["key"], 2: ["organization"], 3: ["key", "organization"]}
 
 
-def headers(reply: Reply) -> Headers:
-    """Returns all rate-limit headers. X-RateLimit-* describe the bucket with fewer requests left, the key's if both
-    have the same.
+class Buckets:
+    """Buckets by name. Beyond `max_buckets`, the one that has not been charged for the longest time is forgotten."""
+
+    def __init__(self, max_buckets: int = MAX_BUCKETS, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        """`clock` counts nanoseconds and never goes back."""
+        self._max_buckets = max_buckets
+        self._clock = clock
+        self._full_at: dict[bytes, int] = {}  # in the order of their last charge
+
+    def _now(self) -> int:
+        return self._clock() // 1000
+
+    def _read(self, name: bytes, limit: Limit, now: int) -> Bucket:
+        return bucket(limit.quota, limit.window, self._full_at.get(name, 0) - now)
+
+    def _charge(self, name: bytes, read: Bucket, now: int) -> Bucket:
+        """Returns what is left. The bucket was just read, and allows a request."""
+        charged = read.charged()
+        self._full_at.pop(name, None)
+        self._full_at[name] = now + charged.full_in
+        if len(self._full_at) > self._max_buckets:
+            del self._full_at[next(iter(self._full_at))]
+        return charged
+
+
+class LocalLimiter(Buckets):
+    """Decides about a request whose charge Redis refused to write. Quotas and windows are those of Redis."""
+
+    def charge(self, caller: Credentials, reply: Reply) -> Reply:
+        """Returns the reply with the limits of this worker in place of those in Redis. Either both buckets are charged,
+        or neither is, and the status is 429.
+        """
+        now = self._now()
+        key = self._read(caller.key_limit, Limit(reply.key_quota, reply.key_window), now)
+        by_organization = Limit(reply.organization_quota, reply.organization_window)
+        organization = self._read(caller.organization_limit, by_organization, now)
+        violated = (key.wait > 0) + 2 * (organization.wait > 0)
+        if violated:
+            reply = replace(reply, status=429, value=b"", violated=violated, wait=max(key.wait, organization.wait))
+        else:
+            key = self._charge(caller.key_limit, key, now)
+            organization = self._charge(caller.organization_limit, organization, now)
+        return replace(
+            reply,
+            key_remaining=key.remaining,
+            key_full_in=key.full_in,
+            organization_remaining=organization.remaining,
+            organization_full_in=organization.full_in,
+        )
+
+
+class Guesses(Buckets):
+    """Limits how many unknown API keys are tried from one client address."""
+
+    def __init__(self, limit: Limit) -> None:
+        super().__init__()
+        self._limit = limit
+
+    def charge(self, address: bytes) -> None:
+        """Call this before a key is looked up that may be unknown. Raises TooManyGuesses."""
+        now = self._now()
+        found = self._read(address, self._limit, now)
+        if found.wait:
+            raise TooManyGuesses(seconds(found.wait), headers=_address_headers(self._limit, found))
+        self._charge(address, found, now)
+
+    def refund(self, address: bytes) -> None:
+        """Call this if the key was not unknown."""
+        if address in self._full_at:
+            self._full_at[address] -= interval(self._limit.quota, self._limit.window)
+
+
+def headers(reply: Reply) -> bytes:
+    """Returns the lines of all rate-limit headers. X-RateLimit-* describe the bucket with fewer requests left, that of
+    the key if both have the same.
     """
-    policy, key_quota, organization_quota, key_interval, organization_interval = _quotas(
+    policy, key_interval, organization_interval = _policy(
         reply.key_quota, reply.key_window, reply.organization_quota, reply.organization_window
     )
     if reply.key_remaining <= reply.organization_remaining:
-        quota, remaining, full_in = key_quota, reply.key_remaining, reply.key_full_in
+        quota, remaining, full_in = reply.key_quota, reply.key_remaining, reply.key_full_in
     else:
-        quota, remaining, full_in = organization_quota, reply.organization_remaining, reply.organization_full_in
+        quota, remaining, full_in = reply.organization_quota, reply.organization_remaining, reply.organization_full_in
     return (
-        (b"ratelimit-policy", policy),
-        (
-            b"ratelimit",
-            b'"key";r=%d;t=%d, "organization";r=%d;t=%d'
-            % (
-                reply.key_remaining,
-                _more_in(reply.key_full_in, key_interval),
-                reply.organization_remaining,
-                _more_in(reply.organization_full_in, organization_interval),
-            ),
-        ),
-        (b"x-ratelimit-limit", quota),
-        (b"x-ratelimit-remaining", b"%d" % remaining),
-        (b"x-ratelimit-reset", b"%d" % seconds(reply.now + full_in)),
+        b'ratelimit-policy: %b\r\nratelimit: "key";r=%d;t=%d, "organization";r=%d;t=%d\r\n'
+        b"x-ratelimit-limit: %d\r\nx-ratelimit-remaining: %d\r\nx-ratelimit-reset: %d\r\n"
+    ) % (
+        policy,
+        reply.key_remaining,
+        _more_in(reply.key_full_in, key_interval),
+        reply.organization_remaining,
+        _more_in(reply.organization_full_in, organization_interval),
+        quota,
+        remaining,
+        seconds(reply.now + full_in),
     )
 
 
@@ -51,29 +132,17 @@ def exceeded(reply: Reply) -> RateLimitExceeded:
     return RateLimitExceeded(max(1, seconds(reply.wait)), _VIOLATED[reply.violated], headers=headers(reply))
 
 
-def address_headers(limit: Limit, wait: int, full_in: int) -> Headers:
-    """Returns the same headers for a client address that has tried too many unknown keys. `wait` and `full_in` are the
-    seconds until it may try another one, and until the bucket is full again.
-    """
+def _address_headers(limit: Limit, found: Bucket) -> bytes:
+    """Returns the same headers for a client address that has tried too many unknown keys."""
     return (
-        (b"ratelimit-policy", b'"address";q=%d;w=%d' % (limit.quota, limit.window)),
-        (b"ratelimit", b'"address";r=0;t=%d' % wait),
-        (b"x-ratelimit-limit", b"%d" % limit.quota),
-        (b"x-ratelimit-remaining", b"0"),
-        (b"x-ratelimit-reset", b"%d" % math.ceil(time.time() + full_in)),
-    )
+        b'ratelimit-policy: "address";q=%d;w=%d\r\nratelimit: "address";r=0;t=%d\r\n'
+        b"x-ratelimit-limit: %d\r\nx-ratelimit-remaining: 0\r\nx-ratelimit-reset: %d\r\n"
+    ) % (limit.quota, limit.window, seconds(found.wait), limit.quota, math.ceil(time.time() + seconds(found.full_in)))
 
 
 def seconds(microseconds: int) -> int:
     """Returns whole seconds, rounded up."""
     return -(-microseconds // _SECOND)
-
-
-def interval(quota: int, window: int) -> int:
-    """Returns the time in which one request becomes available, in microseconds. `window` is in seconds. It is rounded
-    up to a whole number, so that exactly `quota` requests fit and no rounding adds up.
-    """
-    return -(-window * _SECOND // quota)
 
 
 def _more_in(full_in: int, interval: int) -> int:
@@ -82,17 +151,14 @@ def _more_in(full_in: int, interval: int) -> int:
 
 
 @lru_cache(maxsize=1024)
-def _quotas(
+def _policy(
     key_quota: int, key_window: int, organization_quota: int, organization_window: int
-) -> tuple[bytes, bytes, bytes, int, int]:
-    """Returns RateLimit-Policy, both quotas as text and both intervals, cached because they are the same in nearly all
-    responses.
-    """
+) -> tuple[bytes, int, int]:
+    """Returns RateLimit-Policy and both intervals, cached because they are the same in nearly all responses."""
     policy = b'"key";q=%d;w=%d, "organization";q=%d;w=%d' % (
         key_quota,
         key_window,
         organization_quota,
         organization_window,
     )
-    intervals = interval(key_quota, key_window), interval(organization_quota, organization_window)
-    return policy, b"%d" % key_quota, b"%d" % organization_quota, *intervals
+    return policy, interval(key_quota, key_window), interval(organization_quota, organization_window)

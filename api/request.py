@@ -1,37 +1,47 @@
-"""A request: the parts of an ASGI scope that the API uses."""
+"""A request, as the API reads it from an ASGI scope, and a response, as it is sent.
+
+Headers of a response are the lines that are sent, each with its line end. All of them are constants, numbers, or values
+that were validated when they came in, so nobody has to search them for forbidden characters. Section 1 of the contract
+says how errors are answered.
+"""
 
 import random
 import re
-from typing import TypedDict
+from http import HTTPStatus
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Any
 
-from msgspec import Struct
+import msgspec
+from msgspec import UNSET, Struct
 from starlette.types import Scope
 
 from api.credentials import REPEATED, Credentials
-from api.drain import Drain
-from api.metrics.counters import Counters
-from api.redis.servers import Servers
-from api.redis.serving import Serving
-from api.redis.store import Store
-from api.request_log import RequestLog
+from api.errors import ApiError, InternalError, RateLimitExceeded
 from schemas import api_keys
+from schemas.layouts import ETAG
+from schemas.problems import ErrorBody, RateLimitError, RetryableError
+from schemas.settings import Network
+
+JSON = b"content-type: application/json\r\n"
+CLOSE = b"connection: close\r\n"
+NO_STORE = b"cache-control: no-store\r\n"
+MAX_TAGS = 32
+"""Further tags of a request are ignored: at worst, a whole document is sent although a 304 was possible."""
+OPAQUE_TAG = re.compile(rb'"([^"]*)"')
 
 _USED_HEADERS = frozenset(
     (b"accept-encoding", b"authorization", b"if-none-match", b"origin", b"x-forwarded-for", b"x-request-id")
 )
 _VALID_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
-
-
-class State(TypedDict):
-    """What the lifespan yields. Each request finds it in `scope["state"]`."""
-
-    store: Store
-    servers: Servers
-    serving: Serving
-    counters: Counters
-    log: RequestLog
-    drain: Drain
-    docs_url: str | None
+_OWN_TAG = re.compile(rb"[0-9a-f]{24}")
+_MOST_HOPS = 32
+_IPV6_NETWORK_BYTES = 8
+_STATUS_LINES = {int(status): b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
+_CORS = (
+    b"access-control-allow-origin: *\r\n"
+    b"access-control-expose-headers: ETag, RateLimit, RateLimit-Policy, Retry-After, WWW-Authenticate, "
+    b"X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, X-Request-Id\r\n"
+)
 
 
 class Request(Struct):
@@ -42,7 +52,6 @@ class Request(Struct):
     method: str
     raw_path: bytes
     headers: dict[bytes, bytes]
-    state: State
     client: str | None = None
     """The address from which the connection was opened."""
     caller: Credentials | None = None
@@ -54,6 +63,11 @@ class Request(Struct):
     def last_segment(self) -> str:
         """The part of the path after the last slash."""
         return self.raw_path.rpartition(b"/")[2].decode("latin-1")
+
+    @property
+    def tags(self) -> tuple[bytes, ...]:
+        """The tags of `If-None-Match` in the form that the script takes."""
+        return tags_to_match(self.headers[b"if-none-match"]) if b"if-none-match" in self.headers else ()
 
 
 def read(scope: Scope) -> Request:
@@ -68,7 +82,6 @@ def read(scope: Scope) -> Request:
         scope["method"],
         scope["raw_path"],
         headers,
-        scope["state"],
         client[0] if client else None,
     )
 
@@ -78,3 +91,107 @@ def request_id(sent: bytes | None) -> bytes:
     if sent is not None and _VALID_ID.fullmatch(sent) and not api_keys.is_in(sent):  # it is logged, and no key may be
         return sent
     return b"%032x" % random.getrandbits(128)
+
+
+def client_address(request: Request, proxies: tuple[Network, ...]) -> bytes:
+    """Returns the client's IPv4 address, or its IPv6 network of 64 bits, because one client has all addresses of such a
+    network.
+
+    Each of the `proxies` appends to `X-Forwarded-For` the address from which it was called. So the client's address is
+    the last one that is not a proxy's. What stands before it was sent by the client, and proves nothing. If there is
+    none, because all are proxies or one is not an address, it is the farthest proxy's; without any, it is empty. So
+    clients whose addresses are not known share one.
+    """
+    hops = request.headers.get(b"x-forwarded-for", b"").decode("latin-1").replace("\n", ",").rsplit(",", _MOST_HOPS)
+    found, address = b"", _parse(request.client or "")
+    while address is not None:
+        found = address.packed[:_IPV6_NETWORK_BYTES]
+        is_proxy = any(address in network for network in proxies)
+        address = _parse(hops.pop()) if is_proxy and hops else None
+    return found
+
+
+def etag(value: bytes) -> bytes:
+    """Returns the ETag header for a document's value in Redis: the 12 bytes of hashes in it, as 24 hex digits.
+
+    The tags (RFC 9110, 8.8.3 and 13.1.2) are weak, because a proxy may compress a body on its way. `If-None-Match`
+    compares weakly, so a tag that a proxy turned into a strong one matches as well.
+    """
+    return b'W/"%b"' % value[ETAG].hex().encode()
+
+
+def tags_to_match(header: bytes) -> tuple[bytes, ...]:
+    """Returns the tags of an `If-None-Match` header in the form that the script takes: 12 bytes each, or `*`.
+
+    Tags that this API cannot have sent are left out, because they match nothing.
+    """
+    if header.strip() == b"*":
+        return (b"*",)
+    own = filter(_OWN_TAG.fullmatch, OPAQUE_TAG.findall(header))
+    return tuple(bytes.fromhex(tag.decode()) for tag, _ in zip(own, range(MAX_TAGS), strict=False))
+
+
+class Response(Struct, frozen=True, gc=False):
+    """A response without the headers that depend on the request alone (its id, CORS), or on the connection."""
+
+    status: int
+    headers: bytes = b""
+    body: bytes = b""
+
+
+def json_response(body: Struct) -> Response:
+    """Returns a 200 that must not be stored."""
+    return Response(200, JSON + NO_STORE, msgspec.json.encode(body))
+
+
+def error_response(error: BaseException, request_id: bytes, docs_url: str | None) -> Response:
+    """Returns the response that reports an error to the caller. Whatever is no ApiError is a defect in the API, and the
+    caller learns no more of it. `docs_url` is the setting of that name.
+    """
+    if not isinstance(error, ApiError):
+        error = InternalError()
+    fields: dict[str, Any] = {
+        "error": error.code,
+        "message": error.message,
+        "status": error.status,
+        "request_id": request_id.decode(),
+        "docs_url": f"{docs_url.rstrip('/')}/errors.html#{error.code}" if docs_url else UNSET,
+    }
+    retry = b""
+    body = ErrorBody(**fields)
+    if error.retry_after:
+        retry = b"retry-after: %d\r\n" % error.retry_after
+        fields["retry_after"] = error.retry_after
+        body = (
+            RateLimitError(**fields, violated_policies=error.violated)
+            if isinstance(error, RateLimitExceeded)
+            else RetryableError(**fields)
+        )
+    return Response(error.status, JSON + NO_STORE + retry + error.headers, msgspec.json.encode(body))
+
+
+def encode_head(response: Response, request_id: bytes, common: bytes = b"", *, cors: bool, close: bool) -> bytes:
+    """Returns all of a response but its body. `common` are the lines of every response. A 204 or 304 has no length."""
+    return b"%b%b%bx-request-id: %b\r\n%b%b%b\r\n" % (
+        _STATUS_LINES[response.status],
+        common,
+        response.headers,
+        request_id,
+        b"" if response.status in (204, 304) else b"content-length: %d\r\n" % len(response.body),
+        _CORS if cors else b"",
+        CLOSE if close else b"",
+    )
+
+
+def _parse(text: str) -> IPv4Address | IPv6Address | None:
+    """Some proxies append the port as well."""
+    text = text.strip()
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address

@@ -32,7 +32,7 @@ class Entry(Struct):
     route: str
     status: int
     seconds: float
-    error: Exception | None = None
+    error: BaseException | None = None
     """Why the answer is an error. It is a defect if it is no ApiError."""
     caller: Credentials | None = None
     record_id: str | None = None
@@ -53,16 +53,17 @@ class RequestLog:
         self._skipped = 0
 
     def write(self, entry: Entry) -> None:
-        """Write a line, unless it is one of too many about 4xx."""
+        """Write a line, unless the mode leaves it out, or it is one of too many about 4xx. A defect is always noted."""
+        if entry.error is not None and not isinstance(entry.error, ApiError):
+            logger.error("a request failed because of a defect", extra=self._fields(entry), exc_info=entry.error)
+            return
+        if entry.status < self.lowest:
+            return
         if 400 <= entry.status < 500 and not self._all and not self._is_in_sample():
             self._skipped += 1
             return
         level = logging.ERROR if entry.status >= 500 else logging.INFO
         logger.log(level, "request answered", extra=self._fields(entry))
-
-    def defect(self, entry: Entry) -> None:
-        """Write the line of a request that failed because of a defect, whatever the mode is."""
-        logger.error("a request failed because of a defect", extra=self._fields(entry), exc_info=entry.error)
 
     def _is_in_sample(self) -> bool:
         second = int(self._clock())

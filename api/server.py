@@ -11,17 +11,13 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
 from api.app import create_app
-from api.edge.crowd import raise_file_limit
-from api.edge.protocol import Edge
-from api.edge.unread import limit_buffers
+from api.crowd import limit_buffers, raise_file_limit
+from api.edge import Edge
 from api.errors import CannotListen
 from leadview import logs
 from schemas.settings import ApiSettings
 
 BACKLOG = 2048
-KEEP_ALIVE_SECONDS = 75
-"""Longer than a reverse proxy keeps an idle connection (nginx: 60 s). Otherwise the proxy could send a request on a
-connection that the API is closing."""
 SHUTDOWN_SECONDS = 10
 
 
@@ -53,7 +49,6 @@ def config(settings: ApiSettings, snapshots: Path | None = None) -> uvicorn.Conf
         server_header=False,
         proxy_headers=False,
         backlog=BACKLOG,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
 

@@ -13,6 +13,9 @@ from schemas import documents, events, examples, layouts
 ROOT = "/api/v1/ext"
 """The path of the API. The version in it is that of the API itself."""
 
+ROOT = "/api/v1/ext"
+"""The beginning of the API's paths."""
+
 
 class Kind(Struct, frozen=True, eq=False):
     """A kind of entity: a topic of change events. Rows are compared by identity: `kind is LEAD`."""

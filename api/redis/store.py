@@ -83,6 +83,12 @@ class Store:
         """The requests that have called Redis, or wait for their turn to do so."""
         return self._turns.pending
 
+    def believes(self, tag: bytes) -> bool:
+        """Returns whether the server that holds this organization was complete when it was asked last. Raises
+        Unavailable.
+        """
+        return self._serving.known(self._servers.link(tag), tag) is not None
+
     async def serve(
         self, caller: Credentials, resource: Resource, record_id: str | None, tags: tuple[bytes, ...], share: bytes
     ) -> Reply:

@@ -78,14 +78,14 @@ PLAIN = (
         "identity",
     ),
     Plain(
-        "api/metrics/latency.py",
+        "api/metrics.py",
         "HSET",
         "Stores the latency that a worker of the API has measured.",
         "it is the worker's own: host and process",
         "identity",
     ),
     Plain(
-        "api/metrics/latency.py",
+        "api/metrics.py",
         "EXPIRE",
         "Lets the latencies expire if no worker measures any more.",
         "nothing: they are measured again every half second",

@@ -3,12 +3,12 @@
 Pure. It follows `api/redis/lua/serve.lua`, which decides for each request.
 """
 
-import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import msgspec
 
+from schemas.gcra import bucket
 from schemas.layouts import Head
 from schemas.settings import Limit
 
@@ -39,9 +39,8 @@ class Bucket(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, scope: str, limit: Limit, own: bool, full_in: int) -> "Bucket":
         """`full_in` is the time until the bucket is full again, in microseconds."""
-        interval = math.ceil(limit.window * 1_000_000 / limit.quota)
-        room = interval * limit.quota - min(max(0, full_in), interval * limit.quota)
-        return cls(scope, limit.quota, limit.window, own, room // interval, max(0, interval - room) / 1_000_000)
+        left = bucket(limit.quota, limit.window, full_in)
+        return cls(scope, limit.quota, limit.window, own, left.remaining, left.wait / 1_000_000)
 
 
 def refusal_of_organization(head: Head | None, *, api_access: bool, replaying: bool, complete: bool) -> Refusal | None:

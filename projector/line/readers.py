@@ -1,7 +1,7 @@
 """What the API says about its readers: how long they wait for responses.
 
 Every half second each API worker that is ready stores "<p99 of its response times in microseconds> <time in ms>" in the
-hash `lv3:latency` (`api/metrics/latency.py`).
+hash `lv3:latency` (`api/metrics.py`).
 """
 
 import time

@@ -22,7 +22,7 @@ from uuid import uuid4
 import psutil
 from msgspec import Struct
 
-from api.edge.protocol import Edge
+from api.edge import Edge
 from devstack.redis_server import RedisServer
 from devstack.waiting import wait_until
 from tests.fuzz.h11_reads import request_ids

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from api import server
 from api.app import create_app
-from api.edge.protocol import Edge
+from api.edge import Edge
 from schemas.settings import ApiSettings
 from tests.harness import control
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until

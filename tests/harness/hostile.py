@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import psutil
 
-from api.edge.protocol import Edge
+from api.edge import Edge
 from schemas.settings import RequestLogMode
 from tests.harness.api_server import ApiServer, Response, patient, running_api
 from tests.harness.records import Caller

@@ -14,17 +14,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import cramjam
 import msgspec
 
-from api import credentials, etags, request, static_page
-from api.edge.head import Head
-from api.edge.protocol import _EMPTY_LINES
-from api.edge.rules import is_host, normalized
+from api import credentials, pages, request
+from api.edge import _EMPTY_LINES
 from api.errors import ApiError
-from api.keys.client_address import client_address
+from api.head import Head, is_host, normalized
+from api.request import client_address
 from projector import change, unknown_fields
 from projector.commands.record_lines import Lines, NotARecord
 from projector.console.pages import page
@@ -249,8 +248,7 @@ def _lines(line: bytes) -> None:
 
 
 def _address(header: bytes) -> None:
-    state = cast(request.State, {})
-    client_address(request.Request(b"", "GET", b"/", {b"x-forwarded-for": header}, state, "127.0.0.1"), ())
+    client_address(request.Request(b"", "GET", b"/", {b"x-forwarded-for": header}, "127.0.0.1"), ())
 
 
 def _stored(text: bytes) -> None:
@@ -301,10 +299,10 @@ WORST: tuple[Worst, ...] = (
     Worst("a host in brackets", lambda n: b"[v1." + b":" * n, is_host, _HEADER),
     Worst("an address in brackets", lambda n: b"[" + b"0:" * (n // 2) + b"]", is_host, _HEADER),
     Worst("a path", lambda n: b"%41%" * (n // 4), normalized, _HEADER),
-    Worst("entity tags", lambda n: b'"' * n + b"x", etags.tags_to_match, _HEADER),
-    Worst("entity tags of ours", lambda n: (b'"' + b"0" * 24 + b'",') * (n // 27) + b'"', etags.tags_to_match, _HEADER),
-    Worst("codings", lambda n: " " * (n // 2) + "gzip" + " " * (n // 2) + "x", static_page.prefers_gzip, _HEADER),
-    Worst("many codings", lambda n: ",;" * (n // 2), static_page.prefers_gzip, _HEADER),
+    Worst("entity tags", lambda n: b'"' * n + b"x", request.tags_to_match, _HEADER),
+    Worst("entity tags of ours", lambda n: (b'"' + b"0" * 24 + b'",') * (n // 27) + b'"', request.tags_to_match, _HEADER),
+    Worst("codings", lambda n: " " * (n // 2) + "gzip" + " " * (n // 2) + "x", pages.prefers_gzip, _HEADER),
+    Worst("many codings", lambda n: ",;" * (n // 2), pages.prefers_gzip, _HEADER),
     Worst("an API key", lambda n: b"Bearer " + b" " * n + b"lv_live_", _quietly(credentials.credentials, ApiError), _HEADER),
     Worst("a request id", lambda n: b"a" * n, request.request_id, _HEADER),
     Worst("addresses of proxies", lambda n: b"," * n, _address, _HEADER),

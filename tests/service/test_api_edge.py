@@ -1,6 +1,5 @@
 """The edge on raw sockets: input that is refused before it becomes a request."""
 
-import asyncio
 import socket
 from collections.abc import Iterator
 from uuid import uuid4
@@ -8,8 +7,8 @@ from uuid import uuid4
 import pytest
 
 from api.app import Api
-from api.edge.head import MAX_HEAD_BYTES
-from api.edge.protocol import Edge
+from api.edge import Edge
+from api.head import MAX_HEAD_BYTES
 from schemas import api_keys
 from tests.harness.api_server import LEADS, ApiServer, patient, read_all, responses, running_api
 from tests.harness.records import Records
@@ -28,9 +27,7 @@ class Hurried(Edge):
 class Brief(Edge):
     """It closes an idle connection soon."""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self.timeout_keep_alive = 1
-        super().connection_made(transport)
+    idle_seconds = 1
 
 
 @pytest.fixture(scope="module")
@@ -256,7 +253,7 @@ def test_a_defect_outside_of_all_handlers_ends_the_connection(
     monkeypatch.setattr(Api, "__call__", broken)
     (answer,) = responses(api.exchange(HEALTH * 2))
     assert (answer.status, answer.error, answer.headers["connection"]) == (500, "internal_error", "close")
-    assert "outside of all handlers" in caplog.text
+    assert "a request failed because of a defect" in caplog.text
 
 
 def test_a_drip_does_not_gain_time(hurried_api: ApiServer) -> None:

@@ -13,8 +13,8 @@ from uuid import uuid4
 import pytest
 import redis
 
-from api import app
-from api.local_limiter import LocalLimiter
+from api import worker
+from api.limits import LocalLimiter
 from devstack.redis_server import RedisServer
 from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
 from tests.harness.faulty_proxy import Faults, faulty_proxy
@@ -52,7 +52,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """However long the requests of a test take, the limits of the API's worker see none of it."""
     clock = Clock()
-    monkeypatch.setattr(app, "LocalLimiter", partial(LocalLimiter, clock=clock))
+    monkeypatch.setattr(worker, "LocalLimiter", partial(LocalLimiter, clock=clock))
     return clock
 
 

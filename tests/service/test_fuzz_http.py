@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from api.edge.framing import Framing
+from api.head import Framing
 from tests.fuzz import http, metrics
 
 

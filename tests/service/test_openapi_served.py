@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from api.etags import etag
+from api.request import etag
 from schemas import examples, names
 from schemas.layouts import NO_CONTACT
 from schemas.resources import LEAD, RESOURCES, ROOT

@@ -16,7 +16,7 @@ import pytest
 
 import api.errors
 import projector.errors
-from api import app
+from api import worker
 from api.credentials import Credentials, credentials
 from api.redis.serving import Serving
 from api.redis.store import Store as ApiStore
@@ -122,7 +122,7 @@ async def api_client(url: str, timeout: float, **settings: Any) -> AsyncIterator
     chosen = ApiSettings(
         redis_url=url, api_redis_timeout=timeout, key_rate_limit=plenty, organization_rate_limit=plenty, **settings
     )
-    servers = app._servers(chosen)
+    servers = worker.open_servers(chosen)
     running = asyncio.create_task(servers.run())
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):

@@ -7,7 +7,7 @@ import pytest
 
 from api import errors
 from api.errors import ApiError
-from api.response import error_response
+from api.request import error_response
 from schemas.problems import PROBLEMS
 
 
@@ -47,7 +47,7 @@ def test_bodies(kind: type[ApiError]) -> None:
     assert list(body) == expected
     assert (body["error"], body["status"], body["request_id"]) == (kind.code, answer.status, "the-id")
     assert answer.status == kind.status
-    assert (b"cache-control", b"no-store") in answer.headers
+    assert b"\r\ncache-control: no-store\r\n" in answer.headers
 
 
 @pytest.mark.parametrize("docs_url", ["https://docs.example/leadview", "https://docs.example/leadview/"])

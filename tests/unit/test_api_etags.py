@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.etags import MAX_TAGS, etag, tags_to_match
+from api.request import MAX_TAGS, etag, tags_to_match
 
 RAW = bytes(range(12))
 TAG = RAW.hex().encode()

@@ -2,8 +2,7 @@
 
 import pytest
 
-from api.metrics.counters import BUCKETS_SECONDS
-from api.metrics.latency import p99
+from api.metrics import BUCKETS_SECONDS, p99
 
 SLOTS = len(BUCKETS_SECONDS) + 1
 

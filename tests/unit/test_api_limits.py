@@ -7,14 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from api.limits import exceeded, headers, interval, seconds
+from api.limits import exceeded, headers, seconds
 from api.redis.store import Reply
+from schemas.gcra import interval
 
 REPLY = Reply(200, 1_700_000_000_000_001, 100, 10, 99, 100_000, 300, 10, 299, 33_334)
 
 
+def read(lines: bytes) -> dict[bytes, bytes]:
+    """Returns the value of each header."""
+    return dict(line.split(b": ", 1) for line in lines.split(b"\r\n") if line)
+
+
 def test_headers() -> None:
-    assert dict(headers(REPLY)) == {
+    assert read(headers(REPLY)) == {
         b"ratelimit-policy": b'"key";q=100;w=10, "organization";q=300;w=10',
         b"ratelimit": b'"key";r=99;t=1, "organization";r=299;t=1',
         b"x-ratelimit-limit": b"100",
@@ -40,9 +46,9 @@ def test_headers() -> None:
 def test_t_is_when_more_requests_remain(quota: int, window: int, remaining: int, full_in: int, more_in: int) -> None:
     """draft-ietf-httpapi-ratelimit-headers-10: the effective window is that of `r`, not that of the whole quota."""
     by_key = Reply(200, 0, quota, window, remaining, full_in, 300, 10, 300, 0)
-    assert dict(headers(by_key))[b"ratelimit"] == b'"key";r=%d;t=%d, "organization";r=300;t=0' % (remaining, more_in)
+    assert read(headers(by_key))[b"ratelimit"] == b'"key";r=%d;t=%d, "organization";r=300;t=0' % (remaining, more_in)
     by_organization = Reply(200, 0, 300, 10, 300, 0, quota, window, remaining, full_in)
-    assert dict(headers(by_organization))[b"ratelimit"].endswith(b'"organization";r=%d;t=%d' % (remaining, more_in))
+    assert read(headers(by_organization))[b"ratelimit"].endswith(b'"organization";r=%d;t=%d' % (remaining, more_in))
 
 
 @given(st.integers(1, 1000), st.integers(1, 100_000), st.data())
@@ -50,7 +56,7 @@ def test_t_of_a_limit_that_was_hit_is_not_later_than_retry_after(quota: int, win
     step = interval(quota, window)
     wait = data.draw(st.integers(1, step))
     error = exceeded(Reply(429, 0, quota, window, 0, step * (quota - 1) + wait, 1, 1, 1, 0, wait, 1))
-    [t] = re.findall(rb'"key";r=0;t=(\d+)', dict(error.headers)[b"ratelimit"])
+    [t] = re.findall(rb'"key";r=0;t=(\d+)', read(error.headers)[b"ratelimit"])
     assert (wait + 999_999) // 1_000_000 == int(t) <= error.retry_after
 
 
@@ -66,7 +72,7 @@ def test_t_of_a_limit_that_was_hit_is_not_later_than_retry_after(quota: int, win
 def test_the_tighter_limit(remaining: tuple[int, int], limit: bytes) -> None:
     key, organization = remaining
     reply = Reply(200, 0, 100, 10, key, 0, 300, 10, organization, 0)
-    assert dict(headers(reply))[b"x-ratelimit-limit"] == limit
+    assert read(headers(reply))[b"x-ratelimit-limit"] == limit
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from api.credentials import Credentials, credentials
-from api.local_limiter import LocalLimiter
+from api.limits import LocalLimiter
 from api.redis.store import Reply
 from schemas import api_keys
 from tests.harness.crm import ORGANIZATION, OTHER_ORGANIZATION

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.keys.recent import Recent
+from api.keys import Recent
 
 
 def name(number: int) -> bytes:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from api.static_page import prefers_gzip
+from api.pages import prefers_gzip
 
 
 @pytest.mark.parametrize(

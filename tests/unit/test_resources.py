@@ -120,7 +120,7 @@ def test_the_examples_set_every_field(resource: Resource) -> None:
     own = "the row names examples of another resource"
     assert type(resource.event_example) is resource.event, own
     assert type(resource.example) is resource.document, own
-    how = "set each field in schemas/openapi/examples.py to something other than null, False, 0 or empty"
+    how = "set each field in schemas/examples.py to something other than null, False, 0 or empty"
     assert list(nothing(resource.event_example)) == [], how
     assert list(nothing(resource.example)) == [], how
 

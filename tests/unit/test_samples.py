@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from api.metrics import projectors
+from api import metrics
 from projector.health.sample import KafkaSample, RedisSample, Sample
 from projector.health.verdict import STUCK_PARTITION_SECONDS, STUCK_SECONDS, UNKNOWN_SECONDS, UNOWNED_SECONDS, Verdict
 from projector.health.watch import Watch
@@ -189,6 +189,6 @@ def test_an_event_loop_that_stands_still() -> None:
 def test_the_api_reads_the_heartbeats_that_projectors_store() -> None:
     condition = Condition(measured_at=5, complete_until=4, problems=["x"])
     heartbeat = Heartbeat("run", 1, STAMP.text, **msgspec.structs.asdict(condition))
-    read = msgspec.json.decode(msgspec.json.encode(heartbeat), type=projectors.Heartbeat)
-    assert read == projectors.Heartbeat("run", 5, 4)
-    assert projectors._SILENT_MS == SILENT_MS
+    read = msgspec.json.decode(msgspec.json.encode(heartbeat), type=metrics.Heartbeat)
+    assert read == metrics.Heartbeat("run", 5, 4)
+    assert metrics._SILENT_MS == SILENT_MS

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from api.edge.crowd import Crowd
-from api.edge.protocol import Edge
+from api.crowd import Crowd
+from api.edge import Edge
 from tests.harness.api_server import LEADS
 from tests.harness.hostile import Target, open_connections, target
 from tests.harness.records import Caller

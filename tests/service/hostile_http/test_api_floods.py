@@ -7,7 +7,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from api.edge.protocol import Edge
+from api.edge import Edge
 from tests.harness.api_server import LEADS
 from tests.harness.hostile import Target, open_connections, target
 from tests.harness.records import Caller

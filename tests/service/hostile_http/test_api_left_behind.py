@@ -9,7 +9,7 @@ from types import FrameType, ModuleType
 
 import pytest
 
-from api.edge.protocol import Edge
+from api.edge import Edge
 from schemas import api_keys
 from tests.harness.api_server import LEADS
 from tests.harness.hostile import Target

@@ -9,9 +9,8 @@ from typing import ClassVar
 
 import pytest
 
-from api.edge.crowd import Crowd
-from api.edge.protocol import Edge
-from api.edge.unread import RECEIVE_BUFFER, SEND_BUFFER, Unread
+from api.crowd import RECEIVE_BUFFER, SEND_BUFFER, Crowd, Unread
+from api.edge import Edge
 from tests.harness.api_server import LEADS, read_all, responses
 from tests.harness.hostile import Target, target
 from tests.harness.records import Caller, Records
@@ -112,7 +111,7 @@ def test_the_kernel_holds_little_for_a_client(api: Target, records: Records) -> 
         request = lead_of(records, records.caller(), LARGE)
         ask(stack, api, request + b"\r\n")
         (edge,) = Watched.opened
-        wait_until(lambda: edge.cycle.response_complete, "the response is written")
+        wait_until(lambda: edge._writing_paused, "the response is written")
         assert 0 < sum(in_kernel(api)) <= SEND_BUFFER
         assert edge.unread.total > LARGE // 2
 
@@ -122,8 +121,8 @@ def test_every_byte_that_the_kernel_does_not_take_is_counted(api: Target, record
     with ExitStack() as stack:
         ask(stack, api, lead_of(records, records.caller(), SEND_BUFFER * 3 // 4) + b"\r\n", LITTLE)
         (edge,) = Watched.opened
-        wait_until(lambda: edge.cycle.response_complete, "the response is written")
-        waiting = edge.transport.get_write_buffer_size()
+        wait_until(lambda: edge._writing_paused, "the response is written")
+        waiting = edge._transport.get_write_buffer_size()
         assert waiting > 0
         assert edge.unread.total == waiting + SEND_BUFFER
 
@@ -131,7 +130,7 @@ def test_every_byte_that_the_kernel_does_not_take_is_counted(api: Target, record
 def test_what_the_kernel_takes_is_limited_for_each_connection(api: Target) -> None:
     with api.connect():
         wait_until(lambda: Watched.opened, "the connection is accepted")
-        accepted = Watched.opened[0].transport.get_extra_info("socket")
+        accepted = Watched.opened[0]._transport.get_extra_info("socket")
         assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == SEND_BUFFER
         assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == RECEIVE_BUFFER
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1000 * Edge.stalled_seconds
@@ -142,12 +141,16 @@ def test_a_pipelined_request_waits_until_the_response_before_it_is_read(api: Tar
         request = lead_of(records, records.caller(), LARGE) + b"\r\n"
         stack.enter_context(api.connect())
         wait_until(lambda: Watched.opened, "the connection is accepted")
-        state = Watched.opened[0].server_state
-        before = state.total_requests
+        routes = Watched.opened[0]._worker.counters.routes
+
+        def answered() -> int:
+            return sum(sum(route.statuses.values()) for route in routes.values())
+
+        before = answered()
         connection = ask(stack, api, request + HEALTH + request[:-2] + b"Connection: close\r\n\r\n")
-        wait_until(lambda: state.total_requests > before, "the first response is written")
+        wait_until(lambda: answered() > before, "the first response is written")
         assert api.get("/healthz").status == 200
-        assert state.total_requests == before + 2, "no other one was answered"
+        assert answered() == before + 2, "no other one was answered"
         answers = responses(b"HTTP/1.1 200 OK" + read_all(connection))
     assert [answer.status for answer in answers] == [200, 200, 200]
     assert [len(answer.body) > LARGE for answer in answers] == [True, False, True]

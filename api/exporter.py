@@ -10,8 +10,7 @@ from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
 from api.errors import CannotListen, Kind
-from api.metrics import snapshot
-from api.metrics.counters import Counters
+from api.metrics import Counters, read_snapshots
 from leadview.instruments import family, histogram_family, new_registry
 from leadview.metrics_port import Health, MetricsServer
 from schemas import metrics
@@ -26,7 +25,7 @@ class WorkersCollector(Collector):
         self._snapshots = snapshots
 
     def collect(self) -> Iterator[Metric]:
-        workers = snapshot.read(self._snapshots)
+        workers = read_snapshots(self._snapshots)
         yield _requests(workers)
         yield _latency(workers)
         yield family(metrics.REDIS_ERRORS, _redis_errors(workers))
@@ -41,7 +40,7 @@ class WorkersCollector(Collector):
 
     def health(self) -> Health:
         """Whether at least one worker is ready. The reason is known to the workers: `/readyz` on their port."""
-        if any(worker.ready for worker in snapshot.read(self._snapshots)):
+        if any(worker.ready for worker in read_snapshots(self._snapshots)):
             return Health(True, {"status": "ok"})
         problem = "no worker is ready to serve: Redis cannot be reached, or holds no complete projection"
         return Health(False, {"status": "unhealthy", "problems": [problem]})

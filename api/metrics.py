@@ -1,0 +1,201 @@
+"""What a worker counts: plain integers, so that counting takes a request almost no time.
+
+Workers are processes, and only one process can listen on the metrics port. Each worker therefore writes its counters to
+a file once a second, `<process id>.json`, and the exporter in the main process adds them up.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+from msgspec import Struct, field
+
+from api.errors import Kind, Unavailable
+from api.redis.servers import Servers
+from api.redis.serving import Serving
+from schemas import metrics, names
+
+BUCKETS_SECONDS = metrics.LATENCY_BUCKETS
+SNAPSHOT_SECONDS = 1.0
+STALE_SECONDS = 5.0
+"""The worker of a file that is older than this is no longer running."""
+READ_SECONDS = 3.0
+_SILENT_MS = 5_000
+"""As `SILENT_MS` in `projector/ledger/writers.py`, which describes the heartbeats."""
+_LATENCY_SECONDS = 0.5
+_LATENCY_EXPIRY_SECONDS = 60
+_BEYOND_BUCKETS_SECONDS = 2 * BUCKETS_SECONDS[-1]
+
+logger = logging.getLogger(__name__)
+
+
+class RouteCounters(Struct):
+    """The responses of one route."""
+
+    statuses: dict[int, int] = field(default_factory=dict)
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_SECONDS) + 1))
+    """Responses by duration: bucket i counts those up to BUCKETS_SECONDS[i], the last bucket counts all slower ones."""
+    seconds: float = 0.0
+
+    def count(self, status: int, seconds: float) -> None:
+        self.statuses[status] = self.statuses.get(status, 0) + 1
+        self.buckets[bisect_left(BUCKETS_SECONDS, seconds)] += 1
+        self.seconds += seconds
+
+
+class Counters(Struct):
+    """Everything that one worker counts. The gauges (`in_flight`, `generation`, `ready`) are set by each snapshot, and
+    `projectors`, `measured_at` and `complete_until` by `Projectors`.
+    """
+
+    routes: dict[str, RouteCounters] = field(default_factory=dict)
+    redis_errors: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(get_args(Kind), 0))
+    limiter_failures: int = 0
+    """Requests whose charge Redis refused to write. The worker's local limiter decides whether they are served."""
+    limiter_refusals: int = 0
+    """Those of them that the local limiter refused."""
+    in_flight: int = 0
+    generation: int = 0
+    ready: bool = False
+    projectors: int | None = None
+    """Those with a recent heartbeat; None if Redis could not be read."""
+    measured_at: int = 0
+    complete_until: int = 0
+    """As in the newest heartbeat that this worker has ever read; 0 if there was none."""
+
+    def route(self, name: str) -> RouteCounters:
+        return self.routes.setdefault(name, RouteCounters())
+
+
+async def report_counters(directory: Path, counters: Counters, servers: Servers, serving: Serving) -> None:
+    """Writes the counters once a second, and a last time when it is cancelled, so that no count is lost."""
+    try:
+        while True:
+            counters.in_flight = servers.in_flight
+            counters.generation = serving.generation
+            counters.ready = serving.ready
+            write_snapshot(directory, counters)
+            await asyncio.sleep(SNAPSHOT_SECONDS)
+    finally:
+        write_snapshot(directory, counters)
+
+
+def write_snapshot(directory: Path, counters: Counters) -> None:
+    """Replace the file atomically: a reader finds either the old counters or the new ones. A full disk is logged."""
+    path = directory / f"{os.getpid()}.json"
+    fresh = path.with_suffix(".new")
+    try:
+        fresh.write_bytes(msgspec.json.encode(counters))
+        fresh.replace(path)
+    except OSError:
+        logger.exception("the metrics cannot be written")
+
+
+def read_snapshots(directory: Path) -> list[Counters]:
+    """Returns the counters of all workers that ever ran. The gauges of a worker that no longer runs are 0."""
+    return [_read(path) for path in directory.glob("*.json")]
+
+
+def _read(path: Path) -> Counters:
+    counters = msgspec.json.decode(path.read_bytes(), type=Counters)
+    if time.time() - path.stat().st_mtime > STALE_SECONDS:
+        counters.in_flight, counters.generation, counters.ready, counters.projectors = 0, 0, False, None
+    return counters
+
+
+async def report_latency(servers: Servers, serving: Serving, counters: Counters, routes: Collection[str]) -> None:
+    """Writes the response times of this worker into Redis, so that the projector can yield to requests, twice a second
+    until it is cancelled. A report that cannot be written is skipped.
+
+    The hash `lv3:latency` has one field per worker: "<p99 of the last half second in microseconds> <time in ms>".
+    `projector/line/readers.py` reads it. While nothing is served, it writes none: who gets 503 waits for the projector,
+    which must not yield then.
+    """
+    worker = f"{socket.gethostname()}:{os.getpid()}".encode()
+    before = _buckets(counters, routes)
+    while True:
+        await asyncio.sleep(_LATENCY_SECONDS)
+        now = _buckets(counters, routes)
+        slow = p99(later - earlier for later, earlier in zip(now, before, strict=True))
+        before = now
+        if not serving.ready:
+            continue
+        with suppress(Unavailable):
+            await servers.call(
+                names.LATENCY, b"HSET", names.LATENCY, worker, b"%d %d" % (slow * 1e6, time.time() * 1000)
+            )
+            await servers.call(names.LATENCY, b"EXPIRE", names.LATENCY, _LATENCY_EXPIRY_SECONDS)
+
+
+def p99(buckets: Iterable[int]) -> float:
+    """Returns the upper bound, in seconds, of the bucket that holds the 99th percentile; 0 if there were no responses.
+
+    `buckets` is as in RouteCounters.
+    """
+    counts = list(buckets)
+    allowed = sum(counts) // 100
+    for bound, count in zip((_BEYOND_BUCKETS_SECONDS, *reversed(BUCKETS_SECONDS)), reversed(counts), strict=True):
+        allowed -= count
+        if allowed < 0:
+            return bound
+    return 0.0
+
+
+def _buckets(counters: Counters, routes: Collection[str]) -> list[int]:
+    """Returns the responses of all these routes together, by duration."""
+    return [sum(counts) for counts in zip(*(counters.route(route).buckets for route in routes), strict=True)]
+
+
+class Heartbeat(msgspec.Struct, frozen=True):
+    """What the API needs of a heartbeat; times are in milliseconds since 1970."""
+
+    role: str
+    measured_at: int = 0
+    complete_until: int = 0
+
+
+class Projectors:
+    """Reads how old what is served is, from the heartbeats of the projectors in Redis, every few seconds.
+
+    A projector that has died exports nothing. Its last heartbeat still says until when everything was visible.
+    """
+
+    def __init__(self, servers: Servers, counters: Counters) -> None:
+        self._servers = servers
+        self._counters = counters
+        self._next = 0.0
+        self._warned = False
+
+    async def look(self) -> None:
+        """Read the heartbeats if it is time to."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + READ_SECONDS
+        try:
+            seconds, microseconds = await self._servers.call(names.HOME, b"TIME")
+            stored = await self._servers.call(names.HOME, b"HGETALL", names.WRITERS)
+            self._note(int(seconds) * 1000 + int(microseconds) // 1000, stored[1::2])
+        except (Unavailable, ValueError) as error:  # a ValueError: a heartbeat that this program cannot read
+            if self._counters.projectors is not None or not self._warned:
+                logger.warning("the heartbeats of the projectors cannot be read", extra={"error": str(error)})
+            self._counters.projectors, self._warned = None, True
+
+    def _note(self, now: int, stored: Sequence[bytes]) -> None:
+        alive = 0
+        for value in stored:
+            at, _, text = value.partition(b" ")
+            heartbeat = msgspec.json.decode(text, type=Heartbeat)
+            alive += heartbeat.role == "run" and now - int(at) < _SILENT_MS
+            # The newest one, not the best: after Redis was emptied, less is visible than before.
+            if heartbeat.measured_at > self._counters.measured_at:
+                self._counters.measured_at = heartbeat.measured_at
+                self._counters.complete_until = heartbeat.complete_until
+        self._counters.projectors = alive

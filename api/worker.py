@@ -1,0 +1,125 @@
+"""A worker: one process of the API, with all that its requests share, and the tasks that exist while it runs."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from api.background import keep
+from api.errors import Unavailable
+from api.keys import KnownKeys
+from api.limits import Guesses, LocalLimiter
+from api.metrics import Counters, Projectors, report_counters, report_latency
+from api.redis.address import ClusterMap, location
+from api.redis.cluster import Cluster
+from api.redis.link import Link
+from api.redis.servers import OneServer, Servers
+from api.redis.serving import Serving
+from api.redis.store import Store
+from api.request_log import RequestLog
+from api.usage import Usage
+from leadview import orphan
+from schemas.resources import RESOURCES
+from schemas.settings import ApiSettings, limit, networks
+
+logger = logging.getLogger(__name__)
+
+
+class Worker:
+    """What requests share. It has to be made in an event loop."""
+
+    def __init__(self, settings: ApiSettings) -> None:
+        """Raises AddressError."""
+        self.settings = settings
+        self.docs_url = settings.docs_url
+        self.counters = Counters()
+        self.log = RequestLog(settings.request_log)
+        self.usage = Usage()
+        self.servers = open_servers(settings)
+        self.serving = Serving(self.servers)
+        self.store = Store(settings, self.servers, self.serving)
+        self.limiter = LocalLimiter()
+        guesses = Guesses(limit(settings.api_unknown_key_limit))
+        proxies = networks(settings.api_trusted_proxies)
+        self.keys = KnownKeys(self.store, guesses, settings.api_max_in_flight, proxies)
+        self.draining = False
+        """Whether this worker is about to end. After SIGTERM it serves for a while, so that others stop sending to it.
+        Meanwhile `/readyz` answers 503, and each response closes its connection. So a load balancer that asks `/readyz`
+        sends new requests elsewhere, and one with open connections opens its next one elsewhere."""
+
+    @asynccontextmanager
+    async def running(self, snapshots: Path | None) -> AsyncGenerator[None]:
+        """Connects to Redis, and keeps the tasks beside the requests until the block ends. It writes the counters into
+        the directory `snapshots`, for the exporter.
+        """
+        self._drain_at_sigterm(self.settings.api_drain_seconds)
+        async with asyncio.TaskGroup() as group:
+            background = [group.create_task(task) for task in self._tasks(snapshots)]
+            await self.servers.first_attempt()  # otherwise the first requests of a worker would be answered with 503
+            yield
+            await self.usage.write_last(self.servers)
+            for task in background:
+                task.cancel()
+
+    def _tasks(self, snapshots: Path | None) -> list[Coroutine[Any, Any, None]]:
+        servers, serving, counters = self.servers, self.serving, self.counters
+        routes = [resource.noun for resource in RESOURCES]
+        kept: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+            "the poll of Redis": partial(serving.poll, Projectors(servers, counters).look),
+            "the report of the latency": partial(report_latency, servers, serving, counters, routes),
+            "the report of the use of keys": partial(self.usage.report, servers),
+        }
+        if snapshots is not None:
+            kept["the report of the metrics"] = partial(report_counters, snapshots, counters, servers, serving)
+        return [servers.run(), orphan.watch(), *(keep(what, run) for what, run in kept.items())]
+
+    def _drain_at_sigterm(self, seconds: float) -> None:
+        """Make SIGTERM begin the drain. After `seconds`, or at the next SIGTERM, what SIGTERM did until now happens.
+
+        With 0, nothing changes. Otherwise it has to be called from the main thread, in the event loop that serves.
+        """
+        if not seconds:
+            return
+        loop, end = asyncio.get_running_loop(), signal.getsignal(signal.SIGTERM)
+        if not callable(end):
+            raise TypeError("SIGTERM has no handler that could end this worker")
+
+        def begin(number: int, frame: FrameType | None) -> None:
+            if self.draining:
+                end(number, frame)
+                return
+            self.draining = True
+            loop.call_soon_threadsafe(loop.call_later, seconds, end, number, None)
+            logger.info("this worker serves for a last time, then it ends", extra={"seconds": seconds})
+
+        signal.signal(signal.SIGTERM, begin)
+
+
+def open_servers(settings: ApiSettings) -> Servers:
+    """Returns the servers of Redis, to which `run` connects. It has to be called in an event loop.
+
+    Raises AddressError.
+    """
+    timeout, max_in_flight = settings.api_redis_timeout, settings.api_max_in_flight
+    redis = location(settings)
+    if isinstance(redis, ClusterMap):
+        return Cluster(redis, timeout=timeout, max_in_flight=max_in_flight)
+    return OneServer(Link(redis, timeout=timeout, max_in_flight=max_in_flight), timeout)
+
+
+async def check_layout(settings: ApiSettings) -> None:
+    """Log a warning if Redis holds only data of another layout. Raises nothing if Redis cannot be reached."""
+    servers = open_servers(settings)
+    running = asyncio.create_task(servers.run())
+    try:
+        await servers.first_attempt()
+        with suppress(Unavailable):
+            await Serving(servers).check_layout()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

@@ -21,22 +21,20 @@ from api.background import keep
 from api.documents import Documents
 from api.drain import Drain
 from api.endpoint import TEMPLATE, Endpoint
-from api.errors import Unavailable
 from api.keys.guesses import Guesses
 from api.keys.known import KnownKeys
 from api.local_limiter import LocalLimiter
 from api.metrics import latency, snapshot
 from api.metrics.counters import Counters
 from api.metrics.projectors import Projectors
-from api.redis.address import ClusterMap, address, location
-from api.redis.cluster import Cluster
-from api.redis.link import Link
-from api.redis.servers import OneServer, Servers
+from api.redis.servers import servers as redis_servers
 from api.redis.serving import Serving
 from api.redis.store import Store
 from api.request import State
 from api.request_log import RequestLog
 from api.usage import Usage
+from leadview.redis.access import access
+from leadview.redis.errors import Unavailable
 from schemas.openapi.document import ROOT
 from schemas.resources import RESOURCES
 from schemas.settings import ApiSettings, limit, networks
@@ -104,7 +102,7 @@ class Api(Starlette):
 
 async def check_layout(settings: ApiSettings) -> None:
     """Log a warning if Redis holds only data of another layout. Raises nothing if Redis cannot be reached."""
-    servers = _servers(settings)
+    servers = redis_servers(settings)
     running = asyncio.create_task(servers.run())
     try:
         await servers.first_attempt()
@@ -118,13 +116,13 @@ async def check_layout(settings: ApiSettings) -> None:
 def _lifespan(
     settings: ApiSettings, counters: Counters, log: RequestLog, usage: Usage, snapshots: Path | None
 ) -> Lifespan[Starlette]:
-    address(settings)  # raises at once if the settings are not valid
+    access(settings)  # raises at once if the settings are not valid
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[Mapping[str, Any]]:
         drain = Drain()
         drain.at_sigterm(settings.api_drain_seconds)
-        servers = _servers(settings)
+        servers = redis_servers(settings)
         serving = Serving(servers)
         store = Store(settings, servers, serving)
         async with asyncio.TaskGroup() as group:
@@ -157,11 +155,3 @@ def _lifespan(
                 task.cancel()
 
     return lifespan
-
-
-def _servers(settings: ApiSettings) -> Servers:
-    timeout, max_in_flight = settings.api_redis_timeout, settings.api_max_in_flight
-    redis = location(settings)
-    if isinstance(redis, ClusterMap):
-        return Cluster(redis, timeout=timeout, max_in_flight=max_in_flight)
-    return OneServer(Link(redis, timeout=timeout, max_in_flight=max_in_flight), timeout)

@@ -15,7 +15,6 @@ from api.errors import (
     InvalidId,
     MethodNotAllowed,
     NoSuchRecord,
-    Unavailable,
 )
 from api.etags import etag, tags_to_match
 from api.keys.known import KnownKeys
@@ -24,6 +23,7 @@ from api.metrics.counters import Counters
 from api.redis.store import Reply
 from api.request import Request
 from api.response import JSON, Response
+from leadview.redis.errors import Unavailable
 from schemas.bodies import body
 from schemas.compression import Unreadable
 from schemas.fields import UUID_PATTERN

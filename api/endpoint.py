@@ -7,12 +7,13 @@ from time import perf_counter
 from starlette.types import Receive, Scope, Send
 
 from api import request as requests
-from api.errors import ApiError, InternalError
+from api.errors import ApiError, InternalError, Unavailable
 from api.metrics.counters import Counters
 from api.request import Request
 from api.request_log import Entry, RequestLog
 from api.response import Response, all_headers, error_response
 from api.usage import Usage
+from leadview.redis import errors as redis
 from schemas.fields import UUID_PATTERN
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -61,6 +62,9 @@ class Endpoint:
         except ApiError as error:
             request.error = error
             return error_response(error, request.id, request.state["docs_url"])
+        except redis.Unavailable as error:
+            request.error = unavailable = Unavailable(str(error))
+            return error_response(unavailable, request.id, request.state["docs_url"])
         except Exception as error:  # noqa: BLE001 - it is logged, with its traceback
             request.error = error
             return error_response(InternalError(), request.id, request.state["docs_url"])

@@ -9,7 +9,7 @@ from typing import get_args
 
 from msgspec import Struct, field
 
-from api.errors import Kind
+from leadview.redis.errors import Kind
 from schemas import metrics
 
 BUCKETS_SECONDS = metrics.LATENCY_BUCKETS

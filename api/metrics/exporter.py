@@ -9,9 +9,10 @@ from typing import get_args
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
-from api.errors import CannotListen, Kind
+from api.errors import CannotListen
 from api.metrics import snapshot
 from api.metrics.counters import Counters
+from leadview.redis.errors import Kind
 from schemas import metrics
 from telemetry.instruments import family, histogram_family, new_registry
 from telemetry.metrics_server import Health, MetricsServer

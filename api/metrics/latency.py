@@ -11,10 +11,10 @@ import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 
-from api.errors import Unavailable
 from api.metrics.counters import BUCKETS_SECONDS, Counters
 from api.redis.servers import Servers
 from api.redis.serving import Serving
+from leadview.redis.errors import Unavailable
 from schemas import names
 
 _INTERVAL_SECONDS = 0.5

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from api.errors import Unavailable
 from api.metrics.counters import Counters
 from api.redis.servers import Servers
+from leadview.redis.errors import Unavailable
 from schemas import names
 
 READ_SECONDS = 3.0

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from api.errors import ErrorReply, ScriptMissing, Unavailable
-from api.redis.address import Address, address
-from api.redis.connection import Connection, pack
 from api.redis.link import Link
 from devstack.ports import free_port
 from devstack.redis_server import RedisServer
+from leadview.redis.access import Address, location
+from leadview.redis.connection import Connection, pack
+from leadview.redis.errors import ErrorReply, ScriptMissing, Unavailable
 from schemas.settings import ApiSettings
 from tests.harness.faulty_proxy import Faults, faulty_proxy
 from tests.harness.services import RedisService
@@ -37,8 +37,14 @@ async def open_connection(
 
 
 async def to_redis(service: RedisService) -> Connection:
-    where = address(ApiSettings(redis_url=service.url))
+    where = of(ApiSettings(redis_url=service.url))
     return await open_connection(where.port, host=where.host)
+
+
+def of(settings: ApiSettings) -> Address:
+    where = location(settings, PATIENCE_SECONDS)
+    assert isinstance(where, Address)
+    return where
 
 
 @asynccontextmanager
@@ -93,7 +99,7 @@ async def test_cancels_timeouts_and_resets_in_any_order(redis_server: RedisServi
     """One connection after another, over a network that slices, delays, stalls and resets."""
     chance = random.Random(seed)
     served = 0
-    with faulty_proxy(address(ApiSettings(redis_url=redis_server.url)).port) as proxy:
+    with faulty_proxy(of(ApiSettings(redis_url=redis_server.url)).port) as proxy:
         for _ in range(12):
             faults = proxy.faults = Faults(
                 slice_bytes=chance.choice([1, 7, 100, 65536]),
@@ -375,7 +381,7 @@ async def kept(link: Link) -> AsyncIterator[Link]:
 
 
 async def test_a_link_selects_the_database_and_names_itself(redis_server: RedisService) -> None:
-    where = address(ApiSettings(redis_url=redis_server.url))
+    where = of(ApiSettings(redis_url=redis_server.url))
     link = Link(Address(where.host, where.port, db=1), timeout=PATIENCE_SECONDS, max_in_flight=10)
     async with kept(link):
         await eventually(lambda: link.connected, "the link is connected")
@@ -403,7 +409,7 @@ async def test_a_link_reconnects_whenever_it_is_closed() -> None:
 
 
 async def test_a_wrong_password_leads_to_no_connection(redis_server: RedisService) -> None:
-    where = address(ApiSettings(redis_url=redis_server.url, redis_password="wrong", redis_username="who"))
+    where = of(ApiSettings(redis_url=redis_server.url, redis_password="wrong", redis_username="who"))
     with redis_server.client() as client:
         client.acl_log_reset()
         async with kept(Link(where, timeout=PATIENCE_SECONDS, max_in_flight=10)) as link:

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-import api.errors
+import leadview.redis.errors
 import projector.errors
-from api import app
 from api.credentials import Credentials, credentials
+from api.redis.servers import servers
 from api.redis.serving import Serving
 from api.redis.store import Store as ApiStore
 from devstack.redis_cluster import RedisCluster
@@ -75,7 +75,7 @@ class Client(ABC):
 class ApiClient(Client):
     """A request of the API, which writes the charge of its rate limits as well."""
 
-    unavailable = api.errors.Unavailable
+    unavailable = leadview.redis.errors.Unavailable
 
     def __init__(self, store: ApiStore, servers: Any) -> None:
         self._store, self._servers = store, servers
@@ -122,12 +122,12 @@ async def api_client(url: str, timeout: float, **settings: Any) -> AsyncIterator
     chosen = ApiSettings(
         redis_url=url, api_redis_timeout=timeout, key_rate_limit=plenty, organization_rate_limit=plenty, **settings
     )
-    servers = app._servers(chosen)
-    running = asyncio.create_task(servers.run())
+    called = servers(chosen)
+    running = asyncio.create_task(called.run())
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            await servers.first_attempt()
-        yield ApiClient(ApiStore(chosen, servers, Serving(servers)), servers)
+            await called.first_attempt()
+        yield ApiClient(ApiStore(chosen, called, Serving(called)), called)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

@@ -1,7 +1,8 @@
 """Redis, as the projector uses it: scripts in pipelines, positions, dead letters and jobs.
 
-Only `projector/redis/servers.py` knows which servers these are. Every error of Redis is raised as Unavailable. The
-commands may or may not have been executed. It is safe to repeat them, because every write compares versions.
+Only `projector/redis/servers.py` knows which servers these are. Every error of Redis is raised as the projector's own
+Unavailable. The commands may or may not have been executed. It is safe to repeat them, because every write compares
+versions.
 """
 
 import asyncio
@@ -9,13 +10,13 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from leadview.redis import errors
+from leadview.redis.connection import pack, pack_bytes
 from projector.errors import Refused, Unavailable
-from projector.redis.fence import Fence
-from projector.redis.node import ClientConnection, pack_bytes
+from projector.redis.node import Fence
 from projector.redis.scripts import SCRIPTS
-from projector.redis.servers import ERRORS, NoScriptError, Request, ResponseError, pack, servers
+from projector.redis.servers import ClientConnection, Request, servers
 from schemas import names
-from schemas.redis_access import was_reset
 from schemas.scripts import Command
 from schemas.settings import ProjectorSettings, RedisSettings
 
@@ -24,18 +25,21 @@ _WRITER = "leadview-writer-"
 SLICE = 100
 """Maximum keys per batch of an operator command. Redis is single-threaded, so larger batches delay API reads (a SCAN of
 1000 keys took up to 2.5 ms)."""
+TIMEOUT = 10.0
+"""Seconds to connect, and to send a pipeline and receive all of its replies."""
 
 
 class Store:
     """Redis: one server, a primary behind Sentinels, or a cluster. Safe to use from several asyncio tasks at once."""
 
-    def __init__(self, settings: RedisSettings, *, writer_id: str = "") -> None:
-        """A program that writes documents gives its connections its id, so that `drop` can find and close them."""
+    def __init__(self, settings: RedisSettings, *, writer_id: str = "", timeout: float = TIMEOUT) -> None:
+        """A program that writes documents gives its connections its id, so that `drop` can find and close them. Raises
+        AddressError.
+        """
         self.writer_id = writer_id
         self.compresses = isinstance(settings, ProjectorSettings) and settings.compression == "zstd"
         """Whether documents are written compressed."""
-        self._servers = servers(settings, f"{_WRITER}{writer_id}" if writer_id else "leadview-operator")
-        self._client = self._servers.client  # redis-py's client can scan all primaries of a cluster
+        self._servers = servers(settings, f"{_WRITER}{writer_id}" if writer_id else "leadview-operator", timeout)
         self.sharded = self._servers.sharded
         """Whether there are several servers, each with a part of the keys."""
         self._clustered: bool | None = True if self.sharded else None
@@ -44,7 +48,7 @@ class Store:
 
     @property
     def replication_epoch(self) -> int:
-        """Increases whenever a server restarted or failed over, and so may have lost writes (`servers.py`)."""
+        """Increases whenever a server restarted or failed over, and so may have lost writes (`node.py`)."""
         return self._servers.replication_epoch.number
 
     @property
@@ -59,8 +63,8 @@ class Store:
     async def clustered(self) -> bool:
         """Returns whether all keys of a call must be in one slot. It asks Redis only once. Raises Unavailable."""
         if self._clustered is None:
-            with _errors():
-                self._clustered = bool((await self._client.info("cluster"))["cluster_enabled"])
+            [info] = await self.info("cluster")
+            self._clustered = info["cluster_enabled"] == "1"
         return self._clustered
 
     async def run(
@@ -73,7 +77,7 @@ class Store:
         """
         requests = [Request(command.keys[0], pack_bytes(command.words())) for command in commands]
         replies = await self._send(requests, replication_epoch, fence)
-        missing = [number for number, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        missing = [number for number, reply in enumerate(replies) if isinstance(reply, errors.ScriptMissing)]
         if missing:
             await self._load_scripts()
             retried = await self._send([requests[number] for number in missing], replication_epoch, fence)
@@ -87,7 +91,7 @@ class Store:
         Replies are what Redis sends: bytes, a number, a list or None. Raises Unavailable if any command failed, or if
         the fence refuses a new connection.
         """
-        return _good(await self._send([Request(words[1], pack(*words)) for words in commands], fence=fence))
+        return _good(await self._send([Request(words[1], pack(words)) for words in commands], fence=fence))
 
     async def ask_one(self, *words: Any) -> Any:
         """Send one plain command, whose second word is the key. Returns its reply as `ask` does. Raises Unavailable."""
@@ -161,7 +165,7 @@ class Store:
 
     async def close_all_writers(self) -> None:
         """Close the connections of all programs that write, also of this one: no batch that any of them has under way
-        goes on unless the control record is still the same (`projector/redis/fence.py`). Raises Unavailable.
+        goes on unless the control record is still the same (`projector/redis/node.py`). Raises Unavailable.
         """
         self._servers.replication_epoch.fence()  # Redis does not close the connection that asks it to close the others
         found = await self.writer_connections()
@@ -180,11 +184,11 @@ class Store:
         """Yields the keys that match a pattern, in lists of up to `SLICE`. A key may come twice. Raises Unavailable."""
         keys: list[bytes] = []
         with _errors():
-            async for key in self._client.scan_iter(match=pattern, count=SLICE):
-                keys.append(key)
-                if len(keys) == SLICE:
-                    yield keys
-                    keys = []
+            async for found in self._servers.scan(pattern, SLICE):
+                keys += found
+                while len(keys) >= SLICE:
+                    yield keys[:SLICE]
+                    keys = keys[SLICE:]
         if keys:
             yield keys
 
@@ -201,24 +205,15 @@ class Store:
 
 @contextmanager
 def _errors() -> Iterator[None]:
-    """Raise every error of Redis as Unavailable."""
+    """Raise every error of Redis as the projector's Unavailable."""
     try:
         yield
-    except ERRORS as error:
-        raise _unavailable(error) from error
-    except RuntimeError as error:
-        if not was_reset(error):
-            raise
-        raise Unavailable("Redis: the connection was reset") from error
+    except errors.Unavailable as error:
+        raise Unavailable(f"Redis: {error}") from error
 
 
 def _good(replies: list[Any]) -> list[Any]:
     for reply in replies:
-        if isinstance(reply, ResponseError):
-            raise _unavailable(reply)
+        if isinstance(reply, errors.ErrorReply):
+            raise Unavailable(f"Redis: {reply}") from reply
     return replies
-
-
-def _unavailable(error: Exception) -> Unavailable:
-    text = str(error).partition(" : <")[0]  # redis-py appends the connections to the Sentinels
-    return Unavailable(f"Redis: {text or type(error).__name__}")

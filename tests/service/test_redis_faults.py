@@ -23,7 +23,6 @@ from api.redis.store import Store as ApiStore
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer, RedisServerMissing
-from projector.redis import node
 from projector.redis.store import Store as ProjectorStore
 from schemas import names, resources
 from schemas.settings import ApiSettings, ProjectorSettings
@@ -109,8 +108,7 @@ class ProjectorClient(Client):
         await self._store.ask_one(b"SET", names.usage(names.owner_of_key(entry.name)), b"written")
 
     def has_seen_reset(self, proxy: FaultyProxy) -> bool:  # noqa: ARG002
-        [connection] = self._store._client.connection_pool._available_connections
-        return bool(connection._writer.transport.is_closing())
+        return all(opened.connection.closed for opened in self._store._servers._node._all)  # type: ignore[attr-defined]
 
 
 Open = Callable[..., Any]
@@ -135,11 +133,9 @@ async def api_client(url: str, timeout: float, **settings: Any) -> AsyncIterator
 
 @asynccontextmanager
 async def projector_client(url: str, timeout: float, **settings: Any) -> AsyncIterator[Client]:
-    store = ProjectorStore(ProjectorSettings(redis_url=url, **settings))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node, "TIMEOUT", timeout)
-        yield ProjectorClient(store)
-        await store.close()
+    store = ProjectorStore(ProjectorSettings(redis_url=url, **settings), timeout=timeout)
+    yield ProjectorClient(store)
+    await store.close()
 
 
 @pytest.fixture(params=[pytest.param(api_client, id="api"), pytest.param(projector_client, id="projector")])

@@ -57,7 +57,8 @@ def test_the_command_imports_others_only_when_it_is_told_which() -> None:
     ("package", "library", "modules"),
     [
         pytest.param("projector", "aiokafka", "kafka/", id="aiokafka in the projector"),
-        pytest.param("projector", "redis", "redis/", id="Redis in the projector"),
+        pytest.param("projector", "redis", None, id="no Redis in the projector but through leadview"),
+        pytest.param("projector", "hiredis", None, id="no protocol of Redis in the projector but through leadview"),
         pytest.param("projector", "uvicorn", "console/server.py", id="the HTTP server in the projector"),
         pytest.param("projector", "starlette", "console/", id="HTTP in the projector"),
         pytest.param("leadview", "redis", "redis/access.py", id="where Redis is"),
@@ -125,7 +126,6 @@ def test_nothing_imports_upwards(package: str) -> None:
         "names",
         "openapi/document",
         "json_schema",
-        "redis_access",
         "redis_url",
     ],
 )

@@ -21,8 +21,7 @@ from projector.intent import (
     PutOrganization,
 )
 from projector.redis import calls
-from projector.redis.calls import MAX_LEADS, Fan, Generations
-from projector.redis.compression import compressed
+from projector.redis.calls import MAX_LEADS, Fan, Generations, compressed
 from projector.redis.node import Fence
 from projector.redis.store import Store
 from schemas.fields import UUID_BYTES

@@ -15,10 +15,11 @@ changes. A caller passes the epoch in which it wrote, so that its next commands 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+from leadview.redis import errors
 from leadview.redis.access import Address, Sentinels
 from leadview.redis.connection import Connection, connect, pack
-from leadview.redis.errors import ErrorReply, ReadOnly
 from projector.errors import Unavailable
+from schemas.redis_url import Host
 
 _INFO = pack((b"INFO", b"replication"))
 
@@ -73,7 +74,7 @@ class Node:
         """All connections have the name. `timeout`, in seconds, applies to connecting, and to sending a pipeline and
         receiving all of its replies.
         """
-        self.at = (where.host, where.port) if isinstance(where, Address) else ("", 0)
+        self.at: Host = (where.host, where.port) if isinstance(where, Address) else ("", 0)
         """Host and port, unless a Sentinel names them."""
         self._where = where
         self._epoch = epoch
@@ -86,13 +87,25 @@ class Node:
     async def send(
         self, packed: Sequence[bytes], replication_epoch: int | None = None, fence: Fence | None = None
     ) -> list[Any]:
-        """Returns the replies in order; each may be an ErrorReply.
-
-        Raises the Unavailable of `leadview.redis` and that of the projector: if `replication_epoch` is no longer the
-        current one, and what the fence raises.
+        """Returns the replies in order; each may be an ErrorReply. Raises Unavailable, also if `replication_epoch` is
+        no longer the current one, or if the fence refuses the connection.
         """
-        if not packed:
-            return []
+        try:
+            return await self._send(packed, replication_epoch, fence) if packed else []
+        except errors.Unavailable as error:
+            raise Unavailable(f"Redis: {error}") from error
+
+    async def ask(self, *words: Any) -> Any:
+        """Returns the reply to a single command. Raises Unavailable."""
+        return good(await self.send([pack(words)]))[0]
+
+    def close(self) -> None:
+        """Close all connections; whoever uses one fails."""
+        for opened in list(self._all):
+            self._drop(opened, "the connection was closed meanwhile")
+        self._idle.clear()
+
+    async def _send(self, packed: Sequence[bytes], replication_epoch: int | None, fence: Fence | None) -> list[Any]:
         opened = await self._take()
         try:
             await self._epoch.check(opened.number, replication_epoch, fence)
@@ -101,24 +114,16 @@ class Node:
             self._drop(opened, "a pipeline was given up")
             raise
         for reply in replies:
-            if isinstance(reply, ReadOnly):  # the server was demoted, so this connection must not be used any more
+            if isinstance(
+                reply, errors.ReadOnly
+            ):  # the server was demoted, so this connection must not be used any more
                 self._drop(opened, str(reply))
                 raise reply
         self._idle.append(opened)
         return replies
 
-    async def ask(self, *words: Any) -> Any:
-        """Returns the reply to a single command. Raises the Unavailable of `leadview.redis`."""
-        [reply] = await self.send([pack(words)])
-        if isinstance(reply, ErrorReply):
-            raise reply
-        return reply
-
-    def close(self) -> None:
-        """Close all connections; whoever uses one fails."""
-        for opened in list(self._all):
-            self._drop(opened, "the connection was closed meanwhile")
-        self._idle.clear()
+    def __repr__(self) -> str:
+        return f"{self.at[0]}:{self.at[1]}"
 
     async def _take(self) -> _Opened:
         while self._idle:
@@ -145,6 +150,14 @@ class Node:
         """Returns the replication id of the server, after the connection has its name."""
         await connection.call((b"CLIENT", b"SETNAME", self._client_name))
         return fields(await connection.call_packed(_INFO))["master_replid"].encode()
+
+
+def good(replies: list[Any]) -> list[Any]:
+    """Returns the replies. Raises Unavailable if there is an error among them."""
+    for reply in replies:
+        if isinstance(reply, errors.ErrorReply):
+            raise Unavailable(f"Redis: {reply}") from reply
+    return replies
 
 
 def fields(info: bytes) -> dict[str, str]:

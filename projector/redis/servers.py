@@ -7,15 +7,16 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from math import inf
 from typing import Any, NamedTuple
 
-from leadview.redis import cluster
+from leadview.redis import cluster, errors
 from leadview.redis.access import Address, Sentinels, SlotMap, location
 from leadview.redis.connection import pack
-from leadview.redis.errors import ErrorReply, Redirected, Unavailable
-from projector.redis.node import Fence, Node, ReplicationEpoch, fields
+from leadview.redis.errors import ErrorReply, Redirected
+from projector.errors import Unavailable
+from projector.redis.node import Fence, Node, ReplicationEpoch
 from schemas import names
 from schemas.settings import RedisSettings
 
@@ -28,8 +29,6 @@ _REDIRECT_PAUSE = 0.02
 # its map is another one: redis-py takes 10 ms to read one.
 _MAP_SECONDS, _SHORTEST_MAP_SECONDS = 10.0, 0.5
 _LOOK_SECONDS = 0.9
-_PING_SECONDS = 0.8
-"""Which servers do not answer is found out while somebody waits for the status."""
 _ASKING = pack((b"ASKING",))
 
 
@@ -40,16 +39,8 @@ class Request(NamedTuple):
     packed: bytes
 
 
-class ClientConnection(NamedTuple):
-    """A connection that a server has: the server, the id there, and the client's name."""
-
-    server: Node
-    id: str
-    name: str
-
-
 class Servers(ABC):
-    """What the store needs from Redis. Every method may raise the Unavailable of `leadview.redis`."""
+    """The servers that hold keys, and which of them holds which. Every method may raise Unavailable."""
 
     sharded = False
     """Whether there are several servers, each with a part of the keys."""
@@ -60,11 +51,6 @@ class Servers(ABC):
         self._client_name = client_name
         self._timeout = timeout
 
-    @property
-    def map_version(self) -> int:
-        """Increases whenever slots have moved."""
-        return 0
-
     @abstractmethod
     async def send(
         self, requests: Sequence[Request], replication_epoch: int | None = None, fence: Fence | None = None
@@ -73,63 +59,23 @@ class Servers(ABC):
 
     @abstractmethod
     async def nodes(self) -> list[Node]:
-        """Returns all servers that hold keys."""
+        """Returns all servers."""
+
+    @abstractmethod
+    def known(self) -> list[Node]:
+        """Returns the servers that are known by now."""
+
+    @abstractmethod
+    def node(self, key: bytes) -> Node:
+        """Returns the server of a key."""
+
+    @abstractmethod
+    async def shards(self) -> list[set[int]]:
+        """Returns the slots of each primary; an empty list if this is not a cluster."""
 
     @abstractmethod
     async def close(self) -> None:
         """Close all connections."""
-
-    async def shards(self) -> list[set[int]]:
-        """Returns the slots of each primary; an empty list if this is not a cluster."""
-        return []
-
-    def address(self, key: bytes) -> str:
-        """Returns the address of the server of a key; of a cluster only."""
-        raise NotImplementedError
-
-    async def silent(self) -> tuple[list[str], int]:
-        """Returns the addresses of the primaries of a cluster that do not answer, and how many primaries there are."""
-        return [], 0
-
-    async def info(self, section: str) -> list[dict[str, Any]]:
-        """Returns the fields of this section of INFO, for each server."""
-        return [fields(reply) for reply in await _all([node.ask(b"INFO", section) for node in await self.nodes()])]
-
-    async def wrong_url(self) -> str | None:
-        """Returns why the kind of URL does not fit the server; None if it fits."""
-        return None
-
-    async def load(self, scripts: Sequence[str]) -> None:
-        """Load these scripts into every server."""
-        packed = [pack((b"SCRIPT", b"LOAD", script)) for script in scripts]
-        for replies in await _all([node.send(packed) for node in await self.nodes()]):
-            for reply in replies:
-                if isinstance(reply, ErrorReply):
-                    raise reply
-
-    async def clients(self) -> list[ClientConnection]:
-        """Returns all connections that any program has to the servers."""
-        found = []
-        for node in await self.nodes():
-            for line in (await node.ask(b"CLIENT", b"LIST")).decode(errors="replace").splitlines():
-                words = dict(word.partition("=")[::2] for word in line.split(" "))
-                found.append(ClientConnection(node, words["id"], words.get("name", "")))
-        return found
-
-    async def kill(self, clients: Sequence[ClientConnection]) -> None:
-        """Close these connections."""
-        for client in clients:
-            await client.server.ask(b"CLIENT", b"KILL", b"ID", client.id)
-
-    async def scan(self, pattern: bytes, count: int) -> AsyncIterator[list[bytes]]:
-        """Yields the keys that match a pattern. Redis looks at this many at a time. A key may come twice."""
-        for node in await self.nodes():
-            cursor = b"0"
-            while True:
-                cursor, keys = await node.ask(b"SCAN", cursor, b"MATCH", pattern, b"COUNT", count)
-                yield keys
-                if cursor == b"0":
-                    break
 
 
 class OneServer(Servers):
@@ -148,15 +94,14 @@ class OneServer(Servers):
     async def nodes(self) -> list[Node]:
         return [self._node]
 
-    async def wrong_url(self) -> str | None:
-        [info] = await self.info("cluster")
-        if info.get("cluster_enabled") != "1":
-            return None
-        # The reply is a list of lists: first slot, last slot, primary, replicas.
-        found = await self._node.ask(b"CLUSTER", b"SLOTS")
-        if len({(host, port) for _, _, (host, port, *_), *_ in found}) < 2:
-            return None
-        return "it is one node of a cluster: write redis+cluster:// (or rediss+cluster://) in LEADVIEW_REDIS_URL"
+    def known(self) -> list[Node]:
+        return [self._node]
+
+    def node(self, key: bytes) -> Node:  # noqa: ARG002 - one server holds all keys
+        return self._node
+
+    async def shards(self) -> list[set[int]]:
+        return []
 
     async def close(self) -> None:
         self._node.close()
@@ -188,17 +133,13 @@ class Cluster(Servers):
         self._failed: Node | None = None
         self._reading = asyncio.Lock()
 
-    @property
-    def map_version(self) -> int:
-        return self._cluster.version
-
     async def send(
         self, requests: Sequence[Request], replication_epoch: int | None = None, fence: Fence | None = None
     ) -> list[Any]:
         """Redirected requests are sent again, to the right primary."""
         await self._refresh_map()
         replies: list[Any] = [None] * len(requests)
-        routes = [_Route(number, request, self._owner(request.key)) for number, request in enumerate(requests)]
+        routes = [_Route(number, request, self.node(request.key)) for number, request in enumerate(requests)]
         deadline = time.monotonic() + _REDIRECTED_SECONDS
         while True:
             for route, reply in zip(routes, await self._send(routes, replication_epoch, fence), strict=True):
@@ -214,28 +155,21 @@ class Cluster(Servers):
 
     async def nodes(self) -> list[Node]:
         await self._refresh_map()
-        return list(self._cluster.nodes.values())
+        return self.known()
 
     async def shards(self) -> list[set[int]]:
         await self._look_for_moves()
         await self._refresh_map()
         return self._cluster.shards()
 
-    def address(self, key: bytes) -> str:
-        return _text(self._owner(key))
+    def known(self) -> list[Node]:
+        return list(self._cluster.nodes.values())
 
-    async def silent(self) -> tuple[list[str], int]:
-        nodes = list(self._cluster.nodes.values())
-
-        async def answers(node: Node) -> bool:
-            try:
-                async with asyncio.timeout(_PING_SECONDS):
-                    return bool(await node.ask(b"PING"))
-            except (TimeoutError, Unavailable):
-                return False
-
-        answering = await asyncio.gather(*map(answers, nodes))
-        return [_text(node) for node, answer in zip(nodes, answering, strict=True) if not answer], len(nodes)
+    def node(self, key: bytes) -> Node:
+        try:
+            return self._cluster.owner(_slot(key))
+        except errors.Unavailable as error:
+            raise Unavailable(f"Redis: {error}") from error
 
     async def close(self) -> None:
         for node in self._cluster.nodes.values():
@@ -262,22 +196,19 @@ class Cluster(Servers):
                     next(replies)
                 found[at] = next(replies)
 
-        await _all([pipeline(node, group) for node, group in groups.items()])
+        await all_of([pipeline(node, group) for node, group in groups.items()])
         return found
 
     def _redirected(self, route: _Route, error: Redirected) -> _Route:
         """Returns the next route. ASK redirects one command, MOVED the later ones as well, TRYAGAIN none."""
         host = error.node(route.to.at[0])
         if host is None:
-            return _Route(route.number, route.request, self._owner(route.request.key))
+            return _Route(route.number, route.request, self.node(route.request.key))
         node = self._cluster.node(host)
         if error.moved:
             self._cluster.outdated.set()
             self._cluster.move(_slot(route.request.key), node)
         return _Route(route.number, route.request, node, error.asking)
-
-    def _owner(self, key: bytes) -> Node:
-        return self._cluster.owner(_slot(key))
 
     def _node(self, address: Address) -> Node:
         return Node(address, self.replication_epoch, self._client_name, self._timeout)
@@ -292,9 +223,9 @@ class Cluster(Servers):
                 return
             try:
                 await self._cluster.read(self._failed.at if self._failed else None)
-            except Unavailable:
+            except errors.Unavailable as error:
                 outdated.set()
-                raise
+                raise Unavailable(f"Redis: {error}") from error
             self._read_at, self._failed = time.monotonic(), None
 
     async def _look_for_moves(self) -> None:
@@ -318,15 +249,11 @@ def _slot(key: bytes) -> int:
     return names.tag_slot(names.tag(key))
 
 
-def _text(node: Node) -> str:
-    return f"{node.at[0]}:{node.at[1]}"
-
-
 def _packed(route: _Route) -> tuple[bytes, ...]:
     return (_ASKING, route.request.packed) if route.asking else (route.request.packed,)
 
 
-async def _all(sending: Sequence[Any]) -> list[Any]:
+async def all_of(sending: Sequence[Any]) -> list[Any]:
     """Await all of them concurrently. All are finished before the first error is raised."""
     if len(sending) == 1:
         return [await sending[0]]

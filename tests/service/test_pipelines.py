@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 import pytest
 import uvloop
 
-from leadview.redis import errors
 from leadview.redis.access import access
 from leadview.redis.connection import Connection, pack
 from projector.errors import Unavailable
@@ -100,7 +99,7 @@ async def test_a_connection_that_is_closed_while_the_batch_is_confirmed(redis_se
         async def confirm(self) -> None:
             node.close()
 
-    with pytest.raises(errors.Unavailable, match="is closed"):
+    with pytest.raises(Unavailable, match="is closed"):
         await node.send([pack(FIRST)], fence=Closing())
     assert await node.send([pack(SECOND)]) == [b"second"]
     node.close()

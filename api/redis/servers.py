@@ -167,7 +167,8 @@ class Cluster(Servers):
         return self._cluster.version
 
     def link(self, tag: bytes) -> Link:
-        return self._cluster.owner(names.tag_slot(tag))
+        slot = names.tag_slot(tag)
+        return self._cluster.owners[slot] or self._cluster.owner(slot)
 
     async def redirect(self, error: ErrorReply, link: Link, tag: bytes) -> tuple[Link, bool]:
         if isinstance(error, Redirected):

@@ -27,7 +27,8 @@ class Cluster(Generic[N]):
         self._map = slot_map
         self._opened = opened
         self._dropped = dropped
-        self._owners: list[N | None] = [None] * names.SLOTS
+        self.owners: list[N | None] = [None] * names.SLOTS
+        """What the program has for the primary of each slot."""
         self.nodes: dict[Host, N] = {}
         """The primaries, and nodes that were named by a redirection since the map was read."""
         self.version = 0
@@ -41,14 +42,14 @@ class Cluster(Generic[N]):
         hosts = await self._map.read(failed)
         primaries = {host: self.node(host) for host in set(filter(None, hosts))}
         owners = [primaries[host] if host else None for host in hosts]
-        self.version += owners != self._owners
-        self._owners = owners
+        self.version += owners != self.owners
+        self.owners = owners
         for host in self.nodes.keys() - primaries.keys():
             self._dropped(self.nodes.pop(host))
 
     def owner(self, slot: int) -> N:
         """Returns what the program has for the primary of a slot. Raises Unavailable if none is known."""
-        node = self._owners[slot]
+        node = self.owners[slot]
         if node is None:
             self.outdated.set()
             raise Unavailable("no primary of the Redis Cluster is known to serve this slot")
@@ -62,13 +63,13 @@ class Cluster(Generic[N]):
 
     def move(self, slot: int, node: N) -> None:
         """Note that a slot has moved, until the map is read again."""
-        self.version += self._owners[slot] is not node
-        self._owners[slot] = node
+        self.version += self.owners[slot] is not node
+        self.owners[slot] = node
 
     def shards(self) -> list[set[int]]:
         """Returns the slots of each primary."""
         found: dict[int, set[int]] = {}
-        for slot, node in enumerate(self._owners):
+        for slot, node in enumerate(self.owners):
             if node is not None:
                 found.setdefault(id(node), set()).add(slot)
         return list(found.values())

@@ -27,6 +27,7 @@ from itertools import takewhile
 from typing import Any, TypeVar
 
 import hiredis
+from hiredis import ReplyError
 
 from leadview.redis.access import Address
 from leadview.redis.errors import AddressError, ConnectionLost, ErrorReply, Unavailable
@@ -193,16 +194,17 @@ class Connection(asyncio.Protocol):
         self._unsent.clear()
 
     def _deliver(self, reply: object) -> None:
-        if not self._callers:
+        try:
+            caller, _, how = self._callers.popleft()
+        except IndexError:
             self.close("Redis sent a reply that nobody asked for")
             return
-        caller, _, how = self._callers.popleft()
         if caller is None:
             self._checks -= 1
             self._deliver_checked(reply)
         elif caller.done():
             return  # it was cancelled, or failed because it waited too long: its reply is discarded
-        elif isinstance(reply, hiredis.ReplyError):
+        elif isinstance(reply, ReplyError):
             error = ErrorReply.of(str(reply))
             if isinstance(how, list):
                 self._collect(caller, how, error)
@@ -227,7 +229,7 @@ class Connection(asyncio.Protocol):
             if caller.done():
                 continue
             # The command was executed, whatever the check replied: repeating it would charge the request twice.
-            caller.set_result((reply, ErrorReply.of(str(check)) if isinstance(check, hiredis.ReplyError) else check))
+            caller.set_result((reply, ErrorReply.of(str(check)) if isinstance(check, ReplyError) else check))
 
     def _check_timeout(self) -> None:
         now, timeout = self._loop.time(), self._timeout

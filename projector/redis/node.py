@@ -10,9 +10,11 @@ the change (`projector/ledger/sweep.py`), and the control record is read once mo
 A server and its replicas share a replication id. It changes with a restart or a failover, and writes that were
 acknowledged before may then be missing. So every new connection asks for the id, and the *replication epoch* counts its
 changes. A caller passes the epoch in which it wrote, so that its next commands fail unless they reach the same data.
+The first pipeline to an address counts as a change, too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 from leadview.redis import errors
@@ -81,6 +83,9 @@ class Node:
         self._client_name = client_name.encode()
         self._timeout = timeout
         self._replication_id = b""
+        """That of the connection that was opened last."""
+        self._counted_id = b""
+        """That of the last pipeline."""
         self._all: set[_Opened] = set()
         self._idle: list[_Opened] = []
 
@@ -90,14 +95,21 @@ class Node:
         """Returns the replies in order; each may be an ErrorReply. Raises Unavailable, also if `replication_epoch` is
         no longer the current one, or if the fence refuses the connection.
         """
-        try:
-            return await self._send(packed, replication_epoch, fence) if packed else []
-        except errors.Unavailable as error:
-            raise Unavailable(f"Redis: {error}") from error
+        if not packed:
+            return []
+        with _errors():
+            opened = await self._take()
+            if self._counted_id != opened.replication_id:
+                self._counted_id = opened.replication_id
+                self._epoch.number += 1
+            return await self._exchange(opened, packed, replication_epoch, fence)
 
     async def ask(self, *words: Any) -> Any:
-        """Returns the reply to a single command. Raises Unavailable."""
-        return good(await self.send([pack(words)]))[0]
+        """Returns the reply to a single command about the server: no batch depends on it, so that it is not what finds
+        out about another replication id. Raises Unavailable.
+        """
+        with _errors():
+            return good(await self._exchange(await self._take(), [pack(words)]))[0]
 
     def close(self) -> None:
         """Close all connections; whoever uses one fails."""
@@ -105,8 +117,13 @@ class Node:
             self._drop(opened, "the connection was closed meanwhile")
         self._idle.clear()
 
-    async def _send(self, packed: Sequence[bytes], replication_epoch: int | None, fence: Fence | None) -> list[Any]:
-        opened = await self._take()
+    async def _exchange(
+        self,
+        opened: _Opened,
+        packed: Sequence[bytes],
+        replication_epoch: int | None = None,
+        fence: Fence | None = None,
+    ) -> list[Any]:
         try:
             await self._epoch.check(opened.number, replication_epoch, fence)
             replies = await opened.connection.pipeline(packed)
@@ -114,9 +131,7 @@ class Node:
             self._drop(opened, "a pipeline was given up")
             raise
         for reply in replies:
-            if isinstance(
-                reply, errors.ReadOnly
-            ):  # the server was demoted, so this connection must not be used any more
+            if isinstance(reply, errors.ReadOnly):  # the server was demoted: this connection must not be used again
                 self._drop(opened, str(reply))
                 raise reply
         self._idle.append(opened)
@@ -135,9 +150,7 @@ class Node:
             await self._where.find(), self._prove, within=self._timeout, max_in_flight=1
         )
         self._epoch.opened += 1
-        if self._replication_id != replication_id:
-            self._replication_id = replication_id
-            self._epoch.number += 1
+        self._replication_id = replication_id
         opened = _Opened(connection, self._epoch.opened, replication_id)
         self._all.add(opened)
         return opened
@@ -150,6 +163,15 @@ class Node:
         """Returns the replication id of the server, after the connection has its name."""
         await connection.call((b"CLIENT", b"SETNAME", self._client_name))
         return fields(await connection.call_packed(_INFO))["master_replid"].encode()
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Raise every error of the client as the projector's Unavailable."""
+    try:
+        yield
+    except errors.Unavailable as error:
+        raise Unavailable(f"Redis: {error}") from error
 
 
 def good(replies: list[Any]) -> list[Any]:

@@ -16,7 +16,7 @@ from leadview.redis.access import Address, Sentinels, SlotMap, location
 from leadview.redis.connection import pack
 from leadview.redis.errors import ErrorReply, Redirected
 from projector.errors import Unavailable
-from projector.redis.node import Fence, Node, ReplicationEpoch
+from projector.redis.node import Fence, Node, ReplicationEpoch, good
 from schemas import names
 from schemas.settings import RedisSettings
 
@@ -29,7 +29,7 @@ _REDIRECT_PAUSE = 0.02
 # its map is another one: redis-py takes 10 ms to read one.
 _MAP_SECONDS, _SHORTEST_MAP_SECONDS = 10.0, 0.5
 _LOOK_SECONDS = 0.9
-_ASKING = pack((b"ASKING",))
+_ASKING, _SLOTS = pack((b"ASKING",)), pack((b"CLUSTER", b"SLOTS"))
 
 
 class Request(NamedTuple):
@@ -235,7 +235,7 @@ class Cluster(Servers):
         self._looked_at = time.monotonic()
         node = next(iter(self._cluster.nodes.values()))
         try:
-            found = await node.ask(b"CLUSTER", b"SLOTS")
+            found = good(await node.send([_SLOTS]))[0]
         except Unavailable:
             self._cluster.outdated.set()
             self._failed = node

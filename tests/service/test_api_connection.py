@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
+import uvloop
 
 from api.redis.link import Link
 from devstack.ports import free_port
@@ -150,6 +151,41 @@ async def test_cancelled_callers_never_shift_replies(redis_server: RedisService,
     got = {number: call.result() for number, call in calls.items() if not call.cancelled()}
     assert 0 < len(got) < 2000
     assert all(reply == b"%d" % number for number, reply in got.items())
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("seed", range(3))
+def test_pipelines_and_calls_may_share_a_connection(redis_server: RedisService, seed: int, loop: Any) -> None:
+    """Each caller has its own replies, errors among them, whoever else gave up."""
+    chance = random.Random(seed)
+
+    async def use() -> None:
+        connection = await to_redis(redis_server)
+        asked: list[tuple[asyncio.Future[Any], Any]] = []
+        for number in range(300):
+            if chance.random() < 0.5:
+                asked.append((connection.call((b"ECHO", number)), b"%d" % number))
+            else:
+                words = [b"%d-%d" % (number, place) for place in range(chance.randrange(1, 30))]
+                packed = [pack((b"ECHO", word)) for word in words]
+                asked.append((connection.pipeline([*packed, pack((b"NONSENSE",))]), words))
+            if chance.random() < 0.2:
+                chance.choice(asked)[0].cancel()
+            if chance.random() < 0.1:
+                await asyncio.sleep(0)
+        await asyncio.wait([future for future, _ in asked])
+        connection.close("done")
+        got = [(future.result(), expected) for future, expected in asked if not future.cancelled()]
+        assert 0 < len(got) < 300
+        for reply, expected in got:
+            if isinstance(expected, bytes):
+                assert reply == expected
+            else:
+                assert reply[:-1] == expected
+                assert isinstance(reply[-1], ErrorReply)
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(use())
 
 
 async def test_commands_of_one_turn_go_out_in_one_write(redis_server: RedisService) -> None:

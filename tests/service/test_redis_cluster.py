@@ -298,6 +298,7 @@ async def test_one_trip_a_request(cluster: RedisCluster) -> None:
     # What the API polls, what this test asks over connections of its own, and what is called inside the script.
     others = {
         "hmget",
+        "hgetall",
         "exists",
         "hset",
         "expire",

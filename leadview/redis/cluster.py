@@ -51,7 +51,8 @@ class Cluster(Generic[N]):
         """Returns what the program has for the primary of a slot. Raises Unavailable if none is known."""
         node = self.owners[slot]
         if node is None:
-            self.outdated.set()
+            if self.version:  # otherwise it has not been read yet, and is going to be
+                self.outdated.set()
             raise Unavailable("no primary of the Redis Cluster is known to serve this slot")
         return node
 

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from api.errors import AddressError, CannotListen
+from api.errors import CannotListen
 from api.exporter import serve_metrics
-from api.redis.address import address
 from api.server import listen, serve
 from api.worker import check_layout
 from leadview import logs
+from leadview.redis.access import access
+from leadview.redis.errors import AddressError
 from schemas.settings import ApiSettings, SettingsError, effective, load
 from schemas.version import VERSION
 
@@ -43,7 +44,7 @@ def main(words: Sequence[str] | None = None, program: str = "python -m api") -> 
     parser(program).parse_args(words)
     try:
         settings = load(ApiSettings, os.environ)
-        address(settings)  # raises before any worker starts
+        access(settings)  # raises before any worker starts
     except (SettingsError, AddressError) as error:
         print(error, file=sys.stderr)
         return USAGE_ERROR

@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 from api import pages
 from api import request as requests
 from api.documents import Documents
+from api.errors import as_unavailable
 from api.request import Request, Response, error_response
 from api.request_log import Entry
 from api.worker import Worker
@@ -98,8 +99,8 @@ class Endpoint:
         try:
             response = await self._handler(self._worker, request)
         except Exception as error:  # noqa: BLE001 - it is logged, a defect with its traceback
-            request.error = error
-            response = error_response(error, request.id, self._worker.docs_url)
+            request.error = as_unavailable(error)
+            response = error_response(request.error, request.id, self._worker.docs_url)
         caller, status = request.caller, response.status
         await send(
             {

@@ -11,11 +11,11 @@ from api.errors import (
     InvalidId,
     MethodNotAllowed,
     NoSuchRecord,
-    Unavailable,
 )
 from api.redis.store import Reply
 from api.request import JSON, Request, Response, etag
 from api.worker import Worker
+from leadview.redis.errors import Unavailable
 from schemas.bodies import body
 from schemas.compression import Unreadable
 from schemas.fields import UUID_PATTERN

@@ -15,25 +15,18 @@ ApiError
 │   └── HeadTooSlow        408  the edge
 ├── RateLimitExceeded      429: the same request succeeds some time later
 │   └── TooManyGuesses     too many unknown keys were tried from the client's address
-├── Unavailable            503: Redis is not reachable, too slow or overloaded, or this worker ends; retry later
-│   ├── ConnectionLost     Redis closed the connection: try once more over the next one
-│   ├── ErrorReply         Redis replied with an error
-│   │   ├── ScriptMissing  NOSCRIPT: load the script, then call it again
-│   │   └── Busy           BUSY: a script has run for seconds, which none of ours does
+├── Unavailable            503: Redis cannot be used (leadview/redis/errors.py), or this worker ends; retry later
 │   └── Rebuilding         Redis was emptied and is being filled again, or the organization was recreated
 └── InternalError          500: a defect in the API
 
 StartError                 no response: the API cannot start
-├── AddressError           the address of Redis, or its TLS files
 └── CannotListen           an address or a port
 """
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
+from leadview.redis import errors as redis
 from schemas.problems import Policy
-
-Kind = Literal["unavailable", "error", "busy", "rebuilding"]
-"""What kept Redis from serving a request, in metrics."""
 
 
 class ApiError(Exception):
@@ -151,32 +144,20 @@ class TooManyGuesses(RateLimitExceeded):
         super().__init__(retry_after, ["address"], headers=headers)
 
 
-class Unavailable(ApiError):
+class Unavailable(ApiError, redis.Unavailable):
+    """Whatever catches the errors of the client of Redis catches this one, too."""
+
     status = 503
     code = "service_unavailable"
     message = "The service is temporarily unavailable. Try again after `retry_after` seconds."
     retry_after = 1
-    kind: ClassVar[Kind] = "unavailable"
 
 
-class ConnectionLost(Unavailable):
-    """Redis, or the network, closed the connection. Whether the command was executed is not known."""
-
-
-class ErrorReply(Unavailable):
-    """Redis replied with an error: LOADING, MASTERDOWN, READONLY, OOM and the like."""
-
-    kind: ClassVar[Kind] = "error"
-
-
-class ScriptMissing(ErrorReply):
-    """Redis does not know the script: it restarted, failed over, or ran SCRIPT FLUSH."""
-
-
-class Busy(ErrorReply):
-    """A script has run for so long that Redis answers everything with BUSY, until an operator ends it."""
-
-    kind = "busy"
+def as_unavailable(error: Exception) -> Exception:
+    """Returns the response to an error of the client of Redis; any other error as it is."""
+    if isinstance(error, redis.Unavailable) and not isinstance(error, ApiError):
+        return Unavailable(str(error))
+    return error
 
 
 class Rebuilding(Unavailable):
@@ -198,7 +179,3 @@ class CannotListen(StartError):
             f"cannot listen on {host}:{port}: {error.strerror or error}. Stop the process that uses it, or choose "
             f"another address with {setting}_HOST and {setting}_PORT."
         )
-
-
-class AddressError(StartError):
-    """The settings of Redis cannot be used."""

@@ -9,10 +9,11 @@ from typing import get_args
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
-from api.errors import CannotListen, Kind
+from api.errors import CannotListen
 from api.metrics import Counters, read_snapshots
 from leadview.instruments import family, histogram_family, new_registry
 from leadview.metrics_port import Health, MetricsServer
+from leadview.redis.errors import Kind
 from schemas import metrics
 
 _NAN = float("nan")

@@ -18,9 +18,9 @@ from typing import get_args
 import msgspec
 from msgspec import Struct, field
 
-from api.errors import Kind, Unavailable
 from api.redis.servers import Servers
 from api.redis.serving import Serving
+from leadview.redis.errors import Kind, Unavailable
 from schemas import metrics, names
 
 BUCKETS_SECONDS = metrics.LATENCY_BUCKETS

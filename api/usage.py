@@ -8,9 +8,9 @@ import logging
 import time
 
 from api.credentials import Credentials, Used
-from api.errors import ErrorReply, Unavailable
 from api.redis.scripts import UseRow, usage
 from api.redis.servers import Servers
+from leadview.redis.errors import ErrorReply, Unavailable
 from schemas import names
 
 INTERVAL_SECONDS = 60.0

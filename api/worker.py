@@ -11,19 +11,16 @@ from types import FrameType
 from typing import Any
 
 from api.background import keep
-from api.errors import Unavailable
 from api.keys import KnownKeys
 from api.limits import Guesses, LocalLimiter
 from api.metrics import Counters, Projectors, report_counters, report_latency
-from api.redis.address import ClusterMap, location
-from api.redis.cluster import Cluster
-from api.redis.link import Link
-from api.redis.servers import OneServer, Servers
+from api.redis.servers import servers as redis_servers
 from api.redis.serving import Serving
 from api.redis.store import Store
 from api.request_log import RequestLog
 from api.usage import Usage
 from leadview import orphan
+from leadview.redis.errors import Unavailable
 from schemas.resources import RESOURCES
 from schemas.settings import ApiSettings, limit, networks
 
@@ -40,7 +37,7 @@ class Worker:
         self.counters = Counters()
         self.log = RequestLog(settings.request_log)
         self.usage = Usage()
-        self.servers = open_servers(settings)
+        self.servers = redis_servers(settings)
         self.serving = Serving(self.servers)
         self.store = Store(settings, self.servers, self.serving)
         self.limiter = LocalLimiter()
@@ -100,21 +97,9 @@ class Worker:
         signal.signal(signal.SIGTERM, begin)
 
 
-def open_servers(settings: ApiSettings) -> Servers:
-    """Returns the servers of Redis, to which `run` connects. It has to be called in an event loop.
-
-    Raises AddressError.
-    """
-    timeout, max_in_flight = settings.api_redis_timeout, settings.api_max_in_flight
-    redis = location(settings)
-    if isinstance(redis, ClusterMap):
-        return Cluster(redis, timeout=timeout, max_in_flight=max_in_flight)
-    return OneServer(Link(redis, timeout=timeout, max_in_flight=max_in_flight), timeout)
-
-
 async def check_layout(settings: ApiSettings) -> None:
     """Log a warning if Redis holds only data of another layout. Raises nothing if Redis cannot be reached."""
-    servers = open_servers(settings)
+    servers = redis_servers(settings)
     running = asyncio.create_task(servers.run())
     try:
         await servers.first_attempt()

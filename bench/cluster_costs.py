@@ -12,7 +12,6 @@ from uuid import uuid4
 import hiredis
 import psutil
 
-from api.redis.connection import pack
 from api.redis.store import SCRIPT
 from bench import candidates, redis_benchmark, requests
 from bench.benchmark import LEADVIEW, Measure, MeasurementFailed, Metric, Subject, Target, Values
@@ -25,6 +24,7 @@ from bench.server import cpu_seconds
 from bench.traffic import Traffic
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer
+from leadview.redis.connection import pack
 from projector.intent import Intent
 from projector.ledger.checkpoint import Position, Step, Stored
 from projector.ledger.ledger import Ledger

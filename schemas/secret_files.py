@@ -62,8 +62,3 @@ def current(settings: Struct, field: str) -> Any:
         except ValueError:
             pass
     return at_start
-
-
-def rotates(settings: Struct, *fields: str) -> bool:
-    """Returns whether one of these secrets comes from a file, and may therefore change."""
-    return any(getattr(settings, file_of(field)) for field in fields)

@@ -6,10 +6,10 @@ import random
 from asyncio import Future
 from typing import Any
 
-from api.errors import Busy, ConnectionLost, ErrorReply, Unavailable
-from api.redis.address import Address, Sentinels
-from api.redis.connection import Command, Connection
 from api.redis.turns import Turns
+from leadview.redis.access import Address, Sentinels
+from leadview.redis.connection import Connection, connect
+from leadview.redis.errors import Busy, ConnectionLost, ErrorReply, Unavailable
 
 # The first retries are fast, because most outages are restarts. Later ones stay fast enough that service resumes
 # within a second of Redis's return, however long the outage was.
@@ -99,10 +99,7 @@ class Link:
         async with self._opening_large:
             present, large = self._present(), self._large
             if large is None or large.closed:
-                try:
-                    large = await self._connect(self._address, late=True)
-                except OSError as error:
-                    raise Unavailable(f"the connection for large values cannot be opened: {error}") from error
+                large = await self._connect(self._address, late=True)
                 if self._connection is not present:
                     large.close("it belongs to an earlier connection")
                     raise ConnectionLost("the connection to Redis was lost a moment ago")
@@ -175,51 +172,27 @@ class Link:
                 self._next_attempt.set()
 
     async def _connect(self, address: Address, *, late: bool = False) -> Connection:
-        """Returns a connection that is ready for commands. Raises OSError, TimeoutError and Unavailable."""
+        """Returns a connection that is ready for commands. Raises Unavailable."""
         self.host = address.host
-        async with asyncio.timeout(self._timeout):
-            connection = await self._open(address, late=late)
-            try:
-                await self._set_up(connection, address)
-            except BaseException:
-                connection.close("the connection could not be set up")
-                raise
-            return connection
-
-    async def _open(self, address: Address, *, late: bool) -> Connection:
-        _, connection = await asyncio.get_running_loop().create_connection(
-            lambda: Connection(self._timeout, self._max_in_flight, late=late),
-            address.host,
-            address.port,
-            ssl=address.tls,
+        connection, _ = await connect(
+            address, _named, within=self._timeout, max_in_flight=self._max_in_flight, late=late
         )
         return connection
-
-    async def _set_up(self, connection: Connection, address: Address) -> None:
-        for command in _set_up_commands(address):
-            await connection.call(command)
-        if address.must_be_master and (await connection.call((b"ROLE",)))[0] != b"master":
-            raise Unavailable("the server that the Sentinels name as master is a replica")
-        try:
-            await connection.call((b"CLIENT", b"SETNAME", b"leadview-api"))
-        except ErrorReply as error:  # a Redis user without this permission can still be used
-            logger.debug("the connection could not be named", extra={"reason": str(error)})
 
     def _log_failure(self, failures: int, error: Exception) -> None:
         if failures == 0:  # once per outage, not once per attempt
             reason = str(error) or type(error).__name__
-            unexpected = None if isinstance(error, OSError | Unavailable) else error
+            unexpected = None if isinstance(error, Unavailable) else error
             fields = {"redis": repr(self._location), "reason": reason}
             logger.warning("cannot connect to Redis", extra=fields, exc_info=unexpected)
 
 
-def _set_up_commands(address: Address) -> list[Command]:
-    commands: list[Command] = []
-    if credentials := address.credentials():
-        commands.append((b"AUTH", *credentials))
-    if address.db:
-        commands.append((b"SELECT", address.db))
-    return commands
+async def _named(connection: Connection) -> None:
+    """Give the connection a name, for operators who list the connections of Redis."""
+    try:
+        await connection.call((b"CLIENT", b"SETNAME", b"leadview-api"))
+    except ErrorReply as error:  # a Redis user without this permission can still be used
+        logger.debug("the connection could not be named", extra={"reason": str(error)})
 
 
 def _pause(failures: int) -> float:

@@ -1,14 +1,30 @@
-"""The Redis servers that the API calls: one server, or the primaries of a cluster (`api/redis/cluster.py`)."""
+"""The Redis servers that the API calls: one server, or the primaries of a cluster. There is a link to each of them,
+which all requests for its keys share.
+
+On a cluster, a request takes one round trip, because its slot follows from the organization in the API key. The slot
+map is read again after a redirection, and for as long as a primary cannot be reached.
+"""
 
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from asyncio import Task, TaskGroup
 from collections.abc import Collection
 from typing import Any
 
-from api.errors import ErrorReply, ScriptMissing
-from api.redis.connection import pack
+from api.background import keep
 from api.redis.link import Link
+from leadview.redis import cluster
+from leadview.redis.access import Address, SlotMap, location
+from leadview.redis.connection import pack
+from leadview.redis.errors import ErrorReply, ReadOnly, Redirected, ScriptMissing, Unavailable
+from schemas import names
+from schemas.settings import ApiSettings
+
+_TRYAGAIN_PAUSE_SECONDS = 0.01
+_MAP_PAUSE_SECONDS = 0.1
+"""The shortest time between two reads of the slot map."""
+_CHECK_SECONDS = 0.25
 
 logger = logging.getLogger(__name__)
 
@@ -25,13 +41,13 @@ class Servers(ABC):
 
     @property
     @abstractmethod
-    def in_flight(self) -> int:
-        """The number of commands without a reply."""
-
-    @property
-    @abstractmethod
     def links(self) -> Collection[Link]:
         """The links to all servers that hold keys."""
+
+    @property
+    def in_flight(self) -> int:
+        """The number of commands without a reply."""
+        return sum(link.in_flight for link in self.links)
 
     @property
     def map_version(self) -> int:
@@ -106,10 +122,6 @@ class OneServer(Servers):
         self._cluster_reported = False
 
     @property
-    def in_flight(self) -> int:
-        return self._link.in_flight
-
-    @property
     def links(self) -> Collection[Link]:
         return (self._link,)
 
@@ -117,11 +129,12 @@ class OneServer(Servers):
         return self._link
 
     async def redirect(self, error: ErrorReply, link: Link, tag: bytes) -> tuple[Link, bool]:  # noqa: ARG002
-        if "READONLY" in str(error):
-            link.disconnect("the server was demoted to a replica")
-        if str(error).startswith(("MOVED ", "ASK ")) and not self._cluster_reported:
-            self._cluster_reported = True
-            logger.error("this Redis is a node of a cluster: write redis+cluster:// in LEADVIEW_REDIS_URL")
+        match error:
+            case ReadOnly():
+                link.disconnect("the server was demoted to a replica")
+            case Redirected() if not self._cluster_reported:
+                self._cluster_reported = True
+                logger.error("this Redis is a node of a cluster: write redis+cluster:// in LEADVIEW_REDIS_URL")
         raise error
 
     async def run(self) -> None:
@@ -129,3 +142,99 @@ class OneServer(Servers):
 
     async def first_attempt(self) -> None:
         await self._link.first_attempt()
+
+
+class Cluster(Servers):
+    """A Redis Cluster. `run` reads the slot map and keeps the links."""
+
+    sharded = True
+
+    def __init__(self, slot_map: SlotMap, *, timeout: float, max_in_flight: int) -> None:
+        """`timeout` and `max_in_flight` apply to each link."""
+        super().__init__(timeout)
+        self._max_in_flight = max_in_flight
+        self._cluster = cluster.Cluster(slot_map, self._open, self._drop)
+        self._running: dict[Link, Task[None]] = {}
+        self._tasks: TaskGroup | None = None
+        self._map_attempted = asyncio.Event()
+
+    @property
+    def links(self) -> Collection[Link]:
+        return self._cluster.nodes.values()
+
+    @property
+    def map_version(self) -> int:
+        return self._cluster.version
+
+    def link(self, tag: bytes) -> Link:
+        slot = names.tag_slot(tag)
+        return self._cluster.owners[slot] or self._cluster.owner(slot)
+
+    async def redirect(self, error: ErrorReply, link: Link, tag: bytes) -> tuple[Link, bool]:
+        if isinstance(error, Redirected):
+            host = error.node(link.host)
+            if host is None:
+                await asyncio.sleep(_TRYAGAIN_PAUSE_SECONDS)
+                return self.link(tag), False
+            if error.moved:
+                self._cluster.outdated.set()
+            link = self._cluster.node(host)
+            await link.first_attempt()
+            return link, error.asking
+        self._cluster.outdated.set()  # CLUSTERDOWN, READONLY and the like
+        raise error
+
+    async def run(self) -> None:
+        try:
+            async with TaskGroup() as self._tasks:
+                while True:
+                    await keep("the reading of the slot map", self._update)
+                    await asyncio.sleep(_MAP_PAUSE_SECONDS)
+                    await self._wait_until_outdated()
+        finally:
+            await self._cluster.close()
+
+    async def first_attempt(self) -> None:
+        await self._map_attempted.wait()
+        await asyncio.gather(*(link.first_attempt() for link in self.links))
+
+    async def _update(self) -> None:
+        """Read the slot map, open links to new primaries, and close the links to nodes that are no longer primaries."""
+        try:
+            await self._cluster.read()
+        except Unavailable as error:
+            if not self._map_attempted.is_set():
+                logger.warning("the slot map of the Redis Cluster cannot be read", extra={"reason": str(error)})
+        finally:
+            self._map_attempted.set()
+
+    async def _wait_until_outdated(self) -> None:
+        """Returns when the slot map has to be read again: Redis redirected, or a primary is not connected."""
+        while all(link.connected for link in self.links) and self.links:
+            try:
+                async with asyncio.timeout(_CHECK_SECONDS):
+                    await self._cluster.outdated.wait()
+            except TimeoutError:
+                continue
+            return
+
+    def _open(self, address: Address) -> Link:
+        if self._tasks is None:
+            raise Unavailable("the API is shutting down")
+        link = Link(address, timeout=self._timeout, max_in_flight=self._max_in_flight)
+        self._running[link] = self._tasks.create_task(link.run())
+        return link
+
+    def _drop(self, link: Link) -> None:
+        # A primary that has handed over still answers what it was asked before, for example with MOVED. No caller waits
+        # longer than the timeout.
+        asyncio.get_running_loop().call_later(self._timeout, self._running.pop(link).cancel)
+
+
+def servers(settings: ApiSettings) -> Servers:
+    """Returns the servers that the settings name. It has to be called in an event loop. Raises AddressError."""
+    timeout, max_in_flight = settings.api_redis_timeout, settings.api_max_in_flight
+    where = location(settings, timeout)
+    if isinstance(where, SlotMap):
+        return Cluster(where, timeout=timeout, max_in_flight=max_in_flight)
+    return OneServer(Link(where, timeout=timeout, max_in_flight=max_in_flight), timeout)

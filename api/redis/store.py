@@ -10,13 +10,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from api.credentials import Credentials
-from api.errors import ConnectionLost, ErrorReply, Rebuilding, Unavailable
-from api.redis.connection import pack, pack_words
+from api.errors import Rebuilding
 from api.redis.link import Link
 from api.redis.scripts import serve
 from api.redis.servers import Servers
 from api.redis.serving import Serving
 from api.redis.turns import Turns
+from leadview.redis.connection import pack, pack_words
+from leadview.redis.errors import ConnectionLost, ErrorReply, Unavailable
 from schemas import names
 from schemas.control import GenerationId
 from schemas.layouts import BEING_APPLIED, STATE_LIVE

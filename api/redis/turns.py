@@ -8,7 +8,7 @@ import asyncio
 from asyncio import CancelledError, Future
 from collections import deque
 
-from api.errors import Unavailable
+from leadview.redis.errors import Unavailable
 
 SHARE = 4
 """The places of those that wait, or are under way, are shared by at least so many organizations."""

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable
 from typing import Literal, NamedTuple
 
+from leadview.redis.access import access
 from projector.commands import findings, topic_findings
 from projector.commands.survey import KafkaPart, Memory
 from projector.errors import ProjectorError, Refused, Unavailable
@@ -18,7 +19,6 @@ from projector.record import Partition
 from projector.redis import rights
 from projector.redis.store import Store
 from schemas.control import number_of
-from schemas.redis_access import redis_access
 from schemas.resources import KINDS
 from schemas.settings import ApiSettings, ProjectorSettings, RedisSettings
 
@@ -108,8 +108,8 @@ async def _redis(settings: RedisSettings) -> AsyncIterator[Check]:
 
 
 async def _reached(store: Store, settings: RedisSettings) -> str:
-    access = redis_access(settings)
-    where = ", ".join(f"{host}:{port}" for host, port in access.hosts)
+    found = access(settings)
+    where = ", ".join(f"{host}:{port}" for host, port in found.hosts)
     try:
         servers = await store.info("server")
         await store.check_url()
@@ -118,8 +118,8 @@ async def _reached(store: Store, settings: RedisSettings) -> str:
             f"{str(error).removeprefix('Redis: ').rstrip('.')} ({where}). Start Redis, or correct LEADVIEW_REDIS_URL, "
             "LEADVIEW_REDIS_USERNAME and LEADVIEW_REDIS_PASSWORD, or the TLS files (LEADVIEW_REDIS_TLS_…)"
         ) from error
-    tls = "with TLS" if access.encrypted else "without TLS"
-    return f"{access.kind} at {where} answers {tls}; {len(servers)} server(s) hold documents"
+    tls = "with TLS" if found.tls is not None else "without TLS"
+    return f"{found.kind} at {where} answers {tls}; {len(servers)} server(s) hold documents"
 
 
 async def _version(store: Store) -> str:

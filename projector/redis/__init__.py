@@ -1,1 +1,1 @@
-"""Writes to Redis. The only package that imports redis-py. It knows intents, but not Kafka."""
+"""Writes to Redis. It knows intents, but not Kafka."""

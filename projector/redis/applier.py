@@ -21,9 +21,8 @@ from projector.intent import (
     PutOrganization,
 )
 from projector.redis import calls
-from projector.redis.calls import MAX_LEADS, Fan, Generations
-from projector.redis.compression import compressed
-from projector.redis.fence import Fence
+from projector.redis.calls import MAX_LEADS, Fan, Generations, compressed
+from projector.redis.node import Fence
 from projector.redis.store import Store
 from schemas.fields import UUID_BYTES
 from schemas.layouts import ERASE_DUE, ORGANIZATION_DELETED, REPLAY_DUE, STALE, WRITTEN

@@ -1,43 +1,41 @@
-"""Connections to one address of Redis, and pipelines of commands."""
+"""Connections to one address of Redis, and what a batch has to know about them.
 
-import asyncio
-import socket
-import struct
-from asyncio import StreamWriter
-from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
-from weakref import WeakKeyDictionary
+Each pipeline has a connection of its own while it lasts. If it is given up, that connection is closed, and what was not
+sent is discarded: nothing of a batch arrives after the program has acknowledged that its generation is gone. For the
+same reason a batch is not continued over a connection that was opened after it had begun, unless its *fence* allows it:
+a program that stood still (SIGSTOP, a suspended machine) may wake up in the middle of a batch, long after the
+generation that it writes was dropped. Therefore `drop` closes the connections of each program that has not acknowledged
+the change (`projector/ledger/sweep.py`), and the control record is read once more before a later connection is used.
 
-import hiredis
-from redis.asyncio import ConnectionPool
-from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ReadOnlyError, RedisError
+A server and its replicas share a replication id. It changes with a restart or a failover, and writes that were
+acknowledged before may then be missing. So every new connection asks for the id, and the *replication epoch* counts its
+changes. A caller passes the epoch in which it wrote, so that its next commands fail unless they reach the same data.
+The first pipeline to an address counts as a change, too.
+"""
 
-from projector.redis.fence import Fence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
 
-TIMEOUT = 10.0
-"""Seconds to connect, and to send a pipeline and receive all of its replies."""
-_NO_LINGER = struct.pack("ii", 1, 0)
+from leadview.redis import errors
+from leadview.redis.access import Address, Sentinels
+from leadview.redis.connection import Connection, connect, pack
+from projector.errors import Unavailable
+from schemas.redis_url import Host
 
-
-class Request(NamedTuple):
-    """A command in the protocol of Redis, and one of its keys, which decides the server that it is sent to."""
-
-    key: bytes
-    packed: bytes
+_INFO = pack((b"INFO", b"replication"))
 
 
-class ClientConnection(NamedTuple):
-    """A connection that a server has: the server (None if there is only one), the id there, and the client's name."""
+class Fence(Protocol):
+    """What a batch knows about the connections it may use."""
 
-    server: Any
-    id: str
-    name: str
+    opened: int
+    """How many connections the program had opened when the batch began. Later ones have a higher number."""
+    confirmed: set[int]
+    """The numbers of the later connections that were confirmed: `drop` will find them, as it finds the earlier ones."""
 
-
-class ReplicationEpochChanged(RedisError):
-    """Redis restarted or failed over: writes that it acknowledged before may be missing."""
+    async def confirm(self) -> None:
+        """Raises Unavailable if the control record is no longer the one that the batch began with."""
 
 
 class ReplicationEpoch:
@@ -53,137 +51,138 @@ class ReplicationEpoch:
         self.opened += 1
         self._fenced = self.opened
 
-    def needs_confirmation(self, number: int, fence: Fence) -> bool:
-        """Returns whether a batch has to confirm the connection with this number before it uses it."""
-        return (number > fence.opened or fence.opened < self._fenced) and number not in fence.confirmed
+    async def check(self, connection: int, replication_epoch: int | None, fence: Fence | None) -> None:
+        """Check that a batch may use the connection with this number. Raises Unavailable."""
+        is_later = fence is not None and (connection > fence.opened or fence.opened < self._fenced)
+        if fence is not None and is_later and connection not in fence.confirmed:
+            await fence.confirm()
+            fence.confirmed.add(connection)
+        if replication_epoch not in (None, self.number):
+            raise Unavailable("Redis: it restarted or failed over while a batch was being written")
+
+
+class _Opened(NamedTuple):
+    """A connection, its number, and the replication id that its server had when it was opened."""
+
+    connection: Connection
+    number: int
+    replication_id: bytes
 
 
 class Node:
     """Connections to one address, whichever server answers there."""
 
-    def __init__(self, pool: ConnectionPool, epoch: ReplicationEpoch, *, must_be_master: bool = False) -> None:
-        pool.connection_kwargs["redis_connect_func"] = self._on_connect
-        self.pool = pool
+    def __init__(self, where: Address | Sentinels, epoch: ReplicationEpoch, client_name: str, timeout: float) -> None:
+        """All connections have the name. `timeout`, in seconds, applies to connecting, and to sending a pipeline and
+        receiving all of its replies.
+        """
+        self.at: Host = (where.host, where.port) if isinstance(where, Address) else ("", 0)
+        """Host and port, unless a Sentinel names them."""
+        self._where = where
         self._epoch = epoch
-        self._must_be_master = must_be_master
+        self._client_name = client_name.encode()
+        self._timeout = timeout
         self._replication_id = b""
-        self._replication_ids: WeakKeyDictionary[AbstractConnection, bytes] = WeakKeyDictionary()
-        self._numbers: WeakKeyDictionary[AbstractConnection, int] = WeakKeyDictionary()
+        """That of the connection that was opened last."""
+        self._counted_id = b""
+        """That of the last pipeline."""
+        self._all: set[_Opened] = set()
+        self._idle: list[_Opened] = []
 
     async def send(
         self, packed: Sequence[bytes], replication_epoch: int | None = None, fence: Fence | None = None
     ) -> list[Any]:
-        """Returns the replies in order, including errors. All are read, so that none is left for the next caller.
-
-        Raises ReplicationEpochChanged if `replication_epoch` is no longer the current one, and what the fence raises.
+        """Returns the replies in order; each may be an ErrorReply. Raises Unavailable, also if `replication_epoch` is
+        no longer the current one, or if the fence refuses the connection.
         """
-        connection = await self.pool.get_connection()  # type: ignore[no-untyped-call]
+        if not packed:
+            return []
+        with _errors():
+            opened = await self._take()
+            if self._counted_id != opened.replication_id:
+                self._counted_id = opened.replication_id
+                self._epoch.number += 1
+            return await self._exchange(opened, packed, replication_epoch, fence)
+
+    async def ask(self, *words: Any) -> Any:
+        """Returns the reply to a single command about the server: no batch depends on it, so that it is not what finds
+        out about another replication id. Raises Unavailable.
+        """
+        with _errors():
+            return good(await self._exchange(await self._take(), [pack(words)]))[0]
+
+    def close(self) -> None:
+        """Close all connections; whoever uses one fails."""
+        for opened in list(self._all):
+            self._drop(opened, "the connection was closed meanwhile")
+        self._idle.clear()
+
+    async def _exchange(
+        self,
+        opened: _Opened,
+        packed: Sequence[bytes],
+        replication_epoch: int | None = None,
+        fence: Fence | None = None,
+    ) -> list[Any]:
         try:
-            opened_before = self._replication_ids.get(connection) != self._replication_id  # a restart or failover
-            # redis-py notices that a connection was closed while nobody used it, but not that it was reset.
-            if opened_before or _writer(connection).transport.is_closing():
-                await connection.disconnect(nowait=True)
-                await connection.connect()
-            await self._confirm(connection, replication_epoch, fence)
-            return await _exchange(connection, packed)
+            await self._epoch.check(opened.number, replication_epoch, fence)
+            replies = await opened.connection.pipeline(packed)
         except BaseException:
-            # Replies may still arrive on this connection: another caller must never read them.
-            await connection.disconnect(nowait=True)
+            self._drop(opened, "a pipeline was given up")
             raise
-        finally:
-            await self.pool.release(connection)  # it awaits nothing, so it cannot be cancelled
+        for reply in replies:
+            if isinstance(reply, errors.ReadOnly):  # the server was demoted: this connection must not be used again
+                self._drop(opened, str(reply))
+                raise reply
+        self._idle.append(opened)
+        return replies
 
-    async def close(self) -> None:
-        await self.pool.disconnect()
+    def __repr__(self) -> str:
+        return f"{self.at[0]}:{self.at[1]}"
 
-    async def _confirm(
-        self, connection: AbstractConnection, replication_epoch: int | None, fence: Fence | None
-    ) -> None:
-        """Raises ReplicationEpochChanged if the epoch is no longer this one, and what the fence raises."""
-        number = self._numbers[connection]
-        if fence and self._epoch.needs_confirmation(number, fence):
-            await fence.confirm()
-            fence.confirmed.add(number)
-        if replication_epoch not in (None, self._epoch.number):
-            raise ReplicationEpochChanged("it restarted or failed over while a batch was being written")
-
-    async def _on_connect(self, connection: AbstractConnection) -> None:
-        """Called by redis-py for each new connection."""
-        self._replication_ids.pop(connection, None)  # what was found before it was opened again
-        await connection.on_connect()
-        await connection.send_command("INFO", "replication")
-        text: bytes = await connection.read_response(disable_decoding=True)
-        lines = (line.partition(b":") for line in text.splitlines())
-        found = {name: value for name, _, value in lines}
-        if self._must_be_master and found[b"role"] != b"master":
-            # redis-py closes the connection only if this is an error of its own.
-            raise RedisConnectionError("the Sentinels name a server that is a replica")
-        self._replication_ids[connection] = found[b"master_replid"]
+    async def _take(self) -> _Opened:
+        while self._idle:
+            opened = self._idle.pop()
+            if not opened.connection.closed and opened.replication_id == self._replication_id:
+                return opened
+            self._drop(opened, "Redis has restarted or failed over")
+        connection, replication_id = await connect(
+            await self._where.find(), self._prove, within=self._timeout, max_in_flight=1
+        )
         self._epoch.opened += 1
-        self._numbers[connection] = self._epoch.opened
-        if self._replication_id != found[b"master_replid"]:
-            self._replication_id = found[b"master_replid"]
-            self._epoch.number += 1
+        self._replication_id = replication_id
+        opened = _Opened(connection, self._epoch.opened, replication_id)
+        self._all.add(opened)
+        return opened
+
+    def _drop(self, opened: _Opened, reason: str) -> None:
+        self._all.discard(opened)
+        opened.connection.close(reason)
+
+    async def _prove(self, connection: Connection) -> bytes:
+        """Returns the replication id of the server, after the connection has its name."""
+        await connection.call((b"CLIENT", b"SETNAME", self._client_name))
+        return fields(await connection.call_packed(_INFO))["master_replid"].encode()
 
 
-async def _exchange(connection: AbstractConnection, packed: Sequence[bytes]) -> list[Any]:
-    """Returns the replies to a pipeline, including errors.
-
-    It uses the streams of redis-py's connection: redis-py would create a task for what it sends, and would take a
-    timeout of the network for the reply None.
-    """
-    writer = _writer(connection)
-    parser: Any = connection._parser  # noqa: SLF001 - redis-py has no other name for it
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Raise every error of the client as the projector's Unavailable."""
     try:
-        async with asyncio.timeout(TIMEOUT):  # one for all: one for each reply costs as much as reading it
-            writer.write(b"".join(packed))
-            await writer.drain()
-            replies = [await parser.read_response(disable_decoding=True) for _ in packed]
-    except BaseException:
-        _abort(writer)
-        raise
+        yield
+    except errors.Unavailable as error:
+        raise Unavailable(f"Redis: {error}") from error
+
+
+def good(replies: list[Any]) -> list[Any]:
+    """Returns the replies. Raises Unavailable if there is an error among them."""
     for reply in replies:
-        if isinstance(reply, ReadOnlyError):
-            raise reply  # the server was demoted, so this connection must not be used any more
+        if isinstance(reply, errors.ErrorReply):
+            raise Unavailable(f"Redis: {reply}") from reply
     return replies
 
 
-def _writer(connection: AbstractConnection) -> StreamWriter:
-    """Returns the stream of a connection. Raises ConnectionError if the connection was closed meanwhile."""
-    writer: StreamWriter | None = connection._writer  # noqa: SLF001 - redis-py has no other name for it
-    if writer is None:
-        raise ConnectionError("the connection was closed meanwhile")
-    return writer
-
-
-def _abort(writer: StreamWriter) -> None:
-    """Close a connection, and discard what it has not sent: it might arrive at any later time, and write into a
-    generation that was dropped meanwhile.
-    """
-    if not writer.transport.is_closing():  # otherwise the socket may be closed already
-        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
-    writer.transport.abort()
-
-
-def pack(*words: Any) -> bytes:
-    """Returns a command in the protocol of Redis."""
-    return cast(bytes, hiredis.pack_command(words))
-
-
-def pack_bytes(words: Sequence[bytes]) -> bytes:
-    """Returns the same as `pack`, for words that are bytes, in a third of the time: no loop of Python, and one copy."""
-    parts = [b"\r\n"] * (2 * len(words) + 2)
-    parts[0] = b"*%d" % len(words)
-    parts[1:-1:2] = map(_length, map(len, words))
-    parts[2:-1:2] = words
-    return b"".join(parts)
-
-
-class _Lengths(dict[int, bytes]):
-    """What stands before a word of each length: the end of the line before it, and the length."""
-
-    def __missing__(self, length: int) -> bytes:
-        return b"\r\n$%d\r\n" % length
-
-
-_length = _Lengths((length, b"\r\n$%d\r\n" % length) for length in range(4096)).__getitem__
+def fields(info: bytes) -> dict[str, str]:
+    """Returns the fields of a reply to INFO."""
+    lines = (line.partition(":") for line in info.decode(errors="replace").splitlines())
+    return {name: value for name, colon, value in lines if colon}

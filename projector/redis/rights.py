@@ -1,24 +1,20 @@
 """Which commands of Redis each program needs, and which of them its user may not run.
 
-`deploy/redis-users.conf.example` grants these. The check uses a plain connection, because the user of the API may not
-run what the projector asks with each of its connections.
+`deploy/redis-users.conf.example` grants these. The check has a connection of its own, because the user of the API may
+not run what the projector asks with each of its connections.
 """
 
 from typing import Any
 
 import msgspec
 from msgspec import Struct
-from redis.asyncio import Redis, Sentinel
-from redis.asyncio.connection import parse_url
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import NoPermissionError
 
+from leadview.redis import errors
+from leadview.redis.access import Sentinels, access
+from leadview.redis.connection import Connection, connect
 from projector.errors import Unavailable
 from projector.redis.scripts import may
-from projector.redis.servers import ERRORS
 from schemas import names
-from schemas.redis_access import RedisAccess, redis_access
 from schemas.settings import RedisSettings
 
 _SECONDS = 3.0
@@ -72,47 +68,27 @@ class Rights(Struct, frozen=True):
 
 async def rights(settings: RedisSettings, needed: tuple[tuple[str, ...], ...]) -> Rights:
     """Log in as the settings say, and ask which of the needed commands are not allowed. Raises Unavailable."""
-    access = redis_access(settings)
-    needed += CLUSTERED if access.kind == "cluster" else BEHIND_SENTINELS if access.kind == "sentinel" else ()
-    options = access.over({**parse_url(access.server)})
-    login = options.get("credential_provider")
-    user = (login.user() if login else options.get("username")) or "default"
+    found = access(settings)
+    needed += CLUSTERED if found.kind == "cluster" else BEHIND_SENTINELS if found.kind == "sentinel" else ()
+
+    async def ask(connection: Connection) -> Any:
+        await connection.call((b"SCRIPT", b"LOAD", may.text))
+        return await connection.call((*may(commands=msgspec.json.encode(needed)).words(),))
+
+    user = found.login.user() or "default"
+    where = Sentinels(found, _SECONDS, _SECONDS) if found.kind == "sentinel" else found.server(found.hosts[0])
     try:
-        client = await _client(access, options)
-        try:
-            await client.script_load(may.text)
-            found = await client.execute_command(*may(commands=msgspec.json.encode(needed)).words())
-        finally:
-            await client.aclose()
-    except NoPermissionError as error:
-        return Rights(user, [str(error)])
-    except ERRORS as error:
-        raise Unavailable(f"Redis: {str(error).partition(' : <')[0] or type(error).__name__}") from error
-    if isinstance(found, bytes):
+        connection, allowed = await connect(await where.find(), ask, within=_SECONDS, max_in_flight=1)
+        connection.close("the question was answered")
+    except errors.Unavailable as error:
+        if str(error).startswith("NOPERM"):
+            return Rights(user, [str(error)])
+        raise Unavailable(f"Redis: {error}") from error
+    finally:
+        await where.close()
+    if isinstance(allowed, bytes):
         return Rights(user, None)
-    return Rights(user, [_name(words) for words, allowed in zip(needed, found, strict=True) if not allowed])
-
-
-async def _client(access: RedisAccess, options: dict[str, Any]) -> Any:
-    """Returns a client of the server, of the master, or of one node of the cluster."""
-    limits: dict[str, Any] = {
-        "protocol": 2,
-        "socket_timeout": _SECONDS,
-        "socket_connect_timeout": _SECONDS,
-        "retry": Retry(NoBackoff(), 0),
-    }
-    if access.kind == "sentinel":
-        tls = {name: value for name, value in options.items() if name.startswith("ssl_")}
-        known: dict[str, Any] = {**access.sentinel_user, "ssl": access.encrypted, **tls, **limits}
-        sentinel = Sentinel(list(access.hosts), sentinel_kwargs=known)  # type: ignore[no-untyped-call]
-        try:
-            host, port = await sentinel.discover_master(access.master)
-        finally:
-            await sentinel.aclose()
-    else:
-        host, port = access.hosts[0]
-    other = {name: value for name, value in options.items() if name not in ("connection_class", "host", "port")}
-    return Redis(host=host, port=int(port), ssl=access.encrypted, **other, **limits)
+    return Rights(user, [_name(words) for words, is_allowed in zip(needed, allowed, strict=True) if not is_allowed])
 
 
 def _name(words: tuple[str, ...]) -> str:

@@ -1,171 +1,272 @@
 """The Redis servers behind the store: one server, the master that Sentinels monitor, or the primaries of a cluster.
 
-redis-py parses URLs, and implements TLS, Sentinel and the map of a cluster's slots. Commands are sent as bytes, in one
-pipeline to each server, concurrently.
-
-A server and its replicas share a replication id. It changes with a restart or a failover, and writes that were
-acknowledged before may then be missing. So every new connection asks for the id, and the *replication epoch* counts its
-changes. A caller passes the epoch in which it wrote, so that its next commands fail unless they reach the same data.
+Commands are sent as bytes, in one pipeline to each server, concurrently. Connections are opened when they are needed.
 """
 
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, Protocol
+from math import inf
+from typing import Any, NamedTuple
 
-from redis.asyncio import ConnectionPool, Redis, Sentinel
-from redis.asyncio.connection import parse_url
-from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import SentinelConnectionPool
-from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, RedisClusterException, RedisError, ResponseError
-
-from projector.redis.cluster import Cluster
-from projector.redis.fence import Fence
-from projector.redis.node import TIMEOUT, ClientConnection, Node, ReplicationEpoch, Request, pack
-from schemas.redis_access import RedisAccess, redis_access
+from leadview.redis import cluster, errors
+from leadview.redis.access import Address, Sentinels, SlotMap, location
+from leadview.redis.connection import pack
+from leadview.redis.errors import ErrorReply, Redirected
+from projector.errors import Unavailable
+from projector.redis.node import Fence, Node, ReplicationEpoch, good
+from schemas import names
 from schemas.settings import RedisSettings
 
-ERRORS = (RedisError, RedisClusterException, OSError, TimeoutError)
-"""All errors that a call to Redis can raise."""
+_ASKED_SECONDS = 5.0
+"""Seconds that a Sentinel or a node has to say where Redis is, also over TLS from a region that is far away."""
+# A slot that is being moved refuses calls with several keys until the move is done.
+_REDIRECTED_SECONDS = 5.0
+_REDIRECT_PAUSE = 0.02
+# How often the map of slots is read. Slots may move without any redirection, so a server is asked more often whether
+# its map is another one: redis-py takes 10 ms to read one.
+_MAP_SECONDS, _SHORTEST_MAP_SECONDS = 10.0, 0.5
+_LOOK_SECONDS = 0.9
+_ASKING, _SLOTS = pack((b"ASKING",)), pack((b"CLUSTER", b"SLOTS"))
 
-_SENTINEL_TIMEOUT = 5.0
-"""Seconds that a Sentinel has to answer, also over TLS from a region that is far away. Then the next one is asked."""
 
-__all__ = ["ERRORS", "NoScriptError", "Request", "ResponseError", "Servers", "pack", "servers"]
+class Request(NamedTuple):
+    """A command in the protocol of Redis, and one of its keys, which decides the server that it is sent to."""
+
+    key: bytes
+    packed: bytes
 
 
-class Servers(Protocol):
-    """What the store needs from Redis. Every method may raise `ERRORS`."""
+class Servers(ABC):
+    """The servers that hold keys, and which of them holds which. Every method may raise Unavailable."""
 
-    sharded: bool
+    sharded = False
     """Whether there are several servers, each with a part of the keys."""
-    client: Any
-    """redis-py's client, for single commands: Redis or RedisCluster."""
-    replication_epoch: ReplicationEpoch
-    map_version: int
-    """Increases whenever slots have moved."""
 
+    def __init__(self, client_name: str, timeout: float) -> None:
+        """All connections have the name. `timeout`, in seconds, applies to each of them (`Node`)."""
+        self.replication_epoch = ReplicationEpoch()
+        self._client_name = client_name
+        self._timeout = timeout
+
+    @abstractmethod
     async def send(
         self, requests: Sequence[Request], replication_epoch: int | None = None, fence: Fence | None = None
     ) -> list[Any]:
-        """Returns the replies in order, including errors.
+        """Returns the replies in order; each may be an ErrorReply. Raises what `Node.send` raises."""
 
-        Raises ReplicationEpochChanged if `replication_epoch` is no longer the current one, and what the fence raises.
-        """
+    @abstractmethod
+    async def nodes(self) -> list[Node]:
+        """Returns all servers."""
 
-    async def info(self, section: str) -> list[dict[str, Any]]:
-        """Returns the fields of this section of INFO, for each server."""
+    @abstractmethod
+    def known(self) -> list[Node]:
+        """Returns the servers that are known by now."""
 
+    @abstractmethod
+    def node(self, key: bytes) -> Node:
+        """Returns the server of a key."""
+
+    @abstractmethod
     async def shards(self) -> list[set[int]]:
         """Returns the slots of each primary; an empty list if this is not a cluster."""
 
-    def address(self, key: bytes) -> str:
-        """Returns the address of the server of a key; of a cluster only. Raises RedisError if nobody serves it."""
-
-    async def silent(self) -> tuple[list[str], int]:
-        """Returns the addresses of the primaries of a cluster that do not answer, and how many primaries there are."""
-
-    async def wrong_url(self) -> str | None:
-        """Returns why the kind of URL does not fit the server; None if it fits."""
-
-    async def load(self, scripts: Sequence[str]) -> None:
-        """Load these scripts into every server."""
-
-    async def clients(self) -> list[ClientConnection]:
-        """Returns all connections that any program has to the servers."""
-
-    async def kill(self, clients: Sequence[ClientConnection]) -> None:
-        """Close these connections."""
-
+    @abstractmethod
     async def close(self) -> None:
         """Close all connections."""
 
 
-def servers(settings: RedisSettings, client_name: str) -> Servers:
-    """Returns the servers that the settings name. It does not connect yet. All connections have the name."""
-    access = redis_access(settings)
-    options = access.over({**parse_url(access.server)})
-    # By default redis-py sends a command that timed out again, ten times. Only the line may decide to retry, because it
-    # first compares the positions in Redis.
-    options |= {
-        "protocol": 2,
-        "socket_timeout": TIMEOUT,
-        "socket_connect_timeout": TIMEOUT,
-        "retry": Retry(NoBackoff(), 0),
-        "client_name": client_name,
-    }
-    match access.kind:
-        case "cluster":
-            return Cluster(access.hosts, options)
-        case "sentinel":
-            return OneServer(_sentinel_pool(access, options), must_be_master=True)
-        case _:
-            return OneServer(ConnectionPool(**options))
-
-
-def _sentinel_pool(access: RedisAccess, options: dict[str, Any]) -> ConnectionPool:
-    options = {name: value for name, value in options.items() if name not in ("host", "port", "connection_class")}
-    sentinel_options: dict[str, Any] = {
-        **access.sentinel_user,
-        "socket_timeout": _SENTINEL_TIMEOUT,
-        "socket_connect_timeout": _SENTINEL_TIMEOUT,
-        "retry": Retry(NoBackoff(), 0),
-        "ssl": access.encrypted,
-    } | {name: value for name, value in options.items() if name.startswith("ssl_")}
-    sentinel = Sentinel(list(access.hosts), sentinel_kwargs=sentinel_options)  # type: ignore[no-untyped-call]
-    return SentinelConnectionPool(access.master, sentinel, ssl=access.encrypted, **options)  # type: ignore[no-untyped-call]
-
-
-class OneServer:
+class OneServer(Servers):
     """A single server, or the master that Sentinels monitor."""
 
-    sharded = False
-    map_version = 0
-
-    def __init__(self, pool: ConnectionPool, *, must_be_master: bool = False) -> None:
-        self.replication_epoch = ReplicationEpoch()
-        self._node = Node(pool, self.replication_epoch, must_be_master=must_be_master)
-        self.client = Redis(connection_pool=pool)
+    def __init__(self, where: Address | Sentinels, client_name: str, timeout: float) -> None:
+        super().__init__(client_name, timeout)
+        self._where = where
+        self._node = Node(where, self.replication_epoch, client_name, timeout)
 
     async def send(
         self, requests: Sequence[Request], replication_epoch: int | None = None, fence: Fence | None = None
     ) -> list[Any]:
         return await self._node.send([request.packed for request in requests], replication_epoch, fence)
 
-    async def info(self, section: str) -> list[dict[str, Any]]:
-        return [await self.client.info(section)]
+    async def nodes(self) -> list[Node]:
+        return [self._node]
+
+    def known(self) -> list[Node]:
+        return [self._node]
+
+    def node(self, key: bytes) -> Node:  # noqa: ARG002 - one server holds all keys
+        return self._node
 
     async def shards(self) -> list[set[int]]:
         return []
 
-    async def silent(self) -> tuple[list[str], int]:
-        return [], 0
+    async def close(self) -> None:
+        self._node.close()
+        await self._where.close()
 
-    def address(self, _key: bytes) -> str:
-        raise NotImplementedError("only a cluster has several servers")
 
-    async def wrong_url(self) -> str | None:
-        if not (await self.client.info("cluster")).get("cluster_enabled"):
-            return None
-        # The reply is a list of lists: first slot, last slot, primary, replicas.
-        found: Any = await self.client.execute_command("CLUSTER SLOTS")  # type: ignore[no-untyped-call]
-        if len({(host, port) for _, _, (host, port, *_), *_ in found}) < 2:
-            return None
-        return "it is one node of a cluster: write redis+cluster:// (or rediss+cluster://) in LEADVIEW_REDIS_URL"
+class _Route(NamedTuple):
+    """The server that a request is sent to. `number` is the index of the request among all requests."""
 
-    async def load(self, scripts: Sequence[str]) -> None:
-        for script in scripts:
-            await self.client.script_load(script)
+    number: int
+    request: Request
+    to: Node
+    asking: bool = False
 
-    async def clients(self) -> list[ClientConnection]:
-        return [ClientConnection(None, found["id"], found["name"]) for found in await self.client.client_list()]
 
-    async def kill(self, clients: Sequence[ClientConnection]) -> None:
-        for client in clients:
-            await self.client.client_kill_filter(_id=client.id)
+class Cluster(Servers):
+    """The primaries of a cluster."""
+
+    sharded = True
+
+    def __init__(self, slot_map: SlotMap, client_name: str, timeout: float) -> None:
+        super().__init__(client_name, timeout)
+        # A demoted primary may return with other data, on its old connections: so they are closed.
+        self._cluster = cluster.Cluster(slot_map, self._node, Node.close)
+        self._read_at = -inf
+        self._looked_at = -inf
+        self._seen: Any = None
+        """The map as it was when a server was asked for it last."""
+        self._failed: Node | None = None
+        self._reading = asyncio.Lock()
+
+    async def send(
+        self, requests: Sequence[Request], replication_epoch: int | None = None, fence: Fence | None = None
+    ) -> list[Any]:
+        """Redirected requests are sent again, to the right primary."""
+        await self._refresh_map()
+        replies: list[Any] = [None] * len(requests)
+        routes = [_Route(number, request, self.node(request.key)) for number, request in enumerate(requests)]
+        deadline = time.monotonic() + _REDIRECTED_SECONDS
+        while True:
+            for route, reply in zip(routes, await self._send(routes, replication_epoch, fence), strict=True):
+                replies[route.number] = reply
+            again = [route for route in routes if isinstance(replies[route.number], Redirected)]
+            if not again or time.monotonic() > deadline:
+                if any(str(reply).startswith("CLUSTERDOWN") for reply in replies if isinstance(reply, ErrorReply)):
+                    self._cluster.outdated.set()
+                return replies
+            if all(replies[route.number].node("") is None for route in again):
+                await asyncio.sleep(_REDIRECT_PAUSE)
+            routes = [self._redirected(route, replies[route.number]) for route in again]
+
+    async def nodes(self) -> list[Node]:
+        await self._refresh_map()
+        return self.known()
+
+    async def shards(self) -> list[set[int]]:
+        await self._look_for_moves()
+        await self._refresh_map()
+        return self._cluster.shards()
+
+    def known(self) -> list[Node]:
+        return list(self._cluster.nodes.values())
+
+    def node(self, key: bytes) -> Node:
+        try:
+            return self._cluster.owner(_slot(key))
+        except errors.Unavailable as error:
+            raise Unavailable(f"Redis: {error}") from error
 
     async def close(self) -> None:
-        await self.client.aclose()
-        await self._node.close()
-        sentinel = getattr(self._node.pool, "sentinel_manager", None)
-        if sentinel:
-            await sentinel.aclose()
+        for node in self._cluster.nodes.values():
+            node.close()
+        await self._cluster.close()
+
+    async def _send(self, routes: Sequence[_Route], replication_epoch: int | None, fence: Fence | None) -> list[Any]:
+        """Send one pipeline to each primary, concurrently. Returns the replies in order."""
+        groups: defaultdict[Node, list[int]] = defaultdict(list)
+        for at, route in enumerate(routes):
+            groups[route.to].append(at)
+        found: list[Any] = [None] * len(routes)
+
+        async def pipeline(node: Node, group: list[int]) -> None:
+            packed = [word for at in group for word in _packed(routes[at])]
+            try:
+                replies = iter(await node.send(packed, replication_epoch, fence))
+            except Unavailable:
+                self._cluster.outdated.set()
+                self._failed = node
+                raise
+            for at in group:
+                if routes[at].asking:
+                    next(replies)
+                found[at] = next(replies)
+
+        await all_of([pipeline(node, group) for node, group in groups.items()])
+        return found
+
+    def _redirected(self, route: _Route, error: Redirected) -> _Route:
+        """Returns the next route. ASK redirects one command, MOVED the later ones as well, TRYAGAIN none."""
+        host = error.node(route.to.at[0])
+        if host is None:
+            return _Route(route.number, route.request, self.node(route.request.key))
+        node = self._cluster.node(host)
+        if error.moved:
+            self._cluster.outdated.set()
+            self._cluster.move(_slot(route.request.key), node)
+        return _Route(route.number, route.request, node, error.asking)
+
+    def _node(self, address: Address) -> Node:
+        return Node(address, self.replication_epoch, self._client_name, self._timeout)
+
+    async def _refresh_map(self) -> None:
+        """Read the map of slots if it may have changed, and otherwise every ten seconds."""
+        outdated = self._cluster.outdated
+        if time.monotonic() - self._read_at < (_SHORTEST_MAP_SECONDS if outdated.is_set() else _MAP_SECONDS):
+            return
+        async with self._reading:
+            if time.monotonic() - self._read_at < _SHORTEST_MAP_SECONDS:
+                return
+            try:
+                await self._cluster.read(self._failed.at if self._failed else None)
+            except errors.Unavailable as error:
+                outdated.set()
+                raise Unavailable(f"Redis: {error}") from error
+            self._read_at, self._failed = time.monotonic(), None
+
+    async def _look_for_moves(self) -> None:
+        """Once a second, compare the map that a server has with the one that it had before."""
+        if time.monotonic() - self._looked_at < _LOOK_SECONDS or not self._cluster.nodes:
+            return
+        self._looked_at = time.monotonic()
+        node = next(iter(self._cluster.nodes.values()))
+        try:
+            found = good(await node.send([_SLOTS]))[0]
+        except Unavailable:
+            self._cluster.outdated.set()
+            self._failed = node
+        else:
+            if found != self._seen:
+                self._cluster.outdated.set()
+            self._seen = found
+
+
+def _slot(key: bytes) -> int:
+    return names.tag_slot(names.tag(key))
+
+
+def _packed(route: _Route) -> tuple[bytes, ...]:
+    return (_ASKING, route.request.packed) if route.asking else (route.request.packed,)
+
+
+async def all_of(sending: Sequence[Any]) -> list[Any]:
+    """Await all of them concurrently. All are finished before the first error is raised."""
+    if len(sending) == 1:
+        return [await sending[0]]
+    results = await asyncio.gather(*sending, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results
+
+
+def servers(settings: RedisSettings, client_name: str, timeout: float) -> Servers:
+    """Returns the servers that the settings name. It does not connect yet. Raises AddressError."""
+    where = location(settings, _ASKED_SECONDS, first=_ASKED_SECONDS)
+    if isinstance(where, SlotMap):
+        return Cluster(where, client_name, timeout)
+    return OneServer(where, client_name, timeout)

@@ -1,21 +1,21 @@
 """Redis, as the projector uses it: scripts in pipelines, positions, dead letters and jobs.
 
-Only `projector/redis/servers.py` knows which servers these are. Every error of Redis is raised as Unavailable. The
-commands may or may not have been executed. It is safe to repeat them, because every write compares versions.
+Only `projector/redis/servers.py` knows which servers these are. Every error of Redis is raised as the projector's own
+Unavailable. The commands may or may not have been executed. It is safe to repeat them, because every write compares
+versions.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any, NamedTuple
 
+from leadview.redis.connection import pack, pack_bytes
+from leadview.redis.errors import ScriptMissing
 from projector.errors import Refused, Unavailable
-from projector.redis.fence import Fence
-from projector.redis.node import ClientConnection, pack_bytes
+from projector.redis.node import Fence, Node, fields, good
 from projector.redis.scripts import SCRIPTS
-from projector.redis.servers import ERRORS, NoScriptError, Request, ResponseError, pack, servers
+from projector.redis.servers import Request, all_of, servers
 from schemas import names
-from schemas.redis_access import was_reset
 from schemas.scripts import Command
 from schemas.settings import ProjectorSettings, RedisSettings
 
@@ -24,18 +24,30 @@ _WRITER = "leadview-writer-"
 SLICE = 100
 """Maximum keys per batch of an operator command. Redis is single-threaded, so larger batches delay API reads (a SCAN of
 1000 keys took up to 2.5 ms)."""
+TIMEOUT = 10.0
+"""Seconds to connect, and to send a pipeline and receive all of its replies."""
+_PING_SECONDS = 0.8
+"""Which servers do not answer is found out while somebody waits for the status."""
+
+
+class ClientConnection(NamedTuple):
+    """A connection that a server has, with its id there."""
+
+    server: Node
+    id: str
 
 
 class Store:
     """Redis: one server, a primary behind Sentinels, or a cluster. Safe to use from several asyncio tasks at once."""
 
-    def __init__(self, settings: RedisSettings, *, writer_id: str = "") -> None:
-        """A program that writes documents gives its connections its id, so that `drop` can find and close them."""
+    def __init__(self, settings: RedisSettings, *, writer_id: str = "", timeout: float = TIMEOUT) -> None:
+        """A program that writes documents gives its connections its id, so that `drop` can find and close them. Raises
+        AddressError.
+        """
         self.writer_id = writer_id
         self.compresses = isinstance(settings, ProjectorSettings) and settings.compression == "zstd"
         """Whether documents are written compressed."""
-        self._servers = servers(settings, f"{_WRITER}{writer_id}" if writer_id else "leadview-operator")
-        self._client = self._servers.client  # redis-py's client can scan all primaries of a cluster
+        self._servers = servers(settings, f"{_WRITER}{writer_id}" if writer_id else "leadview-operator", timeout)
         self.sharded = self._servers.sharded
         """Whether there are several servers, each with a part of the keys."""
         self._clustered: bool | None = True if self.sharded else None
@@ -44,7 +56,7 @@ class Store:
 
     @property
     def replication_epoch(self) -> int:
-        """Increases whenever a server restarted or failed over, and so may have lost writes (`servers.py`)."""
+        """Increases whenever a server restarted or failed over, and so may have lost writes (`node.py`)."""
         return self._servers.replication_epoch.number
 
     @property
@@ -59,8 +71,8 @@ class Store:
     async def clustered(self) -> bool:
         """Returns whether all keys of a call must be in one slot. It asks Redis only once. Raises Unavailable."""
         if self._clustered is None:
-            with _errors():
-                self._clustered = bool((await self._client.info("cluster"))["cluster_enabled"])
+            [info] = await self.info("cluster")
+            self._clustered = info["cluster_enabled"] == "1"
         return self._clustered
 
     async def run(
@@ -72,14 +84,14 @@ class Store:
         refuses a new connection.
         """
         requests = [Request(command.keys[0], pack_bytes(command.words())) for command in commands]
-        replies = await self._send(requests, replication_epoch, fence)
-        missing = [number for number, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        replies = await self._servers.send(requests, replication_epoch, fence)
+        missing = [number for number, reply in enumerate(replies) if isinstance(reply, ScriptMissing)]
         if missing:
             await self._load_scripts()
-            retried = await self._send([requests[number] for number in missing], replication_epoch, fence)
+            retried = await self._servers.send([requests[number] for number in missing], replication_epoch, fence)
             for number, reply in zip(missing, retried, strict=True):
                 replies[number] = reply
-        return _good(replies)
+        return good(replies)
 
     async def ask(self, commands: Sequence[tuple[Any, ...]], *, fence: Fence | None = None) -> list[Any]:
         """Send plain commands, whose second word is the key, in one round trip. Returns the replies in order.
@@ -87,7 +99,7 @@ class Store:
         Replies are what Redis sends: bytes, a number, a list or None. Raises Unavailable if any command failed, or if
         the fence refuses a new connection.
         """
-        return _good(await self._send([Request(words[1], pack(*words)) for words in commands], fence=fence))
+        return good(await self._servers.send([Request(words[1], pack(words)) for words in commands], fence=fence))
 
     async def ask_one(self, *words: Any) -> Any:
         """Send one plain command, whose second word is the key. Returns its reply as `ask` does. Raises Unavailable."""
@@ -101,18 +113,28 @@ class Store:
 
     async def shards(self) -> list[set[int]]:
         """Returns the slots of each shard; an empty list if Redis is not a cluster. Raises Unavailable."""
-        with _errors():
-            return await self._servers.shards()
+        return await self._servers.shards()
 
     async def servers_of(self, tags: Iterable[bytes]) -> dict[bytes, str]:
         """Returns the address of the server of each tag; nothing if Redis is not a cluster. Raises Unavailable."""
-        with _errors():
-            return {tag: self._servers.address(tag) for tag in tags} if self._servers.sharded else {}
+        return {tag: str(self._servers.node(tag)) for tag in tags} if self.sharded else {}
 
     async def silent_shards(self) -> tuple[list[str], int]:
         """Returns the addresses of the shards that do not answer, and how many there are. Raises Unavailable."""
-        with _errors():
-            return await self._servers.silent()
+        if not self.sharded:
+            return [], 0
+        nodes = self._servers.known()
+
+        async def is_silent(node: Node) -> bool:
+            try:
+                async with asyncio.timeout(_PING_SECONDS):
+                    await node.ask(b"PING")
+            except (TimeoutError, Unavailable):
+                return True
+            return False
+
+        silent = await asyncio.gather(*map(is_silent, nodes))
+        return [str(node) for node, is_one in zip(nodes, silent, strict=True) if is_one], len(nodes)
 
     async def check(self) -> None:
         """Check that Redis cannot evict documents and that it is what its URL says. Raises Refused or Unavailable."""
@@ -121,9 +143,16 @@ class Store:
 
     async def check_url(self) -> None:
         """Check that Redis is what its URL says. Raises Refused or Unavailable."""
-        with _errors():
-            if wrong := await self._servers.wrong_url():
-                raise Refused(f"Redis cannot be used like this: {wrong}.")
+        if self.sharded or not await self.clustered():
+            return
+        [node] = await self._servers.nodes()
+        # The reply is a list of lists: first slot, last slot, primary, replicas.
+        found = await node.ask(b"CLUSTER", b"SLOTS")
+        if len({(host, port) for _, _, (host, port, *_), *_ in found}) > 1:
+            raise Refused(
+                "Redis cannot be used like this: it is one node of a cluster: write redis+cluster:// (or "
+                "rediss+cluster://) in LEADVIEW_REDIS_URL."
+            )
 
     async def check_policy(self) -> None:
         """Check that Redis cannot evict documents. Raises Refused or Unavailable."""
@@ -142,8 +171,8 @@ class Store:
 
     async def info(self, section: str) -> list[dict[str, Any]]:
         """Returns this section of INFO of each server that holds documents. Raises Unavailable."""
-        with _errors():
-            return await self._servers.info(section)
+        nodes = await self._servers.nodes()
+        return [fields(reply) for reply in await all_of([node.ask(b"INFO", section) for node in nodes])]
 
     async def memory_ratio(self) -> float:
         """Returns the used share of maxmemory on the fullest server; 0 if none has a maxmemory. Raises Unavailable."""
@@ -153,15 +182,16 @@ class Store:
     async def writer_connections(self) -> dict[str, list[ClientConnection]]:
         """Returns the connections of programs that write, by the id of the program. Raises Unavailable."""
         found: dict[str, list[ClientConnection]] = {}
-        with _errors():
-            for client in await self._servers.clients():
-                if client.name.startswith(_WRITER):
-                    found.setdefault(client.name.removeprefix(_WRITER), []).append(client)
+        for node in await self._servers.nodes():
+            for line in (await node.ask(b"CLIENT", b"LIST")).decode(errors="replace").splitlines():
+                client = dict(word.partition("=")[::2] for word in line.split(" "))
+                if (name := client.get("name", "")).startswith(_WRITER):
+                    found.setdefault(name.removeprefix(_WRITER), []).append(ClientConnection(node, client["id"]))
         return found
 
     async def close_all_writers(self) -> None:
         """Close the connections of all programs that write, also of this one: no batch that any of them has under way
-        goes on unless the control record is still the same (`projector/redis/fence.py`). Raises Unavailable.
+        goes on unless the control record is still the same (`projector/redis/node.py`). Raises Unavailable.
         """
         self._servers.replication_epoch.fence()  # Redis does not close the connection that asks it to close the others
         found = await self.writer_connections()
@@ -169,8 +199,8 @@ class Store:
 
     async def close_connections(self, clients: Sequence[ClientConnection]) -> None:
         """Close connections of any program. Raises Unavailable."""
-        with _errors():
-            await self._servers.kill(clients)
+        for client in clients:
+            await client.server.ask(b"CLIENT", b"KILL", b"ID", client.id)
 
     async def add_jobs(self, jobs: Iterable[str]) -> None:
         """Add jobs for any projector to run (`projector/upkeep/jobs.py`). Raises Unavailable."""
@@ -179,46 +209,18 @@ class Store:
     async def scan(self, pattern: bytes) -> AsyncIterator[list[bytes]]:
         """Yields the keys that match a pattern, in lists of up to `SLICE`. A key may come twice. Raises Unavailable."""
         keys: list[bytes] = []
-        with _errors():
-            async for key in self._client.scan_iter(match=pattern, count=SLICE):
-                keys.append(key)
-                if len(keys) == SLICE:
-                    yield keys
-                    keys = []
+        for node in await self._servers.nodes():
+            cursor = None
+            while cursor != b"0":
+                cursor, found = await node.ask(b"SCAN", cursor or b"0", b"MATCH", pattern, b"COUNT", SLICE)
+                keys += found
+                while len(keys) >= SLICE:
+                    yield keys[:SLICE]
+                    keys = keys[SLICE:]
         if keys:
             yield keys
 
-    async def _send(
-        self, requests: Sequence[Request], replication_epoch: int | None = None, fence: Fence | None = None
-    ) -> list[Any]:
-        with _errors():
-            return await self._servers.send(requests, replication_epoch, fence)
-
     async def _load_scripts(self) -> None:
-        with _errors():
-            await self._servers.load([script.text for script in SCRIPTS])
-
-
-@contextmanager
-def _errors() -> Iterator[None]:
-    """Raise every error of Redis as Unavailable."""
-    try:
-        yield
-    except ERRORS as error:
-        raise _unavailable(error) from error
-    except RuntimeError as error:
-        if not was_reset(error):
-            raise
-        raise Unavailable("Redis: the connection was reset") from error
-
-
-def _good(replies: list[Any]) -> list[Any]:
-    for reply in replies:
-        if isinstance(reply, ResponseError):
-            raise _unavailable(reply)
-    return replies
-
-
-def _unavailable(error: Exception) -> Unavailable:
-    text = str(error).partition(" : <")[0]  # redis-py appends the connections to the Sentinels
-    return Unavailable(f"Redis: {text or type(error).__name__}")
+        packed = [pack((b"SCRIPT", b"LOAD", script.text)) for script in SCRIPTS]
+        for replies in await all_of([node.send(packed) for node in await self._servers.nodes()]):
+            good(replies)

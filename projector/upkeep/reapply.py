@@ -14,7 +14,7 @@ from projector.ledger.writers import Writing
 from projector.record import Partition, Record
 from projector.redis.applier import Applied, Applier
 from projector.redis.calls import Generations
-from projector.redis.fence import Fence
+from projector.redis.node import Fence
 from projector.redis.store import Store
 from projector.upkeep import redrive
 from schemas.resources import ORGANIZATION, RESOURCES, Kind

@@ -38,8 +38,7 @@ from projector.kafka.token_endpoint import _CODE
 from projector.kafka.tokens import _TOKEN
 from projector.reason import kind_of
 from projector.record import Record, entity_key
-from projector.redis.calls import calls
-from projector.redis.compression import compressed
+from projector.redis.calls import calls, compressed
 from schemas import compression, names, resources
 from schemas.faults import fault_of
 from schemas.settings import ProjectorSettings

@@ -9,13 +9,14 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
+import uvloop
 
-from api.errors import ErrorReply, ScriptMissing, Unavailable
-from api.redis.address import Address, address
-from api.redis.connection import Connection, pack
 from api.redis.link import Link
 from devstack.ports import free_port
 from devstack.redis_server import RedisServer
+from leadview.redis.access import Address, location
+from leadview.redis.connection import Connection, pack
+from leadview.redis.errors import ErrorReply, ScriptMissing, Unavailable
 from schemas.settings import ApiSettings
 from tests.harness.faulty_proxy import Faults, faulty_proxy
 from tests.harness.services import RedisService
@@ -37,8 +38,14 @@ async def open_connection(
 
 
 async def to_redis(service: RedisService) -> Connection:
-    where = address(ApiSettings(redis_url=service.url))
+    where = of(ApiSettings(redis_url=service.url))
     return await open_connection(where.port, host=where.host)
+
+
+def of(settings: ApiSettings) -> Address:
+    where = location(settings, PATIENCE_SECONDS)
+    assert isinstance(where, Address)
+    return where
 
 
 @asynccontextmanager
@@ -93,7 +100,7 @@ async def test_cancels_timeouts_and_resets_in_any_order(redis_server: RedisServi
     """One connection after another, over a network that slices, delays, stalls and resets."""
     chance = random.Random(seed)
     served = 0
-    with faulty_proxy(address(ApiSettings(redis_url=redis_server.url)).port) as proxy:
+    with faulty_proxy(of(ApiSettings(redis_url=redis_server.url)).port) as proxy:
         for _ in range(12):
             faults = proxy.faults = Faults(
                 slice_bytes=chance.choice([1, 7, 100, 65536]),
@@ -144,6 +151,41 @@ async def test_cancelled_callers_never_shift_replies(redis_server: RedisService,
     got = {number: call.result() for number, call in calls.items() if not call.cancelled()}
     assert 0 < len(got) < 2000
     assert all(reply == b"%d" % number for number, reply in got.items())
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("seed", range(3))
+def test_pipelines_and_calls_may_share_a_connection(redis_server: RedisService, seed: int, loop: Any) -> None:
+    """Each caller has its own replies, errors among them, whoever else gave up."""
+    chance = random.Random(seed)
+
+    async def use() -> None:
+        connection = await to_redis(redis_server)
+        asked: list[tuple[asyncio.Future[Any], Any]] = []
+        for number in range(300):
+            if chance.random() < 0.5:
+                asked.append((connection.call((b"ECHO", number)), b"%d" % number))
+            else:
+                words = [b"%d-%d" % (number, place) for place in range(chance.randrange(1, 30))]
+                packed = [pack((b"ECHO", word)) for word in words]
+                asked.append((connection.pipeline([*packed, pack((b"NONSENSE",))]), words))
+            if chance.random() < 0.2:
+                chance.choice(asked)[0].cancel()
+            if chance.random() < 0.1:
+                await asyncio.sleep(0)
+        await asyncio.wait([future for future, _ in asked])
+        connection.close("done")
+        got = [(future.result(), expected) for future, expected in asked if not future.cancelled()]
+        assert 0 < len(got) < 300
+        for reply, expected in got:
+            if isinstance(expected, bytes):
+                assert reply == expected
+            else:
+                assert reply[:-1] == expected
+                assert isinstance(reply[-1], ErrorReply)
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(use())
 
 
 async def test_commands_of_one_turn_go_out_in_one_write(redis_server: RedisService) -> None:
@@ -375,7 +417,7 @@ async def kept(link: Link) -> AsyncIterator[Link]:
 
 
 async def test_a_link_selects_the_database_and_names_itself(redis_server: RedisService) -> None:
-    where = address(ApiSettings(redis_url=redis_server.url))
+    where = of(ApiSettings(redis_url=redis_server.url))
     link = Link(Address(where.host, where.port, db=1), timeout=PATIENCE_SECONDS, max_in_flight=10)
     async with kept(link):
         await eventually(lambda: link.connected, "the link is connected")
@@ -403,7 +445,7 @@ async def test_a_link_reconnects_whenever_it_is_closed() -> None:
 
 
 async def test_a_wrong_password_leads_to_no_connection(redis_server: RedisService) -> None:
-    where = address(ApiSettings(redis_url=redis_server.url, redis_password="wrong", redis_username="who"))
+    where = of(ApiSettings(redis_url=redis_server.url, redis_password="wrong", redis_username="who"))
     with redis_server.client() as client:
         client.acl_log_reset()
         async with kept(Link(where, timeout=PATIENCE_SECONDS, max_in_flight=10)) as link:

@@ -7,11 +7,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from api.errors import Unavailable
-from api.redis.address import Address
-from api.redis.connection import pack
 from api.redis.link import LARGE_EACH, Link
 from devstack.redis_cluster import RedisCluster
+from leadview.redis.access import Address
+from leadview.redis.connection import pack
+from leadview.redis.errors import Unavailable
 from schemas import api_keys, names, resources
 from schemas.layouts import LEAD_BODY, WHOLE
 from schemas.settings import ApiSettings

@@ -9,13 +9,12 @@ import pytest
 
 from api.credentials import Credentials, credentials
 from api.errors import Rebuilding
-from api.redis.address import Address, ClusterMap, location
-from api.redis.cluster import Cluster
 from api.redis.link import Link
-from api.redis.servers import OneServer, Servers
+from api.redis.servers import OneServer, Servers, servers
 from api.redis.serving import Serving
 from api.redis.store import Store
 from devstack.redis_cluster import RedisCluster
+from leadview.redis.access import Address
 from schemas import names, resources
 from schemas.control import LAYOUT
 from schemas.settings import ApiSettings
@@ -32,18 +31,12 @@ FIELDS = (b"%d" % LAYOUT, *[generation(1).encode()] * 2, b"ledger")
 @asynccontextmanager
 async def opened(settings: ApiSettings) -> AsyncIterator[tuple[Servers, Serving, Store]]:
     """The API's way into Redis, without anything that calls Redis by itself."""
-    where = location(settings)
-    servers: Servers
-    if isinstance(where, ClusterMap):
-        servers = Cluster(where, timeout=settings.api_redis_timeout, max_in_flight=100)
-    else:
-        link = Link(where, timeout=settings.api_redis_timeout, max_in_flight=100)
-        servers = OneServer(link, settings.api_redis_timeout)
-    serving = Serving(servers)
-    running = asyncio.create_task(servers.run())
+    called = servers(settings)
+    serving = Serving(called)
+    running = asyncio.create_task(called.run())
     try:
-        await servers.first_attempt()
-        yield servers, serving, Store(settings, servers, serving)
+        await called.first_attempt()
+        yield called, serving, Store(settings, called, serving)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

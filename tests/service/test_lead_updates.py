@@ -7,7 +7,7 @@ import pytest
 
 from projector.redis import calls
 from projector.redis.applier import Applier
-from projector.redis.fence import Fence
+from projector.redis.node import Fence
 from projector.redis.store import Store
 from schemas import names, resources
 from schemas.layouts import FIRST_LEAD, JOB_DUE

@@ -11,11 +11,11 @@ import pytest
 from redis.asyncio.cluster import NodesManager
 
 from api import background
-from api.errors import ErrorReply, Unavailable
-from api.redis.address import ClusterMap, location
-from api.redis.cluster import Cluster
+from api.redis.servers import Cluster
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer, RedisServerMissing
+from leadview.redis.access import SlotMap, location
+from leadview.redis.errors import Redirected, Unavailable
 from projector import errors
 from projector.errors import Refused
 from projector.ledger import copies
@@ -169,8 +169,8 @@ async def test_a_former_primary_still_answers_what_it_was_asked(replicated: Redi
     primary = replicated.owner(ORGANIZATION)
     replica = replicated.replicas[replicated.primaries.index(primary)]
     settings = patient(replicated.url_of_all)
-    location_ = location(settings)
-    assert isinstance(location_, ClusterMap)
+    location_ = location(settings, settings.api_redis_timeout)
+    assert isinstance(location_, SlotMap)
     servers = Cluster(location_, timeout=settings.api_redis_timeout, max_in_flight=100)
     running = asyncio.create_task(servers.run())
     try:
@@ -182,7 +182,7 @@ async def test_a_former_primary_still_answers_what_it_was_asked(replicated: Redi
             client.execute_command("CLUSTER FAILOVER", "TAKEOVER")
 
         async def replica_is_known() -> bool:
-            await servers.redirect(ErrorReply(f"MOVED {ORGANIZATION} {replica.address}"), link, TAG)
+            await servers.redirect(Redirected(f"MOVED {ORGANIZATION} {replica.address}"), link, TAG)
             return servers.link(TAG) is not link
 
         await eventually(replica_is_known, "the API knows that the replica took over")
@@ -198,8 +198,8 @@ async def test_a_node_that_answers_slowly_has_more_time_at_the_next_attempt(clus
     """Half a second is too short for TLS and a login in a region that is far away."""
     with faulty_proxy(cluster.primaries[0].port) as proxy:
         proxy.faults = Faults(delay_seconds=0.6)
-        location_ = location(patient(f"redis+cluster://127.0.0.1:{proxy.port}"))
-        assert isinstance(location_, ClusterMap)
+        location_ = location(patient(f"redis+cluster://127.0.0.1:{proxy.port}"), PATIENCE_SECONDS)
+        assert isinstance(location_, SlotMap)
 
         async def is_read() -> bool:
             try:
@@ -226,8 +226,8 @@ async def test_each_node_of_the_url_is_asked_once_an_attempt(cluster: RedisClust
             await store.ask_one(b"GET", TAG)
         assert proxy.accepted == 1
         await store.close()
-        map_ = location(patient(url))
-        assert isinstance(map_, ClusterMap)
+        map_ = location(patient(url), PATIENCE_SECONDS)
+        assert isinstance(map_, SlotMap)
         with pytest.raises(Unavailable):
             await map_.read()
         assert proxy.accepted == 2
@@ -239,11 +239,11 @@ async def test_the_api_starts_although_the_slot_map_cannot_be_read(
 ) -> None:
     """Because of an error that nobody expected. It is read again, and then keys are found."""
     monkeypatch.setattr(background, "_PAUSE_SECONDS", 0.01)
-    map_ = location(patient(cluster.url))
-    assert isinstance(map_, ClusterMap)
+    map_ = location(patient(cluster.url), PATIENCE_SECONDS)
+    assert isinstance(map_, SlotMap)
     read, broken = map_.read, True
 
-    async def fail() -> list[Host | None]:
+    async def fail(failed: Host | None = None) -> list[Host | None]:
         if broken:
             raise KeyError("slots")
         return await read()
@@ -266,8 +266,8 @@ async def test_the_api_ends_although_a_cancellation_was_swallowed(
     cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch, raises: bool
 ) -> None:
     """redis-py does so (`asyncio.wait_for` of Python 3.11) if it is cancelled at the moment of a reply or an error."""
-    map_ = location(patient(cluster.url))
-    assert isinstance(map_, ClusterMap)
+    map_ = location(patient(cluster.url), PATIENCE_SECONDS)
+    assert isinstance(map_, SlotMap)
     asked = asyncio.Event()
 
     async def swallow(*_: object) -> None:
@@ -298,6 +298,7 @@ async def test_one_trip_a_request(cluster: RedisCluster) -> None:
     # What the API polls, what this test asks over connections of its own, and what is called inside the script.
     others = {
         "hmget",
+        "hgetall",
         "exists",
         "hset",
         "expire",

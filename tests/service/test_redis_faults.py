@@ -14,16 +14,15 @@ from typing import Any
 
 import pytest
 
-import api.errors
+import leadview.redis.errors
 import projector.errors
-from api import worker
 from api.credentials import Credentials, credentials
+from api.redis.servers import servers
 from api.redis.serving import Serving
 from api.redis.store import Store as ApiStore
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer, RedisServerMissing
-from projector.redis import node
 from projector.redis.store import Store as ProjectorStore
 from schemas import names, resources
 from schemas.settings import ApiSettings, ProjectorSettings
@@ -75,7 +74,7 @@ class Client(ABC):
 class ApiClient(Client):
     """A request of the API, which writes the charge of its rate limits as well."""
 
-    unavailable = api.errors.Unavailable
+    unavailable = leadview.redis.errors.Unavailable
 
     def __init__(self, store: ApiStore, servers: Any) -> None:
         self._store, self._servers = store, servers
@@ -109,8 +108,7 @@ class ProjectorClient(Client):
         await self._store.ask_one(b"SET", names.usage(names.owner_of_key(entry.name)), b"written")
 
     def has_seen_reset(self, proxy: FaultyProxy) -> bool:  # noqa: ARG002
-        [connection] = self._store._client.connection_pool._available_connections
-        return bool(connection._writer.transport.is_closing())
+        return all(opened.connection.closed for opened in self._store._servers._node._all)  # type: ignore[attr-defined]
 
 
 Open = Callable[..., Any]
@@ -122,12 +120,12 @@ async def api_client(url: str, timeout: float, **settings: Any) -> AsyncIterator
     chosen = ApiSettings(
         redis_url=url, api_redis_timeout=timeout, key_rate_limit=plenty, organization_rate_limit=plenty, **settings
     )
-    servers = worker.open_servers(chosen)
-    running = asyncio.create_task(servers.run())
+    called = servers(chosen)
+    running = asyncio.create_task(called.run())
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            await servers.first_attempt()
-        yield ApiClient(ApiStore(chosen, servers, Serving(servers)), servers)
+            await called.first_attempt()
+        yield ApiClient(ApiStore(chosen, called, Serving(called)), called)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -135,11 +133,9 @@ async def api_client(url: str, timeout: float, **settings: Any) -> AsyncIterator
 
 @asynccontextmanager
 async def projector_client(url: str, timeout: float, **settings: Any) -> AsyncIterator[Client]:
-    store = ProjectorStore(ProjectorSettings(redis_url=url, **settings))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node, "TIMEOUT", timeout)
-        yield ProjectorClient(store)
-        await store.close()
+    store = ProjectorStore(ProjectorSettings(redis_url=url, **settings), timeout=timeout)
+    yield ProjectorClient(store)
+    await store.close()
 
 
 @pytest.fixture(params=[pytest.param(api_client, id="api"), pytest.param(projector_client, id="projector")])

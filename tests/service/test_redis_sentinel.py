@@ -96,13 +96,13 @@ def test_the_api_finds_the_master_after_a_sentinel_reset_its_connection(redis: R
 def test_a_projector_finds_the_master_after_a_sentinel_reset_its_connection(redis: RedisSentinel) -> None:
     async def use(proxy: FaultyProxy) -> None:
         store = Store(ProjectorSettings(redis_url=redis.url.replace(str(redis.port), str(proxy.port))))
-        pool = store._client.connection_pool
+        servers: Any = store._servers
         await store.ask_one(b"ECHO", b"1")
         proxy.reset_all()
-        await eventually(lambda: are_closed(pool.sentinel_manager), "it has seen the reset")
+        await eventually(lambda: are_closed(servers._where._client), "it has seen the reset")
         with redis.master.client() as client:
             client.client_kill_filter(_type="normal", skipme=True)
-        await eventually(pool._available_connections[0].can_read, "it has seen that the master has closed, too")
+        await eventually(lambda: all_are_closed(store), "it has seen that the master has closed, too")
         with pytest.raises(Unavailable, match="reset"):
             await store.ask_one(b"ECHO", b"2")
         assert await store.ask_one(b"ECHO", b"3") == b"3"
@@ -119,13 +119,19 @@ async def test_a_replica_that_the_sentinels_still_name_is_never_used(redis: Redi
     with redis.master.client() as client:
         client.replicaof("127.0.0.1", "1")
         client.client_kill_filter(_type="normal", skipme=True)
-        await eventually(store._client.connection_pool._available_connections[0].can_read, "it is closed")
+        await eventually(lambda: all_are_closed(store), "it is closed")
         for _ in range(3):
             with pytest.raises(Unavailable, match="a server that is a replica"):
                 await store.ask_one(b"ECHO", b"2")
         client.replicaof("NO", "ONE")
     assert await store.ask_one(b"ECHO", b"3") == b"3"
     await store.close()
+
+
+def all_are_closed(store: Store) -> bool:
+    """Returns whether the connections of a store to the master are."""
+    servers: Any = store._servers
+    return all(opened.connection.closed for opened in servers._node._all)
 
 
 def are_closed(sentinel: Any) -> bool:

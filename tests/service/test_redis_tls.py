@@ -11,10 +11,10 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from api.errors import Unavailable as ApiUnavailable
-from api.redis.address import Address, ClusterMap, Sentinels, location
 from devstack.child import Child
 from devstack.ports import free_port
+from leadview.redis import errors
+from leadview.redis.access import Address, Sentinels, SlotMap, location
 from projector.errors import Unavailable
 from projector.ledger.checkpoint import Outcome, Stored
 from projector.redis.store import Store
@@ -22,11 +22,9 @@ from schemas.settings import ApiSettings, ProjectorSettings, load
 from tests.harness import certificates
 from tests.harness.ledgers import Opened
 from tests.harness.services import not_available
-from tests.harness.waiting import eventually
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 USER = ["--user", "crm", "on", ">se:same", "allkeys", "+@all"]
-PATIENT = {"LEADVIEW_API_REDIS_TIMEOUT": "30"}
-"""On a machine that has much else to do, a TLS handshake may take more than half a second."""
 
 
 class Servers:
@@ -109,7 +107,7 @@ async def test_tls_and_users(servers: Servers, start: Callable[[Servers], Awaita
     with pytest.raises(Unavailable):  # nobody whom we know has signed the certificate
         await cover(strange)
     async with located(strange) as where:
-        with pytest.raises(ApiUnavailable):
+        with pytest.raises(errors.Unavailable):
             await found(where)
 
 
@@ -124,9 +122,11 @@ async def test_the_url_and_passwords_are_in_files_and_replaced(
         "LEADVIEW_REDIS_URL_FILE": str(url),
         "LEADVIEW_REDIS_SENTINEL_PASSWORD_FILE": str(of_sentinels),
         "LEADVIEW_REDIS_TLS_CA_FILE": str(servers.certificate),
-        **PATIENT,
     }
-    store, where = Store(load(ProjectorSettings, environment)), location(load(ApiSettings, environment))
+    store, where = (
+        Store(load(ProjectorSettings, environment)),
+        location(load(ApiSettings, environment), PATIENCE_SECONDS),
+    )
 
     async def both_are_served() -> bool:
         try:
@@ -162,21 +162,21 @@ async def cover(environment: dict[str, str]) -> Outcome:
 
 
 @asynccontextmanager
-async def located(environment: dict[str, str]) -> AsyncIterator[Address | Sentinels | ClusterMap]:
-    where = location(load(ApiSettings, environment | PATIENT))
+async def located(environment: dict[str, str]) -> AsyncIterator[Address | Sentinels | SlotMap]:
+    where = location(load(ApiSettings, environment), PATIENCE_SECONDS)
     try:
         yield where
     finally:
         await where.close()
 
 
-async def found(where: Address | Sentinels | ClusterMap) -> object:
+async def found(where: Address | Sentinels | SlotMap) -> object:
     """What the API finds out before it connects: the owners of slots, or the master."""
-    return await (where.read() if isinstance(where, ClusterMap) else where.find())
+    return await (where.read() if isinstance(where, SlotMap) else where.find())
 
 
-async def is_found(where: Address | Sentinels | ClusterMap) -> bool:
+async def is_found(where: Address | Sentinels | SlotMap) -> bool:
     try:
         return bool(await found(where))
-    except ApiUnavailable:
+    except errors.Unavailable:
         return False

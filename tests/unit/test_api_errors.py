@@ -58,5 +58,5 @@ def test_bodies_link_to_the_description_of_their_code(kind: type[ApiError], docs
 
 
 def test_reasons_are_not_sent() -> None:
-    answer = error_response(errors.ErrorReply("LOADING of 10.0.0.7"), b"x", None)
+    answer = error_response(errors.Unavailable("LOADING of 10.0.0.7"), b"x", None)
     assert b"10.0.0.7" not in answer.body

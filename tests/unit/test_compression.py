@@ -8,7 +8,7 @@ import zstandard
 
 from bench import dictionary
 from projector.intent import PutLead
-from projector.redis.compression import compressed
+from projector.redis.calls import compressed
 from schemas import compression
 from schemas.bodies import SUMMARY, body, packed_lead
 from schemas.compression import Unreadable, packed, unpacked

@@ -49,15 +49,22 @@ def test_a_package_imports_only_what_it_may(package: str, allowed: set[str]) -> 
     assert {name: found for name, found in wrong.items() if found} == {}
 
 
+def test_the_command_imports_others_only_when_it_is_told_which() -> None:
+    assert roots(ROOT / "leadview" / "command.py") & OURS == set()
+
+
 @pytest.mark.parametrize(
     ("package", "library", "modules"),
     [
         pytest.param("projector", "aiokafka", "kafka/", id="aiokafka in the projector"),
-        pytest.param("projector", "redis", "redis/", id="Redis in the projector"),
+        pytest.param("projector", "redis", None, id="no Redis in the projector but through leadview"),
+        pytest.param("projector", "hiredis", None, id="no protocol of Redis in the projector but through leadview"),
         pytest.param("projector", "uvicorn", "console/server.py", id="the HTTP server in the projector"),
         pytest.param("projector", "starlette", "console/", id="HTTP in the projector"),
-        pytest.param("api", "redis", "redis/address.py", id="Redis in the API"),
-        pytest.param("api", "hiredis", "redis/connection.py", id="the protocol of Redis in the API"),
+        pytest.param("leadview", "redis", "redis/access.py", id="where Redis is"),
+        pytest.param("leadview", "hiredis", "redis/connection.py", id="the protocol of Redis"),
+        pytest.param("api", "redis", None, id="no Redis in the API but through leadview"),
+        pytest.param("api", "hiredis", None, id="no protocol of Redis in the API but through leadview"),
         pytest.param("api", "uvicorn", ("server.py", "edge.py"), id="the HTTP server in the API"),
         pytest.param("api", "prometheus_client", "exporter.py", id="Prometheus in the API"),
         pytest.param("api", "aiokafka", None, id="no Kafka in the API"),
@@ -115,7 +122,6 @@ def test_nothing_imports_upwards(package: str) -> None:
         "layouts",
         "names",
         "examples",
-        "redis_access",
         "redis_url",
     ],
 )

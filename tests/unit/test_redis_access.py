@@ -1,78 +1,127 @@
-"""All settings of Redis together."""
+"""Where Redis is and how to log in, from the settings."""
+
+import ssl
+from pathlib import Path
 
 import pytest
 
-from schemas.redis_access import RedisAccess, redis_access
+from leadview.redis.access import Address, Login, access
+from leadview.redis.errors import AddressError
+from schemas.redis_url import Host
 from schemas.settings import RedisSettings
+from tests.harness import certificates
 
-ONE = (("r", 6379),)
 
-
-def with_files(url: str) -> RedisSettings:
-    return RedisSettings(redis_url=url, redis_tls_ca_file="ca", redis_tls_cert_file="cert", redis_tls_key_file="key")
+def address(settings: RedisSettings) -> Address:
+    found = access(settings)
+    return found.server(found.hosts[0])
 
 
 @pytest.mark.parametrize(
-    ("settings", "expected"),
+    ("settings", "host", "port", "db", "credentials"),
     [
+        pytest.param(RedisSettings(), "127.0.0.1", 6379, 0, (), id="default"),
+        pytest.param(RedisSettings(redis_url="redis://r"), "r", 6379, 0, (), id="host alone"),
+        pytest.param(RedisSettings(redis_url="redis://r:7/2"), "r", 7, 2, (), id="port and database"),
+        pytest.param(RedisSettings(redis_url="redis://r?db=3"), "r", 6379, 3, (), id="database as option"),
+        pytest.param(RedisSettings(redis_url="redis://[::1]:7"), "::1", 7, 0, (), id="IPv6"),
+        pytest.param(RedisSettings(redis_url="redis://u:p%40@r"), "r", 6379, 0, ("u", "p@"), id="user"),
         pytest.param(
-            RedisSettings(redis_url="redis://u:p@r/2"),
-            RedisAccess("server", ONE, "", "redis://u:p@r/2", False, {}, {}),
-            id="a URL alone",
+            RedisSettings(redis_url="redis://r?password=p"), "r", 6379, 0, ("p",), id="password as option, no user"
         ),
         pytest.param(
             RedisSettings(redis_url="redis://u:p@r", redis_username="v", redis_password="q"),
-            RedisAccess("server", ONE, "", "redis://u:p@r", False, {"username": "v", "password": "q"}, {}),
-            id="another user than in the URL",
-        ),
-        pytest.param(
-            with_files("rediss://r"),
-            RedisAccess(
-                "server",
-                ONE,
-                "",
-                "rediss://r",
-                True,
-                {"ssl_ca_certs": "ca", "ssl_certfile": "cert", "ssl_keyfile": "key"},
-                {},
-            ),
-            id="TLS files",
-        ),
-        pytest.param(
-            with_files("redis://r"),
-            RedisAccess("server", ONE, "", "redis://r", False, {}, {}),
-            id="TLS files of a connection that is not encrypted",
-        ),
-        pytest.param(
-            RedisSettings(
-                redis_url="rediss+sentinel://a:1,b/crm",
-                redis_password="p",
-                redis_sentinel_username="s",
-                redis_sentinel_password="t",
-            ),
-            RedisAccess(
-                "sentinel",
-                (("a", 1), ("b", 26379)),
-                "crm",
-                "rediss://a:1",
-                True,
-                {"password": "p"},
-                {"username": "s", "password": "t"},
-            ),
-            id="Sentinels have users of their own",
-        ),
-        pytest.param(
-            RedisSettings(redis_url="redis+cluster://a,b"),
-            RedisAccess("cluster", (("a", 6379), ("b", 6379)), "", "redis://a", False, {}, {}),
-            id="a cluster",
+            "r",
+            6379,
+            0,
+            ("v", "q"),
+            id="settings win over the URL",
         ),
     ],
 )
-def test_access(settings: RedisSettings, expected: RedisAccess) -> None:
-    assert redis_access(settings) == expected
+def test_address(settings: RedisSettings, host: str, port: int, db: int, credentials: tuple[str, ...]) -> None:
+    found = address(settings)
+    assert (found.host, found.port, found.db, found.tls) == (host, port, db, None)
+    assert found.credentials() == credentials
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "hosts", "master"),
+    [
+        pytest.param(RedisSettings(redis_url="redis://r/2"), "server", (("r", 6379),), "", id="one server"),
+        pytest.param(
+            RedisSettings(redis_url="rediss+sentinel://a:1,b/crm", redis_password="p"),
+            "sentinel",
+            (("a", 1), ("b", 26379)),
+            "crm",
+            id="Sentinels",
+        ),
+        pytest.param(
+            RedisSettings(redis_url="redis+cluster://a,b"), "cluster", (("a", 6379), ("b", 6379)), "", id="a cluster"
+        ),
+    ],
+)
+def test_access(settings: RedisSettings, kind: str, hosts: tuple[Host, ...], master: str) -> None:
+    found = access(settings)
+    assert (found.kind, found.hosts, found.master) == (kind, hosts, master)
+    assert found.server(("m", 1)).must_be_master == (kind == "sentinel")
+
+
+def test_sentinels_have_users_of_their_own() -> None:
+    settings = RedisSettings(
+        redis_url="redis+sentinel://u:p@a/crm", redis_sentinel_username="s", redis_sentinel_password="t"
+    )
+    assert access(settings).login.get_credentials() == ("u", "p")
+    assert Login(settings, of_sentinels=True).get_credentials() == ("s", "t")
+
+
+def test_tls_files(tmp_path: Path) -> None:
+    """They are of no use, and not read, if the connection is not encrypted."""
+    certificate, key = map(str, certificates.create(tmp_path))
+    settings = RedisSettings(
+        redis_url="rediss://r", redis_tls_ca_file=certificate, redis_tls_cert_file=certificate, redis_tls_key_file=key
+    )
+    assert access(settings).tls == {"ssl_ca_certs": certificate, "ssl_certfile": certificate, "ssl_keyfile": key}
+    assert access(RedisSettings(redis_url="redis://r", redis_tls_ca_file="/nothing")).tls is None
+
+
+def test_tls() -> None:
+    tls = address(RedisSettings(redis_url="rediss://r:7")).ssl_context()
+    assert tls is not None
+    assert (tls.verify_mode, tls.check_hostname) == (ssl.CERT_REQUIRED, True)
+
+
+def test_tls_options_of_the_url() -> None:
+    tls = address(RedisSettings(redis_url="rediss://r:7?ssl_cert_reqs=none")).ssl_context()
+    assert tls is not None
+    assert tls.verify_mode == ssl.CERT_NONE
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        pytest.param(RedisSettings(redis_url="redis://r?socket_timeout=1"), "socket_timeout", id="unknown option"),
+        pytest.param(RedisSettings(redis_url="redis://r?tls=x"), "tls", id="an attribute that is not an option"),
+        pytest.param(RedisSettings(redis_url="redis://r?ssl_ca_certs=x"), "ssl_ca_certs", id="TLS without rediss"),
+        pytest.param(RedisSettings(redis_url="rediss://r?ssl_nonsense=x"), "ssl_nonsense", id="unknown TLS option"),
+        pytest.param(
+            RedisSettings(redis_url="rediss://r", redis_tls_ca_file="/nothing"), "LEADVIEW_REDIS_TLS", id="no file"
+        ),
+        pytest.param(RedisSettings(redis_url="redis://r?db=x"), "LEADVIEW_REDIS_URL", id="not a number"),
+        pytest.param(RedisSettings(redis_url="redis://r/leads"), "LEADVIEW_REDIS_URL", id="a name as database"),
+        pytest.param(RedisSettings(redis_url="redis://r:99999"), "LEADVIEW_REDIS_URL", id="not a port"),
+    ],
+)
+def test_refused(settings: RedisSettings, named: str) -> None:
+    with pytest.raises(AddressError, match=named):
+        address(settings)
+
+
+def test_the_password_is_not_shown() -> None:
+    assert "secret" not in repr(address(RedisSettings(redis_url="redis://:secret@r")))
 
 
 def test_an_invalid_url_is_not_shown() -> None:
-    with pytest.raises(ValueError, match="it begins with") as raised:
-        redis_access(RedisSettings(redis_url="http://secret@r"))
+    with pytest.raises(AddressError, match="it begins with") as raised:
+        access(RedisSettings(redis_url="http://secret@r"))
     assert "secret" not in str(raised.value)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from schemas.redis_access import Login, redis_access
+from leadview.redis.access import Login, access
 from schemas.secret_files import current, read, secret_fields
 from schemas.settings import (
     PROCESSES,
@@ -115,9 +115,7 @@ def test_who_logs_in_to_redis(url: str, settings: dict[str, Any], words: tuple[s
     file = tmp_path / "url"
     loaded = RedisSettings(redis_url="redis://:first@h", redis_url_file=str(file), **settings)
     file.write_text(url)
-    options = redis_access(loaded).over({"username": "first", "password": "first", "db": 1})
-    assert options.keys() == {"db", "credential_provider"}
-    assert options["credential_provider"].get_credentials() == words
+    assert access(loaded).login.get_credentials() == words
 
 
 def test_who_logs_in_to_sentinels(tmp_path: Path) -> None:
@@ -125,7 +123,6 @@ def test_who_logs_in_to_sentinels(tmp_path: Path) -> None:
     file.write_text("p\n")
     settings = RedisSettings(redis_sentinel_username="s", redis_sentinel_password_file=str(file))
     assert Login(settings, of_sentinels=True).get_credentials() == ("s", "p")
-    assert redis_access(settings).sentinel_user == {"credential_provider": Login(settings, of_sentinels=True)}
 
 
 BEARER = {"SECURITY_PROTOCOL": "SASL_SSL", "SASL_MECHANISM": "OAUTHBEARER"}

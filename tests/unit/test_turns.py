@@ -5,8 +5,8 @@ from asyncio import Future, Task
 
 import pytest
 
-from api.errors import Unavailable
 from api.redis.turns import Turns
+from leadview.redis.errors import Unavailable
 
 LONG = 60.0
 

@@ -1,5 +1,5 @@
-"""One connection to Redis that all requests of a worker share. Commands that are issued in the same turn of the event
-loop go out in one write (a pipeline), and Redis replies in the order of the commands.
+"""One connection to Redis, which many callers may share. Commands that are issued in the same turn of the event loop go
+out in one write, and Redis replies in the order of the commands.
 
     call ──► unsent ──(one write per turn, or per 16 commands)──► Redis ──► reader ──► callers, first in, first out
 
@@ -13,19 +13,26 @@ Only if nothing arrives, or if one reply takes much too long, the connection cou
 
 A *checked* command is answered together with the reply of a check, which Redis executes after it: one check follows all
 checked commands of a write. So every caller learns what the server was when it executed the command, in the same round
-trip.
+trip. The replies to a *pipeline* reach its caller together.
 """
 
 import asyncio
+import os
+import socket
+import struct
 from asyncio import Future
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import takewhile
-from typing import Any
+from typing import Any, TypeVar
 
 import hiredis
+from hiredis import ReplyError
 
-from api.errors import Busy, ConnectionLost, ErrorReply, ScriptMissing, Unavailable
+from leadview.redis.access import Address
+from leadview.redis.errors import AddressError, ConnectionLost, ErrorReply, Unavailable
+
+T = TypeVar("T")
 
 Argument = bytes | str | int
 Command = tuple[Argument, ...]
@@ -37,6 +44,7 @@ _MAX_UNSENT = 16
 """Commands that are held back for one write. With more, Redis starts on the first ones while this process still
 prepares the others; otherwise the two would wait for each other in turns."""
 _INCOMPLETE = object()
+_NO_LINGER = struct.pack("ii", 1, 0)
 _pack: Callable[[Command], bytes] = hiredis.pack_command  # type: ignore[assignment]  # declared as a 1-tuple
 
 
@@ -56,8 +64,10 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._reader = hiredis.Reader(notEnoughData=_INCOMPLETE)
         self._unsent: list[bytes] = []
-        self._callers: deque[tuple[Future[Any] | None, float, bool]] = deque()
-        """The future of each command (None: the check), when it was sent, and whether it is checked."""
+        self._callers: deque[tuple[Future[Any] | None, float, bool | list[Any]]] = deque()
+        """The future of each command (None: the check), when it was sent, and whether it is checked; for a command of a
+        pipeline, the replies so far.
+        """
         self._check: bytes | None = None
         self._checking = False
         self._checks = 0
@@ -101,6 +111,20 @@ class Connection(asyncio.Protocol):
         self._checking = True
         return self._call(packed, is_checked=True)
 
+    def pipeline(self, packed: Sequence[bytes]) -> Future[list[Any]]:
+        """Send packed commands in one write, at once. The future's result are the replies in order, each of which may
+        be an ErrorReply. There has to be a command, and `max_in_flight` does not apply.
+
+        Raises Unavailable at once if the connection is closed.
+        """
+        if self._transport is None:
+            raise self._error("the connection to Redis is closed")
+        self._flush()
+        replies: Future[list[Any]] = self._loop.create_future()
+        self._callers += [(replies, self._loop.time(), [])] * len(packed)
+        self._transport.write(b"".join(packed))
+        return replies
+
     def _call(self, packed: bytes, *, is_checked: bool) -> Future[Any]:
         if self._transport is None:
             raise self._error("the connection to Redis is closed")
@@ -116,10 +140,16 @@ class Connection(asyncio.Protocol):
         return reply
 
     def close(self, reason: str) -> None:
-        """Close the connection and fail all waiting callers now. Calling it again has no effect."""
+        """Close the connection and fail all waiting callers now. Calling it again has no effect.
+
+        What it has not sent is discarded: it might arrive at any later time, and write into a generation that was
+        dropped meanwhile.
+        """
         transport, self._transport = self._transport, None
         if transport is None:
             return
+        if not transport.is_closing():  # otherwise the socket may be closed already
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         transport.abort()
         if self._timeout_check is not None:
             self._timeout_check.cancel()
@@ -164,21 +194,33 @@ class Connection(asyncio.Protocol):
         self._unsent.clear()
 
     def _deliver(self, reply: object) -> None:
-        if not self._callers:
+        try:
+            caller, _, how = self._callers.popleft()
+        except IndexError:
             self.close("Redis sent a reply that nobody asked for")
             return
-        caller, _, is_checked = self._callers.popleft()
         if caller is None:
             self._checks -= 1
             self._deliver_checked(reply)
         elif caller.done():
             return  # it was cancelled, or failed because it waited too long: its reply is discarded
-        elif isinstance(reply, hiredis.ReplyError):
-            caller.set_exception(_error(str(reply)))
-        elif is_checked:
+        elif isinstance(reply, ReplyError):
+            error = ErrorReply.of(str(reply))
+            if isinstance(how, list):
+                self._collect(caller, how, error)
+            else:
+                caller.set_exception(error)
+        elif how is True:
             self._checked.append((caller, reply))
-        else:
+        elif how is False:
             caller.set_result(reply)
+        else:
+            self._collect(caller, how, reply)
+
+    def _collect(self, caller: Future[Any], replies: list[Any], reply: object) -> None:
+        replies.append(reply)
+        if not self._callers or self._callers[0][0] is not caller:
+            caller.set_result(replies)
 
     def _deliver_checked(self, check: object) -> None:
         """Answer the checked commands before this check."""
@@ -187,7 +229,7 @@ class Connection(asyncio.Protocol):
             if caller.done():
                 continue
             # The command was executed, whatever the check replied: repeating it would charge the request twice.
-            caller.set_result((reply, _error(str(check)) if isinstance(check, hiredis.ReplyError) else check))
+            caller.set_result((reply, ErrorReply.of(str(check)) if isinstance(check, ReplyError) else check))
 
     def _check_timeout(self) -> None:
         now, timeout = self._loop.time(), self._timeout
@@ -213,12 +255,73 @@ def pack(command: Command) -> bytes:
     return _pack(command)
 
 
+def pack_bytes(words: Sequence[bytes]) -> bytes:
+    """Returns the same as `pack`, for words that are bytes, in a third of the time: no loop of Python, and one copy."""
+    parts = [b"\r\n"] * (2 * len(words) + 2)
+    parts[0] = b"*%d" % len(words)
+    parts[1:-1:2] = map(_length, map(len, words))
+    parts[2:-1:2] = words
+    return b"".join(parts)
+
+
+class _Lengths(dict[int, bytes]):
+    """What stands before a word of each length: the end of the line before it, and the length."""
+
+    def __missing__(self, length: int) -> bytes:
+        return b"\r\n$%d\r\n" % length
+
+
+_length = _Lengths((length, b"\r\n$%d\r\n" % length) for length in range(4096)).__getitem__
+
+
 def pack_words(words: Command) -> bytes:
     """Returns words of a command in the protocol of Redis, without the number of words that begins a command."""
     return _pack(words).partition(b"\r\n")[2]
 
 
-def _error(text: str) -> ErrorReply:
-    if text.startswith("BUSY "):
-        return Busy(text)
-    return ScriptMissing(text) if text.startswith("NOSCRIPT") else ErrorReply(text)
+async def connect(
+    address: Address,
+    prove: Callable[[Connection], Awaitable[T]],
+    *,
+    within: float,
+    max_in_flight: int,
+    late: bool = False,
+) -> tuple[Connection, T]:
+    """Open a connection and log in. Returns it together with what `prove` returns, which asks over the new connection
+    whether it may be used. All of that has to be done `within` some seconds, which are the timeout of the connection as
+    well. Raises Unavailable, and what `prove` raises.
+    """
+    try:
+        async with asyncio.timeout(within):
+            _, connection = await asyncio.get_running_loop().create_connection(
+                lambda: Connection(within, max_in_flight, late=late),
+                address.host,
+                address.port,
+                ssl=address.ssl_context(),
+            )
+            try:
+                await _log_in(connection, address)
+                return connection, await prove(connection)
+            except BaseException:
+                connection.close("the connection could not be set up")
+                raise
+    except (OSError, AddressError) as error:
+        raise Unavailable(f"cannot connect to {address.host}:{address.port}: {_reason(error, within)}") from error
+
+
+async def _log_in(connection: Connection, address: Address) -> None:
+    if credentials := address.credentials():
+        await connection.call((b"AUTH", *credentials))
+    if address.db:
+        await connection.call((b"SELECT", address.db))
+    if address.must_be_master and (await connection.call((b"ROLE",)))[0] != b"master":
+        raise Unavailable("the Sentinels name a server that is a replica")
+
+
+def _reason(error: Exception, within: float) -> str:
+    match error:
+        case ConnectionError(errno=int(number)):
+            return os.strerror(number)  # asyncio's own text names the address again
+        case TimeoutError(errno=None):
+            return f"it did not answer within {within:g} s"
+    return str(error)

@@ -1,0 +1,90 @@
+"""The errors of the client of Redis, by what has to be done about them.
+
+Unavailable                Redis is not reachable, too slow or overloaded: retry later
+├── ConnectionLost         Redis closed the connection: try once more over the next one
+└── ErrorReply             Redis replied with an error: LOADING, MASTERDOWN, OOM and the like
+    ├── ScriptMissing      NOSCRIPT: load the script, then call it again
+    ├── ReadOnly           READONLY: the server was demoted, so do not use this connection any more
+    ├── Redirected         MOVED, ASK, TRYAGAIN: another node of the cluster has the slot, or both have a part of it
+    └── Busy               BUSY: a script has run for seconds, which none of ours does
+
+AddressError               the address of Redis, or its TLS files, in the settings
+"""
+
+from typing import ClassVar, Literal
+
+Kind = Literal["unavailable", "error", "busy", "rebuilding"]
+"""What kept Redis from serving a request, in metrics."""
+
+
+class Unavailable(Exception):
+    """Redis cannot be used at the moment. Whether a command was executed is not known, unless it is an ErrorReply."""
+
+    kind: ClassVar[Kind] = "unavailable"
+
+
+class ConnectionLost(Unavailable):
+    """Redis, or the network, closed the connection. Whether the command was executed is not known."""
+
+
+class ErrorReply(Unavailable):
+    """Redis replied with an error. `str` of it is what Redis said."""
+
+    kind: ClassVar[Kind] = "error"
+
+    @classmethod
+    def of(cls, text: str) -> "ErrorReply":
+        """Returns the error that Redis said."""
+        kind = _KINDS.get(text.partition(" ")[0], cls)
+        # Before Redis 7, the refusal of a write is in the middle of what a script failed with.
+        return ReadOnly(text) if kind is cls and "READONLY" in text else kind(text)
+
+
+class ScriptMissing(ErrorReply):
+    """Redis does not know the script: it restarted, failed over, or ran SCRIPT FLUSH."""
+
+
+class ReadOnly(ErrorReply):
+    """The server is a replica: it was demoted a moment ago."""
+
+
+class Busy(ErrorReply):
+    """A script has run for so long that Redis answers everything with BUSY, until an operator ends it."""
+
+    kind = "busy"
+
+
+class Redirected(ErrorReply):
+    """A node of a cluster does not have all keys of a command. MOVED and ASK name the node that has them: MOVED from
+    now on, ASK for this command only, after ASKING. TRYAGAIN names none, because two nodes have a part of the keys.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        word, *rest = text.split(" ")
+        self.moved = word == "MOVED"
+        self.asking = word == "ASK"
+        self._node = rest[1] if self.moved or self.asking else ""
+
+    def node(self, named_by: str) -> tuple[str, int] | None:
+        """Returns host and port of the node that has the keys, and None if both have some. A node that does not know
+        its own host leaves it out: then it is the host of the node that replied, `named_by`.
+        """
+        if not self._node:
+            return None
+        host, _, port = self._node.rpartition(":")
+        return host or named_by, int(port)
+
+
+_KINDS: dict[str, type[ErrorReply]] = {
+    "NOSCRIPT": ScriptMissing,
+    "READONLY": ReadOnly,
+    "BUSY": Busy,
+    "MOVED": Redirected,
+    "ASK": Redirected,
+    "TRYAGAIN": Redirected,
+}
+
+
+class AddressError(ValueError):
+    """The settings of Redis cannot be used. The message names the setting and says what to do, and has no password."""

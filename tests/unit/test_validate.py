@@ -346,7 +346,7 @@ def test_the_examples_for_producers_run(tmp_path: Path, line: str, status: int) 
     (tmp_path / "events" / "leads.jsonl").write_text(line)
     command = tmp_path / "bin" / "leadview"
     command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT / "leadview" / "__main__.py"} "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m leadview "$@"\n')
     command.chmod(0o755)
     steps = ACTIONS["jobs"]["events"]["steps"]
     [hook] = HOOKS["repos"][0]["hooks"]

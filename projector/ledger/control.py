@@ -5,7 +5,6 @@ either a copy says it, or Redis is empty everywhere and the first record begins.
 """
 
 from collections.abc import Callable, Mapping
-from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Literal
@@ -184,7 +183,7 @@ class ControlRecord(msgspec.Struct, frozen=True):
     copies: Mapping[bytes, Copy | None]
     shards_without: tuple[int, ...] = ()
     unlisted: Mapping[bytes, Copy] = {}
-    served: Mapping[bytes, AbstractSet[int]] = {}
+    served: Mapping[bytes, frozenset[int]] = {}
     replication_epoch: int = 0
     """That of the store while the record was read. Changes are refused if Redis restarted or failed over since."""
 

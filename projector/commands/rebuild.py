@@ -16,7 +16,7 @@ from projector.rebuild.promote import Criteria
 from projector.rebuild.throttle import Throttle
 from projector.stop import Stop
 from projector.upkeep import reapply
-from projector.verify import access, audit, report
+from projector.verify import audit, report
 from projector.verify.report import Report
 from schemas.control import GenerationId
 from schemas.resources import RESOURCES
@@ -108,7 +108,7 @@ async def run_verify(arguments: argparse.Namespace, operator: Operator) -> int:
     criteria = _criteria(arguments)
     seen = (await copies.require(operator.store)).state
     if arguments.access:
-        verified = await access.audit(operator.store, operator.settings)
+        verified = await audit.access(operator.store, operator.settings)
         await _confirm(operator, verified, seen, ACCESS)
     elif arguments.next:
         verified = await promote.verify_next(operator.store, criteria)
@@ -133,7 +133,9 @@ async def _verify_live(operator: Operator, criteria: Criteria) -> Report:
     live = record.state.live
     if not record.serves:
         raise Refused("The live generation is not complete yet: there is nothing to verify.")
-    return await audit.audit(operator.store, operator.settings, live, sample=criteria.sample, allowed=criteria.allowed)
+    return await audit.documents(
+        operator.store, operator.settings, live, sample=criteria.sample, allowed=criteria.allowed
+    )
 
 
 async def run_promote(arguments: argparse.Namespace, operator: Operator) -> int:

@@ -14,9 +14,9 @@ from projector.health.watch import Watch, watching
 from projector.ledger import copies, writers
 from projector.ledger.ledger import Ledger
 from projector.ledger.writers import Writing
-from projector.line.catching_up import CatchingUp
 from projector.line.line import Line
 from projector.line.metrics import REGISTRY
+from projector.line.pace import Pacer
 from projector.line.policy import Policy
 from projector.mapping import VERSION
 from projector.redis.store import Store
@@ -75,7 +75,7 @@ async def _work(settings: ProjectorSettings, writing: Writing, lines: list[Line]
 def _lines(settings: ProjectorSettings, writing: Writing) -> list[Line]:
     store, sessions = writing.store, writing.sessions
     access = Ledger(store, sessions, documents=False)
-    policy = Policy(CatchingUp(store, settings))
+    policy = Policy(Pacer.of_live_line(store, settings))
     return [
         Line("access", settings, ACCESS_KINDS, f"{settings.group_id}.access", store, access),
         Line("documents", settings, RESOURCES, settings.group_id, store, Ledger(store, sessions), policy),

@@ -11,9 +11,9 @@ from projector.commands.rebuild_progress import RebuildView
 from projector.errors import Refused
 from projector.ledger import breaks, copies, writers
 from projector.ledger.control import ACCESS, State
+from projector.line.pace import Pacer
 from projector.rebuild import drop, preflight, promote, replay
 from projector.rebuild.promote import Criteria
-from projector.rebuild.throttle import Throttle
 from projector.stop import Stop
 from projector.upkeep import reapply
 from projector.verify import audit, report
@@ -77,13 +77,13 @@ async def _fill(arguments: argparse.Namespace, operator: Operator) -> bool:
 async def _replay(arguments: argparse.Namespace, operator: Operator, stop: Stop) -> None:
     """Fill the generation and show the progress, until it is complete or `stop` is set."""
     finished = Stop()
-    throttle = Throttle(operator.store, arguments.max_latency / 1000)
+    pacer = Pacer.of_replay(operator.store, arguments.max_latency / 1000)
     rebuild = await replay.begin(operator.store, operator.settings)
-    view = RebuildView(operator.store, operator.settings, rebuild, throttle)
+    view = RebuildView(operator.store, operator.settings, rebuild, pacer)
     showing = asyncio.create_task(view.run(finished, operator.console))
     try:
         async with writers.writing(operator.settings, "rebuild") as writing:
-            await replay.replay(writing, operator.settings, rebuild, throttle, stop)
+            await replay.replay(writing, operator.settings, rebuild, pacer, stop)
     finally:
         finished.set()
         await showing

@@ -19,12 +19,10 @@ from projector.mapping import VERSION
 from projector.redis.scripts import forget_writers, read_writers, register_writer
 from projector.redis.store import Store
 from schemas import names
-from schemas.control import Stamp
+from schemas.heartbeat import SILENT_MS, Condition, Heartbeat
 from schemas.settings import RedisSettings
 
 BEAT_SECONDS = 1.0
-SILENT_MS = 5_000
-"""A writer that has stored no heartbeat for this time is not alive, or stands still."""
 _FORGOTTEN_MS = 3_600_000
 
 logger = logging.getLogger(__name__)
@@ -34,43 +32,6 @@ def _new_id() -> str:
     """Returns an id for a program that writes: its host, its process and a random part, for names in Redis."""
     host = "".join(character if character.isalnum() or character in "-." else "-" for character in gethostname())
     return f"{host or 'host'}-{getpid()}-{secrets.token_hex(3)}"
-
-
-class Condition(msgspec.Struct, frozen=True, kw_only=True):
-    """How a projector is.
-
-    `lines` has the state of each line, in words, and `partitions` how many partitions each line has. `problems` are
-    what its health check says, except what `status` finds by asking the servers itself, and `kinds` the names of these
-    problems, in the same order. Everything that Kafka had
-    before `complete_until` was visible when it was measured last, at `measured_at`; both are in milliseconds since
-    1970, and 0 if it was never measured.
-    """
-
-    lines: dict[str, str] = {}
-    partitions: dict[str, int] = {}
-    problems: list[str] = []
-    kinds: list[str] = []
-    measured_at: int = 0
-    complete_until: int = 0
-
-
-class Heartbeat(Condition, frozen=True):
-    """What a writer says about itself.
-
-    `role` is the command. `stamp` is the oldest control record under which it may still write.
-    """
-
-    role: str
-    mapping: int
-    stamp: str
-
-    @property
-    def acknowledged(self) -> Stamp:
-        return Stamp(self.stamp)
-
-    def has_seen(self, stamp: Stamp) -> bool:
-        """Returns whether the writer writes under this control record or one that followed it."""
-        return self.acknowledged.follows(stamp)
 
 
 class Writer(msgspec.Struct, frozen=True):

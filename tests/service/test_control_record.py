@@ -19,7 +19,6 @@ from projector.errors import Refused, Superseded, Unavailable
 from projector.ledger import copies, generations, sweep, writers
 from projector.ledger.control import Change, ControlRecord, Generation, State
 from projector.ledger.session import Sessions
-from projector.ledger.writers import Condition
 from projector.mapping import VERSION
 from projector.rebuild import replay
 from projector.redis.store import Store
@@ -27,6 +26,7 @@ from projector.upkeep import reapply, redrive
 from schemas import names, resources
 from schemas.api_keys import key_hash, mint, organization_tag
 from schemas.control import GenerationId, number_of
+from schemas.heartbeat import Condition
 from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
 from tests.harness.api_server import LEADS, ApiServer

@@ -12,12 +12,13 @@ from projector.errors import Refused, Unavailable
 from projector.kafka.topics import Retention, Topic
 from projector.ledger.checkpoint import Position
 from projector.ledger.control import ControlRecord, Copy, Generation, State
-from projector.ledger.writers import Heartbeat, Writer
+from projector.ledger.writers import Writer
 from projector.line.batch import ACCEPTANCE
 from projector.line.guard import LAST
 from projector.mapping import VERSION
 from projector.record import Partition
 from schemas.control import Stamp
+from schemas.heartbeat import Heartbeat
 from tests.harness.generations import generation, ids
 
 STAMP = Stamp.first()

@@ -22,9 +22,8 @@ from projector.mapping import VERSION
 from projector.redis.store import Store
 from projector.stop import Stop
 from projector.upkeep import jobs
-from projector.upkeep.keeper import Keeper
+from projector.upkeep.keeper import Keeper, Superseded
 from projector.upkeep.renewal import Renewal
-from projector.upkeep.superseded import Superseded
 from schemas.control import LAYOUT
 from schemas.resources import ACCESS_KINDS, RESOURCES
 from schemas.settings import ProjectorSettings, effective

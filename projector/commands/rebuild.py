@@ -12,7 +12,7 @@ from projector.errors import Refused
 from projector.ledger import breaks, copies, writers
 from projector.ledger.control import ACCESS, State
 from projector.line.pace import Pacer
-from projector.rebuild import drop, preflight, promote, replay
+from projector.rebuild import preflight, promote, replay
 from projector.rebuild.promote import Criteria
 from projector.stop import Stop
 from projector.upkeep import reapply
@@ -166,7 +166,7 @@ async def run_rollback(_: argparse.Namespace, operator: Operator) -> int:
 async def run_drop(arguments: argparse.Namespace, operator: Operator) -> int:
     """`drop`: free the memory of a generation that is not live."""
     async with writers.writing(operator.settings, "drop") as writing:
-        dropped = await drop.drop(writing, arguments.generation)
+        dropped = await promote.drop(writing, arguments.generation)
     operator.console.print(f"generation {dropped.generation} dropped: {dropped.keys:,} keys")
     return 0
 

@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from aiokafka import TopicPartition
 
 from projector.errors import Refused
+from projector.kafka.batches import Unpacker
 from projector.kafka.client import FETCH_BYTES, consumer, errors, start, topic
 from projector.kafka.topics import Topic, describe
-from projector.kafka.unpacking import Unpacker
 from projector.record import Partition, Record
 from schemas.resources import Kind
 from schemas.settings import ProjectorSettings

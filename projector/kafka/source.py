@@ -8,10 +8,10 @@ from aiokafka import ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
 
 from projector.errors import Refused
-from projector.kafka import histories
+from projector.kafka import topics
+from projector.kafka.batches import Unpacker
 from projector.kafka.client import consumer, errors, start, topic
-from projector.kafka.histories import UNKNOWN_EPOCH, Fork
-from projector.kafka.unpacking import Unpacker
+from projector.kafka.topics import UNKNOWN_EPOCH, Fork
 from projector.record import Partition, Record
 from schemas.layouts import MAX_PARTITIONS
 from schemas.resources import Kind
@@ -111,11 +111,11 @@ class Source:
 
     async def topic_ids(self) -> dict[str, str]:
         """Returns the id of each topic, as far as the brokers say it. Raises Unavailable."""
-        return await histories.topic_ids(self._consumer._client, self.topics)  # noqa: SLF001
+        return await topics.topic_ids(self._consumer._client, self.topics)  # noqa: SLF001
 
     async def forks(self, epochs: Mapping[Partition, int]) -> dict[Partition, Fork]:
         """Returns up to where each partition is one that had these leaders, if it is known. Raises Unavailable."""
-        return await histories.forks(self._consumer._client, epochs) if epochs else {}  # noqa: SLF001
+        return await topics.forks(self._consumer._client, epochs) if epochs else {}  # noqa: SLF001
 
     async def was_cut_off(self) -> bool:
         """Returns whether the last poll came upon a new leader that has not all that the leader before it had, so that

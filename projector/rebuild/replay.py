@@ -20,11 +20,10 @@ import msgspec
 from projector.errors import Conflict, Refused, Unavailable
 from projector.kafka.client import topic
 from projector.kafka.reader import open_reader
-from projector.ledger import copies, generations, sweep
+from projector.ledger import copies, generations
 from projector.ledger.control import ControlRecord
 from projector.ledger.ledger import Ledger, lag, read_rebuild
-from projector.ledger.session import check_written
-from projector.ledger.writers import Writing
+from projector.ledger.writers import Writing, check_written
 from projector.line.line import Line
 from projector.line.pace import Pacer
 from projector.line.policy import Policy
@@ -109,7 +108,7 @@ async def load(store: Store, settings: ProjectorSettings, generation: Generation
         while None in (targets := await store.ask_one(b"HMGET", key, *fields)):
             record = await copies.current(store)
             check_written(record, generation)
-            await sweep.stop_writers(store, record.stamp)
+            await generations.stop_writers(store, record.stamp)
             ends = {partition: end for partition, (_, end) in (await reader.range(partitions)).items()}
             await copies.store_targets(store, record, generation, ends)
         available = await reader.range(partitions)

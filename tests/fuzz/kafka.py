@@ -20,9 +20,8 @@ from devstack.embedded_kafka import EmbeddedKafka
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord
 from projector.interpret import interpret
-from projector.kafka.batches import Batches
+from projector.kafka.batches import Batches, BoundedRecords, Unpacker
 from projector.kafka.reader import Reader, open_reader
-from projector.kafka.unpacking import BoundedRecords, Unpacker
 from projector.record import Partition, Record
 from schemas.limits import MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_RECORD_BYTES
 from schemas.resources import KINDS, LEAD

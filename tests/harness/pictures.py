@@ -20,8 +20,7 @@ from projector.console.lookup import Lookup
 from projector.console.options import Options
 from projector.console.picture import Picture, picture
 from projector.kafka.topics import Retention, Topic
-from projector.ledger.checkpoint import Position
-from projector.ledger.control import ControlRecord, Copy, Generation, State
+from projector.ledger.control import ControlRecord, Copy, Generation, Position, State
 from projector.ledger.writers import Writer
 from projector.mapping import VERSION
 from projector.record import Partition

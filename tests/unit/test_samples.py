@@ -6,13 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from api.metrics import projectors
 from projector.health.sample import KafkaSample, RedisSample, Sample
 from projector.health.verdict import STUCK_PARTITION_SECONDS, STUCK_SECONDS, UNKNOWN_SECONDS, UNOWNED_SECONDS, Verdict
 from projector.health.watch import Watch
 from projector.kafka.topics import Retention, Topic
-from projector.ledger.checkpoint import Position
-from projector.ledger.control import ControlRecord, Copy, first_state
+from projector.ledger.control import ControlRecord, Copy, Position, first_state
 from projector.ledger.writers import Writer
 from projector.line.health import LineHealth
 from projector.record import Partition
@@ -192,4 +190,3 @@ def test_the_api_reads_the_heartbeats_that_projectors_store() -> None:
     heartbeat = Heartbeat("run", 1, STAMP.text, **msgspec.structs.asdict(condition))
     read = msgspec.json.decode(msgspec.json.encode(heartbeat), type=Freshness)
     assert read == Freshness("run", 5, 4)
-    assert projectors._SILENT_MS == SILENT_MS

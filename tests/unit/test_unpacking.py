@@ -16,8 +16,7 @@ from aiokafka.consumer.subscription_state import Assignment
 from aiokafka.errors import CorruptRecordException
 
 from projector.kafka import client  # noqa: F401 - installs what is tested here
-from projector.kafka.batches import Batches
-from projector.kafka.unpacking import BoundedRecords, BoundedResult, Unpacker
+from projector.kafka.batches import Batches, BoundedRecords, BoundedResult, Unpacker
 from projector.record import Record
 from schemas.limits import MAX_BATCH_BYTES, MAX_HEADER_BYTES, MAX_HEADERS, MAX_POLL_BYTES, MAX_RECORD_BYTES
 from schemas.resources import LEAD

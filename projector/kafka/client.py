@@ -27,9 +27,8 @@ from projector.errors import Unavailable
 from projector.kafka import batches, sign_in
 from projector.kafka.batches import Unpacker
 from projector.kafka.sign_in import TokenUnavailable
-from schemas.kafka_access import brokers
 from schemas.resources import Kind
-from schemas.settings import ProjectorSettings
+from schemas.settings import ProjectorSettings, brokers
 
 batches.install()
 sign_in.install()

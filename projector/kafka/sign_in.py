@@ -30,8 +30,7 @@ from aiokafka.conn import AIOKafkaConnection, OAuthAuthenticator
 from aiokafka.errors import KafkaError, SaslAuthenticationFailed
 
 from schemas import secret_files
-from schemas.kafka_access import TokenFunction, token_function
-from schemas.settings import ProjectorSettings
+from schemas.settings import ProjectorSettings, TokenFunction, token_function
 
 
 class Password(str):

@@ -13,7 +13,8 @@ from binascii import Error as NotBase64
 import msgspec
 
 from projector.errors import BadRecord
-from projector.kafka.batches import Headers, Unpacker, Unread, bounded
+from projector.kafka.batches import Headers, Unread
+from projector.kafka.fetching import Unpacker, bounded
 from projector.record import MAGIC, Record, unframed
 from schemas.envelopes import event_type
 from schemas.faults import Fault, unknown_type

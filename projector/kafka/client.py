@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.conn import collect_hosts, create_conn
 from aiokafka.errors import (
     IllegalSaslStateError,
@@ -24,13 +24,13 @@ from aiokafka.protocol.admin import ApiVersionRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
 from projector.errors import Unavailable
-from projector.kafka import batches, sign_in
-from projector.kafka.batches import Unpacker
+from projector.kafka import sign_in
+from projector.kafka.fetching import Fetcher, Unpacker
 from projector.kafka.sign_in import TokenUnavailable
+from projector.record import Partition
 from schemas.resources import Kind
 from schemas.settings import ProjectorSettings, brokers
 
-batches.install()
 sign_in.install()
 
 # The longest time in milliseconds until a consumer notices new topics and partitions.
@@ -64,30 +64,42 @@ async def start(client: Any, settings: ProjectorSettings) -> None:
         raise
 
 
-def consumer(
-    settings: ProjectorSettings, group_id: str | None, unpacker: Unpacker | None = None, fetch_bytes: int = FETCH_BYTES
-) -> AIOKafkaConsumer:
+def consumer(settings: ProjectorSettings, group_id: str | None) -> AIOKafkaConsumer:
     """Returns a consumer of committed records; it is a member of a group if `group_id` is given.
 
-    It returns each record as a `Record`. Without an Unpacker it can only commit. `fetch_bytes` is what the brokers
-    may return at once, except that a batch is returned as a whole.
+    Its partitions have to be paused: a Fetcher fetches the records.
     """
     return AIOKafkaConsumer(
         group_id=group_id,
-        value_deserializer=unpacker,
         # The defaults of these two, automatic commits and "latest", would both lose records.
         enable_auto_commit=False,
         auto_offset_reset="earliest",
         isolation_level="read_committed",
         metadata_max_age_ms=_METADATA_AGE_MS,
-        fetch_max_wait_ms=200,
-        max_partition_fetch_bytes=fetch_bytes // 2,
-        fetch_max_bytes=fetch_bytes,
+        max_partition_fetch_bytes=1,
+        fetch_max_bytes=1,
         session_timeout_ms=int(settings.kafka_session_timeout * 1000),
         heartbeat_interval_ms=int(settings.kafka_session_timeout * 1000 / 4),
         client_id="leadview-projector",
         **connection(settings),
     )
+
+
+def fetcher(of: AIOKafkaConsumer, unpacker: Unpacker, fetch_bytes: int = FETCH_BYTES) -> Fetcher:
+    """Returns a Fetcher with the connections of this consumer. `fetch_bytes` is what the brokers may return at once,
+    except that a batch is returned as a whole.
+    """
+
+    async def earliest(partition: Partition) -> int:
+        [offset] = (await of.beginning_offsets([TopicPartition(*partition)])).values()
+        return int(offset)
+
+    return Fetcher(client_of(of), unpacker, fetch_bytes, earliest)
+
+
+def client_of(of: Any) -> Any:
+    """Returns the AIOKafkaClient of a consumer or of an admin client, for requests that these do not offer."""
+    return of._client  # noqa: SLF001
 
 
 def connection(settings: ProjectorSettings) -> dict[str, Any]:

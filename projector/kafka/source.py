@@ -5,12 +5,11 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from aiokafka import ConsumerRebalanceListener, TopicPartition
-from aiokafka.errors import KafkaError
 
 from projector.errors import Refused
 from projector.kafka import topics
-from projector.kafka.batches import Unpacker
-from projector.kafka.client import consumer, errors, start, topic
+from projector.kafka.client import client_of, consumer, errors, fetcher, start, topic
+from projector.kafka.fetching import Unpacker
 from projector.kafka.topics import UNKNOWN_EPOCH, Fork
 from projector.record import Partition, Record
 from schemas.layouts import MAX_PARTITIONS
@@ -39,9 +38,10 @@ class Source:
         self._settings = settings
         self._kinds = {topic(settings, kind): kind for kind in kinds}
         self._unpacker = Unpacker(self._kinds, settings.max_record_bytes)
-        self._consumer = consumer(settings, group_id, self._unpacker)
+        self._consumer = consumer(settings, group_id)
+        self._fetcher = fetcher(self._consumer, self._unpacker)
         self._listener = _Listener(self, on_revoked)
-        self._positioned: set[Partition] = set()
+        self._paused = False
         self.topics = frozenset(self._kinds)
 
     async def start(self) -> None:
@@ -50,6 +50,7 @@ class Source:
         self.join()
 
     async def stop(self) -> None:
+        await self._fetcher.close()
         await self._consumer.stop()
 
     def join(self) -> None:
@@ -58,7 +59,7 @@ class Source:
 
     def leave(self) -> None:
         """Leave all partitions to the other members, until `join`."""
-        self._positioned.clear()
+        self._fetcher.forget(self._fetcher.offsets)
         self._consumer.unsubscribe()
 
     def assigned(self) -> set[Partition]:
@@ -67,11 +68,11 @@ class Source:
 
     def unpositioned(self) -> list[Partition]:
         """Returns the assigned partitions that wait for `seek`."""
-        return sorted(self.assigned() - self._positioned)
+        return sorted(self.assigned() - self._fetcher.offsets.keys())
 
     def reset(self, partitions: Iterable[Partition]) -> None:
         """Return no records of these partitions until the next `seek`."""
-        self._positioned.difference_update(partitions)
+        self._fetcher.forget(partitions)
 
     async def seek(
         self, offsets: Mapping[Partition, int | None], epochs: Mapping[Partition, int] | None = None
@@ -91,12 +92,10 @@ class Source:
         for partition, offset in offsets.items():
             at = TopicPartition(*partition)
             used[partition] = _existing(partition, offset, begin[at], end[at])
-            async with errors():
-                self._consumer.seek(at, used[partition])
+            self._fetcher.seek(partition, used[partition])
             self._unpacker.epochs.pop(partition, None)
             if epochs and partition in epochs:
                 self._unpacker.epochs[partition] = epochs[partition]
-        self._positioned.update(offsets)
         return used
 
     def read_as(self, histories: Mapping[str, int]) -> None:
@@ -111,11 +110,11 @@ class Source:
 
     async def topic_ids(self) -> dict[str, str]:
         """Returns the id of each topic, as far as the brokers say it. Raises Unavailable."""
-        return await topics.topic_ids(self._consumer._client, self.topics)  # noqa: SLF001
+        return await topics.topic_ids(client_of(self._consumer), self.topics)
 
     async def forks(self, epochs: Mapping[Partition, int]) -> dict[Partition, Fork]:
         """Returns up to where each partition is one that had these leaders, if it is known. Raises Unavailable."""
-        return await topics.forks(self._consumer._client, epochs) if epochs else {}  # noqa: SLF001
+        return await topics.forks(client_of(self._consumer), epochs) if epochs else {}
 
     async def was_cut_off(self) -> bool:
         """Returns whether the last poll came upon a new leader that has not all that the leader before it had, so that
@@ -131,31 +130,27 @@ class Source:
 
         Waits up to `wait` seconds. Raises Unavailable.
         """
-        positioned = frozenset(self._positioned)
-        self._unpacker.begin()
         async with errors():
-            polled = await self._consumer.getmany(timeout_ms=int(wait * 1000), max_records=most)
-        # Records that were fetched before `seek`, or while `reset` was called, are not from the wanted offset.
-        return {
-            Partition(*partition): records
-            for partition, records in polled.items()
-            if records and Partition(*partition) in positioned & self._positioned
-        }
+            await self._consumer.getmany(timeout_ms=0)  # everything is paused there, but a member has to poll
+            if not self._paused:
+                return await self._fetcher.poll(most, wait)
+        return {}
 
     def pause(self) -> None:
-        """Fetch no more records, but stay a member of the group."""
-        self._consumer.pause(*self._consumer.assignment())
+        """Return no more records, but stay a member of the group."""
+        self._paused = True
 
     def resume(self) -> None:
-        """Fetch records again, after `pause`."""
-        self._consumer.resume(*self._consumer.paused() & self._consumer.assignment())
+        """Return records again, after `pause`."""
+        self._paused = False
 
-    async def position(self, partition: Partition) -> int | None:
-        """Returns the next offset to be read, after any transaction markers; None if the partition is not assigned."""
-        try:
-            return int(await self._consumer.position(TopicPartition(*partition)))
-        except KafkaError:
-            return None
+    def hold(self) -> None:
+        """Let aiokafka's consumer fetch nothing."""
+        self._consumer.pause(*self._consumer.assignment())
+
+    def position(self, partition: Partition) -> int | None:
+        """Returns the next offset to be read, after any transaction markers; None without a `seek`."""
+        return self._fetcher.offsets.get(partition)
 
     async def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Returns the end offset of each partition. Raises Unavailable."""
@@ -185,6 +180,7 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
         self._source.reset([Partition(*partition) for partition in revoked])
 
     async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+        self._source.hold()
         self._source.reset([Partition(*partition) for partition in assigned])
 
 

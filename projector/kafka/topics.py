@@ -40,7 +40,7 @@ from aiokafka.protocol.types import (
     TaggedFields,
 )
 
-from projector.kafka.client import connection, errors, start, topic
+from projector.kafka.client import client_of, connection, errors, start, topic
 from projector.record import Partition
 from schemas.resources import Kind
 from schemas.settings import ProjectorSettings
@@ -90,15 +90,11 @@ async def describe(settings: ProjectorSettings, kinds: Sequence[Kind]) -> list[T
     try:
         await start(admin, settings)
         async with errors():
-            described = {found["topic"]: found for found in await _metadata(admin, names)}
+            described = {found["topic"]: found for found in await _metadata(client_of(admin), names)}
         kept = await _retention(admin, names)
     finally:
         await admin.close()
     return [_topic(name, described.get(name), kept.get(name)) for name in names]
-
-
-async def _metadata(admin: AIOKafkaAdminClient, names: Sequence[str]) -> Any:
-    return (await admin._send_request(TopicsRequest(names))).to_object()["topics"]  # noqa: SLF001
 
 
 def _topic(name: str, described: Any, retention: Retention | None) -> Topic:
@@ -288,8 +284,7 @@ class Fork(NamedTuple):
 async def topic_ids(client: Any, names: Iterable[str]) -> dict[str, str]:
     """Asks any broker, with an AIOKafkaClient. A topic whose id is not known is left out. Raises Unavailable."""
     async with errors(), asyncio.timeout(_PATIENCE_SECONDS):
-        answer = await client.send(_any_node(client), TopicsRequest(names))
-    found = answer.to_object()["topics"]
+        found = await _metadata(client, names)
     return {topic["topic"]: topic["topic_id"] for topic in found if topic.get("topic_id") and not topic["error_code"]}
 
 
@@ -326,6 +321,10 @@ def _forks(answer: Any) -> dict[Partition, Fork]:
             if offset >= 0:
                 found[Partition(name, number)] = Fork(offset, epoch)
     return found
+
+
+async def _metadata(client: Any, names: Iterable[str]) -> Any:
+    return (await client.send(_any_node(client), TopicsRequest(names))).to_object()["topics"]
 
 
 def _any_node(client: Any) -> int:

@@ -229,7 +229,7 @@ class Positions:
         """
         steps = {}
         for partition, end_offset in end_offsets.items():
-            position = await self._source.position(partition)
+            position = self._source.position(partition)
             at = self.offsets.get(partition)  # None if the partition was revoked meanwhile
             if at is not None and at < end_offset == position:
                 steps[partition] = Step(at, Position(end_offset, 0, int(time.time() * 1000)))

@@ -6,7 +6,7 @@ import pytest
 
 from projector.health.sample import KafkaSample, RedisSample, Sample
 from projector.health.verdict import Verdict
-from projector.kafka.batches import Unpacker
+from projector.kafka.fetching import Unpacker
 from projector.kafka.topics import Topic
 from projector.ledger import breaks
 from projector.ledger.control import ACCESS, Break, ControlRecord, Copy, Position, State, first_state

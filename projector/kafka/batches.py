@@ -152,9 +152,6 @@ class Batches:
         self._data = memoryview(data or b"")
         self._at = 0
 
-    def size_in_bytes(self) -> int:
-        return len(self._data)
-
     def has_next(self) -> bool:
         return self._at + _START <= len(self._data) and self._end() <= len(self._data)
 

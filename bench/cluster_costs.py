@@ -26,9 +26,9 @@ from bench.traffic import Traffic
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer
 from projector.intent import Intent
-from projector.ledger.checkpoint import Position, Step, Stored
+from projector.ledger.control import Position, Step, Stored
 from projector.ledger.ledger import Ledger
-from projector.ledger.session import Session, Sessions
+from projector.ledger.writers import Session, Sessions
 from projector.line.pace import FULL
 from projector.record import Partition
 from projector.redis.applier import Applier

@@ -20,8 +20,7 @@ from devstack.apache_kafka import ApacheKafka
 from devstack.child import Child
 from devstack.topics import admin
 from devstack.waiting import wait_until
-from projector.ledger.checkpoint import Position
-from projector.ledger.control import first_state, new_copy_fields, shared_fields
+from projector.ledger.control import Position, first_state, new_copy_fields, shared_fields
 from schemas import names
 from schemas.control import Stamp
 

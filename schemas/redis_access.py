@@ -6,8 +6,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from msgspec import Struct
 
 from schemas import secret_files
-from schemas.redis_settings import RedisSettings
 from schemas.redis_url import Host, Kind, redis_url
+from schemas.settings import RedisSettings
 
 
 class Login(Struct, frozen=True):

@@ -13,21 +13,11 @@ from api.errors import Unavailable
 from api.metrics.counters import Counters
 from api.redis.servers import Servers
 from schemas import names
+from schemas.heartbeat import SILENT_MS, Freshness
 
 READ_SECONDS = 3.0
-_SILENT_MS = 5_000
-"""As `SILENT_MS` in `projector/ledger/writers.py`, which describes the heartbeats."""
-
 
 logger = logging.getLogger(__name__)
-
-
-class Heartbeat(msgspec.Struct, frozen=True):
-    """What the API needs of a heartbeat; times are in milliseconds since 1970."""
-
-    role: str
-    measured_at: int = 0
-    complete_until: int = 0
 
 
 class Projectors:
@@ -57,8 +47,8 @@ class Projectors:
         alive = 0
         for value in stored:
             at, _, text = value.partition(b" ")
-            heartbeat = msgspec.json.decode(text, type=Heartbeat)
-            alive += heartbeat.role == "run" and now - int(at) < _SILENT_MS
+            heartbeat = msgspec.json.decode(text, type=Freshness)
+            alive += heartbeat.role == "run" and now - int(at) < SILENT_MS
             # The newest one, not the best: after Redis was emptied, less is visible than before.
             if heartbeat.measured_at > self._counters.measured_at:
                 self._counters.measured_at = heartbeat.measured_at

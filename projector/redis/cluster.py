@@ -45,6 +45,7 @@ class Cluster:
     def __init__(self, hosts: Sequence[Host], options: dict[str, Any]) -> None:
         self.replication_epoch = ReplicationEpoch()
         self.map_version = 0
+        self._shards: tuple[int, list[frozenset[int]]] = 0, []
         self._hosts = list(hosts)
         self._options = options
         self._nodes: dict[Host, Node] = {}
@@ -85,13 +86,15 @@ class Cluster:
         # redis-py leaves out the name of the server if there is only one.
         return list(found.values()) if all(isinstance(fields, dict) for fields in found.values()) else [found]
 
-    async def shards(self) -> list[set[int]]:
+    async def shards(self) -> list[frozenset[int]]:
         await self._look_for_moves()
         await self._refresh_map()
-        found = defaultdict(set)
-        for slot, nodes in self._map.slots_cache.items():
-            found[nodes[0].name].add(slot)
-        return list(found.values())
+        if self._shards[0] != self.map_version:
+            found = defaultdict(set)
+            for slot, nodes in self._map.slots_cache.items():
+                found[nodes[0].name].add(slot)
+            self._shards = self.map_version, list(map(frozenset, found.values()))
+        return self._shards[1]
 
     def address(self, key: bytes) -> str:
         host, port = self._owner(key)

@@ -2,7 +2,7 @@
 
 A program that stood still (SIGSTOP, a suspended machine) may wake up in the middle of a batch, long after the
 generation that it writes was dropped. Therefore `drop` closes the connections of each program that has not acknowledged
-the change (`projector/ledger/sweep.py`), and a connection that is opened later is used for a batch only after the
+the change (`projector/ledger/generations.py`), and a connection that is opened later is used for a batch only after the
 control record was read once more.
 """
 

@@ -55,8 +55,8 @@ class Servers(Protocol):
     async def info(self, section: str) -> list[dict[str, Any]]:
         """Returns the fields of this section of INFO, for each server."""
 
-    async def shards(self) -> list[set[int]]:
-        """Returns the slots of each primary; an empty list if this is not a cluster."""
+    async def shards(self) -> list[frozenset[int]]:
+        """Returns the slots of each primary, the same sets while the map is the same; nothing if this is no cluster."""
 
     def address(self, key: bytes) -> str:
         """Returns the address of the server of a key; of a cluster only. Raises RedisError if nobody serves it."""
@@ -134,7 +134,7 @@ class OneServer:
     async def info(self, section: str) -> list[dict[str, Any]]:
         return [await self.client.info(section)]
 
-    async def shards(self) -> list[set[int]]:
+    async def shards(self) -> list[frozenset[int]]:
         return []
 
     async def silent(self) -> tuple[list[str], int]:

@@ -20,8 +20,8 @@ import pytest
 from devstack.child import Child
 from devstack.embedded_kafka import EmbeddedKafka
 from devstack.ports import free_port
-from projector.ledger.writers import SILENT_MS
 from schemas import api_keys, names, resources
+from schemas.heartbeat import SILENT_MS
 from tests.harness import crm, raw_batches, stored
 from tests.harness.api_server import LEADS
 from tests.harness.crm import Message

@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from bench import requests
-from bench.crm import Tenant
+from bench.crm import Tenant, request
 from bench.prober import Event
 from projector.record import Record
 from schemas import resources
@@ -48,8 +47,11 @@ class Changes:
 
     def _request(self, record: Record) -> bytes:
         organization_id, _, entity_id = (record.key or b"").decode().partition(":")
-        kind = record.kind.topic
-        return requests.get(kind, entity_id, self._keys[organization_id])
+        return request(record.kind.topic, entity_id, self._keys[organization_id])
+
+
+def is_lead(record: Record) -> bool:
+    return record.kind is resources.LEAD
 
 
 def changed(record: Record, version: int, mark: str) -> bytes:

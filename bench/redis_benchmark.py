@@ -9,12 +9,11 @@ from collections.abc import Callable
 from functools import partial
 
 from api.redis import scripts
-from bench.benchmark import MeasurementFailed
-from bench.candidates import Stage
-from bench.cores import pinned
+from bench.benchmark import Lab, MeasurementFailed, client
 from bench.crm import Tenant
 from bench.filling import live
-from bench.lab import Lab, client
+from bench.machine import pinned
+from bench.servers import Stage
 from schemas import api_keys, names, resources
 from schemas.control import GenerationId
 
@@ -29,7 +28,7 @@ def runner(lab: Lab, stage: Stage) -> RunCalls | None:
     """Returns None if redis-benchmark is not installed; then the lab notes that it was left out."""
     program = shutil.which("redis-benchmark")
     if program is None:
-        lab.leave_out("redis-benchmark", "not installed (Debian: redis-tools)")
+        lab.left_out["redis-benchmark"] = "not installed (Debian: redis-tools)"
         return None
     return partial(_run, program, stage)
 

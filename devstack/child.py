@@ -68,11 +68,15 @@ class Child:
             raise ValueError("this child was started without pipes")
         return self._process.stdin, self._process.stdout
 
-    def stop(self, timeout: float = STOP_TIMEOUT_SECONDS) -> None:
-        """Send SIGTERM, then SIGKILL after `timeout` seconds. Does nothing if the process has already ended."""
+    def ask_to_stop(self) -> None:
+        """Send SIGTERM, without waiting for the end. Does nothing if the process has already ended."""
         if self.running:
             self._process.terminate()
             self.resume()  # a paused process handles no other signal
+
+    def stop(self, timeout: float = STOP_TIMEOUT_SECONDS) -> None:
+        """Send SIGTERM, then SIGKILL after `timeout` seconds."""
+        self.ask_to_stop()
         self._end(timeout)
 
     def kill(self) -> None:

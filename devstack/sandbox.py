@@ -12,13 +12,11 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
-import msgspec
 from msgspec.structs import replace
 
-from devstack.sample import Message, Tenant
+from devstack.sample import Message, Tenant, message
 from schemas import events
 from schemas.api_keys import RANDOM_LENGTH, key_hash, mint
-from schemas.envelopes import event_type
 from schemas.openapi import examples
 from schemas.resources import API_KEY, CONTACT, LEAD, ORGANIZATION, Kind
 
@@ -168,17 +166,10 @@ class Sandbox:
         return self._message(LEAD, replace(_CHANGING_LEAD, version=version, stage=stage, updated_at=updated_at))
 
     def _message(self, kind: Kind, entity: events.Entity, verb: str = "changed") -> Message:
-        own = entity.organization_id
-        key = own if kind is ORGANIZATION else f"{own}:{entity.id}"
-        event = {
-            "specversion": "1.0",
-            "id": f"{entity.id}-{entity.version}",
-            "source": "/crm/sandbox",
-            "type": event_type(kind, verb),
-            "time": datetime.fromtimestamp(self._now(), UTC),
-            "data": entity,
-        }
-        return Message(kind.topic, key.encode(), msgspec.json.encode(event))
+        time = datetime.fromtimestamp(self._now(), UTC)
+        return message(
+            kind, entity, event_id=f"{entity.id}-{entity.version}", source="/crm/sandbox", time=time, verb=verb
+        )
 
 
 def _api_key(place: int, persona: Persona) -> events.ApiKey:

@@ -1,4 +1,4 @@
-"""A limit: bare ASGI that returns a constant. `python -m bench.peers.asgi_constant <port> <body file> <workers>`."""
+"""A limit: bare ASGI that returns a constant. `python -m bench.peers.asgi_constant <port> <body file>`."""
 
 from starlette.types import Receive, Scope, Send
 

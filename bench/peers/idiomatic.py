@@ -4,7 +4,7 @@
     2  INCR and EXPIRE both counters 429 (fixed windows)
     3  GET the document              404, 304
 
-`python -m bench.peers.idiomatic <port> <redis port> <workers>`. `bench/candidates.py` copies Leadview's documents to
+`python -m bench.peers.idiomatic <port> <redis port>`. `bench/candidates.py` copies Leadview's documents to
 its keys in Redis. It has only the error handling that costs time in requests without errors.
 """
 

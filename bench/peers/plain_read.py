@@ -1,6 +1,6 @@
 """A limit: bare ASGI that returns the value of a key from Redis: `GET /<key>`, with 404 if there is none.
 
-`python -m bench.peers.plain_read <port> <redis port> <workers>`. With `plain_set`, which fills that Redis from Kafka,
+`python -m bench.peers.plain_read <port> <redis port>`. With `plain_set`, which fills that Redis from Kafka,
 it is the least that shows events over HTTP.
 """
 

@@ -1,6 +1,6 @@
 """A limit: a Starlette route that returns a constant.
 
-`python -m bench.peers.starlette_constant <port> <body file> <workers>`.
+`python -m bench.peers.starlette_constant <port> <body file>`.
 """
 
 from starlette.applications import Starlette

@@ -12,7 +12,7 @@ def body() -> bytes:
 
 
 def serve(application: str) -> None:
-    """Serve `application` ("module:name"). The first argument is the port, the third the number of workers."""
+    """Serve `application` ("module:name"). The first argument is the port."""
     uvicorn.run(
         application,
         host="127.0.0.1",
@@ -24,5 +24,4 @@ def serve(application: str) -> None:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        workers=int(sys.argv[3]),
     )

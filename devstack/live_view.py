@@ -13,8 +13,8 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
 
-from devstack.asking import ask
 from devstack.figures import Figures, Rates, rates, read
+from devstack.programs import ask
 
 EVERY_SECONDS = 1.0
 _LINE_EVERY_SECONDS = 5.0

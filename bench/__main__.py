@@ -10,7 +10,6 @@ from rich.console import Console
 
 from bench import (
     api,
-    chart,
     cold_start,
     fairness,
     fan_out,
@@ -23,8 +22,8 @@ from bench import (
     projector,
     rebuild,
     redis_work,
+    report,
     rounds,
-    table,
 )
 from bench.benchmark import Benchmark, Lab, MeasurementFailed
 from devstack.child import ServerFailed
@@ -53,12 +52,12 @@ def _run(benchmark: Benchmark, arguments: argparse.Namespace, console: Console) 
     with TemporaryDirectory(prefix="leadview-bench-") as directory, console.status("") as status:
         lab = Lab(Path(directory), arguments.quick)
         found = rounds.run(benchmark, lab, status.update)
-    table.show(found, console)
+    report.show(found, console)
     path = arguments.into / "results.json"
     results = outcome.read(path)
     results.benchmarks[found.name] = found
     outcome.write(path, results)
-    chart.write(arguments.into / "charts", found)
+    report.write_charts(arguments.into / "charts", found)
     if arguments.into == _DIRECTORY:
         pages.write(results)
 

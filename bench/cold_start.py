@@ -26,13 +26,11 @@ from bench.benchmark import (
     Values,
     client,
 )
-from bench.changes import FIRST_VERSION, changed, is_lead
 from bench.consumers import PLAIN_SET, RATE, Topics
-from bench.crm import Tenant, Traffic, publish, request
+from bench.crm import FIRST_VERSION, Tenant, Traffic, changed, is_lead, publish, request
 from bench.machine import pinned, service_cores
 from bench.servers import Server, words
-from devstack.asking import ask
-from devstack.programs import Program, while_running
+from devstack.programs import Program, ask, while_running
 from devstack.redis_server import RedisServer
 from devstack.waiting import wait_until
 from projector.record import Record

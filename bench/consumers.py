@@ -142,8 +142,8 @@ def _from_first_to_last_checkpoint(child: Program, server: RedisServer, redis: R
     projector, redis_server = psutil.Process(child.pid), psutil.Process(server.pid)
     begun = while_running(child, lambda: covered(redis, topics.prefix))
     wait_until(begun, "the projector has begun", _STARTED_SECONDS)
-    began_at, cpu, redis_cpu = time.monotonic(), cpu_seconds([projector]), cpu_seconds([redis_server])
     done_before = covered(redis, topics.prefix)
+    began_at, cpu, redis_cpu = time.monotonic(), cpu_seconds([projector]), cpu_seconds([redis_server])
     done = while_running(child, lambda: covered(redis, topics.prefix) >= topics.count)
     wait_until(done, f"the projector has applied {topics.count} records", _APPLIED_SECONDS)
     records = topics.count - done_before

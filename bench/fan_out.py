@@ -9,8 +9,7 @@ from msgspec.structs import replace
 from bench import pipeline
 from bench.api import LATE
 from bench.benchmark import LEADVIEW, Benchmark, Lab, Measure, MeasurementFailed, Metric, Subject, Target, Values
-from bench.changes import FIRST_VERSION, changed
-from bench.crm import Crm, lead_requests, of_contact, publish
+from bench.crm import FIRST_VERSION, Crm, changed, lead_requests, of_contact, publish
 from bench.filling import live
 from bench.machine import service_cores
 from devstack.programs import while_running

@@ -1,8 +1,8 @@
 """Freshness: the time from the production of an event to the first HTTP response that shows it.
 
 The floor is `plain-set`, which writes each record of topics of its own into a Redis of its own, and a bare ASGI server
-(`bench/peers/plain_read.py`) that returns it. Nothing between Kafka and an HTTP client can do less. Leadview's API does
-not read these documents, because it would need its key, access and control records, and do more than the least.
+(`plain-read` of `bench/peers/limits.py`) that returns it. Nothing between Kafka and an HTTP client can do less. Not
+Leadview's API reads these documents: it would need its key, access and control records, and do more than the least.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,9 +14,8 @@ from msgspec.structs import replace
 from bench import consumers, crm, pipeline, servers
 from bench.api import LATE, P50, P99, P999
 from bench.benchmark import LEADVIEW, Benchmark, Lab, Measure, MeasurementFailed, Metric, Subject, Target, Values
-from bench.changes import Changes
 from bench.consumers import PARTITIONS, PLAIN_SET, Topics
-from bench.crm import Traffic, publish
+from bench.crm import Changes, Traffic, publish
 from bench.machine import Cores
 from bench.pipeline import Pipeline
 from bench.prober import Event, Report
@@ -93,7 +92,7 @@ def _floor(stack: ExitStack, service: Pipeline, record: Record) -> Pipeline:
     redis, read = lab.redis(stack, cores), Topics(service.kafka, 0, _FLOOR_PREFIX)
     writing = consumers.start_peer(lab, PLAIN_SET, read, redis, cores.load, follow=True)
     stack.callback(writing.stop)
-    serving = servers.python_peer(lab, stack, cores, "plain_read", redis.port)
+    serving = servers.limit(lab, stack, cores, "plain-read", redis.port)
     publish(service.kafka, [record], _FLOOR_PREFIX)
     serving.wait_until_ready(_request(record.key or b""))
     return replace(service, api=serving, process=writing)

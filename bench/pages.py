@@ -12,7 +12,7 @@ from bench import api, consumers, memory, projector, rebuild
 from bench.benchmark import LEADVIEW, Metric
 from bench.memory import JEMALLOC, OF_1_KB, OF_700_BYTES, RANDOM_TEXT
 from bench.outcome import Outcome, Results, Rounds, read
-from bench.table import number, sentence
+from bench.report import number, sentence
 
 ROOT = Path(__file__).parents[1]
 _MARKED = re.compile(r"(<!-- from bench/results\.json -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
-from bench import changes, consumers, pipeline
+from bench import consumers, crm, pipeline
 from bench.api import ZSTD
 from bench.benchmark import LEADVIEW, Benchmark, Lab, Measure, Subject, Target, Values, client
 from bench.consumers import CPU, ONE_AT_A_TIME, PLAIN_SET, QUIX, RATE, Topics
-from bench.crm import Traffic, publish
+from bench.crm import Traffic, is_lead, publish
 from bench.filling import Snapshots, fill
 from bench.machine import worker_cores
 from devstack.apache_kafka import ApacheKafka
@@ -19,7 +19,7 @@ NEW, APPLIED = "new records", "already applied"
 NEW_LEADS, NEW_CONTACTS = "new leads", "new contacts"
 LEADS_STAY = "leads whose contact stays"
 SUMMARY_STAYS, SUMMARY_CHANGES = "contacts whose summary stays", "contacts whose summary changes"
-_LEADS, _QUICK_LEADS = 120_000, 3_000
+_LEADS, _QUICK_LEADS = 120_000, 15_000
 _FEW_LEADS, _QUICK_FEW_LEADS = 7_000, 700
 """Of a peer that awaits each write: with their contacts, 10,000 records."""
 _NOTHING, _CONTACTS, _EVERYTHING, _JUST_WRITTEN = "nothing", "contacts", "everything", "just written"
@@ -45,9 +45,9 @@ def _publish(kafka: ApacheKafka, prefix: str, traffic: Traffic, leads: int) -> t
         NEW: traffic.shuffled([*contacts, *all_leads]),
         NEW_CONTACTS: contacts,
         NEW_LEADS: all_leads,
-        LEADS_STAY: map(changes.another_note, all_leads),
-        SUMMARY_STAYS: map(changes.another_custom_field, contacts),
-        SUMMARY_CHANGES: map(changes.another_phone_number, contacts),
+        LEADS_STAY: map(crm.another_note, all_leads),
+        SUMMARY_STAYS: map(crm.another_custom_field, contacts),
+        SUMMARY_CHANGES: map(crm.another_phone_number, contacts),
     }
     topics = {}
     for number, (case, of_case) in enumerate(records.items()):
@@ -87,7 +87,7 @@ class _Stage:
         """Save what Redis holds before each measurement: Leadview's, and that of the peers that apply updates."""
         self._snapshots.save(_NOTHING)
         for name, last in ((_CONTACTS, False), (_EVERYTHING, True)):
-            fill(self._server, [record for record in contacts_and_leads if changes.is_lead(record) == last])
+            fill(self._server, [record for record in contacts_and_leads if is_lead(record) == last])
             self._snapshots.save(name)
         for peer in (PLAIN_SET, ONE_AT_A_TIME):
             self._snapshots.restore(_NOTHING)

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from bench import consumers, pipeline
 from bench.api import LATE, P50, P99, P999, latency
 from bench.benchmark import LEADVIEW, Benchmark, Lab, Measure, Metric, Subject, Target, Values
-from bench.changes import FIRST_VERSION, Changes
-from bench.crm import Tenant, Traffic, lead_request, lead_requests, publish
+from bench.crm import FIRST_VERSION, Changes, Tenant, Traffic, lead_request, lead_requests, publish
 from bench.machine import service_cores
 from bench.prober import Event
 from devstack.programs import while_running

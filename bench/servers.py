@@ -121,9 +121,9 @@ def add_peers(stage: Stage) -> None:
     constant = lab.directory / "constant.json"
     constant.write_bytes(_copy_for_idiomatic(redis, stage.tenants))
     starts: dict[str, Callable[[], Server | None]] = {
-        "asgi-constant": lambda: python_peer(lab, stage.stack, stage.cores, "asgi_constant", constant),
-        "starlette-constant": lambda: python_peer(lab, stage.stack, stage.cores, "starlette_constant", constant),
-        "idiomatic": lambda: python_peer(lab, stage.stack, stage.cores, "idiomatic", redis.port),
+        "asgi-constant": lambda: limit(lab, stage.stack, stage.cores, "asgi-constant", constant),
+        "starlette-constant": lambda: limit(lab, stage.stack, stage.cores, "starlette-constant", constant),
+        "idiomatic": lambda: _idiomatic(stage),
         "nginx-lua": lambda: _nginx(stage),
     }
     request = lead_requests(stage.tenants, 1)[0]
@@ -142,10 +142,11 @@ def leadview(lab: Lab, stack: ExitStack, redis: RedisServer, cores: Cores) -> Se
     return Server(port, child)
 
 
-def python_peer(lab: Lab, stack: ExitStack, cores: Cores, module: str, argument: object) -> Server:
-    """Start a peer that is written in Python. It is not ready yet."""
+def limit(lab: Lab, stack: ExitStack, cores: Cores, name: str, argument: object) -> Server:
+    """Start one of `bench.peers.limits`. It is not ready yet."""
     port = free_port()
-    return _start(lab, stack, cores, port, [sys.executable, "-m", f"bench.peers.{module}", str(port), str(argument)])
+    command = [sys.executable, "-m", "bench.peers.limits", name, str(port), str(argument)]
+    return _start(lab, stack, cores, port, command)
 
 
 def words(request: bytes) -> tuple[str, str, dict[str, str]]:
@@ -165,6 +166,12 @@ def _start(lab: Lab, stack: ExitStack, cores: Cores, port: int, command: Sequenc
         child = Child(command, log=lab.directory / f"server-{port}.log", directory=ROOT)
     stack.callback(child.stop)
     return Server(port, child)
+
+
+def _idiomatic(stage: Stage) -> Server:
+    port = free_port()
+    command = [sys.executable, "-m", "bench.peers.idiomatic", str(port), str(stage.redis.port)]
+    return _start(stage.lab, stage.stack, stage.cores, port, command)
 
 
 def _nginx(stage: Stage) -> Server | None:

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from devstack import entities
-from devstack.occasions import PLACES
+from devstack.fiction import PLACES
 from schemas import base62, events
 from schemas.api_keys import RANDOM_LENGTH, mint
 from schemas.envelopes import event_type

@@ -10,17 +10,16 @@ from typing import Self
 
 from devstack import interrupt
 from devstack.apache_kafka import ApacheKafka
-from devstack.child import ServerFailed
+from devstack.child import ServerFailed, StackFailed, with_logs
 from devstack.embedded_kafka import EmbeddedKafka
-from devstack.failure import StackFailed, with_logs
-from devstack.figures import read
 from devstack.jars import JarsMissing
+from devstack.live_view import read
 from devstack.ports import free_port
 from devstack.programs import API, PROJECTOR, Program, Reply, ask
-from devstack.publisher import PARTITIONS, Publisher, create_missing_topics
+from devstack.publish import PARTITIONS, Publisher, create_missing_topics
 from devstack.redis_server import RedisServer, RedisServerMissing
 from devstack.sample import Crm, Tenant
-from devstack.unsteady import unsteady
+from devstack.sandbox import unsteady
 from schemas.resources import BY_TOPIC
 from schemas.settings import ApiSettings, ProjectorSettings, effective, load
 

@@ -143,7 +143,7 @@ kubernetes: .venv/dev.stamp | $(GO)/go
 
 # For `make bench`: installs the peer Quix Streams, which is not a dependency of Leadview, into its own environment.
 bench-quix:
-	"$(PYTHON)" -m venv build/quix
+	"$(BENCH_PYTHON)" -m venv build/quix
 	build/quix/bin/python -m pip install --quiet --disable-pip-version-check "quixstreams[redis]==3.28.1"
 
 # Checks that this checkout can be released, and builds wheel, image context, SBOM and checksums into dist/. It publishes

@@ -94,7 +94,9 @@ def description() -> dict[str, str]:
 def versions() -> dict[str, str]:
     """Versions of the packages and programs that are measured, or that measure, if they are installed."""
     by_name = {name: metadata.version(name) for name in _PACKAGES}
-    by_name["redis-server"] = f"{_version(redis_program(), '--version')} with {allocator(redis_program())}"
+    others = {"redis-server on PATH": Path(found)} if (found := shutil.which("redis-server")) else {}
+    for name, server in {"redis-server": redis_program(), **others}.items():
+        by_name[name] = f"{_version(server, '--version')} with {allocator(server)}"
     for name, argument in (("redis-benchmark", "--version"), ("nginx", "-v"), ("wrk", "--version")):
         if program := shutil.which(name):
             by_name[name] = _version(Path(program), argument)

@@ -98,8 +98,21 @@ check: .venv/dev.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: .venv/dev.stamp
-	$(BIN)/python -m bench $(ARGS)
+# On a Python that was built with optimizations, as users run it: one that was not is slower, by several percent. It has an
+# environment of its own, because `make test` may use another one. BENCH_PYTHON=… chooses one.
+BENCH_PYTHONS = $(foreach name,$(PYTHONS),$(name) /usr/bin/$(name) /usr/local/bin/$(name))
+BENCH_PYTHON ?= $(firstword $(foreach name,$(BENCH_PYTHONS),$(shell $(name) bench/interpreter.py 2>/dev/null)))
+BENCH = build/bench-python
+bench: $(BENCH)/stamp
+	$(BENCH)/bin/python -m bench $(ARGS)
+
+$(BENCH)/stamp: requirements-dev.txt
+	@test -n "$(BENCH_PYTHON)" || { echo "make bench needs a Python 3.11 or newer that was built with optimizations, with \
+	its venv module. None is on PATH or in /usr/bin (on Debian: apt install python3 python3-venv):"; \
+	for name in $(BENCH_PYTHONS); do $$name bench/interpreter.py 2>&1 | grep Python; done; exit 1; }
+	"$(BENCH_PYTHON)" -m venv $(BENCH)
+	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
+	@touch $@
 
 # `make test` includes a short run. This one lasts as long as you choose: ARGS="--seconds 3600 --kafka-nodes 3".
 chaos: .venv/dev.stamp
@@ -130,7 +143,7 @@ kubernetes: .venv/dev.stamp | $(GO)/go
 
 # For `make bench`: installs the peer Quix Streams, which is not a dependency of Leadview, into its own environment.
 bench-quix:
-	"$(PYTHON)" -m venv build/quix
+	"$(BENCH_PYTHON)" -m venv build/quix
 	build/quix/bin/python -m pip install --quiet --disable-pip-version-check "quixstreams[redis]==3.28.1"
 
 # Checks that this checkout can be released, and builds wheel, image context, SBOM and checksums into dist/. It publishes

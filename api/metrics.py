@@ -22,14 +22,13 @@ from api.redis.servers import Servers
 from api.redis.serving import Serving
 from leadview.redis.errors import Kind, Unavailable
 from schemas import metrics, names
+from schemas.heartbeat import SILENT_MS, Freshness
 
 BUCKETS_SECONDS = metrics.LATENCY_BUCKETS
 SNAPSHOT_SECONDS = 1.0
 STALE_SECONDS = 5.0
 """The worker of a file that is older than this is no longer running."""
 READ_SECONDS = 3.0
-_SILENT_MS = 5_000
-"""As `SILENT_MS` in `projector/ledger/writers.py`, which describes the heartbeats."""
 _LATENCY_SECONDS = 0.5
 _LATENCY_EXPIRY_SECONDS = 60
 _BEYOND_BUCKETS_SECONDS = 2 * BUCKETS_SECONDS[-1]
@@ -116,7 +115,7 @@ async def report_latency(servers: Servers, serving: Serving, counters: Counters,
     until it is cancelled. A report that cannot be written is skipped.
 
     The hash `lv3:latency` has one field per worker: "<p99 of the last half second in microseconds> <time in ms>".
-    `projector/line/readers.py` reads it. While nothing is served, it writes none: who gets 503 waits for the projector,
+    `projector/line/pace.py` reads it. While nothing is served, it writes none: who gets 503 waits for the projector,
     which must not yield then.
     """
     worker = f"{socket.gethostname()}:{os.getpid()}".encode()
@@ -154,14 +153,6 @@ def _buckets(counters: Counters, routes: Collection[str]) -> list[int]:
     return [sum(counts) for counts in zip(*(counters.route(route).buckets for route in routes), strict=True)]
 
 
-class Heartbeat(msgspec.Struct, frozen=True):
-    """What the API needs of a heartbeat; times are in milliseconds since 1970."""
-
-    role: str
-    measured_at: int = 0
-    complete_until: int = 0
-
-
 class Projectors:
     """Reads how old what is served is, from the heartbeats of the projectors in Redis, every few seconds.
 
@@ -192,8 +183,8 @@ class Projectors:
         alive = 0
         for value in stored:
             at, _, text = value.partition(b" ")
-            heartbeat = msgspec.json.decode(text, type=Heartbeat)
-            alive += heartbeat.role == "run" and now - int(at) < _SILENT_MS
+            heartbeat = msgspec.json.decode(text, type=Freshness)
+            alive += heartbeat.role == "run" and now - int(at) < SILENT_MS
             # The newest one, not the best: after Redis was emptied, less is visible than before.
             if heartbeat.measured_at > self._counters.measured_at:
                 self._counters.measured_at = heartbeat.measured_at

@@ -1,5 +1,5 @@
 """`python -m bench [names…] [--quick] [--into <directory>]` runs benchmarks, prints tables, and writes the results, the
-charts, and the figures in the README and in `docs/capacity.md`."""
+charts, and the figures in the README and in `docs`."""
 
 import argparse
 import sys
@@ -8,12 +8,28 @@ from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
-from bench import chart, pages, results, rounds, table
-from bench.benchmark import Benchmark, MeasurementFailed
-from bench.catalogue import BENCHMARKS
-from bench.lab import Lab
+from bench import (
+    api,
+    cold_start,
+    fairness,
+    fan_out,
+    freshness,
+    growth,
+    interpreter,
+    memory,
+    outcome,
+    pages,
+    projector,
+    rebuild,
+    redis_work,
+    report,
+    rounds,
+)
+from bench.benchmark import Benchmark, Lab, MeasurementFailed
 from devstack.child import ServerFailed
 
+_MODULES = (api, fairness, memory, projector, redis_work, freshness, rebuild, cold_start, fan_out, growth)
+_BENCHMARKS = {module.BENCHMARK.name: module.BENCHMARK for module in _MODULES}
 _DIRECTORY = Path(__file__).parent
 _QUICK_DIRECTORY = _DIRECTORY.parent / "build" / "bench"
 
@@ -23,11 +39,11 @@ def main() -> int:
     arguments = _arguments()
     console = Console(width=None if sys.stdout.isatty() else 160)
     failed = False
-    for benchmark in arguments.benchmarks:
+    for name in arguments.names or _BENCHMARKS:
         try:
-            _run(benchmark, arguments, console)
+            _run(_BENCHMARKS[name], arguments, console)
         except (MeasurementFailed, ServerFailed, TimeoutError) as error:
-            console.print(f"[red]{benchmark.name} failed[/red]: {error}", markup=True)
+            console.print(f"[red]{name} failed[/red]: {error}", markup=True)
             failed = True
     return int(failed)
 
@@ -35,30 +51,30 @@ def main() -> int:
 def _run(benchmark: Benchmark, arguments: argparse.Namespace, console: Console) -> None:
     with TemporaryDirectory(prefix="leadview-bench-") as directory, console.status("") as status:
         lab = Lab(Path(directory), arguments.quick)
-        outcome = rounds.run(benchmark, lab, status.update)
-    table.show(outcome, console)
+        found = rounds.run(benchmark, lab, status.update)
+    report.show(found, console)
     path = arguments.into / "results.json"
-    all_results = results.read(path)
-    all_results.benchmarks[outcome.name] = outcome
-    results.write(path, all_results)
-    chart.write(arguments.into / "charts", outcome)
+    results = outcome.read(path)
+    results.benchmarks[found.name] = found
+    outcome.write(path, results)
+    report.write_charts(arguments.into / "charts", found)
     if arguments.into == _DIRECTORY:
-        pages.write(all_results)
+        pages.write(results)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench", description="Measures Leadview beside its peers and limits.")
-    names = {benchmark.name: benchmark for benchmark in BENCHMARKS}
-    parser.add_argument("names", nargs="*", metavar="name", help=f"one of: {', '.join(names)}; without names, all run")
+    names = ", ".join(_BENCHMARKS)
+    parser.add_argument("names", nargs="*", metavar="name", help=f"one of: {names}; without names, all run")
     parser.add_argument("--quick", action="store_true", help="a few seconds for each; the figures mean little")
     parser.add_argument(
         "--into", type=Path, help="directory of results.json and charts (default: bench; if quick: build/bench)"
     )
     arguments = parser.parse_args()
-    unknown = [name for name in arguments.names if name not in names]
-    if unknown:
-        parser.error(f"no such benchmark: {', '.join(unknown)} (there are: {', '.join(names)})")
-    arguments.benchmarks = [names[name] for name in arguments.names or names]
+    if unknown := [name for name in arguments.names if name not in _BENCHMARKS]:
+        parser.error(f"no such benchmark: {', '.join(unknown)} (there are: {names})")
+    if not arguments.quick and (reason := interpreter.why_not()):
+        parser.error(f"{reason}. Its figures would be too low: run `make bench`, which looks for another one.")
     arguments.into = arguments.into or (_QUICK_DIRECTORY if arguments.quick else _DIRECTORY)
     return arguments
 

@@ -1,21 +1,26 @@
-"""The interface of a benchmark: its subjects (the programs that are measured), cases, metrics and targets.
+"""What a benchmark is: its subjects (the programs that are measured), cases, metrics and targets.
 
-Each benchmark is a file; `catalogue` lists them. The runner (`rounds`) measures every subject in turn for every case,
-round after round. So a machine that is slow for a while is slow for all subjects.
+The runner (`rounds`) measures every subject in turn for every case, round after round. So a machine that is slow for a
+while is slow for all subjects.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Literal, Protocol
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
+from redis import Redis
 
-from bench.lab import Lab
+from bench.machine import Cores, pinned
+from devstack.redis_server import RedisServer
 
 LEADVIEW = "leadview"
+_QUICK_SECONDS = 0.4
 
 Values = Mapping[str, float]
-"""The result of one measurement: a number for each metric's name."""
+"""The result of one measurement: a number for each metric's name. Empty if the subject has nothing to do in a case."""
 Measure = Callable[[str], Values]
 """Measures a subject once, for the case of this name."""
 
@@ -55,35 +60,54 @@ class Target(Struct, frozen=True):
     case_against: str | None = None
 
 
-class Benchmark(Protocol):
-    """`what` describes in a few sentences what is measured."""
+class Lab(Struct):
+    """The conditions of a benchmark. `directory` is temporary. A quick run shows that everything works; its figures
+    mean little."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def what(self) -> str: ...
-    @property
-    def metrics(self) -> Sequence[Metric]: ...
-    @property
-    def subjects(self) -> Sequence[Subject]: ...
-    @property
-    def targets(self) -> Sequence[Target]: ...
-    @property
-    def rounds(self) -> int: ...
-    @property
-    def restarts_each_round(self) -> bool:
-        """Whether `prepare` is called for each round, instead of once.
+    directory: Path
+    quick: bool
+    left_out: dict[str, str] = field(default_factory=dict)
+    """The reason for each subject or tool that is missing."""
 
-        Two processes of the same program differ by a few percent, because their memory is laid out differently. The
-        median over several processes does not."""
-        ...
+    def seconds(self, full: float) -> float:
+        """How long to measure: `full` seconds, and much less in a quick run."""
+        return _QUICK_SECONDS if self.quick else full
 
-    def cases(self, lab: Lab) -> Sequence[str]:
-        """The names of the cases. A quick lab has fewer or smaller ones."""
-        ...
+    def redis(
+        self, stack: ExitStack, cores: Cores, *, appendonly: bool = False, program: Path | None = None
+    ) -> RedisServer:
+        """Start a new, empty Redis on the cores for Redis. `stack` stops it."""
+        directory = Path(mkdtemp(dir=self.directory, prefix="redis-"))
+        with pinned(cores.redis):
+            return stack.enter_context(RedisServer.start(directory, appendonly=appendonly, program=program))
 
-    def prepare(self, lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
-        """Start everything that is needed; `stack` stops it. Returns a measure for each subject.
 
-        A subject that cannot run on this machine is missing, and `lab.leave_out` was called with the reason."""
-        ...
+class Benchmark(Struct, frozen=True, kw_only=True):
+    """`what` describes in a few sentences what is measured.
+
+    `prepare` starts everything that is needed, which its stack stops, and returns a measure for each subject. A subject
+    that cannot run on this machine is missing there, and in `left_out` of the lab with the reason.
+    """
+
+    name: str
+    what: str
+    metrics: Sequence[Metric]
+    subjects: Sequence[Subject]
+    cases: Sequence[str]
+    prepare: Callable[[Lab, ExitStack], Mapping[str, Measure]]
+    quick_cases: Sequence[str] = ()
+    """What a quick run measures instead of `cases`, if it measures fewer."""
+    targets: Sequence[Target] = ()
+    needs_kafka: bool = False
+    """Whether it needs Apache Kafka, without which nothing is measured."""
+    rounds: int = 3
+    restarts_each_round: bool = False
+    """Whether `prepare` is called for each round, instead of once.
+
+    Two processes of the same program differ by a few percent, because their memory is laid out differently. The median
+    over several processes does not."""
+
+
+def client(server: RedisServer) -> Redis:
+    """A client whose replies are bytes. The caller closes it."""
+    return Redis(port=server.port)

@@ -1,38 +1,44 @@
 """A cold start with an empty Redis, and a restart of Redis with all documents in its append-only file."""
 
-import shutil
+import http.client
+import threading
 import time
-import urllib.request
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from pathlib import Path
-from tempfile import mkdtemp
+from itertools import chain
+from typing import Self
 from uuid import uuid4
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bench import candidates, consuming_peers, pipeline, projectors, requests, traffic
-from bench.benchmark import LEADVIEW, Measure, MeasurementFailed, Metric, Subject, Target, Values
-from bench.changes import FIRST_VERSION, changed
-from bench.consuming_peers import RATE, SUBJECTS, Topics
-from bench.cores import pinned, service_cores
-from bench.crm import Tenant
-from bench.lab import Lab, client
-from bench.server import Server
-from bench.traffic import Traffic
-from bench.watcher import Seen, Watcher
-from devstack.apache_kafka import ApacheKafka
-from devstack.child import Child
-from devstack.ports import free_port
+from bench import consumers, pipeline, servers
+from bench.benchmark import (
+    LEADVIEW,
+    Benchmark,
+    Lab,
+    Measure,
+    MeasurementFailed,
+    Metric,
+    Subject,
+    Target,
+    Values,
+    client,
+)
+from bench.consumers import PLAIN_SET, RATE, Topics
+from bench.crm import FIRST_VERSION, Tenant, Traffic, changed, is_lead, publish, request
+from bench.machine import pinned, service_cores
+from bench.servers import Server, words
+from devstack.programs import Program, ask, while_running
 from devstack.redis_server import RedisServer
 from devstack.waiting import wait_until
 from projector.record import Record
 from schemas import metrics
 from schemas.resources import LEAD
 
-_PLAIN_SET = next(subject for subject in SUBJECTS if subject.name == "plain-set")
+_PAUSE_SECONDS = 0.01
+_TIMEOUT_SECONDS = 10.0
 _TIME = Metric("all is served after", "s")
 _LOADING = Metric("Redis loads for", "s")
 _SERVED = Metric("first 200 after that", "ms")
@@ -41,7 +47,6 @@ _REFUSED = Metric("503 meanwhile", "responses")
 _AGAIN = Metric("records read again", "records")
 COLD, RESTART = "empty Redis", "Redis restarts"
 _RECORDS, _QUICK_RECORDS, _BATCH = 1_000_000, 5_000, 100_000
-_PARTITIONS = pipeline.PARTITIONS
 _SERVED_SECONDS = 600.0
 _LOADED_SECONDS = 300.0
 _VISIBLE_SECONDS = 60.0
@@ -49,77 +54,93 @@ _HEALTHZ = b"GET /healthz HTTP/1.1\r\nHost: api.example.com\r\n\r\n"
 _READYZ = _HEALTHZ.replace(b"/healthz", b"/readyz")
 
 
-class ColdStart:
-    name = "cold-start"
-    what = (
-        "Kafka holds 1,000,000 leads and contacts, and Redis (appendonly yes) is empty. Measured is the time from the "
-        "start of the projector until the API is ready, and of plain-set until it has written all; both with the start "
-        "of the process. Then Redis is killed and restarted, while the API is asked all the time and an event waits."
-    )
-    metrics = (RATE, _TIME, _LOADING, _SERVED, _VISIBLE, _REFUSED, _AGAIN)
-    subjects = (Subject(LEADVIEW, "leadview", "one projector, one API worker"), _PLAIN_SET)
-    targets = (
-        Target(RATE.name, COLD, 0.4, at_least=True, against=_PLAIN_SET.name),
-        Target(_SERVED.name, RESTART, 1000.0, at_least=False),
-    )
-    rounds = 2
-    restarts_each_round = False
-
-    def cases(self, lab: Lab) -> Sequence[str]:  # noqa: ARG002 - required by Benchmark
-        return (COLD, RESTART)
-
-    def prepare(self, lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
-        if pipeline.kafka_is_missing(lab, self.name):
-            return {}
-        with pinned(service_cores().load):
-            kafka = stack.enter_context(ApacheKafka.start(lab.directory / "kafka"))
-        projectors.create_topics(kafka, _PARTITIONS)
-        count = _QUICK_RECORDS if lab.quick else _RECORDS
-        records = Traffic()
-        traffic.publish(kafka.bootstrap_servers, records.access)
-        lead: Record | None = None
-        for _ in range(0, count, _BATCH):
-            documents = records.documents(min(_BATCH, count))
-            traffic.publish(kafka.bootstrap_servers, documents)
-            lead = lead or next(record for record in documents if record.kind is LEAD)
-        if lead is None:
-            raise MeasurementFailed("there are no records")
-        topics = Topics(kafka.bootstrap_servers, _PARTITIONS, count)
-        installation = _Installation(lab, stack, topics, records.tenants, lead)
-        return {LEADVIEW: installation.measure, _PLAIN_SET.name: partial(_plain_set, lab, topics)}
+def _prepare(lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
+    kafka = pipeline.start_kafka(lab, stack, service_cores().load).bootstrap_servers
+    traffic, count = Traffic(), _QUICK_RECORDS if lab.quick else _RECORDS
+    publish(kafka, traffic.access)
+    first = traffic.documents(min(_BATCH, count))
+    for documents in chain([first], (traffic.documents(_BATCH) for _ in range(_BATCH, count, _BATCH))):
+        publish(kafka, documents)
+    topics = Topics(kafka, count)
+    installation = _Installation(lab, stack, topics, traffic.tenants, next(filter(is_lead, first)))
+    return {LEADVIEW: installation.measure, PLAIN_SET.name: partial(_plain_set, lab, topics)}
 
 
 def _plain_set(lab: Lab, topics: Topics, case: str) -> Values:
     if case != COLD:
         return {}
     with ExitStack() as stack:
-        redis = _redis(lab, stack)
+        redis = lab.redis(stack, service_cores(), appendonly=True)
         started = time.monotonic()
-        consuming_peers.measure("plain_set", topics, redis.url, 1, service_cores().load)
+        consumers.measure_peer(lab, PLAIN_SET, topics, redis, service_cores().load)
         seconds = time.monotonic() - started
     return {RATE.name: topics.count / seconds, _TIME.name: seconds}
 
 
-def _redis(lab: Lab, stack: ExitStack) -> RedisServer:
-    """A new, empty Redis whose data survive a restart. `stack` stops it, and deletes its files."""
-    directory = Path(mkdtemp(dir=lab.directory, prefix="redis"))
-    stack.callback(shutil.rmtree, directory, ignore_errors=True)
-    with pinned(service_cores().redis):
-        return stack.enter_context(RedisServer.start(directory, appendonly=True))
+class Seen(Struct, frozen=True):
+    """A response, and when it was complete. The status is 0 if there was none."""
+
+    at: float
+    status: int
+    body: bytes = b""
+    retry_after: str | None = None
+
+
+class Watcher:
+    """Sends one request to a server again and again, from a thread, and notes each response in `seen`, which may be
+    read meanwhile."""
+
+    def __init__(self, port: int, request: bytes) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_SECONDS)
+        self._method, self._path, self._headers = words(request)
+        self._stopped = threading.Event()
+        self.seen: list[Seen] = []
+
+    def first(self, matches: Callable[[Seen], bool], since: float = 0.0) -> float | None:
+        """Returns when the first response since then that matches was complete; None if there is none."""
+        return next((each.at for each in self.seen if each.at >= since and matches(each)), None)
+
+    def count(self, status: int) -> int:
+        """Returns the number of responses with this status."""
+        return sum(each.status == status for each in self.seen)
+
+    @contextmanager
+    def running(self) -> Iterator[Self]:
+        """Watch while the block runs."""
+        thread = threading.Thread(target=self._run)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self._stopped.set()
+            thread.join()
+            self._connection.close()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(_PAUSE_SECONDS):
+            self.seen.append(self._ask())
+
+    def _ask(self) -> Seen:
+        try:
+            self._connection.request(self._method, self._path, headers=self._headers)
+            response = self._connection.getresponse()
+            body = response.read()
+        except (OSError, http.client.HTTPException):
+            self._connection.close()
+            return Seen(time.monotonic(), 0)
+        return Seen(time.monotonic(), response.status, body, response.getheader("Retry-After"))
 
 
 class _Running(Struct, frozen=True):
-    """One Redis, projector and API. `metrics_port` is the projector's."""
+    """One Redis, projector and API."""
 
     redis: RedisServer
     api: Server
-    projector: Child
-    metrics_port: int
+    projector: Program
 
     def records_read(self) -> float:
         """The number of leads and contacts that the projector has read since it started."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=10) as response:
-            lines: list[str] = response.read().decode().splitlines()
+        lines = ask("127.0.0.1", self.projector.metrics_port, "/metrics").body.splitlines()
         name = f'{metrics.RECORDS.name}_total{{line="documents"'
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
@@ -134,7 +155,7 @@ class _Installation:
         self._version = FIRST_VERSION
         organization_id, _, lead_id = (lead.key or b"").decode().partition(":")
         key = next(tenant.key for tenant in tenants if tenant.organization_id == organization_id)
-        self._request = requests.get(LEAD.topic, lead_id, key)
+        self._request = request(LEAD.topic, lead_id, key)
         self._stack = stack.enter_context(ExitStack())
         self._running: _Running | None = None
 
@@ -148,20 +169,21 @@ class _Installation:
     def _cold_start(self) -> Values:
         self._stack.close()
         lab, stack, cores, kafka = self._lab, self._stack, service_cores(), self._topics.kafka
-        redis = _redis(lab, stack)
-        api = candidates.leadview(lab, stack, redis, cores)
+        redis = lab.redis(stack, service_cores(), appendonly=True)
+        api = servers.leadview(lab, stack, redis, cores)
         api.wait_until_ready(_HEALTHZ)
         with Watcher(api.port, self._request).running() as watcher:
-            started, port = time.monotonic(), free_port()
-            projector = projectors.start(lab, kafka, redis.url, cores=cores.load, group=uuid4().hex, metrics_port=port)
+            started = time.monotonic()
+            projector = consumers.start_projector(lab, kafka, redis.url, cores=cores.load, group=uuid4().hex)
             stack.callback(projector.stop)
-            wait_until(lambda: watcher.first(_served), "all is served", _SERVED_SECONDS)
+            served = while_running(projector, lambda: watcher.first(_served))
+            wait_until(served, "all is served", _SERVED_SECONDS)
             api.wait_until_ready(_READYZ)
             seconds = time.monotonic() - started
         _check(watcher, watcher.first(_served) or 0.0)
-        self._running = _Running(redis, api, projector, port)
+        self._running = _Running(redis, api, projector)
         with client(redis) as connection:
-            if (done := projectors.covered(connection, _PARTITIONS)) < self._topics.count:
+            if (done := consumers.covered(connection)) < self._topics.count:
                 raise MeasurementFailed(f"the API was ready with {done} of {self._topics.count} records")
         return {RATE.name: self._topics.count / seconds, _TIME.name: seconds, _REFUSED.name: watcher.count(503)}
 
@@ -173,15 +195,17 @@ class _Installation:
         event = replace(self._lead, value=changed(self._lead, self._version, mark))
         with Watcher(running.api.port, self._request).running() as watcher:
             redis.kill()
-            traffic.publish(self._topics.kafka, [event])
+            publish(self._topics.kafka, [event])
             started = time.monotonic()
             with pinned(service_cores().redis):
                 redis.restart()
             with client(redis) as connection:
                 wait_until(lambda: not connection.info("persistence")["loading"], "Redis has loaded", _LOADED_SECONDS)
             loaded = time.monotonic()
-            wait_until(lambda: watcher.first(_shows(mark)), "the new event is visible", _VISIBLE_SECONDS)
-        wait_until(lambda: running.records_read() > read, "the new event is covered", _VISIBLE_SECONDS)
+            shown = while_running(running.projector, lambda: watcher.first(_shows(mark)))
+            wait_until(shown, "the new event is visible", _VISIBLE_SECONDS)
+        covered = while_running(running.projector, lambda: running.records_read() > read)
+        wait_until(covered, "the new event is covered", _VISIBLE_SECONDS)
         served, visible = watcher.first(_served, started) or 0.0, watcher.first(_shows(mark)) or 0.0
         _check(watcher, served)
         return {
@@ -208,3 +232,23 @@ def _check(watcher: Watcher, served: float) -> None:
             raise MeasurementFailed(f"the API answered {response.status}: {response.body[:200]!r}")
         if response.status != 200 and response.at > served:
             raise MeasurementFailed(f"the API served, and then answered {response.status}")
+
+
+BENCHMARK = Benchmark(
+    name="cold-start",
+    what=(
+        "Kafka holds 1,000,000 leads and contacts, and Redis (appendonly yes) is empty. Measured is the time from the "
+        "start of the projector until the API is ready, and of plain-set until it has written all; both with the start "
+        "of the process. Then Redis is killed and restarted, while the API is asked all the time and an event waits."
+    ),
+    metrics=(RATE, _TIME, _LOADING, _SERVED, _VISIBLE, _REFUSED, _AGAIN),
+    subjects=(Subject(LEADVIEW, "leadview", "one projector, one API worker"), PLAIN_SET),
+    cases=(COLD, RESTART),
+    prepare=_prepare,
+    targets=(
+        Target(RATE.name, COLD, 0.4, at_least=True, against=PLAIN_SET.name),
+        Target(_SERVED.name, RESTART, 1000.0, at_least=False),
+    ),
+    needs_kafka=True,
+    rounds=2,
+)

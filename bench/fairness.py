@@ -2,30 +2,27 @@
 
 import socket
 import struct
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 
-import msgspec
 from msgspec import Struct
 
-from bench import candidates, requests
+from bench import servers
 from bench.api import P50, P99
-from bench.benchmark import LEADVIEW, Measure, Metric, Subject, Target, Values
-from bench.cores import pinned
-from bench.crm import Tenant
+from bench.benchmark import LEADVIEW, Benchmark, Lab, Measure, Metric, Subject, Target, Values, client
+from bench.crm import Crm, Tenant, lead_request
 from bench.filling import live
-from bench.lab import Lab, client
 from bench.load import Load
-from bench.sender import Order
-from bench.server import ROOT
+from bench.servers import Stage
 from schemas import layouts, names, resources
 
 ALONE = "nobody else"
 _FREE, _REFUSED, _BURSTS, _ALLOWED = "free: 304", "refused: 429", "the usual limits", "no limit"
 _UNREAD = "no limit, and they do not read"
+_ATTACKS = (_FREE, _REFUSED, _BURSTS, _ALLOWED, _UNREAD)
+_WORST = Metric("worst", "ms")
+_DOCUMENTS = 400
 _NEVER = (10_000_000, 10_000)
 _LIMITS = {_REFUSED: (1, 86_400), _BURSTS: (100, 10, 300, 10)}
 _CONNECTIONS = 64
@@ -43,41 +40,22 @@ class Attack(Struct, frozen=True):
     request: bytes
 
 
-class Fairness:
-    name = "fairness"
-    what = (
-        f"One organization reads its leads, {_RATE:.0f} times a second, while another one asks for a lead of "
-        f"{_LARGE_BYTES // 1000} KB over {_CONNECTIONS} connections as fast as the API answers. Each response to the "
-        "first one must be 200. The clients of both run beside Redis on one core."
-    )
-    metrics = (P50, P99, Metric("worst", "ms"))
-    subjects = (Subject(LEADVIEW, "leadview", "`python -m api`, as it is delivered"),)
-    targets = tuple(
-        Target(P99.name, case, _MOST_TIMES, at_least=False, case_against=ALONE)
-        for case in (_FREE, _REFUSED, _BURSTS, _ALLOWED, _UNREAD)
-    )
-    rounds = 3
-    restarts_each_round = False
-
-    def cases(self, lab: Lab) -> Sequence[str]:  # noqa: ARG002 - required by Benchmark
-        return (ALONE, _FREE, _REFUSED, _BURSTS, _ALLOWED, _UNREAD)
-
-    def prepare(self, lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
-        stage = candidates.set_up(lab, stack, only=frozenset({LEADVIEW}))
-        reader, other = stage.tenants[:2]
-        load = Load(lab, [requests.for_lead(reader, lead) for lead in reader.leads], stage.cores.load)
-        attack = Attack(other, requests.for_lead(other, other.leads[0]))
-        with client(stage.redis) as redis:
-            name = names.document(
-                resources.LEAD, names.organization(other.organization_id), live(redis), other.leads[0]
-            )
-            value = redis.get(name)
-            assert isinstance(value, bytes)  # noqa: S101 - it was just written
-            redis.set(name, b'%b,"pad":"%b"}' % (value[:-1], b"y" * _LARGE_BYTES))
-        return {LEADVIEW: partial(_measure, lab, stage, load, attack)}
+def _prepare(lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
+    crm = Crm()
+    stage = servers.stage(lab, stack, crm, crm.records(2, _DOCUMENTS))
+    reader, other = stage.tenants
+    reading = Load(lab, [lead_request(reader, lead) for lead in reader.leads], stage.cores.load)
+    attack = Attack(other, lead_request(other, other.leads[0]))
+    with client(stage.redis) as redis:
+        owner = names.organization(other.organization_id)
+        name = names.document(resources.LEAD, owner, live(redis), other.leads[0])
+        value = redis.get(name)
+        assert isinstance(value, bytes)  # noqa: S101 - it was just written
+        redis.set(name, b'%b,"pad":"%b"}' % (value[:-1], b"y" * _LARGE_BYTES))
+    return {LEADVIEW: partial(_measure, stage, reading, attack)}
 
 
-def _measure(lab: Lab, stage: candidates.Stage, load: Load, attack: Attack, case: str) -> Values:
+def _measure(stage: Stage, reading: Load, attack: Attack, case: str) -> Values:
     port = stage.servers[LEADVIEW].port
     with client(stage.redis) as redis:
         owner = names.organization(attack.tenant.organization_id)
@@ -87,31 +65,14 @@ def _measure(lab: Lab, stage: candidates.Stage, load: Load, attack: Attack, case
     request = attack.request
     if case == _FREE:
         request = request.replace(b"\r\n\r\n", b"\r\nIf-None-Match: *\r\n\r\n")
-    attacks: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    sending = Load(stage.lab, [request], stage.cores.load)
+    attacks: dict[str, Callable[[], AbstractContextManager[object]]] = {
         ALONE: nullcontext,
         _UNREAD: partial(_unread, port, request),
     }
-    with attacks.get(case, partial(_sending, port, request, stage.cores.load))():
-        report = load.open(port, _READERS, lab.seconds(_SECONDS), _RATE)
-    return {P50.name: report.p50 * 1e3, P99.name: report.p99 * 1e3, "worst": report.worst * 1e3}
-
-
-@contextmanager
-def _sending(port: int, request: bytes, cores: set[int] | None) -> Iterator[None]:
-    """Send the request over all connections again and again, in a process of its own."""
-    order = Order(port, _CONNECTIONS, 1e9, [request])
-    with pinned(cores):
-        sending = subprocess.Popen(
-            (sys.executable, "-m", "bench.sender"), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, cwd=ROOT
-        )
-    with sending:
-        try:
-            assert sending.stdin is not None  # noqa: S101 - it is a pipe
-            sending.stdin.write(msgspec.msgpack.encode(order))
-            sending.stdin.close()
-            yield
-        finally:
-            sending.kill()
+    with attacks.get(case, partial(sending.in_background, port, _CONNECTIONS, None))():
+        report = reading.open(port, _READERS, stage.lab.seconds(_SECONDS), _RATE)
+    return {P50.name: report.p50 * 1e3, P99.name: report.p99 * 1e3, _WORST.name: report.worst * 1e3}
 
 
 @contextmanager
@@ -122,3 +83,18 @@ def _unread(port: int, request: bytes) -> Iterator[None]:
             connection = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
             connection.sendall(4 * request)
         yield
+
+
+BENCHMARK = Benchmark(
+    name="fairness",
+    what=(
+        f"One organization reads its leads, {_RATE:.0f} times a second, while another one asks for a lead of "
+        f"{_LARGE_BYTES // 1000} KB over {_CONNECTIONS} connections as fast as the API answers. Each response to the "
+        "first one must be 200. The clients of both run beside Redis on one core."
+    ),
+    metrics=(P50, P99, _WORST),
+    subjects=(Subject(LEADVIEW, "leadview", "`python -m api`, as it is delivered"),),
+    cases=(ALONE, *_ATTACKS),
+    prepare=_prepare,
+    targets=tuple(Target(P99.name, case, _MOST_TIMES, at_least=False, case_against=ALONE) for case in _ATTACKS),
+)

@@ -1,18 +1,18 @@
 """Fan-out: what happens when a contact with 50,000 leads changes."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 
 from msgspec.structs import replace
 
-from bench import pipeline, requests, traffic
-from bench.benchmark import LEADVIEW, Measure, MeasurementFailed, Metric, Subject, Target, Values
-from bench.changes import FIRST_VERSION, changed
-from bench.cores import service_cores
-from bench.crm import Crm
+from bench import pipeline
+from bench.api import LATE
+from bench.benchmark import LEADVIEW, Benchmark, Lab, Measure, MeasurementFailed, Metric, Subject, Target, Values
+from bench.crm import FIRST_VERSION, Crm, changed, lead_requests, of_contact, publish
 from bench.filling import live
-from bench.lab import Lab
+from bench.machine import service_cores
+from devstack.programs import while_running
 from devstack.waiting import wait_until
 from schemas import names, resources
 
@@ -21,7 +21,6 @@ _THESE_WORST = Metric("worst read, these leads", "ms")
 _OTHERS_WORST = Metric("worst read, others", "ms")
 _THESE_P99 = Metric("p99, these leads", "ms")
 _OTHERS_P99 = Metric("p99, others", "ms")
-_LATE = Metric("sender late, p99", "ms")
 _LEADS, _QUICK_LEADS = 50_000, 2_000
 _OTHER_LEADS = 1_000
 _CONNECTIONS = 16
@@ -31,29 +30,8 @@ CHANGES, UNCHANGED = "the contact changes", "nothing changes"
 _READING_SECONDS = 2.0
 
 
-class FanOut:
-    name = "fan-out"
-    what = (
-        "A contact with 50,000 leads changes. Measured are the time from the production of its event until all leads "
-        "show it, and the longest response time meanwhile, for readers of these leads and for readers of another "
-        "organization (250 requests a second each, open loop)."
-    )
-    metrics = (_TIME, _THESE_WORST, _OTHERS_WORST, _THESE_P99, _OTHERS_P99, _LATE)
-    subjects = (Subject(LEADVIEW, "leadview", "one projector, one API worker"),)
-    targets = (
-        Target(_THESE_WORST.name, CHANGES, 10.0, at_least=False),
-        Target(_OTHERS_WORST.name, CHANGES, 10.0, at_least=False),
-    )
-    rounds = 5
-    restarts_each_round = False
-
-    def cases(self, lab: Lab) -> Sequence[str]:  # noqa: ARG002 - required by Benchmark
-        return (UNCHANGED, CHANGES)
-
-    def prepare(self, lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
-        if pipeline.kafka_is_missing(lab, self.name):
-            return {}
-        return {LEADVIEW: _Contact(lab, stack, _QUICK_LEADS if lab.quick else _LEADS).measure}
+def _prepare(lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
+    return {LEADVIEW: _Contact(lab, stack, _QUICK_LEADS if lab.quick else _LEADS).measure}
 
 
 class _Contact:
@@ -65,10 +43,10 @@ class _Contact:
         self._tenant, others = crm.tenants
         self._record, first = crm.lead_and_contact(self._tenant)
         records += [self._record, first]
-        records += [traffic.of_contact(self._record, *crm.lead_and_contact(self._tenant)) for _ in range(count - 1)]
+        records += [of_contact(self._record, *crm.lead_and_contact(self._tenant)) for _ in range(count - 1)]
         records += [record for _ in range(_OTHER_LEADS) for record in crm.lead_and_contact(others)]
         self._service = pipeline.start(lab, stack, service_cores(), crm.tenants, [records])
-        self._loads = [self._service.load(requests.for_leads([tenant])) for tenant in crm.tenants]
+        self._loads = [self._service.load(lead_requests([tenant])) for tenant in crm.tenants]
         self._version = FIRST_VERSION
 
     def measure(self, case: str) -> Values:
@@ -85,7 +63,7 @@ class _Contact:
             _OTHERS_WORST.name: others_read.worst * 1e3,
             _THESE_P99.name: these_read.p99 * 1e3,
             _OTHERS_P99.name: others_read.p99 * 1e3,
-            _LATE.name: max(these_read.late, others_read.late) * 1e3,
+            LATE.name: max(these_read.late, others_read.late) * 1e3,
         }
 
     def _change(self) -> float:
@@ -96,12 +74,9 @@ class _Contact:
         self._version += 1
         event = replace(self._record, value=changed(self._record, self._version, self._mark()))
         started = time.monotonic()
-        traffic.publish(self._service.kafka, [event])
-        wait_until(
-            lambda: not redis.zcount(leads, former_summary, former_summary),
-            "all leads show the change",
-            _FAN_OUT_TIMEOUT_SECONDS,
-        )
+        publish(self._service.kafka, [event])
+        done = while_running(self._service.process, lambda: not redis.zcount(leads, former_summary, former_summary))
+        wait_until(done, "all leads show the change", _FAN_OUT_TIMEOUT_SECONDS)
         return time.monotonic() - started
 
     def _check(self) -> None:
@@ -117,3 +92,23 @@ class _Contact:
 
     def _mark(self) -> str:
         return f"v{self._version}@example.com"
+
+
+BENCHMARK = Benchmark(
+    name="fan-out",
+    what=(
+        "A contact with 50,000 leads changes. Measured are the time from the production of its event until all leads "
+        "show it, and the longest response time meanwhile, for readers of these leads and for readers of another "
+        "organization (250 requests a second each, open loop)."
+    ),
+    metrics=(_TIME, _THESE_WORST, _OTHERS_WORST, _THESE_P99, _OTHERS_P99, LATE),
+    subjects=(Subject(LEADVIEW, "leadview", "one projector, one API worker"),),
+    cases=(UNCHANGED, CHANGES),
+    prepare=_prepare,
+    targets=(
+        Target(_THESE_WORST.name, CHANGES, 10.0, at_least=False),
+        Target(_OTHERS_WORST.name, CHANGES, 10.0, at_least=False),
+    ),
+    needs_kafka=True,
+    rounds=5,
+)

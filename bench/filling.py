@@ -1,13 +1,17 @@
-"""Fills a Redis without Kafka: the projector's own code decodes, maps and applies the records."""
+"""What Redis holds before a measurement: records that the projector's own code has applied without Kafka, and snapshots
+of that as files."""
 
 import asyncio
+import shutil
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from redis import Redis
 
-from devstack.redis_cluster import RedisCluster
+from bench.benchmark import client
+from bench.machine import pinned
 from devstack.redis_server import RedisServer
+from devstack.waiting import wait_until
 from projector import mapping
 from projector.change import read
 from projector.intent import Intent
@@ -20,9 +24,10 @@ from schemas.control import GenerationId, parse_generation
 from schemas.settings import Compression, ProjectorSettings
 
 _BATCH = 500
+_LOAD_SECONDS = 60.0
 
 
-def fill(server: RedisServer | RedisCluster, records: Iterable[Record], compression: Compression = "none") -> None:
+def fill(server: RedisServer, records: Iterable[Record], compression: Compression = "none") -> None:
     """Apply these records in this order, and let the API serve them."""
     asyncio.run(_fill(ProjectorSettings(redis_url=server.url, compression=compression), intents(records)))
 
@@ -49,3 +54,30 @@ def live(connection: Redis) -> GenerationId:
 def intents(records: Iterable[Record]) -> Iterator[Intent]:
     """Decode and map these records."""
     return (mapping.intent(read(record), record) for record in records)
+
+
+class Snapshots:
+    """Saves what `server` holds, and restores it. Restoring restarts the server: its process id changes."""
+
+    def __init__(self, server: RedisServer, cores: set[int] | None) -> None:
+        self._server = server
+        self._cores = cores
+        self._loaded_at_start = server.directory / "dump.rdb"
+
+    def save(self, name: str) -> None:
+        """Save what the server holds now under this name."""
+        with client(self._server) as redis:
+            redis.save()
+        shutil.move(self._loaded_at_start, self._file(name))
+
+    def restore(self, name: str) -> None:
+        """Replace what the server holds by what was saved under this name."""
+        shutil.copyfile(self._file(name), self._loaded_at_start)
+        with pinned(self._cores):
+            self._server.restart()
+        # A server that is still loading answers INFO already, and refuses everything else.
+        with client(self._server) as redis:
+            wait_until(lambda: not redis.info("persistence")["loading"], "Redis has loaded a snapshot", _LOAD_SECONDS)
+
+    def _file(self, name: str) -> str:
+        return str(self._server.directory / f"{name}.rdb")

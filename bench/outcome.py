@@ -1,8 +1,11 @@
-"""The outcome of a benchmark: all rounds, and from them medians, spreads, ratios, and targets met or missed."""
+"""The outcome of a benchmark: all rounds, and from them medians, spreads, ratios, and targets met or missed. The latest
+outcome of each benchmark is in `results.json`."""
 
+from pathlib import Path
 from statistics import median
 
-from msgspec import Struct
+import msgspec
+from msgspec import Struct, field
 
 from bench.benchmark import LEADVIEW, Metric, Subject, Target
 
@@ -51,6 +54,12 @@ class Outcome(Struct, frozen=True):
     left_out: dict[str, str]
 
 
+class Results(Struct):
+    """The contents of `results.json`."""
+
+    benchmarks: dict[str, Outcome] = field(default_factory=dict)
+
+
 class Rounds:
     """Evaluates measurements by case, subject and metric."""
 
@@ -82,6 +91,16 @@ class Rounds:
         if value is None:
             return None
         return Verdict(target, value, value >= target.bound if target.at_least else value <= target.bound)
+
+
+def read(path: Path) -> Results:
+    """Read results; they are empty if there is no such file."""
+    return msgspec.json.decode(path.read_bytes(), type=Results) if path.is_file() else Results()
+
+
+def write(path: Path, results: Results) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
 
 
 def _quotient(one: Spread | None, other: Spread | None) -> float | None:

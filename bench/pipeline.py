@@ -1,37 +1,42 @@
-"""The whole service: Kafka, a projector, Redis and the API, with records that are projected and served."""
+"""The whole service: Kafka, a projector, Redis and the API, with records that are projected and served, and events
+whose way to a reader is measured."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import msgspec
 from msgspec import Struct
 from redis import Redis
 
-from bench import candidates, projectors, requests, traffic
-from bench.cores import Cores, pinned
-from bench.crm import Tenant
-from bench.lab import Lab, client
-from bench.load import Load
-from bench.server import Server
+from bench import consumers, servers
+from bench.benchmark import Lab, MeasurementFailed, client
+from bench.crm import Tenant, lead_request, publish
+from bench.load import Load, ordered, reported
+from bench.machine import Cores, pinned
+from bench.prober import RETRY_SECONDS, Event, Order, Report
+from bench.servers import Server
 from devstack.apache_kafka import ApacheKafka
 from devstack.child import Child
-from devstack.jars import KAFKA
+from devstack.programs import Program, while_running
 from devstack.redis_server import RedisServer
 from devstack.waiting import wait_until
 from projector.ledger.control import State
 from projector.record import Record
 from schemas import control, names
 
-PARTITIONS = 4
+_PROBES = 32
+"""Connections of the prober."""
 _PROJECTED_SECONDS = 300.0
 _REBUILD_START_SECONDS = 30.0
 _DROPPED_SECONDS = 120.0
+_VISIBLE_SECONDS = 150.0
+"""Longer than the prober itself waits for the last event."""
 
 
 class Rebuilding(Struct, frozen=True):
     """A running rebuild, and the generation that it fills."""
 
-    process: Child
+    process: Program
     generation: control.GenerationId
 
 
@@ -48,10 +53,6 @@ class Pipeline(Struct):
     api: Server
     cores: Cores
 
-    @property
-    def projector(self) -> Server:
-        return Server(0, self.process.pid)
-
     def load(self, api_requests: Iterable[bytes]) -> Load:
         """Load on the API, from the API's core, because the projector uses the other one."""
         return Load(self.lab, list(api_requests), self.cores.worker)
@@ -63,7 +64,7 @@ class Pipeline(Struct):
         try:
             yield
         finally:
-            self.process = projectors.start(self.lab, self.kafka, self.server.url, cores=self.cores.load)
+            self.process = consumers.start_projector(self.lab, self.kafka, self.server.url, cores=self.cores.load)
             self.stack.callback(self.process.stop)
 
     @contextmanager
@@ -72,12 +73,8 @@ class Pipeline(Struct):
         before = self._written_generations()
         child = self._command("rebuild")
         try:
-            wait_until(
-                lambda: self._written_generations() - before or not child.running,
-                "the rebuild starts",
-                _REBUILD_START_SECONDS,
-            )
-            child.check_running()
+            started = while_running(child, lambda: self._written_generations() - before)
+            wait_until(started, "the rebuild starts", _REBUILD_START_SECONDS)
             yield Rebuilding(child, *(self._written_generations() - before))
         finally:
             child.stop()
@@ -91,43 +88,68 @@ class Pipeline(Struct):
         filled = self.redis.hget(names.CONTROL, control.FILLED)
         return isinstance(filled, bytes) and generation in control.parse_generations(filled)
 
+    def probe(self, events: Sequence[Event], rate: float) -> Report:
+        """Send `rate` of these events a second, and measure the probed ones. Raises MeasurementFailed, ServerFailed."""
+        with self.probing(events, rate) as report:
+            return report()
+
+    @contextmanager
+    def probing(
+        self, events: Sequence[Event], rate: float, retry_seconds: float = RETRY_SECONDS
+    ) -> Iterator[Callable[[], Report]]:
+        """Send `rate` of these events a second while the block runs, and measure the probed ones.
+
+        Yields a function that waits until all of them are visible, and returns the report. It raises MeasurementFailed,
+        and ServerFailed if the projector cannot do its work any more.
+        """
+        order = Order(self.kafka, self.api.port, rate, _PROBES, events, retry_seconds)
+        with ordered(self.lab, "bench.prober", order, self.cores.load) as prober:
+
+            def report() -> Report:
+                ended = while_running(self.process, lambda: not prober.running)
+                wait_until(ended, "all events are visible", len(events) / rate + _VISIBLE_SECONDS)
+                found = reported(prober, Report)
+                if found.missing or not found.probes:
+                    raise MeasurementFailed(f"{found.missing} of {found.probes} events were never served")
+                return found
+
+            yield report
+
     def _written_generations(self) -> set[control.GenerationId]:
         state = self.redis.hget(names.CONTROL, control.STATE)
         return set(msgspec.json.decode(state, type=State).written) if isinstance(state, bytes) else set()
 
-    def _command(self, *words: str) -> Child:
-        return projectors.start(self.lab, self.kafka, self.server.url, words, cores=self.cores.load)
+    def _command(self, *words: str) -> Program:
+        return consumers.start_projector(self.lab, self.kafka, self.server.url, words, cores=self.cores.load)
 
 
-def kafka_is_missing(lab: Lab, name: str) -> bool:
-    """Whether Apache Kafka cannot run here; then the lab notes that this benchmark is left out."""
-    if reason := KAFKA.why_unavailable():
-        lab.leave_out(name, reason)
-    return reason is not None
+def start_kafka(lab: Lab, stack: ExitStack, cores: set[int] | None) -> ApacheKafka:
+    """Start Apache Kafka with all topics."""
+    with pinned(cores):
+        kafka = stack.enter_context(ApacheKafka.start(lab.directory / "kafka"))
+    consumers.create_topics(kafka)
+    return kafka
 
 
 def start(lab: Lab, stack: ExitStack, cores: Cores, tenants: list[Tenant], batches: Iterable[list[Record]]) -> Pipeline:
     """Start everything, and wait until all of these records are served. They include the tenants and their leads."""
-    with pinned(cores.load):
-        kafka = stack.enter_context(ApacheKafka.start(lab.directory / "kafka"))
-    redis = lab.redis(stack, "redis", cores)
-    projectors.create_topics(kafka, PARTITIONS)
-    projector = projectors.start(lab, kafka.bootstrap_servers, redis.url, cores=cores.load)
+    kafka = start_kafka(lab, stack, cores.load)
+    redis = lab.redis(stack, cores)
+    projector = consumers.start_projector(lab, kafka.bootstrap_servers, redis.url, cores=cores.load)
     stack.callback(projector.stop)
     connection = stack.enter_context(client(redis))
     count = 0
     for batch in batches:
-        traffic.publish(kafka.bootstrap_servers, batch)
-        count += sum(record.topic.endswith(projectors.DOCUMENT_TOPICS) for record in batch)
+        publish(kafka.bootstrap_servers, batch)
+        count += sum(record.topic.endswith(consumers.DOCUMENT_TOPICS) for record in batch)
     _wait_until_served(projector, connection, count)
-    api = candidates.leadview(lab, stack, redis, cores)
-    api.wait_until_ready(requests.for_lead(tenants[0], tenants[0].leads[0]))
+    api = servers.leadview(lab, stack, redis, cores)
+    api.wait_until_ready(lead_request(tenants[0], tenants[0].leads[0]))
     return Pipeline(lab, stack, kafka.bootstrap_servers, redis, connection, projector, api, cores)
 
 
-def _wait_until_served(projector: Child, redis: Redis, count: int) -> None:
+def _wait_until_served(projector: Program, redis: Redis, count: int) -> None:
     def served() -> bool:
-        projector.check_running()
-        return projectors.covered(redis, PARTITIONS) >= count and bool(redis.hget(names.CONTROL, control.FILLED))
+        return consumers.covered(redis) >= count and bool(redis.hget(names.CONTROL, control.FILLED))
 
-    wait_until(served, f"{count} records are projected and served", _PROJECTED_SECONDS)
+    wait_until(while_running(projector, served), f"{count} records are projected and served", _PROJECTED_SECONDS)

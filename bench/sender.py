@@ -31,7 +31,7 @@ _DRAIN_SECONDS = 1.0
 class Order(Struct):
     """What to do. `requests` are whole HTTP requests, which are sent in turn. `rate` is in requests a second.
 
-    With `announce`, the process prints an empty line when it begins; from then on SIGTERM ends it (open loop only).
+    With `announce`, the process prints an empty line when it begins; from then on SIGTERM ends it.
     """
 
     port: int
@@ -106,10 +106,10 @@ class Sender:
 
     def closed(self) -> Report:
         started = now = perf_counter()
-        end = started + self._order.seconds
+        self._end = min(self._end, started + self._order.seconds)
         for connection in self._connections.values():
             connection.send(self._request(), now)
-        while now < end:
+        while now < self._end:
             ready = self._epoll.poll(_DRAIN_SECONDS)
             for number, _ in ready:
                 connection = self._connections[number]
@@ -145,7 +145,7 @@ class Sender:
         return self._report(now - started, answered, percentile(sorted(late), 0.99))
 
     def end(self) -> None:
-        """Stop: from now on no request is due (open loop)."""
+        """Stop: from now on no request is due."""
         self._end = perf_counter()
 
     def _pause(self, due: float) -> float:

@@ -12,8 +12,7 @@ from typing import NamedTuple, Self
 from devstack import topics
 from devstack.child import Child
 from devstack.jars import KAFKA
-from devstack.place import LOOPBACK, Place
-from devstack.ports import free_port
+from devstack.ports import LOOPBACK, Place, free_port
 from devstack.waiting import wait_until
 
 _READY_TIMEOUT_SECONDS = 180.0

@@ -2,7 +2,7 @@
 
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -68,11 +68,15 @@ class Child:
             raise ValueError("this child was started without pipes")
         return self._process.stdin, self._process.stdout
 
-    def stop(self, timeout: float = STOP_TIMEOUT_SECONDS) -> None:
-        """Send SIGTERM, then SIGKILL after `timeout` seconds. Does nothing if the process has already ended."""
+    def ask_to_stop(self) -> None:
+        """Send SIGTERM, without waiting for the end. Does nothing if the process has already ended."""
         if self.running:
             self._process.terminate()
             self.resume()  # a paused process handles no other signal
+
+    def stop(self, timeout: float = STOP_TIMEOUT_SECONDS) -> None:
+        """Send SIGTERM, then SIGKILL after `timeout` seconds."""
+        self.ask_to_stop()
         self._end(timeout)
 
     def kill(self) -> None:
@@ -114,3 +118,20 @@ class Child:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
+
+
+_LINES = 15
+
+
+class StackFailed(Exception):
+    """Leadview could not be started, or a part of it failed. The message says what happened and what to do."""
+
+
+def with_logs(message: str, logs: Iterable[Path]) -> StackFailed:
+    """Returns an error whose message contains the last lines of these logs."""
+    return StackFailed("\n\n".join([message, *(_tail(log) for log in logs)]))
+
+
+def _tail(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines()[-_LINES:] if log.exists() else []
+    return "\n".join([f"The last lines of {log.name}:", *(f"  {line}" for line in lines or ["(none)"])])

@@ -7,8 +7,8 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from devstack import occasions, people
-from devstack.occasions import Place
+from devstack import fiction
+from devstack.fiction import Place
 from schemas import events
 from schemas.api_keys import key_hash
 
@@ -29,7 +29,7 @@ def uuid(random: Random) -> str:
 
 
 def new_contact(random: Random, organization_id: str, time: datetime) -> events.Contact:
-    person = people.person(random)
+    person = fiction.person(random)
     return events.Contact(
         id=uuid(random),
         organization_id=organization_id,
@@ -38,14 +38,14 @@ def new_contact(random: Random, organization_id: str, time: datetime) -> events.
         last_name=person.last_name,
         email=person.email,
         phone=person.phone,
-        custom_fields=occasions.custom_fields(random) or None,
+        custom_fields=fiction.custom_fields(random) or None,
         created_at=time,
         updated_at=time,
     )
 
 
 def new_lead(random: Random, place: Place, contact: events.Contact, time: datetime) -> events.Lead:
-    kind = occasions.kind(random)
+    kind = fiction.kind(random)
     return events.Lead(
         id=uuid(random),
         organization_id=contact.organization_id,
@@ -56,10 +56,10 @@ def new_lead(random: Random, place: Place, contact: events.Contact, time: dateti
         updated_at=time,
         event_type_key=kind,
         event_location=random.choice((*place.rooms, None)),
-        referrer=occasions.referrer(random),
-        attribution=occasions.attribution(random),
-        tags=random.sample(occasions.TAGS, random.choice((0, 0, 1, 1, 2))),
-        events=occasions.requested_events(random, place, kind, time),
+        referrer=fiction.referrer(random),
+        attribution=fiction.attribution(random),
+        tags=random.sample(fiction.TAGS, random.choice((0, 0, 1, 1, 2))),
+        events=fiction.requested_events(random, place, kind, time),
     )
 
 
@@ -101,7 +101,7 @@ def advanced(random: Random, place: Place, lead: events.Lead, time: datetime) ->
         case "IN_PROGRESS":
             changes["assigned_to"] = lead.assigned_to or uuid(random)
         case "QUOTE_SENT":
-            changes["quote"] = occasions.quote(random, place, lead.event_type_key or "workshop")
+            changes["quote"] = fiction.quote(random, place, lead.event_type_key or "workshop")
             changes["counts"] = _more(lead, quotes=1)
         case "ACCEPTED":
             changes["booking_id"] = lead.booking_id or f"BK-{random.randrange(10**6):06}"
@@ -113,17 +113,17 @@ def noted(random: Random, lead: events.Lead, time: datetime) -> events.Lead:
     counts = _more(lead, notes=1) if random.random() < 0.8 else _more(lead, tasks=1)
     tags = lead.tags or []
     if random.random() < 0.15:
-        tags = [*dict.fromkeys((*tags, random.choice(occasions.TAGS)))]
+        tags = [*dict.fromkeys((*tags, random.choice(fiction.TAGS)))]
     return touched(random, lead, time, counts=counts, tags=tags)
 
 
 def edited(random: Random, contact: events.Contact, time: datetime) -> events.Contact:
     """Returns the contact with another phone number or family name (in its summary) or other custom fields."""
     changes: tuple[dict[str, Any], ...] = (
-        {"phone": people.phone(random)},
-        {"last_name": people.person(random).last_name},
-        {"custom_fields": occasions.custom_fields(random)},
-        {"custom_fields": occasions.custom_fields(random)},
+        {"phone": fiction.phone(random)},
+        {"last_name": fiction.person(random).last_name},
+        {"custom_fields": fiction.custom_fields(random)},
+        {"custom_fields": fiction.custom_fields(random)},
     )
     return touched(random, contact, time, **random.choice(changes))
 

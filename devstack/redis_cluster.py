@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from redis.exceptions import ResponseError
 
-from devstack.place import LOOPBACK, Place
+from devstack.ports import LOOPBACK, Place
 from devstack.redis_server import NOT_READY, SLOTS, RedisServer
 from devstack.waiting import wait_until
 

@@ -17,8 +17,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from devstack.child import Child
-from devstack.place import LOOPBACK, Place
-from devstack.ports import free_port
+from devstack.ports import LOOPBACK, Place, free_port
 from devstack.waiting import PATIENCE_SECONDS, wait_until
 
 SLOTS = 16_384

@@ -5,20 +5,21 @@ import secrets
 import socket
 import sys
 import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
-from devstack import environment
 from devstack.arguments import Arguments, parse
-from devstack.failure import StackFailed
+from devstack.child import StackFailed
 from devstack.greeting import greeting
 from devstack.interrupt import uninterrupted
 from devstack.live_view import EVERY_SECONDS, Meter, live_view
 from devstack.ports import free_port
-from devstack.real_redis import reach_redis
 from devstack.sample import Crm, SampleCrm
 from devstack.sandbox import CHANGES_PER_SECOND, PERSONAS, UNSTEADY_ORGANIZATION, Sandbox
 from devstack.scratch import Scratch
 from devstack.stack import Stack
-from schemas.settings import ApiSettings, ProjectorSettings, SettingsError, load
+from schemas.redis_url import Host, redis_url
+from schemas.settings import PREFIX, ApiSettings, ProjectorSettings, SettingsError, load
 
 EMBEDDED_KAFKA = (
     "This Kafka is embedded: producers in Java cannot use it, and it creates no topics on request. "
@@ -61,10 +62,10 @@ def run(started: float) -> int:
 
 def _run(arguments: Arguments, settings: ApiSettings, scratch: Scratch, started: float) -> None:
     addresses = {"redis_url": arguments.redis_url, "kafka": arguments.kafka}
-    for note in environment.unused(os.environ, **addresses):
+    for note in unused(os.environ, **addresses):
         print(note)
     port = _port(arguments.port, settings)
-    variables = environment.of_stack(os.environ, **addresses, port=port, scratch=scratch.path)
+    variables = of_stack(os.environ, **addresses, port=port, scratch=scratch.path)
     if arguments.redis_url:
         reach_redis(load(ApiSettings, variables).redis_url)
     crm = _sample_crm(arguments, settings)
@@ -141,3 +142,54 @@ def _is_free(host: str, port: int) -> bool:
     except OSError:
         return False
     return True
+
+
+# These settings apply only to the user's own servers: embedded servers have no passwords and no TLS.
+_REDIS_ACCESS = ("REDIS_USERNAME", "REDIS_PASSWORD", "REDIS_SENTINEL_", "REDIS_TLS_")
+_KAFKA_ACCESS = ("KAFKA_SECURITY_", "KAFKA_SSL_", "KAFKA_SASL_", "KAFKA_OAUTH_")
+
+
+def of_stack(
+    environment: Mapping[str, str], *, redis_url: str | None, kafka: str | None, port: int, scratch: Path
+) -> dict[str, str]:
+    """Returns the variables of both processes. `redis_url` and `kafka` are the user's own servers, or None."""
+    dropped = ("REDIS_URL_FILE", *(() if redis_url else _REDIS_ACCESS), *(() if kafka else _KAFKA_ACCESS))
+    prefixes = tuple(PREFIX + name for name in dropped)
+    kept = {name: value for name, value in environment.items() if not name.startswith(prefixes)}
+    return kept | {
+        f"{PREFIX}REDIS_URL": redis_url or "",
+        f"{PREFIX}KAFKA_BOOTSTRAP_SERVERS": kafka or "",
+        f"{PREFIX}API_PORT": str(port),
+        f"{PREFIX}METRICS_HOST": "127.0.0.1",
+        "TMPDIR": str(scratch),  # what killed processes leave there is removed with the scratch directory
+    }
+
+
+def unused(environment: Mapping[str, str], *, redis_url: str | None, kafka: str | None) -> Iterator[str]:
+    """Yields a note for each server address that is set in the environment but not used."""
+    for name, option, chosen in (
+        ("REDIS_URL", "--redis-url", redis_url),
+        ("REDIS_URL_FILE", "--redis-url", redis_url),
+        ("KAFKA_BOOTSTRAP_SERVERS", "--kafka", kafka),
+    ):
+        if environment.get(PREFIX + name) and not chosen:
+            yield f"{PREFIX}{name} is set, but an embedded server is used. To use your own server, add {option}."
+
+
+_REACH_SECONDS = 5.0
+
+
+def reach_redis(url: str) -> None:
+    """Raises StackFailed if no host of the URL accepts a connection. The projector and the API check the login."""
+    failures = [_failure(address) for address in redis_url(url).hosts]
+    if all(failures):
+        raise StackFailed("; ".join(str(failure) for failure in failures))
+
+
+def _failure(address: Host) -> str | None:
+    try:
+        socket.create_connection(address, _REACH_SECONDS).close()
+    except OSError as error:
+        host, port = address
+        return f"Redis at {host}:{port} cannot be reached: {error.strerror or error}"
+    return None

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from devstack import entities
-from devstack.occasions import PLACES
+from devstack.fiction import PLACES
 from schemas import base62, events
 from schemas.api_keys import RANDOM_LENGTH, mint
 from schemas.envelopes import event_type
@@ -39,6 +39,16 @@ class Tenant(NamedTuple):
     api_key: str
     lead_id: str
     contact_id: str
+
+
+def message(
+    kind: Kind, entity: events.Entity, *, event_id: str, source: str, time: datetime, verb: str = "changed"
+) -> Message:
+    """Returns the event that says what an entity is now, or with the verb `deleted` that it is gone."""
+    own = entity.organization_id
+    key = own if kind is ORGANIZATION else f"{own}:{entity.id}"
+    attributes = {"specversion": "1.0", "id": event_id, "source": source, "type": event_type(kind, verb), "time": time}
+    return Message(kind.topic, key.encode(), msgspec.json.encode(attributes | {"data": entity}))
 
 
 class Crm(Protocol):
@@ -218,16 +228,7 @@ class SampleCrm:
 
     def _message(self, kind: Kind, entity: events.Entity, verb: str = "changed") -> Message:
         own = entity.organization_id
-        key = own if kind is ORGANIZATION else f"{own}:{entity.id}"
-        event = {
-            "specversion": "1.0",
-            "id": self._uuid(),
-            "source": "/crm/sample",
-            "type": event_type(kind, verb),
-            "time": self._time(own),
-            "data": entity,
-        }
-        return Message(kind.topic, key.encode(), msgspec.json.encode(event))
+        return message(kind, entity, event_id=self._uuid(), source="/crm/sample", time=self._time(own), verb=verb)
 
     def _time(self, organization: str) -> datetime:
         """Returns the present time in the time zone of the organization."""

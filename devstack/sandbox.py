@@ -7,19 +7,23 @@ full lead and its full contact are the examples of the OpenAPI document and of `
 Everyone knows these keys. They open only organizations of the sandbox, where somebody has published them.
 """
 
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
-import msgspec
+import redis
 from msgspec.structs import replace
 
-from devstack.sample import Message, Tenant
-from schemas import events, examples
+from devstack.child import StackFailed
+from devstack.sample import Message, Tenant, message
+from schemas import events, examples, names
 from schemas.api_keys import RANDOM_LENGTH, key_hash, mint
-from schemas.envelopes import event_type
+from schemas.layouts import JOB_DUE
 from schemas.resources import API_KEY, CONTACT, LEAD, ORGANIZATION, Kind
+from schemas.settings import ProjectorSettings
 
 CHANGE_SECONDS = 10
 """The changing lead has another version in each interval of the clock of this length."""
@@ -167,17 +171,10 @@ class Sandbox:
         return self._message(LEAD, replace(_CHANGING_LEAD, version=version, stage=stage, updated_at=updated_at))
 
     def _message(self, kind: Kind, entity: events.Entity, verb: str = "changed") -> Message:
-        own = entity.organization_id
-        key = own if kind is ORGANIZATION else f"{own}:{entity.id}"
-        event = {
-            "specversion": "1.0",
-            "id": f"{entity.id}-{entity.version}",
-            "source": "/crm/sandbox",
-            "type": event_type(kind, verb),
-            "time": datetime.fromtimestamp(self._now(), UTC),
-            "data": entity,
-        }
-        return Message(kind.topic, key.encode(), msgspec.json.encode(event))
+        time = datetime.fromtimestamp(self._now(), UTC)
+        return message(
+            kind, entity, event_id=f"{entity.id}-{entity.version}", source="/crm/sandbox", time=time, verb=verb
+        )
 
 
 def _api_key(place: int, persona: Persona) -> events.ApiKey:
@@ -195,3 +192,50 @@ def _api_key(place: int, persona: Persona) -> events.ApiKey:
 
 def _gone(entity: events.Entity) -> events.Deleted:
     return events.Deleted(id=entity.id, organization_id=entity.organization_id, version=entity.version + 1)
+
+
+PERIOD_SECONDS, AWAY_SECONDS = 10, 3
+"""The organization is away in the first `AWAY_SECONDS` of each period of the clock (UTC)."""
+
+# An organization that is not stored yet, or deleted, is left alone.
+_MARK = "if redis.call('GETRANGE', KEYS[1], 0, 0) == 'L' then redis.call('SETRANGE', KEYS[1], ARGV[1], ARGV[2]) end"
+_REPLAY_IS_DUE, _NOTHING_IS_DUE = "R", "-"
+
+
+@contextmanager
+def unsteady(settings: ProjectorSettings, organization_id: str) -> Iterator[None]:
+    """Inside of it, requests of this organization meet 503 now and then, by the clock.
+
+    It sets the mark (`JOB_DUE`) that a projector sets while it replays the records of a recreated organization, and
+    takes it away again. So the API answers as it does in that state; nothing in the API knows of the sandbox.
+    Raises StackFailed if the URL is not that of a single Redis.
+    """
+    try:
+        client = redis.Redis.from_url(
+            settings.redis_url, username=settings.redis_username, password=settings.redis_password
+        )
+    except ValueError as error:
+        raise StackFailed(f"The sandbox needs a single Redis, with a redis:// URL: {error}") from error
+    stop = threading.Event()
+    thread = threading.Thread(target=_follow_the_clock, args=(client, organization_id, stop), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _follow_the_clock(client: redis.Redis, organization_id: str, stop: threading.Event) -> None:
+    """Run until `stop` is set. While Redis cannot be reached, the organization stays as it is."""
+    while not stop.is_set():
+        place = time.time() % PERIOD_SECONDS
+        is_away = place < AWAY_SECONDS
+        _mark(client, organization_id, _REPLAY_IS_DUE if is_away else _NOTHING_IS_DUE)
+        stop.wait((AWAY_SECONDS if is_away else PERIOD_SECONDS) - place)
+    _mark(client, organization_id, _NOTHING_IS_DUE)
+
+
+def _mark(client: redis.Redis, organization_id: str, mark: str) -> None:
+    with suppress(redis.RedisError):
+        client.eval(_MARK, 1, names.organization(organization_id), JOB_DUE.start, mark)

@@ -1,72 +1,34 @@
 """Starts and ends Redis, Kafka, the projector and the API together."""
 
-import os
-import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 from devstack import interrupt
 from devstack.apache_kafka import ApacheKafka
-from devstack.asking import Reply, ask
-from devstack.child import Child, ServerFailed
+from devstack.child import ServerFailed, StackFailed, with_logs
 from devstack.embedded_kafka import EmbeddedKafka
-from devstack.failure import StackFailed, with_logs
-from devstack.figures import read
 from devstack.jars import JarsMissing
+from devstack.live_view import read
 from devstack.ports import free_port
-from devstack.publisher import PARTITIONS, Publisher, create_missing_topics
+from devstack.programs import API, PROJECTOR, Program, Reply, ask
+from devstack.publish import PARTITIONS, Publisher, create_missing_topics
 from devstack.redis_server import RedisServer, RedisServerMissing
 from devstack.sample import Crm, Tenant
-from devstack.unsteady import unsteady
+from devstack.sandbox import unsteady
 from schemas.resources import BY_TOPIC
 from schemas.settings import ApiSettings, ProjectorSettings, effective, load
 
-_ROOT = Path(__file__).parents[1]
 _EVERY_ADDRESS = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - the address to connect to, not to listen on
 _SERVERS = {"Kafka": "LEADVIEW_KAFKA_BOOTSTRAP_SERVERS", "Redis": "LEADVIEW_REDIS_URL"}
 _CONSOLE = "console"
 _STOP_SECONDS = 8.0
 _POLL_SECONDS = 0.05
 _ASK_AGAIN_SECONDS = 0.1
-
-
-class Process:
-    """The projector, the API or the console, with its log and its metrics port."""
-
-    def __init__(
-        self, name: str, arguments: tuple[str, ...], variables: Mapping[str, str], scratch: Path, module: str = ""
-    ) -> None:
-        """`module` is what Python runs, by default the one with this name."""
-        self._name = name
-        self.log = scratch / f"{name}.log"
-        self.metrics_port = free_port()
-        self._child = Child(
-            [sys.executable, "-m", module or name, *arguments],
-            log=self.log,
-            directory=_ROOT,
-            environment={**variables, "LEADVIEW_METRICS_PORT": str(self.metrics_port)},
-        )
-
-    def check(self) -> None:
-        """Raises StackFailed if the process has ended."""
-        if not self._child.running:
-            raise with_logs(f"`{self._name}` ended by itself, with status {self._child.wait(0)}.", [self.log])
-
-    def ask_to_stop(self) -> None:
-        """Send SIGTERM, without waiting for the end."""
-        if self._child.running:
-            os.kill(self._child.pid, signal.SIGTERM)
-
-    def stop(self) -> None:
-        """Send SIGTERM, and SIGKILL if the process does not end in time."""
-        self._child.stop(_STOP_SECONDS)
-        with suppress(ProcessLookupError, PermissionError):  # workers survive a parent that was killed
-            os.killpg(self._child.pid, signal.SIGKILL)
 
 
 class Stack:
@@ -81,7 +43,7 @@ class Stack:
         self._exits = ExitStack()
         self._checks: list[Callable[[], None]] = []
         self._published = 0
-        self.processes: dict[str, Process] = {}
+        self.processes: dict[str, Program] = {}
         self.embedded: dict[str, str] = {}
         """The settings that name the embedded servers."""
 
@@ -124,9 +86,9 @@ class Stack:
         """
         try:
             self._start_redis()
-            self._run("api")  # it needs no Kafka, so both start at the same time
+            self._run("api", API)  # it needs no Kafka, so both start at the same time
             self._start_kafka(apache_kafka)
-            self._run("projector", "run")
+            self._run("projector", PROJECTOR, "run")
             self._publish(rate)
             if unsteady_organization:
                 self._exits.enter_context(unsteady(self._projector, unsteady_organization))
@@ -190,12 +152,13 @@ class Stack:
         sample = ("--allow-actions", "--show-documents") if len(self.embedded) == len(_SERVERS) else ()
         metrics = f"http://127.0.0.1:{self.processes['api'].metrics_port}"
         words = ("console", "--port", str(self._console_port), "--api-metrics", metrics, *sample)
-        self._run(_CONSOLE, *words, module="projector")
+        self._run(_CONSOLE, PROJECTOR, *words)
 
-    def _run(self, name: str, *arguments: str, module: str = "") -> None:
-        process = Process(name, arguments, self._variables, self._scratch, module)
-        self._exits.callback(process.stop)
-        self._checks.append(process.check)
+    def _run(self, name: str, command: Sequence[str], *words: str) -> None:
+        variables = {**self._variables, "LEADVIEW_METRICS_PORT": str(free_port())}
+        process = Program([*command, *words], log=self._scratch / f"{name}.log", environment=variables)
+        self._exits.callback(process.stop_all, _STOP_SECONDS)
+        self._checks.append(partial(_check, name, process))
         self.processes[name] = process
 
     def _publish(self, rate: float) -> None:
@@ -227,3 +190,9 @@ class Stack:
                 raise with_logs(f"{path} still cannot be read; the last response: {reply.status} {reply.body}", logs)
             time.sleep(_ASK_AGAIN_SECONDS)
         return reply
+
+
+def _check(name: str, process: Program) -> None:
+    """Raises StackFailed if the process has ended."""
+    if not process.running:
+        raise with_logs(f"`{name}` ended by itself, with status {process.wait(0)}.", [process.log])

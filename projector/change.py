@@ -11,8 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from projector.errors import BadRecord
-from projector.record import EntityKey, Record, entity_key
-from projector.wire_format import MAGIC, unframed
+from projector.record import MAGIC, EntityKey, Record, entity_key, unframed
 from schemas import events
 from schemas.envelopes import ENVELOPES, event_type
 from schemas.fields import Timestamp

@@ -1,6 +1,8 @@
 """Interprets a record: what it says, and what has to be written. Pure, except for a log line about a defect."""
 
+import asyncio
 from collections.abc import Generator
+from typing import cast
 
 from projector import defect, mapping
 from projector.change import check_cost, decoded, read, version_of
@@ -40,6 +42,17 @@ def in_steps(record: Record) -> Generator[None, None, Interpreted]:
         return mapping.intent(change, record), change.time
     except Exception as error:  # noqa: BLE001 - likewise
         raise _bad(error, record) from None
+
+
+async def in_turns(record: Record) -> Interpreted:
+    """Returns what `interpret` returns, and raises as it does. The event loop turns between the steps."""
+    steps = in_steps(record)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast(Interpreted, end.value)
+        await asyncio.sleep(0)
 
 
 def _bad(error: Exception, record: Record) -> BadRecord:

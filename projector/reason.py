@@ -10,8 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from projector.errors import BadRecord
-from projector.record import Record
-from projector.wire_format import MAGIC, hint, unframed
+from projector.record import MAGIC, Record, hint, unframed
 from schemas.faults import Fault, fault_of
 
 _ORIGIN = " (event "

@@ -15,17 +15,16 @@ from projector.health.watch import Watch, watching
 from projector.ledger import copies, writers
 from projector.ledger.ledger import Ledger
 from projector.ledger.writers import Writing
-from projector.line.catching_up import CatchingUp
 from projector.line.line import Line
 from projector.line.metrics import REGISTRY
+from projector.line.pace import Pacer
 from projector.line.policy import Policy
 from projector.mapping import VERSION
 from projector.redis.store import Store
 from projector.stop import Stop
 from projector.upkeep import jobs
-from projector.upkeep.keeper import Keeper
+from projector.upkeep.keeper import Keeper, Superseded
 from projector.upkeep.renewal import Renewal
-from projector.upkeep.superseded import Superseded
 from schemas.control import LAYOUT
 from schemas.resources import ACCESS_KINDS, RESOURCES
 from schemas.settings import ProjectorSettings, effective
@@ -75,7 +74,7 @@ async def _work(settings: ProjectorSettings, writing: Writing, lines: list[Line]
 def _lines(settings: ProjectorSettings, writing: Writing) -> list[Line]:
     store, sessions = writing.store, writing.sessions
     access = Ledger(store, sessions, documents=False)
-    policy = Policy(CatchingUp(store, settings))
+    policy = Policy(Pacer.of_live_line(store, settings))
     return [
         Line("access", settings, ACCESS_KINDS, f"{settings.group_id}.access", store, access),
         Line("documents", settings, RESOURCES, settings.group_id, store, Ledger(store, sessions), policy),

@@ -14,8 +14,7 @@ import msgspec
 from msgspec import inspect
 
 from projector.errors import BadRecord
-from projector.record import Record
-from projector.wire_format import MAGIC, unframed
+from projector.record import MAGIC, Record, unframed
 from schemas.envelopes import ENVELOPES, HEADERS, event_type
 from schemas.events import Deleted
 from schemas.faults import Fault

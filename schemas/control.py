@@ -27,6 +27,7 @@ import re
 import secrets
 import time
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import NewType
 
 from msgspec import Struct
@@ -148,12 +149,20 @@ def parse_slots(text: bytes) -> dict[bytes, list[range]]:
     return found
 
 
-def format_slots(slots: Mapping[bytes, Iterable[int]]) -> str:
-    """Format what `parse_slots` takes; always the same text for the same slots. What has no slots is left out."""
-    return " ".join(f"{tag.decode()}:{ranges}" for tag in sorted(slots) if (ranges := _ranges(slots[tag])))
+def format_slots(slots: Mapping[bytes, frozenset[int]]) -> str:
+    """Format what `parse_slots` takes; always the same text for the same slots. What has no slots is left out.
+
+    It is done for every look at the control record, and takes more than a millisecond for sets that it has not seen.
+    """
+    return _formatted(tuple(sorted(slots.items())))
 
 
-def _ranges(slots: Iterable[int]) -> str:
+@lru_cache(maxsize=4)
+def _formatted(slots: tuple[tuple[bytes, frozenset[int]], ...]) -> str:
+    return " ".join(f"{tag.decode()}:{ranges}" for tag, of_tag in slots if (ranges := _ranges(of_tag)))
+
+
+def _ranges(slots: frozenset[int]) -> str:
     found: list[list[int]] = []
     for slot in sorted(slots):
         if found and slot == found[-1][1] + 1:

@@ -6,30 +6,38 @@ knows the variables of all processes, so that one environment file can serve the
 """
 
 import difflib
+import importlib
 import re
-from collections.abc import Mapping
+import ssl
+from collections.abc import Callable, Iterator, Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_network
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta, Struct
 
-from schemas import kafka_access, secret_files, tls_files
-from schemas.kafka_settings import KafkaSettings
+from schemas import secret_files
 from schemas.limits import MAX_RECORD_BYTES
-from schemas.redis_settings import LogLevel, Port, RedisSettings
 from schemas.redis_url import redis_url, without_password
-
-__all__ = ["LogLevel", "Port", "RedisSettings"]  # with everything that is defined here
+from schemas.secret_files import SECRET, from_file
 
 PREFIX = "LEADVIEW_"
 IGNORED = "LEADVIEW_TEST_"
 _PASSWORDS_IN_URL = (re.compile(r"://[^:@/?#]*:(.+)@"), re.compile(r"[?&][a-z_]*password=([^&#]+)"))
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
+Port = Annotated[int, Meta(ge=1, le=65535)]
+LogLevel = Literal["debug", "info", "warning", "error"]
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
 Compression = Literal["none", "zstd"]
 RequestLogMode = Literal["off", "errors", "all"]
+TokenFunction = Callable[[], tuple[str, float]]
+"""Returns a token for Kafka, and when it expires, in seconds since 1970."""
+
+_USER: tuple[str, ...] = ("kafka_sasl_username", "kafka_sasl_password")
+_CLIENT: tuple[str, ...] = ("kafka_oauth_token_url", "kafka_oauth_client_id", "kafka_oauth_client_secret")
 
 
 class SettingsError(Exception):
@@ -41,6 +49,105 @@ class Limit(Struct, frozen=True):
 
     quota: int
     window: int
+
+
+class RedisSettings(Struct, frozen=True, kw_only=True):
+    """Settings that every process has: the connection to Redis, logs and metrics."""
+
+    redis_url: Annotated[
+        str,
+        SECRET,
+        Meta(
+            description="Redis URL: `redis://`, `redis+sentinel://` or `redis+cluster://`; "
+            "with TLS `rediss://`, `rediss+sentinel://` or `rediss+cluster://`"
+        ),
+    ] = "redis://127.0.0.1:6379/0"
+    redis_url_file: Annotated[str | None, Meta(description=from_file("redis_url"))] = None
+    redis_username: Annotated[str | None, Meta(description="Redis ACL user; overrides the user in the URL")] = None
+    redis_password: Annotated[
+        str | None, SECRET, Meta(description="Password of the Redis user; overrides the password in the URL")
+    ] = None
+    redis_password_file: Annotated[str | None, Meta(description=from_file("redis_password"))] = None
+    redis_sentinel_username: Annotated[str | None, Meta(description="ACL user for the Sentinels")] = None
+    redis_sentinel_password: Annotated[str | None, SECRET, Meta(description="Password for the Sentinels")] = None
+    redis_sentinel_password_file: Annotated[str | None, Meta(description=from_file("redis_sentinel_password"))] = None
+    redis_tls_ca_file: Annotated[
+        str | None, Meta(description="PEM file with the CA that signed the certificate of Redis")
+    ] = None
+    redis_tls_cert_file: Annotated[str | None, Meta(description="PEM file with the client certificate for Redis")] = (
+        None
+    )
+    redis_tls_key_file: Annotated[
+        str | None, Meta(description="PEM file with the private key of the client certificate for Redis")
+    ] = None
+    log_level: Annotated[
+        LogLevel, Meta(description="Lowest level that is logged: `debug`, `info`, `warning` or `error`")
+    ] = "info"
+    metrics_port: Annotated[
+        Port | None,
+        Meta(description="Port that serves `/metrics`, `/livez` and `/healthz`; if it is unset, no port is opened"),
+    ] = None
+    metrics_host: Annotated[str, Meta(description="Address that the metrics port listens on")] = "127.0.0.1"
+
+
+class KafkaSettings(RedisSettings, frozen=True, kw_only=True):
+    """The connection to Kafka, together with what every process has."""
+
+    kafka_bootstrap_servers: Annotated[str, Meta(description="Kafka brokers as `host:port`, separated by commas")] = (
+        "127.0.0.1:9092"
+    )
+    kafka_security_protocol: Annotated[
+        Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"],
+        Meta(description="Protocol for Kafka: `PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`"),
+    ] = "PLAINTEXT"
+    kafka_ssl_ca_file: Annotated[
+        str | None, Meta(description="PEM file with the CA that signed the certificates of Kafka")
+    ] = None
+    kafka_ssl_cert_file: Annotated[str | None, Meta(description="PEM file with the client certificate for Kafka")] = (
+        None
+    )
+    kafka_ssl_key_file: Annotated[
+        str | None, Meta(description="PEM file with the private key of the client certificate for Kafka")
+    ] = None
+    kafka_sasl_mechanism: Annotated[
+        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"],
+        Meta(description="SASL mechanism for Kafka: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512` or `OAUTHBEARER`"),
+    ] = "PLAIN"
+    kafka_sasl_username: Annotated[str | None, Meta(description="SASL user for Kafka")] = None
+    kafka_sasl_password: Annotated[str | None, SECRET, Meta(description="SASL password for Kafka")] = None
+    kafka_sasl_password_file: Annotated[str | None, Meta(description=from_file("kafka_sasl_password"))] = None
+    kafka_oauth_token_url: Annotated[
+        str | None,
+        Meta(description="`OAUTHBEARER`: https URL of the token endpoint (OIDC, grant `client_credentials`)"),
+    ] = None
+    kafka_oauth_client_id: Annotated[str | None, Meta(description="`OAUTHBEARER`: id of the client")] = None
+    kafka_oauth_client_secret: Annotated[
+        str | None, SECRET, Meta(description="`OAUTHBEARER`: secret of the client")
+    ] = None
+    kafka_oauth_client_secret_file: Annotated[str | None, Meta(description=from_file("kafka_oauth_client_secret"))] = (
+        None
+    )
+    kafka_oauth_scope: Annotated[
+        str | None, Meta(description="`OAUTHBEARER`: scopes to ask for, separated by spaces")
+    ] = None
+    kafka_oauth_ca_file: Annotated[
+        str | None, Meta(description="PEM file with the CA that signed the certificate of the token endpoint")
+    ] = None
+    kafka_oauth_token_provider: Annotated[
+        str | None,
+        Meta(
+            description="`OAUTHBEARER`, in place of a token endpoint: `module:function` that returns a token and when "
+            "it expires ([secrets](production.md#tokens-of-a-cloud))"
+        ),
+    ] = None
+    kafka_session_timeout: Annotated[
+        float,
+        Meta(
+            ge=1,
+            le=300,
+            description="Seconds without a heartbeat after which Kafka reassigns the partitions of a projector",
+        ),
+    ] = 6.0
 
 
 class ApiSettings(RedisSettings, frozen=True, kw_only=True):
@@ -224,11 +331,11 @@ def _check(field: str, text: str) -> None:
     if field == "redis_url":
         redis_url(text)
     if field == "kafka_bootstrap_servers":
-        kafka_access.brokers(text)
+        brokers(text)
     if field == "kafka_oauth_token_url":
-        kafka_access.check_token_url(text)
+        check_token_url(text)
     if field == "kafka_oauth_token_provider":
-        kafka_access.token_function(text)
+        token_function(text)
 
 
 def _allowed(kind: Any) -> str:
@@ -239,11 +346,11 @@ def _allowed(kind: Any) -> str:
 
 def _problems_together(settings: RedisSettings) -> list[str]:
     """Returns what is wrong with settings that are valid alone: TLS files, and an incomplete sign-in."""
-    found = list(tls_files.problems(settings, "redis_tls", variable))
+    found = list(_tls_problems(settings, "redis_tls"))
     if isinstance(settings, KafkaSettings):
-        found += tls_files.problems(settings, "kafka_ssl", variable)
-        found += tls_files.problems(settings, "kafka_oauth", variable)
-        found += kafka_access.problems(settings, variable)
+        found += _tls_problems(settings, "kafka_ssl")
+        found += _tls_problems(settings, "kafka_oauth")
+        found += _sign_in_problems(settings)
     return found
 
 
@@ -255,3 +362,102 @@ def _shown(field: str, value: object) -> object:
     if field in _SECRETS and value is not None:
         return "***"
     return value
+
+
+def brokers(text: str) -> tuple[str, ...]:
+    """Parses addresses of brokers, separated by commas. Raises ValueError."""
+    found = tuple(part.strip() for part in text.split(","))
+    for part in found:
+        if not _is_address(part):
+            raise ValueError(f"{part!r} is not an address: write host:port, several of them separated by commas")
+    return found
+
+
+def check_token_url(text: str) -> None:
+    """Check the URL of a token endpoint. Raises ValueError."""
+    try:
+        parts = urlsplit(text)
+        valid = parts.scheme == "https" and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid:
+        raise ValueError("write an https URL, such as https://login.example.com/oauth2/token")
+    if set("@?#") & set(text):
+        raise ValueError("write it without a user, a query and a fragment: the client has settings of its own")
+
+
+def token_function(text: str) -> TokenFunction:
+    """Returns the function that `module:function` names. It imports the module. Raises ValueError."""
+    module, _, name = text.partition(":")
+    if not module or not name.isidentifier():
+        raise ValueError("write module:function, such as projector.kafka.msk_iam:token")
+    try:
+        found: Any = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, SyntaxError) as error:
+        raise ValueError(f"it cannot be imported ({error})") from error
+    function: TokenFunction = found
+    return function
+
+
+def _sign_in_problems(settings: KafkaSettings) -> Iterator[str]:
+    """Yields what is missing, or too much, for the sign-in that the settings choose."""
+    protocol, mechanism = settings.kafka_security_protocol, settings.kafka_sasl_mechanism
+    if "SASL" not in protocol:
+        return
+    if mechanism != "OAUTHBEARER":
+        chosen, needed = f"{variable('kafka_security_protocol')}={protocol}", _USER
+    else:
+        chosen, needed = f"{variable('kafka_sasl_mechanism')}={mechanism}", _CLIENT
+        if settings.kafka_oauth_token_provider:
+            given = [variable(field) for field in _CLIENT if getattr(settings, field)]
+            if given:
+                yield f"{variable('kafka_oauth_token_provider')} is set, so {' and '.join(given)} must not be set."
+            return
+    missing = [variable(field) for field in needed if not getattr(settings, field)]
+    if missing:
+        alternative = f", or {variable('kafka_oauth_token_provider')}" if needed is _CLIENT else ""
+        yield f"{chosen} needs {' and '.join(missing)} as well{alternative}."
+
+
+def _is_address(part: str) -> bool:
+    try:
+        parts = urlsplit(f"//{part}")
+        return bool(parts.hostname) and parts.port != 0 and parts.netloc == part
+    except ValueError:
+        return False
+
+
+def _tls_problems(settings: Struct, group: str) -> Iterator[str]:
+    """Yields what is wrong with the files that `<group>_ca_file`, `<group>_cert_file` and `<group>_key_file` name, as
+    far as there are such settings.
+    """
+    fields = [f"{group}_{kind}_file" for kind in ("ca", "cert", "key")]
+    ca, cert, key = [(variable(field), getattr(settings, field, None)) for field in fields]
+    unreadable = [problem for name, path in (ca, cert, key) if path and (problem := _unreadable(name, path))]
+    yield from unreadable
+    if unreadable:
+        return
+    context = ssl.create_default_context()
+    if ca[1]:
+        try:
+            context.load_verify_locations(ca[1])
+        except ssl.SSLError as error:
+            yield f"{ca[0]}={ca[1]!r} is not valid: it is not a PEM file with certificates ({error.reason or error})"
+    if key[1] and not cert[1]:
+        yield f"{key[0]} is of no use without {cert[0]}: set both, or none of them."
+    elif cert[1]:
+        try:
+            context.load_cert_chain(cert[1], key[1], password=lambda: b"")  # otherwise OpenSSL asks on the terminal
+        except ssl.SSLError as error:
+            yield (
+                f"{cert[0]} and {key[0]} are not valid: they have to be PEM files with a certificate and its private "
+                f"key, without a passphrase ({error.reason or error})"
+            )
+
+
+def _unreadable(name: str, path: str) -> str | None:
+    try:
+        with Path(path).open("rb"):
+            return None
+    except OSError as error:
+        return f"{name}={path!r} is not valid: the file cannot be read ({error.strerror})"

@@ -8,7 +8,7 @@ import re
 import sys
 import time
 
-from devstack.asking import ask
+from devstack.programs import ask
 from tests.harness.chromium import Page
 from tests.harness.make_run import page_and_output
 from tests.harness.processes import ROOT

@@ -1,16 +1,16 @@
-"""What the peers that consume from Kafka have in common: reading a share of all partitions, and printing the figures.
+"""What the peers that consume from Kafka have in common: reading all partitions, and printing the figures.
 
-`python -m bench.peers.<peer> <kafka> <redis> <topic prefix> <partitions> <number>/<processes>`. Each of the processes
-reads its share of the partitions from their beginning, without a consumer group. The environment variable MOST_RECORDS
-bounds the number of records. With FOLLOW, it never ends, and prints nothing.
+`python -m bench.peers.<peer> <kafka> <redis> <topic prefix> <partitions>` reads the partitions from their beginning,
+without a consumer group. The environment variable MOST_RECORDS bounds the number of records. With FOLLOW, it never
+ends, and prints nothing.
 """
 
-import json
 import os
 import sys
 import time
 from math import inf
 
+import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from msgspec import Struct
 
@@ -24,30 +24,23 @@ class Share(Struct, frozen=True):
     redis: str
     prefix: str
     partitions: int
-    number: int
-    processes: int
-
-    @property
-    def assigned(self) -> list[TopicPartition]:
-        topics = [f"{self.prefix}{resource.topic}" for resource in RESOURCES]
-        everything = [TopicPartition(topic, partition) for topic in topics for partition in range(self.partitions)]
-        return everything[self.number :: self.processes]
 
 
 def share_of_arguments() -> Share:
     """The share that the command line names."""
-    kafka, redis, prefix, partitions, share = sys.argv[1:]
-    number, _, processes = share.partition("/")
-    return Share(kafka, redis, prefix, int(partitions), int(number), int(processes))
+    kafka, redis, prefix, partitions = sys.argv[1:]
+    return Share(kafka, redis, prefix, int(partitions))
 
 
 async def start_consumer(share: Share) -> tuple[AIOKafkaConsumer, "Clock"]:
     """Returns a consumer at the beginning of its partitions, and a clock for all their records."""
+    topics = [f"{share.prefix}{resource.topic}" for resource in RESOURCES]
+    assigned = [TopicPartition(topic, partition) for topic in topics for partition in range(share.partitions)]
     consumer = AIOKafkaConsumer(bootstrap_servers=share.kafka, enable_auto_commit=False)
     await consumer.start()
-    consumer.assign(share.assigned)
-    await consumer.seek_to_beginning(*share.assigned)
-    end_offsets = await consumer.end_offsets(share.assigned)
+    consumer.assign(assigned)
+    await consumer.seek_to_beginning(*assigned)
+    end_offsets = await consumer.end_offsets(assigned)
     return consumer, Clock(sum(end_offsets.values()))
 
 
@@ -67,12 +60,11 @@ class Clock:
         return self.done >= self.expected
 
     def print(self) -> None:
-        """Print the figures as JSON. `began` and `ended` are from a clock that all processes share."""
-        began = self._began or (0.0, 0.0, 0)
+        """Print the figures as JSON."""
+        began_at, cpu, before = self._began or (0.0, 0.0, 0)
         figures = {
-            "records": self.done - began[2],
-            "began": began[0],
-            "ended": time.monotonic(),
-            "cpu_seconds": time.process_time() - began[1],
+            "records": self.done - before,
+            "seconds": time.monotonic() - began_at,
+            "cpu_seconds": time.process_time() - cpu,
         }
-        sys.stdout.write(json.dumps(figures) + "\n")
+        sys.stdout.buffer.write(msgspec.json.encode(figures) + b"\n")

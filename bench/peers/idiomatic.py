@@ -4,7 +4,7 @@
     2  INCR and EXPIRE both counters 429 (fixed windows)
     3  GET the document              404, 304
 
-`python -m bench.peers.idiomatic <port> <redis port> <workers>`. `bench/candidates.py` copies Leadview's documents to
+`python -m bench.peers.idiomatic <port> <redis port>`. `bench/servers.py` copies Leadview's documents to
 its keys in Redis. It has only the error handling that costs time in requests without errors.
 """
 
@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from bench.peers.uvicorn_server import serve
+from bench.peers.limits import serve
 
 
 async def authenticate(redis: Redis, request: Request) -> dict[str, Any]:
@@ -90,4 +90,4 @@ async def lifespan(_: Starlette) -> AsyncIterator[dict[str, Redis]]:
 app = Starlette(routes=[Route("/api/v1/ext/{kind}/{id}", read)], lifespan=lifespan)
 
 if __name__ == "__main__":
-    serve("bench.peers.idiomatic:app")
+    serve(app, sys.argv[1])

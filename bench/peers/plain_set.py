@@ -1,16 +1,17 @@
 """A limit: it reads batches from Kafka, decodes the records, and writes the bytes of each with a SET, in pipelines.
 
-It maps nothing, compares no versions and stores no positions.
+It maps nothing, compares no versions and stores no positions. It reads the replies of a pipeline at once: each of them
+is `OK`, so there is nothing to parse.
 """
 
+import asyncio
 from collections.abc import Callable
-from math import inf
 from typing import Any
+from urllib.parse import urlsplit
 
 import hiredis
 import msgspec
 import uvloop
-from redis.asyncio import Redis
 
 from bench.peers.consuming import Share, share_of_arguments, start_consumer
 from schemas.envelopes import ENVELOPES
@@ -19,6 +20,7 @@ from schemas.resources import RESOURCES
 _decoders: dict[str, msgspec.json.Decoder[Any]] = {
     resource.topic: msgspec.json.Decoder(ENVELOPES[resource].changed) for resource in RESOURCES
 }
+_OK = b"+OK\r\n"
 
 
 _pack: Callable[[tuple[bytes, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]  # its type says a tuple of one
@@ -27,8 +29,8 @@ _pack: Callable[[tuple[bytes, ...]], bytes] = hiredis.pack_command  # type: igno
 async def main(share: Share) -> None:
     consumer, clock = await start_consumer(share)
     decoders = {share.prefix + kind: decoder for kind, decoder in _decoders.items()}
-    redis = Redis.from_url(share.redis, protocol=2)
-    connection = await redis.connection_pool.get_connection()  # type: ignore[no-untyped-call]
+    address = urlsplit(share.redis)
+    replies, commands = await asyncio.open_connection(address.hostname, address.port)
     finished = False
     while not finished:
         polled = await consumer.getmany(timeout_ms=500, max_records=2000)
@@ -38,14 +40,16 @@ async def main(share: Share) -> None:
             for message in messages[start : start + 200]:
                 decoders[message.topic].decode(message.value)
                 packed.append(_pack((b"SET", message.key, message.value)))
-            await connection.send_packed_command(b"".join(packed), check_health=False)
-            for _ in packed:
-                await connection.read_response(disable_decoding=True, timeout=inf)
+            commands.write(b"".join(packed))
+            await commands.drain()
+            reply = await replies.readexactly(len(_OK) * len(packed))
+            if reply != _OK * len(packed):
+                raise RuntimeError(f"Redis refused a SET: {reply!r}")
         if messages:
             finished = clock.add(len(messages))
     clock.print()
     await consumer.stop()
-    await redis.aclose()
+    commands.close()
 
 
 if __name__ == "__main__":

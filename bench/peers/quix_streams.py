@@ -52,8 +52,7 @@ def main(kafka: str, host: str, port: int, topics: list[str], count: int, group:
     application.run(count=count, collect=False)
     figures = {
         "records": sink.records,
-        "began": began[0],
-        "ended": sink.ended,
+        "seconds": sink.ended - began[0],
         "cpu_seconds": time.process_time() - began[1],
     }
     sys.stdout.write(json.dumps(figures) + "\n")

@@ -29,7 +29,7 @@ class Plain(NamedTuple):
 
 PLAIN = (
     Plain(
-        "projector/ledger/sweep.py",
+        "projector/ledger/generations.py",
         "UNLINK",
         "Deletes the keys of a generation that is being dropped.",
         "the generation is in `dropping`. A name holds the identity of its generation, which is never used again",
@@ -57,7 +57,7 @@ PLAIN = (
         "the job",
     ),
     Plain(
-        "projector/upkeep/lock.py",
+        "projector/upkeep/jobs.py",
         "SET",
         "Takes the lock of a job (expires).",
         "nobody holds it (`NX`)",

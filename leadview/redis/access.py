@@ -21,8 +21,8 @@ from redis.exceptions import RedisClusterException, RedisError
 
 from leadview.redis.errors import AddressError, Unavailable
 from schemas import names, secret_files
-from schemas.redis_settings import RedisSettings
 from schemas.redis_url import Host, Kind, redis_url
+from schemas.settings import RedisSettings
 
 _SERVER_OPTIONS = {"host", "port", "db", "username", "password", "connection_class"}
 

@@ -32,6 +32,7 @@ class Cluster(Generic[N]):
         self.nodes: dict[Host, N] = {}
         """The primaries, and nodes that were named by a redirection since the map was read."""
         self.version = 0
+        self._shards: tuple[int, list[frozenset[int]]] = 0, []
         """Increases whenever slots may have moved."""
         self.outdated = asyncio.Event()
         """Is set if the map has to be read again."""
@@ -67,13 +68,15 @@ class Cluster(Generic[N]):
         self.version += self.owners[slot] is not node
         self.owners[slot] = node
 
-    def shards(self) -> list[set[int]]:
-        """Returns the slots of each primary."""
-        found: dict[int, set[int]] = {}
-        for slot, node in enumerate(self.owners):
-            if node is not None:
-                found.setdefault(id(node), set()).add(slot)
-        return list(found.values())
+    def shards(self) -> list[frozenset[int]]:
+        """Returns the slots of each primary, the same sets while the map is the same."""
+        if self._shards[0] != self.version:
+            found: dict[int, set[int]] = {}
+            for slot, node in enumerate(self.owners):
+                if node is not None:
+                    found.setdefault(id(node), set()).add(slot)
+            self._shards = self.version, list(map(frozenset, found.values()))
+        return self._shards[1]
 
     async def close(self) -> None:
         """Close the connections over which the map is read."""

@@ -10,7 +10,7 @@ from projector.commands import findings, topic_findings
 from projector.commands.survey import KafkaPart, Memory
 from projector.errors import ProjectorError, Refused, Unavailable
 from projector.health.verdict import FULL
-from projector.kafka import broker
+from projector.kafka.client import OLDEST_FETCH, newest_fetch, release
 from projector.kafka.offset_texts import read_texts
 from projector.kafka.reader import open_reader
 from projector.kafka.topics import describe
@@ -176,12 +176,12 @@ async def _kafka(settings: ProjectorSettings) -> AsyncIterator[Check]:
 
 async def _brokers(settings: ProjectorSettings) -> str:
     await describe(settings, KINDS)  # it says why no broker lets us in
-    fetch = await broker.newest_fetch(settings)
-    if fetch < broker.OLDEST:
+    fetch = await newest_fetch(settings)
+    if fetch < OLDEST_FETCH:
         raise Failed("this Kafka is too old: Leadview needs 0.11 or later")
     return (
         f"{settings.kafka_bootstrap_servers} answers ({settings.kafka_security_protocol}), Kafka "
-        f"{broker.release(fetch)} or later"
+        f"{release(fetch)} or later"
     )
 
 

@@ -11,12 +11,12 @@ from projector.commands.rebuild_progress import RebuildView
 from projector.errors import Refused
 from projector.ledger import breaks, copies, writers
 from projector.ledger.control import ACCESS, State
-from projector.rebuild import drop, preflight, promote, replay
+from projector.line.pace import Pacer
+from projector.rebuild import preflight, promote, replay
 from projector.rebuild.promote import Criteria
-from projector.rebuild.throttle import Throttle
 from projector.stop import Stop
 from projector.upkeep import reapply
-from projector.verify import access, audit, report
+from projector.verify import audit, report
 from projector.verify.report import Report
 from schemas.control import GenerationId
 from schemas.resources import RESOURCES
@@ -77,13 +77,13 @@ async def _fill(arguments: argparse.Namespace, operator: Operator) -> bool:
 async def _replay(arguments: argparse.Namespace, operator: Operator, stop: Stop) -> None:
     """Fill the generation and show the progress, until it is complete or `stop` is set."""
     finished = Stop()
-    throttle = Throttle(operator.store, arguments.max_latency / 1000)
+    pacer = Pacer.of_replay(operator.store, arguments.max_latency / 1000)
     rebuild = await replay.begin(operator.store, operator.settings)
-    view = RebuildView(operator.store, operator.settings, rebuild, throttle)
+    view = RebuildView(operator.store, operator.settings, rebuild, pacer)
     showing = asyncio.create_task(view.run(finished, operator.console))
     try:
         async with writers.writing(operator.settings, "rebuild") as writing:
-            await replay.replay(writing, operator.settings, rebuild, throttle, stop)
+            await replay.replay(writing, operator.settings, rebuild, pacer, stop)
     finally:
         finished.set()
         await showing
@@ -108,7 +108,7 @@ async def run_verify(arguments: argparse.Namespace, operator: Operator) -> int:
     criteria = _criteria(arguments)
     seen = (await copies.require(operator.store)).state
     if arguments.access:
-        verified = await access.audit(operator.store, operator.settings)
+        verified = await audit.access(operator.store, operator.settings)
         await _confirm(operator, verified, seen, ACCESS)
     elif arguments.next:
         verified = await promote.verify_next(operator.store, criteria)
@@ -133,7 +133,9 @@ async def _verify_live(operator: Operator, criteria: Criteria) -> Report:
     live = record.state.live
     if not record.serves:
         raise Refused("The live generation is not complete yet: there is nothing to verify.")
-    return await audit.audit(operator.store, operator.settings, live, sample=criteria.sample, allowed=criteria.allowed)
+    return await audit.documents(
+        operator.store, operator.settings, live, sample=criteria.sample, allowed=criteria.allowed
+    )
 
 
 async def run_promote(arguments: argparse.Namespace, operator: Operator) -> int:
@@ -164,7 +166,7 @@ async def run_rollback(_: argparse.Namespace, operator: Operator) -> int:
 async def run_drop(arguments: argparse.Namespace, operator: Operator) -> int:
     """`drop`: free the memory of a generation that is not live."""
     async with writers.writing(operator.settings, "drop") as writing:
-        dropped = await drop.drop(writing, arguments.generation)
+        dropped = await promote.drop(writing, arguments.generation)
     operator.console.print(f"generation {dropped.generation} dropped: {dropped.keys:,} keys")
     return 0
 

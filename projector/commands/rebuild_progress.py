@@ -11,9 +11,9 @@ from rich.progress import Progress as Bar
 from projector.errors import Unavailable
 from projector.kafka.reader import Reader, open_reader
 from projector.ledger.ledger import lag
+from projector.line.pace import Pacer
 from projector.rebuild.preflight import duration
 from projector.rebuild.replay import Rebuild, progress
-from projector.rebuild.throttle import Throttle
 from projector.redis.store import Store
 from projector.stop import Stop
 from schemas.resources import RESOURCES
@@ -26,11 +26,11 @@ _LINE_SECONDS = 5.0
 class RebuildView:
     """Shows the progress of all processes, which it reads from Redis."""
 
-    def __init__(self, store: Store, settings: ProjectorSettings, rebuild: Rebuild, throttle: Throttle) -> None:
+    def __init__(self, store: Store, settings: ProjectorSettings, rebuild: Rebuild, pacer: Pacer) -> None:
         self._store = store
         self._settings = settings
         self._rebuild = rebuild
-        self._throttle = throttle
+        self._pacer = pacer
         self._topics = sorted({partition.topic for partition in rebuild.ranges})
         self._started: tuple[float, int] | None = None
 
@@ -72,6 +72,6 @@ class RebuildView:
         return replayed.done, replayed.total, f"{rate:,.0f}/s, {left}, live lag {behind:,}{self._yielding()}"
 
     def _yielding(self) -> str:
-        if self._throttle.pause:
-            return f", pausing {self._throttle.pause * 1000:.0f} ms per batch for the API"
-        return ", in small batches for the API" if self._throttle.yields else ""
+        if self._pacer.pause:
+            return f", pausing {self._pacer.pause * 1000:.0f} ms per batch for the API"
+        return ", in small batches for the API" if self._pacer.yields else ""

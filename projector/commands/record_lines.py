@@ -14,9 +14,8 @@ import msgspec
 
 from projector.errors import BadRecord
 from projector.kafka.batches import Headers, Unread
-from projector.kafka.unpacking import Unpacker, bounded
-from projector.record import Record
-from projector.wire_format import MAGIC, unframed
+from projector.kafka.fetching import Unpacker, bounded
+from projector.record import MAGIC, Record, unframed
 from schemas.envelopes import event_type
 from schemas.faults import Fault, unknown_type
 from schemas.resources import BY_TOPIC, KINDS, LEAD, ORGANIZATION, Kind

@@ -10,8 +10,7 @@ from projector.commands import findings
 from projector.commands.finding import Finding, headline
 from projector.commands.survey import KafkaPart, RedisPart, Survey, survey
 from projector.errors import ProjectorError
-from projector.ledger.checkpoint import Position
-from projector.ledger.control import ControlRecord
+from projector.ledger.control import ControlRecord, Position
 from projector.ledger.writers import Writer
 from projector.mapping import VERSION
 from projector.record import Partition

@@ -11,8 +11,7 @@ from projector.errors import ProjectorError, Unavailable
 from projector.kafka.reader import Reader
 from projector.kafka.topics import Topic
 from projector.ledger import copies, writers
-from projector.ledger.checkpoint import Position
-from projector.ledger.control import ControlRecord
+from projector.ledger.control import ControlRecord, Position
 from projector.ledger.writers import Writer
 from projector.record import Partition
 from projector.redis.store import Store

@@ -1,4 +1,4 @@
-"""What an operator may do on the page, with --allow-actions: compare, promote, roll back, drop. One at a time."""
+"""What an operator may do on the page, with --allow-actions: compare, promote, roll back, promote. One at a time."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ import msgspec
 from projector import defect
 from projector.errors import ProjectorError, Refused
 from projector.ledger import copies, writers
-from projector.rebuild import drop, promote
+from projector.rebuild import promote
 from projector.rebuild.promote import Criteria
 from projector.redis.store import Store
 from projector.verify.report import Report
@@ -131,7 +131,7 @@ class Actions:
 
     async def _drop(self, generation: int) -> Outcome:
         async with writers.writing(self._settings, "drop") as writing:
-            dropped = await drop.drop(writing, generation)
+            dropped = await promote.drop(writing, generation)
         return f"Generation {dropped.generation} is dropped: {dropped.keys:,} keys were deleted.", None
 
     async def _expect_next(self, generation: int) -> None:

@@ -8,8 +8,7 @@ import msgspec
 from projector.console.answer import Fact
 from projector.errors import BadRecord
 from projector.interpret import interpret
-from projector.record import Record
-from projector.wire_format import MAGIC, unframed
+from projector.record import MAGIC, Record, unframed
 
 _MOST = 200
 """Characters."""

@@ -18,10 +18,10 @@ from projector.health.sample import KafkaSample, RedisSample, Sample
 from projector.health.sampler import Sampler
 from projector.health.verdict import Verdict, WatchedLine
 from projector.ledger.breaks import BREAKS
-from projector.ledger.writers import Condition
 from projector.problem import KINDS, OF_SERVERS, Problem
 from projector.stop import Stop
 from schemas import metrics
+from schemas.heartbeat import Condition
 from schemas.settings import ProjectorSettings
 
 _NAN = float("nan")

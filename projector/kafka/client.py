@@ -1,23 +1,36 @@
-"""What all Kafka clients of the projector share: connection options, errors and the form of records."""
+"""What all Kafka clients of the projector share: connection options and errors, and why no broker lets us in.
 
+When aiokafka cannot connect, it logs the cause at each broker, and raises none of them. Brokers do not say which
+version of Kafka they have, but the requests that they know tell the oldest it can be.
+"""
+
+import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer
-from aiokafka.errors import KafkaConnectionError, KafkaError
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.conn import collect_hosts, create_conn
+from aiokafka.errors import (
+    IllegalSaslStateError,
+    KafkaConnectionError,
+    KafkaError,
+    SaslAuthenticationFailed,
+    UnsupportedSaslMechanismError,
+)
 from aiokafka.helpers import create_ssl_context
+from aiokafka.protocol.admin import ApiVersionRequest
+from aiokafka.protocol.metadata import MetadataRequest
 
 from projector.errors import Unavailable
-from projector.kafka import diagnosis, fetching, sign_in, unpacking
-from projector.kafka.unpacking import Unpacker
-from schemas.kafka_access import brokers
+from projector.kafka import sign_in
+from projector.kafka.fetching import Fetcher, Unpacker
+from projector.kafka.sign_in import TokenUnavailable
+from projector.record import Partition
 from schemas.resources import Kind
-from schemas.settings import ProjectorSettings
+from schemas.settings import ProjectorSettings, brokers
 
-unpacking.install()
-fetching.install()
 sign_in.install()
 
 # The longest time in milliseconds until a consumer notices new topics and partitions.
@@ -47,34 +60,46 @@ async def start(client: Any, settings: ProjectorSettings) -> None:
             await client.start()
     except Unavailable as error:
         if isinstance(error.__cause__, KafkaConnectionError):  # aiokafka says only that there is no connection
-            raise Unavailable(await diagnosis.why_not(settings, connection(settings))) from error
+            raise Unavailable(await why_not(settings, connection(settings))) from error
         raise
 
 
-def consumer(
-    settings: ProjectorSettings, group_id: str | None, unpacker: Unpacker | None = None, fetch_bytes: int = FETCH_BYTES
-) -> AIOKafkaConsumer:
+def consumer(settings: ProjectorSettings, group_id: str | None) -> AIOKafkaConsumer:
     """Returns a consumer of committed records; it is a member of a group if `group_id` is given.
 
-    It returns each record as a `Record`. Without an Unpacker it can only commit. `fetch_bytes` is what the brokers
-    may return at once, except that a batch is returned as a whole.
+    Its partitions have to be paused: a Fetcher fetches the records.
     """
     return AIOKafkaConsumer(
         group_id=group_id,
-        value_deserializer=unpacker,
         # The defaults of these two, automatic commits and "latest", would both lose records.
         enable_auto_commit=False,
         auto_offset_reset="earliest",
         isolation_level="read_committed",
         metadata_max_age_ms=_METADATA_AGE_MS,
-        fetch_max_wait_ms=200,
-        max_partition_fetch_bytes=fetch_bytes // 2,
-        fetch_max_bytes=fetch_bytes,
+        max_partition_fetch_bytes=1,
+        fetch_max_bytes=1,
         session_timeout_ms=int(settings.kafka_session_timeout * 1000),
         heartbeat_interval_ms=int(settings.kafka_session_timeout * 1000 / 4),
         client_id="leadview-projector",
         **connection(settings),
     )
+
+
+def fetcher(of: AIOKafkaConsumer, unpacker: Unpacker, fetch_bytes: int = FETCH_BYTES) -> Fetcher:
+    """Returns a Fetcher with the connections of this consumer. `fetch_bytes` is what the brokers may return at once,
+    except that a batch is returned as a whole.
+    """
+
+    async def earliest(partition: Partition) -> int:
+        [offset] = (await of.beginning_offsets([TopicPartition(*partition)])).values()
+        return int(offset)
+
+    return Fetcher(client_of(of), unpacker, fetch_bytes, earliest)
+
+
+def client_of(of: Any) -> Any:
+    """Returns the AIOKafkaClient of a consumer or of an admin client, for requests that these do not offer."""
+    return of._client  # noqa: SLF001
 
 
 def connection(settings: ProjectorSettings) -> dict[str, Any]:
@@ -95,3 +120,119 @@ def _ssl_context(settings: ProjectorSettings) -> ssl.SSLContext:
         keyfile=settings.kafka_ssl_key_file,
     )
     return context
+
+
+_CONNECT_SECONDS = 5.0
+
+
+async def why_not(settings: ProjectorSettings, connection: Mapping[str, Any]) -> str:
+    """Connect to each broker once more. Returns what happened at the one that came furthest, and what to do.
+
+    `connection` has the options of aiokafka's clients.
+    """
+    options = {name: value for name, value in connection.items() if name != "bootstrap_servers"}
+    causes: list[Exception] = []
+    for host, port, _ in collect_hosts(connection["bootstrap_servers"]):
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                await _ask(host, port, options)
+        except (KafkaError, OSError, TimeoutError) as error:
+            causes.append(error)
+        else:
+            return "Kafka: the brokers were not available a moment ago, and answer now"
+    cause = next((error for error in causes if isinstance(error, _REFUSALS)), causes[-1])
+    return explain(cause, settings)
+
+
+async def _ask(host: str, port: int, options: Mapping[str, Any]) -> None:
+    connection = await create_conn(host, port, **options)
+    try:
+        await connection.send(MetadataRequest([]))  # without SASL where it is needed, this is refused first
+    finally:
+        connection.close()
+
+
+def _password_setting(settings: ProjectorSettings) -> str:
+    path = settings.kafka_sasl_password_file
+    return f"LEADVIEW_KAFKA_SASL_PASSWORD_FILE ({path})" if path else "LEADVIEW_KAFKA_SASL_PASSWORD"
+
+
+_REFUSALS = (
+    TokenUnavailable,
+    SaslAuthenticationFailed,
+    UnsupportedSaslMechanismError,
+    IllegalSaslStateError,
+    ssl.SSLError,
+)
+
+
+def explain(cause: Exception, settings: ProjectorSettings) -> str:
+    """Returns what an error of a new connection means, and what to do."""
+    at = settings.kafka_bootstrap_servers
+    protocol = f"LEADVIEW_KAFKA_SECURITY_PROTOCOL ({settings.kafka_security_protocol})"
+    match cause:
+        case TokenUnavailable():
+            return f"there is no token to sign in to Kafka: {cause.args[0]}"
+        case SaslAuthenticationFailed() if settings.kafka_sasl_mechanism == "OAUTHBEARER":
+            status = f" ({cause.args[0]})" if cause.args[0] else ""
+            return (
+                f"Kafka refuses the token{status}: correct LEADVIEW_KAFKA_OAUTH_CLIENT_ID, LEADVIEW_KAFKA_OAUTH_SCOPE "
+                "or the token provider, or let the brokers accept its issuer and its audience"
+            )
+        case SaslAuthenticationFailed():
+            return (
+                f"Kafka refuses the user {settings.kafka_sasl_username!r} or its password: correct "
+                f"LEADVIEW_KAFKA_SASL_USERNAME and {_password_setting(settings)}"
+            )
+        case UnsupportedSaslMechanismError() | IllegalSaslStateError():
+            return (
+                f"Kafka does not accept LEADVIEW_KAFKA_SASL_MECHANISM ({settings.kafka_sasl_mechanism}) on this port: "
+                f"correct it, {protocol}, or the port in LEADVIEW_KAFKA_BOOTSTRAP_SERVERS"
+            )
+        case ssl.SSLCertVerificationError():
+            return (
+                f"the certificate of Kafka at {at} is not accepted ({cause.verify_message}): correct "
+                "LEADVIEW_KAFKA_SSL_CA_FILE, or the host in LEADVIEW_KAFKA_BOOTSTRAP_SERVERS"
+            )
+        case ssl.SSLError():
+            return (
+                f"no TLS connection to Kafka at {at} ({cause.reason or cause}): correct {protocol}, the port in "
+                "LEADVIEW_KAFKA_BOOTSTRAP_SERVERS, or the client certificate (LEADVIEW_KAFKA_SSL_CERT_FILE)"
+            )
+        case TimeoutError():
+            why = "it does not answer"
+        case KafkaConnectionError():
+            return (
+                f"Kafka at {at} closes the connection: it is starting or stopping, or {protocol} is not that of this "
+                "port"
+            )
+        case _:
+            why = str(cause) or type(cause).__name__
+    return f"Kafka cannot be reached at {at} ({why}): start it, or correct LEADVIEW_KAFKA_BOOTSTRAP_SERVERS"
+
+
+_FETCH = 1
+_SINCE = {4: "0.11", 7: "1.1", 8: "2.0", 11: "2.3", 12: "2.7", 13: "3.1", 15: "3.5", 16: "3.7", 17: "3.9"}
+"""The version of the Fetch request that each version of Kafka brought."""
+OLDEST_FETCH = 4
+
+
+async def newest_fetch(settings: ProjectorSettings) -> int:
+    """Returns the newest version of the Fetch request that the first broker that answers knows. Raises Unavailable."""
+    options = connection(settings)
+    for host, port, _ in collect_hosts(options.pop("bootstrap_servers")):
+        try:
+            opened = await create_conn(host, port, **options)
+        except (KafkaError, OSError, TimeoutError):
+            continue
+        try:
+            answer = await opened.send(ApiVersionRequest())
+        finally:
+            opened.close()
+        return max((newest for key, _, newest in answer.api_versions if key == _FETCH), default=0)
+    raise Unavailable("Kafka: no broker answers")
+
+
+def release(fetch: int) -> str:
+    """Returns the release of Kafka that brought this version of the Fetch request."""
+    return max((since for since in _SINCE.items() if since[0] <= fetch), default=(0, "0.10"))[1]

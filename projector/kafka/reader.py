@@ -6,12 +6,14 @@ from contextlib import asynccontextmanager
 from aiokafka import TopicPartition
 
 from projector.errors import Refused
-from projector.kafka.client import FETCH_BYTES, consumer, errors, start, topic
+from projector.kafka.client import FETCH_BYTES, consumer, errors, fetcher, start, topic
+from projector.kafka.fetching import Unpacker
 from projector.kafka.topics import Topic, describe
-from projector.kafka.unpacking import Unpacker
 from projector.record import Partition, Record
 from schemas.resources import Kind
 from schemas.settings import ProjectorSettings
+
+_POLL_SECONDS = 0.2
 
 
 class Reader:
@@ -22,7 +24,8 @@ class Reader:
         self._kinds = {topic(settings, kind): kind for kind in kinds}
         self._settings = settings
         self._unpacker = Unpacker(self._kinds, settings.max_record_bytes)
-        self._consumer = consumer(settings, None, self._unpacker, fetch_bytes)
+        self._consumer = consumer(settings, None)
+        self._fetcher = fetcher(self._consumer, self._unpacker, fetch_bytes)
 
     async def start(self) -> None:
         """Connect. Raises Unavailable."""
@@ -33,6 +36,7 @@ class Reader:
             raise
 
     async def stop(self) -> None:
+        await self._fetcher.close()
         await self._consumer.stop()
 
     def read_as(self, histories: Mapping[str, int]) -> None:
@@ -77,55 +81,33 @@ class Reader:
 
         A range without records, because compaction has removed them, is left out. Raises Unavailable.
         """
-        wanted = {partition: last for partition, (first, last) in ranges.items() if first < last}
         found: dict[Partition, int] = {}
-        self._consumer.assign([TopicPartition(*partition) for partition in wanted])
-        for partition in wanted:
-            self._consumer.seek(TopicPartition(*partition), ranges[partition][0])
-        while wanted:
-            self._unpacker.begin()
-            async with errors():
-                polled = await self._consumer.getmany(
-                    *(TopicPartition(*p) for p in wanted), timeout_ms=200, max_records=1
-                )
-            for at, records in polled.items():
-                last = wanted.pop(Partition(*at))
-                if records[0].offset < last:
-                    found[Partition(*at)] = records[0].timestamp
-                self._discard(Partition(*at), last)
-            await self._close_finished(wanted)
+        async for partition, records in self._read(ranges, 1):
+            found[partition] = records[0].timestamp
+            self._fetcher.forget([partition])
         return found
 
     async def read(self, ranges: Mapping[Partition, tuple[int, int]], most: int = 5000) -> AsyncIterator[list[Record]]:
         """Yields all records of these ranges [first, last), in order for each partition. Raises Unavailable."""
-        open_ranges = {p: last for p, (first, last) in ranges.items() if first < last}
-        self._consumer.assign([TopicPartition(*p) for p in open_ranges])
-        for partition in open_ranges:
-            self._consumer.seek(TopicPartition(*partition), ranges[partition][0])
-        while open_ranges:
-            self._unpacker.begin()
-            async with errors():
-                polled = await self._consumer.getmany(
-                    *(TopicPartition(*p) for p in open_ranges), timeout_ms=200, max_records=most
-                )
-            for at, records in polled.items():
-                last = open_ranges[Partition(*at)]
-                if found := [record for record in records if record.offset < last]:
-                    yield found
-            await self._close_finished(open_ranges)
+        async for _, records in self._read(ranges, most):
+            yield records
 
-    async def _close_finished(self, open_ranges: dict[Partition, int]) -> None:
-        # The position decides, not the last record: compaction may have removed the last records of a range.
-        for partition, last in list(open_ranges.items()):
+    async def _read(
+        self, ranges: Mapping[Partition, tuple[int, int]], most: int
+    ) -> AsyncIterator[tuple[Partition, list[Record]]]:
+        """Yields the records of each partition until it is read to its end, or forgotten."""
+        self._fetcher.forget(self._fetcher.offsets)  # of a reading that was not finished
+        for partition, (first, last) in ranges.items():
+            if first < last:
+                self._fetcher.seek(partition, first)
+        while self._fetcher.offsets:
             async with errors():
-                if await self._consumer.position(TopicPartition(*partition)) >= last:
-                    self._discard(partition, open_ranges.pop(partition))
-
-    def _discard(self, partition: Partition, last: int) -> None:
-        """Read no more of a partition, and forget what was fetched and decompressed: it would count as fetched."""
-        at = TopicPartition(*partition)
-        self._consumer.pause(at)
-        self._consumer.seek(at, last)
+                polled = await self._fetcher.poll(most, _POLL_SECONDS)
+            # The position decides, not the last record: compaction may have removed the last records of a range.
+            self._fetcher.forget([at for at, offset in self._fetcher.offsets.items() if offset >= ranges[at][1]])
+            for partition, records in polled.items():
+                if wanted := [record for record in records if record.offset < ranges[partition][1]]:
+                    yield partition, wanted
 
 
 @asynccontextmanager

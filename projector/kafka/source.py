@@ -5,13 +5,12 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from aiokafka import ConsumerRebalanceListener, TopicPartition
-from aiokafka.errors import KafkaError
 
-from projector.errors import Refused
-from projector.kafka import histories
-from projector.kafka.client import consumer, errors, start, topic
-from projector.kafka.histories import UNKNOWN_EPOCH, Fork
-from projector.kafka.unpacking import Unpacker
+from projector.errors import Refused, Unavailable
+from projector.kafka import topics
+from projector.kafka.client import client_of, consumer, errors, fetcher, start, topic
+from projector.kafka.fetching import Unpacker
+from projector.kafka.topics import UNKNOWN_EPOCH, Fork
 from projector.record import Partition, Record
 from schemas.layouts import MAX_PARTITIONS
 from schemas.resources import Kind
@@ -39,9 +38,10 @@ class Source:
         self._settings = settings
         self._kinds = {topic(settings, kind): kind for kind in kinds}
         self._unpacker = Unpacker(self._kinds, settings.max_record_bytes)
-        self._consumer = consumer(settings, group_id, self._unpacker)
+        self._consumer = consumer(settings, group_id)
+        self._fetcher = fetcher(self._consumer, self._unpacker)
         self._listener = _Listener(self, on_revoked)
-        self._positioned: set[Partition] = set()
+        self._paused = False
         self.topics = frozenset(self._kinds)
 
     async def start(self) -> None:
@@ -50,6 +50,7 @@ class Source:
         self.join()
 
     async def stop(self) -> None:
+        await self._fetcher.close()
         await self._consumer.stop()
 
     def join(self) -> None:
@@ -58,7 +59,7 @@ class Source:
 
     def leave(self) -> None:
         """Leave all partitions to the other members, until `join`."""
-        self._positioned.clear()
+        self.reset_all()
         self._consumer.unsubscribe()
 
     def assigned(self) -> set[Partition]:
@@ -67,11 +68,15 @@ class Source:
 
     def unpositioned(self) -> list[Partition]:
         """Returns the assigned partitions that wait for `seek`."""
-        return sorted(self.assigned() - self._positioned)
+        return sorted(self.assigned() - self._fetcher.offsets.keys())
 
     def reset(self, partitions: Iterable[Partition]) -> None:
         """Return no records of these partitions until the next `seek`."""
-        self._positioned.difference_update(partitions)
+        self._fetcher.forget(partitions)
+
+    def reset_all(self) -> None:
+        """Return no records until the next `seek`."""
+        self._fetcher.forget(self._fetcher.offsets)
 
     async def seek(
         self, offsets: Mapping[Partition, int | None], epochs: Mapping[Partition, int] | None = None
@@ -87,16 +92,16 @@ class Source:
         async with errors():
             begin = await self._consumer.beginning_offsets(wanted)
             end = await self._consumer.end_offsets(wanted)
+        if lost := offsets.keys() - self.assigned():  # a rebalance may have come meanwhile
+            raise Unavailable(f"Kafka: {len(lost)} partitions were revoked before they were sought")
         used = {}
         for partition, offset in offsets.items():
             at = TopicPartition(*partition)
             used[partition] = _existing(partition, offset, begin[at], end[at])
-            async with errors():
-                self._consumer.seek(at, used[partition])
+            self._fetcher.seek(partition, used[partition])
             self._unpacker.epochs.pop(partition, None)
             if epochs and partition in epochs:
                 self._unpacker.epochs[partition] = epochs[partition]
-        self._positioned.update(offsets)
         return used
 
     def read_as(self, histories: Mapping[str, int]) -> None:
@@ -111,11 +116,11 @@ class Source:
 
     async def topic_ids(self) -> dict[str, str]:
         """Returns the id of each topic, as far as the brokers say it. Raises Unavailable."""
-        return await histories.topic_ids(self._consumer._client, self.topics)  # noqa: SLF001
+        return await topics.topic_ids(client_of(self._consumer), self.topics)
 
     async def forks(self, epochs: Mapping[Partition, int]) -> dict[Partition, Fork]:
         """Returns up to where each partition is one that had these leaders, if it is known. Raises Unavailable."""
-        return await histories.forks(self._consumer._client, epochs) if epochs else {}  # noqa: SLF001
+        return await topics.forks(client_of(self._consumer), epochs) if epochs else {}
 
     async def was_cut_off(self) -> bool:
         """Returns whether the last poll came upon a new leader that has not all that the leader before it had, so that
@@ -131,37 +136,31 @@ class Source:
 
         Waits up to `wait` seconds. Raises Unavailable.
         """
-        positioned = frozenset(self._positioned)
-        self._unpacker.begin()
         async with errors():
-            polled = await self._consumer.getmany(timeout_ms=int(wait * 1000), max_records=most)
-        # Records that were fetched before `seek`, or while `reset` was called, are not from the wanted offset.
-        return {
-            Partition(*partition): records
-            for partition, records in polled.items()
-            if records and Partition(*partition) in positioned & self._positioned
-        }
+            await self._consumer.getmany(timeout_ms=0)  # everything is paused there, but a member has to poll
+            if not self._paused:
+                return await self._fetcher.poll(most, wait)
+        return {}
 
     def pause(self) -> None:
-        """Fetch no more records, but stay a member of the group."""
-        self._consumer.pause(*self._consumer.assignment())
+        """Return no more records, but stay a member of the group."""
+        self._paused = True
 
     def resume(self) -> None:
-        """Fetch records again, after `pause`."""
-        self._consumer.resume(*self._consumer.paused() & self._consumer.assignment())
+        """Return records again, after `pause`."""
+        self._paused = False
 
-    async def position(self, partition: Partition) -> int | None:
+    def hold(self) -> None:
+        """Let aiokafka's consumer fetch nothing."""
+        self._consumer.pause(*self._consumer.assignment())
+
+    def position(self, partition: Partition) -> int | None:
         """Returns the next offset to be read, after any transaction markers; None if the partition waits for `seek`.
 
-        Until then, the consumer is where the group has committed, and what lies before it may have to be read again.
+        Until then, what was read of it before a rebalance may not have been applied, and what the group has committed
+        may have been lost in Redis.
         """
-        if partition not in self._positioned:
-            return None
-        try:
-            found = int(await self._consumer.position(TopicPartition(*partition)))
-        except KafkaError:
-            return None
-        return found if partition in self._positioned else None  # a rebalance may have come meanwhile
+        return self._fetcher.offsets.get(partition)
 
     async def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Returns the end offset of each partition. Raises Unavailable."""
@@ -190,8 +189,10 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
             await self._on_revoked()
         self._source.reset([Partition(*partition) for partition in revoked])
 
-    async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
-        self._source.reset([Partition(*partition) for partition in assigned])
+    async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:  # noqa: ARG002 - of aiokafka
+        self._source.hold()
+        # Also those that another member has now: until here they counted as assigned, and may have been sought again.
+        self._source.reset_all()
 
 
 def _existing(partition: Partition, offset: int | None, begin: int, end: int) -> int:

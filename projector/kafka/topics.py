@@ -1,14 +1,46 @@
-"""What the brokers say about the topics: whether they exist, their partitions, and how long they keep records."""
+"""What the brokers say about the topics: whether they exist, how long they keep records, and about their history.
 
-from collections.abc import Sequence
+A topic that is deleted and created again has another id (Kafka 2.8 and later). A leader writes its epoch, which counts
+the leaders of a partition, into each batch: so for an epoch, the present leader knows up to which offset its log is the
+one that was read (Kafka 2.3 and later). aiokafka has neither request, so they are described here. Both need the right
+DESCRIBE on the topic, which READ includes. What an older broker does not say is unknown.
+"""
+
+import asyncio
+from base64 import urlsafe_b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from io import BytesIO
 from typing import Any, NamedTuple
 
+from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import KafkaError, TopicAuthorizationFailedError, UnknownTopicOrPartitionError
+from aiokafka.errors import (
+    IncompatibleBrokerVersion,
+    KafkaError,
+    LeaderNotAvailableError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
+    for_code,
+)
+from aiokafka.protocol.abstract import AbstractType
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.metadata import MetadataRequest_v4, MetadataRequest_v5
+from aiokafka.protocol.types import (
+    Array,
+    Boolean,
+    CompactArray,
+    CompactString,
+    Int16,
+    Int32,
+    Int64,
+    Schema,
+    String,
+    TaggedFields,
+)
 
-from projector.kafka.client import connection, errors, start, topic
-from projector.kafka.histories import TopicsRequest
+from projector.kafka.client import client_of, connection, errors, start, topic
 from projector.record import Partition
 from schemas.resources import Kind
 from schemas.settings import ProjectorSettings
@@ -58,15 +90,11 @@ async def describe(settings: ProjectorSettings, kinds: Sequence[Kind]) -> list[T
     try:
         await start(admin, settings)
         async with errors():
-            described = {found["topic"]: found for found in await _metadata(admin, names)}
+            described = {found["topic"]: found for found in await _metadata(client_of(admin), names)}
         kept = await _retention(admin, names)
     finally:
         await admin.close()
     return [_topic(name, described.get(name), kept.get(name)) for name in names]
-
-
-async def _metadata(admin: AIOKafkaAdminClient, names: Sequence[str]) -> Any:
-    return (await admin._send_request(TopicsRequest(names))).to_object()["topics"]  # noqa: SLF001
 
 
 def _topic(name: str, described: Any, retention: Retention | None) -> Topic:
@@ -99,3 +127,208 @@ async def _retention(admin: AIOKafkaAdminClient, names: Sequence[str]) -> dict[s
                     values["cleanup.policy"], int(values["retention.ms"]), int(values["retention.bytes"])
                 )
     return found
+
+
+UNKNOWN_EPOCH = -1
+_PATIENCE_SECONDS = 5.0
+_NO_ID = bytes(16)
+_ANY_REPLICA = -1
+_NO_EPOCH_CHECK = -1
+
+
+class _Uuid(AbstractType):  # type: ignore[misc]  # aiokafka has no types
+    """16 bytes, as the text that Kafka's own tools show. An empty text is no id."""
+
+    @classmethod
+    def encode(cls, _: str) -> bytes:
+        return _NO_ID  # topics are asked for by their names
+
+    @classmethod
+    def decode(cls, data: BytesIO) -> str:
+        found = data.read(len(_NO_ID))
+        return "" if found == _NO_ID else urlsafe_b64encode(found).decode().rstrip("=")
+
+
+class _MetadataResponse_v10(Response):  # type: ignore[misc]  # noqa: N801 - as aiokafka names them
+    API_KEY = 3
+    API_VERSION = 10
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "brokers",
+            CompactArray(
+                ("node_id", Int32),
+                ("host", CompactString("utf-8")),
+                ("port", Int32),
+                ("rack", CompactString("utf-8")),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("cluster_id", CompactString("utf-8")),
+        ("controller_id", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("error_code", Int16),
+                ("topic", CompactString("utf-8")),
+                ("topic_id", _Uuid),
+                ("is_internal", Boolean),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("error_code", Int16),
+                        ("partition", Int32),
+                        ("leader", Int32),
+                        ("leader_epoch", Int32),
+                        ("replicas", CompactArray(Int32)),
+                        ("isr", CompactArray(Int32)),
+                        ("offline_replicas", CompactArray(Int32)),
+                        ("tags", TaggedFields),
+                    ),
+                ),
+                ("authorized_operations", Int32),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("cluster_authorized_operations", Int32),
+        ("tags", TaggedFields),
+    )
+
+
+class _MetadataRequest_v10(RequestStruct):  # type: ignore[misc]  # noqa: N801
+    FLEXIBLE_VERSION = True
+    API_KEY = 3
+    API_VERSION = 10
+    RESPONSE_TYPE = _MetadataResponse_v10
+    SCHEMA = Schema(
+        ("topics", CompactArray(("topic_id", _Uuid), ("name", CompactString("utf-8")), ("tags", TaggedFields))),
+        ("allow_auto_topic_creation", Boolean),
+        ("include_cluster_authorized_operations", Boolean),
+        ("include_topic_authorized_operations", Boolean),
+        ("tags", TaggedFields),
+    )
+
+
+class TopicsRequest(Request[MetadataRequest_v4 | MetadataRequest_v5 | _MetadataRequest_v10]):  # type: ignore[misc]
+    """Asks for topics by name, and never lets a broker create one that is missing: it would not be compacted.
+
+    The answer of a broker that knows ids has a `topic_id` for each topic.
+    """
+
+    API_KEY = 3
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = list(names)
+
+    def build(self, request_struct_class: Any) -> Any:
+        if request_struct_class is _MetadataRequest_v10:
+            topics: list[tuple[str, str, dict[int, bytes]]] = [("", name, {}) for name in self._names]
+            return request_struct_class(topics, False, False, False, {})
+        return request_struct_class(self._names, False)
+
+
+class _EpochsResponse_v3(Response):  # type: ignore[misc]  # noqa: N801
+    API_KEY = 23
+    API_VERSION = 3
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "topics",
+            Array(
+                ("topic", String("utf-8")),
+                (
+                    "partitions",
+                    Array(("error_code", Int16), ("partition", Int32), ("leader_epoch", Int32), ("end_offset", Int64)),
+                ),
+            ),
+        ),
+    )
+
+
+class _EpochsRequest_v3(RequestStruct):  # type: ignore[misc]  # noqa: N801
+    API_KEY = 23
+    API_VERSION = 3
+    RESPONSE_TYPE = _EpochsResponse_v3
+    SCHEMA = Schema(
+        ("replica_id", Int32),
+        (
+            "topics",
+            Array(
+                ("topic", String("utf-8")),
+                ("partitions", Array(("partition", Int32), ("current_leader_epoch", Int32), ("leader_epoch", Int32))),
+            ),
+        ),
+    )
+
+
+class _EpochsRequest(Request[_EpochsRequest_v3]):  # type: ignore[misc]
+    API_KEY = 23
+
+    def __init__(self, epochs: Mapping[Partition, int]) -> None:
+        self._epochs = epochs
+
+    def build(self, request_struct_class: Any) -> Any:
+        topics: dict[str, list[tuple[int, int, int]]] = {}
+        for partition, epoch in self._epochs.items():
+            topics.setdefault(partition.topic, []).append((partition.partition, _NO_EPOCH_CHECK, epoch))
+        return request_struct_class(_ANY_REPLICA, list(topics.items()))
+
+
+class Fork(NamedTuple):
+    """Up to `offset`, the log of a partition is one that had a certain leader. `epoch` is that of the batch there."""
+
+    offset: int
+    epoch: int
+
+
+async def topic_ids(client: Any, names: Iterable[str]) -> dict[str, str]:
+    """Asks any broker, with an AIOKafkaClient. A topic whose id is not known is left out. Raises Unavailable."""
+    async with errors(), asyncio.timeout(_PATIENCE_SECONDS):
+        found = await _metadata(client, names)
+    return {topic["topic"]: topic["topic_id"] for topic in found if topic.get("topic_id") and not topic["error_code"]}
+
+
+async def forks(client: Any, epochs: Mapping[Partition, int]) -> dict[Partition, Fork]:
+    """Returns how far the log of each partition is one that was read from a leader with this epoch.
+
+    Partitions of which the brokers do not say it are left out. Raises Unavailable, also while one has no leader.
+    """
+    by_leader: dict[int, dict[Partition, int]] = {}
+    for partition, epoch in epochs.items():
+        leader = client.cluster.leader_for_partition(TopicPartition(*partition))
+        by_leader.setdefault(-1 if leader is None else leader, {})[partition] = epoch
+    found: dict[Partition, Fork] = {}
+    async with errors(), asyncio.timeout(_PATIENCE_SECONDS):
+        for leader, asked in by_leader.items():
+            if leader < 0:
+                raise LeaderNotAvailableError(", ".join(f"{topic}:{number}" for topic, number in asked))
+            try:
+                answer = await client.send(leader, _EpochsRequest(asked))
+            except (IncompatibleBrokerVersion, NotImplementedError):  # of aiokafka: the broker does not know it
+                continue
+            found |= _forks(answer)
+    return found
+
+
+def _forks(answer: Any) -> dict[Partition, Fork]:
+    found = {}
+    for name, partitions in answer.topics:
+        for error, number, epoch, offset in partitions:
+            if error == UnsupportedVersionError.errno:
+                continue
+            if error:  # such as: another broker leads by now
+                raise for_code(error)(f"{name}:{number}")
+            if offset >= 0:
+                found[Partition(name, number)] = Fork(offset, epoch)
+    return found
+
+
+async def _metadata(client: Any, names: Iterable[str]) -> Any:
+    return (await client.send(_any_node(client), TopicsRequest(names))).to_object()["topics"]
+
+
+def _any_node(client: Any) -> int:
+    node = client.get_random_node()
+    if node is None:
+        raise LeaderNotAvailableError("no broker is known")
+    return int(node)

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from projector.errors import Conflict
 from projector.ledger import copies
-from projector.ledger.checkpoint import NO_ID, Position
-from projector.ledger.control import ACCESS, Break, ControlRecord, State, now
+from projector.ledger.control import ACCESS, NO_ID, Break, ControlRecord, Position, State, now
 from projector.record import Partition
 from projector.redis import scripts
 from projector.redis.scripts import RewindRow

@@ -1,22 +1,24 @@
-"""The control record as the projector reads it: its state, and the copies that shards have of it.
+"""The control record as the projector reads it: its state, the copies that shards have of it, and positions.
 
 `schemas/control.py` describes the fields, `docs/how-it-works.md` the rules. Nothing in the record has a default:
-either a copy says it, or Redis is empty everywhere and the first record begins.
+either a copy says it, or Redis is empty everywhere and the first record begins. A checkpoint stores the positions of
+partitions in it, after the writes that they cover (`redis/lua/checkpoint.lua`).
 """
 
-from collections.abc import Callable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from projector.ledger.checkpoint import Position
+from projector.dead_letter import DeadLetter
 from projector.mapping import VERSION
 from projector.record import Partition
+from projector.redis import scripts
 from projector.redis.calls import Generations
+from projector.redis.scripts import StepRow
 from schemas import control, names
 from schemas.control import (
     GenerationId,
@@ -29,6 +31,8 @@ from schemas.control import (
     parse_generations,
     parse_slots,
 )
+from schemas.layouts import CONTROL_CHANGED
+from schemas.scripts import Command
 
 _OWN_FIELDS = frozenset(
     (
@@ -36,6 +40,109 @@ _OWN_FIELDS = frozenset(
         *(control.STATE, control.INCARNATION, control.FILLING, control.FILLED, control.SWEPT),
     )
 )
+
+
+NOTHING_STORED = -1
+"""The offset that a step expects if no position has been stored yet."""
+
+NO_ID = "-"
+"""In place of the id of a topic that is not known."""
+
+
+class Position(msgspec.Struct, frozen=True):
+    """How far a partition has been applied.
+
+    `offset` is that of the next record, `event_time` the time of the newest event, `stored_at` that of the checkpoint;
+    both in milliseconds since 1970. `leader_epoch` is that of the last batch before the offset; -1 if it is not known.
+    The offset says nothing about a topic with the same name and another `topic_id`; that is empty if it is not known.
+    """
+
+    offset: int
+    event_time: int
+    stored_at: int
+    leader_epoch: int = -1
+    topic_id: str = ""
+
+    @classmethod
+    def parse(cls, value: bytes) -> "Position":
+        """Raises ValueError if the value is none of this layout."""
+        match value.decode().split(" "):
+            case [offset, event_time, stored_at, epoch, topic_id]:
+                id_ = "" if topic_id == NO_ID else topic_id
+                return cls(int(offset), int(event_time), int(stored_at), int(epoch), id_)
+        raise ValueError("Redis holds positions of another layout")
+
+    def format(self) -> bytes:
+        numbers = b"%d %d %d %d " % (self.offset, self.event_time, self.stored_at, self.leader_epoch)
+        return numbers + (self.topic_id or NO_ID).encode()
+
+
+class Step(msgspec.Struct, frozen=True):
+    """Moves a partition from the offset that this projector stored last, to a new position."""
+
+    expected: int
+    position: Position
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a shard stores positions, and what its copy of the control record must say: stamp and incarnation."""
+
+    control: bytes
+    positions: bytes
+    stamp: str
+    incarnation: str
+
+
+def checkpoint(
+    place: Place, steps: Mapping[Partition, Step], dead_letters: Sequence[DeadLetter] | None = None
+) -> Command:
+    """Returns the call that stores these steps in a shard.
+
+    `dead_letters` are those among the records that the steps cover; None in shards that do not store them.
+    """
+    return scripts.checkpoint(
+        copy=place.control,
+        positions=place.positions,
+        dead_letters=None if dead_letters is None else names.DEAD_LETTERS,
+        stamp=place.stamp,
+        incarnation=place.incarnation,
+        number=len(steps),
+        steps=[
+            StepRow(names.position(*partition), step.expected, step.position.format())
+            for partition, step in steps.items()
+        ],
+        letters={letter.field: msgspec.json.encode(letter) for letter in dead_letters or ()},
+    )
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """The positions were stored. `dead_letters` is the number of dead letters that are stored now."""
+
+    dead_letters: int
+
+
+class WentBack(msgspec.Struct, frozen=True):
+    """Redis holds lower positions, in these fields, than this projector stored: it lost writes. Nothing was stored."""
+
+    fields: list[str]
+
+
+class ControlChanged(msgspec.Struct, frozen=True):
+    """The control record has changed since the batch was begun: other generations may have to be written, or a shard
+    was emptied. Nothing was stored: begin the batch again.
+    """
+
+
+Outcome = Stored | WentBack | ControlChanged
+
+
+def outcome(reply: Any) -> Outcome:
+    """Decode the reply of the script."""
+    if isinstance(reply, int):
+        return Stored(reply)
+    if reply == [CONTROL_CHANGED.encode()]:
+        return ControlChanged()
+    return WentBack([field.decode() for field in reply])
 
 
 class Generation(msgspec.Struct, frozen=True):
@@ -184,7 +291,7 @@ class ControlRecord(msgspec.Struct, frozen=True):
     copies: Mapping[bytes, Copy | None]
     shards_without: tuple[int, ...] = ()
     unlisted: Mapping[bytes, Copy] = {}
-    served: Mapping[bytes, AbstractSet[int]] = {}
+    served: Mapping[bytes, frozenset[int]] = {}
     replication_epoch: int = 0
     """That of the store while the record was read. Changes are refused if Redis restarted or failed over since."""
 
@@ -299,3 +406,41 @@ def new_copy_fields(
 def now() -> str:
     """Returns the current time as RFC 3339, in whole seconds."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Difference(NamedTuple):
+    """`emptied`: Redis, or a shard of it, was emptied in between."""
+
+    text: str
+    emptied: bool = False
+
+
+def difference(before: ControlRecord, after: ControlRecord) -> Difference | None:
+    """Returns how the record has changed; None if it has not."""
+    old, new = before.incarnations(), after.incarnations()
+    emptied = sum(new[tag] != incarnation for tag, incarnation in old.items() if tag in new)
+    if before.stamp.lineage != after.stamp.lineage or (emptied and emptied == len(old)):
+        return Difference("Redis was emptied", emptied=True)
+    if emptied:
+        return Difference(f"{emptied} of the {len(new)} parts (shards) of Redis were emptied", emptied=True)
+    if before.stamp == after.stamp:
+        return None
+    return Difference("; ".join(_changes(before.state, after.state)) or "the control record has changed")
+
+
+def _changes(before: State, after: State) -> list[str]:
+    """Returns which generations are served, written and dropped since."""
+    found = [f"generation {number_of(after.live)} is served now"] if after.live != before.live else []
+    found += [
+        f"generation {number_of(new)} is written as well" for new in in_order({*after.written} - {*before.written})
+    ]
+    gone = ({*before.written} | {*before.dropping}) - {*after.written}
+    found += [
+        f"generation {number_of(old)} is being dropped"
+        for old in in_order(gone & {*after.dropping} - {*before.dropping})
+    ]
+    found += [f"generation {number_of(old)} was dropped" for old in in_order(gone - {*after.dropping})]
+    found += [f"topic {it.topic} {it.what}" for it in after.breaks if it not in before.breaks]
+    if before.copies != after.copies:
+        found.append("slots of the cluster have moved to another server")
+    return found

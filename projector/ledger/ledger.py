@@ -7,11 +7,20 @@ On a cluster every shard has a copy of the positions, so that a shard that loses
 from collections.abc import Mapping, Sequence
 
 from projector.dead_letter import DeadLetter
-from projector.ledger import breaks, checkpoint, copies
+from projector.ledger import breaks, control, copies
 from projector.ledger.breaks import Rewind
-from projector.ledger.checkpoint import NOTHING_STORED, ControlChanged, Outcome, Place, Position, Step, Stored
-from projector.ledger.control import Break, ControlRecord
-from projector.ledger.session import Session, Sessions
+from projector.ledger.control import (
+    NOTHING_STORED,
+    Break,
+    ControlChanged,
+    ControlRecord,
+    Outcome,
+    Place,
+    Position,
+    Step,
+    Stored,
+)
+from projector.ledger.writers import Session, Sessions
 from projector.record import Partition
 from projector.redis.store import Store
 from schemas import names
@@ -72,13 +81,13 @@ class Ledger:
         """
         places = {tag: self._place(session, tag, incarnation) for tag, incarnation in session.incarnations.items()}
         home = places.pop(names.HOME)
-        commands = [checkpoint.command(place, steps) for place in places.values()]
+        commands = [control.checkpoint(place, steps) for place in places.values()]
         for reply in await self._run(session, commands) if commands else ():
-            if not isinstance(outcome := checkpoint.outcome(reply), Stored):
+            if not isinstance(outcome := control.outcome(reply), Stored):
                 return outcome
         letters = dead_letters if self._rebuild is None else ()
-        [reply] = await self._run(session, [checkpoint.command(home, steps, letters)])
-        return checkpoint.outcome(reply)
+        [reply] = await self._run(session, [control.checkpoint(home, steps, letters)])
+        return control.outcome(reply)
 
     async def check(self, session: Session, known: Mapping[Partition, int]) -> Outcome | None:
         """Compare with what Redis holds. Returns None if nothing has changed since the session was opened, except that
@@ -96,7 +105,7 @@ class Ledger:
             for partition, position in stored.items()
             if (position.offset if position else NOTHING_STORED) < known[partition]
         ]
-        return checkpoint.WentBack(lower) if lower else None
+        return control.WentBack(lower) if lower else None
 
     async def rewind(self, session: Session, rewinds: Sequence[Rewind]) -> None:
         """Take back positions of topics that have lost their history, in all copies."""

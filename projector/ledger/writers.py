@@ -1,30 +1,36 @@
-"""The programs that write: each one stores a heartbeat, once a second, idle or not (hash `lv3{ledger}:writers`).
+"""The programs that write: their sessions, without which nothing writes documents, and their heartbeats.
 
-`drop` waits until every writer has acknowledged that the generation is not written any more, and `status` shows them.
+A session is opened with the control record. It holds what the writes depend on: the generations to write, the stamp,
+and the incarnation of every copy. The guard stands here: a program that may not write a generation gets an error
+instead of a session, whatever it wanted to write.
+
+Each program stores a heartbeat once a second, idle or not (hash `lv3{ledger}:writers`). `drop` waits until every writer
+has acknowledged that the generation is not written any more, and `status` shows them.
 """
 
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from os import getpid
 from socket import gethostname
 
 import msgspec
 
-from projector.errors import ProjectorError, Unavailable
-from projector.ledger.session import Sessions
+from projector.errors import ProjectorError, Refused, Superseded, Unavailable
+from projector.ledger import copies
+from projector.ledger.control import ControlRecord
 from projector.mapping import VERSION
+from projector.redis.calls import Generations
 from projector.redis.scripts import forget_writers, read_writers, register_writer
 from projector.redis.store import Store
 from schemas import names
-from schemas.control import Stamp
+from schemas.control import GenerationId, Stamp, number_of
+from schemas.heartbeat import SILENT_MS, Condition, Heartbeat
 from schemas.settings import RedisSettings
 
 BEAT_SECONDS = 1.0
-SILENT_MS = 5_000
-"""A writer that has stored no heartbeat for this time is not alive, or stands still."""
 _FORGOTTEN_MS = 3_600_000
 
 logger = logging.getLogger(__name__)
@@ -36,41 +42,142 @@ def _new_id() -> str:
     return f"{host or 'host'}-{getpid()}-{secrets.token_hex(3)}"
 
 
-class Condition(msgspec.Struct, frozen=True, kw_only=True):
-    """How a projector is.
+class Session:
+    """What a batch of writes depends on. It is a `Fence` for the connections that the batch uses."""
 
-    `lines` has the state of each line, in words, and `partitions` how many partitions each line has. `problems` are
-    what its health check says, except what `status` finds by asking the servers itself, and `kinds` the names of these
-    problems, in the same order. Everything that Kafka had
-    before `complete_until` was visible when it was measured last, at `measured_at`; both are in milliseconds since
-    1970, and 0 if it was never measured.
+    def __init__(self, store: Store, opened: int, record: ControlRecord, generations: Generations) -> None:
+        self._store = store
+        self.opened = opened
+        self.confirmed: set[int] = set()
+        self.record = record
+        self.generations = generations
+        self.incarnations = record.incarnations()
+        self.replication_epoch = record.replication_epoch
+        self._confirming = asyncio.Lock()
+        self._readings = 0
+        self._confirmed_by = 0
+
+    def is_of(self, record: ControlRecord) -> bool:
+        """Returns whether the control record is the one that this session was opened with."""
+        return record.stamp == self.stamp and record.incarnations() == self.incarnations
+
+    @property
+    def stamp(self) -> Stamp:
+        return self.record.stamp
+
+    async def confirm(self) -> None:
+        """Raises Unavailable if the control record is no longer the one that this session was opened with.
+
+        Callers that come while the record is being read share the next reading: on a cluster, a reading may open a
+        connection to each shard, and a batch may open many connections at once.
+        """
+        readings = self._readings
+        async with self._confirming:
+            if self._confirmed_by > readings:
+                return
+            self._readings += 1
+            record = await copies.read(self._store)
+            if record is None or not record.agrees or not self.is_of(record):
+                raise Unavailable("Redis: the control record has changed while a batch was being written")
+            self._confirmed_by = self._readings
+
+
+class Sessions:
+    """Opens the sessions of a program, and knows which ones are open.
+
+    Every coroutine raises Unavailable.
     """
 
-    lines: dict[str, str] = {}
-    partitions: dict[str, int] = {}
-    problems: list[str] = []
-    kinds: list[str] = []
-    measured_at: int = 0
-    complete_until: int = 0
-
-
-class Heartbeat(Condition, frozen=True):
-    """What a writer says about itself.
-
-    `role` is the command. `stamp` is the oldest control record under which it may still write.
-    """
-
-    role: str
-    mapping: int
-    stamp: str
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._seen = Stamp("")
+        self._open: dict[object, Stamp] = {}
 
     @property
     def acknowledged(self) -> Stamp:
-        return Stamp(self.stamp)
+        """The oldest control record that this program may still write under."""
+        return min(self._open.values(), default=self._seen)
 
-    def has_seen(self, stamp: Stamp) -> bool:
-        """Returns whether the writer writes under this control record or one that followed it."""
-        return self.acknowledged.follows(stamp)
+    async def look(self) -> ControlRecord:
+        """Read and repair the control record, as every program that writes does once a second."""
+        record = await copies.current(self._store)
+        self._seen = max(self._seen, record.stamp)
+        return record
+
+    async def open(self, *, documents: bool = True) -> Session:
+        """Open a session for the generations that projectors write. The caller has to close it.
+
+        Raises Superseded if one of the generations requires a newer mapping. Without `documents`, only access is
+        written: it depends on no generation and on no mapping.
+        """
+        session = await self._opened(None)
+        if documents:
+            try:
+                _check_mapping(session.record, session.generations)
+            except Superseded:
+                self.close(session)
+                raise
+        return session
+
+    async def open_rebuild(self, generation: GenerationId) -> Session:
+        """Open a session for the replay that fills one generation. Raises Refused if it is gone."""
+        session = await self._opened((generation,))
+        try:
+            check_written(session.record, generation)
+        except Refused:
+            self.close(session)
+            raise
+        if broken := [it.topic for it in session.record.state.breaks if generation in it.unverified]:
+            self.close(session)
+            raise Refused(
+                f"Topic {', '.join(broken)} has lost its history while generation {number_of(generation)} was being "
+                f"filled: `drop {number_of(generation)}`, then run `rebuild` again."
+            )
+        return session
+
+    async def _opened(self, generations: Generations | None) -> Session:
+        opening = object()
+        # Until the record is read, this program does not acknowledge a newer one.
+        self._open[opening] = self.acknowledged
+        try:
+            opened = self._store.connections_opened
+            record = await self.look()
+            session = Session(self._store, opened, record, generations or record.state.written)
+            self._open[session] = session.stamp
+            return session
+        finally:
+            del self._open[opening]
+
+    def close(self, session: Session) -> None:
+        """Nothing is written in this session any more."""
+        self._open.pop(session, None)
+
+    @contextmanager
+    def closing(self, session: Session) -> Iterator[Session]:
+        """Close the session at the end of the block."""
+        try:
+            yield session
+        finally:
+            self.close(session)
+
+
+def check_written(record: ControlRecord, generation: GenerationId) -> None:
+    """Raises Refused if projectors do not write this generation any more."""
+    if generation not in record.state.written:
+        raise Refused(
+            f"Generation {number_of(generation)} is gone: it was dropped while it was being filled, or Redis was "
+            "emptied."
+        )
+
+
+def _check_mapping(record: ControlRecord, written: Generations) -> None:
+    for generation in written:
+        known = record.state.generations.get(generation)
+        if known and known.mapping > VERSION:
+            raise Superseded(
+                f"generation {number_of(generation)} requires mapping version {known.mapping}, this program has "
+                f"{VERSION}"
+            )
 
 
 class Writer(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord, Coordinates, LineStopped
 from projector.intent import Intent
 from projector.interpret import in_steps, interpret
-from projector.ledger.checkpoint import Position, Step
+from projector.ledger.control import Position, Step
 from projector.line.already_applied import event_time, is_stale
 from projector.line.guard import BadRecordGuard
 from projector.record import Partition, Record

@@ -15,7 +15,7 @@ from projector import defect
 from projector.accepted.book import AcceptedBook
 from projector.errors import LineStopped, Refused, Superseded, Unavailable
 from projector.kafka.source import Source
-from projector.ledger.checkpoint import ControlChanged, Outcome, Stored, WentBack
+from projector.ledger.control import ControlChanged, Outcome, Stored, WentBack
 from projector.ledger.ledger import Ledger
 from projector.line import parking
 from projector.line.accepted import AcceptedRecords

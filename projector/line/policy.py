@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from projector.errors import LineStopped
-from projector.line.pace import FullSpeed, Pacer
+from projector.line.pace import Pacer
 
 
 def _accept(*_: Any) -> None:
@@ -19,7 +19,7 @@ class Policy(msgspec.Struct, frozen=True):
     A callback is called before the line reacts itself. If it raises, the line ends and `Line.run` raises the same.
     """
 
-    pacer: Pacer = FullSpeed()
+    pacer: Pacer = Pacer()
     on_halt: Callable[[LineStopped], None] = _accept
     """Called if there are too many bad records. A live line then halts until an operator intervenes."""
     on_defect: Callable[[Exception], None] = _accept

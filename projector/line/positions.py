@@ -15,11 +15,19 @@ from projector.errors import Unavailable
 from projector.kafka.source import Source
 from projector.ledger import breaks
 from projector.ledger.breaks import Rewind
-from projector.ledger.checkpoint import NOTHING_STORED, Outcome, Position, Step, Stored
-from projector.ledger.control import Break, ControlRecord
-from projector.ledger.difference import Difference, difference
+from projector.ledger.control import (
+    NOTHING_STORED,
+    Break,
+    ControlRecord,
+    Difference,
+    Outcome,
+    Position,
+    Step,
+    Stored,
+    difference,
+)
 from projector.ledger.ledger import Ledger
-from projector.ledger.session import Session
+from projector.ledger.writers import Session
 from projector.record import Partition, Record
 from schemas import names
 
@@ -221,7 +229,7 @@ class Positions:
         """
         steps = {}
         for partition, end_offset in end_offsets.items():
-            position = await self._source.position(partition)
+            position = self._source.position(partition)
             at = self.offsets.get(partition)  # None if the partition was revoked meanwhile
             if at is not None and at < end_offset == position:
                 steps[partition] = Step(at, Position(end_offset, 0, int(time.time() * 1000)))

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 
 from projector.intent import Intent
-from projector.ledger.session import Session
+from projector.ledger.writers import Session
 from projector.line.batch import Batch
 from projector.line.pace import Pacer
 from projector.redis.applier import Applied, Applier

@@ -20,15 +20,14 @@ import msgspec
 from projector.errors import Conflict, Refused, Unavailable
 from projector.kafka.client import topic
 from projector.kafka.reader import open_reader
-from projector.ledger import copies, generations, sweep
+from projector.ledger import copies, generations
 from projector.ledger.control import ControlRecord
 from projector.ledger.ledger import Ledger, lag, read_rebuild
-from projector.ledger.session import check_written
-from projector.ledger.writers import Writing
+from projector.ledger.writers import Writing, check_written
 from projector.line.line import Line
+from projector.line.pace import Pacer
 from projector.line.policy import Policy
 from projector.mapping import VERSION
-from projector.rebuild.throttle import Throttle
 from projector.record import Partition
 from projector.redis.store import Store
 from projector.stop import Stop
@@ -109,7 +108,7 @@ async def load(store: Store, settings: ProjectorSettings, generation: Generation
         while None in (targets := await store.ask_one(b"HMGET", key, *fields)):
             record = await copies.current(store)
             check_written(record, generation)
-            await sweep.stop_writers(store, record.stamp)
+            await generations.stop_writers(store, record.stamp)
             ends = {partition: end for partition, (_, end) in (await reader.range(partitions)).items()}
             await copies.store_targets(store, record, generation, ends)
         available = await reader.range(partitions)
@@ -131,9 +130,7 @@ async def progress(store: Store, rebuild: Rebuild, topics: Sequence[str]) -> Pro
     return Progress(done, sum(target - first for first, target in ranges.values()))
 
 
-async def replay(
-    writing: Writing, settings: ProjectorSettings, rebuild: Rebuild, throttle: Throttle, stop: Stop
-) -> None:
+async def replay(writing: Writing, settings: ProjectorSettings, rebuild: Rebuild, pacer: Pacer, stop: Stop) -> None:
     """Take part in the replay until the generation is complete or `stop` is set.
 
     Raises Unavailable, Refused or LineStopped.
@@ -147,7 +144,7 @@ async def replay(
         # More than once if Redis loses writes of a topic that was replayed already, while another one is replayed.
         while not stop.is_set() and not (await progress(store, rebuild, topics)).finished:
             for kind in RESOURCES:
-                await _replay_kind(writing, settings, rebuild, kind, throttle, stop)
+                await _replay_kind(writing, settings, rebuild, kind, pacer, stop)
         if not stop.is_set():
             await _note_filled(store, await copies.current(store), rebuild)
             await stop.sleep(_CHECK_SECONDS)
@@ -165,13 +162,13 @@ async def _note_filled(store: Store, record: ControlRecord, rebuild: Rebuild) ->
 
 
 async def _replay_kind(
-    writing: Writing, settings: ProjectorSettings, rebuild: Rebuild, kind: Kind, throttle: Throttle, stop: Stop
+    writing: Writing, settings: ProjectorSettings, rebuild: Rebuild, kind: Kind, pacer: Pacer, stop: Stop
 ) -> None:
     """Replay this process's share of one topic, then wait until the other processes have done theirs."""
     if (await progress(writing.store, rebuild, [topic(settings, kind)])).finished:
         return
     done = Stop()
-    line = _line(writing, settings, rebuild, kind, throttle)
+    line = _line(writing, settings, rebuild, kind, pacer)
     running = asyncio.create_task(line.run(done))
     try:
         while not stop.is_set() and not running.done():
@@ -202,7 +199,7 @@ async def catch_up(store: Store, settings: ProjectorSettings, stop: Stop) -> int
     return 0
 
 
-def _line(writing: Writing, settings: ProjectorSettings, rebuild: Rebuild, kind: Kind, throttle: Throttle) -> Line:
+def _line(writing: Writing, settings: ProjectorSettings, rebuild: Rebuild, kind: Kind, pacer: Pacer) -> Line:
     """Returns a line that writes this generation only, parks no dead letters, and ends where a live one would halt or
     retry."""
 
@@ -211,4 +208,4 @@ def _line(writing: Writing, settings: ProjectorSettings, rebuild: Rebuild, kind:
 
     group_id = f"{settings.group_id}.rebuild.{rebuild.generation}.{kind.topic}"
     ledger = Ledger(writing.store, writing.sessions, rebuild=rebuild.generation)
-    return Line("rebuild", settings, [kind], group_id, writing.store, ledger, Policy(throttle, end, end))
+    return Line("rebuild", settings, [kind], group_id, writing.store, ledger, Policy(pacer, end, end))

@@ -70,8 +70,8 @@ class Servers(ABC):
         """Returns the server of a key."""
 
     @abstractmethod
-    async def shards(self) -> list[set[int]]:
-        """Returns the slots of each primary; an empty list if this is not a cluster."""
+    async def shards(self) -> list[frozenset[int]]:
+        """Returns the slots of each primary, the same sets while the map is the same; nothing if this is no cluster."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -100,7 +100,7 @@ class OneServer(Servers):
     def node(self, key: bytes) -> Node:  # noqa: ARG002 - one server holds all keys
         return self._node
 
-    async def shards(self) -> list[set[int]]:
+    async def shards(self) -> list[frozenset[int]]:
         return []
 
     async def close(self) -> None:
@@ -157,7 +157,7 @@ class Cluster(Servers):
         await self._refresh_map()
         return self.known()
 
-    async def shards(self) -> list[set[int]]:
+    async def shards(self) -> list[frozenset[int]]:
         await self._look_for_moves()
         await self._refresh_map()
         return self._cluster.shards()

@@ -111,7 +111,7 @@ class Store:
         reply = await self.ask_one(b"HGETALL", key)
         return {field.decode(): value for field, value in zip(reply[::2], reply[1::2], strict=True)}
 
-    async def shards(self) -> list[set[int]]:
+    async def shards(self) -> list[frozenset[int]]:
         """Returns the slots of each shard; an empty list if Redis is not a cluster. Raises Unavailable."""
         return await self._servers.shards()
 

@@ -6,21 +6,29 @@
 `<event>` is the head of the event that made the job due, in hex. So a later event of the organization adds another
 member, which is not removed when an earlier job is finished.
 
-Any projector may run a job, and running one twice is harmless.
+Any projector may run a job, and running one twice is harmless. It holds a lock, in the slot of the organization: only
+its holder may mark the job as done. The lock expires if its holder dies or is suspended, and it is gone if Redis was
+emptied. In both cases the job runs again.
 """
 
+import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from os import getpid
+from secrets import token_hex
+from socket import gethostname
 from typing import cast
 
+import msgspec
+
 from projector.dead_letter import DeadLetter
-from projector.errors import Superseded
+from projector.errors import Superseded, Unavailable
 from projector.ledger.writers import Writing
-from projector.redis.scripts import erase, finish_work
+from projector.redis.scripts import erase, expire_lock, finish_work
 from projector.redis.store import Store
-from projector.stop import Stop
+from projector.stop import Stop, repeat
 from projector.upkeep import reapply, redrive
-from projector.upkeep.lock import Lock, locked
-from projector.upkeep.repeating import repeat
 from schemas import names
 from schemas.control import GenerationId
 from schemas.fields import UUID_BYTES
@@ -33,6 +41,51 @@ _DUE = {"erase": JOB_ERASE, "replay": JOB_REPLAY}
 _PAUSE_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
+
+
+# Short and renewed, so that a projector that died, or a lock that was restored with an old state of Redis, delays a job
+# only briefly.
+_LOCK_SECONDS = 6
+
+
+class Lock(msgspec.Struct, frozen=True):
+    """A lock that this process has taken. `holder` tells it from all others."""
+
+    key: bytes
+    holder: bytes
+    replication_epoch: int
+    """That of the store when the lock was taken: writes from before a restart or failover of Redis may be missing."""
+
+
+@asynccontextmanager
+async def locked(store: Store, key: bytes) -> AsyncIterator[Lock | None]:
+    """Hold the lock of this name until the block ends. Yields None if another process holds it. Raises Unavailable."""
+    holder = f"{gethostname()}:{getpid()}:{token_hex(8)}".encode()
+    if not await store.ask_one(b"SET", key, holder, b"NX", b"EX", _LOCK_SECONDS):
+        yield None
+        return
+    lock, ended = Lock(key, holder, store.replication_epoch), Stop()
+    renewing = asyncio.create_task(_renew(store, lock, ended))
+    try:
+        yield lock
+    finally:
+        # It is not cancelled: asyncio.wait_for, with which redis-py sends, may swallow a cancellation.
+        ended.set()
+        await renewing
+        await _expire(store, lock, 0)
+
+
+async def _renew(store: Store, lock: Lock, ended: Stop) -> None:
+    while not ended.is_set():
+        await ended.sleep(_LOCK_SECONDS / 3)
+        if not ended.is_set():
+            with suppress(Unavailable):
+                await _expire(store, lock, _LOCK_SECONDS)
+
+
+async def _expire(store: Store, lock: Lock, seconds: int) -> None:
+    """Let the lock expire in this time if it is still ours; 0 releases it."""
+    await store.run([expire_lock(lock=lock.key, holder=lock.holder, seconds=seconds)])
 
 
 async def run(writing: Writing, settings: ProjectorSettings, stop: Stop) -> None:

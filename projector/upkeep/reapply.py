@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord
-from projector.interpret import interpret
+from projector.interpret import in_turns
 from projector.kafka.reader import Reader, open_reader
 from projector.ledger import copies
 from projector.ledger.writers import Writing
@@ -125,7 +125,7 @@ async def write(
     intents, bad = [], []
     for record in records:
         try:
-            intents.append(interpret(record)[0])
+            intents.append((await in_turns(record))[0])
         except BadRecord as error:
             bad.append(DeadLetter.of(record, error.reason, error.version))
     if parks:

@@ -13,7 +13,7 @@ from projector.accepted.book import AcceptedBook
 from projector.accepted.offset_range import OffsetRange, by_partition
 from projector.dead_letter import MAX_REASON, DeadLetter
 from projector.errors import BadRecord, Refused
-from projector.interpret import interpret
+from projector.interpret import in_turns
 from projector.kafka.reader import Reader, open_reader
 from projector.ledger import copies
 from projector.ledger.writers import Writing
@@ -229,7 +229,7 @@ async def _redrive(
 
 async def _apply(writing: Writing, record: Record) -> tuple[Redriven, str]:
     try:
-        intent, _ = interpret(record)
+        intent, _ = await in_turns(record)
     except BadRecord as error:
         return Redriven.STILL_BAD, error.reason
     documents = isinstance(record.kind, Resource)

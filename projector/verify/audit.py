@@ -1,33 +1,52 @@
-"""Audits the live generation against the topics: finds evicted, corrupted, missing and superfluous documents.
+"""Audits what is served against the topics: the documents of the live generation, or organizations and API keys.
 
-1.  The topics are read once, up to the positions of the projectors. Of each document only hashes are kept, so an entity
-    takes less than a kilobyte of memory, whatever its size.
-2.  Every document in Redis is compared with these hashes. Its bytes are hashed, so that corruption is detected.
-3.  A document that differs may only have changed in the meantime, so `recheck` checks it again.
+1.  The topics are read once, up to the positions of the projectors.
+2.  Everything in Redis is compared with that: what is evicted, corrupted, missing and superfluous.
+3.  What differs may only have changed in the meantime, so it is looked at again (`projector/verify/topics.py`).
 """
 
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
 
 from projector.errors import BadRecord
-from projector.kafka.reader import Reader, open_reader
 from projector.record import Record, entity_key
 from projector.redis.store import SLICE, Store
-from projector.reference import Entity, Reference
-from projector.verify.compare import DocumentKey, document, document_names, in_sample
-from projector.verify.hashes import contact_of, expected_hashes, hashes, indexed_hash, stored_hashes
-from projector.verify.recheck import Ranges, notes, read_covered, recheck, require_topics
+from projector.reference import Entity, Newest, Reference
 from projector.verify.report import Difference, Report, counts_by_topic
+from projector.verify.stored import (
+    Document,
+    DocumentKey,
+    Stored,
+    contact_of,
+    differing_fields,
+    differs,
+    document,
+    expected_hashes,
+    hashes,
+    in_sample,
+    is_expected,
+    of_record,
+    read,
+    records_of,
+    stored_documents,
+    stored_hashes,
+)
+from projector.verify.topics import Topics, open_topics, settle
 from schemas import names
 from schemas.control import GenerationId, number_of
-from schemas.layouts import CONTACT_BODY, HASH_BYTES
-from schemas.resources import CONTACT, LEAD, ORGANIZATION, RESOURCES, Resource
+from schemas.layouts import KEY_ENTRIES, KEY_ENTRY, KEY_ENTRY_ID, SUMMARY_HASH
+from schemas.resources import ACCESS_KINDS, API_KEY, LEAD, ORGANIZATION, RESOURCES, Resource
 from schemas.settings import ProjectorSettings
 
-_READ = (ORGANIZATION, *RESOURCES)
+_MAX_DOCUMENTS = 50_000
+"""The maximum number of whole documents in memory. If more differ, the rest is reported without another look."""
+_NO_GENERATION = GenerationId("")
+"""Access depends on none."""
 
 
-async def audit(
+async def documents(
     store: Store,
     settings: ProjectorSettings,
     generation: GenerationId,
@@ -41,35 +60,39 @@ async def audit(
     `allowed` are the fields that may differ, such as `leads.quote_total`.
     """
     report = Report(f"generation {number_of(generation)} against the topics", counts_by_topic(), sample)
-    async with open_reader(settings, _READ) as reader:
-        await require_topics(reader, settings, _READ)
-        covered = await read_covered(store, reader)
-        report.notes += await notes(store, reader, covered)
-        expected = await _read_topics(reader, covered, sample)
-        suspects = await _suspects(store, generation, expected, report)
-        del expected  # frees its memory
-        verdict = await recheck(store, settings, reader, generation, suspects)
-    for (resource, organization_id, entity_id), fields in verdict.differing.items():
-        report.add(Difference(resource.topic, organization_id, entity_id, fields), allowed)
-    if verdict.changing:
-        report.changing = verdict.changing
-        report.notes.append(f"{verdict.changing:,} documents kept changing and could not be compared")
+    async with open_topics(store, settings, (ORGANIZATION, *RESOURCES)) as topics:
+        await topics.look()
+        report.notes += await topics.notes()
+        suspects = await _suspects(store, generation, await _sampled(topics, sample), report)
+        for resource, organization_id, id_ in suspects[_MAX_DOCUMENTS:]:
+            report.add(Difference(resource.topic, organization_id, id_, ("hash",)), allowed)
+
+        async def look(chosen: list[DocumentKey]) -> list[DocumentKey]:
+            await topics.look()
+            exact = await _read_exactly(topics, chosen)
+            found = await read(store, generation, chosen, exact.hashed)
+            changing = await topics.changing(found)
+            for entity in chosen:
+                if entity not in changing and (fields := _fields(entity, found[entity], exact)):
+                    report.add(Difference(entity[0].topic, entity[1], entity[2], fields), allowed)
+            return [entity for entity in chosen if entity in changing]
+
+        changing = await settle(suspects[:_MAX_DOCUMENTS], look)
+        report.leave(len(changing), "documents")
     return report
 
 
-async def _read_topics(reader: Reader, covered: Ranges, sample: float) -> Reference:
+async def _sampled(topics: Topics, sample: float) -> Reference:
+    """A sample leaves out only leads, because any lead may contain the summary of any contact."""
     expected = Reference(hashes)
-    async for records in reader.read(covered):
+    async for records in topics.reader.read(topics.covered):
         for record in records:
-            if _is_wanted(record, sample):
+            if record.kind is not LEAD or sample == 1 or _is_in_sample(record, sample):
                 expected.add(record)
     return expected
 
 
-def _is_wanted(record: Record, sample: float) -> bool:
-    """A sample leaves out only leads, because any lead may contain the summary of any contact."""
-    if record.kind is not LEAD or sample == 1:
-        return True
+def _is_in_sample(record: Record, sample: float) -> bool:
     try:
         return in_sample(names.short_id(entity_key(record).id), sample)
     except BadRecord:
@@ -80,62 +103,188 @@ async def _suspects(store: Store, generation: GenerationId, expected: Reference,
     """Returns the documents that differ from the topics, and those that are missing."""
     suspects: list[DocumentKey] = []
     seen: set[Entity] = set()
-    async for entities in _entities(store, generation, report.sample):
-        stored = await _read_stored(store, generation, entities, expected)
-        for entity, (value, indexed) in zip(entities, stored, strict=True):
-            if entity in seen:
-                continue
-            seen.add(entity)
-            report.checked[entity[0].topic] += expected_hashes(expected, entity) is not None
-            if not _is_right(entity, value, indexed, expected):
-                suspects.append(entity)
+    async for documents in stored_documents(store, report.sample):
+        new = list({entity: None for entity, it in documents if it == generation and entity not in seen})
+        seen.update(new)
+        found = await read(store, generation, new, expected)
+        for entity in new:
+            report.checked[entity[0].topic] += is_expected(expected, entity)
+        suspects += [entity for entity in new if differs(entity, found[entity], expected)]
     for kind, organization_id, id_ in expected.newest.keys() - seen:
         if not isinstance(kind, Resource) or not in_sample(names.short_id(id_), report.sample):
             continue
         missing = (kind, organization_id, id_)
-        if expected_hashes(expected, missing):
+        if is_expected(expected, missing):
             report.checked[kind.topic] += 1
             suspects.append(missing)
     return suspects
 
 
-def _is_right(entity: DocumentKey, value: bytes | None, indexed: bytes | None, expected: Reference) -> bool:
-    resource, wanted = entity[0], expected_hashes(expected, entity)
-    found = document(resource, value)
-    if value is None or found.body is None or wanted is None:
-        return found.body is None and wanted is None
-    in_index = resource is not LEAD or indexed == wanted[HASH_BYTES:]
-    return in_index and stored_hashes(resource, value) == wanted and found.version == expected.newest[entity].version
+class _Exact(NamedTuple):
+    """The documents according to the topics: `whole` keeps the documents, `hashed` their hashes."""
+
+    whole: Reference
+    hashed: Reference
 
 
-async def _entities(store: Store, generation: GenerationId, sample: float) -> AsyncIterator[list[DocumentKey]]:
-    """Yields the entities that have a document or a marker in Redis, in lists of up to `SLICE`."""
-    entities: list[DocumentKey] = []
-    async for owner, number, resource, short in document_names(store, sample):
-        if number == generation:
-            entities.append((resource, names.organization_id(owner), names.long_id(short)))
-            if len(entities) == SLICE:
-                yield entities
-                entities = []
-    yield entities
+async def _read_exactly(topics: Topics, entities: Collection[DocumentKey]) -> _Exact:
+    """Read these entities, their organizations, and the contacts of their leads from the topics."""
+    exact = _Exact(Reference(), Reference(hashes))
+    keys = {f"{organization_id}:{id_}".encode() for _, organization_id, id_ in entities}
+    await _read_keys(topics, keys | {organization_id.encode() for _, organization_id, _ in entities}, exact)
+    contacts = {
+        f"{entity[1]}:{contact_id}".encode()
+        for entity in exact.hashed.newest
+        if (contact_id := contact_of(exact.hashed, entity))
+    }
+    if contacts - keys:
+        await _read_keys(topics, contacts - keys, exact)
+    return exact
 
 
-async def _read_stored(
-    store: Store, generation: GenerationId, entities: list[DocumentKey], expected: Reference
-) -> list[tuple[bytes | None, bytes | None]]:
-    """Read the value of each entity and, for a lead, the summary hash that the index of its contact has for it."""
-    commands: list[tuple[Any, ...]] = []
-    for entity in entities:
-        resource, organization_id, id_ = entity
-        owner = names.organization(organization_id)
-        contact_id = contact_of(expected, entity) or id_  # without a contact: a key that does not exist
-        commands += (
-            (b"GET", names.document(resource, owner, generation, id_)),
-            (b"GETRANGE", names.document(CONTACT, owner, generation, contact_id), 0, CONTACT_BODY - 1),
-            (b"ZSCORE", names.contact_leads(owner, generation, contact_id), names.short_id(id_)),
-        )
-    replies = iter(await store.ask(commands))
-    return [
-        (value, indexed_hash(contact, score, names.short_id(id_)))
-        for (_, _, id_), value, contact, score in zip(entities, replies, replies, replies, strict=True)
+async def _read_keys(topics: Topics, keys: set[bytes], into: _Exact) -> None:
+    async for records in topics.reader.read(topics.covered):
+        for record in records:
+            if record.key in keys:
+                into.whole.add(record)
+                into.hashed.add(record)
+
+
+def _fields(entity: DocumentKey, stored: Stored, exact: _Exact) -> tuple[str, ...]:
+    """Returns the names of what differs from the topics: fields, `head`, `index` or the words of `differing_fields`."""
+    resource, body = entity[0], exact.whole.document(entity)
+    found, expected = document(resource, stored.value), Document()
+    if body:
+        expected = Document(exact.whole.newest[entity].version, body, expected_hashes(exact.hashed, entity))
+    if (fields := differing_fields(expected, found)) or found.body is None:
+        return fields
+    if not stored_hashes(resource, stored.value):
+        return ("head",)
+    return ("index",) if resource is LEAD and stored.indexed != stored.value[SUMMARY_HASH] else ()
+
+
+class _Names(msgspec.Struct):
+    """The ids and the hashes of an organization's keys that have names in Redis."""
+
+    ids: set[str] = msgspec.field(default_factory=set)
+    hashes: set[str] = msgspec.field(default_factory=set)
+
+
+class _Access(NamedTuple):
+    """The access of an organization: its own entity and those of its API keys, and the records of their hashes, as they
+    should be and as they are.
+    """
+
+    entities: list[Entity]
+    expected: dict[str, bytes]
+    found: dict[str, bytes]
+
+
+async def access(store: Store, settings: ProjectorSettings) -> Report:
+    """Compare all organizations and API keys with the topics.
+
+    Several API keys may share the record of a hash, so an organization is looked at again as a whole. Raises Refused if
+    a topic is missing, and Unavailable.
+    """
+    report = Report("organizations and API keys against the topics", {kind.topic: 0 for kind in ACCESS_KINDS})
+    async with open_topics(store, settings, ACCESS_KINDS) as topics:
+
+        async def look(chosen: frozenset[str] | None) -> frozenset[str]:
+            """`chosen` are ids of organizations; None for all."""
+            await topics.look()
+            expected = await _read_organizations(topics, chosen)
+            if chosen is None:
+                report.notes.extend(await topics.notes())
+                for entity in expected.newest:
+                    report.checked[entity[0].topic] += is_expected(expected, entity)
+            by_organization = await _read_access(store, expected, await _names_in_redis(store, chosen))
+            entities = [entity for one in by_organization.values() for entity in one.entities]
+            # Organizations last: a write changes the record of a hash, and then the API key, in one script.
+            entities.sort(key=lambda entity: entity[0] is ORGANIZATION)
+            stored = await read(store, _NO_GENERATION, entities, expected)
+            changing = frozenset(organization_id for _, organization_id, _ in await topics.changing(stored))
+            for organization_id in sorted(by_organization.keys() - changing):
+                for difference in _of_access(organization_id, by_organization[organization_id], stored, expected):
+                    report.add(difference, frozenset())
+            return changing
+
+        changing: frozenset[str] = await settle(await look(None), look)
+        report.leave(len(changing), "organizations")
+    return report
+
+
+async def _read_organizations(topics: Topics, chosen: frozenset[str] | None) -> Reference:
+    """Returns what the topics say of these organizations, or of all."""
+    expected = Reference()
+    wanted = None if chosen is None else {organization_id.encode() for organization_id in chosen}
+    async for records in topics.reader.read(topics.covered):
+        for record in records:
+            if wanted is None or (record.key or b"").partition(b":")[0] in wanted:
+                expected.add(record)
+    return expected
+
+
+async def _names_in_redis(store: Store, chosen: frozenset[str] | None) -> dict[str, _Names]:
+    owners = None if chosen is None else {names.organization(organization_id) for organization_id in chosen}
+    found: dict[str, _Names] = {}
+    async for keys in store.scan(names.ALL):
+        for match in map(names.OF_ACCESS.fullmatch, keys):
+            if match and (owners is None or match[1] in owners):
+                one = found.setdefault(names.organization_id(match[1]), _Names())
+                if match[2] is not None:
+                    one.ids.add(names.long_id(match[2]))
+                elif match[3] is not None:
+                    one.hashes.add(match[3].decode())
+    return found
+
+
+async def _read_access(store: Store, expected: Reference, found: Mapping[str, _Names]) -> dict[str, _Access]:
+    """Read the records of all hashes that the topics or the names in Redis speak of."""
+    api_keys: dict[str, dict[str, Newest]] = {organization_id: {} for organization_id in found}
+    for (kind, organization_id, id_), newest in expected.newest.items():
+        of_organization = api_keys.setdefault(organization_id, {})
+        if kind is API_KEY:
+            of_organization[id_] = newest
+    wanted = [
+        (organization_id, key_hash)
+        for organization_id, keys in api_keys.items()
+        for key_hash in {newest.key.hash for newest in keys.values() if newest.key}
+        | found.get(organization_id, _Names()).hashes
     ]
+    records: dict[str, dict[str, bytes]] = {organization_id: {} for organization_id in api_keys}
+    for start in range(0, len(wanted), SLICE):
+        some = wanted[start : start + SLICE]
+        replies = await store.ask([(b"GET", names.api_key(names.organization(id_), each)) for id_, each in some])
+        for (organization_id, key_hash), record in zip(some, replies, strict=True):
+            if record is not None:
+                records[organization_id][key_hash] = record
+    result = {}
+    for organization_id, keys in api_keys.items():
+        entries = [entry for record in records[organization_id].values() for entry in _entries(record)]
+        listed = {names.long_id(entry[KEY_ENTRY_ID]) for entry in entries}
+        ids = sorted(keys.keys() | found.get(organization_id, _Names()).ids | listed)
+        tag = names.tag(names.organization(organization_id))
+        result[organization_id] = _Access(
+            [
+                (ORGANIZATION, organization_id, organization_id),
+                *((API_KEY, organization_id, id_) for id_ in ids),
+            ],
+            {} if expected.is_erased(organization_id) else records_of(tag, keys),
+            records[organization_id],
+        )
+    return result
+
+
+def _entries(record: bytes) -> list[bytes]:
+    return [record[at : at + KEY_ENTRY] for at in range(KEY_ENTRIES, len(record) - KEY_ENTRY + 1, KEY_ENTRY)]
+
+
+def _of_access(
+    organization_id: str, one: _Access, stored: Mapping[Entity, Stored], expected: Reference
+) -> Iterator[Difference]:
+    for entity in one.entities:
+        if fields := differs(entity, stored[entity], expected):
+            yield Difference(entity[0].topic, organization_id, entity[2], fields)
+    for key_hash in sorted(one.expected.keys() | one.found.keys()):
+        if fields := of_record(one.expected.get(key_hash), one.found.get(key_hash)):
+            yield Difference(API_KEY.topic, organization_id, f"hash {key_hash}", fields)

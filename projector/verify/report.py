@@ -77,6 +77,12 @@ class Report(msgspec.Struct):
         if len(self.examples) < _EXAMPLES:
             self.examples.append(difference)
 
+    def leave(self, changing: int, what: str) -> None:
+        """Note that so many kept changing. `what` are documents or organizations."""
+        self.changing = changing
+        if changing:
+            self.notes.append(f"{changing:,} {what} kept changing and could not be compared")
+
     @property
     def is_exact(self) -> bool:
         """Whether everything was compared, and nothing differs."""

@@ -12,20 +12,17 @@ comes from an event that the positions do not cover yet. Superfluous documents a
 
 import random
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
-from projector.kafka.reader import Reader, open_reader
 from projector.ledger import copies
 from projector.record import Partition, Record
 from projector.redis.store import Store
 from projector.reference import Entity, Reference
 from projector.stop import Stop
-from projector.verify.glance import Glance, difference, read
-from projector.verify.hashes import hashes
-from projector.verify.recheck import Ranges, is_changing, read_covered, require_topics
 from projector.verify.report import Difference
-from schemas.control import GenerationId
+from projector.verify.stored import Stored, contradicts, hashes, read
+from projector.verify.topics import Ranges, Topics, open_topics, settle
 from schemas.resources import KINDS
 from schemas.settings import ProjectorSettings
 
@@ -73,11 +70,11 @@ async def audit(store: Store, settings: ProjectorSettings, stop: Stop) -> AsyncI
     Raises Refused if Redis is empty or a topic is missing, and Unavailable.
     """
     budget = Budget()
-    async with open_reader(settings, KINDS) as reader:
+    async with open_topics(store, settings, KINDS) as topics:
         while not stop.is_set():
-            await require_topics(reader, settings, KINDS)
-            for partition in _shuffled(await read_covered(store, reader)):
-                async for turn in _pass(store, settings, reader, partition, stop):
+            await topics.require()
+            for partition in _shuffled(await topics.look()):
+                async for turn in _pass(store, topics, partition, stop):
                     yield turn
                     await stop.sleep(budget.pause())
                     if stop.is_set():
@@ -90,62 +87,44 @@ def _shuffled(covered: Ranges) -> list[Partition]:
     return random.sample(partitions, len(partitions))
 
 
-async def _pass(
-    store: Store, settings: ProjectorSettings, reader: Reader, partition: Partition, stop: Stop
-) -> AsyncIterator[Turn]:
-    first, last = (await read_covered(store, reader, [partition]))[partition]
+async def _pass(store: Store, topics: Topics, partition: Partition, stop: Stop) -> AsyncIterator[Turn]:
+    first, last = (await topics.look([partition]))[partition]
     start = random.randrange(first, last) if first < last else first  # noqa: S311 - nothing secret
     for offsets in ((start, last), (first, start)):
-        async for records in reader.read({partition: offsets}, most=_RECORDS):
-            yield await _turn(store, settings, reader, partition.topic, records, stop)
+        async for records in topics.reader.read({partition: offsets}, most=_RECORDS):
+            yield await _turn(store, topics, partition.topic, records, stop)
     yield Turn(partition.topic, 0, [], passed=True)
 
 
-async def _turn(
-    store: Store, settings: ProjectorSettings, reader: Reader, topic: str, records: Sequence[Record], stop: Stop
-) -> Turn:
+async def _turn(store: Store, topics: Topics, topic: str, records: Sequence[Record], stop: Stop) -> Turn:
     expected = Reference(hashes)
     for record in records:
         expected.add(record)
     generation = (await copies.require(store)).state.live
     entities = list(expected.newest)
-    found = await read(store, generation, entities, expected)
-    suspects = {entity: glance for entity, glance in found.items() if difference(entity, glance, expected)}
-    for _ in range(_CHECKS):
-        if not suspects or stop.is_set():
-            break
-        await stop.sleep(_CHECK_SECONDS)
-        suspects = await _still(store, settings, reader, generation, suspects, expected)
-    if stop.is_set():
-        suspects = {}
-    return Turn(topic, len(entities), list(_differences(suspects, expected)))
+    first = await read(store, generation, entities, expected)
 
+    async def look(suspects: dict[Entity, Stored]) -> dict[Entity, Stored]:
+        """Returns those that still differ, and that nothing was written to since they were read before."""
+        if stop.is_set() or (await copies.require(store)).state.live != generation:
+            return {}
+        await topics.look()
+        found = await read(store, generation, list(suspects), expected)
+        changing = await topics.changing(found)
+        return {
+            entity: stored
+            for entity, stored in found.items()
+            if stored == suspects[entity] and entity not in changing and contradicts(entity, stored, expected)
+        }
 
-async def _still(
-    store: Store,
-    settings: ProjectorSettings,
-    reader: Reader,
-    generation: GenerationId,
-    suspects: dict[Entity, Glance],
-    expected: Reference,
-) -> dict[Entity, Glance]:
-    """Returns those that still differ, and that nothing was written to since they were read before."""
-    live = (await copies.require(store)).state.live
-    partitions = await reader.partitions()
-    covered = await read_covered(store, reader, partitions)
-    found = await read(store, generation, list(suspects), expected)
-    available = await reader.range(partitions)
-    return {
-        entity: glance
-        for entity, glance in found.items()
-        if live == generation
-        and glance == suspects[entity]
-        and not is_changing(settings, entity[0], glance.stored, covered, available, reader.histories)
-        and difference(entity, glance, expected)
-    }
-
-
-def _differences(suspects: dict[Entity, Glance], expected: Reference) -> Iterable[Difference]:
-    for entity, glance in suspects.items():
-        kind, organization_id, id_ = entity
-        yield Difference(kind.topic, organization_id, id_, difference(entity, glance, expected))
+    suspects = {entity: stored for entity, stored in first.items() if contradicts(entity, stored, expected)}
+    left = await settle(suspects, look, rounds=_CHECKS, pause=_CHECK_SECONDS, sleep=stop.sleep)
+    return Turn(
+        topic,
+        len(entities),
+        [
+            Difference(kind.topic, organization_id, id_, contradicts((kind, organization_id, id_), stored, expected))
+            for (kind, organization_id, id_), stored in left.items()
+            if not stop.is_set()
+        ],
+    )

@@ -5,57 +5,57 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
 
-from tests.chaos.proxy import CALM, FaultProxy, Mood
+from devstack.fault_proxy import Faults, FaultyProxy
 from tests.chaos.world import World
 
 
 @contextmanager
-def _in_mood(proxy: FaultProxy, mood: Mood) -> Iterator[None]:
-    proxy.mood = mood
+def _with(proxy: FaultyProxy, faults: Faults) -> Iterator[None]:
+    proxy.faults = faults
     yield
-    proxy.mood = CALM
+    proxy.faults = Faults()
 
 
 @contextmanager
 def latency(world: World, random: Random) -> Iterator[None]:
-    late, later = Mood(latency=random.uniform(0.01, 0.1)), Mood(latency=random.uniform(0.01, 0.3))
-    with _in_mood(world.to_api, late), _in_mood(world.to_projector, later):
+    late, later = (Faults(delay_seconds=random.uniform(0.01, most), both_ways=True) for most in (0.1, 0.3))
+    with _with(world.to_api, late), _with(world.to_projector, later):
         yield
 
 
 @contextmanager
 def sliced(world: World, random: Random) -> Iterator[None]:
-    small, larger = Mood(slice=random.randint(1, 7)), Mood(slice=random.randint(50, 400))
-    with _in_mood(world.to_api, small), _in_mood(world.to_projector, larger):
+    small, larger = (Faults(slice_bytes=random.randint(*sizes), both_ways=True) for sizes in ((1, 7), (50, 400)))
+    with _with(world.to_api, small), _with(world.to_projector, larger):
         yield
 
 
 @contextmanager
 def api_stalled(world: World, _: Random) -> Iterator[None]:
-    with _in_mood(world.to_api, Mood(stalled=True)):
+    with _with(world.to_api, Faults(stalled=True)):
         yield
 
 
 @contextmanager
 def projector_stalled(world: World, _: Random) -> Iterator[None]:
-    with _in_mood(world.to_projector, Mood(stalled=True)):
+    with _with(world.to_projector, Faults(stalled=True)):
         yield
 
 
 @contextmanager
 def refused(world: World, _: Random) -> Iterator[None]:
     for proxy in (world.to_api, world.to_projector):
-        proxy.mood = Mood(refusing=True)
-        proxy.reset()
+        proxy.faults = Faults(refusing=True)
+        proxy.reset_all()
     yield
-    world.to_api.mood = world.to_projector.mood = CALM
+    world.to_api.faults = world.to_projector.faults = Faults()
 
 
 @contextmanager
 def reset(world: World, random: Random) -> Iterator[None]:
     for _ in range(random.randint(1, 4)):
-        world.to_api.reset()
-        world.to_projector.reset()
+        world.to_api.reset_all()
+        world.to_projector.reset_all()
         time.sleep(random.uniform(0.05, 0.3))
     yield
 

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from math import inf
 from random import Random
 
+from devstack.fault_proxy import Faults, faulty_proxy
 from tests.chaos import saved
 from tests.chaos.history import CaughtUp, now
-from tests.chaos.proxy import FaultProxy, Mood
 from tests.chaos.world import World
 from tests.harness.waiting import wait_until
 
@@ -114,11 +114,11 @@ def two_masters(world: World, _: Random) -> Iterator[None]:
 def failover(world: World, _: Random) -> Iterator[None]:
     """The address of the primary becomes that of a replica that is behind: what was acknowledged meanwhile is lost."""
     replica = world.new_redis()
-    with FaultProxy(world.redis.port) as link, replica.client() as client:
+    with faulty_proxy(world.redis.port) as link, replica.client() as client:
         client.replicaof("127.0.0.1", str(link.port))
         wait_until(replica.is_in_step, "the replica is in step")
         back_to = now()
-        link.mood = Mood(stalled=True)
+        link.faults = Faults(stalled=True)
         yield
         began_at = now()
         world.redis.kill()

@@ -10,9 +10,9 @@ from confluent_kafka import KafkaException
 
 from devstack.topics import admin
 from projector.ledger.control import Copy
-from projector.ledger.writers import Heartbeat
 from projector.record import Partition
 from schemas import names, resources
+from schemas.heartbeat import Heartbeat
 from tests.chaos.history import BUSY, Beat, Window, now
 from tests.chaos.world import ABSENT, World
 from tests.harness import control

@@ -15,6 +15,7 @@ from redis.exceptions import RedisClusterException
 
 from devstack.apache_kafka import ApacheKafka
 from devstack.child import Child
+from devstack.fault_proxy import FaultyProxy, faulty_proxy
 from devstack.ports import free_port
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_sentinel import RedisSentinel
@@ -24,7 +25,6 @@ from schemas.control import GenerationId, number_of
 from tests.chaos import brokers as kafka_brokers
 from tests.chaos.core import KEY_IDS, ORGANIZATIONS, key_text
 from tests.chaos.history import CaughtUp, History, Loss, Outage, now
-from tests.chaos.proxy import FaultProxy
 from tests.harness import crm
 from tests.harness.api_server import LEADS, ApiServer
 from tests.harness.crm import Message
@@ -73,8 +73,8 @@ class World:
         self.sentinel = self._stack.enter_context(RedisSentinel(directory / "redis")) if redis == "sentinel" else None
         self._cluster = self._stack.enter_context(_new_cluster(directory / "redis")) if redis == "cluster" else None
         self.redis = self.new_redis() if redis == "address" else self.primaries[0]
-        self.to_projector = self._stack.enter_context(FaultProxy(self.redis.port))
-        self.to_api = self._stack.enter_context(FaultProxy(self.redis.port))
+        self.to_projector = self._stack.enter_context(faulty_proxy(self.redis.port))
+        self.to_api = self._stack.enter_context(faulty_proxy(self.redis.port))
         self.leadview = self._stack.enter_context(
             Leadview(kafka, prefix, self.sentinel or self._cluster or self.redis, directory)
         )
@@ -175,7 +175,7 @@ class World:
     def _wait_for_api(self, number: int) -> None:
         wait_until(while_running(self.apis[number], ApiServer(self.ports[number]).answers), "the API answers")
 
-    def _url(self, proxy: FaultProxy) -> str:
+    def _url(self, proxy: FaultyProxy) -> str:
         if self._cluster:
             return self._cluster.url_of_all
         return self.sentinel.url if self.sentinel else proxy.url

@@ -9,20 +9,18 @@ import struct
 import tempfile
 import time
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
-
-from aiokafka import TopicPartition
 
 from devstack.embedded_kafka import EmbeddedKafka
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord
 from projector.interpret import interpret
 from projector.kafka.batches import Batches
+from projector.kafka.fetching import FetchedRecords, Unpacker
 from projector.kafka.reader import Reader, open_reader
-from projector.kafka.unpacking import BoundedRecords, Unpacker
 from projector.record import Partition, Record
 from schemas.limits import MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_RECORD_BYTES
 from schemas.resources import KINDS, LEAD
@@ -100,10 +98,10 @@ def _check(data: bytes, intact: list[tuple[int, int]]) -> list[Record]:
     unpacker, first, found, attempts = Unpacker({TOPIC: LEAD}, MAX_RECORD_BYTES), 0, list[Record](), 0
     while attempts < 3:  # a wrong checksum is tried again, and nothing else is
         data = _from(data, first)
-        records = BoundedRecords(TopicPartition(TOPIC, 0), Batches(data), None, first, None, unpacker, True, 1)
-        found += records
-        attempts = attempts + 1 if records.next_fetch_offset == first else 0
-        first = records.next_fetch_offset
+        records = FetchedRecords(Partition(TOPIC, 0), data, (), first, unpacker)
+        found += chain.from_iterable(records.pieces())
+        attempts = attempts + 1 if records.next_offset == first else 0
+        first = records.next_offset
     assert all(before.next_offset <= after.offset for before, after in pairwise(found))
     good = {record.offset for record in found if not record.problem}
     for begin, end in intact:

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from projector.ledger.session import Session
+from projector.ledger.writers import Session
 from projector.line.batch import Batch
 from projector.line.writer import Writer
 from projector.redis.applier import Applied

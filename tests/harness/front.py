@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from devstack.child import Child
-from devstack.place import LOOPBACK, Place
-from devstack.ports import free_port
+from devstack.ports import LOOPBACK, Place, free_port
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 _CADDYFILE = Path(__file__).parents[2] / "deploy/Caddyfile"

@@ -5,9 +5,9 @@ from typing import Any
 
 from projector.dead_letter import DeadLetter
 from projector.ledger import copies
-from projector.ledger.checkpoint import Outcome, Step
+from projector.ledger.control import Outcome, Step
 from projector.ledger.ledger import Ledger
-from projector.ledger.session import Session, Sessions
+from projector.ledger.writers import Session, Sessions
 from projector.record import Partition
 from projector.redis.store import Store
 

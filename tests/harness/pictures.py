@@ -20,13 +20,13 @@ from projector.console.lookup import Lookup
 from projector.console.options import Options
 from projector.console.picture import Picture, picture
 from projector.kafka.topics import Retention, Topic
-from projector.ledger.checkpoint import Position
-from projector.ledger.control import ControlRecord, Copy, Generation, State
-from projector.ledger.writers import Heartbeat, Writer
+from projector.ledger.control import ControlRecord, Copy, Generation, Position, State
+from projector.ledger.writers import Writer
 from projector.mapping import VERSION
 from projector.record import Partition
 from projector.redis.store import Store
 from schemas.control import Stamp
+from schemas.heartbeat import Heartbeat
 from schemas.settings import ApiSettings, ProjectorSettings
 from tests.harness.generations import generation, ids
 from tests.harness.waiting import wait_until

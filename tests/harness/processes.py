@@ -1,8 +1,6 @@
-"""Leadview's programs as processes: their command lines, their environment, and the API while a block runs."""
+"""Leadview's programs as processes (`devstack.programs`), and the API while a block runs."""
 
-import os
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -10,21 +8,22 @@ import psutil
 
 from devstack.child import Child
 from devstack.ports import free_port
+from devstack.programs import API, PROJECTOR, ROOT, environment, while_running
 from schemas.settings import ApiSettings, load
 from tests.harness import control
 from tests.harness.api_server import ApiServer
 from tests.harness.waiting import wait_until
 
-ROOT = Path(__file__).parents[2]
-PROJECTOR = (sys.executable, "-m", "projector")
-API = (sys.executable, "-m", "api")
-
-
-def environment(**settings: object) -> dict[str, str]:
-    """Returns all environment variables of a process: these settings, and no others of Leadview."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("LEADVIEW_")}
-    named = {f"LEADVIEW_{name.upper()}": str(value) for name, value in settings.items()}
-    return inherited | {"PYTHONPATH": str(ROOT), "COLUMNS": "160"} | named
+__all__ = [
+    "API",
+    "PROJECTOR",
+    "ROOT",
+    "descendants",
+    "environment",
+    "is_alive",
+    "running_api_process",
+    "while_running",
+]
 
 
 @contextmanager
@@ -60,13 +59,3 @@ def descendants(pid: int, words: str = "") -> set[int]:
             if words in " ".join(child.cmdline()):
                 found.add(child.pid)
     return found
-
-
-def while_running(child: Child, predicate: Callable[[], object]) -> Callable[[], object]:
-    """Returns a predicate that raises ServerFailed if the child has ended."""
-
-    def checked() -> object:
-        child.check_running()
-        return predicate()
-
-    return checked

@@ -7,8 +7,7 @@ from typing import Any
 from projector import mapping
 from projector.change import read
 from projector.intent import Intent
-from projector.ledger.session import Sessions
-from projector.ledger.writers import Writing
+from projector.ledger.writers import Sessions, Writing
 from projector.record import Record
 from projector.redis import calls
 from projector.redis.applier import Applied, Applier

@@ -32,10 +32,8 @@ from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord
 from projector.intent import Intent
 from projector.interpret import in_steps, interpret
-from projector.kafka.batches import Batch, Batches
-from projector.kafka.codecs import decompressed
-from projector.kafka.token_endpoint import _CODE
-from projector.kafka.tokens import _TOKEN
+from projector.kafka.batches import Batch, Batches, decompressed
+from projector.kafka.sign_in import _CODE, _TOKEN
 from projector.reason import kind_of
 from projector.record import Record, entity_key
 from projector.redis.calls import calls, compressed

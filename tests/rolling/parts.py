@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from devstack.apache_kafka import ApacheKafka
 from devstack.child import Child
-from devstack.place import Place
-from devstack.ports import free_port
+from devstack.ports import Place, free_port
 from devstack.redis_cluster import RedisCluster, keep_up
 from devstack.redis_server import RedisServer
 from devstack.topics import admin

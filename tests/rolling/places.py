@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from devstack.child import Child
-from devstack.place import Place
+from devstack.ports import Place
 from tests.harness.waiting import wait_until
 
 INSIDE = "--inside-namespace"

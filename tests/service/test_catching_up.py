@@ -5,8 +5,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from projector.line.catching_up import CatchingUp
-from projector.line.pace import FULL, YIELDING, Pace
+from projector.line.pace import FULL, YIELDING, Pace, Pacer
 from projector.redis.store import Store
 from schemas import names, resources
 from schemas.settings import ProjectorSettings
@@ -38,7 +37,7 @@ class TimedPacer:
 
     def __init__(self, store: Store, settings: ProjectorSettings) -> None:
         self._now = 0.0
-        self._pacer = CatchingUp(store, settings, clock=lambda: self._now)
+        self._pacer = Pacer.of_live_line(store, settings, clock=lambda: self._now)
 
     async def at(self, now: float, records: int) -> Pace:
         self._now = now

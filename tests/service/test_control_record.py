@@ -16,10 +16,9 @@ from devstack.child import Child
 from devstack.ports import free_port
 from devstack.redis_cluster import RedisCluster
 from projector.errors import Refused, Superseded, Unavailable
-from projector.ledger import copies, generations, sweep, writers
+from projector.ledger import copies, generations, writers
 from projector.ledger.control import Change, ControlRecord, Generation, State
-from projector.ledger.session import Sessions
-from projector.ledger.writers import Condition
+from projector.ledger.writers import Sessions
 from projector.mapping import VERSION
 from projector.rebuild import replay
 from projector.redis.store import Store
@@ -27,6 +26,7 @@ from projector.upkeep import reapply, redrive
 from schemas import names, resources
 from schemas.api_keys import key_hash, mint, organization_tag
 from schemas.control import GenerationId, number_of
+from schemas.heartbeat import Condition
 from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
 from tests.harness.api_server import LEADS, ApiServer
@@ -162,7 +162,7 @@ async def test_the_first_record_drops_what_was_left(projection: Projection) -> N
     assert (number_of(record.state.live), record.state.dropping, record.state.last) == (4, ids(1, 3), 4)
     assert _generations(projection.client) == {1, 3}
     for old in record.state.dropping:
-        await sweep.sweep(projection.writing, await copies.current(projection.store), old)
+        await generations.sweep(projection.writing, await copies.current(projection.store), old)
     assert _generations(projection.client) == set()
     assert numbers((await copies.current(projection.store)).state.known) == [4]
 
@@ -203,14 +203,14 @@ async def test_a_failover_brings_back_a_dropped_generation(redis_shards: RedisSe
         name = names.copy(names.CONTROL, tag)
         before = projection.client.hgetall(name)
         record = await generations.retire(projection.store, record, generation(1))
-        await sweep.sweep(projection.writing, record, generation(1))
+        await generations.sweep(projection.writing, record, generation(1))
         assert numbers((await copies.current(projection.store)).state.known) == [2]
 
         projection.client.delete(name)
         projection.client.hset(name, mapping=before)
         record = await copies.current(projection.store)
         assert (record.state.dropping, record.state.live) == (ids(1), second), "it has to be swept again"
-        await sweep.sweep(projection.writing, record, generation(1))
+        await generations.sweep(projection.writing, record, generation(1))
         assert numbers((await copies.current(projection.store)).state.known) == [2]
 
 

@@ -10,12 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from projector.errors import Refused
-from projector.ledger import copies, sweep
+from projector.ledger import copies, generations
 from projector.ledger.control import ControlRecord, Generation
-from projector.ledger.session import Sessions
-from projector.ledger.writers import Writing
+from projector.ledger.writers import Sessions, Writing
 from projector.mapping import VERSION
-from projector.rebuild import drop, promote
+from projector.rebuild import promote
 from projector.redis.scripts import change_control
 from projector.redis.store import Store
 from schemas import names, resources
@@ -38,14 +37,14 @@ def _is_dropping(projection: Projection) -> bool:
 @pytest.mark.parametrize("back", [pytest.param(True, id="went back"), pytest.param(False, id="emptied")])
 async def test_redis_forgets_a_drop(redis_server: RedisService, back: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the drop continued, projectors would write no generation and cover no batch, or served keys would be lost."""
-    monkeypatch.setattr(sweep, "_ACKNOWLEDGE_SECONDS", inf)
+    monkeypatch.setattr(generations, "_ACKNOWLEDGE_SECONDS", inf)
     async with open_projection(redis_server) as projection:
         writer = Store(projection.settings, writer_id="slow")  # the drop waits for it before its sweep
         await writer.memories()
         client = projection.client
         control.write(client, live=2, written=(1, 2), previous=1)
         await projection.apply(crm.lead().record(), generations=(1, 2))
-        dropping = asyncio.create_task(drop.drop(projection.writing, 1))
+        dropping = asyncio.create_task(promote.drop(projection.writing, 1))
         await eventually(lambda: _is_dropping(projection), "it is being dropped")
         client.flushall()
         if back:
@@ -64,7 +63,7 @@ async def test_redis_forgets_a_drop(redis_server: RedisService, back: bool, monk
 async def test_one_generation_is_always_written(projection: Projection) -> None:
     record = await control.complete(projection.store)
     with pytest.raises(Refused, match="Generation 1 is live"):
-        await drop.drop(projection.writing, 1)
+        await promote.drop(projection.writing, 1)
     assert (await copies.current(projection.store)).stamp == record.stamp
 
 
@@ -73,7 +72,7 @@ async def test_redis_is_emptied_in_the_last_pass(redis_server: RedisService) -> 
     async with open_projection(redis_server) as projection:
         record = await control.complete(projection.store)
         with pytest.raises(Refused, match="emptied or went back"):
-            await sweep.sweep(projection.writing, record, generation(1))
+            await generations.sweep(projection.writing, record, generation(1))
 
 
 @asynccontextmanager
@@ -109,8 +108,8 @@ async def _begin_drop(projection: Projection) -> ControlRecord:
 async def test_two_drops_of_one_generation(projection: Projection) -> None:
     """The slower one finds that the other has finished: Redis was not emptied."""
     record = await _begin_drop(projection)
-    assert await sweep.sweep(projection.writing, record, generation(1)) == 2
-    assert await sweep.sweep(projection.writing, record, generation(1)) == 0
+    assert await generations.sweep(projection.writing, record, generation(1)) == 2
+    assert await generations.sweep(projection.writing, record, generation(1)) == 0
 
 
 @pytest.mark.parametrize("finished", [pytest.param(True, id="finished"), pytest.param(False, id="changed")])
@@ -119,10 +118,12 @@ async def test_the_control_record_changes_at_the_end_of_a_drop(redis_server: Red
     async with open_projection(redis_server) as projection:
         record = await _begin_drop(projection)
         async with _slow_store(redis_server, change_control.sha) as (slow, proxy):
-            dropping = asyncio.create_task(sweep.sweep(Writing(slow, Sessions(slow), "slow"), record, generation(1)))
+            dropping = asyncio.create_task(
+                generations.sweep(Writing(slow, Sessions(slow), "slow"), record, generation(1))
+            )
             await eventually(lambda: proxy.holding, "the drop is about to end")
             if finished:
-                assert await sweep.sweep(projection.writing, record, generation(1)) == 0
+                assert await generations.sweep(projection.writing, record, generation(1)) == 0
             else:
                 now = await copies.current(projection.store)
                 await copies.change(projection.store, now, lambda state: replace(state, flipped_at=1))
@@ -145,7 +146,7 @@ async def test_a_drop_ends_at_the_end_of_a_promotion(redis_server: RedisService,
         async with _slow_store(redis_server, held) as (slow, proxy):
             promoting = asyncio.create_task(promote.verify_and_promote(slow, promote.Criteria()))
             await eventually(lambda: proxy.holding, "it is about to change the record")
-            await sweep.sweep(projection.writing, await copies.current(projection.store), generation(3))
+            await generations.sweep(projection.writing, await copies.current(projection.store), generation(3))
             proxy.faults = Faults()
             promoted = await promoting
         assert promoted.flip == promote.Flip(1, 2)

@@ -13,8 +13,7 @@ import pytest
 
 from projector.dead_letter import DeadLetter
 from projector.errors import Unavailable
-from projector.ledger.session import Sessions
-from projector.ledger.writers import Writing
+from projector.ledger.writers import Sessions, Writing
 from projector.line import parking
 from projector.redis.applier import Applier
 from projector.redis.scripts import expire_lock

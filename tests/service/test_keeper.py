@@ -7,8 +7,7 @@ import msgspec
 import pytest
 
 from projector.ledger import copies
-from projector.ledger.session import Sessions
-from projector.ledger.writers import Writing
+from projector.ledger.writers import Sessions, Writing
 from projector.redis.applier import Applier
 from projector.redis.store import Store
 from projector.upkeep import jobs

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from projector.record import Record
 from projector.reference import Reference, documents_of
-from projector.upkeep import jobs, lock, reapply
+from projector.upkeep import jobs, reapply
 from schemas import names, resources
 from tests.harness import crm, histories, stored
 from tests.harness.generations import ids
@@ -162,7 +162,7 @@ async def _keep(
             if verb == "erase" and not until_done and random.random() < 0.5:
                 finished = await _erase_some(projection, organization_id, random)
             elif verb == "erase":
-                async with lock.locked(projection.store, names.job_lock(verb, organization_id)) as held:
+                async with jobs.locked(projection.store, names.job_lock(verb, organization_id)) as held:
                     assert held
                     finished = await jobs._erase(projection.store, organization_id, held)
             else:
@@ -190,7 +190,7 @@ async def _replay(
     if due != b"R":
         return True
     wanted = reapply.of_organization(organization_id)
-    async with lock.locked(projection.store, names.job_lock("replay", organization_id)) as held:
+    async with jobs.locked(projection.store, names.job_lock("replay", organization_id)) as held:
         assert held
         for batch in histories.merged(history, random):
             await reapply.write(

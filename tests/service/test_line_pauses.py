@@ -4,7 +4,7 @@ import pytest
 
 from devstack.ports import free_port
 from projector.ledger.ledger import Ledger
-from projector.ledger.session import Sessions
+from projector.ledger.writers import Sessions
 from projector.line.line import FIRST_PAUSE, LONGEST_PAUSE, Line
 from projector.redis.store import Store
 from projector.stop import Stop

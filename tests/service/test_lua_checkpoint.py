@@ -8,8 +8,18 @@ import pytest
 
 from projector.dead_letter import DeadLetter
 from projector.errors import Refused, Unavailable
-from projector.ledger import checkpoint, copies, generations
-from projector.ledger.checkpoint import NOTHING_STORED, ControlChanged, Outcome, Place, Position, Step, Stored, WentBack
+from projector.ledger import copies, generations
+from projector.ledger.control import (
+    NOTHING_STORED,
+    ControlChanged,
+    Outcome,
+    Place,
+    Position,
+    Step,
+    Stored,
+    WentBack,
+    checkpoint,
+)
 from projector.record import Partition
 from projector.redis.store import Store
 from projector.upkeep.redrive import all_dead_letters
@@ -188,7 +198,7 @@ async def test_a_redis_that_evicts_documents_is_refused(projection: Projection, 
 async def test_no_redis_is_unavailable() -> None:
     store = Store(ProjectorSettings(redis_url="redis://127.0.0.1:1/0"))
     with pytest.raises(Unavailable, match="Redis: "):
-        await store.run([checkpoint.command(PLACE, {})])
+        await store.run([checkpoint(PLACE, {})])
     with pytest.raises(Unavailable, match="Redis: "):
         await store.memory_ratio()
     await store.close()

@@ -4,7 +4,7 @@ import pytest
 
 from projector.ledger import breaks
 from projector.ledger.breaks import Rewind
-from projector.ledger.checkpoint import Position
+from projector.ledger.control import Position
 from projector.record import Partition
 from schemas import names
 from tests.harness.projection import Projection

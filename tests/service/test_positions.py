@@ -15,8 +15,9 @@ from devstack.apache_kafka import ApacheKafka
 from devstack.child import Child
 from devstack.ports import free_port
 from devstack.topics import admin
+from projector.errors import Unavailable
 from projector.kafka.source import Source
-from projector.ledger.checkpoint import NOTHING_STORED, Position, Step
+from projector.ledger.control import NOTHING_STORED, Position, Step
 from projector.line.positions import Positions
 from projector.record import Partition
 from projector.redis.store import Store
@@ -88,8 +89,9 @@ async def test_a_commit_that_failed_is_repeated(
 async def test_what_the_group_committed_is_not_passed_until_the_partition_was_sought(
     kafka: Kafka, redis_server: RedisService
 ) -> None:
-    """Redis was emptied, and a rebalance gives the partition to the line before it has sought the position again. The
-    consumer is at the end then, where the group has committed: that is not a marker to be passed."""
+    """Redis was emptied, and a rebalance gives the partition to the line before it has sought the position again. Both
+    what the group has committed and what the line had read, but not applied, are the end of the partition: that is not
+    a marker to be passed."""
     topics = Topics(kafka, f"passed-{uuid4().hex}.")
     topics.create(1)
     topics.publish(crm.lead(id=crm.uuid(number)) for number in range(RECORDS))
@@ -109,15 +111,25 @@ async def test_what_the_group_committed_is_not_passed_until_the_partition_was_so
     try:
         await eventually(lambda: leads in source.assigned(), "the partition is assigned")
         await positions.seek()
+
+        async def read() -> bool:
+            await source.poll(RECORDS, 1.0)
+            return source.position(leads) == RECORDS
+
+        await eventually(read, "the records are read")
         await source.commit({leads: RECORDS})
         source.leave()
+        with pytest.raises(Unavailable, match="revoked before"):
+            await source.seek({leads: RECORDS})
         source.join()
         await eventually(lambda: leads in source.assigned(), "the partition is assigned again")
         assert positions.offsets == {leads: NOTHING_STORED}
+        assert source.unpositioned() == [leads]
+        assert source.position(leads) is None
         assert await positions.pass_markers({leads: RECORDS}) is None
 
         await positions.seek()
-        assert await source.position(leads) == 0
+        assert source.position(leads) == 0
     finally:
         positions.end()
         await source.stop()

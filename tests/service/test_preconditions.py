@@ -18,10 +18,9 @@ from devstack.redis_cluster import RedisCluster
 from projector.accepted.book import AcceptedBook
 from projector.dead_letter import DeadLetter
 from projector.errors import Unavailable
-from projector.ledger import copies, generations, sweep, writers
+from projector.ledger import copies, generations, writers
 from projector.ledger.control import ControlRecord
-from projector.ledger.session import Sessions
-from projector.ledger.writers import Writing
+from projector.ledger.writers import Sessions, Writing
 from projector.rebuild import replay
 from projector.rebuild.replay import Rebuild
 from projector.record import Partition
@@ -101,7 +100,7 @@ async def test_a_delete_that_is_still_under_way_meets_nothing(alone: Projection,
     with faulty_proxy(urlsplit(redis_server.url).port or 6379) as proxy:
         proxy.faults = Faults(held=b"UNLINK")
         slow = Store(ProjectorSettings(redis_url=f"redis://127.0.0.1:{proxy.port}/0"))
-        dropping = asyncio.create_task(sweep.sweep(Writing(slow, Sessions(slow), "slow"), record, lost))
+        dropping = asyncio.create_task(generations.sweep(Writing(slow, Sessions(slow), "slow"), record, lost))
         await eventually(lambda: proxy.holding, "it is about to delete")
         client.restore(names.CONTROL, 0, earlier, replace=True)
         record = await generations.add(store, await copies.current(store))

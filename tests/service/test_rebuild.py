@@ -17,9 +17,8 @@ from devstack.child import Child
 from projector import mapping
 from projector.errors import Conflict
 from projector.ledger import copies, generations
-from projector.line.pace import FULL, YIELDING, YIELDING_ON_CLUSTER
+from projector.line.pace import FULL, YIELDING, YIELDING_ON_CLUSTER, Pacer
 from projector.rebuild import replay
-from projector.rebuild.throttle import Throttle
 from projector.redis.store import Store
 from projector.reference import Entity
 from schemas import names, resources
@@ -221,8 +220,8 @@ async def test_the_batches_are_larger_on_a_cluster(redis_server: RedisService, r
     for service, expected in ((redis_server, YIELDING), (redis_shards, YIELDING_ON_CLUSTER)):
         store = Store(ProjectorSettings(redis_url=service.url))
         try:
-            assert await Throttle(store, 0.01).pace(1) == expected
-            assert await Throttle(store, 0).pace(1) == FULL
+            assert await Pacer.of_replay(store, 0.01).pace(1) == expected
+            assert await Pacer.of_replay(store, 0).pace(1) == FULL
         finally:
             await store.close()
 

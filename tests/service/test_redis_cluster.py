@@ -19,7 +19,7 @@ from leadview.redis.errors import Redirected, Unavailable
 from projector import errors
 from projector.errors import Refused
 from projector.ledger import copies
-from projector.ledger.checkpoint import NOTHING_STORED, ControlChanged, Outcome, Position, Step, Stored, WentBack
+from projector.ledger.control import NOTHING_STORED, ControlChanged, Outcome, Position, Step, Stored, WentBack
 from projector.record import Partition
 from projector.redis.store import Store
 from schemas import names

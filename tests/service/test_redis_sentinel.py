@@ -10,7 +10,7 @@ import uvloop
 from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer, RedisServerMissing
 from projector.errors import Unavailable
-from projector.ledger.checkpoint import NOTHING_STORED, Position, Step, Stored
+from projector.ledger.control import NOTHING_STORED, Position, Step, Stored
 from projector.record import Partition
 from projector.redis.store import Store
 from schemas.api_keys import key_hash, mint

@@ -16,7 +16,7 @@ from devstack.ports import free_port
 from leadview.redis import errors
 from leadview.redis.access import Address, Sentinels, SlotMap, location
 from projector.errors import Unavailable
-from projector.ledger.checkpoint import Outcome, Stored
+from projector.ledger.control import Outcome, Stored
 from projector.redis.store import Store
 from schemas.settings import ApiSettings, ProjectorSettings, load
 from tests.harness import certificates

@@ -308,3 +308,17 @@ def stamp_of(cluster: RedisCluster) -> bytes:
     with client_of(cluster.url) as client:
         stamp: bytes = client.hget(names.CONTROL, STAMP)
         return stamp
+
+
+async def test_the_slots_are_read_and_formatted_once_for_each_map(cluster: RedisCluster) -> None:
+    """That takes more than a millisecond, and every projector looks at the record all the time."""
+    store = Store(ProjectorSettings(redis_url=cluster.url))
+    try:
+        first = await copies.current(store)
+        again = await copies.current(store)
+        assert all(again.served[tag] is slots for tag, slots in first.served.items())
+        assert first.served
+        assert first.slots() is again.slots()
+        assert first.slots() == first.state.slots
+    finally:
+        await store.close()

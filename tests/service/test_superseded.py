@@ -10,7 +10,7 @@ import pytest
 
 from devstack.ports import free_port
 from projector.dead_letter import DeadLetter
-from projector.upkeep import redrive, superseded
+from projector.upkeep import keeper, redrive
 from schemas import names, resources
 from tests.harness import control, crm
 from tests.harness.leadview import Leadview
@@ -53,10 +53,10 @@ async def test_they_go_when_a_newer_event_was_applied(projection: Projection) ->
     ]
     go[4] = msgspec.structs.replace(go[4], offset=8)  # the first one is at 7 of the same topic
     await store(projection, *go, *stay)
-    assert await superseded.clear(projection.store, projection.settings) == 5
+    assert await keeper.clear(projection.store, projection.settings) == 5
     rest = {field.decode() for field in projection.client.hkeys(names.DEAD_LETTERS)}
     assert rest == {letter.field for letter in stay}
-    assert await superseded.clear(projection.store, projection.settings) == 0
+    assert await keeper.clear(projection.store, projection.settings) == 0
 
 
 async def test_one_that_was_parked_again_stays(projection: Projection) -> None:

@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from projector.kafka import token_endpoint
-from projector.kafka.token_endpoint import NoToken
-from projector.kafka.tokens import Tokens, TokenUnavailable, tokens
+from projector.kafka.sign_in import Tokens, TokenUnavailable, ask_endpoint, tokens
 from schemas.settings import ProjectorSettings
 from tests.harness import certificates
 from tests.harness.certificates import Certificate
@@ -43,7 +41,7 @@ def test_a_token_is_asked_for_with_the_credentials_of_the_client(
     identity: TokenServer, settings: ProjectorSettings
 ) -> None:
     before = time.time()
-    token, expires_at = token_endpoint.ask(settings)
+    token, expires_at = ask_endpoint(settings)
     assert token == identity.issued[-1]
     assert before + 3600 <= expires_at <= time.time() + 3600
     assert identity.asked == [{"grant_type": ["client_credentials"]}]
@@ -72,18 +70,20 @@ def test_what_is_said_without_a_token(
     identity: TokenServer, settings: ProjectorSettings, answer: tuple[int, bytes], said: str
 ) -> None:
     identity.answer = answer
-    with pytest.raises(NoToken) as error:
-        token_endpoint.ask(settings)
+    with pytest.raises(TokenUnavailable) as error:
+        ask_endpoint(settings)
     assert f"{identity.url} " in str(error.value)
     assert said in str(error.value)
     assert SECRET not in str(error.value)
 
 
 def test_what_is_said_without_a_connection(settings: ProjectorSettings) -> None:
-    with pytest.raises(NoToken, match=r"certificate of https://.* is not accepted .*LEADVIEW_KAFKA_OAUTH_CA_FILE"):
-        token_endpoint.ask(replace(settings, kafka_oauth_ca_file=None))
-    with pytest.raises(NoToken, match=r"cannot be reached .*refused.*LEADVIEW_KAFKA_OAUTH_TOKEN_URL"):
-        token_endpoint.ask(replace(settings, kafka_oauth_token_url="https://127.0.0.1:1/token"))
+    with pytest.raises(
+        TokenUnavailable, match=r"certificate of https://.* is not accepted .*LEADVIEW_KAFKA_OAUTH_CA_FILE"
+    ):
+        ask_endpoint(replace(settings, kafka_oauth_ca_file=None))
+    with pytest.raises(TokenUnavailable, match=r"cannot be reached .*refused.*LEADVIEW_KAFKA_OAUTH_TOKEN_URL"):
+        ask_endpoint(replace(settings, kafka_oauth_token_url="https://127.0.0.1:1/token"))
 
 
 async def test_a_token_is_used_until_it_is_old_or_refused(identity: TokenServer, settings: ProjectorSettings) -> None:

@@ -18,7 +18,7 @@ from devstack.embedded_kafka import EmbeddedKafka
 from devstack.ports import free_port
 from projector.errors import Refused
 from projector.ledger import breaks, copies
-from projector.ledger.session import Sessions
+from projector.ledger.writers import Sessions
 from schemas import resources
 from tests.harness import control, crm
 from tests.harness.generations import ids

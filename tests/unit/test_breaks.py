@@ -6,11 +6,10 @@ import pytest
 
 from projector.health.sample import KafkaSample, RedisSample, Sample
 from projector.health.verdict import Verdict
+from projector.kafka.fetching import Unpacker
 from projector.kafka.topics import Topic
-from projector.kafka.unpacking import Unpacker
 from projector.ledger import breaks
-from projector.ledger.checkpoint import Position
-from projector.ledger.control import ACCESS, Break, ControlRecord, Copy, State, first_state
+from projector.ledger.control import ACCESS, Break, ControlRecord, Copy, Position, State, first_state
 from projector.record import Partition
 from schemas import resources
 from schemas.control import GenerationId, Stamp

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from projector.dead_letter import DeadLetter
-from projector.ledger import checkpoint
-from projector.ledger.checkpoint import ControlChanged, Place, Position, Step, Stored, WentBack
+from projector.ledger import control
+from projector.ledger.control import ControlChanged, Place, Position, Step, Stored, WentBack
 from projector.record import Partition
 from schemas import names, resources
 from tests.harness import crm
@@ -37,9 +37,9 @@ def test_a_text_of_another_layout_is_no_position(text: bytes) -> None:
 def test_a_position_is_read_as_it_was_written() -> None:
     leads = Partition("crm.leads", 3)
     letter = DeadLetter.of(crm.lead().record(offset=6, partition=3), "it is bad")
-    command = checkpoint.command(
+    command = control.checkpoint(
         Place(names.CONTROL, names.rebuild(generation(2)), "stamp", "incarnation"),
-        {leads: Step(checkpoint.NOTHING_STORED, POSITION)},
+        {leads: Step(control.NOTHING_STORED, POSITION)},
         [letter],
     )
     assert command.keys == [names.CONTROL, names.rebuild(generation(2)), names.DEAD_LETTERS]
@@ -59,7 +59,7 @@ def test_a_position_is_read_as_it_was_written() -> None:
     ],
 )
 def test_answers_of_the_script(reply: object, expected: object) -> None:
-    assert checkpoint.outcome(reply) == expected
+    assert control.outcome(reply) == expected
 
 
 def test_a_dead_letter_holds_no_payload() -> None:

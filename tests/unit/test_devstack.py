@@ -6,10 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from devstack.arguments import Arguments, parse
-from devstack.environment import of_stack, unused
-from devstack.figures import Rates, rates, read
-from devstack.live_view import line
-from devstack.publisher import connection
+from devstack.live_view import Rates, line, rates, read
+from devstack.publish import connection
+from devstack.run import of_stack, unused
 from schemas.settings import ProjectorSettings
 
 PROJECTOR = """\

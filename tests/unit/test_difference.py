@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from projector.ledger.control import ControlRecord, Copy, State
-from projector.ledger.difference import difference
+from projector.ledger.control import ControlRecord, Copy, State, difference
 from schemas.control import Stamp
 from tests.harness.generations import generation, ids
 

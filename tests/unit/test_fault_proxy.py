@@ -1,4 +1,4 @@
-"""The fault proxy of chaos runs breaks what it says, and nothing else."""
+"""The fault proxy breaks what it is told to, and nothing else."""
 
 import socket
 import threading
@@ -8,8 +8,8 @@ from contextlib import closing, suppress
 
 import pytest
 
-from tests.chaos.proxy import CALM, FaultProxy, Mood
-from tests.harness.waiting import PATIENCE_SECONDS
+from devstack.fault_proxy import Faults, FaultyProxy, faulty_proxy
+from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
 TEXT = bytes(range(256)) * 40
 
@@ -47,13 +47,13 @@ def upstream() -> Iterator[int]:
 
 
 @pytest.fixture
-def proxy(upstream: int) -> Iterator[FaultProxy]:
-    with FaultProxy(upstream) as proxy:
+def proxy(upstream: int) -> Iterator[FaultyProxy]:
+    with faulty_proxy(upstream) as proxy:
         yield proxy
 
 
 @pytest.fixture
-def connection(proxy: FaultProxy) -> Iterator[socket.socket]:
+def connection(proxy: FaultyProxy) -> Iterator[socket.socket]:
     with closing(socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE_SECONDS)) as connection:
         assert echoed(connection, b"hello") == b"hello"
         yield connection
@@ -68,46 +68,78 @@ def echoed(connection: socket.socket, text: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "mood",
+    "faults",
     [
-        pytest.param(CALM, id="calm"),
-        pytest.param(Mood(slice=7), id="sliced"),
-        pytest.param(Mood(latency=0.05), id="late"),
+        pytest.param(Faults(), id="calm"),
+        pytest.param(Faults(slice_bytes=7, both_ways=True), id="sliced"),
+        pytest.param(Faults(delay_seconds=0.05, both_ways=True), id="late"),
     ],
 )
-def test_every_byte_arrives_in_order(proxy: FaultProxy, connection: socket.socket, mood: Mood) -> None:
-    proxy.mood = mood
+def test_every_byte_arrives_in_order(proxy: FaultyProxy, connection: socket.socket, faults: Faults) -> None:
+    proxy.faults = faults
     began = time.monotonic()
     assert echoed(connection, TEXT) == TEXT
-    assert time.monotonic() - began >= 2 * mood.latency
+    assert time.monotonic() - began >= 2 * faults.delay_seconds
 
 
-def test_a_stall_keeps_the_connection_and_what_was_sent(proxy: FaultProxy, connection: socket.socket) -> None:
-    proxy.mood = Mood(stalled=True)
+def test_a_stall_keeps_the_connection_and_what_was_sent(proxy: FaultyProxy, connection: socket.socket) -> None:
+    proxy.faults = Faults(stalled=True)
     connection.sendall(b"later")
     connection.settimeout(0.2)
     with pytest.raises(TimeoutError):
         connection.recv(10)
-    proxy.mood = CALM
+    proxy.faults = Faults()
     connection.settimeout(PATIENCE_SECONDS)
     assert connection.recv(10) == b"later"
 
 
-def test_reset(proxy: FaultProxy, connection: socket.socket) -> None:
-    proxy.reset()
+def test_reset(proxy: FaultyProxy, connection: socket.socket) -> None:
+    proxy.reset_all()
     with suppress(ConnectionResetError):
         assert connection.recv(10) == b""
     with closing(socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE_SECONDS)) as again:
         assert echoed(again, TEXT) == TEXT
 
 
-def test_refused(proxy: FaultProxy) -> None:
-    proxy.mood = Mood(refusing=True)
-    refused = socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE_SECONDS)
-    with closing(refused), suppress(ConnectionResetError):
+def test_refused(proxy: FaultyProxy) -> None:
+    proxy.faults = Faults(refusing=True)
+    # The reset may arrive while the client still connects.
+    with (
+        suppress(ConnectionResetError),
+        closing(socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE_SECONDS)) as refused,
+    ):
         assert refused.recv(10) == b""
 
 
-def test_half_closed_the_server_still_speaks(proxy: FaultProxy, connection: socket.socket) -> None:
+def test_half_closed_the_server_still_speaks(proxy: FaultyProxy, connection: socket.socket) -> None:
     proxy.half_close()
     assert connection.recv(10) == b"over"
+
+
+def connected(proxy: FaultyProxy) -> closing[socket.socket]:
+    return closing(socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE_SECONDS))
+
+
+async def test_a_held_request_holds_up_its_own_connection_alone(proxy: FaultyProxy) -> None:
+    proxy.faults = Faults(held=b"the lead")
+    with connected(proxy) as one, connected(proxy) as other:
+        one.sendall(b"before;")
+        assert one.recv(7) == b"before;"
+        one.sendall(b"write the ")
+        assert one.recv(10) == b"write the "
+        one.sendall(b"lead;")
+        await eventually(lambda: proxy.holding == 1, "the request is held, although it came in two pieces")
+        one.sendall(b"after;")
+        other.sendall(b"write the key;")
+        assert other.recv(100) == b"write the key;"
+        assert proxy.holding == 1
+        one.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            one.recv(1)
+        one.settimeout(PATIENCE_SECONDS)
+        proxy.faults = Faults()
+        received = b""
+        while len(received) < 11:
+            received += one.recv(100)
+        assert received == b"lead;after;"
+        assert proxy.holding == 0

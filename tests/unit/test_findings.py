@@ -10,14 +10,14 @@ from projector.commands.finding import headline
 from projector.commands.survey import KafkaPart, Memory, RedisPart, Survey
 from projector.errors import Refused, Unavailable
 from projector.kafka.topics import Retention, Topic
-from projector.ledger.checkpoint import Position
-from projector.ledger.control import ControlRecord, Copy, Generation, State
-from projector.ledger.writers import Heartbeat, Writer
+from projector.ledger.control import ControlRecord, Copy, Generation, Position, State
+from projector.ledger.writers import Writer
 from projector.line.batch import ACCEPTANCE
 from projector.line.guard import LAST
 from projector.mapping import VERSION
 from projector.record import Partition
 from schemas.control import Stamp
+from schemas.heartbeat import Heartbeat
 from tests.harness.generations import generation, ids
 
 STAMP = Stamp.first()

@@ -8,7 +8,7 @@ import pytest
 from projector.commands.status import _generations
 from projector.errors import Refused
 from projector.ledger.control import ControlRecord, Copy, Generation, State
-from projector.rebuild import drop, promote
+from projector.rebuild import promote
 from schemas.control import (
     GenerationId,
     Stamp,
@@ -79,7 +79,7 @@ def test_only_a_complete_generation_is_promoted() -> None:
     ],
 )
 def test_which_generation_is_dropped(found: ControlRecord, wanted: int | None, chosen: int | None) -> None:
-    assert drop._choose(found, wanted) == (generation(chosen) if chosen else None)
+    assert promote._choose(found, wanted) == (generation(chosen) if chosen else None)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_which_generation_is_dropped(found: ControlRecord, wanted: int | None, c
 )
 def test_which_generation_is_not_dropped(found: ControlRecord, wanted: int | None, reason: str) -> None:
     with pytest.raises(Refused, match=reason):
-        drop._choose(found, wanted)
+        promote._choose(found, wanted)
 
 
 def test_states() -> None:
@@ -151,4 +151,4 @@ def test_of_two_generations_with_one_number_the_one_that_is_not_served_is_droppe
     other = GenerationId("1.AAAAAA")
     found = record(1, 0, 1)
     twice = msgspec.structs.replace(found, state=msgspec.structs.replace(found.state, dropping=(other,)))
-    assert drop._choose(twice, 1) == other
+    assert promote._choose(twice, 1) == other

@@ -4,10 +4,12 @@ import pytest
 
 from projector.kafka.topics import Retention, Topic
 from projector.ledger.control import State
+from projector.line.pace import Pacer
 from projector.rebuild import preflight
 from projector.rebuild.replay import Progress
-from projector.rebuild.throttle import Throttle
 from projector.record import Partition
+from projector.redis.store import Store
+from schemas.settings import ProjectorSettings
 from tests.harness.generations import generation, ids
 
 LEADS = Partition("crm.leads", 0)
@@ -75,28 +77,29 @@ def test_progress() -> None:
     assert Progress(0, 0).finished
 
 
-def test_throttle_adapts() -> None:
-    throttle = Throttle(None, 0.010)  # type: ignore[arg-type]  # reads nothing here
+def test_the_pause_adapts() -> None:
+    pacer = Pacer.of_replay(Store(ProjectorSettings()), 0.010)  # it reads nothing here
     pauses = []
     for slowest in (0.005, 0.010, 0.011, 0.5, 0.5, *[1.0] * 6):
-        throttle._adapt(slowest)
-        pauses.append(throttle.pause)
+        pacer._adapt(slowest)
+        pauses.append(pacer.pause)
     assert pauses[:5] == [0, 0, 0.01, 0.02, 0.04]
     assert pauses[-1] == 0.5, "it never stops completely"
     for _ in range(30):
-        throttle._adapt(0.001)
-    assert throttle.pause == 0
+        pacer._adapt(0.001)
+    assert pacer.pause == 0
 
 
 def test_small_batches_while_the_api_answers() -> None:
-    throttle, never = Throttle(None, 0.010), Throttle(None, 0)  # type: ignore[arg-type]  # read nothing here
-    assert (throttle.yields, never.yields) == (True, False), "it is unknown yet whether an API worker answers requests"
+    store = Store(ProjectorSettings())  # it reads nothing here
+    pacer, never = Pacer.of_replay(store, 0.010), Pacer.of_replay(store, 0)
+    assert (pacer.yields, never.yields) == (True, False), "it is unknown yet whether an API worker answers requests"
     yields = []
     for slowest in (0.0, 0.0005, 0.0):
-        throttle._answered_at -= 4.0
-        throttle._adapt(slowest)
-        yields.append(throttle.yields)
+        pacer._answered_at -= 4.0
+        pacer._adapt(slowest)
+        yields.append(pacer.yields)
     assert yields == [True, True, True]
-    throttle._answered_at -= 4.0
-    throttle._adapt(0.0)
-    assert not throttle.yields
+    pacer._answered_at -= 4.0
+    pacer._adapt(0.0)
+    assert not pacer.yields

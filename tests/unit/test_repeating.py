@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from projector.errors import Refused, Unavailable
-from projector.stop import Stop
-from projector.upkeep.repeating import repeat
+from projector.stop import Stop, repeat
 
 
 async def run(*errors: Exception) -> int:

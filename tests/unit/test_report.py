@@ -6,8 +6,8 @@ import pytest
 from rich.console import Console
 
 from projector.verify import report
-from projector.verify.compare import Document, differing_fields, in_sample
 from projector.verify.report import Difference, Report
+from projector.verify.stored import Document, differing_fields, in_sample
 from tests.harness import crm
 
 TAGS = b"123456123456"
@@ -32,7 +32,7 @@ TAGS = b"123456123456"
     ],
 )
 def test_differing_fields(expected: Document, found: Document, fields: list[str]) -> None:
-    assert differing_fields(expected, found) == fields
+    assert list(differing_fields(expected, found)) == fields
 
 
 def test_a_sample_is_a_share_and_always_the_same() -> None:

@@ -6,17 +6,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from api import metrics
 from projector.health.sample import KafkaSample, RedisSample, Sample
 from projector.health.verdict import STUCK_PARTITION_SECONDS, STUCK_SECONDS, UNKNOWN_SECONDS, UNOWNED_SECONDS, Verdict
 from projector.health.watch import Watch
 from projector.kafka.topics import Retention, Topic
-from projector.ledger.checkpoint import Position
-from projector.ledger.control import ControlRecord, Copy, first_state
-from projector.ledger.writers import SILENT_MS, Condition, Heartbeat, Writer
+from projector.ledger.control import ControlRecord, Copy, Position, first_state
+from projector.ledger.writers import Writer
 from projector.line.health import LineHealth
 from projector.record import Partition
 from schemas.control import Stamp
+from schemas.heartbeat import SILENT_MS, Condition, Freshness, Heartbeat
 from schemas.settings import ProjectorSettings
 from tests.harness.generations import ids
 
@@ -189,6 +188,5 @@ def test_an_event_loop_that_stands_still() -> None:
 def test_the_api_reads_the_heartbeats_that_projectors_store() -> None:
     condition = Condition(measured_at=5, complete_until=4, problems=["x"])
     heartbeat = Heartbeat("run", 1, STAMP.text, **msgspec.structs.asdict(condition))
-    read = msgspec.json.decode(msgspec.json.encode(heartbeat), type=metrics.Heartbeat)
-    assert read == metrics.Heartbeat("run", 5, 4)
-    assert metrics._SILENT_MS == SILENT_MS
+    read = msgspec.json.decode(msgspec.json.encode(heartbeat), type=Freshness)
+    assert read == Freshness("run", 5, 4)

@@ -6,28 +6,22 @@ import sys
 import tracemalloc
 import weakref
 from collections.abc import Sequence
+from itertools import chain
 from random import Random
-from typing import Any
 
 import pytest
-from aiokafka import TopicPartition
-from aiokafka.consumer import fetcher
-from aiokafka.consumer.subscription_state import Assignment
 from aiokafka.errors import CorruptRecordException
 
-from projector.kafka import client  # noqa: F401 - installs what is tested here
-from projector.kafka.batches import Batches
-from projector.kafka.unpacking import BoundedRecords, BoundedResult, Unpacker
-from projector.record import Record
+from projector.kafka.fetching import FetchedRecords, Rest, Unpacker
+from projector.record import Partition, Record
 from schemas.limits import MAX_BATCH_BYTES, MAX_HEADER_BYTES, MAX_HEADERS, MAX_POLL_BYTES, MAX_RECORD_BYTES
 from schemas.resources import LEAD
 from tests.harness.raw_batches import GZIP, LZ4, NONE, SNAPPY, ZSTD, Header, batch, record
 
 TOPIC = "crm.leads"
 CODECS = [NONE, GZIP, SNAPPY, LZ4, ZSTD]
-READ_COMMITTED = 1
 TRANSACTIONAL, CONTROL = 0b10000, 0b100000
-PARTITION = TopicPartition(TOPIC, 0)
+PARTITION = Partition(TOPIC, 0)
 HEADERS = [(b"ce_id", None), (b"trace", b"y"), (b"ce_type", b"x")]
 _HUGE = b"\xfe" + b"\xff" * 8 + b"\x01"
 HUGE_KEY = b"\x22\x00\x00\x02" + _HUGE + b"keys"
@@ -42,19 +36,14 @@ def unpacker() -> Unpacker:
 
 def unpack(data: bytes, first: int = 0, by: Unpacker | None = None) -> tuple[list[Record], int]:
     """Returns the records, and from where the next fetch begins."""
-    found = bounded(data, first, by)
-    return list(found), found.next_fetch_offset
+    found = fetched(data, first, by)
+    return list(chain.from_iterable(found.pieces())), found.next_offset
 
 
-def bounded(data: bytes, first: int = 0, by: Unpacker | None = None, aborted: Sequence[tuple[int, int]] = ()) -> Any:
-    return BoundedRecords(PARTITION, Batches(data), aborted, first, None, by or unpacker(), True, READ_COMMITTED)
-
-
-def test_the_consumers_use_it() -> None:
-    """If a new version of aiokafka has other names, this fails."""
-    assert fetcher.PartitionRecords is BoundedRecords
-    assert fetcher.MemoryRecords is Batches
-    assert fetcher.FetchResult is BoundedResult
+def fetched(
+    data: bytes, first: int = 0, by: Unpacker | None = None, aborted: Sequence[tuple[int, int]] = ()
+) -> FetchedRecords:
+    return FetchedRecords(PARTITION, data, aborted, first, by or unpacker())
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -156,39 +145,36 @@ def test_a_batch_of_records_with_many_headers_takes_little_memory() -> None:
     assert {found.problem for found in records} == {"the record has 3,000 headers, more than 100"}
 
 
-async def polls(data: bytes, by: Unpacker, most: int) -> list[list[Record]]:
+def polls(data: bytes, by: Unpacker, most: int) -> list[list[Record]]:
     """Returns what each poll returns of what a broker has returned."""
     found = []
-    assignment = Assignment({PARTITION})
-    assignment.state_value(PARTITION).reset_to(0)
-    rest = BoundedResult(PARTITION, assignment=assignment, partition_records=bounded(data, 0, by), backoff=0)
-    while rest.has_more():
+    rest = Rest(fetched(data, 0, by), by)
+    while not rest.is_empty:
         by.begin()
-        found.append(rest.getall(most))
-        if rest._partition_records:
-            assert assignment.state_value(PARTITION).position == rest._partition_records.next_fetch_offset
+        found.append(rest.take(most))
+        assert not found[-1] or rest.next_offset >= found[-1][-1].next_offset
     return found
 
 
-async def test_a_poll_is_limited_by_bytes() -> None:
+def test_a_poll_is_limited_by_bytes() -> None:
     large = [record(offset, b"k", bytes(MAX_RECORD_BYTES)) for offset in range(8)]
-    found = await polls(b"".join(batch(large, codec=ZSTD, base=8 * number) for number in range(10)), unpacker(), 5000)
+    found = polls(b"".join(batch(large, codec=ZSTD, base=8 * number) for number in range(10)), unpacker(), 5000)
     assert all(len(records) <= MAX_POLL_BYTES // MAX_RECORD_BYTES for records in found)
     assert [record.offset for records in found for record in records] == list(range(80))
 
 
-async def test_a_poll_is_limited_by_time_whatever_is_wrong() -> None:
+def test_a_poll_is_limited_by_time_whatever_is_wrong() -> None:
     """Batches that are too large to be decompressed cost as much as those that can be."""
     bomb = bytes(MAX_BATCH_BYTES + 1)
     data = b"".join(batch([bomb], codec=ZSTD, base=number) for number in range(20))
-    found = await polls(data, unpacker(), 5000)
+    found = polls(data, unpacker(), 5000)
     assert all(len(records) <= MAX_POLL_BYTES // MAX_BATCH_BYTES for records in found)
     assert sum(map(len, found)) == 20
 
 
-async def test_a_poll_is_limited_by_records() -> None:
+def test_a_poll_is_limited_by_records() -> None:
     data = b"".join(batch(THREE, base=3 * number) for number in range(5))
-    assert max(len(records) for records in await polls(data, unpacker(), 4)) == 4
+    assert max(len(records) for records in polls(data, unpacker(), 4)) == 4
 
 
 def test_a_wrong_checksum_is_fetched_again_before_the_batch_is_bad() -> None:
@@ -249,9 +235,9 @@ def test_aborted_transactions_are_left_out() -> None:
         marker = batch([record(0, key, None)], attributes=TRANSACTIONAL | CONTROL, producer=7, base=3)
         again = batch(THREE, attributes=TRANSACTIONAL, producer=7, base=4)
         aborted = [(7, 0)]
-        found = bounded(data + marker + again, 0, None, aborted)
-        assert len(list(found)) == (3 if key[-1] == 0 else 0), kept
-        assert found.next_fetch_offset == 7
+        found = fetched(data + marker + again, 0, None, aborted)
+        assert len(list(chain.from_iterable(found.pieces()))) == (3 if key[-1] == 0 else 0), kept
+        assert found.next_offset == 7
 
 
 def test_control_batches_are_skipped_whatever_they_contain() -> None:
@@ -279,14 +265,12 @@ def test_random_bytes(seed: int) -> None:
         assert after == 103
 
 
-async def test_what_is_read_in_part_is_freed_at_once() -> None:
+def test_what_is_read_in_part_is_freed_at_once() -> None:
     """Not at the next garbage collection, before which hundreds of megabytes may come."""
     data = batch([record(offset, b"k", bytes(1000)) for offset in range(1000)], codec=ZSTD)
-    assignment = Assignment({PARTITION})
-    assignment.state_value(PARTITION).reset_to(0)
-    records = bounded(data)
-    found = BoundedResult(PARTITION, assignment=assignment, partition_records=records, backoff=0)
-    assert len(found.getall(1)) == 1
+    records = fetched(data)
+    found = Rest(records, unpacker())
+    assert len(found.take(1)) == 1
     alive = weakref.ref(records)
     gc.disable()
     try:

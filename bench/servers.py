@@ -1,0 +1,237 @@
+"""The servers that are measured, each a child process: Leadview's API, and its peers and limits, which use the same
+Redis with the same documents."""
+
+import hashlib
+import http.client
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+import psutil
+from msgspec import Struct
+from redis import Redis
+
+from api.redis.store import SCRIPT
+from bench.benchmark import LEADVIEW, Lab, Subject, client
+from bench.crm import Crm, Tenant, lead_requests
+from bench.filling import fill, live
+from bench.load import Load
+from bench.machine import Cores, pinned, worker_cores
+from devstack.child import Child, ServerFailed
+from devstack.ports import free_port
+from devstack.programs import API, ROOT, Program, environment, while_running
+from devstack.redis_server import RedisServer
+from devstack.waiting import wait_until
+from projector.record import Record
+from schemas import layouts, names, resources
+from schemas.api_keys import key_hash
+from schemas.settings import Compression
+
+PEERS = (
+    Subject("asgi-constant", "limit", "bare ASGI, returns a constant of the same size; same uvicorn settings"),
+    Subject("starlette-constant", "limit", "a Starlette route, returns that constant; same uvicorn settings"),
+    Subject("idiomatic", "peer", "Starlette and redis-py, three calls a request: what most teams would write"),
+    Subject("nginx-lua", "peer", "nginx with Lua: the same script call, checks and headers"),
+)
+_READY_SECONDS = 20.0
+_WARM_UP_SECONDS = 1.0
+_WARM_UP_CONNECTIONS = 16
+_NGINX_NEEDS = "nginx with the Lua module and nginx.redis (Debian: nginx-light libnginx-mod-http-lua lua-nginx-redis)"
+
+
+class Server(Struct, frozen=True):
+    """A running server on loopback, and the processes that it started."""
+
+    port: int
+    child: Child
+
+    def cpu_seconds(self) -> float:
+        """User and system time of all its processes since they started."""
+        parent = psutil.Process(self.child.pid)
+        return cpu_seconds([parent, *parent.children(recursive=True)])
+
+    def wait_until_ready(self, request: bytes) -> None:
+        """Wait until it responds to this request with 200. Raises ServerFailed, TimeoutError."""
+        ready = while_running(self.child, lambda: self._answers(request))
+        wait_until(ready, f"the server on port {self.port} answers", _READY_SECONDS)
+
+    def _answers(self, request: bytes) -> bool:
+        method, path, headers = words(request)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=2)
+        try:
+            connection.request(method, path, headers=headers)
+            return connection.getresponse().status == 200
+        except OSError:
+            return False
+        finally:
+            connection.close()
+
+
+class Stage(Struct):
+    """Servers that are ready, the Redis that they use, and the load that can be put on them."""
+
+    lab: Lab
+    stack: ExitStack
+    cores: Cores
+    redis: RedisServer
+    tenants: list[Tenant]
+    load: Load
+    servers: dict[str, Server]
+
+    def redis_cpu_seconds(self) -> float:
+        """User and system time of Redis since it started."""
+        return cpu_seconds([psutil.Process(self.redis.pid)])
+
+    def add(self, name: str, server: Server, request: bytes) -> None:
+        """Wait until this server answers the request, and warm it up."""
+        server.wait_until_ready(request)
+        if not self.lab.quick:
+            self.load.closed(server.port, _WARM_UP_CONNECTIONS, _WARM_UP_SECONDS)
+        self.servers[name] = server
+
+
+def stage(
+    lab: Lab,
+    stack: ExitStack,
+    crm: Crm,
+    records: Iterable[Record],
+    *,
+    compression: Compression = "none",
+    requests: int = 1000,
+) -> Stage:
+    """Fill a Redis with these records of a core product, and start the API on it. The load are so many requests for
+    leads, randomly chosen."""
+    cores = worker_cores()
+    redis = lab.redis(stack, cores)
+    fill(redis, records, compression)
+    asked = lead_requests(crm.tenants, requests)
+    found = Stage(lab, stack, cores, redis, crm.tenants, Load(lab, asked, cores.load), {})
+    found.add(LEADVIEW, leadview(lab, stack, redis, cores), asked[0])
+    return found
+
+
+def add_peers(stage: Stage) -> None:
+    """Start all peers and limits on the stage. The lab notes which ones cannot run on this machine."""
+    lab, redis = stage.lab, stage.redis
+    constant = lab.directory / "constant.json"
+    constant.write_bytes(_copy_for_idiomatic(redis, stage.tenants))
+    starts: dict[str, Callable[[], Server | None]] = {
+        "asgi-constant": lambda: limit(lab, stage.stack, stage.cores, "asgi-constant", constant),
+        "starlette-constant": lambda: limit(lab, stage.stack, stage.cores, "starlette-constant", constant),
+        "idiomatic": lambda: _idiomatic(stage),
+        "nginx-lua": lambda: _nginx(stage),
+    }
+    request = lead_requests(stage.tenants, 1)[0]
+    for name, start in starts.items():
+        if server := start():
+            stage.add(name, server, request)
+
+
+def leadview(lab: Lab, stack: ExitStack, redis: RedisServer, cores: Cores) -> Server:
+    """Start the API as it is delivered. It is not ready yet."""
+    port = free_port()
+    variables = environment(redis_url=redis.url, api_port=port, log_level="warning")
+    with pinned(cores.worker):
+        child = Program(API, log=lab.directory / f"api-{port}.log", environment=variables)
+    stack.callback(child.stop)
+    return Server(port, child)
+
+
+def limit(lab: Lab, stack: ExitStack, cores: Cores, name: str, argument: object) -> Server:
+    """Start one of `bench.peers.limits`. It is not ready yet."""
+    port = free_port()
+    command = [sys.executable, "-m", "bench.peers.limits", name, str(port), str(argument)]
+    return _start(lab, stack, cores, port, command)
+
+
+def words(request: bytes) -> tuple[str, str, dict[str, str]]:
+    """Returns the method, the path and the headers of a whole HTTP request without a body."""
+    first, *lines = request.decode().split("\r\n")
+    method, path, _ = first.split(" ")
+    return method, path, dict(line.split(": ", 1) for line in lines if line)
+
+
+def cpu_seconds(processes: Iterable[psutil.Process]) -> float:
+    """User and system time of these processes since they started."""
+    return float(sum(sum(process.cpu_times()[:2]) for process in processes))
+
+
+def _start(lab: Lab, stack: ExitStack, cores: Cores, port: int, command: Sequence[str]) -> Server:
+    with pinned(cores.worker):
+        child = Child(command, log=lab.directory / f"server-{port}.log", directory=ROOT)
+    stack.callback(child.stop)
+    return Server(port, child)
+
+
+def _idiomatic(stage: Stage) -> Server:
+    port = free_port()
+    command = [sys.executable, "-m", "bench.peers.idiomatic", str(port), str(stage.redis.port)]
+    return _start(stage.lab, stage.stack, stage.cores, port, command)
+
+
+def _nginx(stage: Stage) -> Server | None:
+    """Start nginx with Leadview's script. Returns None if it is not installed; then the lab notes that."""
+    lab, program = stage.lab, shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
+    if program is None:
+        lab.left_out["nginx-lua"] = f"not installed: {_NGINX_NEEDS}"
+        return None
+    port, peers = free_port(), Path(__file__).parent / "peers"
+    directory = lab.directory / f"nginx-{port}"
+    directory.mkdir()
+    with client(stage.redis) as connection:
+        connection.script_load(SCRIPT)
+    configuration = directory / "nginx.conf"
+    configuration.write_text(
+        (peers / "nginx.conf")
+        .read_text()
+        .format(
+            directory=directory,
+            modules=_nginx_modules(program),
+            script=peers / "nginx.lua",
+            redis_port=stage.redis.port,
+            sha=hashlib.sha1(SCRIPT, usedforsecurity=False).hexdigest(),
+            port=port,
+        )
+    )
+    command = [program, "-p", str(directory), "-c", str(configuration), "-e", str(directory / "start.log")]
+    server = _start(lab, stage.stack, stage.cores, port, command)
+    # `nginx -t` would not notice a missing Lua library: it does not run init_by_lua.
+    try:
+        server.wait_until_ready(lead_requests(stage.tenants, 1)[0])
+    except ServerFailed:
+        lab.left_out["nginx-lua"] = f"{_NGINX_NEEDS}; nginx says: {server.child.log.read_text().splitlines()[0]}"
+        return None
+    return server
+
+
+def _nginx_modules(program: str) -> Path:
+    shown = subprocess.run([program, "-V"], capture_output=True, text=True, check=False).stderr
+    match = re.search(r"--modules-path=(\S+)", shown)
+    return Path(match[1] if match else "/usr/lib/nginx/modules")
+
+
+def _copy_for_idiomatic(redis: RedisServer, tenants: list[Tenant]) -> bytes:
+    """Copy the documents to where the idiomatic peer reads them. Returns the one of median size."""
+    bodies: list[bytes] = []
+    with client(redis) as connection:
+        for tenant in tenants:
+            bodies += _copy_tenant(connection, tenant)
+    return sorted(bodies, key=len)[len(bodies) // 2]
+
+
+def _copy_tenant(connection: Redis, tenant: Tenant) -> list[bytes]:
+    own = tenant.organization_id
+    caller = {"organization_id": own, "key_id": own[:8], "api_access": True, "quota": 1_000_000_000, "window": 10}
+    connection.set(f"idiomatic:key:{key_hash(tenant.key)}", msgspec.json.encode(caller))
+    bodies = []
+    for lead_id in tenant.leads:
+        value = connection.get(names.document(resources.LEAD, names.organization(own), live(connection), lead_id))
+        assert isinstance(value, bytes)  # noqa: S101 - it was just written
+        bodies.append(value[layouts.LEAD_BODY :])
+        connection.set(f"idiomatic:{own}:leads:{lead_id}", bodies[-1])
+    return bodies

@@ -1,1 +1,0 @@
-"""A simulation of a large installation, to check the formula of `docs/capacity.md`."""

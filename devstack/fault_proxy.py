@@ -1,0 +1,206 @@
+"""A TCP proxy that misbehaves as it is told: what a network, a load balancer or a dying server does to a connection.
+
+Faults apply to what goes from the server to the client, unless they say otherwise. They may be changed at any time,
+from any thread, and apply from the next bytes on.
+"""
+
+import asyncio
+import re
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Literal
+
+from msgspec import Struct
+
+from devstack.waiting import PATIENCE_SECONDS
+
+_AT_ONCE = 65536
+_LONGEST_HELD = 200
+_NO_LINGER = struct.pack("ii", 1, 0)
+
+
+class Faults(Struct, frozen=True):
+    """What to do to each connection; by default nothing."""
+
+    slice_bytes: int = _AT_ONCE
+    """The number of bytes of each write."""
+    delay_seconds: float = 0.0
+    """The pause before each write."""
+    both_ways: bool = False
+    """Whether slices and delays apply to requests as well."""
+    end_after: int | None = None
+    """End a connection after this number of bytes to its client."""
+    end: Literal["reset", "close", "stall"] = "reset"
+    stalled: bool = False
+    """Nothing goes through in either direction, and nothing is closed. New connections are accepted."""
+    refusing: bool = False
+    """New connections are reset at once."""
+    held: bytes | re.Pattern[bytes] | None = None
+    """The proxy holds back a request that contains these bytes, and all that its connection sends after it."""
+
+
+class FaultyProxy:
+    """Forwards what arrives at `port`. Created by `faulty_proxy`."""
+
+    def __init__(self, server_port: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.server_port = server_port
+        """The port that new connections are forwarded to."""
+        self.faults = Faults()
+        self.accepted = 0
+        self.holding = 0
+        """The number of connections whose request is held back now."""
+        self.port = 0
+        self._loop = loop
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._upward: set[asyncio.StreamWriter] = set()
+
+    @property
+    def url(self) -> str:
+        """Returns the address of the proxy as that of a Redis."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def reset_all(self) -> None:
+        """Reset every connection, on the client's side and on the server's."""
+        asyncio.run_coroutine_threadsafe(self._reset_all(), self._loop).result(PATIENCE_SECONDS)
+
+    def half_close(self) -> None:
+        """Tell each server that its client sends nothing more; the other direction stays open."""
+        asyncio.run_coroutine_threadsafe(self._half_close(), self._loop).result(PATIENCE_SECONDS)
+
+    def switch(self, server_port: int) -> None:
+        """Reset all connections, and forward new ones to another server, as after a failover that moves an address."""
+        self.server_port = server_port
+        self.reset_all()
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Forward one client's connection until it ends."""
+        self.accepted += 1
+        if self.faults.refusing:
+            _reset(writer)
+            return
+        try:
+            up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self.server_port)
+        except OSError:
+            _reset(writer)
+            return
+        self._writers |= {writer, up_writer}
+        self._upward.add(up_writer)
+        requests = asyncio.create_task(self._pass_requests(reader, up_writer))
+        try:
+            with suppress(OSError):
+                await self._pass_replies(up_reader, writer)
+        finally:
+            requests.cancel()
+            self._writers -= {writer, up_writer}
+            self._upward.discard(up_writer)
+            up_writer.transport.abort()
+            writer.transport.abort()
+
+    async def end(self) -> None:
+        """Reset every connection, and wait until all of them have ended."""
+        self.faults = Faults()
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await self._reset_all()
+            await asyncio.wait(others, timeout=0.02)
+
+    async def _pass_requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tail = b""  # of the previous piece: the bytes to hold may be spread over two pieces
+        with suppress(OSError, RuntimeError):  # the latter if it was half closed
+            while piece := await reader.read(_AT_ONCE):
+                await self._while_stalled()
+                await self._while_held(tail + piece)
+                tail = (tail + piece)[-_LONGEST_HELD:]
+                await self._pass(writer, piece)
+        writer.transport.abort()  # the client is gone, so the server's side ends as well
+
+    async def _pass_replies(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        sent = 0
+        while piece := await reader.read(_AT_ONCE):
+            while piece:
+                await self._while_stalled()
+                faults = self.faults
+                await asyncio.sleep(faults.delay_seconds)
+                size = faults.slice_bytes
+                if faults.end_after is not None:
+                    size = min(size, faults.end_after - sent)
+                if size <= 0:
+                    await self._end(faults, writer)
+                    return
+                writer.write(piece[:size])
+                await writer.drain()
+                sent, piece = sent + len(piece[:size]), piece[size:]
+
+    async def _pass(self, writer: asyncio.StreamWriter, request: bytes) -> None:
+        while request:
+            faults = self.faults if self.faults.both_ways else Faults()
+            await asyncio.sleep(faults.delay_seconds)
+            writer.write(request[: faults.slice_bytes])
+            await writer.drain()
+            request = request[faults.slice_bytes :]
+
+    async def _end(self, faults: Faults, writer: asyncio.StreamWriter) -> None:
+        if faults.end == "reset":
+            _reset(writer)
+        elif faults.end == "stall":
+            while not writer.is_closing() and self.faults.end == "stall":  # noqa: ASYNC110 - set from other threads
+                await asyncio.sleep(0.005)
+
+    async def _while_stalled(self) -> None:
+        while self.faults.stalled:  # noqa: ASYNC110 - set from other threads
+            await asyncio.sleep(0.005)
+
+    async def _while_held(self, requests: bytes) -> None:
+        if not self._holds(requests):
+            return
+        self.holding += 1
+        try:
+            while self._holds(requests):  # noqa: ASYNC110 - set from other threads
+                await asyncio.sleep(0.005)
+        finally:
+            self.holding -= 1
+
+    def _holds(self, requests: bytes) -> bool:
+        held = self.faults.held
+        return (
+            held is not None
+            and re.search(held if isinstance(held, re.Pattern) else re.escape(held), requests) is not None
+        )
+
+    async def _reset_all(self) -> None:
+        for writer in self._writers:
+            _reset(writer)
+
+    async def _half_close(self) -> None:
+        for writer in self._upward:
+            with suppress(OSError):
+                writer.write_eof()
+
+
+@contextmanager
+def faulty_proxy(server_port: int) -> Iterator[FaultyProxy]:
+    """Run a proxy to this port of 127.0.0.1, in a separate thread, until the block ends."""
+    loop = asyncio.new_event_loop()
+    proxy = FaultyProxy(server_port, loop)
+    thread = threading.Thread(target=loop.run_forever, name="faulty-proxy")
+    thread.start()
+    listening = asyncio.run_coroutine_threadsafe(asyncio.start_server(proxy.handle, "127.0.0.1", 0), loop)
+    server = listening.result(PATIENCE_SECONDS)
+    proxy.port = server.sockets[0].getsockname()[1]
+    try:
+        yield proxy
+    finally:
+        loop.call_soon_threadsafe(server.close)
+        asyncio.run_coroutine_threadsafe(proxy.end(), loop).result(PATIENCE_SECONDS)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    sock = writer.get_extra_info("socket")
+    with suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+    writer.transport.abort()

@@ -116,7 +116,7 @@ Open = Callable[..., Any]
 
 @asynccontextmanager
 async def api_client(url: str, timeout: float, **settings: Any) -> AsyncIterator[Client]:
-    # The charges outlast the test: a slot that is being moved answers TRYAGAIN for a call that needs a key that expired.
+    # The charges outlast the test: for a key that expired, a slot that is being moved answers TRYAGAIN.
     plenty = "1000000/24h"
     chosen = ApiSettings(
         redis_url=url, api_redis_timeout=timeout, key_rate_limit=plenty, organization_rate_limit=plenty, **settings

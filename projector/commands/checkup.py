@@ -5,15 +5,16 @@ import time
 from collections.abc import AsyncIterator, Awaitable
 from typing import Literal, NamedTuple
 
-from projector.commands import findings, topic_findings
-from projector.commands.survey import KafkaPart, Memory
 from projector.errors import ProjectorError, Refused, Unavailable
-from projector.health.verdict import FULL
 from projector.kafka import broker
 from projector.kafka.offset_texts import read_texts
 from projector.kafka.reader import open_reader
 from projector.kafka.topics import describe
 from projector.ledger import copies
+from projector.operate import problems as findings
+from projector.operate import topic_findings
+from projector.operate.observe import KafkaPart, Memory
+from projector.operate.verdict import FULL
 from projector.record import Partition
 from projector.redis import rights
 from projector.redis.store import Store

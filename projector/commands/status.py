@@ -6,14 +6,14 @@ also right if no projector is alive, and if one of the servers is away: what can
 
 import msgspec
 
-from projector.commands import findings
-from projector.commands.finding import Finding, headline
-from projector.commands.survey import KafkaPart, RedisPart, Survey, survey
 from projector.errors import ProjectorError
 from projector.ledger.checkpoint import Position
 from projector.ledger.control import ControlRecord
 from projector.ledger.writers import Writer
 from projector.mapping import VERSION
+from projector.operate import problems as findings
+from projector.operate.observe import KafkaPart, RedisPart, Survey, survey
+from projector.operate.words import Finding, headline
 from projector.record import Partition
 from projector.redis.store import Store
 from schemas.control import GenerationId, in_order, number_of

@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from projector.commands import status
-from projector.commands.findings import duration
 from projector.commands.operator import Operator
 from projector.commands.status import Status
+from projector.operate.problems import duration
 
 WATCH_SECONDS = 2.0
 

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 
 import msgspec
 
-from projector.commands import findings
 from projector.commands.operator import Operator
 from projector.commands.show_view import coordinates
-from projector.commands.survey import Survey, survey
 from projector.dead_letter import DeadLetter
 from projector.errors import ProjectorError, Unavailable
 from projector.kafka.client import topic
 from projector.ledger import copies
+from projector.operate import problems as findings
+from projector.operate.observe import Survey, survey
 from projector.record import Partition
 from projector.redis import calls
 from projector.redis.store import Store

@@ -4,14 +4,15 @@ from collections.abc import Mapping
 
 import msgspec
 
-from projector.commands import findings, status
-from projector.commands.finding import Finding
+from projector.commands import status
 from projector.commands.status import Status
-from projector.commands.survey import Survey
 from projector.console.actions import Action
 from projector.console.api_figures import ApiFigures
 from projector.console.replay import Replayed
 from projector.errors import ProjectorError
+from projector.operate import problems as findings
+from projector.operate.observe import Survey
+from projector.operate.words import Finding
 
 Totals = Mapping[str, tuple[int, int]]
 """The sums of the end offsets and of the positions of each topic."""

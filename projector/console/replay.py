@@ -4,9 +4,9 @@ import time
 
 import msgspec
 
-from projector.commands.survey import Survey
 from projector.errors import ProjectorError
 from projector.ledger.ledger import read_rebuild
+from projector.operate.observe import Survey
 from projector.redis.store import Store
 from schemas import names
 from schemas.control import GenerationId, number_of

@@ -7,7 +7,6 @@ import asyncio
 import time
 
 from projector import defect
-from projector.commands.survey import Survey, survey
 from projector.console.actions import Actions
 from projector.console.api_figures import ApiMetrics
 from projector.console.feed import Feed
@@ -15,6 +14,7 @@ from projector.console.picture import Totals, picture, totals
 from projector.console.recent import Recent
 from projector.console.replay import Replayed, ReplayReader
 from projector.errors import ProjectorError, Unavailable
+from projector.operate.observe import Survey, survey
 from projector.redis.store import Store
 from schemas.settings import ProjectorSettings
 

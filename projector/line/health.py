@@ -1,6 +1,6 @@
 """Whether a line works. The thread of the metrics server reads it, so that a blocked event loop is noticed.
 
-Whether a line that works also advances is not judged here, but from samples of Kafka and Redis (`projector/health`): a
+Whether a line that works also advances is not judged here, but from samples of Kafka and Redis (`projector/operate`): a
 line that measures itself would stop measuring exactly when it stops working.
 """
 

@@ -12,7 +12,6 @@ import uvicorn
 from starlette.applications import Starlette
 
 from devstack.ports import free_port
-from projector.commands.survey import KafkaPart, Memory, RedisPart, Survey
 from projector.console.api_figures import ApiFigures
 from projector.console.app import create_app
 from projector.console.feed import Feed
@@ -24,6 +23,7 @@ from projector.ledger.checkpoint import Position
 from projector.ledger.control import ControlRecord, Copy, Generation, State
 from projector.ledger.writers import Heartbeat, Writer
 from projector.mapping import VERSION
+from projector.operate.observe import KafkaPart, Memory, RedisPart, Survey
 from projector.record import Partition
 from projector.redis.store import Store
 from schemas.control import Stamp

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from projector.health.sample import KafkaSample, RedisSample, Sample
-from projector.health.verdict import Verdict
 from projector.kafka.topics import Topic
 from projector.kafka.unpacking import Unpacker
 from projector.ledger import breaks
 from projector.ledger.checkpoint import Position
 from projector.ledger.control import ACCESS, Break, ControlRecord, Copy, State, first_state
+from projector.operate.sample import KafkaSample, RedisSample, Sample
+from projector.operate.verdict import Verdict
 from projector.record import Partition
 from schemas import resources
 from schemas.control import GenerationId, Stamp

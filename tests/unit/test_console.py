@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from projector.commands.survey import RedisPart, Survey
 from projector.console import bad_value, pages
 from projector.console.api_figures import Counts, counts, figures
 from projector.console.options import options
@@ -19,6 +18,7 @@ from projector.console.sampler import SHARE, pause
 from projector.console.story import Applied, event, events
 from projector.dead_letter import DeadLetter
 from projector.errors import Refused
+from projector.operate.observe import RedisPart, Survey
 from projector.record import Partition, Record
 from schemas.api_keys import mint
 from schemas.layouts import Head
@@ -187,7 +187,7 @@ def test_pages_of_the_documentation_have_their_anchors() -> None:
     assert "<script>" not in pages.render("# a\n\n<script>alert(1)</script>", "a.md")
 
 
-@pytest.mark.parametrize("source", ["projector/commands/findings.py", "projector/console"])
+@pytest.mark.parametrize("source", ["projector/operate/problems.py", "projector/console"])
 def test_every_page_that_is_linked_exists(source: str) -> None:
     path = ROOT / source
     text = "".join(each.read_text("utf-8") for each in ([path] if path.is_file() else path.rglob("*.py")))

@@ -5,9 +5,6 @@ import time
 import msgspec
 import pytest
 
-from projector.commands import findings
-from projector.commands.finding import headline
-from projector.commands.survey import KafkaPart, Memory, RedisPart, Survey
 from projector.errors import Refused, Unavailable
 from projector.kafka.topics import Retention, Topic
 from projector.ledger.checkpoint import Position
@@ -16,6 +13,9 @@ from projector.ledger.writers import Heartbeat, Writer
 from projector.line.batch import ACCEPTANCE
 from projector.line.guard import LAST
 from projector.mapping import VERSION
+from projector.operate import problems as findings
+from projector.operate.observe import KafkaPart, Memory, RedisPart, Survey
+from projector.operate.words import headline
 from projector.record import Partition
 from schemas.control import Stamp
 from tests.harness.generations import generation, ids

@@ -7,14 +7,14 @@ import msgspec
 import pytest
 
 from api.metrics import projectors
-from projector.health.sample import KafkaSample, RedisSample, Sample
-from projector.health.verdict import STUCK_PARTITION_SECONDS, STUCK_SECONDS, UNKNOWN_SECONDS, UNOWNED_SECONDS, Verdict
-from projector.health.watch import Watch
 from projector.kafka.topics import Retention, Topic
 from projector.ledger.checkpoint import Position
 from projector.ledger.control import ControlRecord, Copy, first_state
 from projector.ledger.writers import SILENT_MS, Condition, Heartbeat, Writer
 from projector.line.health import LineHealth
+from projector.operate.sample import KafkaSample, RedisSample, Sample
+from projector.operate.verdict import STUCK_PARTITION_SECONDS, STUCK_SECONDS, UNKNOWN_SECONDS, UNOWNED_SECONDS, Verdict
+from projector.operate.watch import Watch
 from projector.record import Partition
 from schemas.control import Stamp
 from schemas.settings import ProjectorSettings

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from projector import defect
 from projector.errors import ProjectorError, Refused, Unavailable
-from projector.health.sample import KafkaSample, RedisSample, Sample
 from projector.kafka.reader import Reader
 from projector.ledger import copies, writers
+from projector.operate.sample import KafkaSample, RedisSample, Sample
 from projector.record import Partition
 from projector.redis.store import Store
 from projector.stop import Stop

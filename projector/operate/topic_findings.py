@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from projector.commands.finding import Finding
-from projector.commands.survey import KafkaPart
 from projector.ledger import breaks
 from projector.ledger.control import ACCESS, Break, ControlRecord
+from projector.operate.observe import KafkaPart
+from projector.operate.words import Finding
 
 
 def of_topics(kafka: KafkaPart) -> Iterator[Finding]:

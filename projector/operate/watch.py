@@ -12,11 +12,11 @@ from contextlib import asynccontextmanager, suppress
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
-from projector.health.sample import KafkaSample, RedisSample, Sample
-from projector.health.sampler import Sampler
-from projector.health.verdict import Verdict, WatchedLine
 from projector.ledger.breaks import BREAKS
 from projector.ledger.writers import Condition
+from projector.operate.sample import KafkaSample, RedisSample, Sample
+from projector.operate.sampler import Sampler
+from projector.operate.verdict import Verdict, WatchedLine
 from projector.problem import KINDS, OF_SERVERS, Problem
 from projector.stop import Stop
 from schemas import metrics

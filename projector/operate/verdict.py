@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from projector.health.sample import KafkaSample, RedisSample, Sample
 from projector.kafka.topics import Topic
 from projector.ledger.control import Break
 from projector.line.health import LineHealth
+from projector.operate.sample import KafkaSample, RedisSample, Sample
 from projector.problem import Problem
 from projector.record import Partition
 

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Literal
 
-from projector.commands.finding import Finding
-from projector.commands.survey import RedisPart, Survey
-from projector.commands.topic_findings import of_history, of_topics
 from projector.errors import ProjectorError
-from projector.health.verdict import FULL
 from projector.ledger.writers import Writer
 from projector.line.batch import ACCEPTANCE, COMMAND
 from projector.line.guard import LAST
 from projector.mapping import VERSION
+from projector.operate.observe import RedisPart, Survey
+from projector.operate.topic_findings import of_history, of_topics
+from projector.operate.verdict import FULL
+from projector.operate.words import Finding
 from schemas.control import LAYOUT, number_of
 
 STALE_SECONDS = 60.0

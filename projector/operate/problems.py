@@ -1,313 +1,273 @@
-"""Judges what was found: what is not well, and what to do about it.
+"""What is wrong, judged from what was observed. Pure: no clock, no connection, no words."""
 
-The first line of `status` names every problem. Each one then has a line that says what to do.
-"""
-
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import Literal
+from math import inf
+from typing import Protocol
 
-from projector.errors import ProjectorError
+from msgspec.structs import replace
+
+from projector import problem
+from projector.kafka.topics import Topic
+from projector.ledger.control import ACCESS
 from projector.ledger.writers import Writer
 from projector.line.batch import ACCEPTANCE, COMMAND
 from projector.line.guard import LAST
+from projector.line.health import LineHealth
 from projector.mapping import VERSION
-from projector.operate.observe import RedisPart, Survey
-from projector.operate.topic_findings import of_history, of_topics
-from projector.operate.verdict import FULL
-from projector.operate.words import Finding
-from schemas.control import LAYOUT, number_of
+from projector.operate.observe import Observation, RedisPart
+from projector.problem import Problem
+from projector.record import Partition
+from schemas.control import number_of
 
 STALE_SECONDS = 60.0
 """Readers see an old state if a record has waited for so long."""
-_MEASURED_HERE = ("topic ", "Redis evicts keys", "The memory of Redis")
-"""What projectors say of topics and of Redis: `status` says it in its own words, also if none is alive."""
+UNKNOWN_SECONDS = 10.0
+STUCK_SECONDS = 30.0
+"""A line that has applied nothing for so long, although records wait, does not advance."""
+STUCK_PARTITION_SECONDS = 120.0
+"""A single partition may wait for its turn longer than that while others are read."""
+UNOWNED_SECONDS = 30.0
+FULL = 0.98
+"""The used share of maxmemory from which on a Redis counts as full."""
+_NEARLY_FULL = 0.8
 _OF_STOPPED_LINES = frozenset(("no_step", "not_advancing"))
 """What follows if a line cannot write, or may not."""
-_NEARLY_FULL = 0.8
-_NOT_COMPLETE = "status.md#redis-is-empty-or-not-complete"
+_STATES = frozenset(("halted", "failing", "standing_by"))
 
 
-def problems(survey: Survey) -> list[Finding]:
-    """Returns what is not well, causes before their effects."""
-    empty, incomplete = list(_empty(survey)), list(_incomplete(survey))
-    found = [*_servers(survey), *empty, *_projectors(survey), *incomplete]
-    if not empty and not incomplete and not any(finding.stops for finding in found):
-        found += _age(survey)
-    return list(dict.fromkeys(found))
+def problems(found: Observation) -> list[Problem]:
+    """Returns what is not well, causes before their effects, and then the notes. What only follows from another problem
+    is left out, and what several projectors report is one problem.
+    """
+    every = [*of_servers(found)]
+    if redis := found.redis:
+        every += [*_empty(redis), *_projectors(redis), *_incomplete(redis), *_stale(found), *_notes(redis)]
+    programs: dict[Problem, list[str]] = {}
+    for it in every:
+        by = getattr(it, "programs", ())
+        programs.setdefault(replace(it, programs=()) if by else it, []).extend(by)
+    together = [replace(it, programs=tuple(by)) if by else it for it, by in programs.items()]
+    return [it for it in together if not any(_follows(it, cause) for cause in together)]
 
 
-def notes(survey: Survey) -> list[Finding]:
-    """Returns what has to be done some time, although all is well."""
-    redis = survey.redis
-    if isinstance(redis, ProjectorError):
-        return []
-    found = []
-    if redis.record and redis.record.rebuild_due():
-        live = redis.record.state.generations[redis.record.state.live].mapping
-        found.append(
-            Finding(
-                f"rebuild due: this program has mapping version {VERSION}, the live generation {live}",
-                "run `rebuild` (docs/rebuild.md), or deploy the older version again",
-                "runbook.md#leadviewrebuilddue",
-            )
-        )
-    if (nobody := unattended(redis)) and not _stands_by(redis):  # a line that stands by says the same
-        found.append(nobody)
-    found += [
-        Finding(
-            of_another_layout(layout),
-            "if no program uses it any more, remove it",
-            "upgrading.md#remove-what-another-layout-left",
-        )
-        for layout in redis.other_layouts
-    ]
-    if redis.dead_letters:
-        found.append(
-            Finding(
-                f"dead letters: {redis.dead_letters:,}",
-                "`dead-letters list` says why these records are bad (docs/dead-letters.md)",
-                "dead-letters.md",
-            )
-        )
-    alive = living(redis)  # if there is none, the problem says which ones there were
-    silent = [writer for writer in redis.writers if not writer.alive and (alive or writer.heartbeat.role != "run")]
-    found += [
-        Finding(
-            f"silent for {writer.age_ms / 1000:.0f} s: {writer.heartbeat.role} {writer.id}",
-            "it has crashed, stands still, or cannot reach Redis",
-            "runbook.md#leadviewnoprojector",
-        )
-        for writer in silent
-    ]
-    if _NEARLY_FULL <= _used(redis) < FULL:
-        found.append(
-            Finding(
-                f"the memory of Redis is {_used(redis):.0%} used",
-                "raise its maxmemory (docs/capacity.md)",
-                "runbook.md#leadviewredismemory",
-            )
-        )
-    return found
+def _follows(it: Problem, cause: Problem) -> bool:
+    """Returns whether a problem is only an effect of another one."""
+    stopped = it.label in _OF_STOPPED_LINES
+    match cause:
+        case problem.RedisFull() if stopped:
+            return True
+        case problem.Halted() if stopped:
+            same = isinstance(it, problem.Reported | problem.NotAdvancing) and it.line == cause.line
+            return same and set(getattr(it, "programs", ())) <= set(cause.programs)
+        case problem.StandingBy() if it.label == "no_partitions":
+            return True
+        case problem.StandingBy() if isinstance(it, problem.GenerationUnfilled | problem.GenerationUnwritten):
+            return True
+        case problem.KafkaUnknown() if isinstance(it, problem.Reported):
+            return it.label == cause.label
+    late = isinstance(it, problem.Stale)
+    explains = isinstance(cause, problem.RedisEmpty | problem.Incomplete) or cause.label in _OF_STOPPED_LINES
+    return late and (bool(cause.stops) or explains)
 
 
-def living(redis: RedisPart) -> list[Writer]:
-    """Returns the projectors that are alive."""
-    return [writer for writer in redis.writers if writer.is_living_projector]
+def of_servers(found: Observation) -> Iterator[Problem]:
+    """Yields what anybody sees who asks Redis and Kafka."""
+    if found.redis:
+        yield from of_redis(found.redis)
+    else:
+        yield problem.RedisUnknown(found.redis_unknown)
+    if found.kafka:
+        yield from of_topics(found.kafka.topics)
+    else:
+        yield problem.KafkaUnknown(found.kafka_unknown)
+    yield from of_history(found)
 
 
-def _servers(survey: Survey) -> Iterator[Finding]:
-    match survey.redis:
-        case ProjectorError() as error:
-            yield Finding(
-                "Redis cannot be read",
-                f"{str(error).rstrip('.')}. Correct LEADVIEW_REDIS_URL or the user, or repair Redis; "
-                "`doctor` finds out more",
-                "runbook.md#redis_unknown",
-                where=("redis", "projectors", "api"),
-                stops="all",
-            )
-        case redis:
-            yield from _redis(redis)
-    match survey.kafka:
-        case ProjectorError() as error:
-            yield Finding(
-                "Kafka cannot be read",
-                f"{str(error).rstrip('.')}. `doctor` finds out more",
-                "runbook.md#kafka_unknown",
-                where=("kafka",),
-            )
-        case kafka:
-            yield from of_topics(kafka)
-    if not isinstance(survey.redis, ProjectorError) and survey.redis.record:
-        yield from of_history(survey.redis.record, None if isinstance(survey.kafka, ProjectorError) else survey.kafka)
+def of_redis(redis: RedisPart) -> Iterator[Problem]:
+    """Yields whether documents may be evicted, or not be written. The policies volatile-* evict only keys that expire,
+    and no document does.
+    """
+    if policies := sorted({it.policy for it in redis.memories if it.policy.startswith("allkeys-")}):
+        yield problem.RedisEvicts(tuple(policies))
+    if redis.used >= FULL:
+        yield problem.RedisFull(redis.used)
 
 
-def _redis(redis: RedisPart) -> Iterator[Finding]:
-    for policy in sorted({memory.policy for memory in redis.memories if memory.policy.startswith("allkeys-")}):
-        yield Finding(
-            f"Redis evicts keys when its memory is full (maxmemory-policy is {policy})",
-            "documents would vanish: set its maxmemory-policy to noeviction",
-            "runbook.md#redis_evicts",
-            where=("redis",),
-        )
-    if _used(redis) >= FULL:
-        yield Finding(
-            "Redis is full",
-            "it refuses writes, so nothing is applied: raise its maxmemory (docs/capacity.md)",
-            "runbook.md#redis_full",
-            where=("redis", "projectors"),
-            stops="all",
-        )
+def of_topics(topics: Sequence[Topic]) -> Iterator[Problem]:
+    """Yields what is wrong with the topics: they must exist, be allowed to this user, be served, and be compacted."""
+    kept = [(topic.name, topic.retention) for topic in topics if topic.retention]
+    if forbidden := tuple(topic.name for topic in topics if not topic.allowed):
+        yield problem.TopicMissing(forbidden, allowed=False)
+    if missing := tuple(topic.name for topic in topics if topic.allowed and not topic.exists):
+        yield problem.TopicMissing(missing)
+    if unserved := tuple(topic.name for topic in topics if topic.leaderless):
+        yield problem.TopicUnserved(unserved)
+    for compacted in (False, True):
+        wrong = [(name, str(it)) for name, it in kept if it.compacts is compacted and (it.deletes or not compacted)]
+        if wrong:
+            names, policies = zip(*wrong, strict=True)
+            yield problem.TopicNotCompacted(names, policies, compacted)
 
 
-def _projectors(survey: Survey) -> Iterator[Finding]:
-    redis = survey.redis
-    if isinstance(redis, ProjectorError):
-        return
-    alive = living(redis)
-    if not alive:
-        yield Finding(
-            "no projector is running",
-            "nothing is applied; start one with `python -m projector run`" + _silent(redis),
-            "runbook.md#leadviewnoprojector",
-            where=("projectors",),
-            stops="all",
-        )
-    effects = _effects(redis)
-    for writer in alive:
-        yield from _lines(writer, effects)
+def of_history(found: Observation) -> Iterator[Problem]:
+    """Yields which topics have lost their history, as far as that concerns what is served."""
+    for it in found.breaks or ():
+        kind = problem.TopicRecreated if it.kind == "topic_recreated" else problem.TopicTruncated
+        yield kind((it.topic,), it.noticed_at, it.former_id, it.topic_id, ACCESS in it.unverified)
 
 
-def _silent(redis: RedisPart) -> str:
-    """Returns which projectors there were a moment ago."""
-    silent = [writer.id for writer in redis.writers if not writer.alive and writer.heartbeat.role == "run"]
-    return f", after a look at why {', '.join(silent)} no longer stores heartbeats" if silent else ""
+def reported(writer: Writer) -> Iterator[Problem]:
+    """Yields what a projector says about itself in its heartbeat."""
+    said = writer.heartbeat
+    for line, state in said.lines.items():
+        if of_it := of_line(line, state, (writer.id,)):
+            yield of_it
+    for text, label in zip_longest(said.problems, said.kinds, fillvalue=""):
+        if label not in _STATES:
+            line = text.partition(":")[0]
+            yield problem.Reported(line if line in said.lines else "", (writer.id,), label, text)
 
 
-def _effects(redis: RedisPart) -> frozenset[str]:
-    """Returns the kinds of problems that only follow from another one, which has a finding of its own."""
-    effects = _OF_STOPPED_LINES if _used(redis) >= FULL else frozenset()
-    return effects | ({"no_partitions"} if _stands_by(redis) else frozenset())
+def of_line(line: str, state: str, programs: tuple[str, ...] = ()) -> Problem | None:
+    """Returns what is wrong with a line that is in this state (`LineHealth.state`)."""
+    word, _, reason = state.partition(": ")
+    match word:
+        case "running":
+            return None
+        case "standing by":
+            return problem.StandingBy(line, programs, reason)
+        case "halted":
+            why, _, acceptance = reason.partition(ACCEPTANCE)
+            why, _, last = why.partition(LAST)
+            known, _, coordinates = acceptance.partition(COMMAND)
+            command = f"{COMMAND}{coordinates}" if coordinates else ""
+            return problem.Halted(line, programs, why, last, known.rstrip(": "), command)
+        case _:
+            return problem.Failing(line, programs, reason, word)
 
 
-def _stands_by(redis: RedisPart) -> bool:
-    lines = [state for writer in living(redis) for state in writer.heartbeat.lines.values()]
-    return any(state.startswith("standing by") for state in lines)
-
-
-def _lines(writer: Writer, effects: frozenset[str]) -> Iterator[Finding]:
-    said = set()
-    halted = {line for line, state in writer.heartbeat.lines.items() if state.startswith("halted")}
-    for line, state in writer.heartbeat.lines.items():
-        word, _, reason = state.partition(": ")
-        said |= {f"{line}: {state}", f"{line}: {reason}"}
-        match word:
-            case "running":
-                continue
-            case "halted":
-                yield _halted(line, reason)
-            case "standing by":
-                yield Finding(
-                    f"line {line} is standing by: {reason}",
-                    f"deploy the newer program on {writer.id} again, or drop the newer generation (docs/upgrading.md)",
-                    "runbook.md#leadviewstandingby",
-                    where=("projectors",),
-                    stops="line",
-                )
-            case _:
-                advice, page = f"read the log of {writer.id}", "runbook.md#failing"
-                yield Finding(f"line {line} is {word}: {reason}", advice, page, where=("projectors",), stops="line")
-    for problem, kind in zip_longest(writer.heartbeat.problems, writer.heartbeat.kinds, fillvalue=""):
-        follows = kind in effects or (kind in _OF_STOPPED_LINES and problem.partition(":")[0] in halted)
-        if problem not in said and not problem.startswith(_MEASURED_HERE) and not follows:
-            page = f"runbook.md#{kind or 'leadviewproblem'}"
-            stops: Literal["", "line"] = "line" if kind in _OF_STOPPED_LINES else ""
-            advice = f"read the log of {writer.id}"
-            yield Finding(problem.rstrip("."), advice, page, where=("projectors",), stops=stops)
-
-
-def _halted(line: str, reason: str) -> Finding:
-    """Returns the finding about a line that has halted. The verdict says how many bad records there are, not which."""
-    why, _, acceptance = reason.partition(ACCEPTANCE)
-    why, _, last = why.partition(LAST)
-    known, _, coordinates = acceptance.partition(COMMAND)
-    detail = f"The last one is {last}." if last else ""
-    if acceptance:
-        detail += f" Only if none of them is needed, accept these {known.rstrip(': ')}:"
-    return Finding(
-        f"line {line} is stopped: {why}",
-        "fix the producer, or deploy a projector that can read them (docs/dead-letters.md)",
-        "dead-letters.md#a-halted-line",
-        where=("projectors",),
-        stops="line",
-        detail=detail.strip(),
-        command=f"{COMMAND}{coordinates}" if coordinates else "",
-    )
-
-
-def _empty(survey: Survey) -> Iterator[Finding]:
-    redis = survey.redis
-    if isinstance(redis, ProjectorError) or redis.record is not None:
-        return
-    filled = (
-        "a projector fills it from the topics, and the API answers 503 until then"
-        if living(redis)
-        else "the API answers 503 until a projector has filled it from the topics. If projectors are running, "
-        "LEADVIEW_REDIS_URL here names another Redis than theirs"
-    )
-    yield Finding("Redis is empty, so nothing is served", filled, _NOT_COMPLETE, where=("redis", "api"))
-
-
-def _incomplete(survey: Survey) -> Iterator[Finding]:
-    """Yields that a shard is being filled, so that records wait."""
-    redis, page = survey.redis, _NOT_COMPLETE
-    if isinstance(redis, ProjectorError) or redis.record is None:
-        return
-    incomplete = incomplete_shards(redis)
-    shards = len(redis.record.copies)
-    if incomplete and shards == 1:
-        advice = "the API answers 503 until a projector has read all topics to their end"
-        yield Finding("not complete: Redis", advice, page, where=("redis", "api"))
-    elif incomplete:
-        names = [redis.servers[tag] for tag in incomplete if tag in redis.servers]
-        at = f", {', '.join(names)}" if names else ""
-        parts = f"all {shards} parts" if len(incomplete) == shards else f"{len(incomplete)} of the {shards} parts"
-        for_whom = "all organizations" if len(incomplete) == shards else "the organizations there, and no others"
-        advice = f"for {for_whom}, the API answers 503 until a projector has filled them"
-        yield Finding(f"not complete: {parts} (shards) of Redis{at}", advice, page, where=("redis", "api"))
-
-
-def of_another_layout(layout: int) -> str:
-    """Returns what it means that Redis also holds data of another version of Leadview."""
-    return f"Redis also holds data of layout {layout} (this program: {LAYOUT}), which uses memory"
-
-
-def incomplete_shards(redis: RedisPart) -> list[bytes]:
-    """Returns the tags of the shards that do not hold everything of the live generation."""
-    copies = redis.record.copies if redis.record else {}
-    return [tag for tag, copy in copies.items() if not (copy and copy.serves)]
-
-
-def unattended(redis: RedisPart) -> Finding | None:
-    """Returns what to do about a newer generation that nobody fills, or that nobody writes any more."""
+def unattended(redis: RedisPart) -> Problem | None:
+    """Returns that nobody fills a newer generation, or that nobody writes it any more."""
     state = redis.record.state if redis.record else None
     newest = state.next if state else None
     known = state.generations.get(newest) if state and newest else None
     if redis.record is None or newest is None or known is None:
         return None
     alive = [writer.heartbeat for writer in redis.writers if writer.alive]
-    number, complete = number_of(newest), redis.record.is_complete(newest)
+    complete = redis.record.is_complete(newest)
     if not complete and not any(writer.role == "rebuild" for writer in alive):
-        what, advice = f"generation {number} is not complete, and no rebuild is running", "run `rebuild` to continue it"
-    elif complete and living(redis) and not any(w.role == "run" and w.mapping >= known.mapping for w in alive):
-        what = f"generation {number} is not written any more: no projector has mapping version {known.mapping}"
-        advice = "deploy that program again before you promote it"
-    else:
-        return None
-    return Finding(what, f"{advice}, or run `drop {number}`", "rebuild.md", where=("projectors",))
+        return problem.GenerationUnfilled(number_of(newest))
+    if complete and redis.living and not any(it.role == "run" and it.mapping >= known.mapping for it in alive):
+        return problem.GenerationUnwritten(number_of(newest), known.mapping)
+    return None
 
 
-def _age(survey: Survey) -> Iterator[Finding]:
-    age = max((survey.ages() or {}).values(), default=0.0)
+def _empty(redis: RedisPart) -> Iterator[Problem]:
+    if redis.record is None:
+        yield problem.RedisEmpty(bool(redis.living))
+
+
+def _projectors(redis: RedisPart) -> Iterator[Problem]:
+    if not redis.living:
+        yield problem.NoProjector(tuple(it.id for it in redis.writers if not it.alive and it.heartbeat.role == "run"))
+    for writer in redis.living:
+        yield from reported(writer)
+
+
+def _incomplete(redis: RedisPart) -> Iterator[Problem]:
+    """Yields that a shard is being filled, so that records wait."""
+    if redis.record and (tags := redis.incomplete):
+        addresses = tuple(redis.servers[tag] for tag in tags if tag in redis.servers)
+        yield problem.Incomplete(len(tags), len(redis.record.copies), addresses)
+
+
+def _stale(found: Observation) -> Iterator[Problem]:
+    age = max((found.ages or {}).values(), default=0.0)
     if age > STALE_SECONDS:
-        waiting = sum(last - first for first, last in (survey.waiting() or {}).values())
-        wait = "record waits" if waiting == 1 else "records wait"
-        yield Finding(
-            f"stale: {waiting:,} {wait} to be applied, the oldest for {duration(age)}",
-            "the projectors are too slow: start more of them (docs/capacity.md)",
-            "runbook.md#leadviewstale",
-            where=("projectors",),
-        )
+        yield problem.Stale(found.lag or 0, age)
 
 
-def duration(seconds: float) -> str:
-    """Returns a duration for people to read, such as `3 min`."""
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+def _notes(redis: RedisPart) -> Iterator[Problem]:
+    record = redis.record
+    if record and record.rebuild_due():
+        yield problem.RebuildDue(record.state.generations[record.state.live].mapping, VERSION)
+    if nobody := unattended(redis):
+        yield nobody
+    for layout in redis.other_layouts:
+        yield problem.OtherLayout(layout)
+    if redis.dead_letters:
+        yield problem.DeadLetters(redis.dead_letters)
+    for writer in redis.writers:  # if no projector is alive, that problem says which ones there were
+        if not writer.alive and (redis.living or writer.heartbeat.role != "run"):
+            yield problem.Silent(writer.id, writer.heartbeat.role, writer.age_ms / 1000)
+    if _NEARLY_FULL <= redis.used < FULL:
+        yield problem.RedisNearlyFull(redis.used)
 
 
-def _used(redis: RedisPart) -> float:
-    return max((memory.used / memory.limit for memory in redis.memories if memory.limit), default=0.0)
+class WatchedLine(Protocol):
+    """What is known of a line of this projector."""
+
+    health: LineHealth
+    topics: frozenset[str]
+
+    def assigned(self) -> set[Partition]: ...
+
+
+class Lasting:
+    """Judges one observation after the other, and remembers what has to last for a while before it is a problem."""
+
+    def __init__(self, now: float, session_seconds: float) -> None:
+        """`now` is a monotonic time in seconds. `session_seconds` is how long Kafka may take to reassign partitions."""
+        self._unowned_seconds = max(UNOWNED_SECONDS, 2 * session_seconds)
+        self._known_at: dict[type, float] = {problem.RedisUnknown: now, problem.KafkaUnknown: now}
+        self._moved: dict[Partition, tuple[int, float]] = {}
+        self._owned_at: dict[str, float] = {}
+
+    def problems(self, found: Observation, lines: Sequence[WatchedLine], now: float) -> list[Problem]:
+        """Returns the problems that this observation shows, which was made `now`."""
+        servers = [*of_servers(found)]
+        for known in self._known_at.keys() - {type(it) for it in servers}:
+            self._known_at[known] = now
+        shown: list[Problem] = [it for it in servers if now - self._known_at.get(type(it), -inf) > UNKNOWN_SECONDS]
+        if (waiting := found.waiting) is not None:
+            moved = {at: self._moved.get(at) for at in waiting}
+            self._moved = {
+                at: before if (before := moved[at]) and before[0] == first else (first, now)
+                for at, (first, _) in waiting.items()
+            }
+            shown += [it for line in lines if (it := self._not_advancing(line, waiting, now))]
+        return shown + [it for line in lines if (it := self._without_partitions(line, found, now))]
+
+    def _not_advancing(
+        self, line: WatchedLine, waiting: Mapping[Partition, tuple[int, int]], now: float
+    ) -> Problem | None:
+        quiet = {at: now - self._moved[at][1] for at in waiting if at in line.assigned()}
+        stuck = {at: seconds for at, seconds in quiet.items() if seconds > STUCK_PARTITION_SECONDS}
+        if quiet and min(quiet.values()) > STUCK_SECONDS:
+            stuck = quiet
+        if not stuck:
+            return None
+        records = sum(waiting[at][1] - waiting[at][0] for at in stuck)
+        partitions = tuple(f"{topic}:{number}" for topic, number in sorted(stuck))
+        return problem.NotAdvancing(line.health.name, (), records, max(stuck.values()), partitions)
+
+    def _without_partitions(self, line: WatchedLine, found: Observation, now: float) -> Problem | None:
+        """Partitions that belong to no living projector. A projector without any is a spare one if others have all."""
+        name, unowned = line.health.name, _unowned(line, found)
+        if not unowned:
+            self._owned_at[name] = now
+        if now - self._owned_at.setdefault(name, now) < self._unowned_seconds:
+            return None
+        return problem.NoPartitions(name, (), unowned, spare=not line.assigned())
+
+
+def _unowned(line: WatchedLine, found: Observation) -> int:
+    """Returns how many partitions no living projector has; 0 if it is not known."""
+    if found.kafka is None or found.redis is None:
+        return 0
+    name, living = line.health.name, [writer.heartbeat for writer in found.redis.living]
+    if not living or any(name not in heartbeat.partitions for heartbeat in living):
+        return 0
+    partitions = sum(len(topic.partitions) for topic in found.kafka.topics if topic.name in line.topics)
+    return max(0, partitions - sum(heartbeat.partitions[name] for heartbeat in living))

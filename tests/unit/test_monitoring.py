@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from projector.problem import KINDS
+from projector.problem import LABELS
 from schemas import metrics
 from schemas.dashboard import dashboard
 from schemas.version import VERSION
@@ -75,7 +75,7 @@ def test_a_mistake_would_be_found(expression: str, found: list[str]) -> None:
     assert unknown(expression) == found
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LABELS)
 def test_a_problem_has_a_section_in_the_runbook(kind: str) -> None:
     assert f"\n### {kind}\n" in RUNBOOK
 

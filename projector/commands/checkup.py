@@ -231,9 +231,11 @@ async def _partitions(found: Observation) -> str:
 async def _records(found: Observation, settings: ProjectorSettings) -> str:
     ranges = _kafka(found).ranges
     filled = {partition.topic: (partition, span) for partition, span in ranges.items() if span[0] < span[1]}
+    if not filled:
+        return "all topics are empty"
     async with open_reader(settings, KINDS) as reader:
         await reader.first_times(dict(filled.values()))
-    return f"records of {len(filled)} topics can be read; the others are empty" if filled else "all topics are empty"
+    return f"records of {len(filled)} topics can be read; the others are empty"
 
 
 async def _read_group(settings: ProjectorSettings, group: str, partitions: list[Partition]) -> None:

@@ -92,7 +92,7 @@ def test_topics_that_are_missing_or_not_compacted(leadview: Leadview) -> None:
     assert "correct LEADVIEW_TOPIC_PREFIX" in done.stdout
     done = leadview.run("rebuild", "--check")
     assert (done.status, "Traceback" in done) == (1, False), done.output
-    assert f"topic {missing} is missing: nothing can be read from it" in done
+    assert f"topic {missing}: missing: create what is missing" in done
 
     leadview.topics.create(partitions=1)
     leadview.wait_until_served()

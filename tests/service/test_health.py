@@ -169,7 +169,7 @@ def test_missing_topics(own: Leadview) -> None:
     wait_until_well(port)
     verified = own.run("verify", topic_prefix="wrong.")
     assert verified.status == 1
-    assert "topics wrong." in verified
+    assert "topic wrong." in verified
 
 
 def test_a_topic_that_is_not_compacted(own: Leadview) -> None:

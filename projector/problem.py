@@ -9,7 +9,6 @@ from typing import ClassVar, Literal, get_args
 
 import msgspec
 
-Part = Literal["kafka", "projectors", "redis", "api"]
 Label = Literal[
     "halted",
     "failing",
@@ -29,19 +28,16 @@ Label = Literal[
 LABELS: tuple[Label, ...] = get_args(Label)
 """The names of the problems that projectors report: in metrics, in logs, and as sections of `docs/runbook.md`."""
 
+OF_STOPPED_LINES = frozenset(("no_step", "not_advancing"))
+"""What follows if a line cannot write, or may not."""
+
 
 def _tag(name: str) -> str:
     return re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower()
 
 
 class _Problem(msgspec.Struct, frozen=True, tag_field="kind", tag=_tag):
-    """`where` are the parts that do not work because of it; the first one has to be repaired. `stops` says which lines
-    apply nothing because of it: none, one, or all.
-    """
-
     severity: ClassVar[Literal["problem", "note"]] = "problem"
-    where: ClassVar[tuple[Part, ...]] = ()
-    stops: ClassVar[Literal["", "line", "all"]] = ""
 
     @property
     def kind(self) -> str:
@@ -59,9 +55,8 @@ class _Problem(msgspec.Struct, frozen=True, tag_field="kind", tag=_tag):
         return ("",)
 
 
-class _OfTopics(_Problem, frozen=True):
+class OfTopics(_Problem, frozen=True):
     topics: tuple[str, ...]
-    where = ("kafka",)
 
     @property
     def subjects(self) -> tuple[str, ...]:
@@ -73,8 +68,6 @@ class OfLine(_Problem, frozen=True):
 
     line: str
     programs: tuple[str, ...]
-    where = ("projectors",)
-    stops: ClassVar[Literal["", "line"]] = "line"
 
     @property
     def subjects(self) -> tuple[str, ...]:
@@ -89,24 +82,21 @@ class RedisUnknown(_Problem, frozen=True):
     """Redis cannot be read."""
 
     reason: str
-    where = ("redis", "projectors", "api")
-    stops = "all"
 
 
 class KafkaUnknown(_Problem, frozen=True):
     """Kafka cannot be read."""
 
     reason: str
-    where = ("kafka",)
 
 
-class TopicMissing(_OfTopics, frozen=True):
+class TopicMissing(OfTopics, frozen=True):
     """These topics do not exist; or this user may not read them, if they are not `allowed`."""
 
     allowed: bool = True
 
 
-class TopicUnserved(_OfTopics, frozen=True):
+class TopicUnserved(OfTopics, frozen=True):
     """Partitions of these topics have no leader."""
 
     @property
@@ -114,7 +104,7 @@ class TopicUnserved(_OfTopics, frozen=True):
         return "kafka_unknown"
 
 
-class TopicNotCompacted(_OfTopics, frozen=True):
+class TopicNotCompacted(OfTopics, frozen=True):
     """Kafka does not keep the newest record of each key; `policies` says what it keeps instead, of each topic.
     `compacted`: it does compact them, and deletes old records as well.
     """
@@ -123,7 +113,7 @@ class TopicNotCompacted(_OfTopics, frozen=True):
     compacted: bool
 
 
-class TopicRecreated(_OfTopics, frozen=True):
+class TopicRecreated(OfTopics, frozen=True):
     """The topic was deleted and made again. `noticed_at` is RFC 3339; an id is empty if it is not known.
 
     `access`: it has organizations or API keys, so that `verify --access` ends the problem.
@@ -143,22 +133,18 @@ class RedisEvicts(_Problem, frozen=True):
     """Redis deletes documents when its memory is full."""
 
     policies: tuple[str, ...]
-    where = ("redis",)
 
 
 class RedisFull(_Problem, frozen=True):
     """Redis refuses writes. `used` is the share of maxmemory on the fullest server."""
 
     used: float
-    where = ("redis", "projectors")
-    stops = "all"
 
 
 class RedisEmpty(_Problem, frozen=True):
     """`filling`: a projector is alive that fills it."""
 
     filling: bool
-    where = ("redis", "api")
 
 
 class Incomplete(_Problem, frozen=True):
@@ -167,15 +153,12 @@ class Incomplete(_Problem, frozen=True):
     shards: int
     of: int
     addresses: tuple[str, ...]
-    where = ("redis", "api")
 
 
 class NoProjector(_Problem, frozen=True):
     """No projector is alive. `silent` were a moment ago."""
 
     silent: tuple[str, ...]
-    where = ("projectors",)
-    stops = "all"
 
 
 class Halted(OfLine, frozen=True):
@@ -213,7 +196,6 @@ class NoPartitions(OfLine, frozen=True):
 
     partitions: int
     spare: bool
-    stops = ""
 
 
 class Reported(OfLine, frozen=True):
@@ -221,7 +203,6 @@ class Reported(OfLine, frozen=True):
 
     reported: str
     text: str
-    stops = ""
 
     @property
     def label(self) -> str:
@@ -233,7 +214,6 @@ class Stale(_Problem, frozen=True):
 
     records: int
     seconds: float
-    where = ("projectors",)
 
 
 class RebuildDue(_Note, frozen=True):
@@ -247,7 +227,6 @@ class GenerationUnfilled(_Note, frozen=True):
     """The next generation is not complete, and no rebuild is running."""
 
     generation: int
-    where = ("projectors",)
 
 
 class GenerationUnwritten(_Note, frozen=True):
@@ -255,7 +234,6 @@ class GenerationUnwritten(_Note, frozen=True):
 
     generation: int
     mapping: int
-    where = ("projectors",)
 
 
 class OtherLayout(_Note, frozen=True):
@@ -312,3 +290,10 @@ Problem = (
     | Silent
     | RedisNearlyFull
 )
+
+
+def stops(it: Problem) -> Literal["", "line", "all"]:
+    """Returns which lines apply nothing because of a problem: none, one, or all."""
+    if isinstance(it, RedisUnknown | RedisFull | NoProjector):
+        return "all"
+    return "line" if isinstance(it, Halted | Failing | StandingBy) or it.label in OF_STOPPED_LINES else ""

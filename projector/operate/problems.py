@@ -16,7 +16,7 @@ from projector.line.guard import LAST
 from projector.line.health import LineHealth
 from projector.mapping import VERSION
 from projector.operate.observe import Observation, RedisPart
-from projector.problem import Problem
+from projector.problem import OF_STOPPED_LINES, Problem, stops
 from projector.record import Partition
 from schemas.control import number_of
 
@@ -31,8 +31,6 @@ UNOWNED_SECONDS = 30.0
 FULL = 0.98
 """The used share of maxmemory from which on a Redis counts as full."""
 _NEARLY_FULL = 0.8
-_OF_STOPPED_LINES = frozenset(("no_step", "not_advancing"))
-"""What follows if a line cannot write, or may not."""
 _STATES = frozenset(("halted", "failing", "standing_by"))
 
 
@@ -53,7 +51,7 @@ def problems(found: Observation) -> list[Problem]:
 
 def _follows(it: Problem, cause: Problem) -> bool:
     """Returns whether a problem is only an effect of another one."""
-    stopped = it.label in _OF_STOPPED_LINES
+    stopped = it.label in OF_STOPPED_LINES
     match cause:
         case problem.RedisFull() if stopped:
             return True
@@ -67,8 +65,7 @@ def _follows(it: Problem, cause: Problem) -> bool:
         case problem.KafkaUnknown() if isinstance(it, problem.Reported):
             return it.label == cause.label
     late = isinstance(it, problem.Stale)
-    explains = isinstance(cause, problem.RedisEmpty | problem.Incomplete) or cause.label in _OF_STOPPED_LINES
-    return late and (bool(cause.stops) or explains)
+    return late and (isinstance(cause, problem.RedisEmpty | problem.Incomplete) or bool(stops(cause)))
 
 
 def of_servers(found: Observation) -> Iterator[Problem]:

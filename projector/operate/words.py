@@ -6,7 +6,7 @@ from typing import assert_never
 import msgspec
 
 from projector import problem
-from projector.problem import Problem
+from projector.problem import Problem, stops
 from schemas.control import LAYOUT
 
 
@@ -14,7 +14,8 @@ class Said(msgspec.Struct, frozen=True):
     """A problem in words: what is not well, and what to do about it.
 
     `page` is the page in `docs` that says more, with its section. `detail` is more about it, in whole sentences; then
-    `command` is a line to paste. `where` and `stops` are those of the problem.
+    `command` is a line to paste. `where` are the parts that do not work because of it, and the first one has to be
+    repaired: `kafka`, `projectors`, `redis`, `api`. `stops` says which lines apply nothing: none, one, or all.
     """
 
     what: str
@@ -47,7 +48,31 @@ def headline(problems: Sequence[Said]) -> str:
 def say(about: Problem) -> Said:
     """Returns a problem in words."""
     what, advice, page, *more = _words(about)
-    return Said(what, advice, page, about.where, about.stops, *more)
+    return Said(what, advice, page, _where(about), stops(about), *more)
+
+
+def _where(about: Problem) -> tuple[str, ...]:
+    match about:
+        case problem.KafkaUnknown() | problem.OfTopics():
+            return ("kafka",)
+        case problem.RedisUnknown():
+            return "redis", "projectors", "api"
+        case problem.RedisEmpty() | problem.Incomplete():
+            return "redis", "api"
+        case problem.RedisFull():
+            return "redis", "projectors"
+        case problem.RedisEvicts():
+            return ("redis",)
+        case problem.OfLine() | problem.NoProjector() | problem.Stale():
+            return ("projectors",)
+        case problem.GenerationUnfilled() | problem.GenerationUnwritten():
+            return ("projectors",)
+        case problem.DeadLetters() | problem.OtherLayout() | problem.RebuildDue() | problem.Silent():
+            return ()
+        case problem.RedisNearlyFull():
+            return ()
+        case _:
+            assert_never(about)
 
 
 def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each kind

@@ -1,4 +1,7 @@
-"""Health, metrics and heartbeats tell the truth when something is wrong: each row of what operators once saw green."""
+"""Health, metrics, heartbeats and `status` tell the truth when something is wrong: each row of what operators once saw
+green. What is judged and how it is worded is in `tests/unit/test_problems.py`: these show the way from a real trouble
+to every surface.
+"""
 
 import re
 import time
@@ -150,7 +153,7 @@ async def test_a_line_that_stands_by(leadview: Leadview) -> None:
 
 
 def test_missing_topics(own: Leadview) -> None:
-    """As with a wrong prefix: nothing is served, and everything says why."""
+    """As with a wrong prefix: nothing is served, and everything says why. Then one is missing, and then none."""
     port = free_port()
     own.start("run", metrics_port=port)
     for kind in resources.KINDS:
@@ -159,11 +162,18 @@ def test_missing_topics(own: Leadview) -> None:
     assert count(port, "topic_missing") == 4
     assert "nan" in str(metric(port, AGE))
     assert not own.is_served()
-    checked = own.run("rebuild", "--check")
-    assert ": missing: create what is missing" in checked
-    assert "KeyError" not in checked
 
-    own.topics.create()
+    for kind in resources.KINDS[:-1]:
+        own.kafka.create_topic(own.topics.name(kind), 1)
+    missing = own.topics.name(resources.KINDS[-1])
+    said = own.wait_for_verdict(f"topic {missing}: missing")
+    assert "correct LEADVIEW_TOPIC_PREFIX" in said
+    wait_until(lambda: count(port, "topic_missing") == 1, "the metrics count one")
+    checked = own.run("rebuild", "--check")
+    assert (checked.status, "Traceback" in checked) == (1, False), checked.output
+    assert f"topic {missing}: missing: create what is missing" in checked
+
+    own.topics.create(partitions=1)
     own.publish(*leads(1))
     own.wait_until_served()
     wait_until_well(port)
@@ -181,6 +191,8 @@ def test_a_topic_that_is_not_compacted(own: Leadview) -> None:
     topic = own.topics.name(resources.LEAD)
     _set_policy(own, topic, "delete")
     wait_for_problem(port, f"topic {topic} (cleanup.policy=delete")
+    said = own.wait_for_verdict(f"topic {topic} (cleanup.policy=delete", "not compacted")
+    assert "set cleanup.policy=compact" in said
     _set_policy(own, topic, "compact")
     wait_until_well(port)
 
@@ -201,8 +213,12 @@ def test_an_eviction_policy_that_changes_at_run_time(own: Leadview) -> None:
     own.redis.config_set("maxmemory-policy", "allkeys-lru")
     wait_for_problem(port, "maxmemory-policy is allkeys-lru")
     assert '"problem":"redis_evicts"' in projector.log.read_text("utf-8")
+    own.wait_for_verdict("Redis evicts keys", "allkeys-lru", "noeviction")
     own.redis.config_set("maxmemory-policy", "noeviction")
     wait_until_well(port)
+    own.redis.config_set("maxmemory", own.redis.info("memory")["used_memory"] // 2)
+    said = own.wait_for_verdict("Redis is full")
+    assert "no projector is running" not in said, "its heartbeat is stored all the same"
 
 
 @pytest.mark.long

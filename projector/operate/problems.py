@@ -63,7 +63,7 @@ def _follows(it: Problem, cause: Problem) -> bool:
         case problem.StandingBy() if isinstance(it, problem.GenerationUnfilled | problem.GenerationUnwritten):
             return True
         case problem.KafkaUnknown() if isinstance(it, problem.Reported):
-            return it.label == cause.label
+            return stopped or it.label == cause.label
     late = isinstance(it, problem.Stale)
     return late and (isinstance(cause, problem.RedisEmpty | problem.Incomplete) or bool(stops(cause)))
 

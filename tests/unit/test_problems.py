@@ -1,11 +1,13 @@
 """What `status` judges: each problem alone, its words, and that nothing is said twice."""
 
 import time
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
 
+from projector import problem
+from projector.console import pages
 from projector.kafka.topics import Retention, Topic
 from projector.ledger.checkpoint import Position
 from projector.ledger.control import ControlRecord, Copy, Generation, State
@@ -314,3 +316,78 @@ def test_data_of_another_layout_is_a_note() -> None:
     assert wrong(found) == []
     [note] = notes(found)
     assert str(note).startswith("Redis also holds data of layout 2 (this program: 3), which uses memory")
+
+
+def test_what_several_projectors_report_is_one_problem() -> None:
+    waits = {"access": "running", "documents": "standing by: generation 2 requires mapping version 2"}
+    both = [msgspec.structs.replace(projector(waits), id=id_) for id_ in ("a", "b")]
+    [said] = wrong(survey(redis(*both), kafka()))
+    assert said.advice.startswith("deploy the newer program on a, b again")
+
+
+def test_what_projectors_cannot_read_either_is_one_problem() -> None:
+    texts = ("Kafka cannot be read: x", "access: no step has succeeded for 31 s (Kafka)")
+    blind = projector(problems=texts, kinds=("kafka_unknown", "no_step"))
+    assert problems(survey(redis(blind), "no answer")) == [problem.KafkaUnknown("no answer")]
+    [alone] = problems(survey(redis(projector(problems=texts[:1], kinds=("kafka_unknown",))), kafka()))
+    assert alone == problem.Reported("", ("host-1-ab",), "kafka_unknown", texts[0]), "this machine can read it"
+
+
+def test_a_halted_line_explains_only_what_its_own_program_says_of_it() -> None:
+    halted = projector(
+        RUNNING | {"documents": "halted: bad"}, problems=("documents: behind",), kinds=("not_advancing",)
+    )
+    other = msgspec.structs.replace(projector(problems=("documents: late",), kinds=("not_advancing",)), id="other")
+    found = problems(survey(redis(halted, other), kafka()))
+    assert found == [
+        problem.Halted("documents", ("host-1-ab",), "bad"),
+        problem.Reported("documents", ("other",), "not_advancing", "documents: late"),
+    ]
+
+
+EVERY = [
+    problem.RedisUnknown("no answer"),
+    problem.KafkaUnknown("no answer"),
+    problem.TopicMissing(("a", "b")),
+    problem.TopicMissing(("a",), allowed=False),
+    problem.TopicUnserved(("a",)),
+    problem.TopicNotCompacted(("a",), ("cleanup.policy=delete",), compacted=False),
+    problem.TopicRecreated(("a",), "2026-01-01T00:00:00Z", "old", "new", access=True),
+    problem.TopicTruncated(("a",), "2026-01-01T00:00:00Z", "old", "", access=False),
+    problem.RedisEvicts(("allkeys-lru",)),
+    problem.RedisFull(1.0),
+    problem.RedisEmpty(filling=False),
+    problem.Incomplete(1, 1, ()),
+    problem.Incomplete(1, 3, ("10.0.0.1:7000",)),
+    problem.NoProjector(("a",)),
+    problem.Halted("documents", ("a",), "bad", "crm.leads:0:3: no stage", "3 bad records", "accept"),
+    problem.Failing("documents", (), "KeyError"),
+    problem.StandingBy("documents", ("a",), "older"),
+    problem.NotAdvancing("documents", (), 5, 31.0, ("crm.leads:0",)),
+    problem.NoPartitions("documents", (), 2, spare=True),
+    problem.Reported("documents", ("a",), "no_step", "no step"),
+    problem.Stale(1, 61.0),
+    problem.RebuildDue(1, 2),
+    problem.GenerationUnfilled(2),
+    problem.GenerationUnwritten(2, 3),
+    problem.OtherLayout(2),
+    problem.DeadLetters(5),
+    problem.Silent("a", "run", 9.0),
+    problem.RedisNearlyFull(0.9),
+]
+
+
+def test_every_kind_has_words_and_a_page_and_is_read_as_it_was_written() -> None:
+    assert {type(it) for it in EVERY} == set(get_args(problem.Problem))
+    for it in EVERY:
+        said = say(it)
+        name, _, section = said.page.partition("#")
+        html = pages.page(name)
+        assert html, said
+        assert not section or f'id="{section}"' in html, said
+        assert said.what in str(said)
+        assert msgspec.json.decode(msgspec.json.encode(it), type=problem.Problem) == it
+
+
+def test_every_label_is_that_of_a_kind_or_said_by_projectors_alone() -> None:
+    assert {it.label for it in EVERY} >= set(problem.LABELS)

@@ -5,6 +5,7 @@ The console is asking Redis at most a twentieth of the time: after a reading tha
 
 import asyncio
 import time
+from contextlib import suppress
 
 from projector import defect
 from projector.console.actions import Actions
@@ -12,7 +13,7 @@ from projector.console.api_figures import ApiMetrics
 from projector.console.feed import Feed
 from projector.console.picture import Totals, picture, totals
 from projector.console.recent import Recent
-from projector.console.replay import Replayed, ReplayReader
+from projector.console.replay import ReplayReader
 from projector.errors import Unavailable
 from projector.operate.observe import Observation, Observer
 from projector.redis.store import Store
@@ -54,19 +55,15 @@ class Sampler:
         """Publish a picture. Returns for how many seconds Redis was being asked."""
         found, api = await asyncio.gather(self._observer.observe(), self._api.take())
         began = time.monotonic()
-        replay = await self._replayed(found)
+        replay = None
+        with suppress(Unavailable):
+            replay = await self._replay.take(found)
         asked = found.redis_seconds + time.monotonic() - began
         action = self._actions.newest if self._actions else None
         self._feed.publish(picture(found, self._totals.oldest, api, replay, action))
         self._remember(found)
         # A Redis that did not answer was not kept busy, and that it answers again is to be seen at once.
         return asked if found.redis else 0.0
-
-    async def _replayed(self, found: Observation) -> Replayed | None:
-        try:
-            return await self._replay.take(found)
-        except Unavailable:
-            return None
 
     def _remember(self, found: Observation) -> None:
         sums = totals(found)

@@ -345,7 +345,7 @@ def test_a_halted_line_explains_only_what_its_own_program_says_of_it() -> None:
     ]
 
 
-EVERY = [
+EVERY: list[problem.Problem] = [
     problem.RedisUnknown("no answer"),
     problem.KafkaUnknown("no answer"),
     problem.TopicMissing(("a", "b")),

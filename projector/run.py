@@ -11,7 +11,6 @@ from contextlib import contextmanager
 
 from leadview.metrics_port import MetricsServer
 from projector.errors import Refused, Unavailable
-from projector.health.watch import Watch, watching
 from projector.ledger import copies, writers
 from projector.ledger.ledger import Ledger
 from projector.ledger.writers import Writing
@@ -20,6 +19,7 @@ from projector.line.line import Line
 from projector.line.metrics import REGISTRY
 from projector.line.policy import Policy
 from projector.mapping import VERSION
+from projector.operate.watch import Watch, watching
 from projector.redis.store import Store
 from projector.stop import Stop
 from projector.upkeep import jobs

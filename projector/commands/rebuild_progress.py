@@ -11,7 +11,7 @@ from rich.progress import Progress as Bar
 from projector.errors import Unavailable
 from projector.kafka.reader import Reader, open_reader
 from projector.ledger.ledger import lag
-from projector.rebuild.preflight import duration
+from projector.operate.words import duration
 from projector.rebuild.replay import Rebuild, progress
 from projector.rebuild.throttle import Throttle
 from projector.redis.store import Store

@@ -1,12 +1,12 @@
 """Whether a line works. The thread of the metrics server reads it, so that a blocked event loop is noticed.
 
-Whether a line that works also advances is not judged here, but from samples of Kafka and Redis (`projector/health`): a
+Whether a line that works also advances is not judged here, but from samples of Kafka and Redis (`projector/operate`): a
 line that measures itself would stop measuring exactly when it stops working.
 """
 
 import time
 
-from projector.problem import Problem
+from projector.problem import Reported
 
 _QUIET_SECONDS = 30.0
 
@@ -74,17 +74,17 @@ class LineHealth:
         self.alive()
         self.advanced()
 
-    def problem(self) -> Problem | None:
+    def problem(self) -> Reported | None:
         """Returns what is wrong; None if the line works."""
         if self._stopped:
-            return Problem("halted", self.name, f"{self.name}: halted: {self._stopped}")
+            return Reported(self.name, (), "halted", f"{self.name}: halted: {self._stopped}")
         if self._failure:
-            return Problem("failing", self.name, f"{self.name}: {self._failure}")
+            return Reported(self.name, (), "failing", f"{self.name}: {self._failure}")
         if self._standing_by:
-            return Problem("standing_by", self.name, f"{self.name}: standing by: {self._standing_by}")
+            return Reported(self.name, (), "standing_by", f"{self.name}: standing by: {self._standing_by}")
         seconds = time.monotonic() - self._alive_at
         if seconds > _QUIET_SECONDS:
             trouble = f" ({self._trouble})" if self._trouble else ""
             text = f"{self.name}: no step has succeeded for {seconds:.0f} s{trouble}"
-            return Problem("no_step", self.name, text)
+            return Reported(self.name, (), "no_step", text)
         return None

@@ -1,4 +1,4 @@
-"""What a line counts. What it has not applied yet is measured from outside of it (`projector/health`)."""
+"""What a line counts. What it has not applied yet is measured from outside of it (`projector/operate`)."""
 
 from prometheus_client import CollectorRegistry
 

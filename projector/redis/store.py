@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from projector.errors import Refused, Unavailable
+from projector.operate.words import say
+from projector.problem import RedisEvicts
 from projector.redis.fence import Fence
 from projector.redis.node import ClientConnection, pack_bytes
 from projector.redis.scripts import SCRIPTS
@@ -131,10 +133,7 @@ class Store:
             policy = str(memory.get("maxmemory_policy", "noeviction"))
             # The policies volatile-* evict only keys that expire, and no document does.
             if policy.startswith("allkeys-"):
-                raise Refused(
-                    f"Redis evicts keys when its memory is full (maxmemory-policy is {policy}): documents would "
-                    "vanish. Set its maxmemory-policy to noeviction."
-                )
+                raise Refused(f"{say(RedisEvicts((policy,)))}.")
 
     async def memories(self) -> list[dict[str, Any]]:
         """Returns INFO memory of each server that holds documents. Raises Unavailable."""

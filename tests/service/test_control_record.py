@@ -287,7 +287,7 @@ async def test_a_key_is_revoked_while_documents_stand_by(leadview: Leadview) -> 
     await store.close()
     await eventually(lambda: ask(port, "/healthz")[0] == 503, "the health says that something is wrong")
     [problem] = ask(port, "/healthz")[1]["problems"]
-    assert problem.startswith("documents: standing by: generation 2 requires mapping version")
+    assert problem.startswith("line documents is standing by: generation 2 requires mapping version")
     with leadview.api() as api:
         assert lead_status(api) == 200
         leadview.publish(crm.api_key(2, hash=key_hash(KEY), status="revoked"), crm.lead(2, stage="STALE"))

@@ -9,21 +9,20 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from projector.accepted import Renewal
 from projector.errors import Refused, Unavailable
 from projector.health.watch import Watch, watching
 from projector.ledger import copies, writers
 from projector.ledger.ledger import Ledger
 from projector.ledger.writers import Writing
-from projector.line.catching_up import CatchingUp
-from projector.line.line import Line
+from projector.line.line import Line, Policy
 from projector.line.metrics import REGISTRY
-from projector.line.policy import Policy
+from projector.line.pace import CatchingUp
 from projector.mapping import VERSION
 from projector.redis.store import Store
 from projector.stop import Stop
 from projector.upkeep import jobs
 from projector.upkeep.keeper import Keeper
-from projector.upkeep.renewal import Renewal
 from projector.upkeep.superseded import Superseded
 from schemas.control import LAYOUT
 from schemas.resources import ACCESS_KINDS, RESOURCES

@@ -13,8 +13,7 @@ from projector.commands.topic_findings import of_history, of_topics
 from projector.errors import ProjectorError
 from projector.health.verdict import FULL
 from projector.ledger.writers import Writer
-from projector.line.batch import ACCEPTANCE, COMMAND
-from projector.line.guard import LAST
+from projector.line.batch import ACCEPTANCE, COMMAND, LAST
 from projector.mapping import VERSION
 from schemas.control import LAYOUT, number_of
 

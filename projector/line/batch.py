@@ -1,26 +1,94 @@
-"""A batch of records: decoded and written slice by slice, then covered by one checkpoint."""
+"""A batch of records: decoded and written slice by slice, then covered by one checkpoint.
 
+A few bad records are parked, too many halt the line.
+"""
+
+import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from copy import copy
 from itertools import repeat
 
-from projector.accepted.acceptance import Acceptance
-from projector.accepted.offset_range import OffsetRange, by_partition, spans
+from projector.accepted import Acceptance
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord, Coordinates, LineStopped
 from projector.intent import Intent
 from projector.interpret import in_steps, interpret
 from projector.ledger.checkpoint import Position, Step
+from projector.ledger.session import Session
 from projector.line.already_applied import event_time, is_stale
-from projector.line.guard import BadRecordGuard
+from projector.line.pace import Pacer
+from projector.offsets import OffsetRange, by_partition, spans
 from projector.record import Partition, Record
+from projector.redis.applier import Applied, Applier
+from projector.redis.store import Store
 
+WINDOW = 1000
+LAST = "; the last: "
+"""Between how many records are bad, and the last one of them."""
 ACCEPTANCE = ". Only if none of them is needed, accept these "
 """Between the reason of a halt, and how to accept its records."""
 COMMAND = "python -m projector dead-letters accept"
 _SLICE_BYTES, _SLICE_SECONDS = 262_144, 0.01
 """What is decoded at once, and for how long: the event loop does nothing else meanwhile. A larger value is read in
 steps, and `projector.change` bounds what each of them may cost."""
+_LONG_SECONDS, _REST = 0.01, 0.25
+
+
+class BadRecordGuard:
+    """Halts the line after `row` consecutive bad records, or if more than `share` of the last 1000 records are bad.
+
+    Bad records that an operator has accepted are not counted at all.
+    """
+
+    def __init__(self, share: float, row: int) -> None:
+        self._max_bad = share * WINDOW
+        self._max_consecutive = row
+        self._seen = 0
+        self._bad: deque[tuple[int, Coordinates]] = deque()
+        """The bad records among the last 1000, each with its number, counted from the start."""
+        self._consecutive: list[Coordinates] = []
+
+    def fork(self) -> "BadRecordGuard":
+        """Returns a copy that counts one batch. The copy replaces this guard when the batch is covered.
+
+        A batch that is not covered is read again, and its records must count only once.
+        """
+        fork = copy(self)
+        fork._bad = self._bad.copy()  # noqa: SLF001 - of the same class
+        fork._consecutive = self._consecutive.copy()  # noqa: SLF001
+        return fork
+
+    def passed(self, count: int) -> None:
+        """Count this many good records."""
+        self._seen += count
+        if count:
+            self._consecutive.clear()
+
+    def note(self, bad: DeadLetter) -> None:
+        """Count a bad record, unless it is accepted. Raises LineStopped if there are too many."""
+        if bad.accepted:
+            return
+        at = bad.topic, bad.partition, bad.offset
+        self._seen += 1
+        self._consecutive.append(at)
+        self._bad.append((self._seen, at))
+        while self._bad[0][0] <= self._seen - WINDOW:
+            self._bad.popleft()
+        last = f"{LAST}{bad.field}: {bad.reason}"
+        if len(self._consecutive) >= self._max_consecutive:
+            limit = f"LEADVIEW_DEAD_LETTER_ROW is {self._max_consecutive}"
+            raise LineStopped(f"{len(self._consecutive)} consecutive bad records ({limit}){last}", self._consecutive)
+        if len(self._bad) > self._max_bad:
+            counted = [at for _, at in self._bad]
+            limit = f"LEADVIEW_DEAD_LETTER_SHARE is {self._max_bad / WINDOW:g}"
+            raise LineStopped(f"{len(counted)} of the last {WINDOW} records are bad ({limit}){last}", counted)
+
+    def forgive(self, acceptance: Callable[[Coordinates], object]) -> None:
+        """No longer count the bad records for which `acceptance` returns something true."""
+        self._bad = deque((number, at) for number, at in self._bad if not acceptance(at))
+        self._consecutive = [at for at in self._consecutive if not acceptance(at)]
 
 
 def _no_acceptance(_: Coordinates) -> Acceptance | None:
@@ -187,3 +255,65 @@ def _is_bad(record: Record) -> Generator[None, None, bool]:
     except BadRecord:
         return True
     return False
+
+
+class Writer:
+    """Writes slices while the next ones are decoded: a few at once, in any order, since versions guard every write."""
+
+    def __init__(self, store: Store, pacer: Pacer) -> None:
+        self._applier = Applier(store)
+        self._pacer = pacer
+
+    async def write(self, batch: Batch, session: Session) -> Applied:
+        """Write all of the batch, in the generations of the session.
+
+        Raises Unavailable, or LineStopped if the batch has too many bad records.
+        """
+        applied = Applied()
+        pace = await self._pacer.pace(batch.size)
+        in_flight: set[asyncio.Task[Applied]] = set()
+        try:
+            for intents, seconds in _timed(batch.slices(pace.slice_records)):
+                await self._pacer.wait()
+                if len(in_flight) == pace.slices_in_flight:
+                    _add(applied, in_flight, await _first_of(in_flight))
+                applying = self._applier.apply(
+                    intents, session.generations, fence=session, max_documents=pace.max_documents
+                )
+                in_flight.add(asyncio.create_task(applying))
+                # Lets the slice be sent, and Kafka's heartbeat run. A change of access needs many turns of the event
+                # loop, so after a slice that took long the other line has some time for itself.
+                await asyncio.sleep(seconds * _REST if seconds > _LONG_SECONDS else 0)
+            while in_flight:
+                _add(applied, in_flight, await _first_of(in_flight))
+        finally:
+            await asyncio.gather(*in_flight, return_exceptions=True)  # empty unless something failed
+        if batch.stopped:
+            raise batch.stopped
+        applied.stale += batch.left_out
+        return applied
+
+
+def _timed(slices: Iterator[list[Intent]]) -> Iterator[tuple[list[Intent], float]]:
+    """Yields each slice with the seconds that it took to decode it."""
+    started = time.perf_counter()
+    for intents in slices:
+        yield intents, time.perf_counter() - started
+        started = time.perf_counter()
+
+
+async def _first_of(in_flight: set[asyncio.Task[Applied]]) -> set[asyncio.Task[Applied]]:
+    """Wait until at least one task has finished. Returns all finished tasks."""
+    done, _ = await asyncio.wait(in_flight, return_when=asyncio.FIRST_COMPLETED)
+    return done
+
+
+def _add(applied: Applied, in_flight: set[asyncio.Task[Applied]], done: set[asyncio.Task[Applied]]) -> None:
+    """Move finished tasks out of `in_flight` and count their results. Raises what the first failed task raised."""
+    in_flight -= done
+    # All of them are asked: asyncio reports the error of a task that nobody has asked.
+    errors = [error for task in done if (error := task.exception())]
+    if errors:
+        raise errors[0]
+    for task in done:
+        applied.add(task.result())

@@ -1,7 +1,7 @@
 """Accepts bad records: from then on they do not count against the limits that halt a line.
 
 This holds for the live lines, also when they read everything again after Redis was emptied, and for rebuilds. It is
-stored in Kafka (`projector/accepted/book.py`); the dead letters in Redis get a copy of it, for operators to read.
+stored in Kafka (`projector/accepted.py`); the dead letters in Redis get a copy of it, for operators to read.
 """
 
 import time
@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from projector.accepted.book import AcceptedBook
-from projector.accepted.offset_range import OffsetRange, by_partition
-from projector.accepted.ranges import Ranges
+from projector.accepted import AcceptedBook
 from projector.errors import Refused
 from projector.kafka.client import topic
 from projector.kafka.reader import Reader, open_reader
+from projector.offsets import OffsetRange, Ranges, by_partition
 from projector.record import Partition
 from projector.redis.store import Store
 from projector.upkeep import redrive

@@ -8,15 +8,14 @@ from enum import StrEnum
 
 import msgspec
 
-from projector.accepted.acceptance import Accepted
-from projector.accepted.book import AcceptedBook
-from projector.accepted.offset_range import OffsetRange, by_partition
+from projector.accepted import Accepted, AcceptedBook
 from projector.dead_letter import MAX_REASON, DeadLetter
 from projector.errors import BadRecord, Refused
 from projector.interpret import interpret
 from projector.kafka.reader import Reader, open_reader
 from projector.ledger import copies
 from projector.ledger.writers import Writing
+from projector.offsets import OffsetRange, by_partition
 from projector.record import Partition, Record
 from projector.redis.applier import Applier
 from projector.redis.scripts import LetterRow, delete_dead_letters, replace_dead_letters

@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 from projector.ledger.session import Session
-from projector.line.batch import Batch
-from projector.line.writer import Writer
+from projector.line.batch import Batch, Writer
 from projector.redis.applier import Applied
 from schemas.resources import Resource
 

@@ -15,11 +15,10 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from devstack.embedded_kafka import EmbeddedKafka
 from devstack.ports import free_port
-from projector.accepted.acceptance import Accepted
-from projector.accepted.book import AcceptedBook
-from projector.accepted.ranges import Ranges
+from projector.accepted import Accepted, AcceptedBook
 from projector.errors import Refused
 from projector.kafka.offset_texts import OffsetText, write_texts
+from projector.offsets import Ranges
 from projector.record import Partition, Record
 from projector.redis.store import Store
 from schemas import resources

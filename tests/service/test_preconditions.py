@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from devstack.redis_cluster import RedisCluster
-from projector.accepted.book import AcceptedBook
+from projector.accepted import AcceptedBook
 from projector.dead_letter import DeadLetter
 from projector.errors import Unavailable
 from projector.ledger import copies, generations, sweep, writers

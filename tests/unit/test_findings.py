@@ -13,8 +13,7 @@ from projector.kafka.topics import Retention, Topic
 from projector.ledger.checkpoint import Position
 from projector.ledger.control import ControlRecord, Copy, Generation, State
 from projector.ledger.writers import Heartbeat, Writer
-from projector.line.batch import ACCEPTANCE
-from projector.line.guard import LAST
+from projector.line.batch import ACCEPTANCE, LAST
 from projector.mapping import VERSION
 from projector.record import Partition
 from schemas.control import Stamp

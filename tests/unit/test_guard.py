@@ -4,7 +4,7 @@ import pytest
 
 from projector.dead_letter import DeadLetter
 from projector.errors import LineStopped
-from projector.line.guard import WINDOW, BadRecordGuard
+from projector.line.batch import WINDOW, BadRecordGuard
 
 
 def bad(offset: int = 0, reason: str = "it is bad", *, accepted: bool = False) -> DeadLetter:

@@ -4,8 +4,7 @@ from unittest.mock import patch
 
 import msgspec
 
-from projector.line.metrics import SAMPLED
-from projector.line.unknown import UnknownFields
+from projector.line.metrics import SAMPLED, UnknownFields
 from projector.record import Partition, Record
 from projector.unknown_fields import has_unknown_fields, unknown_fields
 from schemas import resources

@@ -54,7 +54,7 @@ EXPRESSIONS = {
     "api/documents.py _uuid": "every part of it has a fixed length",
     "api/endpoint.py _uuid": "every part of it has a fixed length",
     "schemas/fields.py UUID_BYTES": "every part of it has a fixed length",
-    "projector/accepted/ranges.py _PAIR": OURS,
+    "projector/offsets.py _PAIR": OURS,
     "projector/commands/words.py key": OURS,
     "projector/commands/words.py version": OURS,
     "projector/commands/arguments.py _field": OURS,

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
-from schemas import events
+from schemas import events, words
 from schemas.descriptions import descriptions
 from schemas.envelopes import ENVELOPES, event_type
 from schemas.events import CloudEvent
@@ -51,7 +52,7 @@ def _reason(kind: Kind, struct: type[CloudEvent], event: Json) -> str:
         msgspec.json.decode(json.dumps(event), type=struct)
     except msgspec.ValidationError as error:
         fault = fault_of(str(error), kind, binary=False)
-        return f"{fault.text} (event {event['id']} of {event['source']})"
+        return words.fault(replace(fault, event_id=event["id"], event_source=event["source"]))
     raise AssertionError("a bad example is good")
 
 

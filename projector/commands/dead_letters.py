@@ -56,10 +56,11 @@ async def _redrive(operator: Operator, dead_letters: list[DeadLetter]) -> int:
     async with writers.writing(operator.settings, "redrive") as writing:
         with bar:
             task = bar.add_task("redrive", total=len(dead_letters))
-            async for dead_letter, result, reason in redrive.redrive(writing, operator.settings, dead_letters):
-                text = f"{dead_letter.field}  {result}{': ' + reason if reason else ''}"
+            async for dead_letter, result in redrive.redrive(writing, operator.settings, dead_letters):
+                still_bad = result is Redriven.STILL_BAD
+                text = f"{dead_letter.field}  {result}{f': {dead_letter.reason}' if still_bad else ''}"
                 operator.console.print(text, markup=False, soft_wrap=True)
-                bad += result is Redriven.STILL_BAD
+                bad += still_bad
                 bar.advance(task)
     operator.console.print(f"{len(dead_letters)} redriven, {bad} still bad")
     return 1 if bad else 0

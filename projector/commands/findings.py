@@ -5,7 +5,7 @@ The first line of `status` names every problem. Each one then has a line that sa
 
 from collections.abc import Iterator
 from itertools import zip_longest
-from typing import Literal
+from typing import Literal, assert_never
 
 from projector.commands.finding import Finding
 from projector.commands.survey import RedisPart, Survey
@@ -13,9 +13,10 @@ from projector.commands.topic_findings import of_history, of_topics
 from projector.errors import ProjectorError
 from projector.health.verdict import FULL
 from projector.ledger.writers import Writer
-from projector.line.batch import ACCEPTANCE, COMMAND, LAST
 from projector.mapping import VERSION
+from schemas import words
 from schemas.control import LAYOUT, number_of
+from schemas.line_states import Failing, Former, Halted, LineTrouble, StandingBy
 
 STALE_SECONDS = 60.0
 """Readers see an old state if a record has waited for so long."""
@@ -171,32 +172,22 @@ def _effects(redis: RedisPart) -> frozenset[str]:
 
 
 def _stands_by(redis: RedisPart) -> bool:
-    lines = [state for writer in living(redis) for state in writer.heartbeat.lines.values()]
-    return any(state.startswith("standing by") for state in lines)
+    return any(
+        trouble.state == StandingBy.state
+        for writer in living(redis)
+        for line in writer.heartbeat.lines
+        if (trouble := writer.heartbeat.trouble(line))
+    )
 
 
 def _lines(writer: Writer, effects: frozenset[str]) -> Iterator[Finding]:
     said = set()
-    halted = {line for line, state in writer.heartbeat.lines.items() if state.startswith("halted")}
-    for line, state in writer.heartbeat.lines.items():
-        word, _, reason = state.partition(": ")
-        said |= {f"{line}: {state}", f"{line}: {reason}"}
-        match word:
-            case "running":
-                continue
-            case "halted":
-                yield _halted(line, reason)
-            case "standing by":
-                yield Finding(
-                    f"line {line} is standing by: {reason}",
-                    f"deploy the newer program on {writer.id} again, or drop the newer generation (docs/upgrading.md)",
-                    "runbook.md#leadviewstandingby",
-                    where=("projectors",),
-                    stops="line",
-                )
-            case _:
-                advice, page = f"read the log of {writer.id}", "runbook.md#failing"
-                yield Finding(f"line {line} is {word}: {reason}", advice, page, where=("projectors",), stops="line")
+    troubles = {line: it for line in writer.heartbeat.lines if (it := writer.heartbeat.trouble(line))}
+    halted = {line for line, trouble in troubles.items() if trouble.state == Halted.state}
+    for line, trouble in troubles.items():
+        text = words.trouble(trouble)
+        said |= {f"{line}: {text}", f"{line}: {trouble.state}: {text}"}
+        yield _stopped(line, trouble, writer.id)
     for problem, kind in zip_longest(writer.heartbeat.problems, writer.heartbeat.kinds, fillvalue=""):
         follows = kind in effects or (kind in _OF_STOPPED_LINES and problem.partition(":")[0] in halted)
         if problem not in said and not problem.startswith(_MEASURED_HERE) and not follows:
@@ -206,23 +197,29 @@ def _lines(writer: Writer, effects: frozenset[str]) -> Iterator[Finding]:
             yield Finding(problem.rstrip("."), advice, page, where=("projectors",), stops=stops)
 
 
-def _halted(line: str, reason: str) -> Finding:
-    """Returns the finding about a line that has halted. The verdict says how many bad records there are, not which."""
-    why, _, acceptance = reason.partition(ACCEPTANCE)
-    why, _, last = why.partition(LAST)
-    known, _, coordinates = acceptance.partition(COMMAND)
-    detail = f"The last one is {last}." if last else ""
-    if acceptance:
-        detail += f" Only if none of them is needed, accept these {known.rstrip(': ')}:"
-    return Finding(
-        f"line {line} is stopped: {why}",
-        "fix the producer, or deploy a projector that can read them (docs/dead-letters.md)",
-        "dead-letters.md#a-halted-line",
-        where=("projectors",),
-        stops="line",
-        detail=detail.strip(),
-        command=f"{COMMAND}{coordinates}" if coordinates else "",
-    )
+def _stopped(line: str, trouble: LineTrouble, writer: str) -> Finding:
+    """Returns the finding about a line that does not work. The verdict says how many bad records there are."""
+    detail, command, text = "", "", words.trouble(trouble)
+    match trouble:
+        case Halted():
+            text, detail = words.halt(trouble), f"The last one is {words.last(trouble)}."
+            if trouble.ranges:
+                detail, command = f"{detail} {words.acceptable(trouble)}:", words.accept_command(trouble)
+        case Failing() | StandingBy() | Former():
+            pass
+        case unknown:
+            assert_never(unknown)
+    match trouble.state:
+        case Halted.state:
+            verb, page = "stopped", "dead-letters.md#a-halted-line"
+            advice = "fix the producer, or deploy a projector that can read them (docs/dead-letters.md)"
+        case StandingBy.state:
+            verb, page = "standing by", "runbook.md#leadviewstandingby"
+            advice = f"deploy the newer program on {writer} again, or drop the newer generation (docs/upgrading.md)"
+        case state:
+            verb, page, advice = state, "runbook.md#failing", f"read the log of {writer}"
+    what = f"line {line} is {verb}: {text}"
+    return Finding(what, advice, page, where=("projectors",), stops="line", detail=detail, command=command)
 
 
 def _empty(survey: Survey) -> Iterator[Finding]:

@@ -76,6 +76,7 @@ class Watch(Collector):
         problems = [problem for problem in self.problems() if problem.kind not in OF_SERVERS]
         return Condition(
             lines={line.health.name: line.health.state for line in self._lines},
+            troubles={line.health.name: trouble for line in self._lines if (trouble := line.health.trouble)},
             partitions={line.health.name: len(line.assigned()) for line in self._lines},
             problems=[problem.text for problem in problems],
             kinds=[problem.kind for problem in problems],

@@ -9,6 +9,9 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import repeat
+from typing import Literal
+
+import msgspec
 
 from projector.accepted import Acceptance
 from projector.dead_letter import DeadLetter
@@ -23,13 +26,10 @@ from projector.offsets import OffsetRange, by_partition, spans
 from projector.record import Partition, Record
 from projector.redis.applier import Applied, Applier
 from projector.redis.store import Store
+from schemas.faults import Fault
+from schemas.line_states import Halted
 
 WINDOW = 1000
-LAST = "; the last: "
-"""Between how many records are bad, and the last one of them."""
-ACCEPTANCE = ". Only if none of them is needed, accept these "
-"""Between the reason of a halt, and how to accept its records."""
-COMMAND = "python -m projector dead-letters accept"
 _SLICE_BYTES, _SLICE_SECONDS = 262_144, 0.01
 """What is decoded at once, and for how long: the event loop does nothing else meanwhile. A larger value is read in
 steps, and `projector.change` bounds what each of them may cost."""
@@ -66,7 +66,7 @@ class BadRecordGuard:
         if count:
             self._consecutive.clear()
 
-    def note(self, bad: DeadLetter) -> None:
+    def note(self, bad: DeadLetter, fault: Fault) -> None:
         """Count a bad record, unless it is accepted. Raises LineStopped if there are too many."""
         if bad.accepted:
             return
@@ -76,14 +76,16 @@ class BadRecordGuard:
         self._bad.append((self._seen, at))
         while self._bad[0][0] <= self._seen - WINDOW:
             self._bad.popleft()
-        last = f"{LAST}{bad.field}: {bad.reason}"
         if len(self._consecutive) >= self._max_consecutive:
-            limit = f"LEADVIEW_DEAD_LETTER_ROW is {self._max_consecutive}"
-            raise LineStopped(f"{len(self._consecutive)} consecutive bad records ({limit}){last}", self._consecutive)
+            raise self._stopped("row", self._max_consecutive, self._consecutive, bad.field, fault)
         if len(self._bad) > self._max_bad:
-            counted = [at for _, at in self._bad]
-            limit = f"LEADVIEW_DEAD_LETTER_SHARE is {self._max_bad / WINDOW:g}"
-            raise LineStopped(f"{len(counted)} of the last {WINDOW} records are bad ({limit}){last}", counted)
+            raise self._stopped("share", self._max_bad / WINDOW, [at for _, at in self._bad], bad.field, fault)
+
+    @staticmethod
+    def _stopped(
+        limit: Literal["row", "share"], most: float, counted: Sequence[Coordinates], last: str, fault: Fault
+    ) -> LineStopped:
+        return LineStopped(Halted(limit, len(counted), WINDOW, most, last, fault), counted)
 
     def forgive(self, acceptance: Callable[[Coordinates], object]) -> None:
         """No longer count the bad records for which `acceptance` returns something true."""
@@ -156,7 +158,9 @@ class Batch:
             if time.perf_counter() > until:
                 yield []
                 until = time.perf_counter() + _SLICE_SECONDS
-        self.stopped = LineStopped(f"{stopped}{ACCEPTANCE}{_advice([*stopped.bad, *behind])}", stopped.bad)
+        found = [*stopped.bad, *behind]
+        halt = msgspec.structs.replace(stopped.halt, bad=len(found), ranges=_ranges(found))
+        self.stopped = LineStopped(halt, stopped.bad)
 
     def steps(self, positions: Mapping[Partition, int]) -> dict[Partition, Step]:
         """Returns the step of each partition, from its present position."""
@@ -211,13 +215,13 @@ class Batch:
 
     def _park(self, record: Record, error: BadRecord) -> None:
         """Make a bad record a dead letter, unless an operator has dropped that for good, and count it."""
-        dead_letter = DeadLetter.of(record, error.reason, error.version)
+        dead_letter = DeadLetter.of(record, error.fault, error.version)
         if acceptance := self._acceptance(_coordinates(record)):
             if acceptance.dropped:
                 return
             dead_letter = dead_letter.accept(acceptance.note, acceptance.time)
         self.dead_letters.append(dead_letter)
-        self._guard.note(dead_letter)
+        self._guard.note(dead_letter, error.fault)
 
     def _bad_behind(self, last: Coordinates) -> Iterator[Coordinates | None]:
         """Yields the bad records behind the last one that counted, in its partition, that nobody has accepted; None for
@@ -231,14 +235,10 @@ class Batch:
                 yield at if is_bad and not self._acceptance(at) else None
 
 
-def _advice(bad: Sequence[Coordinates]) -> str:
-    """Returns how to accept these records."""
+def _ranges(bad: Sequence[Coordinates]) -> tuple[str, ...]:
+    """Returns a range for each partition that contains all of these records."""
     ranges = [OffsetRange(Partition(topic, number), (offset, offset)) for topic, number, offset in bad]
-    names = " ".join(str(span) for span in spans(by_partition(ranges)))
-    return (
-        f"{len(ranges)} bad records, with those behind the last one. This leaves them out for good: "
-        f"{COMMAND} {names} --note 'why'"
-    )
+    return tuple(str(span) for span in spans(by_partition(ranges)))
 
 
 def _coordinates(record: Record) -> Coordinates:

@@ -27,11 +27,11 @@ from projector.line.health import LineHealth
 from projector.line.metrics import PARKED, LineMetrics, UnknownFields
 from projector.line.pace import FullSpeed, Pacer
 from projector.line.positions import EndOffsets, Positions
-from projector.reason import kind_of
 from projector.record import Partition, Record
 from projector.redis.store import Store
 from projector.stop import Stop
 from schemas import names
+from schemas.line_states import Failing
 from schemas.resources import Kind
 from schemas.settings import ProjectorSettings
 
@@ -245,31 +245,32 @@ class Line:
         """Read again from the stored positions. The cause of a defect may pass, too; a restart would do no more."""
         if isinstance(error, Unavailable):
             self._metrics.unavailable()
-            self.health.trouble(str(error))
+            self.health.unavailable(str(error))
             logger.warning("not available; retrying", extra=self._fields() | {"error": str(error)})
         else:
             self._policy.on_defect(error)
             self._metrics.failed()
-            self.health.failed(defect.report(f"the line {self._name}", error))
+            defect.report(f"the line {self._name}", error)
+            self.health.stops(Failing(self._name, type(error).__name__))
         self._positions.reset()
 
     async def _halt(self, error: LineStopped, stop: Stop) -> None:
         """Do nothing until `stop`, or until an operator has accepted bad records; then read the batch again."""
         if not await self._accepted.include_any(error.bad):
             self._policy.on_halt(error)
-            self.health.stopped(str(error))
+            self.health.stops(error.halt)
             self._positions.end()
             await wait_until_accepted(self._name, self._source, self._accepted, error, stop)
-            self.health.resumed()
+            self.health.resumes()
         self._guard.forgive(self._accepted.find)
         self._positions.reset()
 
     async def _wait_while_superseded(self, error: Superseded, stop: Stop) -> None:
         """Leave the partitions to newer programs until this one may write again: the newer generation was dropped."""
         logger.warning("standing by: %s. Deploy the newer program here as well.", error, extra=self._fields())
-        self.health.standing_by(str(error))
+        self.health.stops(error.reason)
         await wait_while_superseded(self._source, self._positions, stop)
-        self.health.standing_by(None)
+        self.health.resumes()
 
     def _fields(self) -> dict[str, object]:
         """Returns the extra fields of every log line."""
@@ -338,7 +339,7 @@ async def without_deleted(store: Store, dead_letters: Sequence[DeadLetter]) -> l
 def report(parked: Sequence[DeadLetter]) -> None:
     """Count and log dead letters that were stored. Very many bad records leave few log lines."""
     for letter in parked:
-        PARKED.labels(letter.topic, kind_of(letter.reason)).inc()
+        PARKED.labels(letter.topic, letter.fault.label if letter.fault else "other").inc()
     for letter in parked[:_LOGGED_BAD_RECORDS]:
         logger.warning(
             "a bad record became a dead letter",

@@ -13,10 +13,12 @@ from projector.kafka.topics import Retention, Topic
 from projector.ledger.checkpoint import Position
 from projector.ledger.control import ControlRecord, Copy, Generation, State
 from projector.ledger.writers import Heartbeat, Writer
-from projector.line.batch import ACCEPTANCE, LAST
 from projector.mapping import VERSION
 from projector.record import Partition
+from schemas import words
 from schemas.control import Stamp
+from schemas.faults import Fault
+from schemas.line_states import Halted, LineTrouble
 from tests.harness.generations import generation, ids
 
 STAMP = Stamp.first()
@@ -32,8 +34,11 @@ def projector(
     problems: tuple[str, ...] = (),
     kinds: tuple[str, ...] = (),
     mapping: int = VERSION,
+    troubles: dict[str, LineTrouble] = {},  # noqa: B006 - never changed
 ) -> Writer:
-    said = Heartbeat("run", mapping, STAMP.text, lines=lines, problems=list(problems), kinds=list(kinds))
+    said = Heartbeat(
+        "run", mapping, STAMP.text, lines=lines, troubles=troubles, problems=list(problems), kinds=list(kinds)
+    )
     return Writer("host-1-ab", age_ms, said)
 
 
@@ -227,19 +232,24 @@ def test_what_stops_everything_hides_what_only_follows() -> None:
 
 def test_a_stopped_line_is_said_in_short_and_its_command_stands_alone() -> None:
     command = "python -m projector dead-letters accept crm.leads:0:1-3 --note 'why'"
-    why = f"3 consecutive bad records (limit){LAST}crm.leads:0:3: no stage"
-    reason = f"{why}{ACCEPTANCE}3 bad records. Gone: {command}"
-    halted = projector(RUNNING | {"documents": f"halted: {reason}"}, problems=(f"documents: halted: {reason}",))
+    halt = Halted("row", 3, 1000, 3, "crm.leads:0:3", Fault("missing", "$.data.stage"), 3, ("crm.leads:0:1-3",))
+    halted = projector(
+        RUNNING | {"documents": "halted"},
+        problems=(words.line_trouble("documents", halt),),
+        kinds=("halted",),
+        troubles={"documents": halt},
+    )
     [problem] = findings.problems(survey(redis(halted), kafka()))
     assert headline([problem]) == (
-        "not well: line documents is stopped: 3 consecutive bad records (limit): fix the producer, or deploy a "
-        "projector that can read them (docs/dead-letters.md)"
+        "not well: line documents is stopped: 3 consecutive bad records (LEADVIEW_DEAD_LETTER_ROW is 3): fix the "
+        "producer, or deploy a projector that can read them (docs/dead-letters.md)"
     )
     assert problem.command == command
     assert problem.detail == (
-        "The last one is crm.leads:0:3: no stage. Only if none of them is needed, accept these 3 bad records. Gone:"
+        "The last one is crm.leads:0:3: `$.data.stage` is missing. Only if none of them is needed, accept these 3 bad "
+        "records, with those behind the last one. This leaves them out for good:"
     )
-    assert str(problem).endswith(f"Gone: {command}")
+    assert str(problem).endswith(f"for good: {command}")
 
 
 def test_an_empty_redis_is_explained_without_causes_that_are_excluded() -> None:

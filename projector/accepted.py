@@ -103,13 +103,45 @@ class _Stored(msgspec.Struct, omit_defaults=True):
     dropped: str = ""
 
 
-class AcceptedBook:
-    """Reads and changes what operators have accepted. Every method raises Unavailable."""
+class AcceptedRecords:
+    """What operators have accepted: read and changed in Kafka, and as a line has read it of its partitions.
+
+    Every coroutine raises Unavailable, except `include_any` and `keep`.
+    """
 
     def __init__(self, settings: ProjectorSettings, store: Store) -> None:
         self._settings = settings
         self._store = store
         self._group_id = f"{settings.group_id}.accepted"
+        self._known: dict[Partition, Accepted] = {}
+        """As it was when the line began to read a partition, or when it was halted."""
+
+    def find(self, record: Coordinates) -> Acceptance | None:
+        """Returns the acceptance that contains a record of a known partition, or None."""
+        topic, partition, offset = record
+        accepted = self._known.get(Partition(topic, partition))
+        return accepted.find(offset) if accepted else None
+
+    def forget(self, partitions: Iterable[Partition]) -> None:
+        """Read these partitions again before the next use."""
+        for partition in partitions:
+            self._known.pop(partition, None)
+
+    async def learn(self, partitions: Iterable[Partition]) -> None:
+        """Read what is accepted in these partitions, unless it is known."""
+        if unknown := set(partitions) - self._known.keys():
+            self._known |= await self.read(unknown)
+
+    async def include_any(self, records: Sequence[Coordinates]) -> bool:
+        """Read again, and return whether any of these records is accepted by now."""
+        if not records:
+            return False
+        try:
+            self._known |= await self.read({Partition(topic, partition) for topic, partition, _ in records})
+        except Unavailable as error:
+            logger.warning("accepted bad records are not known at the moment", extra={"error": str(error)})
+            return False
+        return any(self.find(record) for record in records)
 
     async def read(self, partitions: Iterable[Partition]) -> dict[Partition, Accepted]:
         """Returns what is accepted in each of these partitions. What cannot be read is logged and counts as nothing."""
@@ -143,8 +175,27 @@ class AcceptedBook:
             if not await write_texts(self._settings, self._group_id, texts):
                 raise _too_long({partition: offsets[partition] for partition in texts}, texts)
 
+    async def keep(self, stop: Stop) -> None:
+        """Keep Kafka from forgetting which bad records are accepted, until `stop` is set. Every projector does this.
+
+        Kafka deletes the offsets of a group without members if they are not committed for `offsets.retention.minutes`,
+        7 days by default. So every projector commits them again, every ten minutes.
+        """
+        while not stop.is_set():
+            pause = _RENEW_SECONDS
+            try:
+                async with open_reader(self._settings, KINDS) as reader:
+                    partitions = await reader.partitions()
+                await self.renew(partitions)
+            except (Refused, Unavailable) as error:
+                logger.warning("accepted bad records not renewed; retrying later", extra={"error": str(error)})
+                pause = _RETRY_SECONDS if isinstance(error, Unavailable) else pause
+            except Exception as error:  # noqa: BLE001 - the lines must not end because this fails
+                defect.report("the renewal of accepted bad records", error)
+            await stop.sleep(pause)
+
     async def renew(self, partitions: Iterable[Partition]) -> None:
-        """Write what is stored of these partitions once more, so that Kafka does not forget it. Raises Refused."""
+        """Write what is stored of these partitions once more. Raises Refused."""
         partitions = list(partitions)
         if not await read_texts(self._settings, self._group_id, partitions):
             return
@@ -200,69 +251,3 @@ def _too_long(offsets: Mapping[Partition, Ranges], texts: Mapping[Partition, Off
         "more than Kafka stores for a partition (offset.metadata.max.bytes of the brokers, by default 4096). "
         f"Name whole ranges instead of single records, such as {ranges}. A range replaces what was accepted inside it."
     )
-
-
-class AcceptedRecords:
-    """What is accepted, as it was when a line began to read a partition, or when it was halted."""
-
-    def __init__(self, book: AcceptedBook) -> None:
-        self._book = book
-        self._known: dict[Partition, Accepted] = {}
-
-    def find(self, record: Coordinates) -> Acceptance | None:
-        """Returns the acceptance that contains a record, or None."""
-        topic, partition, offset = record
-        accepted = self._known.get(Partition(topic, partition))
-        return accepted.find(offset) if accepted else None
-
-    def forget(self, partitions: Iterable[Partition]) -> None:
-        """Read these partitions again before the next use."""
-        for partition in partitions:
-            self._known.pop(partition, None)
-
-    async def read(self, partitions: Iterable[Partition]) -> None:
-        """Read what is accepted in these partitions, unless it is known. Raises Unavailable."""
-        if unknown := set(partitions) - self._known.keys():
-            self._known |= await self._book.read(unknown)
-
-    async def include_any(self, records: Sequence[Coordinates]) -> bool:
-        """Read again, and return whether any of these records is accepted by now."""
-        if not records:
-            return False
-        partitions = {Partition(topic, partition) for topic, partition, _ in records}
-        try:
-            self._known |= await self._book.read(partitions)
-        except Unavailable as error:
-            logger.warning("accepted bad records are not known at the moment", extra={"error": str(error)})
-            return False
-        return any(self.find(record) for record in records)
-
-
-class Renewal:
-    """Keeps Kafka from forgetting which bad records are accepted. Runs once in every projector, beside its lines.
-
-    Kafka deletes the offsets of a group without members if they are not committed for `offsets.retention.minutes`, 7
-    days by default. So every projector commits them again, every ten minutes.
-    """
-
-    def __init__(self, settings: ProjectorSettings, store: Store) -> None:
-        self._settings = settings
-        self._book = AcceptedBook(settings, store)
-
-    async def run(self, stop: Stop) -> None:
-        """Repeat until `stop` is set."""
-        while not stop.is_set():
-            pause = _RENEW_SECONDS
-            try:
-                await self._renew()
-            except (Refused, Unavailable) as error:
-                logger.warning("accepted bad records not renewed; retrying later", extra={"error": str(error)})
-                pause = _RETRY_SECONDS if isinstance(error, Unavailable) else pause
-            except Exception as error:  # noqa: BLE001 - the lines must not end because this fails
-                defect.report("the renewal of accepted bad records", error)
-            await stop.sleep(pause)
-
-    async def _renew(self) -> None:
-        async with open_reader(self._settings, KINDS) as reader:
-            partitions = await reader.partitions()
-        await self._book.renew(partitions)

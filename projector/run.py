@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from projector.accepted import Renewal
+from projector.accepted import AcceptedRecords
 from projector.errors import Refused, Unavailable
 from projector.health.watch import Watch, watching
 from projector.ledger import copies, writers
@@ -61,7 +61,7 @@ async def _work(settings: ProjectorSettings, writing: Writing, lines: list[Line]
         for line in lines:
             group.create_task(line.run(stop))
         beside = [
-            group.create_task(Renewal(settings, writing.store).run(stop)),
+            group.create_task(AcceptedRecords(settings, writing.store).keep(stop)),
             group.create_task(Superseded(settings, writing.store).run(stop)),
             group.create_task(Keeper(settings, writing).run(stop)),
             group.create_task(jobs.run(writing, settings, stop)),

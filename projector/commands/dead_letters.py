@@ -9,6 +9,7 @@ from projector.commands.operator import Operator
 from projector.commands.show_view import utc
 from projector.dead_letter import DeadLetter
 from projector.ledger import copies, writers
+from projector.offsets import by_partition
 from projector.upkeep import accept, redrive
 from projector.upkeep.redrive import Filter, Redriven
 
@@ -38,11 +39,12 @@ def _filter(arguments: argparse.Namespace) -> Filter:
 
 async def _accept(arguments: argparse.Namespace, operator: Operator) -> int:
     records = arguments.records or await accept.find(operator.store, operator.settings, _filter(arguments))
-    accepted = await accept.accept(operator.store, operator.settings, records, arguments.note)
-    for (topic, partition), offsets in sorted(accepted.offsets.items()):
-        operator.console.print(f"{topic}:{partition}:{offsets}  accepted", markup=False, soft_wrap=True)
+    offsets = by_partition(records)
+    dead_letters = await accept.accept(operator.store, operator.settings, offsets, arguments.note)
+    for (topic, partition), ranges in sorted(offsets.items()):
+        operator.console.print(f"{topic}:{partition}:{ranges}  accepted", markup=False, soft_wrap=True)
     operator.console.print(
-        f"Dead letters among them: {accepted.dead_letters}. A line that they have halted resumes within a few seconds."
+        f"Dead letters among them: {dead_letters}. A line that they have halted resumes within a few seconds."
     )
     return 0
 

@@ -25,7 +25,6 @@ from projector.line.pace import Pacer
 from projector.offsets import OffsetRange, by_partition, spans
 from projector.record import Partition, Record
 from projector.redis.applier import Applied, Applier
-from projector.redis.store import Store
 from schemas.faults import Fault
 from schemas.line_states import Halted
 
@@ -149,6 +148,34 @@ class Batch:
         else:
             yield intents
 
+    async def write(self, session: Session, applier: Applier, pacer: Pacer) -> Applied:
+        """Write all of it into Redis, in the generations of the session, while the rest of it is decoded: a few slices
+        at once, in any order, since versions guard every write.
+
+        Raises Unavailable, or LineStopped if there are too many bad records.
+        """
+        applied = Applied()
+        pace = await pacer.pace(self.size)
+        in_flight: set[asyncio.Task[Applied]] = set()
+        try:
+            for intents, seconds in _timed(self.slices(pace.slice_records)):
+                await pacer.wait()
+                if len(in_flight) == pace.slices_in_flight:
+                    _add(applied, in_flight, await _first_of(in_flight))
+                applying = applier.apply(intents, session.generations, fence=session, max_documents=pace.max_documents)
+                in_flight.add(asyncio.create_task(applying))
+                # Lets the slice be sent, and Kafka's heartbeat run. A change of access needs many turns of the event
+                # loop, so after a slice that took long the other line has some time for itself.
+                await asyncio.sleep(seconds * _REST if seconds > _LONG_SECONDS else 0)
+            while in_flight:
+                _add(applied, in_flight, await _first_of(in_flight))
+        finally:
+            await asyncio.gather(*in_flight, return_exceptions=True)  # empty unless something failed
+        if self.stopped:
+            raise self.stopped
+        applied.stale += self.left_out
+        return applied
+
     def _stop(self, stopped: LineStopped, until: float) -> Iterator[list[Intent]]:
         """Look for all bad records that an operator would have to accept. Yields empty slices meanwhile."""
         behind: list[Coordinates] = []
@@ -255,43 +282,6 @@ def _is_bad(record: Record) -> Generator[None, None, bool]:
     except BadRecord:
         return True
     return False
-
-
-class Writer:
-    """Writes slices while the next ones are decoded: a few at once, in any order, since versions guard every write."""
-
-    def __init__(self, store: Store, pacer: Pacer) -> None:
-        self._applier = Applier(store)
-        self._pacer = pacer
-
-    async def write(self, batch: Batch, session: Session) -> Applied:
-        """Write all of the batch, in the generations of the session.
-
-        Raises Unavailable, or LineStopped if the batch has too many bad records.
-        """
-        applied = Applied()
-        pace = await self._pacer.pace(batch.size)
-        in_flight: set[asyncio.Task[Applied]] = set()
-        try:
-            for intents, seconds in _timed(batch.slices(pace.slice_records)):
-                await self._pacer.wait()
-                if len(in_flight) == pace.slices_in_flight:
-                    _add(applied, in_flight, await _first_of(in_flight))
-                applying = self._applier.apply(
-                    intents, session.generations, fence=session, max_documents=pace.max_documents
-                )
-                in_flight.add(asyncio.create_task(applying))
-                # Lets the slice be sent, and Kafka's heartbeat run. A change of access needs many turns of the event
-                # loop, so after a slice that took long the other line has some time for itself.
-                await asyncio.sleep(seconds * _REST if seconds > _LONG_SECONDS else 0)
-            while in_flight:
-                _add(applied, in_flight, await _first_of(in_flight))
-        finally:
-            await asyncio.gather(*in_flight, return_exceptions=True)  # empty unless something failed
-        if batch.stopped:
-            raise batch.stopped
-        applied.stale += batch.left_out
-        return applied
 
 
 def _timed(slices: Iterator[list[Intent]]) -> Iterator[tuple[list[Intent], float]]:

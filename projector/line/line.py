@@ -15,19 +15,20 @@ from typing import Any, assert_never
 import msgspec
 
 from projector import defect
-from projector.accepted import AcceptedBook, AcceptedRecords
+from projector.accepted import AcceptedRecords
 from projector.dead_letter import DeadLetter
 from projector.errors import LineStopped, Refused, Superseded, Unavailable
 from projector.kafka.source import Source
 from projector.ledger.checkpoint import ControlChanged, Outcome, Stored, WentBack
 from projector.ledger.ledger import Ledger
 from projector.line.already_applied import stored_heads
-from projector.line.batch import BadRecordGuard, Batch, Writer
+from projector.line.batch import BadRecordGuard, Batch
 from projector.line.health import LineHealth
 from projector.line.metrics import PARKED, LineMetrics, UnknownFields
 from projector.line.pace import FullSpeed, Pacer
 from projector.line.positions import EndOffsets, Positions
 from projector.record import Partition, Record
+from projector.redis.applier import Applier
 from projector.redis.store import Store
 from projector.stop import Stop
 from schemas import names
@@ -91,9 +92,9 @@ class Line:
         self._source = Source(settings, kinds, group_id, self._on_revoked)
         self._positions = Positions(name, self._source, ledger)
         self._end_offsets = EndOffsets(self._source, self._positions)
-        self._writer = Writer(store, policy.pacer)
+        self._applier = Applier(store)
         self._guard = BadRecordGuard(settings.dead_letter_share, settings.dead_letter_row)
-        self._accepted = AcceptedRecords(AcceptedBook(settings, store))
+        self._accepted = AcceptedRecords(settings, store)
         # If most of the last batch was stale, asking Redis first is cheaper than decoding the records again.
         self._mostly_stale = False
         self._checked_at = 0.0
@@ -166,12 +167,12 @@ class Line:
     async def _project(self, polled: dict[Partition, list[Record]]) -> None:
         """Map the records, write them, and store the positions after them."""
         started = time.monotonic()
-        await self._accepted.read(polled)
+        await self._accepted.learn(polled)
         guard = self._guard.fork()
         session = self._positions.session
         heads = await stored_heads(self._store, polled, session.generations) if self._mostly_stale else None
         batch = Batch(polled, guard, heads, self._accepted.find)
-        applied = await self._writer.write(batch, session)
+        applied = await batch.write(session, self._applier, self._policy.pacer)
         if await self._accepted.include_any(batch.counted):
             self._positions.reset()  # an operator has accepted some of these meanwhile: read the batch again
             return
@@ -182,7 +183,7 @@ class Line:
             self.health.advanced()
             seconds = time.monotonic() - started
             self._metrics.batch(applied, len(batch.dead_letters), seconds, batch.freshness())
-            report(dead_letters)
+            _report(dead_letters)
             self._unknown_fields.look(polled, time.monotonic())
             await erase_late(self._store, dead_letters)
 
@@ -260,65 +261,53 @@ class Line:
             self._policy.on_halt(error)
             self.health.stops(error.halt)
             self._positions.end()
-            await wait_until_accepted(self._name, self._source, self._accepted, error, stop)
+            await self._wait_until_accepted(error, stop)
             self.health.resumes()
         self._guard.forgive(self._accepted.find)
         self._positions.reset()
+
+    async def _wait_until_accepted(self, error: LineStopped, stop: Stop) -> None:
+        """Stay a member of the group meanwhile, so that no other projector gets the same bad records."""
+        self._source.pause()
+        logged_at = -_LOG_HALT_SECONDS
+        while not (stop.is_set() or await self._accepted.include_any(error.bad)):
+            if time.monotonic() - logged_at >= _LOG_HALT_SECONDS:
+                logged_at = time.monotonic()
+                logger.error(
+                    "the line is halted and skips nothing. Fix the producer or the projector, or raise the limit, then "
+                    "restart the projector: it resumes where it stopped. %s",
+                    error,
+                    extra=self._fields(),
+                )
+            with suppress(Unavailable):
+                # Everything is paused, so this returns no records; but a member that never polls is removed.
+                await self._source.poll(1, 0)
+            await stop.sleep(_HALTED_SECONDS)
+        self._source.resume()
+        if not stop.is_set():
+            logger.info("bad records were accepted; the line resumes", extra=self._fields())
 
     async def _wait_while_superseded(self, error: Superseded, stop: Stop) -> None:
         """Leave the partitions to newer programs until this one may write again: the newer generation was dropped."""
         logger.warning("standing by: %s. Deploy the newer program here as well.", error, extra=self._fields())
         self.health.stops(error.reason)
-        await wait_while_superseded(self._source, self._positions, stop)
+        self._positions.reset()
+        self._source.leave()
+        while not stop.is_set() and await self._is_superseded():
+            await stop.sleep(_SUPERSEDED_SECONDS)
+        self._source.join()
         self.health.resumes()
+
+    async def _is_superseded(self) -> bool:
+        try:
+            await self._positions.seek()
+        except (Superseded, Unavailable):
+            return True
+        return False
 
     def _fields(self) -> dict[str, object]:
         """Returns the extra fields of every log line."""
         return {"line": self._name}
-
-
-async def wait_until_accepted(
-    line: str, source: Source, accepted: AcceptedRecords, error: LineStopped, stop: Stop
-) -> None:
-    """Do nothing until an operator has accepted bad records, or until `stop`.
-
-    The line stays a member of its group meanwhile, so that no other projector gets the same bad records.
-    """
-    source.pause()
-    logged_at = -_LOG_HALT_SECONDS
-    while not (stop.is_set() or await accepted.include_any(error.bad)):
-        if time.monotonic() - logged_at >= _LOG_HALT_SECONDS:
-            logged_at = time.monotonic()
-            logger.error(
-                "the line is halted and skips nothing. Fix the producer or the projector, or raise the limit, then "
-                "restart the projector: it resumes where it stopped. %s",
-                error,
-                extra={"line": line},
-            )
-        with suppress(Unavailable):
-            # Everything is paused, so this returns no records; but a member that never polls is removed.
-            await source.poll(1, 0)
-        await stop.sleep(_HALTED_SECONDS)
-    source.resume()
-    if not stop.is_set():
-        logger.info("bad records were accepted; the line resumes", extra={"line": line})
-
-
-async def wait_while_superseded(source: Source, positions: Positions, stop: Stop) -> None:
-    """Leave the partitions to newer programs until this one may write again, or until `stop`."""
-    positions.reset()
-    source.leave()
-    while not stop.is_set() and await _is_superseded(positions):
-        await stop.sleep(_SUPERSEDED_SECONDS)
-    source.join()
-
-
-async def _is_superseded(positions: Positions) -> bool:
-    try:
-        await positions.seek()
-    except (Superseded, Unavailable):
-        return True
-    return False
 
 
 async def without_deleted(store: Store, dead_letters: Sequence[DeadLetter]) -> list[DeadLetter]:
@@ -336,7 +325,7 @@ async def without_deleted(store: Store, dead_letters: Sequence[DeadLetter]) -> l
     ]
 
 
-def report(parked: Sequence[DeadLetter]) -> None:
+def _report(parked: Sequence[DeadLetter]) -> None:
     """Count and log dead letters that were stored. Very many bad records leave few log lines."""
     for letter in parked:
         PARKED.labels(letter.topic, letter.fault.label if letter.fault else "other").inc()

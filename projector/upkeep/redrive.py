@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
-from projector.accepted import Accepted, AcceptedBook
+from projector.accepted import Accepted, AcceptedRecords
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord, Refused
 from projector.interpret import interpret
@@ -113,7 +113,7 @@ async def drop(store: Store, settings: ProjectorSettings, words: Sequence[str], 
     accepted = {(letter.topic, letter.partition) for letter in dead_letters if letter.accepted}
     named = [OffsetRange.parse(word) for word in words] if words else [_place(letter) for letter in dead_letters]
     offsets = by_partition(named)
-    book = AcceptedBook(settings, store)
+    book = AcceptedRecords(settings, store)
     await book.change({at: ranges for at, ranges in offsets.items() if at in accepted}, Accepted.drop)
     return await delete(store, dead_letters)
 

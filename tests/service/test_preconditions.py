@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from devstack.redis_cluster import RedisCluster
-from projector.accepted import AcceptedBook
+from projector.accepted import AcceptedRecords
 from projector.dead_letter import DeadLetter
 from projector.errors import Unavailable
 from projector.ledger import copies, generations, sweep, writers
@@ -308,11 +308,11 @@ async def test_a_dead_letter_that_was_parked_again_is_another_one(projection: Pr
 
 async def test_the_lock_of_the_accepted_records_belongs_to_its_holder(alone: Projection) -> None:
     """It expired while its holder stood still, and another process has it now."""
-    async with AcceptedBook(alone.settings, alone.store)._locked():
+    async with AcceptedRecords(alone.settings, alone.store)._locked():
         alone.client.set(names.ACCEPT_LOCK, "another")
     assert alone.client.get(names.ACCEPT_LOCK) == b"another"
     alone.client.delete(names.ACCEPT_LOCK)
-    async with AcceptedBook(alone.settings, alone.store)._locked():
+    async with AcceptedRecords(alone.settings, alone.store)._locked():
         assert alone.client.exists(names.ACCEPT_LOCK)
     assert not alone.client.exists(names.ACCEPT_LOCK)
 

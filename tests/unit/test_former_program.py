@@ -7,7 +7,7 @@ from projector.dead_letter import DeadLetter
 from projector.ledger.writers import Heartbeat
 from schemas import words
 from schemas.faults import Fault
-from schemas.line_states import Failing, Former, Halted, StandingBy
+from schemas.line_states import Failing, Former, Halted, LineTrouble, StandingBy
 
 LETTER = (
     b'{"topic":"crm.leads","partition":0,"offset":7,"key":"k","reason":"`$.data.stage` is missing","time":1,'
@@ -65,7 +65,7 @@ def test_a_heartbeat_of_the_former_program() -> None:
 
 
 def test_a_heartbeat_holds_kinds_that_the_former_program_can_read() -> None:
-    troubles = {
+    troubles: dict[str, LineTrouble] = {
         "access": StandingBy(2, 9, 3),
         "documents": Halted("share", 101, 1000, 0.1, "crm.leads:0:8", FAULT, 101, ("crm.leads:0:1-8",)),
         "rebuild": Failing("rebuild", "KeyError"),

@@ -106,7 +106,8 @@ def decoded(record: Record) -> Change:
     try:
         entity, time = _read_event(record, value)
     except msgspec.MsgspecError as error:
-        raise BadRecord(fault_of(_without_values(error), record.kind, binary=_is_binary(record))) from None
+        binary = "ce_specversion" in dict(record.headers)
+        raise BadRecord(fault_of(_without_values(error), record.kind, binary=binary)) from None
     except UnicodeDecodeError:
         raise BadRecord(Fault("not_utf8", expected="UTF-8")) from None
     except RecursionError:
@@ -163,20 +164,16 @@ def version_of(record: Record) -> int | None:
         return None
     try:
         value = _content(record.value)
-        if _is_binary(record):
+        if record.headers and "ce_specversion" in dict(record.headers):
             return _VERSION.decode(value).version
         return _VERSION_IN_EVENT.decode(value).data.version
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, BadRecord):
         return None
 
 
-def _is_binary(record: Record) -> bool:
-    return bool(record.headers) and "ce_specversion" in dict(record.headers)
-
-
 def _read_event(record: Record, value: bytes) -> tuple[events.Entity, int | None]:
-    if _is_binary(record):
-        return _read_binary(record.kind, dict(record.headers), value)
+    if record.headers and "ce_specversion" in (headers := dict(record.headers)):
+        return _read_binary(record.kind, headers, value)
     event = _STRUCTURED[record.kind].decode(value)
     if event.datacontenttype is not None:
         _check_json(event.datacontenttype, "$.datacontenttype")

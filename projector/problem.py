@@ -9,6 +9,8 @@ from typing import ClassVar, Literal, get_args
 
 import msgspec
 
+from schemas.line_states import LineTrouble
+
 Label = Literal[
     "halted",
     "failing",
@@ -162,25 +164,21 @@ class NoProjector(_Problem, frozen=True):
 
 
 class Halted(OfLine, frozen=True):
-    """Too many bad records have stopped the line. `accept` says what is known of them, and `command` accepts them."""
+    """Too many bad records have stopped the line."""
 
-    reason: str
-    last: str = ""
-    accept: str = ""
-    command: str = ""
+    trouble: LineTrouble
 
 
 class Failing(OfLine, frozen=True):
-    """The line meets a defect, and tries again. `state` is the word that its program has for it."""
+    """The line meets a defect, and tries again."""
 
-    reason: str
-    state: str = "failing"
+    trouble: LineTrouble
 
 
 class StandingBy(OfLine, frozen=True):
     """The line leaves its work to newer programs."""
 
-    reason: str
+    trouble: LineTrouble
 
 
 class NotAdvancing(OfLine, frozen=True):

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import msgspec
 
 from projector.errors import BadRecord
+from schemas.faults import Fault
 from schemas.fields import UUID_AS_0, digits_as_0
 from schemas.resources import ORGANIZATION, Kind
 
@@ -35,7 +36,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
     kind: Kind
-    problem: str = ""
+    problem: Fault | None = None
     offsets: int = 1
     history: int = 0
 
@@ -66,6 +67,6 @@ def entity_key(record: Record) -> EntityKey:
     is_organization = record.kind is ORGANIZATION
     if key.translate(_LOWER_CASE) != (UUID_AS_0 if is_organization else _ENTITY_KEY):
         shape = "<organization_id>" if is_organization else "<organization_id>:<entity_id>"
-        raise BadRecord(f"the message key is not {shape} with ids in lower case")
+        raise BadRecord(Fault("not_expected", "key", f"{shape} with ids in lower case"))
     text = key.decode()
     return EntityKey(text[:_UUID_LENGTH], text[-_UUID_LENGTH:])

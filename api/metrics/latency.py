@@ -1,7 +1,7 @@
 """Stores the response times of this worker in Redis, so that the projector can yield to requests.
 
 The hash `lv3:latency` has one field per worker: "<p99 of the last half second in microseconds> <time in ms>".
-`projector/line/readers.py` reads it.
+`projector/line/pace.py` reads it.
 """
 
 import asyncio

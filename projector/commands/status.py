@@ -16,6 +16,7 @@ from projector.operate.words import Said, headline, say
 from projector.problem import Problem
 from projector.record import Partition
 from projector.redis.store import Store
+from schemas import words
 from schemas.control import GenerationId, in_order, number_of
 from schemas.settings import ProjectorSettings
 
@@ -154,7 +155,7 @@ def _writer(writer: Writer) -> WriterStatus:
         age=writer.age_ms / 1000,
         mapping_version=heartbeat.mapping,
         epoch=heartbeat.acknowledged.epoch,
-        lines=heartbeat.lines,
+        lines={line: words.line_state(state, heartbeat.troubles.get(line)) for line, state in heartbeat.lines.items()},
         problems=heartbeat.problems,
     )
 

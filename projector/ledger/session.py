@@ -16,6 +16,7 @@ from projector.mapping import VERSION
 from projector.redis.calls import Generations
 from projector.redis.store import Store
 from schemas.control import GenerationId, Stamp, number_of
+from schemas.line_states import StandingBy
 
 
 class Session:
@@ -150,7 +151,4 @@ def _check_mapping(record: ControlRecord, written: Generations) -> None:
     for generation in written:
         known = record.state.generations.get(generation)
         if known and known.mapping > VERSION:
-            raise Superseded(
-                f"generation {number_of(generation)} requires mapping version {known.mapping}, this program has "
-                f"{VERSION}"
-            )
+            raise Superseded(StandingBy(number_of(generation), known.mapping, VERSION))

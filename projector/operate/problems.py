@@ -11,14 +11,13 @@ from projector import problem
 from projector.kafka.topics import Topic
 from projector.ledger.control import ACCESS
 from projector.ledger.writers import Writer
-from projector.line.batch import ACCEPTANCE, COMMAND
-from projector.line.guard import LAST
 from projector.line.health import LineHealth
 from projector.mapping import VERSION
 from projector.operate.observe import Observation, RedisPart
 from projector.problem import OF_STOPPED_LINES, Problem, stops
 from projector.record import Partition
 from schemas.control import number_of
+from schemas.line_states import Halted, LineTrouble, StandingBy
 
 STALE_SECONDS = 60.0
 """Readers see an old state if a record has waited for so long."""
@@ -117,31 +116,24 @@ def of_history(found: Observation) -> Iterator[Problem]:
 def reported(writer: Writer) -> Iterator[Problem]:
     """Yields what a projector says about itself in its heartbeat."""
     said = writer.heartbeat
-    for line, state in said.lines.items():
-        if of_it := of_line(line, state, (writer.id,)):
-            yield of_it
+    for line in said.lines:
+        if trouble := said.trouble(line):
+            yield of_line(line, trouble, (writer.id,))
     for text, label in zip_longest(said.problems, said.kinds, fillvalue=""):
         if label not in _STATES:
             line = text.partition(":")[0]
             yield problem.Reported(line if line in said.lines else "", (writer.id,), label, text)
 
 
-def of_line(line: str, state: str, programs: tuple[str, ...] = ()) -> Problem | None:
-    """Returns what is wrong with a line that is in this state (`LineHealth.state`)."""
-    word, _, reason = state.partition(": ")
-    match word:
-        case "running":
-            return None
-        case "standing by":
-            return problem.StandingBy(line, programs, reason)
-        case "halted":
-            why, _, acceptance = reason.partition(ACCEPTANCE)
-            why, _, last = why.partition(LAST)
-            known, _, coordinates = acceptance.partition(COMMAND)
-            command = f"{COMMAND}{coordinates}" if coordinates else ""
-            return problem.Halted(line, programs, why, last, known.rstrip(": "), command)
+def of_line(line: str, trouble: LineTrouble, programs: tuple[str, ...] = ()) -> Problem:
+    """Returns what is wrong with a line that does not work."""
+    match trouble.state:
+        case Halted.state:
+            return problem.Halted(line, programs, trouble)
+        case StandingBy.state:
+            return problem.StandingBy(line, programs, trouble)
         case _:
-            return problem.Failing(line, programs, reason, word)
+            return problem.Failing(line, programs, trouble)
 
 
 def unattended(redis: RedisPart) -> Problem | None:

@@ -16,6 +16,7 @@ from leadview.instruments import family
 from leadview.metrics_port import Health
 from projector.ledger.breaks import BREAKS
 from projector.ledger.writers import Condition
+from projector.line.health import LineHealth
 from projector.operate.observe import Observation, Observer
 from projector.operate.problems import Lasting, WatchedLine, of_line
 from projector.operate.words import say
@@ -53,8 +54,7 @@ class Watch(Collector):
 
     def problems(self) -> list[Problem]:
         """Returns everything that is wrong now."""
-        states = [(line.health, of_line(line.health.name, line.health.state)) for line in self._lines]
-        found = [problem for health, state in states if (problem := state or health.problem())]
+        found = [it for line in self._lines if (it := _of(line.health))]
         if self.waits_for and not any(isinstance(it, RedisUnknown) for it in self._found):
             found.append(RedisUnknown(self.waits_for))
         return found + self._found
@@ -81,6 +81,7 @@ class Watch(Collector):
         own = [it for it in self.problems() if isinstance(it, OfLine | RedisUnknown | KafkaUnknown)]
         return Condition(
             lines={line.health.name: line.health.state for line in self._lines},
+            troubles={line.health.name: trouble for line in self._lines if (trouble := line.health.trouble)},
             partitions={line.health.name: len(line.assigned()) for line in self._lines},
             problems=[str(say(problem)) for problem in own],
             kinds=[problem.label for problem in own],
@@ -145,6 +146,11 @@ class Watch(Collector):
         for it in {self._logged[name] for name in self._logged.keys() - now.keys()}:
             logger.info("no longer a problem: %s", say(it), extra={"problem": it.label})
         self._logged = now
+
+
+def _of(health: LineHealth) -> Problem | None:
+    trouble = health.trouble
+    return of_line(health.name, trouble) if trouble else health.problem()
 
 
 def _parts(found: Observation) -> Iterator[Metric]:

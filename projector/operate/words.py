@@ -7,7 +7,9 @@ import msgspec
 
 from projector import problem
 from projector.problem import Problem, stops
+from schemas import words
 from schemas.control import LAYOUT
+from schemas.line_states import Halted, LineTrouble
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -136,18 +138,16 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
             seen = f", after a look at why {', '.join(silent)} no longer stores heartbeats" if silent else ""
             advice = f"nothing is applied; start one with `python -m projector run`{seen}"
             return "no projector is running", advice, "runbook.md#leadviewnoprojector"
-        case problem.Halted(line, _, reason, last, accept, command):
+        case problem.Halted(line, _, trouble):
             advice = "fix the producer, or deploy a projector that can read them (docs/dead-letters.md)"
-            detail = f"The last one is {last}. " if last else ""
-            detail += f"Only if none of them is needed, accept these {accept}:" if accept else ""
-            what = f"line {line} is stopped: {reason}"
-            return what, advice, "dead-letters.md#a-halted-line", detail.strip(), command
-        case problem.Failing(line, programs, reason, state):
-            return f"line {line} is {state}: {reason}", _log(programs), "runbook.md#failing"
-        case problem.StandingBy(line, programs, reason):
+            text, *more = _halted(trouble)
+            return f"line {line} is stopped: {text}", advice, "dead-letters.md#a-halted-line", *more
+        case problem.Failing(line, programs, trouble):
+            return f"line {line} is {trouble.state}: {words.trouble(trouble)}", _log(programs), "runbook.md#failing"
+        case problem.StandingBy(line, programs, trouble):
             on = f" on {', '.join(programs)}" if programs else ""
             advice = f"deploy the newer program{on} again, or drop the newer generation (docs/upgrading.md)"
-            return f"line {line} is standing by: {reason}", advice, "runbook.md#leadviewstandingby"
+            return f"line {line} is standing by: {words.trouble(trouble)}", advice, "runbook.md#leadviewstandingby"
         case problem.NotAdvancing(line, programs, records, seconds, partitions):
             what = (
                 f"{line}: {records:,} records behind, and has not advanced for {seconds:.0f} s "
@@ -197,6 +197,16 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
 
 
 _NOT_COMPLETE = "runbook.md#redis-is-empty-or-not-complete"
+
+
+def _halted(trouble: LineTrouble) -> tuple[str, ...]:
+    """Returns how many bad records there are; then which was the last one, and the command that accepts them."""
+    if not isinstance(trouble, Halted):
+        return (words.trouble(trouble),)
+    detail = f"The last one is {words.last(trouble)}."
+    if not trouble.ranges:
+        return words.halt(trouble), detail
+    return words.halt(trouble), f"{detail} {words.acceptable(trouble)}:", words.accept_command(trouble)
 
 
 def _topics(names: Sequence[str]) -> str:

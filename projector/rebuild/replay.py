@@ -25,8 +25,7 @@ from projector.ledger.control import ControlRecord
 from projector.ledger.ledger import Ledger, lag, read_rebuild
 from projector.ledger.session import check_written
 from projector.ledger.writers import Writing
-from projector.line.line import Line
-from projector.line.policy import Policy
+from projector.line.line import Line, Policy
 from projector.mapping import VERSION
 from projector.rebuild.throttle import Throttle
 from projector.record import Partition

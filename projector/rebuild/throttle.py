@@ -5,8 +5,7 @@ slow.
 import asyncio
 import time
 
-from projector.line import readers
-from projector.line.pace import FULL, YIELDING, YIELDING_ON_CLUSTER, Pace
+from projector.line.pace import FULL, YIELDING, YIELDING_ON_CLUSTER, Pace, slowest
 from projector.redis.store import Store
 
 _REFRESH_SECONDS = 0.5
@@ -51,7 +50,7 @@ class Throttle:
     async def _refresh(self) -> None:
         if self._limit and time.monotonic() - self._read_at > _REFRESH_SECONDS:
             self._read_at = time.monotonic()
-            self._adapt(await readers.slowest(self._store))
+            self._adapt(await slowest(self._store))
 
     def _adapt(self, slowest: float) -> None:
         """Double the pause while the API is too slow, and shorten it by a fifth while it is not."""

@@ -5,8 +5,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from projector.line.catching_up import CatchingUp
-from projector.line.pace import FULL, YIELDING, Pace
+from projector.line.pace import FULL, YIELDING, CatchingUp, Pace
 from projector.redis.store import Store
 from schemas import names, resources
 from schemas.settings import ProjectorSettings

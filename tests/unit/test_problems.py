@@ -12,20 +12,22 @@ from projector.kafka.topics import Retention, Topic
 from projector.ledger.checkpoint import Position
 from projector.ledger.control import ControlRecord, Copy, Generation, State
 from projector.ledger.writers import Heartbeat, Writer
-from projector.line.batch import ACCEPTANCE
-from projector.line.guard import LAST
 from projector.mapping import VERSION
 from projector.operate.observe import KafkaPart, Memory, Observation, RedisPart
 from projector.operate.problems import problems, unattended
 from projector.operate.words import Said, headline, say
 from projector.record import Partition
+from schemas import words
 from schemas.control import Stamp
+from schemas.faults import Fault
+from schemas.line_states import Failing, Former, Halted, LineTrouble, StandingBy
 from tests.harness.generations import generation, ids
 
 STAMP = Stamp.first()
 NOW = time.time() * 1000
 LEADS = Partition("crm.leads", 0)
 RUNNING = {"access": "running", "documents": "running"}
+HALT = Halted("row", 3, 1000, 3, "crm.leads:0:3", Fault("missing", "$.data.stage"), 3, ("crm.leads:0:1-3",))
 COMPACTED = Retention("compact", 604_800_000, -1)
 
 
@@ -35,8 +37,11 @@ def projector(
     problems: tuple[str, ...] = (),
     kinds: tuple[str, ...] = (),
     mapping: int = VERSION,
+    troubles: dict[str, LineTrouble] = {},  # noqa: B006 - never changed
 ) -> Writer:
-    said = Heartbeat("run", mapping, STAMP.text, lines=lines, problems=list(problems), kinds=list(kinds))
+    said = Heartbeat(
+        "run", mapping, STAMP.text, lines=lines, troubles=troubles, problems=list(problems), kinds=list(kinds)
+    )
     return Writer("host-1-ab", age_ms, said)
 
 
@@ -230,21 +235,23 @@ def test_what_stops_everything_hides_what_only_follows() -> None:
 
 def test_a_stopped_line_is_said_in_short_and_its_command_stands_alone() -> None:
     command = "python -m projector dead-letters accept crm.leads:0:1-3 --note 'why'"
-    why = f"3 consecutive bad records (limit){LAST}crm.leads:0:3: no stage"
-    reason = f"{why}{ACCEPTANCE}3 bad records. Gone: {command}"
     halted = projector(
-        RUNNING | {"documents": f"halted: {reason}"}, problems=(f"line documents is stopped: {why}",), kinds=("halted",)
+        RUNNING | {"documents": "halted"},
+        problems=(words.line_trouble("documents", HALT),),
+        kinds=("halted",),
+        troubles={"documents": HALT},
     )
     [problem] = wrong(survey(redis(halted), kafka()))
     assert headline([problem]) == (
-        "not well: line documents is stopped: 3 consecutive bad records (limit): fix the producer, or deploy a "
-        "projector that can read them (docs/dead-letters.md)"
+        "not well: line documents is stopped: 3 consecutive bad records (LEADVIEW_DEAD_LETTER_ROW is 3): fix the "
+        "producer, or deploy a projector that can read them (docs/dead-letters.md)"
     )
     assert problem.command == command
     assert problem.detail == (
-        "The last one is crm.leads:0:3: no stage. Only if none of them is needed, accept these 3 bad records. Gone:"
+        "The last one is crm.leads:0:3: `$.data.stage` is missing. Only if none of them is needed, accept these 3 bad "
+        "records, with those behind the last one. This leaves them out for good:"
     )
-    assert str(problem).endswith(f"Gone: {command}")
+    assert str(problem).endswith(f"for good: {command}")
 
 
 def test_an_empty_redis_is_explained_without_causes_that_are_excluded() -> None:
@@ -340,7 +347,7 @@ def test_a_halted_line_explains_only_what_its_own_program_says_of_it() -> None:
     other = msgspec.structs.replace(projector(problems=("documents: late",), kinds=("not_advancing",)), id="other")
     found = problems(survey(redis(halted, other), kafka()))
     assert found == [
-        problem.Halted("documents", ("host-1-ab",), "bad"),
+        problem.Halted("documents", ("host-1-ab",), Former("halted", "bad")),
         problem.Reported("documents", ("other",), "not_advancing", "documents: late"),
     ]
 
@@ -360,9 +367,10 @@ EVERY: list[problem.Problem] = [
     problem.Incomplete(1, 1, ()),
     problem.Incomplete(1, 3, ("10.0.0.1:7000",)),
     problem.NoProjector(("a",)),
-    problem.Halted("documents", ("a",), "bad", "crm.leads:0:3: no stage", "3 bad records", "accept"),
-    problem.Failing("documents", (), "KeyError"),
-    problem.StandingBy("documents", ("a",), "older"),
+    problem.Halted("documents", ("a",), HALT),
+    problem.Halted("documents", ("a",), Former("halted", "bad")),
+    problem.Failing("documents", (), Failing("documents", "KeyError")),
+    problem.StandingBy("documents", ("a",), StandingBy(2, 2, 1)),
     problem.NotAdvancing("documents", (), 5, 31.0, ("crm.leads:0",)),
     problem.NoPartitions("documents", (), 2, spare=True),
     problem.Reported("documents", ("a",), "no_step", "no step"),

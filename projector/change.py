@@ -1,6 +1,6 @@
 """Parses a record into the change that it describes: a CloudEvent 1.0, structured or binary, or a tombstone.
 
-Pure: no clock, no I/O. A record that violates the contract raises BadRecord, with a reason that contains no value of
+Pure: no clock, no I/O. A record that violates the contract raises BadRecord, with a fault that contains no value of
 the payload.
 """
 
@@ -14,6 +14,7 @@ from projector.errors import BadRecord
 from projector.record import MAGIC, EntityKey, Record, entity_key, unframed
 from schemas import events
 from schemas.envelopes import ENVELOPES, event_type
+from schemas.faults import Fault, FaultKind, fault_of, of_header
 from schemas.fields import Timestamp
 from schemas.ids import Ids
 from schemas.layouts import milliseconds
@@ -68,11 +69,11 @@ _MARKS = bytes(
 # msgspec takes a few hundred times as long for such a number as for others, and twenty times for some with a smaller
 # exponent, such as 1e23.
 _EXTREME, _LONG, _EXPONENT = b"e000", b"0" * 200, b"e0"
-_LIMITS = (
-    (b"E", MAX_EXTREMES, "numbers with an exponent of three digits or with two hundred digits"),
-    (b"[", MAX_CONTAINERS, "objects and arrays"),
-    (b"X", MAX_EXPONENTS, "numbers with an exponent"),
-    (b":", MAX_NAMES, "names of fields"),
+_LIMITS: tuple[tuple[bytes, int, FaultKind], ...] = (
+    (b"E", MAX_EXTREMES, "extreme_numbers"),
+    (b"[", MAX_CONTAINERS, "containers"),
+    (b"X", MAX_EXPONENTS, "exponents"),
+    (b":", MAX_NAMES, "names"),
     (b'"', MAX_TEXTS, "texts"),
 )
 _PARTS = 2 * (sum(most for _, most, _ in _LIMITS) + 1)
@@ -103,10 +104,13 @@ def decoded(record: Record) -> Change:
     value = _content(record.value)
     try:
         entity, time = _read_event(record, value)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BadRecord(_without_values(error)) from None
+    except msgspec.MsgspecError as error:
+        binary = "ce_specversion" in dict(record.headers)
+        raise BadRecord(fault_of(_without_values(error), record.kind, binary=binary)) from None
+    except UnicodeDecodeError:
+        raise BadRecord(Fault("not_utf8", expected="UTF-8")) from None
     except RecursionError:
-        raise BadRecord("the JSON is nested too deeply") from None
+        raise BadRecord(Fault("recursion")) from None
     entity = _with_checked_ids(key, entity)
     return Change(record.kind, key, entity, record.timestamp if time is None else time)
 
@@ -133,9 +137,9 @@ def _check_cost(value: bytes) -> None:
         return
     # What is in a text does not count. This takes longer, and is hardly ever needed.
     found = _found(value)
-    for mark, most, what in _LIMITS:
+    for mark, most, kind in _LIMITS:
         if found.count(mark) > most:
-            raise BadRecord(f"the value has more than {most:,} {what}")
+            raise BadRecord(Fault(kind, most=most))
 
 
 def _found(value: bytes) -> bytes:
@@ -171,36 +175,36 @@ def _read_event(record: Record, value: bytes) -> tuple[events.Entity, int | None
         return _read_binary(record.kind, headers, value)
     event = _STRUCTURED[record.kind].decode(value)
     if event.datacontenttype is not None:
-        _check_json(event.datacontenttype, "`$.datacontenttype`")
+        _check_json(event.datacontenttype, "$.datacontenttype")
     return event.data, None if event.time is None else milliseconds(event.time)
 
 
 def _read_binary(kind: Kind, headers: dict[str, bytes | None], value: bytes) -> tuple[events.Entity, int | None]:
     attributes = {name: (headers.get(name) or b"").decode() for name in ("ce_specversion", "ce_id", "ce_source")}
     if attributes["ce_specversion"] != "1.0":
-        raise BadRecord("header ce_specversion is not valid")
+        raise BadRecord(of_header("not_valid", "ce_specversion", kind))
     if missing := [name for name, value in attributes.items() if not value]:
-        raise BadRecord(f"header {missing[0]} is missing")
+        raise BadRecord(of_header("missing", missing[0], kind))
     type_ = headers.get("ce_type")
     decoder = _DATA[kind].get((type_ or b"").decode())
     if decoder is None:
-        raise BadRecord(f"header ce_type is {'not valid' if type_ else 'missing'}")
+        raise BadRecord(of_header("not_valid" if type_ else "missing", "ce_type", kind))
     if (content_type := headers.get("content-type")) is not None:
-        _check_json(content_type.decode(), "header content-type")
+        _check_json(content_type.decode(), "headers.content-type")
     time = headers.get("ce_time")
-    return decoder.decode(value), None if time is None else _read_time(time.decode())
+    return decoder.decode(value), None if time is None else _read_time(time.decode(), kind)
 
 
-def _read_time(text: str) -> int:
+def _read_time(text: str, kind: Kind) -> int:
     try:
         return milliseconds(msgspec.convert(text, Timestamp))
     except msgspec.ValidationError:
-        raise BadRecord("header ce_time is not valid") from None
+        raise BadRecord(of_header("not_valid", "ce_time", kind)) from None
 
 
-def _check_json(content_type: str, place: str) -> None:
+def _check_json(content_type: str, path: str) -> None:
     if not _JSON_TYPE.fullmatch(content_type.strip()):
-        raise BadRecord(f"{place} is not JSON: expected a JSON type, such as application/json")
+        raise BadRecord(Fault("not_json_type", path, "a JSON type, such as application/json"))
 
 
 def _with_checked_ids(key: EntityKey, entity: events.Entity) -> events.Entity:
@@ -209,18 +213,16 @@ def _with_checked_ids(key: EntityKey, entity: events.Entity) -> events.Entity:
         # The ids of the key are already UUIDs in lower case.
         for name in ("organization_id", "id"):
             if getattr(entity, name).lower() != getattr(key, name):
-                raise BadRecord(f"`$.data.{name}` is not that of the message key")
+                raise BadRecord(Fault("other_than_key", f"$.data.{name}", "that of the message key"))
         entity = replace(entity, id=key.id, organization_id=key.organization_id)
     others = _OTHER_IDS.get(type(entity))
     if others is None or others.are_lower(entity):
         return entity
     if wrong := others.wrong(entity):
-        raise BadRecord(f"`$.data.{wrong}` is not a UUID")
+        raise BadRecord(Fault("not_expected", f"$.data.{wrong}", "a UUID"))
     return cast(events.Entity, others.lowered(entity))
 
 
 def _without_values(error: Exception) -> str:
     """Returns the message without values. msgspec quotes the bad value, which may be personal and contain quotes."""
-    if isinstance(error, UnicodeDecodeError):
-        return "the text is not UTF-8"
     return _VALUE.sub("'…'", str(error))

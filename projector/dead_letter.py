@@ -5,22 +5,22 @@ import time
 import msgspec
 
 from projector.record import Record
-from schemas import names
+from schemas import names, words
+from schemas.faults import Fault
 from schemas.fields import MAX_VERSION, UUID_AS_0, are_uuids
 from schemas.limits import MAX_KEY_BYTES
 
-MAX_REASON = 1000
-"""In characters."""
-
 
 class DeadLetter(msgspec.Struct, frozen=True):
-    """The coordinates of a record that could not be applied, and the reason. Never contains the payload."""
+    """The coordinates of a record that could not be applied, and what is wrong with it. Never contains the payload."""
 
     topic: str
     partition: int
     offset: int
     key: str
     reason: str
+    """What is wrong with the record, in words. They are made from the `fault`, and stored only without one: former
+    versions of the program stored no fault."""
     time: int
     """When the record was parked, in milliseconds since 1970."""
     accepted: bool = False
@@ -34,10 +34,24 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
     version: int | None = None
     """The version that the record gives its entity, as far as it can be read."""
+    fault: Fault | None = None
+    """What is wrong with the record, for programs."""
+
+    def __post_init__(self) -> None:
+        if self.fault:
+            msgspec.structs.force_setattr(self, "reason", words.fault(self.fault))
+
+    @property
+    def stored(self) -> bytes:
+        """The JSON that Redis holds."""
+        without_words = {"reason": ""} if self.fault else {}
+        return msgspec.json.encode(msgspec.to_builtins(self) | without_words)
 
     @classmethod
-    def of(cls, record: Record, reason: str, version: int | None = None) -> "DeadLetter":
-        """Its size is limited, whatever the record was: a key that is too long is cut, and so is the reason."""
+    def of(cls, record: Record, fault: Fault, version: int | None = None) -> "DeadLetter":
+        """Its size is limited, whatever the record was: a key that is too long is cut, and each part of a fault is
+        short.
+        """
         key = (record.key or b"")[:MAX_KEY_BYTES].decode(errors="backslashreplace")
         now = int(time.time() * 1000)
         known = version if version is not None and 1 <= version <= MAX_VERSION else None
@@ -46,10 +60,11 @@ class DeadLetter(msgspec.Struct, frozen=True):
             record.partition,
             record.offset,
             key,
-            reason[:MAX_REASON],
+            "",
             now,
             offsets=record.offsets,
             version=known,
+            fault=fault,
         )
 
     def accept(self, note: str, accepted_at: int) -> "DeadLetter":

@@ -3,6 +3,8 @@
 import logging
 import traceback
 
+from schemas import words
+
 logger = logging.getLogger(__name__)
 
 
@@ -16,7 +18,7 @@ def report(what: str, error: BaseException, **fields: object) -> str:
         what,
         extra=fields | {"error": type(error).__name__, "traceback": _frames(error)},
     )
-    return f"{what} failed with {type(error).__name__}, which is a defect of Leadview: see its log"
+    return words.defect(what, type(error).__name__)
 
 
 def _frames(error: BaseException | None) -> list[str]:

@@ -11,7 +11,9 @@ ProjectorError
 
 from collections.abc import Sequence
 
+from schemas import words
 from schemas.faults import Fault
+from schemas.line_states import Halted, StandingBy
 
 Coordinates = tuple[str, int, int]
 """The topic, partition and offset of a record."""
@@ -22,17 +24,23 @@ class ProjectorError(Exception):
 
 
 class BadRecord(ProjectorError):
-    """A record breaks the contract. `reason` is stored and shown, so it never contains a value of the payload.
+    """A record breaks the contract. `fault` is stored and shown, so it never contains a value of the payload.
 
-    `version` is the version that the record gives its entity, as far as it can be read. `fault` is the reason for
-    programs; `projector.interpret` adds it.
+    `version` is the version that the record gives its entity, as far as it can be read; `projector.interpret` adds it.
     """
 
-    def __init__(self, reason: str, version: int | None = None, fault: Fault | None = None) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.version = version
+    def __init__(self, fault: Fault, version: int | None = None) -> None:
+        super().__init__(fault)
         self.fault = fault
+        self.version = version
+
+    @property
+    def reason(self) -> str:
+        """The fault in words."""
+        return words.fault(self.fault)
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 class LineStopped(ProjectorError):
@@ -41,13 +49,24 @@ class LineStopped(ProjectorError):
     `bad` are the records that counted. The line tries again as soon as any of them is accepted.
     """
 
-    def __init__(self, reason: str, bad: Sequence[Coordinates]) -> None:
-        super().__init__(reason)
+    def __init__(self, halt: Halted, bad: Sequence[Coordinates]) -> None:
+        super().__init__(halt)
+        self.halt = halt
         self.bad = tuple(bad)
+
+    def __str__(self) -> str:
+        return words.trouble(self.halt)
 
 
 class Superseded(ProjectorError):
     """A generation that has to be written requires a newer mapping version than this program has."""
+
+    def __init__(self, reason: StandingBy) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return words.trouble(self.reason)
 
 
 class Unavailable(ProjectorError):

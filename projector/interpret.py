@@ -4,16 +4,26 @@ import asyncio
 from collections.abc import Generator
 from typing import cast
 
+import msgspec
+from msgspec.structs import replace
+
 from projector import defect, mapping
 from projector.change import check_cost, decoded, read, version_of
 from projector.errors import BadRecord
 from projector.intent import Intent
-from projector.reason import explain
-from projector.record import Record
-from schemas.faults import Fault
+from projector.record import MAGIC, Record, hint, unframed
+from schemas.faults import Fault, shown
 
 Interpreted = tuple[Intent, int]
 """The write that a record requires, and the time of its event in milliseconds since 1970."""
+
+
+class _Event(msgspec.Struct):
+    id: str | None = None
+    source: str | None = None
+
+
+_EVENT = msgspec.json.Decoder(_Event)
 
 
 def interpret(record: Record) -> Interpreted:
@@ -56,18 +66,38 @@ async def in_turns(record: Record) -> Interpreted:
 
 
 def _bad(error: Exception, record: Record) -> BadRecord:
-    """Returns why a record is bad, in words that help to find and correct it."""
+    """Returns why a record is bad, with what helps to find and correct it."""
     if isinstance(error, BadRecord):
-        reason = error.reason
+        fault = error.fault
     else:
-        reason = defect.report("reading this record", error, record=_place(record))
+        defect.report("reading this record", error, record=_place(record))
+        fault = Fault("defect", found=type(error).__name__)
     try:
-        fault = explain(reason, record)
-        return BadRecord(fault.text, version_of(record), fault)
+        return BadRecord(_explained(fault, record), version_of(record))
     except Exception as error:  # noqa: BLE001 - likewise
         defect.report("explaining a bad record", error, record=_place(record))
-        return BadRecord(reason, fault=Fault(reason))
+        return BadRecord(fault)
 
 
 def _place(record: Record) -> list[object]:
     return [record.topic, record.partition, record.offset]
+
+
+def _explained(fault: Fault, record: Record) -> Fault:
+    """Returns the fault with the event that it is about, and with how its producer wraps it if that is not read."""
+    headers = dict(record.headers)
+    path = fault.path
+    if "ce_specversion" in headers:
+        id_, source = ((headers.get(name) or b"").decode(errors="replace") for name in ("ce_id", "ce_source"))
+        path = path.replace("$.data.", "$.", 1)  # the value is the data
+    else:
+        id_, source = _id_and_source(record.value or b"")
+    return replace(fault, path=path, hint=hint(fault, record), event_id=shown(id_), event_source=shown(source))
+
+
+def _id_and_source(value: bytes) -> tuple[str, str]:
+    try:
+        event = _EVENT.decode(unframed(value) if value and value[0] == MAGIC else value)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, BadRecord):
+        return "", ""
+    return event.id or "", event.source or ""

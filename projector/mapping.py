@@ -25,6 +25,7 @@ from projector.intent import (
 from projector.record import EntityKey, Record
 from schemas import documents, events
 from schemas.bodies import SUMMARY
+from schemas.faults import Fault, FaultKind
 from schemas.fields import Integer, List
 from schemas.layouts import (
     BODY_ID,
@@ -46,6 +47,7 @@ _HARMLESS = frozenset((str, bool, float, type(None)))
 _SCALARS = list[str | bool | float | Integer | None]
 _VALUES = list[str | bool | float | Integer | List[Any] | dict[Any, Any] | None]
 _CONTAINERS = frozenset((dict, list))
+_ATTRIBUTION = "$.data.attribution"
 _SAFE_DIGITS = 18
 """An integer with so many digits fits into 64 bits."""
 _encode = msgspec.json.Encoder().encode
@@ -59,9 +61,9 @@ def intent(change: Change, record: Record) -> Intent:
         return _intent(change, record)
     except OverflowError:
         path = next(_beyond_utc(change.entity, "$.data"), "$.data")
-        raise BadRecord(f"`{path}` is outside of the years 1 to 9999 in UTC") from None
+        raise BadRecord(Fault("beyond_utc", path)) from None
     except RecursionError:
-        raise BadRecord("the JSON is nested too deeply") from None
+        raise BadRecord(Fault("recursion")) from None
 
 
 def _intent(change: Change, record: Record) -> Intent:
@@ -118,7 +120,7 @@ def lead_document(lead: events.Lead) -> documents.Lead:
 def _total(text: str) -> Any:
     """Returns the total with its digits exactly as they were sent. A float would lose some. Raises BadRecord."""
     if len(text) > _SAFE_DIGITS and text.lstrip("-").isdecimal() and not MIN_INTEGER <= int(text) <= MAX_INTEGER:
-        raise BadRecord("`$.data.quote.total` is an integer of more than 64 bits")
+        raise BadRecord(Fault("more_than_64_bits", "$.data.quote.total"))
     return msgspec.Raw(text.encode())
 
 
@@ -150,12 +152,9 @@ def _check_limits(attribution: dict[str, Any]) -> None:
         try:
             msgspec.convert(inner, _VALUES)
         except msgspec.ValidationError as error:
-            if "length" in str(error):
-                reason = f"a list in `$.data.attribution` has more than {MAX_ENTRIES:,} entries"
-            else:
-                reason = "an integer in `$.data.attribution` has more than 64 bits"
-            raise BadRecord(reason) from None
-    raise BadRecord(f"`$.data.attribution` is nested deeper than {MAX_LEVELS} levels")
+            kind: FaultKind = "inner_list" if "length" in str(error) else "inner_more_than_64_bits"
+            raise BadRecord(Fault(kind, _ATTRIBUTION, most=MAX_ENTRIES)) from None
+    raise BadRecord(Fault("levels", _ATTRIBUTION, most=MAX_LEVELS))
 
 
 def _is(values: list[Any], type_: Any) -> bool:
@@ -231,10 +230,10 @@ def _put(resource: Resource, key: EntityKey, head: bytes, entity: events.Entity)
     found = document(resource, entity)
     body = _encode(found)
     if resource is LEAD:
-        _check_size(body, MAX_DOCUMENT_BYTES - MAX_SUMMARY_BYTES, "the document without the contact")
+        _check_size(body, MAX_DOCUMENT_BYTES - MAX_SUMMARY_BYTES, "lead_bytes")
         before, _, after = body.partition(SUMMARY)
         return PutLead(key.organization_id, key.id, found.contact_id, head, content_hash(body), before, after)
-    _check_size(body, MAX_DOCUMENT_BYTES, "the document")
+    _check_size(body, MAX_DOCUMENT_BYTES, "document_bytes")
     rest = _contact_summary_hash(body) if resource is CONTACT else NO_CONTACT
     return PutDocument(resource, key.organization_id, key.id, head + content_hash(body) + rest + body)
 
@@ -244,14 +243,14 @@ def _contact_summary_hash(body: bytes) -> bytes:
     # No text of a user can contain this field name, because quotes inside a text are escaped.
     fields_end = body.index(_AFTER_SUMMARY)
     summary = body[BODY_ID] + body[BODY_ORGANIZATION_ID.stop : fields_end] + b"}"
-    _check_size(summary, MAX_SUMMARY_BYTES, _SUMMARY_OF_CONTACT)
+    _check_size(summary, MAX_SUMMARY_BYTES, "summary_bytes", ", ".join(_SUMMARY))
     return content_hash(summary) + fields_end.to_bytes(3, "little")
 
 
-def _check_size(json: bytes, limit: int, what: str) -> None:
+def _check_size(json: bytes, most: int, kind: FaultKind, fields: str = "") -> None:
     """Raises BadRecord."""
-    if len(json) > limit:
-        raise BadRecord(f"{what} has {len(json):,} bytes of JSON, more than {limit:,}")
+    if len(json) > most:
+        raise BadRecord(Fault(kind, found=fields, count=len(json), most=most))
 
 
 def _put_api_key(key: EntityKey, head: bytes, api_key: events.ApiKey) -> PutApiKey:
@@ -293,5 +292,4 @@ if _missing := [resource.noun for resource in RESOURCES if resource not in _DOCU
     raise TypeError(f"projector/mapping.py has no function in _DOCUMENTS for: {', '.join(_missing)}")
 
 _SUMMARY = documents.ContactSummary.__struct_fields__
-_SUMMARY_OF_CONTACT = f"the summary of the contact ({', '.join(_SUMMARY)})"
 _AFTER_SUMMARY = b',"%b":' % _field_after_summary(documents.Contact.__struct_fields__, _SUMMARY).encode()

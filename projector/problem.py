@@ -1,10 +1,17 @@
-"""What is wrong with a projector or with what it depends on, by name: for health, the log, heartbeats and metrics."""
+"""What is wrong, as kinds with data. No English is stored, compared or counted: `projector/operate/words.py` makes the
+words at the edge, for every surface.
 
-from typing import Literal, get_args
+A problem of `severity` "note" has to be dealt with some time, although all is well.
+"""
+
+import re
+from typing import ClassVar, Literal, get_args
 
 import msgspec
 
-Kind = Literal[
+from schemas.line_states import LineTrouble
+
+Label = Literal[
     "halted",
     "failing",
     "standing_by",
@@ -20,28 +27,271 @@ Kind = Literal[
     "redis_unknown",
     "kafka_unknown",
 ]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-"""The names of all problems. `docs/runbook.md` has a section for each."""
+LABELS: tuple[Label, ...] = get_args(Label)
+"""The names of the problems that projectors report: in metrics, in logs, and as sections of `docs/runbook.md`."""
 
-OF_SERVERS: frozenset[Kind] = frozenset(
-    (
-        *("topic_missing", "topic_not_compacted", "topic_recreated", "topic_truncated"),
-        *("redis_evicts", "redis_full"),
-    )
-)
-"""Those that anybody sees who asks the servers."""
+OF_STOPPED_LINES = frozenset(("no_step", "not_advancing"))
+"""What follows if a line cannot write, or may not."""
 
 
-class Problem(msgspec.Struct, frozen=True):
-    """`subject` is the line or the topic that it concerns, if there is one. `text` says what is wrong and what to do.
+def _tag(name: str) -> str:
+    return re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower()
 
-    The text may change from one moment to the next, for it has numbers: `name` tells whether it is the same problem.
+
+class _Problem(msgspec.Struct, frozen=True, tag_field="kind", tag=_tag):
+    severity: ClassVar[Literal["problem", "note"]] = "problem"
+
+    @property
+    def kind(self) -> str:
+        return str(self.__struct_config__.tag)
+
+    @property
+    def label(self) -> str:
+        """One of `LABELS`, or another name if no projector reports it."""
+        return self.kind
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """The lines or the topics that it concerns, if there are any. With the label, each tells whether it is the same
+        problem as a moment ago: other data may have changed."""
+        return ("",)
+
+
+class OfTopics(_Problem, frozen=True):
+    topics: tuple[str, ...]
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        return self.topics
+
+
+class OfLine(_Problem, frozen=True):
+    """`programs` are the ids of the projectors that report it; none if it is this program itself."""
+
+    line: str
+    programs: tuple[str, ...]
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        return (self.line,)
+
+
+class _Note(_Problem, frozen=True):
+    severity = "note"
+
+
+class RedisUnknown(_Problem, frozen=True):
+    """Redis cannot be read."""
+
+    reason: str
+
+
+class KafkaUnknown(_Problem, frozen=True):
+    """Kafka cannot be read."""
+
+    reason: str
+
+
+class TopicMissing(OfTopics, frozen=True):
+    """These topics do not exist; or this user may not read them, if they are not `allowed`."""
+
+    allowed: bool = True
+
+
+class TopicUnserved(OfTopics, frozen=True):
+    """Partitions of these topics have no leader."""
+
+    @property
+    def label(self) -> str:
+        return "kafka_unknown"
+
+
+class TopicNotCompacted(OfTopics, frozen=True):
+    """Kafka does not keep the newest record of each key; `policies` says what it keeps instead, of each topic.
+    `compacted`: it does compact them, and deletes old records as well.
     """
 
-    kind: Kind
-    subject: str
+    policies: tuple[str, ...]
+    compacted: bool
+
+
+class TopicRecreated(OfTopics, frozen=True):
+    """The topic was deleted and made again. `noticed_at` is RFC 3339; an id is empty if it is not known.
+
+    `access`: it has organizations or API keys, so that `verify --access` ends the problem.
+    """
+
+    noticed_at: str
+    former_id: str
+    topic_id: str
+    access: bool
+
+
+class TopicTruncated(TopicRecreated, frozen=True):
+    """The topic has lost records that were applied. The fields are those of a topic that was made again."""
+
+
+class RedisEvicts(_Problem, frozen=True):
+    """Redis deletes documents when its memory is full."""
+
+    policies: tuple[str, ...]
+
+
+class RedisFull(_Problem, frozen=True):
+    """Redis refuses writes. `used` is the share of maxmemory on the fullest server."""
+
+    used: float
+
+
+class RedisEmpty(_Problem, frozen=True):
+    """`filling`: a projector is alive that fills it."""
+
+    filling: bool
+
+
+class Incomplete(_Problem, frozen=True):
+    """So many shards of `of` do not hold everything of the live generation. `addresses` are known on a cluster."""
+
+    shards: int
+    of: int
+    addresses: tuple[str, ...]
+
+
+class NoProjector(_Problem, frozen=True):
+    """No projector is alive. `silent` were a moment ago."""
+
+    silent: tuple[str, ...]
+
+
+class Halted(OfLine, frozen=True):
+    """Too many bad records have stopped the line."""
+
+    trouble: LineTrouble
+
+
+class Failing(OfLine, frozen=True):
+    """The line meets a defect, and tries again."""
+
+    trouble: LineTrouble
+
+
+class StandingBy(OfLine, frozen=True):
+    """The line leaves its work to newer programs."""
+
+    trouble: LineTrouble
+
+
+class NotAdvancing(OfLine, frozen=True):
+    """Records wait, and none of them has been applied for so long."""
+
+    records: int
+    seconds: float
+    partitions: tuple[str, ...]
+
+
+class NoPartitions(OfLine, frozen=True):
+    """So many partitions belong to no living projector. `spare`: this one has none."""
+
+    partitions: int
+    spare: bool
+
+
+class Reported(OfLine, frozen=True):
+    """What a projector says about itself in words. `reported` is one of `LABELS`; empty if it does not say that."""
+
+    reported: str
     text: str
 
     @property
-    def name(self) -> tuple[str, str]:
-        return self.kind, self.subject
+    def label(self) -> str:
+        return self.reported
+
+
+class Stale(_Problem, frozen=True):
+    """So many records wait to be applied, the oldest for so long: readers see an old state."""
+
+    records: int
+    seconds: float
+
+
+class RebuildDue(_Note, frozen=True):
+    """The live generation has an older mapping version than this program."""
+
+    live: int
+    program: int
+
+
+class GenerationUnfilled(_Note, frozen=True):
+    """The next generation is not complete, and no rebuild is running."""
+
+    generation: int
+
+
+class GenerationUnwritten(_Note, frozen=True):
+    """The next generation is complete, and no projector has the mapping version that writes it."""
+
+    generation: int
+    mapping: int
+
+
+class OtherLayout(_Note, frozen=True):
+    """Redis also holds data of another layout than that of this program."""
+
+    layout: int
+
+
+class DeadLetters(_Note, frozen=True):
+    """There are bad records that nobody has dealt with."""
+
+    count: int
+
+
+class Silent(_Note, frozen=True):
+    """A program that writes has stored no heartbeat for so long."""
+
+    program: str
+    role: str
+    seconds: float
+
+
+class RedisNearlyFull(_Note, frozen=True):
+    """`used` is the share of maxmemory on the fullest server."""
+
+    used: float
+
+
+Problem = (
+    RedisUnknown
+    | KafkaUnknown
+    | TopicMissing
+    | TopicUnserved
+    | TopicNotCompacted
+    | TopicRecreated
+    | TopicTruncated
+    | RedisEvicts
+    | RedisFull
+    | RedisEmpty
+    | Incomplete
+    | NoProjector
+    | Halted
+    | Failing
+    | StandingBy
+    | NotAdvancing
+    | NoPartitions
+    | Reported
+    | Stale
+    | RebuildDue
+    | GenerationUnfilled
+    | GenerationUnwritten
+    | OtherLayout
+    | DeadLetters
+    | Silent
+    | RedisNearlyFull
+)
+
+
+def stops(it: Problem) -> Literal["", "line", "all"]:
+    """Returns which lines apply nothing because of a problem: none, one, or all."""
+    if isinstance(it, RedisUnknown | RedisFull | NoProjector):
+        return "all"
+    return "line" if isinstance(it, Halted | Failing | StandingBy) or it.label in OF_STOPPED_LINES else ""

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from projector.errors import BadRecord
+from schemas.faults import Fault, Hint
 from schemas.fields import UUID_AS_0, digits_as_0
 from schemas.resources import ORGANIZATION, Kind
 
@@ -43,7 +44,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
     kind: Kind
-    problem: str = ""
+    problem: Fault | None = None
     offsets: int = 1
     history: int = 0
 
@@ -74,7 +75,7 @@ def entity_key(record: Record) -> EntityKey:
     is_organization = record.kind is ORGANIZATION
     if key.translate(_LOWER_CASE) != (UUID_AS_0 if is_organization else _ENTITY_KEY):
         shape = "<organization_id>" if is_organization else "<organization_id>:<entity_id>"
-        raise BadRecord(f"the message key is not {shape} with ids in lower case")
+        raise BadRecord(Fault("not_expected", "key", f"{shape} with ids in lower case"))
     text = key.decode()
     return EntityKey(text[:_UUID_LENGTH], text[-_UUID_LENGTH:])
 
@@ -82,7 +83,6 @@ def entity_key(record: Record) -> EntityKey:
 MAGIC = 0
 """The first byte of the frame."""
 _FRAME_BYTES = 5
-_STRINGS = "org.apache.kafka.connect.storage.StringConverter"
 
 
 class _ConnectEnvelope(msgspec.Struct):
@@ -103,41 +103,34 @@ def unframed(value: bytes) -> bytes:
     """
     content = value[_FRAME_BYTES:]
     if not content.lstrip().startswith(b"{"):
-        raise BadRecord(
-            "the value has the frame of a schema registry, and what follows is not a JSON object: "
-            "Avro and Protobuf are not read, so use the serializer for JSON Schema"
-        )
+        raise BadRecord(Fault("registry_frame", expected="a JSON object"))
     return content
 
 
-def hint(reason: str, record: Record) -> str:
-    """Returns what to set in Kafka Connect or in the serializer, if the wrapping is why the record is bad."""
-    if "message key" in reason:
-        return _for_key(record.key or b"")
-    if reason.startswith("header "):
+def hint(fault: Fault, record: Record) -> Hint | None:
+    """Returns how Kafka Connect or the serializer has wrapped a record, if that is why it is bad."""
+    if fault.path == "key" or fault.kind == "other_than_key":
+        return _of_key(record.key or b"")
+    if fault.path.startswith("headers."):
         type_ = dict(record.headers).get("ce_type") or b""
-        return f". The headers are JSON: set header.converter={_STRINGS}" if type_.startswith((b'"', b"{")) else ""
-    return _for_value(record.value or b"")
+        return "json_headers" if type_.startswith((b'"', b"{")) else None
+    return _of_value(record.value or b"")
 
 
-def _for_key(key: bytes) -> str:
+def _of_key(key: bytes) -> Hint | None:
     if key.startswith(b"\0"):
-        return ". It has the frame of a schema registry: use a serializer for plain text (StringSerializer)"
-    if key.startswith((b'"', b"{")):
-        return f". It is JSON: use plain text, in Kafka Connect key.converter={_STRINGS}"
-    return ""
+        return "framed_key"
+    return "json_key" if key.startswith((b'"', b"{")) else None
 
 
-def _for_value(value: bytes) -> str:
+def _of_value(value: bytes) -> Hint | None:
     content = value[_FRAME_BYTES:] if value.startswith(b"\0") else value
     if content.startswith(b'"'):
-        return f". The event is inside a JSON string: set value.converter={_STRINGS}"
+        return "json_text"
     if b'"payload"' not in content:  # which is found in much less time
-        return ""
+        return None
     try:
         envelope = _CONNECT_ENVELOPE.decode(content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return ""
-    if bytes(envelope.payload).startswith(b'"'):
-        return f". The event is inside a JSON string: set value.converter={_STRINGS}"
-    return ". The event is inside an envelope of Kafka Connect: set value.converter.schemas.enable=false"
+        return None
+    return "json_text" if bytes(envelope.payload).startswith(b'"') else "connect_envelope"

@@ -10,21 +10,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from leadview.metrics_port import MetricsServer
+from projector.accepted import AcceptedRecords
 from projector.errors import Refused, Unavailable
-from projector.health.watch import Watch, watching
 from projector.ledger import copies, writers
 from projector.ledger.ledger import Ledger
 from projector.ledger.writers import Writing
-from projector.line.line import Line
+from projector.line.line import Line, Policy
 from projector.line.metrics import REGISTRY
 from projector.line.pace import Pacer
-from projector.line.policy import Policy
 from projector.mapping import VERSION
+from projector.operate.watch import Watch, watching
 from projector.redis.store import Store
 from projector.stop import Stop
 from projector.upkeep import jobs
 from projector.upkeep.keeper import Keeper, Superseded
-from projector.upkeep.renewal import Renewal
 from schemas.control import LAYOUT
 from schemas.resources import ACCESS_KINDS, RESOURCES
 from schemas.settings import ProjectorSettings, effective
@@ -61,7 +60,7 @@ async def _work(settings: ProjectorSettings, writing: Writing, lines: list[Line]
         for line in lines:
             group.create_task(line.run(stop))
         beside = [
-            group.create_task(Renewal(settings, writing.store).run(stop)),
+            group.create_task(AcceptedRecords(settings, writing.store).keep(stop)),
             group.create_task(Superseded(settings, writing.store).run(stop)),
             group.create_task(Keeper(settings, writing).run(stop)),
             group.create_task(jobs.run(writing, settings, stop)),

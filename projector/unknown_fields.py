@@ -17,11 +17,9 @@ from projector.errors import BadRecord
 from projector.record import MAGIC, Record, unframed
 from schemas.envelopes import ENVELOPES, HEADERS, event_type
 from schemas.events import Deleted
-from schemas.faults import Fault
+from schemas.faults import Fault, shown
 from schemas.resources import Kind
 
-_MAX_NAME = 80
-"""In characters, of the name of a field in a message."""
 _MAX_NAMES = 100
 """Of unknown fields that are named, and of attributes that are compared. Each takes a while, and a value has room for a
 hundred thousand."""
@@ -110,9 +108,7 @@ def _unknown(value: Any, known: Known, path: str) -> Iterator[tuple[str, str, Kn
 
 def _unknown_field(path: str, name: str, known: Known) -> Fault:
     nearest = get_close_matches(name.lower(), known, 1)
-    hint = f": did you mean `{nearest[0]}`?" if nearest else ""
-    place = f"{path}.{_shown(name)}"
-    return Fault(f"`{place}` is not a known field{hint}", place, "".join(nearest))
+    return Fault("unknown_field", f"{path}.{shown(name)}", "".join(nearest))
 
 
 def _mistyped(found: Iterable[str], known: set[str], before: str) -> Iterator[Fault]:
@@ -120,10 +116,4 @@ def _mistyped(found: Iterable[str], known: set[str], before: str) -> Iterator[Fa
     present = set(found)
     for name in sorted(present - known)[:_MAX_NAMES]:
         for nearest in get_close_matches(name.lower(), sorted(known - present), 1, _LIKELY):
-            place = before + _shown(name)
-            yield Fault(f"`{place}` is not a known attribute: did you mean `{nearest}`?", place, nearest)
-
-
-def _shown(name: str) -> str:
-    """Returns a short text that no terminal takes for commands."""
-    return "".join(character if character.isprintable() else "?" for character in name[:_MAX_NAME])
+            yield Fault("unknown_attribute", before + shown(name), nearest)

@@ -6,6 +6,7 @@ Projectors store it, operators' commands read all of it, and the API reads how o
 import msgspec
 
 from schemas.control import Stamp
+from schemas.line_states import Former, LineTrouble
 
 SILENT_MS = 5_000
 """A writer that has stored no heartbeat for this time is not alive, or stands still."""
@@ -14,14 +15,15 @@ SILENT_MS = 5_000
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
     """How a projector is.
 
-    `lines` has the state of each line, in words, and `partitions` how many partitions each line has. `problems` are
-    what its health check says, except what `status` finds by asking the servers itself, and `kinds` the names of these
-    problems, in the same order. Everything that Kafka had
-    before `complete_until` was visible when it was measured last, at `measured_at`; both are in milliseconds since
-    1970, and 0 if it was never measured.
+    `lines` has the state of each line (`schemas.line_states.State`), `troubles` why those do not work that do not run,
+    and `partitions` how many partitions each line has. `problems` are what its health check says, except what `status`
+    finds by asking the servers itself, and `kinds` the names of these problems, in the same order. Everything that
+    Kafka had before `complete_until` was visible when it was measured last, at `measured_at`; both are in milliseconds
+    since 1970, and 0 if it was never measured.
     """
 
     lines: dict[str, str] = {}
+    troubles: dict[str, LineTrouble] = {}
     partitions: dict[str, int] = {}
     problems: list[str] = []
     kinds: list[str] = []
@@ -38,6 +40,13 @@ class Heartbeat(Condition, frozen=True):
     role: str
     mapping: int
     stamp: str
+
+    def trouble(self, line: str) -> LineTrouble | None:
+        """Returns why a line does not work; None if it does."""
+        if found := self.troubles.get(line):
+            return found
+        state, _, said = self.lines[line].partition(": ")  # a former program has stored words behind the state
+        return None if state == "running" else Former(state, said)
 
     @property
     def acknowledged(self) -> Stamp:

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from docs.generate.json_schema import components, data_of, descriptions, event_types, examples
-from schemas import events
+from schemas import events, words
 from schemas.envelopes import ENVELOPES, event_type
 from schemas.events import CloudEvent
 from schemas.faults import fault_of
@@ -49,7 +50,7 @@ def _reason(kind: Kind, struct: type[CloudEvent], event: Json) -> str:
         msgspec.json.decode(msgspec.json.encode(event), type=struct)
     except msgspec.ValidationError as error:
         fault = fault_of(str(error), kind, binary=False)
-        return f"{fault.text} (event {event['id']} of {event['source']})"
+        return words.fault(replace(fault, event_id=event["id"], event_source=event["source"]))
     raise AssertionError("a bad example is good")
 
 

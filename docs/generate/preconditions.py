@@ -64,7 +64,7 @@ PLAIN = (
         "Redis",
     ),
     Plain(
-        "projector/accepted/book.py",
+        "projector/accepted.py",
         "SET",
         "Takes the lock of the accepted bad records (expires).",
         "nobody holds it (`NX`)",

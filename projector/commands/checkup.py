@@ -2,19 +2,20 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Literal, NamedTuple
 
 from leadview.redis.access import access
-from projector.commands import findings, topic_findings
-from projector.commands.survey import KafkaPart, Memory
 from projector.errors import ProjectorError, Refused, Unavailable
-from projector.health.verdict import FULL
 from projector.kafka.client import OLDEST_FETCH, newest_fetch, release
 from projector.kafka.offset_texts import read_texts
 from projector.kafka.reader import open_reader
 from projector.kafka.topics import describe
-from projector.ledger import copies
+from projector.operate.observe import KafkaPart, Observation, RedisPart, observe
+from projector.operate.problems import of_history, of_redis, of_topics
+from projector.operate.words import say
+from projector.problem import OtherLayout, Problem
 from projector.record import Partition
 from projector.redis import rights
 from projector.redis.store import Store
@@ -41,19 +42,44 @@ class Failed(Exception):
     """A check found a problem. The message says what to do."""
 
 
-class Unknown(Exception):
+class NotKnown(Exception):
     """A check is not possible. The message says why."""
 
 
 async def of_projector(settings: ProjectorSettings) -> list[Check]:
     """Check everything that the projector and its commands need."""
-    return [
-        Check("settings", "ok", "every setting is known and valid, and their files can be read"),
-        *[check async for check in _redis(settings)],
-        await _rights("Redis rights of the projector", settings, rights.PROJECTS),
-        Check("Redis rights of the API", "unknown", "run `doctor --api` with the environment of the API"),
-        *[check async for check in _kafka(settings)],
-    ]
+    store = Store(settings)
+    try:
+        redis, kafka = await _check("Redis", _reached(store, settings)), await _check("Kafka", _brokers(settings))
+        found = Observation(at=0)
+        if "ok" in (redis.result, kafka.result):
+            found = await observe(store, settings, SECONDS)
+        return [
+            Check("settings", "ok", "every setting is known and valid, and their files can be read"),
+            *await _reachable(
+                redis,
+                {
+                    "Redis version": partial(_version, store),
+                    "Redis eviction": partial(_eviction, found),
+                    "Redis clock": partial(_clock, store),
+                    "Redis data": partial(_data, found),
+                },
+            ),
+            await _rights("Redis rights of the projector", settings, rights.PROJECTS),
+            Check("Redis rights of the API", "unknown", "run `doctor --api` with the environment of the API"),
+            *await _reachable(
+                kafka,
+                {
+                    "Kafka topics": partial(_topics, found),
+                    "Kafka history": partial(_history, found),
+                    "Kafka partitions": partial(_partitions, found),
+                    "Kafka records": partial(_records, found, settings),
+                    "Kafka consumer groups": partial(_groups, found, settings),
+                },
+            ),
+        ]
+    finally:
+        await store.close()
 
 
 async def of_api(settings: ApiSettings) -> list[Check]:
@@ -70,7 +96,7 @@ async def _check(name: str, checking: Awaitable[str]) -> Check:
             return Check(name, "ok", await checking)
     except TimeoutError:
         return Check(name, "problem", f"there was no answer within {SECONDS:g} s")
-    except Unknown as error:
+    except NotKnown as error:
         return Check(name, "unknown", str(error))
     except (Failed, ProjectorError) as error:
         return Check(name, "problem", str(error))
@@ -85,26 +111,35 @@ async def _rights(name: str, settings: RedisSettings, needed: tuple[tuple[str, .
                 "deploy/redis-users.conf.example"
             )
         if found.missing is None:
-            raise Unknown(f"the user {found.user} can log in; a Redis before 7.0 does not say what it may do")
+            raise NotKnown(f"the user {found.user} can log in; a Redis before 7.0 does not say what it may do")
         return f"the user {found.user} may run all {len(needed)} commands"
 
     return await _check(name, ask())
 
 
-async def _redis(settings: RedisSettings) -> AsyncIterator[Check]:
-    store = Store(settings)
-    try:
-        reached = await _check("Redis", _reached(store, settings))
-        yield reached
-        names = ("Redis version", "Redis eviction", "Redis clock", "Redis data")
-        if reached.result != "ok":
-            for name in names:
-                yield Check(name, "unknown", "Redis cannot be reached")
-            return
-        for name, checking in zip(names, (_version(store), _eviction(store), _clock(store), _data(store)), strict=True):
-            yield await _check(name, checking)
-    finally:
-        await store.close()
+async def _reachable(server: Check, checks: Mapping[str, Callable[[], Awaitable[str]]]) -> list[Check]:
+    """Returns the check whether a server is there, and those of it."""
+    if server.result != "ok":
+        return [server, *(Check(name, "unknown", f"{server.name} cannot be reached") for name in checks)]
+    return [server, *[await _check(name, check()) for name, check in checks.items()]]
+
+
+def _expect_none(found: Iterable[Problem]) -> None:
+    """Raises Failed if there is any problem."""
+    if said := [str(say(problem)) for problem in found]:
+        raise Failed("; ".join(said))
+
+
+def _redis(found: Observation) -> RedisPart:
+    if found.redis is None:
+        raise Failed(found.redis_unknown)
+    return found.redis
+
+
+def _kafka(found: Observation) -> KafkaPart:
+    if found.kafka is None:
+        raise Failed(found.kafka_unknown)
+    return found.kafka
 
 
 async def _reached(store: Store, settings: RedisSettings) -> str:
@@ -130,15 +165,12 @@ async def _version(store: Store) -> str:
     return f"Redis {', '.join(versions)}"
 
 
-async def _eviction(store: Store) -> str:
-    await store.check_policy()
-    memories = [Memory.of(fields) for fields in await store.memories()]
-    if any(not memory.limit for memory in memories):
+async def _eviction(found: Observation) -> str:
+    redis = _redis(found)
+    _expect_none(of_redis(redis))
+    if any(not memory.limit for memory in redis.memories):
         return "no document is evicted; maxmemory is not set, so Redis may use all memory of its machine"
-    used = max(memory.used / memory.limit for memory in memories)
-    if used >= FULL:
-        raise Failed("Redis is full, and refuses writes: raise its maxmemory (docs/capacity.md)")
-    return f"no document is evicted; {used:.0%} of maxmemory are used"
+    return f"no document is evicted; {redis.used:.0%} of maxmemory are used"
 
 
 async def _clock(store: Store) -> str:
@@ -153,25 +185,13 @@ async def _clock(store: Store) -> str:
     return f"it differs from that of this machine by at most {off + after - before:.2f} s"
 
 
-async def _data(store: Store) -> str:
-    record = await copies.read(store)
-    if record:
-        said = f"it has the layout of this program; generation {number_of(record.state.live)} is live"
-    else:
-        said = "it is empty: a projector fills it from the topics"
-    return "; ".join([said, *map(findings.of_another_layout, await copies.other_layouts(store))])
-
-
-async def _kafka(settings: ProjectorSettings) -> AsyncIterator[Check]:
-    reached = await _check("Kafka", _brokers(settings))
-    yield reached
-    names = ("Kafka topics", "Kafka history", "Kafka partitions", "Kafka records", "Kafka consumer groups")
-    checks = (_topics, _history, _partitions, _records, _groups)
-    for name, check in zip(names, checks, strict=True):
-        if reached.result == "ok":
-            yield await _check(name, check(settings))
-        else:
-            yield Check(name, "unknown", "Kafka cannot be reached")
+async def _data(found: Observation) -> str:
+    redis = _redis(found)
+    said = "it is empty: a projector fills it from the topics"
+    if redis.record:
+        live = number_of(redis.record.state.live)
+        said = f"it has the layout of this program; generation {live} is live"
+    return "; ".join([said, *(say(OtherLayout(layout)).what for layout in redis.other_layouts)])
 
 
 async def _brokers(settings: ProjectorSettings) -> str:
@@ -185,43 +205,37 @@ async def _brokers(settings: ProjectorSettings) -> str:
     )
 
 
-async def _topics(settings: ProjectorSettings) -> str:
-    topics = await describe(settings, KINDS)
-    if found := [str(finding) for finding in topic_findings.of_topics(KafkaPart(topics, {}))]:
-        raise Failed("; ".join(found))
+async def _topics(found: Observation) -> str:
+    topics = _kafka(found).topics
+    _expect_none(of_topics(topics))
     if not all(topic.retention for topic in topics):
         return "all exist; these brokers do not say whether they are compacted"
     return "all exist and are compacted: " + ", ".join(topic.name for topic in topics)
 
 
-async def _history(settings: ProjectorSettings) -> str:
-    topics = await describe(settings, KINDS)
-    store = Store(settings)
-    try:
-        record = await copies.read(store)
-    except ProjectorError as error:
-        raise Unknown(f"Redis cannot be read, which knows what was applied: {error}") from error
-    finally:
-        await store.close()
-    if record and (found := [str(finding) for finding in topic_findings.of_history(record, KafkaPart(topics, {}))]):
-        raise Failed("; ".join(found))
+async def _history(found: Observation) -> str:
+    topics = _kafka(found).topics
+    if found.redis is None:
+        raise NotKnown(f"Redis cannot be read, which knows what was applied: {found.redis_unknown}")
+    _expect_none(of_history(found))
     if not all(topic.id for topic in topics):
         return "no loss was noticed; these brokers give topics no ids, so one that is made again may not be noticed"
     return "the topics are those whose records were applied"
 
 
-async def _partitions(settings: ProjectorSettings) -> str:
-    topics = await describe(settings, KINDS)
-    counts = ", ".join(f"{topic.name} {len(topic.partitions)}" for topic in topics)
+async def _partitions(found: Observation) -> str:
+    counts = ", ".join(f"{topic.name} {len(topic.partitions)}" for topic in _kafka(found).topics)
     return f"{counts}. At most so many projectors share the work of a topic"
 
 
-async def _records(settings: ProjectorSettings) -> str:
+async def _records(found: Observation, settings: ProjectorSettings) -> str:
+    ranges = _kafka(found).ranges
+    filled = {partition.topic: (partition, span) for partition, span in ranges.items() if span[0] < span[1]}
+    if not filled:
+        return "all topics are empty"
     async with open_reader(settings, KINDS) as reader:
-        ranges = await reader.range(await reader.partitions())
-        filled = {partition.topic: (partition, span) for partition, span in ranges.items() if span[0] < span[1]}
         await reader.first_times(dict(filled.values()))
-    return f"records of {len(filled)} topics can be read; the others are empty" if filled else "all topics are empty"
+    return f"records of {len(filled)} topics can be read; the others are empty"
 
 
 async def _read_group(settings: ProjectorSettings, group: str, partitions: list[Partition]) -> None:
@@ -236,9 +250,8 @@ async def _read_group(settings: ProjectorSettings, group: str, partitions: list[
     await read_texts(settings, group, partitions)
 
 
-async def _groups(settings: ProjectorSettings) -> str:
-    async with open_reader(settings, KINDS) as reader:
-        partitions = await reader.partitions()
+async def _groups(found: Observation, settings: ProjectorSettings) -> str:
+    partitions = [*_kafka(found).ranges]
     groups = [settings.group_id, f"{settings.group_id}.access", f"{settings.group_id}.accepted"]
     for group in groups:
         try:

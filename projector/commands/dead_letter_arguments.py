@@ -2,8 +2,8 @@
 
 import argparse
 
-from projector.accepted.offset_range import FORMS, OffsetRange
 from projector.commands.words import text, uuid
+from projector.offsets import FORMS, OffsetRange
 
 _ACTIONS = {
     "list": "print a line for each",

@@ -9,6 +9,7 @@ from projector.commands.operator import Operator
 from projector.commands.show_view import utc
 from projector.dead_letter import DeadLetter
 from projector.ledger import copies, writers
+from projector.offsets import by_partition
 from projector.upkeep import accept, redrive
 from projector.upkeep.redrive import Filter, Redriven
 
@@ -38,11 +39,12 @@ def _filter(arguments: argparse.Namespace) -> Filter:
 
 async def _accept(arguments: argparse.Namespace, operator: Operator) -> int:
     records = arguments.records or await accept.find(operator.store, operator.settings, _filter(arguments))
-    accepted = await accept.accept(operator.store, operator.settings, records, arguments.note)
-    for (topic, partition), offsets in sorted(accepted.offsets.items()):
-        operator.console.print(f"{topic}:{partition}:{offsets}  accepted", markup=False, soft_wrap=True)
+    offsets = by_partition(records)
+    dead_letters = await accept.accept(operator.store, operator.settings, offsets, arguments.note)
+    for (topic, partition), ranges in sorted(offsets.items()):
+        operator.console.print(f"{topic}:{partition}:{ranges}  accepted", markup=False, soft_wrap=True)
     operator.console.print(
-        f"Dead letters among them: {accepted.dead_letters}. A line that they have halted resumes within a few seconds."
+        f"Dead letters among them: {dead_letters}. A line that they have halted resumes within a few seconds."
     )
     return 0
 
@@ -56,10 +58,11 @@ async def _redrive(operator: Operator, dead_letters: list[DeadLetter]) -> int:
     async with writers.writing(operator.settings, "redrive") as writing:
         with bar:
             task = bar.add_task("redrive", total=len(dead_letters))
-            async for dead_letter, result, reason in redrive.redrive(writing, operator.settings, dead_letters):
-                text = f"{dead_letter.field}  {result}{': ' + reason if reason else ''}"
+            async for dead_letter, result in redrive.redrive(writing, operator.settings, dead_letters):
+                still_bad = result is Redriven.STILL_BAD
+                text = f"{dead_letter.field}  {result}{f': {dead_letter.reason}' if still_bad else ''}"
                 operator.console.print(text, markup=False, soft_wrap=True)
-                bad += result is Redriven.STILL_BAD
+                bad += still_bad
                 bar.advance(task)
     operator.console.print(f"{len(dead_letters)} redriven, {bad} still bad")
     return 1 if bad else 0

@@ -5,14 +5,14 @@ import asyncio
 import os
 
 from projector.commands import arguments as arguments_of
-from projector.commands import preflight_view, verify_continuous
+from projector.commands import preflight, verify_continuous
 from projector.commands.operator import Operator
 from projector.commands.rebuild_progress import RebuildView
 from projector.errors import Refused
 from projector.ledger import breaks, copies, writers
 from projector.ledger.control import ACCESS, State
 from projector.line.pace import Pacer
-from projector.rebuild import preflight, promote, replay
+from projector.rebuild import promote, replay
 from projector.rebuild.promote import Criteria
 from projector.stop import Stop
 from projector.upkeep import reapply
@@ -29,7 +29,7 @@ async def run_rebuild(arguments: argparse.Namespace, operator: Operator) -> int:
     if arguments.organization:
         return await _in_place(arguments, operator)
     cost = await preflight.check(operator.store, operator.settings)
-    preflight_view.show(cost, operator.console)
+    preflight.show(cost, operator.console)
     if cost.problems and not arguments.force:
         raise Refused("The rebuild was not started. Solve the problems above, or use --force to start it anyway.")
     if arguments.check:

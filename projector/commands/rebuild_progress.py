@@ -12,7 +12,7 @@ from projector.errors import Unavailable
 from projector.kafka.reader import Reader, open_reader
 from projector.ledger.ledger import lag
 from projector.line.pace import Pacer
-from projector.rebuild.preflight import duration
+from projector.operate.words import duration
 from projector.rebuild.replay import Rebuild, progress
 from projector.redis.store import Store
 from projector.stop import Stop

@@ -21,7 +21,7 @@ from schemas.faults import Fault, unknown_type
 from schemas.resources import BY_TOPIC, KINDS, LEAD, ORGANIZATION, Kind
 from schemas.settings import ProjectorSettings
 
-_FORMS = 'expected in one line: a JSON object with "key", "headers" and "value", or a key, a tab and a value'
+_FORMS = 'a JSON object with "key", "headers" and "value", or a key, a tab and a value'
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
@@ -49,7 +49,7 @@ class NotARecord(Exception):
     """A line is not a record, or nobody can know what it is about."""
 
     def __init__(self, fault: Fault) -> None:
-        super().__init__(fault.text)
+        super().__init__(fault)
         self.fault = fault
 
 
@@ -85,16 +85,12 @@ class Lines:
         kind = BY_TOPIC.get(topic.removeprefix(self._prefix))
         if kind is None:
             allowed = tuple(f"{self._prefix}{kind.topic}" for kind in KINDS)
-            raise NotARecord(
-                Fault(f"topic is not valid: allowed are {', '.join(allowed)}", "topic", "one of the topics", allowed)
-            )
+            raise NotARecord(Fault("not_valid", "topic", "one of the topics", allowed))
         return kind
 
 
 def _bad_line(why: str) -> NotARecord:
-    return NotARecord(
-        Fault(f"the line is not a record: {why}; {_FORMS}", "line", _FORMS.removeprefix("expected in one line: "))
-    )
+    return NotARecord(Fault("not_a_record", "line", _FORMS, found=why))
 
 
 def _parse(line: bytes) -> tuple[bytes | None, bytes | None, Headers, str | None]:

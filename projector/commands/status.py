@@ -6,15 +6,16 @@ also right if no projector is alive, and if one of the servers is away: what can
 
 import msgspec
 
-from projector.commands import findings
-from projector.commands.finding import Finding, headline
-from projector.commands.survey import KafkaPart, RedisPart, Survey, survey
-from projector.errors import ProjectorError
 from projector.ledger.control import ControlRecord, Position
 from projector.ledger.writers import Writer
 from projector.mapping import VERSION
+from projector.operate.observe import Observation, observe
+from projector.operate.problems import problems, unattended
+from projector.operate.words import Said, headline, say
+from projector.problem import Problem
 from projector.record import Partition
 from projector.redis.store import Store
+from schemas import words
 from schemas.control import GenerationId, in_order, number_of
 from schemas.settings import ProjectorSettings
 
@@ -99,49 +100,49 @@ class Status(msgspec.Struct, frozen=True):
 
 async def read(store: Store, settings: ProjectorSettings) -> Status:
     """Read the status from Redis and Kafka. It says what cannot be read."""
-    return of(await survey(store, settings))
+    return of(await observe(store, settings))
 
 
-def of(found: Survey) -> Status:
-    """Returns the status that follows from what was found."""
-    redis = None if isinstance(found.redis, ProjectorError) else found.redis
-    kafka = None if isinstance(found.kafka, ProjectorError) else found.kafka
-    record = redis.record if redis else None
+def said(found: Observation) -> tuple[list[Said], list[Said]]:
+    """Returns the problems and the notes in words."""
+    both = problems(found)
+    wrong, notes = ([say(it) for it in both if it.severity == severity] for severity in ("problem", "note"))
+    return wrong, notes
+
+
+def of(found: Observation) -> Status:
+    """Returns the status that follows from what was observed."""
+    redis, record = found.redis, found.redis.record if found.redis else None
     live = record.state.generations.get(record.state.live) if record else None
-    waiting = found.waiting()
-    problems = findings.problems(found)
-    hint = findings.unattended(redis) if redis else None
-    alive = findings.living(redis) if redis else None
+    wrong, notes = said(found)
     return Status(
         generation=number_of(record.state.live) if record and record.serves else None,
         writing=[number_of(each) for each in record.state.written] if record else [],
         mapping_version=VERSION,
         live_mapping_version=live.mapping if live else None,
         rebuild_due=bool(record and record.rebuild_due()),
-        lag=None if waiting is None else sum(last - first for first, last in waiting.values()),
+        lag=found.lag,
         freshness=_freshness(found),
         dead_letters=redis.dead_letters if redis else None,
         redis_used_memory=sum(memory.used for memory in redis.memories) if redis else None,
         redis_max_memory=sum(memory.limit for memory in redis.memories) if redis else None,
-        generations=_generations(record, hint, living=bool(alive)) if record else [],
-        partitions=_partitions(found, redis, kafka),
+        generations=_generations(record, unattended(redis), living=bool(redis.living)) if redis and record else [],
+        partitions=_partitions(found),
         epoch=record.stamp.epoch if record else None,
-        incomplete_shards=len(findings.incomplete_shards(redis)) if redis else None,
+        incomplete_shards=len(redis.incomplete) if redis else None,
         writers=[_writer(writer) for writer in redis.writers] if redis else [],
-        well=not problems,
-        problems=[str(problem) for problem in problems],
-        notes=[str(note) for note in findings.notes(found)],
-        projectors=None if alive is None else len(alive),
-        verdict=headline(problems),
+        well=not wrong,
+        problems=[str(problem) for problem in wrong],
+        notes=[str(note) for note in notes],
+        projectors=len(redis.living) if redis else None,
+        verdict=headline(wrong),
     )
 
 
-def _freshness(found: Survey) -> float | None:
+def _freshness(found: Observation) -> float | None:
     """Returns None also if the brokers did not return the oldest record in time, or if it has no time."""
-    ages, waiting = found.ages(), found.waiting()
-    if ages is None or waiting is None or (waiting and not ages):
-        return None
-    return round(max(ages.values(), default=0.0), 3)
+    ages = found.ages
+    return None if ages is None or (found.waiting and not ages) else round(max(ages.values(), default=0.0), 3)
 
 
 def _writer(writer: Writer) -> WriterStatus:
@@ -153,16 +154,16 @@ def _writer(writer: Writer) -> WriterStatus:
         age=writer.age_ms / 1000,
         mapping_version=heartbeat.mapping,
         epoch=heartbeat.acknowledged.epoch,
-        lines=heartbeat.lines,
+        lines={line: words.line_state(state, heartbeat.troubles.get(line)) for line, state in heartbeat.lines.items()},
         problems=heartbeat.problems,
     )
 
 
-def _generations(record: ControlRecord, hint: Finding | None = None, *, living: bool = True) -> list[GenerationStatus]:
+def _generations(record: ControlRecord, hint: Problem | None = None, *, living: bool = True) -> list[GenerationStatus]:
     """`hint` is about the newest generation. `living`: a projector is alive."""
-    unattended = {record.state.next: str(hint)} if hint else {}
+    nobody = {record.state.next: str(say(hint))} if hint else {}
     if not living and not record.serves:
-        unattended[record.state.live] = "no projector is running that fills it: start one"
+        nobody[record.state.live] = "no projector is running that fills it: start one"
     statuses = []
     for generation in in_order(record.state.known):
         known = record.state.generations.get(generation)
@@ -173,7 +174,7 @@ def _generations(record: ControlRecord, hint: Finding | None = None, *, living: 
                 known.mapping if known else None,
                 known.created_at if known else None,
                 known.verified_at if known else None,
-                unattended.get(generation, ""),
+                nobody.get(generation, ""),
             )
         )
     return statuses
@@ -192,30 +193,27 @@ def _state(record: ControlRecord, generation: GenerationId) -> str:
     return "complete" if generation == state.next else "kept"
 
 
-def _partitions(found: Survey, redis: RedisPart | None, kafka: KafkaPart | None) -> list[PartitionStatus]:
+def _partitions(found: Observation) -> list[PartitionStatus]:
     """Returns those that Kafka has, or those with positions if Kafka cannot be read."""
-    stored = redis.record.present if redis and redis.record else []
-    partitions = kafka.ranges if kafka else {partition for copy in stored for partition in copy.positions}
-    return [_partition(partition, found, redis, kafka) for partition in sorted(partitions)]
+    stored = found.redis.record.present if found.redis and found.redis.record else []
+    partitions = found.kafka.ranges if found.kafka else {partition for copy in stored for partition in copy.positions}
+    lags, ages = found.lags or {}, found.ages or {}
+    return [_partition(at, found, lags.get(at), ages.get(at)) for at in sorted(partitions)]
 
 
-def _partition(
-    partition: Partition, found: Survey, redis: RedisPart | None, kafka: KafkaPart | None
-) -> PartitionStatus:
-    position: Position | None = redis.position(partition) if redis else None
-    first, last = kafka.ranges[partition] if kafka else (None, None)
-    waiting, ages = found.waiting(), found.ages() or {}
-    start, end = (waiting or {}).get(partition, (0, 0))
+def _partition(partition: Partition, found: Observation, lag: int | None, age: float | None) -> PartitionStatus:
+    position: Position | None = found.redis.position(partition) if found.redis else None
+    first, last = found.kafka.ranges[partition] if found.kafka else (None, None)
     return PartitionStatus(
         topic=partition.topic,
         partition=partition.partition,
         position=position.offset if position else None,
         log_start=first,
         head=last,
-        lag=None if waiting is None else end - start,
+        lag=lag,
         newest_event_age=_age(position.event_time, found.at) if position else None,
         checkpoint_age=_age(position.stored_at, found.at) if position else None,
-        waiting_age=round(ages[partition], 3) if partition in ages else None,
+        waiting_age=None if age is None else round(age, 3),
     )
 
 

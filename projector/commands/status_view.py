@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from projector.commands import status
-from projector.commands.findings import duration
 from projector.commands.operator import Operator
 from projector.commands.status import Status
+from projector.operate.words import duration, mib
 
 WATCH_SECONDS = 2.0
 
@@ -133,8 +133,7 @@ def _seconds(age: float | None, suffix: str = "") -> str:
 def _memory(found: Status) -> str:
     if found.redis_used_memory is None:
         return "Redis unknown"
-    used = f"Redis {found.redis_used_memory / 1048576:,.1f} MiB"
+    used = f"Redis {mib(found.redis_used_memory)}"
     if not found.redis_max_memory:
         return used
-    share = found.redis_used_memory / found.redis_max_memory
-    return f"{used} of {found.redis_max_memory / 1048576:,.1f} MiB ({share:.0%})"
+    return f"{used} of {mib(found.redis_max_memory)} ({found.redis_used_memory / found.redis_max_memory:.0%})"

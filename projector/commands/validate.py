@@ -19,6 +19,7 @@ from projector.kafka.reader import open_reader
 from projector.record import Record
 from projector.reference import Reference
 from projector.unknown_fields import unknown_fields, unknown_headers
+from schemas import words
 from schemas.faults import Fault
 from schemas.resources import BY_TOPIC, KINDS
 from schemas.settings import ProjectorSettings
@@ -66,14 +67,14 @@ class Report:
         self.good = False
         if self._json:
             found = {"path": fault.path, "expected": fault.expected, "allowed": fault.allowed}
-            self._faults.append({**place, **found, "reason": fault.text})
+            self._faults.append({**place, **found, "reason": words.fault(fault)})
         else:
-            self._output.write(f"{':'.join(map(str, place.values()))}: {fault.text}\n")
+            self._output.write(f"{':'.join(map(str, place.values()))}: {words.fault(fault)}\n")
 
     def empty(self, place: Place) -> None:
         """Note that a file or a topic has no record. With `strict` that is a fault: whoever checks it expects some."""
         if self._strict:
-            self._add(place, Fault("it has no record, so nothing was checked", "line", "a record in each line"))
+            self._add(place, Fault("no_record", "line", "a record in each line"))
 
     def end(self) -> None:
         """Print the documents, then how many records were judged, or everything as JSON."""
@@ -93,7 +94,7 @@ def _faults(record: Record) -> list[Fault]:
     try:
         interpret(record)
     except BadRecord as error:
-        return [error.fault or Fault(error.reason)]
+        return [error.fault]
     return []
 
 

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 
 import msgspec
 
-from projector.commands import findings
+from projector.commands import status
 from projector.commands.operator import Operator
 from projector.commands.show_view import coordinates
-from projector.commands.survey import Survey, survey
 from projector.dead_letter import DeadLetter
 from projector.errors import ProjectorError, Unavailable
 from projector.kafka.client import topic
 from projector.ledger import copies
+from projector.operate.observe import Observation, observe
 from projector.record import Partition
 from projector.redis import calls
 from projector.redis.store import Store
@@ -120,14 +120,14 @@ async def _reasons(
     operator: Operator, resource: Resource, ids: tuple[str, str], seen: Seen | ProjectorError, version: int
 ) -> list[str]:
     """Returns what is known about a version that has not come, and what to do."""
-    found = await survey(operator.store, operator.settings)
+    found = await observe(operator.store, operator.settings)
     name = topic(operator.settings, resource)
     lines = [*(_stored(seen, name, version) if isinstance(seen, Seen) else ()), *_positions(found, name, seen)]
     letters = [] if isinstance(seen, Unavailable) else await _dead_letters(operator.store, name, ":".join(ids))
     lines += [f"dead letter {letter.field}: {letter.reason}" for letter in letters]
-    problems = findings.problems(found)
+    problems, _ = status.said(found)
     lines += map(str, problems)
-    waiting = found.waiting()
+    waiting = found.waiting
     if isinstance(seen, Seen) and seen.organization_deleted:
         lines.append("The organization is deleted, so none of its records is applied.")
     elif waiting is not None and not problems and not letters and not any(at.topic == name for at in waiting):
@@ -152,20 +152,19 @@ def _stored(seen: Seen, name: str, version: int) -> Iterator[str]:
         yield f"generation {number_of(generation)}{live}: {coordinates(head, name)}{rest}"
 
 
-def _positions(found: Survey, name: str, seen: Seen | ProjectorError) -> Iterator[str]:
+def _positions(found: Observation, name: str, seen: Seen | ProjectorError) -> Iterator[str]:
     """Yields position and lag of the partition that the entity is in, as far as that is known; otherwise of all."""
-    if isinstance(found.kafka, ProjectorError) or isinstance(found.redis, ProjectorError):
+    if found.kafka is None or found.redis is None:
         return
     heads = seen.heads.values() if isinstance(seen, Seen) else ()
     own = {Partition(name, head.partition) for head in heads if head}
     of_topic = {at: offsets for at, offsets in found.kafka.ranges.items() if at.topic == name}
-    waiting = found.waiting() or {}
+    lags = found.lags or {}
     for at in sorted(own & of_topic.keys() or of_topic):
         position = found.redis.position(at)
-        first, last = waiting.get(at, (0, 0))
         yield (
             f"{at.topic}:{at.partition}: position {position.offset if position else 'none'}, "
-            f"end offset {of_topic[at][1]}, lag {last - first}"
+            f"end offset {of_topic[at][1]}, lag {lags.get(at, 0)}"
         )
 
 

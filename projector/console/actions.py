@@ -1,4 +1,4 @@
-"""What an operator may do on the page, with --allow-actions: compare, promote, roll back, promote. One at a time."""
+"""What an operator may do on the page, with --allow-actions: compare, promote, roll back, drop. One at a time."""
 
 import asyncio
 import logging

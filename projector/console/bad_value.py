@@ -23,7 +23,7 @@ def facts(record: Record, *, show: bool) -> list[Fact]:
     try:
         interpret(record)
     except BadRecord as error:
-        if not error.fault or not error.fault.path.startswith("$."):
+        if not error.fault.path.startswith("$."):
             return []
         path, expected = error.fault.path, error.fault.expected
         shown = _value(record, path) if show else _HIDDEN

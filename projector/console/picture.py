@@ -4,33 +4,16 @@ from collections.abc import Mapping
 
 import msgspec
 
-from projector.commands import findings, status
-from projector.commands.finding import Finding
+from projector.commands import status
 from projector.commands.status import Status
-from projector.commands.survey import Survey
 from projector.console.actions import Action
 from projector.console.api_figures import ApiFigures
 from projector.console.replay import Replayed
-from projector.errors import ProjectorError
+from projector.operate.observe import Observation
+from projector.operate.words import Said
 
 Totals = Mapping[str, tuple[int, int]]
 """The sums of the end offsets and of the positions of each topic."""
-
-
-class Said(msgspec.Struct, frozen=True):
-    """A problem or a note: the fields of a `Finding`."""
-
-    what: str
-    advice: str
-    page: str
-    where: tuple[str, ...]
-    stops: str
-    detail: str
-    command: str
-
-    @classmethod
-    def of(cls, finding: Finding) -> "Said":
-        return cls(*finding)
 
 
 class TopicFigures(msgspec.Struct, frozen=True):
@@ -77,30 +60,31 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
 
 
 def picture(
-    found: Survey,
+    found: Observation,
     before: tuple[float, Totals] | None,
     api: ApiFigures | None,
     replay: Replayed | None,
     action: Action | None,
 ) -> Picture:
-    """Returns the picture of a survey. `before` is when an earlier one was made, in s, and what `totals` said then."""
-    redis = None if isinstance(found.redis, ProjectorError) else found.redis
+    """Returns the picture of an observation. `before` is when another one was made, in s, and its `totals`."""
+    problems, notes = status.said(found)
+    record = found.redis.record if found.redis else None
     return Picture(
         at=int(found.at),
         status=status.of(found),
-        problems=[Said.of(finding) for finding in findings.problems(found)],
-        notes=[Said.of(finding) for finding in findings.notes(found)],
+        problems=problems,
+        notes=notes,
         topics=_topics(found, before),
-        shards=len(redis.record.copies) if redis and redis.record else None,
+        shards=len(record.copies) if record else None,
         api=api,
         replay=replay,
         action=action,
     )
 
 
-def totals(found: Survey) -> Totals | None:
+def totals(found: Observation) -> Totals | None:
     """Returns the sums of the end offsets and of the positions of each topic; None if they are not known."""
-    if isinstance(found.redis, ProjectorError) or isinstance(found.kafka, ProjectorError):
+    if found.redis is None or found.kafka is None:
         return None
     sums: dict[str, tuple[int, int]] = {topic.name: (0, 0) for topic in found.kafka.topics}
     for partition, (first, last) in found.kafka.ranges.items():
@@ -128,8 +112,8 @@ def point(shown: Picture) -> Point:
     )
 
 
-def _topics(found: Survey, before: tuple[float, Totals] | None) -> list[TopicFigures]:
-    if isinstance(found.kafka, ProjectorError):
+def _topics(found: Observation, before: tuple[float, Totals] | None) -> list[TopicFigures]:
+    if found.kafka is None:
         return []
     now = totals(found) or {}
     seconds = found.at / 1000 - before[0] if before else 0.0

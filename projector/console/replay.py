@@ -4,9 +4,8 @@ import time
 
 import msgspec
 
-from projector.commands.survey import Survey
-from projector.errors import ProjectorError
 from projector.ledger.ledger import read_rebuild
+from projector.operate.observe import Observation
 from projector.redis.store import Store
 from schemas import names
 from schemas.control import GenerationId, number_of
@@ -38,9 +37,9 @@ class ReplayReader:
         self._store = store
         self._began: tuple[GenerationId, float, int] | None = None
 
-    async def take(self, found: Survey) -> Replayed | None:
+    async def take(self, found: Observation) -> Replayed | None:
         """Returns the progress; None if nothing is being replayed, or if it cannot be read. Raises Unavailable."""
-        if isinstance(found.redis, ProjectorError) or isinstance(found.kafka, ProjectorError):
+        if found.redis is None or found.kafka is None:
             return None
         record = found.redis.record
         if not record or not record.state.next or record.is_complete(record.state.next):

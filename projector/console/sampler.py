@@ -5,16 +5,17 @@ The console is asking Redis at most a twentieth of the time: after a reading tha
 
 import asyncio
 import time
+from contextlib import suppress
 
 from projector import defect
-from projector.commands.survey import Survey, survey
 from projector.console.actions import Actions
 from projector.console.api_figures import ApiMetrics
 from projector.console.feed import Feed
 from projector.console.picture import Totals, picture, totals
 from projector.console.recent import Recent
-from projector.console.replay import Replayed, ReplayReader
-from projector.errors import ProjectorError, Unavailable
+from projector.console.replay import ReplayReader
+from projector.errors import Unavailable
+from projector.operate.observe import Observation, Observer
 from projector.redis.store import Store
 from schemas.settings import ProjectorSettings
 
@@ -30,8 +31,7 @@ class Sampler:
     def __init__(
         self, store: Store, settings: ProjectorSettings, api: ApiMetrics, actions: Actions | None, feed: Feed
     ) -> None:
-        self._store = store
-        self._settings = settings
+        self._observer = Observer(store, settings)
         self._api = api
         self._actions = actions
         self._feed = feed
@@ -39,34 +39,33 @@ class Sampler:
         self._totals: Recent[Totals] = Recent()
 
     async def run(self) -> None:
-        while True:
-            began = time.monotonic()
-            try:
-                asked = await self._take()
-            except Exception as error:  # noqa: BLE001 - the page must not stand still because one picture failed
-                defect.report("a picture of the console", error)
-                asked = 0.0
-            await asyncio.sleep(pause(asked, time.monotonic() - began))
+        try:
+            while True:
+                began = time.monotonic()
+                try:
+                    asked = await self._take()
+                except Exception as error:  # noqa: BLE001 - the page must not stand still because one picture failed
+                    defect.report("a picture of the console", error)
+                    asked = 0.0
+                await asyncio.sleep(pause(asked, time.monotonic() - began))
+        finally:
+            await self._observer.close()
 
     async def _take(self) -> float:
         """Publish a picture. Returns for how many seconds Redis was being asked."""
-        found, api = await asyncio.gather(survey(self._store, self._settings), self._api.take())
+        found, api = await asyncio.gather(self._observer.observe(), self._api.take())
         began = time.monotonic()
-        replay = await self._replayed(found)
+        replay = None
+        with suppress(Unavailable):
+            replay = await self._replay.take(found)
         asked = found.redis_seconds + time.monotonic() - began
         action = self._actions.newest if self._actions else None
         self._feed.publish(picture(found, self._totals.oldest, api, replay, action))
         self._remember(found)
         # A Redis that did not answer was not kept busy, and that it answers again is to be seen at once.
-        return 0.0 if isinstance(found.redis, ProjectorError) else asked
+        return asked if found.redis else 0.0
 
-    async def _replayed(self, found: Survey) -> Replayed | None:
-        try:
-            return await self._replay.take(found)
-        except Unavailable:
-            return None
-
-    def _remember(self, found: Survey) -> None:
+    def _remember(self, found: Observation) -> None:
         sums = totals(found)
         if sums is None:
             self._totals.clear()

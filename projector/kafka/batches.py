@@ -16,6 +16,7 @@ import cramjam
 from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.record.util import calc_crc32c
 
+from schemas.faults import Fault
 from schemas.limits import MAX_BATCH_BYTES, MAX_HEADERS
 
 # Base offset, length, leader epoch, magic, checksum (of everything after it), attributes, last offset, first and last
@@ -26,14 +27,20 @@ _LENGTH, _ATTRIBUTES = Struct(">i"), Struct(">h")
 _MAGIC = 2
 _CODEC_BITS, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL = 0b111, 0b1000, 0b1_0000, 0b10_0000
 _LONGEST_VARINT = 10
-WRONG_LENGTH = "the length of a record is wrong"
+WRONG_LENGTH = Fault("unreadable_batch", found="the length of a record is wrong")
 """The problem of a record after which no other can be read."""
+_NOT_ENCODED = Fault("unreadable_record", expected="encoded as Kafka describes it")
 
 # Of small records, aiokafka reads so many at once, or so many bytes. A batch may have millions.
 _SMALL, _RECORDS_AT_ONCE, _BYTES_AT_ONCE = 8192, 500, 65_536
 _BEHIND = memoryview(b"\xff" * 128)
 
 Headers = tuple[tuple[str, bytes | None], ...]
+
+
+def too_many_headers(count: int) -> Fault:
+    """Returns the problem of a record with so many headers."""
+    return Fault("headers", "headers", count=count, most=MAX_HEADERS)
 
 
 class Unread(NamedTuple):
@@ -44,7 +51,7 @@ class Unread(NamedTuple):
     key: bytes | None = None
     value: bytes | None = None
     headers: Headers = ()
-    problem: str = ""
+    problem: Fault | None = None
 
 
 class Batch:
@@ -133,14 +140,14 @@ class Batch:
             value, at = _field(data, at)
             count, at = _varint(data, at)
             if count > MAX_HEADERS:
-                return Unread(offset, key=key, problem=f"the record has {count:,} headers, more than {MAX_HEADERS}")
+                return Unread(offset, key=key, problem=too_many_headers(count))
             headers = []
             for _ in range(count):
                 name, at = _field(data, at)
                 content, at = _field(data, at)
                 headers.append(((name or b"").decode(errors="backslashreplace"), content))
         except (IndexError, ValueError):
-            return Unread(offset, problem="the record is not encoded as Kafka describes it")
+            return Unread(offset, problem=_NOT_ENCODED)
         timestamp = self._last_time if self._attributes & _LOG_APPEND_TIME else self._first_time + time
         return Unread(offset, timestamp, key, value, tuple(headers))
 

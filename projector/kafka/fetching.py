@@ -30,14 +30,18 @@ from aiokafka.errors import (
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.record.control_record import ABORT_MARKER, ControlRecord
 
-from projector.kafka.batches import WRONG_LENGTH, Batch, Batches, Headers, Unread
+from projector.kafka.batches import WRONG_LENGTH, Batch, Batches, Headers, Unread, too_many_headers
 from projector.record import Partition, Record
+from schemas import words
 from schemas.envelopes import HEADERS
+from schemas.faults import Fault
 from schemas.limits import MAX_BATCH_BYTES, MAX_HEADER_BYTES, MAX_HEADERS, MAX_KEY_BYTES, MAX_POLL_BYTES
 from schemas.resources import Kind
 
 logger = logging.getLogger(__name__)
 
+MAX_WHY = 500
+"""In characters, of what a codec says about a batch."""
 _ATTEMPTS = 3
 """A wrong checksum may be an error of the network, so the batch is fetched again before it counts as corrupt."""
 _LONGEST_SECONDS = 0.02
@@ -191,7 +195,7 @@ class FetchedRecords:
                 return found, "the offsets of its records are not in order"
             before = offset
             if type(record) is Unread and record.problem == WRONG_LENGTH:
-                return found, WRONG_LENGTH
+                return found, WRONG_LENGTH.found
             if offset < wanted:  # batches are returned as a whole
                 continue
             key, time = record.key, record.timestamp
@@ -204,7 +208,7 @@ class FetchedRecords:
                 and type(record) is not Unread
             ):
                 # Nearly all records: nothing in them can exceed a limit.
-                found.append(Record(topic, partition, offset, time, key, record.value, (), kind, "", 1, history))
+                found.append(Record(topic, partition, offset, time, key, record.value, (), kind, None, 1, history))
                 unpacker.unpacked += size + _RECORD_BYTES
             else:
                 found.append(bounded(self._at, record, size, unpacker))
@@ -214,13 +218,13 @@ class FetchedRecords:
     def _unreadable(self, batch: Batch, why: str) -> Iterator[list[Record]]:
         """Yields one record for all records of a batch that were not returned yet."""
         first = max(batch.first, self.next_offset)
-        problem = f"the batch with the offsets {first} to {batch.last} cannot be read: {why}"
+        problem = Fault("unreadable_batch", found=why[:MAX_WHY], count=first, most=batch.last)
         if first <= batch.last:
             topic, partition = self._at
             kind = self._unpacker.kinds[topic]
             yield [Record(topic, partition, first, 0, None, None, (), kind, problem, batch.last + 1 - first)]
         else:
-            logger.error("a record was left out", extra={"partition": list(self._at), "problem": problem})
+            logger.error("a record was left out", extra={"partition": list(self._at), "problem": words.fault(problem)})
 
 
 class Rest:
@@ -421,7 +425,7 @@ def bounded(at: tuple[str, int], record: Any, size: int, unpacker: Unpacker) -> 
     """Returns a record within the limits: with a problem, and without its value, if it exceeds one."""
     topic, partition = at
     key, value, headers, time = record.key, record.value, record.headers, record.timestamp
-    problem = record.problem if type(record) is Unread else ""
+    problem = record.problem if type(record) is Unread else None
     problem = problem or _problem(key, value, headers, size, unpacker.max_record_bytes)
     if problem:
         key, value, headers = None if key is None else key[:MAX_KEY_BYTES], None, ()
@@ -434,16 +438,16 @@ def bounded(at: tuple[str, int], record: Any, size: int, unpacker: Unpacker) -> 
     return Record(topic, partition, record.offset, time, key, value, tuple(headers), kind, problem, 1, history)
 
 
-def _problem(key: bytes | None, value: bytes | None, headers: Headers, size: int, most: int) -> str:
-    """Returns which limit a record of this size exceeds, or an empty text."""
+def _problem(key: bytes | None, value: bytes | None, headers: Headers, size: int, most: int) -> Fault | None:
+    """Returns which limit a record of this size exceeds, or None."""
     if key is not None and len(key) > MAX_KEY_BYTES:
-        return f"the message key has {len(key):,} bytes, more than {MAX_KEY_BYTES}"
+        return Fault("key_bytes", "key", count=len(key), most=MAX_KEY_BYTES)
     if value is not None and len(value) > most:
-        return f"the value has {len(value):,} bytes, more than {most:,} (LEADVIEW_MAX_RECORD_BYTES)"
+        return Fault("value_bytes", count=len(value), most=most)
     if headers and len(headers) > MAX_HEADERS:
-        return f"the record has {len(headers):,} headers, more than {MAX_HEADERS}"
+        return too_many_headers(len(headers))
     if size <= MAX_HEADER_BYTES:
-        return ""
+        return None
     if (found := sum(len(name) + len(content or b"") for name, content in headers)) > MAX_HEADER_BYTES:
-        return f"the headers have {found:,} bytes, more than {MAX_HEADER_BYTES:,}"
-    return ""
+        return Fault("header_bytes", "headers", count=found, most=MAX_HEADER_BYTES)
+    return None

@@ -9,6 +9,8 @@ from projector.errors import Refused
 from projector.kafka.client import FETCH_BYTES, consumer, errors, fetcher, start, topic
 from projector.kafka.fetching import Unpacker
 from projector.kafka.topics import Topic, describe
+from projector.operate.words import say
+from projector.problem import TopicMissing
 from projector.record import Partition, Record
 from schemas.resources import Kind
 from schemas.settings import ProjectorSettings
@@ -56,10 +58,7 @@ class Reader:
         """Returns all partitions of the topics. Raises Refused if one of the topics does not exist, and Unavailable."""
         topics = await self.topics()
         if missing := [topic.name for topic in topics if not topic.partitions]:
-            raise Refused(
-                f"topic {', '.join(missing)} is missing: nothing can be read from it. "
-                "Create it, compacted, or correct LEADVIEW_TOPIC_PREFIX."
-            )
+            raise Refused(f"{say(TopicMissing(tuple(missing)))}.")
         return [partition for topic in topics for partition in topic.partitions]
 
     async def topics(self) -> list[Topic]:

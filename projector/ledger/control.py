@@ -111,7 +111,7 @@ def checkpoint(
             StepRow(names.position(*partition), step.expected, step.position.format())
             for partition, step in steps.items()
         ],
-        letters={letter.field: msgspec.json.encode(letter) for letter in dead_letters or ()},
+        letters={letter.field: letter.stored for letter in dead_letters or ()},
     )
 
 

@@ -28,6 +28,7 @@ from projector.redis.store import Store
 from schemas import names
 from schemas.control import GenerationId, Stamp, number_of
 from schemas.heartbeat import SILENT_MS, Condition, Heartbeat
+from schemas.line_states import StandingBy
 from schemas.settings import RedisSettings
 
 BEAT_SECONDS = 1.0
@@ -174,10 +175,7 @@ def _check_mapping(record: ControlRecord, written: Generations) -> None:
     for generation in written:
         known = record.state.generations.get(generation)
         if known and known.mapping > VERSION:
-            raise Superseded(
-                f"generation {number_of(generation)} requires mapping version {known.mapping}, this program has "
-                f"{VERSION}"
-            )
+            raise Superseded(StandingBy(number_of(generation), known.mapping, VERSION))
 
 
 class Writer(msgspec.Struct, frozen=True):

@@ -1,26 +1,95 @@
-"""A batch of records: decoded and written slice by slice, then covered by one checkpoint."""
+"""A batch of records: decoded and written slice by slice, then covered by one checkpoint.
 
+A few bad records are parked, too many halt the line.
+"""
+
+import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from copy import copy
 from itertools import repeat
+from typing import Literal
 
-from projector.accepted.acceptance import Acceptance
-from projector.accepted.offset_range import OffsetRange, by_partition, spans
+import msgspec
+
+from projector.accepted import Acceptance
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord, Coordinates, LineStopped
 from projector.intent import Intent
 from projector.interpret import in_steps, interpret
 from projector.ledger.control import Position, Step
+from projector.ledger.writers import Session
 from projector.line.already_applied import event_time, is_stale
-from projector.line.guard import BadRecordGuard
+from projector.line.pace import Pacer
+from projector.offsets import OffsetRange, by_partition, spans
 from projector.record import Partition, Record
+from projector.redis.applier import Applied, Applier
+from schemas.faults import Fault
+from schemas.line_states import Halted
 
-ACCEPTANCE = ". Only if none of them is needed, accept these "
-"""Between the reason of a halt, and how to accept its records."""
-COMMAND = "python -m projector dead-letters accept"
+WINDOW = 1000
 _SLICE_BYTES, _SLICE_SECONDS = 262_144, 0.01
 """What is decoded at once, and for how long: the event loop does nothing else meanwhile. A larger value is read in
 steps, and `projector.change` bounds what each of them may cost."""
+_LONG_SECONDS, _REST = 0.01, 0.25
+
+
+class BadRecordGuard:
+    """Halts the line after `row` consecutive bad records, or if more than `share` of the last 1000 records are bad.
+
+    Bad records that an operator has accepted are not counted at all.
+    """
+
+    def __init__(self, share: float, row: int) -> None:
+        self._max_bad = share * WINDOW
+        self._max_consecutive = row
+        self._seen = 0
+        self._bad: deque[tuple[int, Coordinates]] = deque()
+        """The bad records among the last 1000, each with its number, counted from the start."""
+        self._consecutive: list[Coordinates] = []
+
+    def fork(self) -> "BadRecordGuard":
+        """Returns a copy that counts one batch. The copy replaces this guard when the batch is covered.
+
+        A batch that is not covered is read again, and its records must count only once.
+        """
+        fork = copy(self)
+        fork._bad = self._bad.copy()  # noqa: SLF001 - of the same class
+        fork._consecutive = self._consecutive.copy()  # noqa: SLF001
+        return fork
+
+    def passed(self, count: int) -> None:
+        """Count this many good records."""
+        self._seen += count
+        if count:
+            self._consecutive.clear()
+
+    def note(self, bad: DeadLetter, fault: Fault) -> None:
+        """Count a bad record, unless it is accepted. Raises LineStopped if there are too many."""
+        if bad.accepted:
+            return
+        at = bad.topic, bad.partition, bad.offset
+        self._seen += 1
+        self._consecutive.append(at)
+        self._bad.append((self._seen, at))
+        while self._bad[0][0] <= self._seen - WINDOW:
+            self._bad.popleft()
+        if len(self._consecutive) >= self._max_consecutive:
+            raise self._stopped("row", self._max_consecutive, self._consecutive, bad.field, fault)
+        if len(self._bad) > self._max_bad:
+            raise self._stopped("share", self._max_bad / WINDOW, [at for _, at in self._bad], bad.field, fault)
+
+    @staticmethod
+    def _stopped(
+        limit: Literal["row", "share"], most: float, counted: Sequence[Coordinates], last: str, fault: Fault
+    ) -> LineStopped:
+        return LineStopped(Halted(limit, len(counted), WINDOW, most, last, fault), counted)
+
+    def forgive(self, acceptance: Callable[[Coordinates], object]) -> None:
+        """No longer count the bad records for which `acceptance` returns something true."""
+        self._bad = deque((number, at) for number, at in self._bad if not acceptance(at))
+        self._consecutive = [at for at in self._consecutive if not acceptance(at)]
 
 
 def _no_acceptance(_: Coordinates) -> Acceptance | None:
@@ -79,6 +148,34 @@ class Batch:
         else:
             yield intents
 
+    async def write(self, session: Session, applier: Applier, pacer: Pacer) -> Applied:
+        """Write all of it into Redis, in the generations of the session, while the rest of it is decoded: a few slices
+        at once, in any order, since versions guard every write.
+
+        Raises Unavailable, or LineStopped if there are too many bad records.
+        """
+        applied = Applied()
+        pace = await pacer.pace(self.size)
+        in_flight: set[asyncio.Task[Applied]] = set()
+        try:
+            for intents, seconds in _timed(self.slices(pace.slice_records)):
+                await pacer.wait()
+                if len(in_flight) == pace.slices_in_flight:
+                    _add(applied, in_flight, await _first_of(in_flight))
+                applying = applier.apply(intents, session.generations, fence=session, max_documents=pace.max_documents)
+                in_flight.add(asyncio.create_task(applying))
+                # Lets the slice be sent, and Kafka's heartbeat run. A change of access needs many turns of the event
+                # loop, so after a slice that took long the other line has some time for itself.
+                await asyncio.sleep(seconds * _REST if seconds > _LONG_SECONDS else 0)
+            while in_flight:
+                _add(applied, in_flight, await _first_of(in_flight))
+        finally:
+            await asyncio.gather(*in_flight, return_exceptions=True)  # empty unless something failed
+        if self.stopped:
+            raise self.stopped
+        applied.stale += self.left_out
+        return applied
+
     def _stop(self, stopped: LineStopped, until: float) -> Iterator[list[Intent]]:
         """Look for all bad records that an operator would have to accept. Yields empty slices meanwhile."""
         behind: list[Coordinates] = []
@@ -88,7 +185,9 @@ class Batch:
             if time.perf_counter() > until:
                 yield []
                 until = time.perf_counter() + _SLICE_SECONDS
-        self.stopped = LineStopped(f"{stopped}{ACCEPTANCE}{_advice([*stopped.bad, *behind])}", stopped.bad)
+        found = [*stopped.bad, *behind]
+        halt = msgspec.structs.replace(stopped.halt, bad=len(found), ranges=_ranges(found))
+        self.stopped = LineStopped(halt, stopped.bad)
 
     def steps(self, positions: Mapping[Partition, int]) -> dict[Partition, Step]:
         """Returns the step of each partition, from its present position."""
@@ -143,13 +242,13 @@ class Batch:
 
     def _park(self, record: Record, error: BadRecord) -> None:
         """Make a bad record a dead letter, unless an operator has dropped that for good, and count it."""
-        dead_letter = DeadLetter.of(record, error.reason, error.version)
+        dead_letter = DeadLetter.of(record, error.fault, error.version)
         if acceptance := self._acceptance(_coordinates(record)):
             if acceptance.dropped:
                 return
             dead_letter = dead_letter.accept(acceptance.note, acceptance.time)
         self.dead_letters.append(dead_letter)
-        self._guard.note(dead_letter)
+        self._guard.note(dead_letter, error.fault)
 
     def _bad_behind(self, last: Coordinates) -> Iterator[Coordinates | None]:
         """Yields the bad records behind the last one that counted, in its partition, that nobody has accepted; None for
@@ -163,14 +262,10 @@ class Batch:
                 yield at if is_bad and not self._acceptance(at) else None
 
 
-def _advice(bad: Sequence[Coordinates]) -> str:
-    """Returns how to accept these records."""
+def _ranges(bad: Sequence[Coordinates]) -> tuple[str, ...]:
+    """Returns a range for each partition that contains all of these records."""
     ranges = [OffsetRange(Partition(topic, number), (offset, offset)) for topic, number, offset in bad]
-    names = " ".join(str(span) for span in spans(by_partition(ranges)))
-    return (
-        f"{len(ranges)} bad records, with those behind the last one. This leaves them out for good: "
-        f"{COMMAND} {names} --note 'why'"
-    )
+    return tuple(str(span) for span in spans(by_partition(ranges)))
 
 
 def _coordinates(record: Record) -> Coordinates:
@@ -187,3 +282,28 @@ def _is_bad(record: Record) -> Generator[None, None, bool]:
     except BadRecord:
         return True
     return False
+
+
+def _timed(slices: Iterator[list[Intent]]) -> Iterator[tuple[list[Intent], float]]:
+    """Yields each slice with the seconds that it took to decode it."""
+    started = time.perf_counter()
+    for intents in slices:
+        yield intents, time.perf_counter() - started
+        started = time.perf_counter()
+
+
+async def _first_of(in_flight: set[asyncio.Task[Applied]]) -> set[asyncio.Task[Applied]]:
+    """Wait until at least one task has finished. Returns all finished tasks."""
+    done, _ = await asyncio.wait(in_flight, return_when=asyncio.FIRST_COMPLETED)
+    return done
+
+
+def _add(applied: Applied, in_flight: set[asyncio.Task[Applied]], done: set[asyncio.Task[Applied]]) -> None:
+    """Move finished tasks out of `in_flight` and count their results. Raises what the first failed task raised."""
+    in_flight -= done
+    # All of them are asked: asyncio reports the error of a task that nobody has asked.
+    errors = [error for task in done if (error := task.exception())]
+    if errors:
+        raise errors[0]
+    for task in done:
+        applied.add(task.result())

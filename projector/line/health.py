@@ -1,90 +1,78 @@
 """Whether a line works. The thread of the metrics server reads it, so that a blocked event loop is noticed.
 
-Whether a line that works also advances is not judged here, but from samples of Kafka and Redis (`projector/health`): a
+Whether a line that works also advances is not judged here, but from samples of Kafka and Redis (`projector/operate`): a
 line that measures itself would stop measuring exactly when it stops working.
 """
 
 import time
 
-from projector.problem import Problem
+from projector.problem import Label, Reported
+from schemas import words
+from schemas.line_states import Failing, Halted, LineTrouble, StandingBy
 
 _QUIET_SECONDS = 30.0
+_LABELS: dict[str, Label] = {"halted": "halted", "failing": "failing", "standing by": "standing_by"}
 
 
 class LineHealth:
-    """What a line reports about itself."""
+    """What a line reports about itself. `trouble` is why it does not work; None if it does.
+
+    A line that fails because of a defect is unhealthy until it advances.
+    """
 
     def __init__(self, line: str) -> None:
         self.name = line
+        self.trouble: LineTrouble | None = None
         self._alive_at = time.monotonic()
-        self._trouble: str | None = None
-        self._failure: str | None = None
-        self._stopped: str | None = None
-        self._standing_by: str | None = None
+        self._unavailable = ""
 
     def alive(self) -> None:
         """A step of the loop succeeded, with or without records."""
         self._alive_at = time.monotonic()
-        self._trouble = None
+        self._unavailable = ""
 
     def advanced(self) -> None:
         """A position has moved forward, or all positions are at the end."""
-        self._failure = None
+        if self.fails:
+            self.trouble = None
 
-    def trouble(self, error: str) -> None:
-        self._trouble = error
+    def unavailable(self, error: str) -> None:
+        """Redis or Kafka was not available for a step."""
+        self._unavailable = error
 
-    def failed(self, failure: str) -> None:
-        """A step has failed because of a defect. The line is unhealthy until it advances."""
-        self._failure = failure
+    def stops(self, trouble: LineTrouble) -> None:
+        """A defect has made a step fail, or the line has left its work until `resumes`."""
+        self.trouble = trouble
+        if isinstance(trouble, StandingBy):
+            self.alive()
+
+    def resumes(self) -> None:
+        """The line is no longer halted, or does not stand by any more."""
+        self.trouble = None
+        self.alive()
 
     @property
     def fails(self) -> bool:
-        return self._failure is not None
+        return isinstance(self.trouble, Failing)
 
     @property
     def halted(self) -> bool:
-        return self._stopped is not None
+        return isinstance(self.trouble, Halted)
 
     @property
     def stands_by(self) -> bool:
-        return self._standing_by is not None
-
-    def stopped(self, reason: str) -> None:
-        self._stopped = reason
-
-    def standing_by(self, reason: str | None) -> None:
-        """The line leaves its work to newer programs, and says why; None if it works again."""
-        self._standing_by = reason
-        self.alive()
-        self.advanced()
+        return isinstance(self.trouble, StandingBy)
 
     @property
     def state(self) -> str:
-        """The state in a few words, for the heartbeat."""
-        if self._stopped:
-            return f"halted: {self._stopped}"
-        if self._failure:
-            return f"failing: {self._failure}"
-        return f"standing by: {self._standing_by}" if self._standing_by else "running"
+        """What the line does, for the heartbeat."""
+        return self.trouble.state if self.trouble else "running"
 
-    def resumed(self) -> None:
-        """The line is no longer halted."""
-        self._stopped = None
-        self.alive()
-        self.advanced()
-
-    def problem(self) -> Problem | None:
+    def problem(self) -> Reported | None:
         """Returns what is wrong; None if the line works."""
-        if self._stopped:
-            return Problem("halted", self.name, f"{self.name}: halted: {self._stopped}")
-        if self._failure:
-            return Problem("failing", self.name, f"{self.name}: {self._failure}")
-        if self._standing_by:
-            return Problem("standing_by", self.name, f"{self.name}: standing by: {self._standing_by}")
+        if trouble := self.trouble:
+            return Reported(self.name, (), _LABELS[trouble.state], words.line_trouble(self.name, trouble))
         seconds = time.monotonic() - self._alive_at
         if seconds > _QUIET_SECONDS:
-            trouble = f" ({self._trouble})" if self._trouble else ""
-            text = f"{self.name}: no step has succeeded for {seconds:.0f} s{trouble}"
-            return Problem("no_step", self.name, text)
+            return Reported(self.name, (), "no_step", words.no_step(self.name, seconds, self._unavailable))
         return None

@@ -8,31 +8,31 @@ records twice is always safe, since versions guard every write.
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
-from typing import assert_never
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, assert_never
+
+import msgspec
 
 from projector import defect
-from projector.accepted.book import AcceptedBook
+from projector.accepted import AcceptedRecords
+from projector.dead_letter import DeadLetter
 from projector.errors import LineStopped, Refused, Superseded, Unavailable
 from projector.kafka.source import Source
 from projector.ledger.control import ControlChanged, Outcome, Stored, WentBack
 from projector.ledger.ledger import Ledger
-from projector.line import parking
-from projector.line.accepted import AcceptedRecords
 from projector.line.already_applied import stored_heads
-from projector.line.batch import Batch
-from projector.line.end_offsets import EndOffsets
-from projector.line.guard import BadRecordGuard
-from projector.line.halt import wait_until_accepted, wait_while_superseded
+from projector.line.batch import BadRecordGuard, Batch
 from projector.line.health import LineHealth
-from projector.line.metrics import LineMetrics
-from projector.line.policy import LIVE, Policy
-from projector.line.positions import Positions
-from projector.line.unknown import UnknownFields
-from projector.line.writer import Writer
+from projector.line.metrics import PARKED, LineMetrics, UnknownFields
+from projector.line.pace import Pacer
+from projector.line.positions import EndOffsets, Positions
 from projector.record import Partition, Record
+from projector.redis.applier import Applier
 from projector.redis.store import Store
 from projector.stop import Stop
+from schemas import names
+from schemas.line_states import Failing
 from schemas.resources import Kind
 from schemas.settings import ProjectorSettings
 
@@ -42,8 +42,34 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
 """Seconds between attempts while Redis or Kafka is not available. The first attempt after an outage applies what was
 published meanwhile, such as the revocation of a key."""
 _LONGEST_PAUSE_AFTER_DEFECT = 5.0
+_HALTED_SECONDS, _SUPERSEDED_SECONDS = 2.0, 1.0
+"""Between two looks at whether the line may continue."""
+_LOG_HALT_SECONDS = 30.0
+_LOGGED_BAD_RECORDS = 10
+"""Log lines for each checkpoint."""
 
 logger = logging.getLogger(__name__)
+
+
+def _accept(*_: Any) -> None:
+    """Raise nothing, so that the line continues."""
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """How a line behaves. The defaults are those of a live line.
+
+    A callback is called before the line reacts itself. If it raises, the line ends and `Line.run` raises the same.
+    """
+
+    pacer: Pacer = Pacer()
+    on_halt: Callable[[LineStopped], None] = _accept
+    """Called if there are too many bad records. A live line then halts until an operator intervenes."""
+    on_defect: Callable[[Exception], None] = _accept
+    """Called if a step fails with an error that nobody expected. A live line then retries until the step succeeds."""
+
+
+LIVE = Policy()
+"""The policy of a line that never ends by itself."""
 
 
 class Line:
@@ -66,9 +92,9 @@ class Line:
         self._source = Source(settings, kinds, group_id, self._on_revoked)
         self._positions = Positions(name, self._source, ledger)
         self._end_offsets = EndOffsets(self._source, self._positions)
-        self._writer = Writer(store, policy.pacer)
+        self._applier = Applier(store)
         self._guard = BadRecordGuard(settings.dead_letter_share, settings.dead_letter_row)
-        self._accepted = AcceptedRecords(AcceptedBook(settings, store))
+        self._accepted = AcceptedRecords(settings, store)
         # If most of the last batch was stale, asking Redis first is cheaper than decoding the records again.
         self._mostly_stale = False
         self._checked_at = 0.0
@@ -141,25 +167,25 @@ class Line:
     async def _project(self, polled: dict[Partition, list[Record]]) -> None:
         """Map the records, write them, and store the positions after them."""
         started = time.monotonic()
-        await self._accepted.read(polled)
+        await self._accepted.learn(polled)
         guard = self._guard.fork()
         session = self._positions.session
         heads = await stored_heads(self._store, polled, session.generations) if self._mostly_stale else None
         batch = Batch(polled, guard, heads, self._accepted.find)
-        applied = await self._writer.write(batch, session)
+        applied = await batch.write(session, self._applier, self._policy.pacer)
         if await self._accepted.include_any(batch.counted):
             self._positions.reset()  # an operator has accepted some of these meanwhile: read the batch again
             return
         self._mostly_stale = 2 * applied.stale > batch.size
-        dead_letters = await parking.without_deleted(self._store, batch.dead_letters)
+        dead_letters = await without_deleted(self._store, batch.dead_letters)
         if self._stored(await self._positions.cover(batch.steps(self._positions.offsets), dead_letters)):
             self._guard = guard
             self.health.advanced()
             seconds = time.monotonic() - started
             self._metrics.batch(applied, len(batch.dead_letters), seconds, batch.freshness())
-            parking.report(dead_letters)
+            _report(dead_letters)
             self._unknown_fields.look(polled, time.monotonic())
-            await parking.erase_late(self._store, dead_letters)
+            await erase_late(self._store, dead_letters)
 
     async def _lost_history(self, polled: dict[Partition, list[Record]]) -> bool:
         """Start over if these records do not follow on those that were applied: they come from before the position, or
@@ -220,32 +246,114 @@ class Line:
         """Read again from the stored positions. The cause of a defect may pass, too; a restart would do no more."""
         if isinstance(error, Unavailable):
             self._metrics.unavailable()
-            self.health.trouble(str(error))
+            self.health.unavailable(str(error))
             logger.warning("not available; retrying", extra=self._fields() | {"error": str(error)})
         else:
             self._policy.on_defect(error)
             self._metrics.failed()
-            self.health.failed(defect.report(f"the line {self._name}", error))
+            defect.report(f"the line {self._name}", error)
+            self.health.stops(Failing(self._name, type(error).__name__))
         self._positions.reset()
 
     async def _halt(self, error: LineStopped, stop: Stop) -> None:
         """Do nothing until `stop`, or until an operator has accepted bad records; then read the batch again."""
         if not await self._accepted.include_any(error.bad):
             self._policy.on_halt(error)
-            self.health.stopped(str(error))
+            self.health.stops(error.halt)
             self._positions.end()
-            await wait_until_accepted(self._name, self._source, self._accepted, error, stop)
-            self.health.resumed()
+            await self._wait_until_accepted(error, stop)
+            self.health.resumes()
         self._guard.forgive(self._accepted.find)
         self._positions.reset()
+
+    async def _wait_until_accepted(self, error: LineStopped, stop: Stop) -> None:
+        """Stay a member of the group meanwhile, so that no other projector gets the same bad records."""
+        self._source.pause()
+        logged_at = -_LOG_HALT_SECONDS
+        while not (stop.is_set() or await self._accepted.include_any(error.bad)):
+            if time.monotonic() - logged_at >= _LOG_HALT_SECONDS:
+                logged_at = time.monotonic()
+                logger.error(
+                    "the line is halted and skips nothing. Fix the producer or the projector, or raise the limit, then "
+                    "restart the projector: it resumes where it stopped. %s",
+                    error,
+                    extra=self._fields(),
+                )
+            with suppress(Unavailable):
+                # Everything is paused, so this returns no records; but a member that never polls is removed.
+                await self._source.poll(1, 0)
+            await stop.sleep(_HALTED_SECONDS)
+        self._source.resume()
+        if not stop.is_set():
+            logger.info("bad records were accepted; the line resumes", extra=self._fields())
 
     async def _wait_while_superseded(self, error: Superseded, stop: Stop) -> None:
         """Leave the partitions to newer programs until this one may write again: the newer generation was dropped."""
         logger.warning("standing by: %s. Deploy the newer program here as well.", error, extra=self._fields())
-        self.health.standing_by(str(error))
-        await wait_while_superseded(self._source, self._positions, stop)
-        self.health.standing_by(None)
+        self.health.stops(error.reason)
+        self._positions.reset()
+        self._source.leave()
+        while not stop.is_set() and await self._is_superseded():
+            await stop.sleep(_SUPERSEDED_SECONDS)
+        self._source.join()
+        self.health.resumes()
+
+    async def _is_superseded(self) -> bool:
+        try:
+            await self._positions.seek()
+        except (Superseded, Unavailable):
+            return True
+        return False
 
     def _fields(self) -> dict[str, object]:
         """Returns the extra fields of every log line."""
         return {"line": self._name}
+
+
+async def without_deleted(store: Store, dead_letters: Sequence[DeadLetter]) -> list[DeadLetter]:
+    """Returns the bad records that become dead letters: none of a deleted organization, whose good records are dropped
+    as well. If the organization is recreated, its records are read again, and the bad ones are parked then.
+
+    A bad record of the organization itself is always parked: it may have been meant to recreate the organization.
+    Raises Unavailable.
+    """
+    deleted = await _deleted_organizations(store, dead_letters)
+    return [
+        dead_letter
+        for dead_letter in dead_letters
+        if dead_letter.is_of_organization or dead_letter.organization_id not in deleted
+    ]
+
+
+def _report(parked: Sequence[DeadLetter]) -> None:
+    """Count and log dead letters that were stored. Very many bad records leave few log lines."""
+    for letter in parked:
+        PARKED.labels(letter.topic, letter.fault.label if letter.fault else "other").inc()
+    for letter in parked[:_LOGGED_BAD_RECORDS]:
+        logger.warning(
+            "a bad record became a dead letter",
+            extra={"record": letter.field, "reason": letter.reason, "accepted": letter.accepted},
+        )
+    if len(parked) > _LOGGED_BAD_RECORDS:
+        logger.warning(
+            "more bad records became dead letters: `dead-letters list` shows them",
+            extra={"dead_letters": len(parked) - _LOGGED_BAD_RECORDS},
+        )
+
+
+async def erase_late(store: Store, parked: Sequence[DeadLetter]) -> None:
+    """Add a job that erases these dead letters if their organization was deleted while they were being stored.
+
+    The erasure of the organization may have ended before. Raises Unavailable.
+    """
+    deleted = await _deleted_organizations(store, parked)
+    if deleted:
+        await store.add_jobs(f"erase {organization_id}" for organization_id in sorted(deleted))
+
+
+async def _deleted_organizations(store: Store, dead_letters: Sequence[DeadLetter]) -> set[str]:
+    ids = sorted({found for dead_letter in dead_letters if (found := dead_letter.organization_id)})
+    if not ids:
+        return set()
+    states = await store.ask([(b"GETRANGE", names.organization(found), 0, 0) for found in ids])
+    return {found for found, state in zip(ids, states, strict=True) if state not in (b"", b"L")}

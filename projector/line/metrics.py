@@ -1,10 +1,14 @@
-"""What a line counts. What it has not applied yet is measured from outside of it (`projector/health`)."""
+"""What a line counts. What it has not applied yet is measured from outside of it (`projector/operate`)."""
+
+from collections.abc import Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry
 
 from leadview import instruments
 from projector.mapping import VERSION
+from projector.record import Partition, Record
 from projector.redis.applier import Applied
+from projector.unknown_fields import has_unknown_fields
 from schemas import metrics
 
 REGISTRY: CollectorRegistry = instruments.new_registry("projector", str(VERSION))
@@ -28,6 +32,11 @@ VERIFICATION: CollectorRegistry = instruments.new_registry("verify", str(VERSION
 VERIFIED = instruments.counter(metrics.VERIFIED, VERIFICATION)
 DIFFERENCES = instruments.counter(metrics.DIFFERENCES, VERIFICATION)
 PASSES = instruments.counter(metrics.PASSES, VERIFICATION)
+
+_SAMPLE_SECONDS = 1.0
+_MAX_SAMPLE_BYTES = 8192
+"""Of a value. To look for fields in a larger one may take milliseconds."""
+KNOWN, UNKNOWN = "known", "unknown"
 
 
 class LineMetrics:
@@ -57,3 +66,25 @@ class LineMetrics:
 
     def failed(self) -> None:
         DEFECTS.labels(self._line).inc()
+
+
+class UnknownFields:
+    """Counts events with unknown fields, in a sample: producers should know of mistyped names.
+
+    It looks at no more than one record of each topic in a second, so its cost does not depend on the rate. Names of
+    fields are the producers', so none becomes a label or a log line. `validate --strict --topic` names them.
+    """
+
+    def __init__(self, topics: Iterable[str]) -> None:
+        self._next = dict.fromkeys(topics, 0.0)
+        for topic in self._next:
+            for fields in (KNOWN, UNKNOWN):
+                SAMPLED.labels(topic, fields)
+
+    def look(self, polled: Mapping[Partition, Sequence[Record]], now: float) -> None:
+        """Look at the last record of a batch. `now` is in seconds, from any beginning."""
+        for partition, records in polled.items():
+            if now < self._next[partition.topic] or not records[-1].value or len(records[-1].value) > _MAX_SAMPLE_BYTES:
+                continue
+            self._next[partition.topic] = now + _SAMPLE_SECONDS
+            SAMPLED.labels(partition.topic, UNKNOWN if has_unknown_fields(records[-1]) else KNOWN).inc()

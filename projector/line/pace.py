@@ -135,7 +135,7 @@ async def _slowest(store: Store) -> float:
     """Returns the p99 of the slowest API worker in seconds; 0 if no worker answers requests.
 
     Every half second each API worker that is ready stores "<p99 of its response times in microseconds> <time in ms>" in
-    the hash `lv3:latency` (`api/metrics/latency.py`).
+    the hash `lv3:latency` (`api/metrics.py`).
     """
     now = time.time() * 1000
     try:

@@ -4,6 +4,7 @@ A position is the offset of the next record. It is stored in Redis, after the wr
 forward there. Kafka's consumer group gets a copy of it for lag tools; a line never resumes from that copy.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,9 @@ from projector.ledger.ledger import Ledger
 from projector.ledger.writers import Session
 from projector.record import Partition, Record
 from schemas import names
+
+Ends = tuple[dict[Partition, int], dict[str, str]]
+"""The end offsets of partitions, and the ids of the topics."""
 
 logger = logging.getLogger(__name__)
 
@@ -266,3 +270,42 @@ class Positions:
         if self._session:
             self._ledger.close(self._session)
             self._session = None
+
+
+class EndOffsets:
+    """Asks Kafka for the end offsets and the ids of the topics, and copies the positions to it, while the line works:
+    otherwise, everything that arrives until Kafka has answered would be late.
+
+    At most one question is under way. `end` must be called before the source is stopped.
+    """
+
+    def __init__(self, source: Source, positions: Positions) -> None:
+        self._source = source
+        self._positions = positions
+        self._asking: asyncio.Task[Ends] | None = None
+
+    def ask(self) -> None:
+        """Ask about the present partitions, unless a question is under way."""
+        self._asking = self._asking or asyncio.create_task(self._ask(list(self._positions.offsets)))
+
+    def take(self) -> Ends | None:
+        """Returns the answer, once; None if there is none yet. Raises Unavailable."""
+        if self._asking is None or not self._asking.done():
+            return None
+        asked, self._asking = self._asking, None
+        return asked.result()
+
+    async def answered(self) -> None:
+        """Wait until no question is under way."""
+        if self._asking:
+            await asyncio.wait([self._asking])
+
+    async def end(self) -> None:
+        """Cancel a question that is under way."""
+        if self._asking:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
+
+    async def _ask(self, partitions: list[Partition]) -> Ends:
+        await self._positions.commit()
+        return await self._source.end_offsets(partitions), await self._source.topic_ids()

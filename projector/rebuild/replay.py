@@ -24,9 +24,8 @@ from projector.ledger import copies, generations
 from projector.ledger.control import ControlRecord
 from projector.ledger.ledger import Ledger, lag, read_rebuild
 from projector.ledger.writers import Writing, check_written
-from projector.line.line import Line
+from projector.line.line import Line, Policy
 from projector.line.pace import Pacer
-from projector.line.policy import Policy
 from projector.mapping import VERSION
 from projector.record import Partition
 from projector.redis.store import Store

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 from leadview.redis.connection import pack, pack_bytes
 from leadview.redis.errors import ScriptMissing
 from projector.errors import Refused, Unavailable
+from projector.operate.words import say
+from projector.problem import RedisEvicts
 from projector.redis.node import Fence, Node, fields, good
 from projector.redis.scripts import SCRIPTS
 from projector.redis.servers import Request, all_of, servers
@@ -160,10 +162,7 @@ class Store:
             policy = str(memory.get("maxmemory_policy", "noeviction"))
             # The policies volatile-* evict only keys that expire, and no document does.
             if policy.startswith("allkeys-"):
-                raise Refused(
-                    f"Redis evicts keys when its memory is full (maxmemory-policy is {policy}): documents would "
-                    "vanish. Set its maxmemory-policy to noeviction."
-                )
+                raise Refused(f"{say(RedisEvicts((policy,)))}.")
 
     async def memories(self) -> list[dict[str, Any]]:
         """Returns INFO memory of each server that holds documents. Raises Unavailable."""

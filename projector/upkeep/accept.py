@@ -1,33 +1,23 @@
 """Accepts bad records: from then on they do not count against the limits that halt a line.
 
 This holds for the live lines, also when they read everything again after Redis was emptied, and for rebuilds. It is
-stored in Kafka (`projector/accepted/book.py`); the dead letters in Redis get a copy of it, for operators to read.
+stored in Kafka (`projector/accepted.py`); the dead letters in Redis get a copy of it, for operators to read.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-import msgspec
-
-from projector.accepted.book import AcceptedBook
-from projector.accepted.offset_range import OffsetRange, by_partition
-from projector.accepted.ranges import Ranges
+from projector.accepted import AcceptedRecords
 from projector.errors import Refused
 from projector.kafka.client import topic
 from projector.kafka.reader import Reader, open_reader
+from projector.offsets import OffsetRange, Ranges
 from projector.record import Partition
 from projector.redis.store import Store
 from projector.upkeep import redrive
 from projector.upkeep.redrive import Filter, all_dead_letters
 from schemas.resources import KINDS
 from schemas.settings import ProjectorSettings
-
-
-class AcceptedNow(msgspec.Struct, frozen=True):
-    """What was accepted: the offsets in each partition, and how many of the records are stored as dead letters."""
-
-    offsets: dict[Partition, Ranges]
-    dead_letters: int
 
 
 async def find(store: Store, settings: ProjectorSettings, filtered: Filter) -> list[OffsetRange]:
@@ -46,17 +36,17 @@ async def find(store: Store, settings: ProjectorSettings, filtered: Filter) -> l
     return found
 
 
-async def accept(store: Store, settings: ProjectorSettings, records: Sequence[OffsetRange], note: str) -> AcceptedNow:
-    """Accept the records in these ranges, with the operator's note. Repeating it is harmless.
+async def accept(store: Store, settings: ProjectorSettings, offsets: Mapping[Partition, Ranges], note: str) -> int:
+    """Accept these records, with the operator's note. Repeating it is harmless. Returns how many of them are stored as
+    dead letters.
 
     Raises Unavailable, or Refused if a record does not exist, or if Kafka cannot store so many separate ranges.
     """
-    offsets = by_partition(records)
     async with open_reader(settings, KINDS) as reader:
         await _check_existing(reader, settings, offsets)
     now = int(time.time() * 1000)
-    await AcceptedBook(settings, store).change(offsets, lambda accepted, ranges: accepted.accept(ranges, now, note))
-    return AcceptedNow(offsets, await _mark(store, offsets, note, now))
+    await AcceptedRecords(settings, store).change(offsets, lambda accepted, ranges: accepted.accept(ranges, now, note))
+    return await _mark(store, offsets, note, now)
 
 
 def _check_topic(settings: ProjectorSettings, name: str) -> None:

@@ -127,7 +127,7 @@ async def write(
         try:
             intents.append((await in_turns(record))[0])
         except BadRecord as error:
-            bad.append(DeadLetter.of(record, error.reason, error.version))
+            bad.append(DeadLetter.of(record, error.fault, error.version))
     if parks:
         await redrive.park(store, bad)
     return await Applier(store).apply(intents, generations, fence=fence, overwrite_equal=overwrite_equal)

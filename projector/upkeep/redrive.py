@@ -8,20 +8,20 @@ from enum import StrEnum
 
 import msgspec
 
-from projector.accepted.acceptance import Accepted
-from projector.accepted.book import AcceptedBook
-from projector.accepted.offset_range import OffsetRange, by_partition
-from projector.dead_letter import MAX_REASON, DeadLetter
+from projector.accepted import Accepted, AcceptedRecords
+from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord, Refused
 from projector.interpret import in_turns
 from projector.kafka.reader import Reader, open_reader
 from projector.ledger import copies
 from projector.ledger.writers import Writing
+from projector.offsets import OffsetRange, by_partition
 from projector.record import Partition, Record
 from projector.redis.applier import Applier
 from projector.redis.scripts import LetterRow, delete_dead_letters, replace_dead_letters
 from projector.redis.store import SLICE, Store
 from schemas import names
+from schemas.faults import Fault
 from schemas.resources import KINDS, Resource
 from schemas.settings import ProjectorSettings
 
@@ -113,7 +113,7 @@ async def drop(store: Store, settings: ProjectorSettings, words: Sequence[str], 
     accepted = {(letter.topic, letter.partition) for letter in dead_letters if letter.accepted}
     named = [OffsetRange.parse(word) for word in words] if words else [_place(letter) for letter in dead_letters]
     offsets = by_partition(named)
-    book = AcceptedBook(settings, store)
+    book = AcceptedRecords(settings, store)
     await book.change({at: ranges for at, ranges in offsets.items() if at in accepted}, Accepted.drop)
     return await delete(store, dead_letters)
 
@@ -138,7 +138,7 @@ async def of_organization(store: Store, organization_id: str) -> AsyncIterator[l
 
 async def park(store: Store, dead_letters: Iterable[DeadLetter]) -> None:
     """Store dead letters. The line stores its own with the checkpoint. Raises Unavailable."""
-    values = [word for letter in dead_letters for word in (letter.field, msgspec.json.encode(letter))]
+    values = [word for letter in dead_letters for word in (letter.field, letter.stored)]
     if values:
         await store.ask_one(b"HSET", names.DEAD_LETTERS, *values)
 
@@ -158,7 +158,7 @@ async def replace(store: Store, dead_letters: Sequence[DeadLetter]) -> int:
     """Store these dead letters in place of those with the same coordinates and time, unless they were deleted
     meanwhile. Returns how many. Raises Unavailable.
     """
-    rows = [LetterRow(letter.field, letter.time, msgspec.json.encode(letter)) for letter in dead_letters]
+    rows = [LetterRow(letter.field, letter.time, letter.stored) for letter in dead_letters]
     commands = [
         replace_dead_letters(dead_letters=names.DEAD_LETTERS, letters=rows[start : start + SLICE])
         for start in range(0, len(rows), SLICE)
@@ -168,21 +168,21 @@ async def replace(store: Store, dead_letters: Sequence[DeadLetter]) -> int:
 
 async def redrive(
     writing: Writing, settings: ProjectorSettings, dead_letters: list[DeadLetter]
-) -> AsyncIterator[tuple[DeadLetter, Redriven, str]]:
-    """Read these records from Kafka again and apply them, in order. Yields the outcome and reason of each.
+) -> AsyncIterator[tuple[DeadLetter, Redriven]]:
+    """Read these records from Kafka again and apply them, in order. Yields the outcome of each.
 
     A dead letter is deleted, unless its record is still bad: then it stays, with the new reason. Raises Superseded if
     this program may not write one of the generations, and Unavailable.
     """
     async with open_reader(settings, KINDS) as reader:
         for neighbours in _neighbours(dead_letters):
-            async for dead_letter, result, reason in _redrive(writing, reader, neighbours):
+            async for dead_letter, result, fault in _redrive(writing, reader, neighbours):
                 if result is Redriven.STILL_BAD:
-                    changed = msgspec.structs.replace(dead_letter, reason=reason[:MAX_REASON])
-                    await replace(writing.store, [changed])
+                    dead_letter = msgspec.structs.replace(dead_letter, fault=fault)  # noqa: PLW2901
+                    await replace(writing.store, [dead_letter])
                 else:
                     await delete(writing.store, [dead_letter])
-                yield dead_letter, result, reason
+                yield dead_letter, result
 
 
 def _neighbours(dead_letters: Iterable[DeadLetter]) -> Iterator[list[DeadLetter]]:
@@ -206,7 +206,7 @@ def _belongs(dead_letter: DeadLetter, group: list[DeadLetter]) -> bool:
 
 async def _redrive(
     writing: Writing, reader: Reader, dead_letters: list[DeadLetter]
-) -> AsyncIterator[tuple[DeadLetter, Redriven, str]]:
+) -> AsyncIterator[tuple[DeadLetter, Redriven, Fault | None]]:
     """Apply the records of these dead letters of one partition, as far as the topic still has them."""
     partition = Partition(dead_letters[0].topic, dead_letters[0].partition)
     [(first, last)] = (await reader.range([partition])).values()
@@ -214,25 +214,27 @@ async def _redrive(
     reader.read_as((await copies.require(writing.store)).state.histories)
     rest = iter(dead_letters)
     dead_letter = next(rest)
-    result, reason = Redriven.GONE, ""
+    result: Redriven
+    fault: Fault | None
+    result, fault = Redriven.GONE, None
     async for records in reader.read({partition: wanted}):
         for record in records:
             while dead_letter.next_offset <= record.offset:
-                yield dead_letter, result, reason
-                dead_letter, result, reason = next(rest), Redriven.GONE, ""
+                yield dead_letter, result, fault
+                dead_letter, result, fault = next(rest), Redriven.GONE, None
             if dead_letter.offset <= record.offset and result is not Redriven.STILL_BAD:
-                result, reason = await _apply(writing, record)
-    yield dead_letter, result, reason
+                result, fault = await _apply(writing, record)
+    yield dead_letter, result, fault
     for dead_letter in rest:
-        yield dead_letter, Redriven.GONE, ""
+        yield dead_letter, Redriven.GONE, None
 
 
-async def _apply(writing: Writing, record: Record) -> tuple[Redriven, str]:
+async def _apply(writing: Writing, record: Record) -> tuple[Redriven, Fault | None]:
     try:
         intent, _ = await in_turns(record)
     except BadRecord as error:
-        return Redriven.STILL_BAD, error.reason
+        return Redriven.STILL_BAD, error.fault
     documents = isinstance(record.kind, Resource)
     with writing.sessions.closing(await writing.sessions.open(documents=documents)) as session:
         applied = await Applier(writing.store).apply([intent], session.generations, fence=session)
-    return (Redriven.APPLIED if applied.written else Redriven.STALE), ""
+    return (Redriven.APPLIED if applied.written else Redriven.STALE), None

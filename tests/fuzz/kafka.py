@@ -22,6 +22,7 @@ from projector.kafka.batches import Batches
 from projector.kafka.fetching import FetchedRecords, Unpacker
 from projector.kafka.reader import Reader, open_reader
 from projector.record import Partition, Record
+from schemas.faults import Fault
 from schemas.limits import MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_RECORD_BYTES
 from schemas.resources import KINDS, LEAD
 from schemas.settings import ProjectorSettings, load
@@ -126,19 +127,19 @@ def check_record(record: Record) -> None:
     assert len(record.key or b"") <= MAX_KEY_BYTES
     assert len(record.value or b"") <= MAX_RECORD_BYTES
     assert 0 <= record.timestamp < 2**48
-    reason = why_bad(record)
-    assert "defect" not in reason, reason
-    assert len(DeadLetter.of(record, reason).reason) <= 1000
-    assert reason or not record.problem
+    fault = why_bad(record)
+    assert fault is None or fault.kind != "defect", fault
+    assert fault is None or len(DeadLetter.of(record, fault).reason) <= 1000
+    assert fault or not record.problem
 
 
-def why_bad(record: Record) -> str:
-    """Returns why a record is bad; an empty text if it is good."""
+def why_bad(record: Record) -> Fault | None:
+    """Returns why a record is bad; None if it is good."""
     try:
         interpret(record)
     except BadRecord as error:
-        return error.reason
-    return ""
+        return error.fault
+    return None
 
 
 def _field_of_the_header(random: Random, count: int, base: int) -> bytes:

@@ -8,6 +8,7 @@ from projector.errors import BadRecord
 from projector.intent import Intent
 from projector.record import Record
 from schemas import resources
+from schemas.faults import Fault
 
 _intent = mapping.intent
 REASON = "the mapping of a bad deploy"
@@ -15,7 +16,7 @@ REASON = "the mapping of a bad deploy"
 
 def intent(change: Change, record: Record) -> Intent:
     if record.kind is resources.LEAD and int(change.key.id[-1], 16) % 2:
-        raise BadRecord(REASON)
+        raise BadRecord(Fault("other", found=REASON))
     return _intent(change, record)
 
 

@@ -9,18 +9,18 @@ from pathlib import Path
 
 from projector.ledger.writers import Session
 from projector.line.batch import Batch
-from projector.line.writer import Writer
-from projector.redis.applier import Applied
+from projector.line.pace import Pacer
+from projector.redis.applier import Applied, Applier
 from schemas.resources import Resource
 
 SECRET = "Zaphodia"
-_write = Writer.write
+_write = Batch.write
 
 
-async def write(self: Writer, batch: Batch, session: Session) -> Applied:
-    if _is_defective(batch):
+async def write(self: Batch, session: Session, applier: Applier, pacer: Pacer) -> Applied:
+    if _is_defective(self):
         raise KeyError(SECRET)
-    return await _write(self, batch, session)
+    return await _write(self, session, applier, pacer)
 
 
 def _is_defective(batch: Batch) -> bool:
@@ -29,7 +29,7 @@ def _is_defective(batch: Batch) -> bool:
 
 
 if __name__ == "__main__":
-    Writer.write = write  # type: ignore[method-assign]
+    Batch.write = write  # type: ignore[method-assign]
     from projector.__main__ import main
 
     sys.exit(main())

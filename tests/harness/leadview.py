@@ -194,6 +194,19 @@ class Leadview:
         end_offsets = dict(self.topics.end_offsets)
         wait_until(lambda: self.has_applied(end_offsets), "the projectors are current", 2 * PATIENCE_SECONDS)
 
+    def wait_for_verdict(self, *words: str) -> Finished:
+        """Run `status` until all of these words are in its first line. Its exit code says that something is wrong."""
+        last = self.run("status")
+
+        def is_said() -> bool:
+            nonlocal last
+            last = self.run("status")
+            return all(word in last.stdout.partition("\n")[0] for word in words)
+
+        wait_until(is_said, f"status says {words}; it said {last.output}")
+        assert last.status == 1, last.output
+        return last
+
     def wait_until_served(self) -> None:
         """Wait until everything is applied and the first generation is complete."""
         self.wait_until_current()

@@ -12,7 +12,6 @@ import uvicorn
 from starlette.applications import Starlette
 
 from devstack.ports import free_port
-from projector.commands.survey import KafkaPart, Memory, RedisPart, Survey
 from projector.console.api_figures import ApiFigures
 from projector.console.app import create_app
 from projector.console.feed import Feed
@@ -23,6 +22,7 @@ from projector.kafka.topics import Retention, Topic
 from projector.ledger.control import ControlRecord, Copy, Generation, Position, State
 from projector.ledger.writers import Writer
 from projector.mapping import VERSION
+from projector.operate.observe import KafkaPart, Memory, Observation, RedisPart
 from projector.record import Partition
 from projector.redis.store import Store
 from schemas.control import Stamp
@@ -78,10 +78,10 @@ def fed_console() -> Iterator[FedConsole]:
 
 def picture_of(second: int) -> Picture:
     """Returns the picture of one second of a Leadview that works, is deployed again and again, and is full at times."""
-    return picture(survey_of(second), None, _api(second), None, None)
+    return picture(observation_of(second), None, _api(second), None, None)
 
 
-def survey_of(second: int) -> Survey:
+def observation_of(second: int) -> Observation:
     """Returns what Redis and Kafka say in this second."""
     phase, end = second % REPEATS, 1000 + 20 * second
     partitions = [Partition(topic, number) for topic in _TOPICS for number in range(3)]
@@ -97,7 +97,8 @@ def survey_of(second: int) -> Survey:
     topics = [Topic(name, True, True, tuple(at for at in partitions if at.topic == name), (), kept) for name in _TOPICS]
     now = (_BEGIN + second) * 1000
     oldest = dict.fromkeys(partitions, now - phase * 100) if lag else {}
-    return Survey(redis, KafkaPart(topics, dict.fromkeys(partitions, (0, end))), oldest, now)
+    kafka = KafkaPart(topics, dict.fromkeys(partitions, (0, end)))
+    return Observation(at=now, redis=redis, kafka=kafka, oldest=oldest)
 
 
 def _api(second: int) -> ApiFigures:

@@ -34,10 +34,9 @@ from projector.intent import Intent
 from projector.interpret import in_steps, interpret
 from projector.kafka.batches import Batch, Batches, decompressed
 from projector.kafka.sign_in import _CODE, _TOKEN
-from projector.reason import kind_of
 from projector.record import Record, entity_key
 from projector.redis.calls import calls, compressed
-from schemas import compression, names, resources
+from schemas import compression, names, resources, words
 from schemas.faults import fault_of
 from schemas.settings import ProjectorSettings
 from tests.harness import crm, raw_batches
@@ -190,7 +189,8 @@ def applied(message: Message) -> None:
     try:
         intent, _ = interpret(record)
     except BadRecord as error:
-        kind_of(DeadLetter.of(record, error.reason, error.version).reason)
+        msgspec.json.encode(DeadLetter.of(record, error.fault, error.version))
+        words.fault(error.fault)
         return
     list(calls([compressed(intent)], ids(1, 2)))
 
@@ -282,7 +282,6 @@ WORST: tuple[Worst, ...] = (
     Worst("a line with tabs", lambda n: b"\t" * n, _quietly(_lines, NotARecord)),
     Worst("a fault", lambda n: "`$.data." + " - at `$" * (n // 8), lambda text: fault_of(text, resources.LEAD, binary=False)),
     Worst("a fault without a place", lambda n: "Expected `" + ", got `" * (n // 7), lambda text: fault_of(text, resources.LEAD, binary=True)),
-    Worst("a reason", lambda n: "`$" + " `$header " * (n // 10), kind_of),
     Worst("a message of msgspec", lambda n: "Invalid '" + "\"'" * (n // 2) + '"', lambda text: change._VALUE.sub("", text)),
     Worst("the name of a key in Redis", lambda n: b"{" * n, names.tag),
     Worst("a name of a document", lambda n: b"lv:{" + b"0" * n, lambda name: (names.IN_GENERATION.match(name), names.OF_ACCESS.match(name))),

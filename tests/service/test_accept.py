@@ -15,11 +15,10 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from devstack.embedded_kafka import EmbeddedKafka
 from devstack.ports import free_port
-from projector.accepted.acceptance import Accepted
-from projector.accepted.book import AcceptedBook
-from projector.accepted.ranges import Ranges
+from projector.accepted import Accepted, AcceptedRecords
 from projector.errors import Refused
 from projector.kafka.offset_texts import OffsetText, write_texts
+from projector.offsets import Ranges
 from projector.record import Partition, Record
 from projector.redis.store import Store
 from schemas import resources
@@ -292,7 +291,7 @@ class _Stored:
         )
         self._store = Store(self.settings)
         self.at = Partition(leadview.topics.name(resources.LEAD), 0)
-        self.book = AcceptedBook(self.settings, self._store)
+        self.book = AcceptedRecords(self.settings, self._store)
 
     async def accept(self, offsets: str, note: str = "x") -> None:
         await self.book.change({self.at: Ranges.parse(offsets)}, lambda before, new: before.accept(new, 1, note))

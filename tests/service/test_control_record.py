@@ -258,7 +258,7 @@ async def test_no_program_writes_a_generation_of_a_newer_mapping(projection: Pro
     assert (await sessions.open(documents=False)).generations == ids(1, 2)
     with pytest.raises(Superseded):
         await redrive._apply(projection.writing, crm.lead(1).record())
-    assert await redrive._apply(projection.writing, crm.api_key(1).record()) == (redrive.Redriven.APPLIED, "")
+    assert await redrive._apply(projection.writing, crm.api_key(1).record()) == (redrive.Redriven.APPLIED, None)
 
 
 @pytest.mark.apache
@@ -287,7 +287,7 @@ async def test_a_key_is_revoked_while_documents_stand_by(leadview: Leadview) -> 
     await store.close()
     await eventually(lambda: ask(port, "/healthz")[0] == 503, "the health says that something is wrong")
     [problem] = ask(port, "/healthz")[1]["problems"]
-    assert problem.startswith("documents: standing by: generation 2 requires mapping version")
+    assert problem.startswith("line documents is standing by: generation 2 requires mapping version")
     with leadview.api() as api:
         assert lead_status(api) == 200
         leadview.publish(crm.api_key(2, hash=key_hash(KEY), status="revoked"), crm.lead(2, stage="STALE"))

@@ -1,4 +1,7 @@
-"""Health, metrics and heartbeats tell the truth when something is wrong: each row of what operators once saw green."""
+"""Health, metrics, heartbeats and `status` tell the truth when something is wrong: each row of what operators once saw
+green. What is judged and how it is worded is in `tests/unit/test_problems.py`: these show the way from a real trouble
+to every surface.
+"""
 
 import re
 import time
@@ -96,7 +99,7 @@ def test_a_full_redis(own: Leadview) -> None:
     own.publish_all(leads(MANY, 1))
     wait_until(lambda: metric(port, LAG) == MANY, "the lag is that of Kafka and Redis")
     wait_until(lambda: (metric(port, AGE) or 0) > 0, "the oldest record waits")
-    wait_for_problem(port, "The memory of Redis is full")
+    wait_for_problem(port, "Redis is full")
     wait_for_problem(port, "no step has succeeded")
     wait_until(lambda: any("no step" in text for text in heartbeat_problems(own)), "a heartbeat is stored that says it")
     wait_for_problem(port, f"documents: {MANY:,} records behind, and has not advanced")
@@ -116,11 +119,13 @@ def test_a_halted_line(leadview: Leadview) -> None:
     leadview.wait_until_served()
     bad = [crm.lead(1, id=crm.uuid(0x2000 + n), seconds=now(), stage="WRONG") for n in range(111)]
     leadview.publish_all(bad)
-    wait_for_problem(port, "documents: halted")
+    wait_for_problem(port, "line documents is stopped")
     wait_until(lambda: (metric(port, LAG) or 0) >= 100, "the records that wait are counted")
     assert count(port, "halted") == 1
     assert metric(port, 'leadview_projector_line_stopped{line="documents"}') == 1
-    wait_until(lambda: any("halted" in text for text in heartbeat_problems(leadview)), "the heartbeat says it")
+    wait_until(
+        lambda: any("documents is stopped" in text for text in heartbeat_problems(leadview)), "the heartbeat says it"
+    )
 
 
 @pytest.mark.long
@@ -140,27 +145,35 @@ async def test_a_line_that_stands_by(leadview: Leadview) -> None:
 
     await copies.change(store, record, newer)
     await store.close()
-    wait_for_problem(port, "documents: standing by")
+    wait_for_problem(port, "line documents is standing by")
     leadview.publish(*leads(7, 3))
     wait_until(lambda: metric(port, LAG) == 7, "the lag is known")
     assert metric(port, 'leadview_projector_line_standing_by{line="documents"}') == 1
-    wait_for_problem(port, "partitions belong to no projector. This line has none.")
+    wait_for_problem(port, "partitions belong to no projector. This line has none")
 
 
 def test_missing_topics(own: Leadview) -> None:
-    """As with a wrong prefix: nothing is served, and everything says why."""
+    """As with a wrong prefix: nothing is served, and everything says why. Then one is missing, and then none."""
     port = free_port()
     own.start("run", metrics_port=port)
     for kind in resources.KINDS:
-        wait_for_problem(port, f"topic {own.topics.name(kind)} is missing")
+        wait_for_problem(port, own.topics.name(kind))
+    wait_for_problem(port, ": missing: create what is missing")
     assert count(port, "topic_missing") == 4
     assert "nan" in str(metric(port, AGE))
     assert not own.is_served()
-    checked = own.run("rebuild", "--check")
-    assert "is missing" in checked
-    assert "KeyError" not in checked
 
-    own.topics.create()
+    for kind in resources.KINDS[:-1]:
+        own.kafka.create_topic(own.topics.name(kind), 1)
+    missing = own.topics.name(resources.KINDS[-1])
+    said = own.wait_for_verdict(f"topic {missing}: missing")
+    assert "correct LEADVIEW_TOPIC_PREFIX" in said
+    wait_until(lambda: count(port, "topic_missing") == 1, "the metrics count one")
+    checked = own.run("rebuild", "--check")
+    assert (checked.status, "Traceback" in checked) == (1, False), checked.output
+    assert f"topic {missing}: missing: create what is missing" in checked
+
+    own.topics.create(partitions=1)
     own.publish(*leads(1))
     own.wait_until_served()
     wait_until_well(port)
@@ -177,7 +190,9 @@ def test_a_topic_that_is_not_compacted(own: Leadview) -> None:
     own.wait_until_served()
     topic = own.topics.name(resources.LEAD)
     _set_policy(own, topic, "delete")
-    wait_for_problem(port, f"topic {topic} is not kept for good")
+    wait_for_problem(port, f"topic {topic} (cleanup.policy=delete")
+    said = own.wait_for_verdict(f"topic {topic} (cleanup.policy=delete", "not compacted")
+    assert "set cleanup.policy=compact" in said
     _set_policy(own, topic, "compact")
     wait_until_well(port)
 
@@ -198,8 +213,12 @@ def test_an_eviction_policy_that_changes_at_run_time(own: Leadview) -> None:
     own.redis.config_set("maxmemory-policy", "allkeys-lru")
     wait_for_problem(port, "maxmemory-policy is allkeys-lru")
     assert '"problem":"redis_evicts"' in projector.log.read_text("utf-8")
+    own.wait_for_verdict("Redis evicts keys", "allkeys-lru", "noeviction")
     own.redis.config_set("maxmemory-policy", "noeviction")
     wait_until_well(port)
+    own.redis.config_set("maxmemory", own.redis.info("memory")["used_memory"] // 2)
+    said = own.wait_for_verdict("Redis is full")
+    assert "no projector is running" not in said, "its heartbeat is stored all the same"
 
 
 @pytest.mark.long
@@ -216,7 +235,7 @@ def test_a_frozen_redis(own: Leadview, server: RedisServer) -> None:
     assert metric(port, LAG) is None
     assert "nan" in str(metric(port, AGE))
     assert "nan" in str(metric(port, "leadview_projector_redis_memory_ratio"))
-    wait_for_problem(port, "it is not known what is served")
+    wait_for_problem(port, "Redis cannot be read")
     wait_for_problem(port, "no step has succeeded")
     assert ask(port, "/livez")[0] == 200
     server.resume()
@@ -226,7 +245,7 @@ def test_a_frozen_redis(own: Leadview, server: RedisServer) -> None:
 def test_a_projector_that_waits_for_redis_at_its_start(leadview: Leadview) -> None:
     port = free_port()
     leadview.start("run", metrics_port=port, redis_url="redis://127.0.0.1:1/0")
-    wait_for_problem(port, "the projector waits for Redis")
+    wait_for_problem(port, "Redis cannot be read")
     assert ask(port, "/livez")[0] == 200
 
 
@@ -234,7 +253,7 @@ def test_kafka_is_away(leadview: Leadview) -> None:
     """The metrics of Redis are still measured."""
     port = free_port()
     leadview.start("run", metrics_port=port, kafka_bootstrap_servers="127.0.0.1:1")
-    wait_for_problem(port, "it is not known how far the lines are behind")
+    wait_for_problem(port, "Kafka cannot be read")
     assert metric(port, 'leadview_projector_measured{part="kafka"}') == 0
     assert metric(port, 'leadview_projector_measured{part="redis"}') == 1
     assert metric(port, "leadview_projector_dead_letters") == 0

@@ -21,6 +21,7 @@ import pytest
 from devstack.child import Child
 from devstack.embedded_kafka import EmbeddedKafka
 from devstack.ports import free_port
+from projector.dead_letter import DeadLetter
 from schemas import api_keys, names, resources
 from schemas.heartbeat import SILENT_MS
 from tests.harness import crm, raw_batches, stored
@@ -109,7 +110,7 @@ class Attack:
         """Returns why records were parked. Each dead letter is small."""
         letters: dict[bytes, Any] = self.leadview.redis.hgetall(names.DEAD_LETTERS)
         assert all(len(letter) < MAX_DEAD_LETTER for letter in letters.values())
-        return [msgspec.json.decode(letter)["reason"] for letter in letters.values()]
+        return [msgspec.json.decode(letter, type=DeadLetter).reason for letter in letters.values()]
 
 
 def publish(leadview: Leadview, at: tuple[str, int], data: bytes) -> None:

@@ -14,7 +14,7 @@ import pytest
 from projector.dead_letter import DeadLetter
 from projector.errors import Unavailable
 from projector.ledger.writers import Sessions, Writing
-from projector.line import parking
+from projector.line.line import erase_late, without_deleted
 from projector.redis.applier import Applier
 from projector.redis.scripts import expire_lock
 from projector.redis.store import Store
@@ -220,7 +220,7 @@ async def test_a_bad_event_that_may_recreate_an_organization_stays_a_dead_letter
     """The delete has offset 4. What was bad before it is erased."""
     letters = [letter(crm.ORGANIZATION, offset, "crm.organizations") for offset in (3, 5)]
     await projection.apply(crm.deleted(resources.ORGANIZATION, 2).record(4))
-    assert await parking.without_deleted(projection.store, letters) == letters
+    assert await without_deleted(projection.store, letters) == letters
     await redrive.park(projection.store, letters)
     await jobs.run_all(projection.writing, projection.settings)
     assert projection.client.hkeys(names.DEAD_LETTERS) == [letters[1].field.encode()]
@@ -240,9 +240,9 @@ async def test_an_erasure_ends_before_the_dead_letters_of_a_recreated_organizati
 
 async def test_bad_records_of_a_deleted_organization_are_dropped(projection: Projection) -> None:
     parked = [letter(key, offset) for offset, key in enumerate(sorted(OTHERS | {f"{crm.ORGANIZATION}:{crm.LEAD}"}))]
-    assert await parking.without_deleted(projection.store, parked) == parked
+    assert await without_deleted(projection.store, parked) == parked
     await projection.apply(crm.deleted(resources.ORGANIZATION, 1).record(0))
-    assert {found.key for found in await parking.without_deleted(projection.store, parked)} == OTHERS
+    assert {found.key for found in await without_deleted(projection.store, parked)} == OTHERS
 
 
 async def test_a_dead_letter_that_is_stored_after_the_erasure_is_erased(projection: Projection) -> None:
@@ -251,7 +251,7 @@ async def test_a_dead_letter_that_is_stored_after_the_erasure_is_erased(projecti
     await projection.apply(crm.deleted(resources.ORGANIZATION, 1).record(0))
     await jobs.run_all(projection.writing, projection.settings)
     await redrive.park(projection.store, [late])
-    await parking.erase_late(projection.store, [late])
+    await erase_late(projection.store, [late])
     await jobs.run_all(projection.writing, projection.settings)
     assert keys_of_letters(projection) == set()
     assert projection.jobs() == set()

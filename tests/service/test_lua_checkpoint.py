@@ -24,6 +24,7 @@ from projector.record import Partition
 from projector.redis.store import Store
 from projector.upkeep.redrive import all_dead_letters
 from schemas import names
+from schemas.faults import Fault
 from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
 from tests.harness.generations import ids, numbers
@@ -31,7 +32,7 @@ from tests.harness.ledgers import Opened
 from tests.harness.projection import Projection
 
 LEADS, CONTACTS = Partition("crm.leads", 0), Partition("crm.contacts", 3)
-LETTER = DeadLetter.of(crm.lead().record(offset=6), "it is bad")
+LETTER = DeadLetter.of(crm.lead().record(offset=6), Fault("other", found="it is bad"))
 
 
 def step(expected: int, offset: int) -> Step:

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from devstack.ports import free_port
+from projector.dead_letter import DeadLetter
 from schemas import names, resources
 from tests.harness import crm
 from tests.harness.bad_deploy import REASON
@@ -77,9 +78,9 @@ def test_a_bad_deploy(leadview: Leadview) -> None:
     assert REASON in problem
     assert "of the last 1000 records are bad" in problem
     bad.stop()
-    letters = [msgspec.json.decode(letter) for letter in _letters(leadview).values()]
+    letters = [msgspec.json.decode(letter, type=DeadLetter) for letter in _letters(leadview).values()]
     assert 0 < len(letters) <= 100
-    assert all(letter["reason"] == f"{REASON} (event e1 of /crm)" for letter in letters)
+    assert all(letter.reason == f"{REASON} (event e1 of /crm)" for letter in letters)
     assert not leadview.is_current(), "nothing was drained into the dead letters"
 
     leadview.start("run")

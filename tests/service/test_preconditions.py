@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from devstack.redis_cluster import RedisCluster
-from projector.accepted.book import AcceptedBook
+from projector.accepted import AcceptedRecords
 from projector.dead_letter import DeadLetter
 from projector.errors import Unavailable
 from projector.ledger import copies, generations, writers
@@ -29,6 +29,7 @@ from projector.redis.store import Store
 from projector.upkeep import jobs, redrive
 from schemas import names, resources
 from schemas.control import GenerationId
+from schemas.faults import Fault
 from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
 from tests.harness.faulty_proxy import Faults, faulty_proxy
@@ -296,7 +297,7 @@ async def test_a_writer_that_is_alive_again_is_not_forgotten(projection: Project
 async def test_a_dead_letter_that_was_parked_again_is_another_one(projection: Projection) -> None:
     """Of a topic that was deleted and created again: the offsets belong to other records."""
     store = projection.store
-    old = replace(DeadLetter.of(crm.lead(1).record(), "bad"), time=1)
+    old = replace(DeadLetter.of(crm.lead(1).record(), Fault("other")), time=1)
     await redrive.park(store, [replace(old, time=2)])
     assert await redrive.delete(store, [old]) == 0
     assert await redrive.replace(store, [old.accept("known", 1)]) == 0
@@ -306,11 +307,11 @@ async def test_a_dead_letter_that_was_parked_again_is_another_one(projection: Pr
 
 async def test_the_lock_of_the_accepted_records_belongs_to_its_holder(alone: Projection) -> None:
     """It expired while its holder stood still, and another process has it now."""
-    async with AcceptedBook(alone.settings, alone.store)._locked():
+    async with AcceptedRecords(alone.settings, alone.store)._locked():
         alone.client.set(names.ACCEPT_LOCK, "another")
     assert alone.client.get(names.ACCEPT_LOCK) == b"another"
     alone.client.delete(names.ACCEPT_LOCK)
-    async with AcceptedBook(alone.settings, alone.store)._locked():
+    async with AcceptedRecords(alone.settings, alone.store)._locked():
         assert alone.client.exists(names.ACCEPT_LOCK)
     assert not alone.client.exists(names.ACCEPT_LOCK)
 

@@ -6,14 +6,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from devstack.redis_server import RedisServer
 from schemas import resources
 from tests.harness import crm
 from tests.harness.faulty_proxy import Faults, FaultyProxy, faulty_proxy
 from tests.harness.leadview import Finished, Leadview
-from tests.harness.waiting import PATIENCE_SECONDS, wait_until
+from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.apache
 
@@ -27,20 +26,6 @@ def first_line(done: Finished) -> str:
     return done.stdout.partition("\n")[0]
 
 
-def wait_for_verdict(leadview: Leadview, *words: str) -> Finished:
-    """Run `status` until all of these words are in its first line. Its exit code says that something is not well."""
-    last = leadview.run("status")
-
-    def is_said() -> bool:
-        nonlocal last
-        last = leadview.run("status")
-        return all(word in first_line(last) for word in words)
-
-    wait_until(is_said, f"status says {words}; it said {last.output}")
-    assert last.status == 1, last.output
-    return last
-
-
 def as_json(leadview: Leadview, **settings: Any) -> Any:
     done = leadview.run("status", "--json", **settings)
     found = msgspec.json.decode(done.stdout)
@@ -51,7 +36,7 @@ def as_json(leadview: Leadview, **settings: Any) -> Any:
 def test_well_and_then_every_projector_dies(leadview: Leadview) -> None:
     leadview.topics.create(partitions=2)
     leadview.publish(crm.organization(), crm.contact(), crm.lead())
-    assert "no projector is running" in first_line(wait_for_verdict(leadview, "Redis is empty"))
+    assert "no projector is running" in first_line(leadview.wait_for_verdict("Redis is empty"))
     first, second = leadview.start("run"), leadview.start("run")
     leadview.wait_until_served()
     wait_until(lambda: as_json(leadview)["projectors"] == 2, "both are alive")
@@ -65,56 +50,13 @@ def test_well_and_then_every_projector_dies(leadview: Leadview) -> None:
     assert (found["well"], found["verdict"]) == (True, "all is well")
     assert [note.partition(" for")[0] for note in found["notes"]] == ["silent"]
     second.kill()
-    done = wait_for_verdict(leadview, "no projector is running: nothing is applied; start one")
+    done = leadview.wait_for_verdict("no projector is running: nothing is applied; start one")
     leadview.publish(crm.lead(2))
     found = as_json(leadview)
     assert (found["projectors"], found["lag"]) == (0, 1)
     assert found["freshness"] > 60, "by the time that the producer gave its record"
     assert "stale" not in found["verdict"], "the record waits because no projector is running"
     assert done.status == 1
-
-
-def test_a_line_that_is_stopped(leadview: Leadview) -> None:
-    leadview.topics.create(partitions=1)
-    leadview.start("run", dead_letter_row=3)
-    leadview.publish(crm.organization(), *[crm.lead(4 + n, stage="WRONG") for n in range(3)])
-    done = wait_for_verdict(leadview, "line documents is stopped", "3 consecutive bad records")
-    assert "access: running  documents: halted" in done.stdout
-    assert "dead-letters accept" in done.stdout
-
-
-def test_topics_that_are_missing_or_not_compacted(leadview: Leadview) -> None:
-    for kind in resources.KINDS[:-1]:
-        leadview.kafka.create_topic(leadview.topics.name(kind), 1)
-    missing = leadview.topics.name(resources.KINDS[-1])
-    leadview.start("run")
-    done = wait_for_verdict(leadview, f"topic {missing}: missing")
-    assert "correct LEADVIEW_TOPIC_PREFIX" in done.stdout
-    done = leadview.run("rebuild", "--check")
-    assert (done.status, "Traceback" in done) == (1, False), done.output
-    assert f"topic {missing} is missing: nothing can be read from it" in done
-
-    leadview.topics.create(partitions=1)
-    leadview.wait_until_served()
-    leads = leadview.topics.name(resources.LEAD)
-    entry = ConfigEntry("cleanup.policy", "delete", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ConfigResource.Type.TOPIC, leads, incremental_configs=[entry])
-    leadview.topics.admin.incremental_alter_configs([resource])[resource].result(PATIENCE_SECONDS)
-    done = wait_for_verdict(leadview, f"topic {leads} (cleanup.policy=delete", "not compacted")
-    assert "set cleanup.policy=compact" in done.stdout
-
-
-def test_a_redis_that_evicts_or_is_full(leadview: Leadview) -> None:
-    leadview.topics.create(partitions=1)
-    leadview.start("run")
-    leadview.publish(crm.organization())
-    leadview.wait_until_served()
-    leadview.redis.config_set("maxmemory-policy", "allkeys-lru")
-    wait_for_verdict(leadview, "Redis evicts keys", "allkeys-lru", "noeviction")
-    leadview.redis.config_set("maxmemory-policy", "noeviction")
-    leadview.redis.config_set("maxmemory", leadview.redis.info("memory")["used_memory"] // 2)
-    done = wait_for_verdict(leadview, "Redis is full")
-    assert "no projector is running" not in done, "its heartbeat is stored all the same"
 
 
 @contextmanager

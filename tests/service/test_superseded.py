@@ -12,6 +12,7 @@ from devstack.ports import free_port
 from projector.dead_letter import DeadLetter
 from projector.upkeep import keeper, redrive
 from schemas import names, resources
+from schemas.faults import Fault
 from tests.harness import control, crm
 from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import ask, metric
@@ -36,7 +37,7 @@ async def store(projection: Projection, *letters: DeadLetter) -> None:
 
 
 def letter_of(message: crm.Message, offset: int, version: int | None) -> DeadLetter:
-    return DeadLetter.of(message.record(offset), "bad", version)
+    return DeadLetter.of(message.record(offset), Fault("other"), version)
 
 
 async def test_they_go_when_a_newer_event_was_applied(projection: Projection) -> None:

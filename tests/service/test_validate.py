@@ -54,7 +54,7 @@ def test_the_records_of_a_topic(leadview: Leadview, capsys: pytest.CaptureFixtur
     )
     status, output, errors = validate("--topic", "none.leads", prefix="none.")
     assert (status, output) == (2, "")
-    assert "topic none.leads is missing" in errors
+    assert "topic none.leads: missing" in errors
 
     admin = AdminClient({"bootstrap.servers": leadview.kafka.bootstrap_servers})
     groups = {group.group_id for group in admin.list_consumer_groups().result().valid}

@@ -2,8 +2,8 @@
 
 import pytest
 
-from projector.accepted.acceptance import Acceptance, Accepted
-from projector.accepted.ranges import Ranges
+from projector.accepted import Acceptance, Accepted
+from projector.offsets import Ranges
 
 TIME = 1_767_225_600_000
 

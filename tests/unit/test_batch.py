@@ -5,11 +5,10 @@ from unittest.mock import patch
 
 import msgspec
 
-from projector.accepted.acceptance import Acceptance
-from projector.accepted.ranges import Ranges
+from projector.accepted import Acceptance
 from projector.errors import Coordinates
-from projector.line.batch import Batch
-from projector.line.guard import BadRecordGuard
+from projector.line.batch import BadRecordGuard, Batch
+from projector.offsets import Ranges
 from projector.record import Partition, Record
 from tests.harness import crm
 

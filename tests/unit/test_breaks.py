@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from projector.health.sample import KafkaSample, RedisSample, Sample
-from projector.health.verdict import Verdict
 from projector.kafka.fetching import Unpacker
 from projector.kafka.topics import Topic
 from projector.ledger import breaks
 from projector.ledger.control import ACCESS, Break, ControlRecord, Copy, Position, State, first_state
+from projector.operate.observe import KafkaPart, Observation, RedisPart
+from projector.operate.problems import of_servers
 from projector.record import Partition
 from schemas import resources
 from schemas.control import GenerationId, Stamp
@@ -52,9 +52,9 @@ def record(*noted: Break, live: GenerationId = FIRST, topic_ids: tuple[str, ...]
 )
 def test_what_is_served_may_be_more_than_kafka_has(found: ControlRecord, id_: str, kinds: list[str]) -> None:
     assert [it.kind for it in breaks.served(found, {"crm.leads": id_})] == kinds
-    kafka = KafkaSample([Topic("crm.leads", True, True, (LEADS,), (), None, id_)], {LEADS: (0, 5)})
-    sample = Sample(1_000_000, 0.0, kafka, RedisSample(found, 0, 0.5, None, []))
-    assert [problem.kind for problem in Verdict(0.0, 10.0).problems(sample, [])] == kinds
+    kafka = KafkaPart([Topic("crm.leads", True, True, (LEADS,), (), None, id_)], {LEADS: (0, 5)})
+    observed = Observation(at=1_000_000, redis=RedisPart(found, 0, [], []), kafka=kafka)
+    assert [problem.kind for problem in of_servers(observed)] == kinds
 
 
 def test_a_generation_that_is_dropped_concerns_nobody() -> None:

@@ -113,7 +113,7 @@ def test_optional_fields_may_be_null_or_absent(field: str) -> None:
 
 
 BAD_DATA: list[Any] = [
-    pytest.param(without(lead_data(), name), f"missing required field `{name}`", id=f"no {name}")
+    pytest.param(without(lead_data(), name), f"`$.data.{name}` is missing", id=f"no {name}")
     for name in ("id", "organization_id", "version", "contact_id", "stage", "created_at", "updated_at")
 ]
 BAD_DATA += [
@@ -123,24 +123,24 @@ BAD_DATA += [
 BAD_DATA += [
     pytest.param(lead_data(**fields), reason, id=name)
     for name, fields, reason in (
-        ("version 0", {"version": 0}, ">= 1 - at `$.data.version`"),
-        ("a negative version", {"version": -1}, ">= 1 - at `$.data.version`"),
+        ("version 0", {"version": 0}, "`$.data.version` is out of range"),
+        ("a negative version", {"version": -1}, "`$.data.version` is out of range"),
         ("version 2^53", {"version": 2**53}, "`$.data.version`"),
         ("a version beyond 64 bits", {"version": 10**30}, "`$.data.version`"),
         ("a version with a fraction", {"version": 1.5}, "`$.data.version`"),
         ("a version in quotes", {"version": "1"}, "`$.data.version`"),
         ("version true", {"version": True}, "`$.data.version`"),
-        ("an unknown stage", {"stage": SECRET}, "Invalid enum value '…' - at `$.data.stage`"),
-        ("a stage with a quote in it", {"stage": f"'{SECRET}"}, "Invalid enum value '…' - at `$.data.stage`"),
-        ("a stage with both quotes in it", {"stage": f"'\"{SECRET}\n'\""}, "Invalid enum value '…'"),
+        ("an unknown stage", {"stage": SECRET}, "`$.data.stage` is not valid"),
+        ("a stage with a quote in it", {"stage": f"'{SECRET}"}, "`$.data.stage` is not valid"),
+        ("a stage with both quotes in it", {"stage": f"'\"{SECRET}\n'\""}, "`$.data.stage` is not valid"),
         ("a stage in lower case", {"stage": "new"}, "`$.data.stage`"),
         ("a contact that is not a UUID", {"contact_id": SECRET}, "`$.data.contact_id`"),
         ("a contact with a line feed", {"contact_id": crm.CONTACT + "\n"}, "`$.data.contact_id`"),
-        ("a time without a zone", {"created_at": "2026-01-01T00:00:00"}, "timezone component - at `$.data.created_at`"),
+        ("a time without a zone", {"created_at": "2026-01-01T00:00:00"}, "`$.data.created_at` has no offset"),
         ("a time of another form", {"created_at": SECRET}, "`$.data.created_at`"),
         ("a time as a number", {"created_at": 1767225600}, "`$.data.created_at`"),
         ("tags that are not text", {"tags": ["a", 1]}, "`$.data.tags[1]`"),
-        ("an event without id", {"events": [{"guests": 3}]}, "`id` - at `$.data.events[0]`"),
+        ("an event without id", {"events": [{"guests": 3}]}, "`$.data.events[0].id` is missing"),
         ("guests with a fraction", {"events": [{"id": crm.uuid(1), "guests": 1.5}]}, "`$.data.events[0].guests`"),
         ("a total as a number", {"quote": {"total": 12.5}}, "`$.data.quote.total`"),
         ("a total with a comma", {"quote": {"total": "12,50"}}, "`$.data.quote.total`"),
@@ -177,23 +177,21 @@ DEEP = b'{"a":' * 5000 + b"1" + b"}" * 5000
     [
         pytest.param(bare(b""), "truncated", id="an empty value"),
         pytest.param(bare(b"{"), "truncated", id="half an object"),
-        pytest.param(bare(SECRET.encode()), "malformed", id="not JSON"),
-        pytest.param(bare(b"null"), "got `null`", id="JSON null, which is not a null value"),
-        pytest.param(bare(b"[]"), "got `array`", id="an array: batches are not CloudEvents of one entity"),
+        pytest.param(bare(SECRET.encode()), "is not JSON", id="not JSON"),
+        pytest.param(bare(b"null"), "`$` is null", id="JSON null, which is not a null value"),
+        pytest.param(bare(b"[]"), "`$` is an array", id="an array: batches are not CloudEvents of one entity"),
         pytest.param(bare((LEAD.value or b"") + b"{}"), "trailing characters", id="two events"),
         pytest.param(bare((LEAD.value or b"").replace(b"NEW", b"\xff\xfe")), "UTF-8", id="invalid UTF-8"),
         pytest.param(bare((LEAD.value or b"").replace(b"NEW", b"\\ud800x")), "", id="half a surrogate pair"),
-        pytest.param(
-            bare(msgspec.json.encode(crm.envelope(resources.LEAD))), "missing required field `data`", id="no data"
-        ),
+        pytest.param(bare(msgspec.json.encode(crm.envelope(resources.LEAD))), "`$.data` is missing", id="no data"),
         pytest.param(structured([1]), "`$.data`", id="data is not an object"),
         pytest.param(structured(specversion="0.3"), "`$.specversion`", id="another version of CloudEvents"),
-        pytest.param(structured(specversion=None), "`specversion`", id="no version of CloudEvents"),
-        pytest.param(structured(id=None), "`id`", id="no event id"),
+        pytest.param(structured(specversion=None), "`$.specversion` is missing", id="no version of CloudEvents"),
+        pytest.param(structured(id=None), "`$.id` is missing", id="no event id"),
         pytest.param(structured(id=""), "`$.id`", id="an empty event id"),
         pytest.param(structured(source=""), "`$.source`", id="an empty source"),
-        pytest.param(structured(type=None), "`type`", id="no type"),
-        pytest.param(structured(type=SECRET), "'…' - at `$.type`", id="an unknown type"),
+        pytest.param(structured(type=None), "`$.type` is missing", id="no type"),
+        pytest.param(structured(type=SECRET), "`$.type` is not valid", id="an unknown type"),
         pytest.param(structured(type="crm.contact.changed"), "`$.type`", id="a type of another topic"),
         pytest.param(structured(time="2026-01-01T00:00:00"), "`$.time`", id="an event time without a zone"),
         pytest.param(structured(datacontenttype="text/xml"), "is not JSON", id="data is not JSON"),
@@ -208,7 +206,7 @@ DEEP = b'{"a":' * 5000 + b"1" + b"}" * 5000
             "out of range",
             id="a number that no double holds",
         ),
-        pytest.param(structured(CONTACT), "`contact_id`", id="a contact on the topic of leads"),
+        pytest.param(structured(CONTACT), "`$.data.contact_id` is missing", id="a contact on the topic of leads"),
         pytest.param(with_headers(ce_specversion=b"0.3"), "ce_specversion", id="binary, another version"),
         pytest.param(with_headers(ce_id=None), "ce_id is missing", id="binary, no id"),
         pytest.param(with_headers(ce_source=b""), "ce_source is missing", id="binary, an empty source"),
@@ -227,7 +225,12 @@ def test_bad_records(message: Message, reason: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "data", "reason"),
     [
-        pytest.param(resources.CONTACT, without(crm.contact_data(), "first_name"), "`first_name`", id="no first name"),
+        pytest.param(
+            resources.CONTACT,
+            without(crm.contact_data(), "first_name"),
+            "`$.data.first_name` is missing",
+            id="no first name",
+        ),
         pytest.param(
             resources.CONTACT, crm.contact_data(last_name=None), "`$.data.last_name`", id="a last name of null"
         ),
@@ -244,7 +247,10 @@ def test_bad_records(message: Message, reason: str) -> None:
             id="array of numbers",
         ),
         pytest.param(
-            resources.ORGANIZATION, without(crm.organization_data(), "api_access"), "`api_access`", id="access unknown"
+            resources.ORGANIZATION,
+            without(crm.organization_data(), "api_access"),
+            "`$.data.api_access` is missing",
+            id="access unknown",
         ),
         pytest.param(
             resources.ORGANIZATION, crm.organization_data(api_access="yes"), "`$.data.api_access`", id="access yes"
@@ -258,7 +264,7 @@ def test_bad_records(message: Message, reason: str) -> None:
         pytest.param(
             resources.ORGANIZATION,
             crm.organization_data(rate_limits={"key": {"quota": 1}}),
-            "`window_seconds`",
+            "`$.data.rate_limits.key.window_seconds` is missing",
             id="a quota without window",
         ),
         pytest.param(resources.API_KEY, crm.api_key_data(hash=SECRET), "`$.data.hash`", id="not a hash"),
@@ -266,7 +272,7 @@ def test_bad_records(message: Message, reason: str) -> None:
             resources.API_KEY, crm.api_key_data(hash=crm.key_hash(1) + "\n"), "`$.data.hash`", id="a longer hash"
         ),
         pytest.param(
-            resources.API_KEY, crm.api_key_data(status=SECRET), "'…' - at `$.data.status`", id="another status"
+            resources.API_KEY, crm.api_key_data(status=SECRET), "`$.data.status` is not valid", id="another status"
         ),
         pytest.param(
             resources.API_KEY, crm.api_key_data(expires_at="2026"), "`$.data.expires_at`", id="a year as expiry"

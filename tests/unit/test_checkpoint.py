@@ -8,6 +8,7 @@ from projector.ledger import control
 from projector.ledger.control import ControlChanged, Place, Position, Step, Stored, WentBack
 from projector.record import Partition
 from schemas import names, resources
+from schemas.faults import Fault
 from tests.harness import crm
 from tests.harness.generations import generation
 
@@ -36,7 +37,7 @@ def test_a_text_of_another_layout_is_no_position(text: bytes) -> None:
 
 def test_a_position_is_read_as_it_was_written() -> None:
     leads = Partition("crm.leads", 3)
-    letter = DeadLetter.of(crm.lead().record(offset=6, partition=3), "it is bad")
+    letter = DeadLetter.of(crm.lead().record(offset=6, partition=3), Fault("other", found="it is bad"))
     command = control.checkpoint(
         Place(names.CONTROL, names.rebuild(generation(2)), "stamp", "incarnation"),
         {leads: Step(control.NOTHING_STORED, POSITION)},
@@ -64,7 +65,7 @@ def test_answers_of_the_script(reply: object, expected: object) -> None:
 
 def test_a_dead_letter_holds_no_payload() -> None:
     record = crm.contact(first_name="Zaphod").record(offset=5, partition=1)
-    letter = DeadLetter.of(record, "it is bad")
+    letter = DeadLetter.of(record, Fault("other", found="it is bad"))
     assert (letter.topic, letter.partition, letter.offset) == ("crm.contacts", 1, 5)
     assert letter.key == f"{crm.ORGANIZATION}:{crm.CONTACT}"
     assert "Zaphod" not in str(letter)
@@ -79,6 +80,6 @@ def test_a_dead_letter_holds_no_payload() -> None:
 )
 def test_any_key_can_be_shown(key: bytes | None, shown: str) -> None:
     record = msgspec.structs.replace(crm.tombstone(resources.LEAD).record(), key=key)
-    letter = DeadLetter.of(record, "it is bad")
+    letter = DeadLetter.of(record, Fault("other", found="it is bad"))
     assert letter.key == shown
     assert msgspec.json.decode(msgspec.json.encode(letter), type=DeadLetter) == letter

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from projector.commands.survey import RedisPart, Survey
 from projector.console import bad_value, pages
 from projector.console.api_figures import Counts, counts, figures
 from projector.console.options import options
@@ -19,6 +18,8 @@ from projector.console.sampler import SHARE, pause
 from projector.console.story import Applied, event, events
 from projector.dead_letter import DeadLetter
 from projector.errors import Refused
+from projector.operate.observe import Observation
+from projector.problem import LABELS
 from projector.record import Partition, Record
 from schemas.api_keys import mint
 from schemas.layouts import Head
@@ -188,12 +189,12 @@ def test_pages_of_the_documentation_have_their_anchors() -> None:
     assert "<script>" not in pages.render("# a\n\n<script>alert(1)</script>", "a.md")
 
 
-@pytest.mark.parametrize("source", ["projector/commands/findings.py", "projector/console"])
+@pytest.mark.parametrize("source", ["projector/operate/words.py", "projector/console"])
 def test_every_page_that_is_linked_exists(source: str) -> None:
     path = ROOT / source
     text = "".join(each.read_text("utf-8") for each in ([path] if path.is_file() else path.rglob("*.py")))
     linked = set(re.findall(r'"([a-z-]+\.md(?:#[a-z_-]+)?)"', text)) - {"a.md"}
-    linked |= {f"runbook.md#{name}" for name in ("topic_missing", "kafka_unknown", "topic_not_compacted")}
+    linked |= {f"runbook.md#{label}" for label in LABELS}
     for page in linked:
         name, _, section = page.partition("#")
         html = pages.page(name)
@@ -238,9 +239,9 @@ def test_refusals_of_the_start_are_soon_forgotten() -> None:
 
 
 def test_what_is_applied_is_zero_soon_after_a_stop() -> None:
-    def survey(second: int, applied: int) -> Survey:
-        shown = pictures.survey_of(0)
-        assert isinstance(shown.redis, RedisPart)
+    def observation(second: int, applied: int) -> Observation:
+        shown = pictures.observation_of(0)
+        assert shown.redis
         assert shown.redis.record
         [(tag, copy)] = shown.redis.record.copies.items()
         assert copy
@@ -254,7 +255,7 @@ def test_what_is_applied_is_zero_soon_after_a_stop() -> None:
     readings: Recent[Totals] = Recent()
     applied = []
     for second in range(12):
-        found = survey(second, min(second, 5) * 10)
+        found = observation(second, min(second, 5) * 10)
         applied.append([topic.applied for topic in picture(found, readings.oldest, None, None, None).topics])
         sums = totals(found)
         assert sums

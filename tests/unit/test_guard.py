@@ -4,11 +4,14 @@ import pytest
 
 from projector.dead_letter import DeadLetter
 from projector.errors import LineStopped
-from projector.line.guard import WINDOW, BadRecordGuard
+from projector.line.batch import WINDOW, BadRecordGuard
+from schemas.faults import Fault
+
+IT_IS_BAD = Fault("other", found="it is bad")
 
 
-def bad(offset: int = 0, reason: str = "it is bad", *, accepted: bool = False) -> DeadLetter:
-    return DeadLetter("crm.leads", 0, offset, "key", reason, 0, accepted=accepted)
+def bad(offset: int = 0, *, accepted: bool = False) -> DeadLetter:
+    return DeadLetter("crm.leads", 0, offset, "key", "", 0, accepted=accepted, fault=IT_IS_BAD)
 
 
 def stopped_after(pattern: str, share: float, row: int) -> int | None:
@@ -19,7 +22,7 @@ def stopped_after(pattern: str, share: float, row: int) -> int | None:
             guard.passed(1)
             continue
         try:
-            guard.note(bad(count, accepted=record == "a"))
+            guard.note(bad(count, accepted=record == "a"), IT_IS_BAD)
         except LineStopped:
             return count
     return None
@@ -51,20 +54,20 @@ def test_when_the_line_stops(pattern: str, share: float, row: int, expected: int
 
 def test_the_message_says_how_many_and_why() -> None:
     guard = BadRecordGuard(1, 2)
-    guard.note(bad(7, "first"))
+    guard.note(bad(7), Fault("other", found="first"))
     with pytest.raises(
         LineStopped,
         match=r"2 consecutive bad records \(LEADVIEW_DEAD_LETTER_ROW is 2\); the last: crm\.leads:0:8: second",
     ) as stopped:
-        guard.note(bad(8, "second"))
+        guard.note(bad(8), Fault("other", found="second"))
     assert stopped.value.bad == (("crm.leads", 0, 7), ("crm.leads", 0, 8))
     shared = BadRecordGuard(0.001, 50)
-    shared.note(bad(7))
+    shared.note(bad(7), IT_IS_BAD)
     shared.passed(1)
     with pytest.raises(
         LineStopped, match=r"2 of the last 1000 records are bad \(LEADVIEW_DEAD_LETTER_SHARE is 0\.001\);"
     ):
-        shared.note(bad(9))
+        shared.note(bad(9), IT_IS_BAD)
 
 
 def test_a_fork_that_is_dropped_counts_nothing() -> None:
@@ -72,38 +75,38 @@ def test_a_fork_that_is_dropped_counts_nothing() -> None:
     guard = BadRecordGuard(1, 3)
     for _ in range(5):
         fork = guard.fork()
-        fork.note(bad())
-        fork.note(bad())
-    guard.note(bad())
-    guard.note(bad())
+        fork.note(bad(), IT_IS_BAD)
+        fork.note(bad(), IT_IS_BAD)
+    guard.note(bad(), IT_IS_BAD)
+    guard.note(bad(), IT_IS_BAD)
     with pytest.raises(LineStopped):
-        guard.note(bad())
+        guard.note(bad(), IT_IS_BAD)
 
 
 def test_a_fork_continues_the_count_of_its_guard() -> None:
     guard = BadRecordGuard(1, 3)
-    guard.note(bad())
-    guard.note(bad())
+    guard.note(bad(), IT_IS_BAD)
+    guard.note(bad(), IT_IS_BAD)
     with pytest.raises(LineStopped):
-        guard.fork().note(bad())
+        guard.fork().note(bad(), IT_IS_BAD)
 
 
 def test_a_fork_leaves_the_sequence_of_its_guard_alone() -> None:
     guard = BadRecordGuard(1, 2)
-    guard.note(bad())
+    guard.note(bad(), IT_IS_BAD)
     guard.fork().passed(1)
     with pytest.raises(LineStopped):
-        guard.note(bad())
+        guard.note(bad(), IT_IS_BAD)
 
 
 @pytest.mark.parametrize(("share", "row"), [pytest.param(1, 3, id="in a row"), pytest.param(0.002, 50, id="a share")])
 def test_what_is_accepted_meanwhile_counts_no_longer(share: float, row: int) -> None:
     """Only that: with one of two bad records accepted, one more is allowed again, and not two."""
     guard = BadRecordGuard(share, row)
-    guard.note(bad(1))
-    guard.note(bad(2))
+    guard.note(bad(1), IT_IS_BAD)
+    guard.note(bad(2), IT_IS_BAD)
     guard.forgive(lambda record: record == ("crm.leads", 0, 1))
-    guard.note(bad(3))
+    guard.note(bad(3), IT_IS_BAD)
     with pytest.raises(LineStopped) as stopped:
-        guard.note(bad(4))
+        guard.note(bad(4), IT_IS_BAD)
     assert [offset for _, _, offset in stopped.value.bad] == [2, 3, 4]

@@ -13,6 +13,7 @@ from projector.errors import BadRecord
 from projector.intent import PutDocument, PutLead
 from projector.interpret import interpret
 from schemas import resources
+from schemas.faults import Fault
 from schemas.limits import (
     MAX_CONTAINERS,
     MAX_DOCUMENT_BYTES,
@@ -157,7 +158,7 @@ def test_numbers_beyond_a_double_are_bad(field: str, value: str) -> None:
 
 def test_a_dead_letter_is_small() -> None:
     record = msgspec.structs.replace(crm.lead().record(), key=b"\xff" * 20_000_000)
-    letter = DeadLetter.of(record, "x" * 10_000_000)
+    letter = DeadLetter.of(record, Fault("not_valid", "$.data.stage", found="x" * 500))
     assert len(msgspec.json.encode(letter)) < 4000
 
 

@@ -4,11 +4,11 @@ from unittest.mock import patch
 
 import msgspec
 
-from projector.line.metrics import SAMPLED
-from projector.line.unknown import UnknownFields
+from projector.line.metrics import SAMPLED, UnknownFields
 from projector.record import Partition, Record
 from projector.unknown_fields import has_unknown_fields, unknown_fields
 from schemas import resources
+from schemas.faults import Fault
 from tests.harness import crm
 
 LEADS, CONTACTS = Partition("crm.leads", 0), Partition("crm.contacts", 0)
@@ -37,7 +37,7 @@ def test_what_takes_long_or_has_no_fields_is_left_out() -> None:
     SAMPLED.clear()
     sample = UnknownFields([LEADS.topic])
     large = crm.lead(colour="red", referrer="x" * 17_000).record()
-    unread = Record("crm.leads", 0, 0, 0, b"", None, (), resources.LEAD, "its checksum is wrong")
+    unread = Record("crm.leads", 0, 0, 0, b"", None, (), resources.LEAD, Fault("unreadable_batch"))
     for record in (large, unread, crm.tombstone(resources.LEAD).record()):
         sample.look({LEADS: [record]}, 100.0)
     assert counted(LEADS.topic) == (0, 0)

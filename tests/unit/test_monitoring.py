@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from docs.generate.dashboard import dashboard
-from projector.problem import KINDS
+from projector.problem import LABELS
 from schemas import metrics
 from schemas.version import VERSION
 from tests.harness.services import not_available
@@ -75,7 +75,7 @@ def test_a_mistake_would_be_found(expression: str, found: list[str]) -> None:
     assert unknown(expression) == found
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LABELS)
 def test_a_problem_has_a_section_in_the_runbook(kind: str) -> None:
     assert f"\n### {kind}\n" in RUNBOOK
 

@@ -22,7 +22,7 @@ LONG = "[bold]a reason[/] " * 20
             [DeadLetter("crm.leads", 0, 7, "key", LONG, 1)],
             [
                 {"topic": "crm.leads", "partition": 0, "offset": 7, "key": "key", "reason": LONG, "time": 1}
-                | {"accepted": False, "note": "", "accepted_at": None, "offsets": 1, "version": None}
+                | {"accepted": False, "note": "", "accepted_at": None, "offsets": 1, "version": None, "fault": None}
             ],
             id="Structs",
         ),

@@ -2,13 +2,16 @@
 
 import pytest
 
+from projector.commands import preflight
 from projector.kafka.topics import Retention, Topic
-from projector.ledger.control import State
+from projector.ledger.control import ControlRecord, Copy, Position, State
 from projector.line.pace import Pacer
-from projector.rebuild import preflight
+from projector.operate.observe import Memory
+from projector.operate.words import duration
 from projector.rebuild.replay import Progress
 from projector.record import Partition
 from projector.redis.store import Store
+from schemas.control import Stamp
 from schemas.settings import ProjectorSettings
 from tests.harness.generations import generation, ids
 
@@ -17,21 +20,16 @@ MIB = 1_048_576
 
 
 @pytest.mark.parametrize(
-    ("writing", "memory", "expected"),
+    ("writing", "limit", "expected"),
     [
-        pytest.param((1,), {"maxmemory": 100 * MIB}, (30, 60, "Redis's maxmemory"), id="as much as there is"),
-        pytest.param((1, 2), {"maxmemory": 100 * MIB}, (15, 60, "Redis's maxmemory"), id="as much as one of two"),
-        pytest.param((1,), {"maxmemory": 0}, (30, 150, "the machine's memory"), id="no bound in Redis"),
+        pytest.param((1,), 100 * MIB, (30, 60, "Redis's maxmemory"), id="as much as there is"),
+        pytest.param((1, 2), 100 * MIB, (15, 60, "Redis's maxmemory"), id="as much as one of two"),
+        pytest.param((1,), 0, (30, 150, "the machine's memory"), id="no bound in Redis"),
     ],
 )
-def test_memory(writing: tuple[int, ...], memory: dict[str, int], expected: tuple[int, int, str]) -> None:
-    info = {
-        "used_memory": 40 * MIB,
-        "used_memory_startup": 10 * MIB,
-        "used_memory_rss": 50 * MIB,
-        "total_system_memory": 200 * MIB,
-    }
-    needed, free, bound = preflight._memory(info | memory, State(generation(1), ids(*writing), {}, ("ledger",)))
+def test_memory(writing: tuple[int, ...], limit: int, expected: tuple[int, int, str]) -> None:
+    memory = Memory(40 * MIB, limit, "noeviction", at_start=10 * MIB, resident=50 * MIB, machine=200 * MIB)
+    needed, free, bound = preflight._memory([memory], State(generation(1), ids(*writing), {}, ("ledger",)))
     assert (needed // MIB, free // MIB, bound) == expected
 
 
@@ -47,28 +45,41 @@ def test_memory(writing: tuple[int, ...], memory: dict[str, int], expected: tupl
 )
 def test_retention(kept: Retention, is_problem: bool) -> None:
     topic = Topic("crm.leads", exists=True, allowed=True, partitions=(LEADS,), leaderless=(), retention=kept)
-    assert bool(preflight._topics([topic])) == is_problem
+    assert bool(preflight._of_topics([topic])) == is_problem
     assert kept.deletes == is_problem
 
 
 def test_a_missing_topic() -> None:
     topic = Topic("crm.leads", exists=False, allowed=True, partitions=(), leaderless=(), retention=None)
-    assert "topic crm.leads is missing" in preflight._topics([topic])[0]
+    assert "topic crm.leads: missing" in preflight._of_topics([topic])[0]
 
 
-def test_records_that_are_gone() -> None:
-    assert preflight._missing({LEADS: (0, 9)}) == []
-    assert "begins at offset 5" in preflight._missing({LEADS: (5, 9)})[0]
-    assert preflight._unread({LEADS: (5, 9)}, {LEADS: 5}) == []
-    assert preflight._unread({LEADS: (5, 9)}, {LEADS: None}) == []
-    assert "lost the offsets 3 to 4" in preflight._unread({LEADS: (5, 9)}, {LEADS: 3})[0]
+def record(position: int | None) -> ControlRecord:
+    stamp, state = Stamp.first(), State(generation(1), ids(1), {}, ("ledger",))
+    positions = {} if position is None else {LEADS: Position(position, 0, 0)}
+    return ControlRecord(stamp, state, {b"ledger": Copy(stamp, state, "i", (), ids(1), (), positions)})
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0 s"), (89, "89 s"), (600, "10 min"), (5399, "90 min"), (7200, "2.0 h")]
+    ("first", "position", "said"),
+    [
+        pytest.param(0, 3, [], id="all are there"),
+        pytest.param(5, 5, ["begins at offset 5"], id="the first ones are gone"),
+        pytest.param(5, None, ["begins at offset 5"], id="nothing was applied yet"),
+        pytest.param(5, 3, ["begins at offset 5", "lost the offsets 3 to 4"], id="before they were read"),
+    ],
+)
+def test_records_that_are_gone(first: int, position: int | None, said: list[str]) -> None:
+    found = preflight._lost(record(position), {LEADS: (first, 9)})
+    assert [words in each for words, each in zip(said, found, strict=True)] == [True] * len(said)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (1.25, "1.2 s"), (89, "89 s"), (600, "10 min"), (5399, "90 min"), (7200, "2 h"), (864000, "10 d")],
 )
 def test_duration(seconds: float, text: str) -> None:
-    assert preflight.duration(seconds) == text
+    assert duration(seconds) == text
 
 
 def test_progress() -> None:

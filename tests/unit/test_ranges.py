@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projector.accepted.ranges import Ranges
+from projector.offsets import Ranges
 
 offsets = st.sets(st.integers(0, 40))
 

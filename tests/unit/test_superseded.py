@@ -4,6 +4,7 @@ import pytest
 
 from projector.dead_letter import DeadLetter
 from projector.upkeep.keeper import is_superseded
+from schemas.faults import Fault
 from schemas.layouts import Head
 from tests.harness import crm
 
@@ -22,11 +23,11 @@ from tests.harness import crm
     ],
 )
 def test_what_supersedes(version: int | None, head: tuple[int, ...], expected: bool) -> None:
-    letter = DeadLetter.of(crm.lead().record(offset=7), "bad", version)
+    letter = DeadLetter.of(crm.lead().record(offset=7), Fault("other"), version)
     shown = Head(True, head[0], head[1], head[2] if len(head) > 2 else 0, 0)
     assert is_superseded(letter, shown) is expected
 
 
 @pytest.mark.parametrize("version", [0, -1, 2**53, 10**30])
 def test_a_version_that_is_bad_is_not_known(version: int) -> None:
-    assert DeadLetter.of(crm.lead().record(), "bad", version).version is None
+    assert DeadLetter.of(crm.lead().record(), Fault("other"), version).version is None

@@ -8,7 +8,7 @@ import pytest
 from docs.generate.json_schema import examples
 from projector.record import Record
 from projector.unknown_fields import unknown_fields, unknown_headers
-from schemas import resources
+from schemas import resources, words
 from tests.harness import crm
 
 
@@ -82,4 +82,4 @@ def test_headers() -> None:
 
 def test_the_message_names_the_nearest_field() -> None:
     [fault] = unknown_fields(crm.lead(event_typ_key="x").record())
-    assert fault.text == "`$.data.event_typ_key` is not a known field: did you mean `event_type_key`?"
+    assert words.fault(fault) == "`$.data.event_typ_key` is not a known field: did you mean `event_type_key`?"

@@ -6,7 +6,6 @@ import pytest
 from projector.change import read, version_of
 from projector.errors import BadRecord
 from projector.interpret import interpret
-from projector.reason import kind_of
 from schemas import resources
 from schemas.limits import MAX_CONTAINERS
 from tests.harness import crm
@@ -81,7 +80,7 @@ def test_anything_else_in_the_frame_is_bad(content: bytes) -> None:
         interpret(record)
     assert version_of(record) is None
     assert raised.value.reason.startswith(FRAMED_OTHER)
-    assert kind_of(raised.value.reason) == "json"
+    assert raised.value.fault.label == "json"
 
 
 def test_a_bad_event_in_the_frame_is_named_like_any_other() -> None:

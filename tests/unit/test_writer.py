@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from projector.errors import Unavailable
-from projector.line.writer import _add, _first_of
+from projector.line.batch import _add, _first_of
 from projector.redis.applier import Applied
 
 

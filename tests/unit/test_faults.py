@@ -7,10 +7,9 @@ import pytest
 
 from projector.errors import BadRecord
 from projector.interpret import interpret
-from projector.reason import KINDS, explain, kind_of
 from projector.record import Record
-from schemas import resources
-from schemas.faults import Fault, fault_of
+from schemas import resources, words
+from schemas.faults import KINDS, LABELS, Fault, FaultKind, Label, fault_of
 from tests.harness import crm
 
 SECRET = "Grace Hopper"
@@ -30,10 +29,11 @@ def without_header(name: str, instead: bytes = b"") -> crm.Message:
     )
 
 
-def reason_of(record: Record) -> str:
+def fault_in(record: Record) -> Fault:
     with pytest.raises(BadRecord) as raised:
         interpret(record)
-    return raised.value.reason
+    assert raised.value.reason == words.fault(raised.value.fault)
+    return raised.value.fault
 
 
 def enveloped(**attributes: Any) -> crm.Message:
@@ -122,29 +122,79 @@ STAGES = "ACCEPTED, IN_PROGRESS, NEW, QUOTE_SENT, REJECTED, STALE"
 def test_a_reason_names_the_field_the_allowed_values_and_the_event(
     message: crm.Message, reason: str, kind: str
 ) -> None:
-    found = reason_of(message.record())
-    assert found == reason
-    assert SECRET not in found
-    assert kind_of(found) == kind
+    found = fault_in(message.record())
+    assert words.fault(found) == reason
+    assert SECRET not in str(found)
+    assert found.label == kind
 
 
 @pytest.mark.parametrize(
-    ("reason", "kind"),
+    ("fault", "label", "said"),
     [
-        pytest.param("`$.data.stage` is missing: allowed are NEW", "missing-field", id="missing"),
-        pytest.param("`$.type` is missing: allowed are crm.lead.changed", "envelope", id="no type"),
-        pytest.param("header ce_id is missing: expected text that is not empty", "envelope", id="binary"),
-        pytest.param("the message key has 15,000,000 bytes, more than 200", "limit", id="a long key"),
-        pytest.param("the text is not UTF-8", "json", id="no UTF-8"),
-        pytest.param("`$.data.contact_id` is not a UUID", "value", id="no UUID"),
-        pytest.param("reading this record failed with X, which is a defect of Leadview: see its log", "defect", id="d"),
-        pytest.param("the record is not encoded as Kafka describes it", "batch", id="an unreadable record"),
-        pytest.param("something else", "other", id="other"),
+        pytest.param(
+            Fault("missing", "$.data.stage", allowed=("NEW",)),
+            "missing-field",
+            "`$.data.stage` is missing: allowed are NEW",
+            id="missing",
+        ),
+        pytest.param(Fault("missing", "$.type"), "envelope", "`$.type` is missing", id="no type"),
+        pytest.param(
+            Fault("missing", "headers.ce_id", "text that is not empty"),
+            "envelope",
+            "header ce_id is missing: expected text that is not empty",
+            id="binary",
+        ),
+        pytest.param(
+            Fault("key_bytes", "key", count=15_000_000, most=200),
+            "limit",
+            "the message key has 15,000,000 bytes, more than 200",
+            id="a long key",
+        ),
+        pytest.param(Fault("not_utf8"), "json", "the text is not UTF-8", id="no UTF-8"),
+        pytest.param(
+            Fault("not_expected", "$.data.contact_id", "a UUID"),
+            "value",
+            "`$.data.contact_id` is not a UUID",
+            id="no UUID",
+        ),
+        pytest.param(
+            Fault("other_than_key", "$.data.id", "that of the message key"),
+            "message-key",
+            "`$.data.id` is not that of the message key",
+            id="another id than in the key",
+        ),
+        pytest.param(
+            Fault("defect", found="X"),
+            "defect",
+            "reading this record failed with X, which is a defect of Leadview: see its log",
+            id="a defect",
+        ),
+        pytest.param(
+            Fault("unreadable_record", expected="encoded as Kafka describes it"),
+            "batch",
+            "the record is not encoded as Kafka describes it",
+            id="an unreadable record",
+        ),
+        pytest.param(
+            Fault("unreadable_batch", found="it is corrupt, or it has more than 9 bytes", count=3, most=5),
+            "batch",
+            "the batch with the offsets 3 to 5 cannot be read: it is corrupt, or it has more than 9 bytes",
+            id="an unreadable batch, whatever its codec says",
+        ),
+        pytest.param(Fault("other", found="something else"), "other", "something else", id="other"),
     ],
 )
-def test_the_kind_of_a_reason(reason: str, kind: str) -> None:
-    assert kind_of(reason) == kind
-    assert kind in KINDS
+def test_what_a_fault_is_counted_as_and_its_words(fault: Fault, label: Label, said: str) -> None:
+    assert fault.label == label
+    assert words.fault(fault) == said
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_has_words_and_a_label(kind: FaultKind) -> None:
+    fault = Fault(kind, "$.data.x", "an integer", found="a thing", count=1, most=2)
+    assert words.fault(fault)
+    assert fault.label in LABELS
+    assert msgspec.json.decode(msgspec.json.encode(fault), type=Fault) == fault
 
 
 @pytest.mark.parametrize(
@@ -182,12 +232,8 @@ def test_the_kind_of_a_reason(reason: str, kind: str) -> None:
 def test_a_fault_has_path_expectation_and_allowed_values(
     message: crm.Message, path: str, expected: str, allowed: list[str]
 ) -> None:
-    with pytest.raises(BadRecord) as raised:
-        interpret(message.record())
-    fault = raised.value.fault
-    assert fault
+    fault = fault_in(message.record())
     assert (fault.path, fault.expected, list(fault.allowed)) == (path, expected, allowed)
-    assert fault.text == raised.value.reason
 
 
 @pytest.mark.parametrize(
@@ -195,10 +241,10 @@ def test_a_fault_has_path_expectation_and_allowed_values(
 )
 def test_a_frame_of_a_schema_registry_is_named(after: bytes) -> None:
     framed = msgspec.structs.replace(crm.lead(1), value=b"\0\0\0\0\x07" + after)
-    reason = reason_of(framed.record())
-    assert "frame of a schema registry" in reason
-    assert "Avro and Protobuf" in reason
-    assert kind_of(reason) == "json"
+    fault = fault_in(framed.record())
+    assert "frame of a schema registry" in words.fault(fault)
+    assert "Avro and Protobuf" in words.fault(fault)
+    assert (fault.kind, fault.label) == ("registry_frame", "json")
 
 
 def test_the_version_is_kept_as_far_as_it_can_be_read() -> None:
@@ -214,7 +260,8 @@ def test_the_version_is_kept_as_far_as_it_can_be_read() -> None:
 
 
 def test_an_explanation_needs_no_value() -> None:
-    assert explain("bad", Record("crm.leads", 0, 0, 0, None, None, (), resources.LEAD)) == Fault("bad")
+    problem = Fault("unreadable_batch")
+    assert fault_in(Record("crm.leads", 0, 0, 0, None, None, (), resources.LEAD, problem)) == problem
 
 
 @pytest.mark.parametrize("kind", resources.KINDS, ids=lambda kind: kind.noun)
@@ -222,4 +269,4 @@ def test_every_field_has_words_for_what_is_expected(kind: resources.Kind) -> Non
     for field in msgspec.structs.fields(kind.event):
         fault = fault_of(f"Object missing required field `{field.name}` - at `$.data`", kind, binary=False)
         assert fault.expected
-        assert fault.text.startswith(f"`$.data.{field.name}` is missing: ")
+        assert words.fault(fault).startswith(f"`$.data.{field.name}` is missing: ")

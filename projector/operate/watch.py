@@ -1,6 +1,6 @@
-"""What a projector knows of its own health: its lines, the last sample, and whether its event loop turns.
+"""What a projector knows of its own health: its lines, the last observation, and whether its event loop turns.
 
-The metrics server asks from its own threads. So it notices if the event loop stands still, or takes no sample.
+The metrics server asks from its own threads. So it notices if the event loop stands still, or observes nothing.
 """
 
 import asyncio
@@ -14,18 +14,22 @@ from prometheus_client.registry import Collector
 
 from leadview.instruments import family
 from leadview.metrics_port import Health
-from projector.health.sample import KafkaSample, RedisSample, Sample
-from projector.health.sampler import Sampler
-from projector.health.verdict import Verdict, WatchedLine
 from projector.ledger.breaks import BREAKS
-from projector.problem import KINDS, OF_SERVERS, Problem
+from projector.line.health import LineHealth
+from projector.operate.observe import Observation, Observer
+from projector.operate.problems import Lasting, WatchedLine, of_line
+from projector.operate.words import say
+from projector.problem import LABELS, KafkaUnknown, OfLine, Problem, RedisUnknown
+from projector.redis.store import Store
 from projector.stop import Stop
 from schemas import metrics
 from schemas.heartbeat import Condition
 from schemas.settings import ProjectorSettings
 
 _NAN = float("nan")
-_SAMPLE_LASTS_SECONDS = 20.0
+_EVERY_SECONDS = 2.0
+_PATIENCE_SECONDS = 5.0
+_OBSERVATION_LASTS_SECONDS = 20.0
 _PULSE_SECONDS = 1.0
 _STILL_SECONDS = 30.0
 
@@ -40,20 +44,20 @@ class Watch(Collector):
         self._settings = settings
         self._lines = lines
         self._turned_at = time.monotonic()
-        self._verdict = Verdict(self._turned_at, settings.kafka_session_timeout)
-        self._sample: Sample | None = None
-        self._sampled: list[Problem] = []
-        self._reported: dict[tuple[str, str], Problem] = {}
+        self._lasting = Lasting(self._turned_at, settings.kafka_session_timeout)
+        self._observed: tuple[float, Observation] | None = None
+        self._found: list[Problem] = []
+        self._logged: dict[tuple[str, str], Problem] = {}
         self._complete: tuple[int, int] = (0, 0)
         self.waits_for: str | None = None
         """What the start waits for, in words."""
 
     def problems(self) -> list[Problem]:
         """Returns everything that is wrong now."""
-        found = [problem for line in self._lines if (problem := line.health.problem())]
-        if self.waits_for:
-            found.append(Problem("redis_unknown", "start", f"the projector waits for Redis: {self.waits_for}"))
-        return found + self._sampled
+        found = [it for line in self._lines if (it := _of(line.health))]
+        if self.waits_for and not any(isinstance(it, RedisUnknown) for it in self._found):
+            found.append(RedisUnknown(self.waits_for))
+        return found + self._found
 
     def live(self) -> Health:
         """The answer to `/livez`: whether the event loop turns, whatever Redis and Kafka do."""
@@ -64,41 +68,41 @@ class Watch(Collector):
 
     def health(self) -> Health:
         """The answer to `/healthz`: whether the projector does its work. It is starting until it has been measured."""
-        texts = [problem.text for problem in self.problems()]
+        texts = [str(say(problem)) for problem in self.problems()]
         if not self.live().healthy:
             texts.insert(0, "the event loop stands still")
-        well = "ok" if self._sample and self._lines else "starting"
+        well = "ok" if self._observed and self._lines else "starting"
         return Health(not texts, {"status": "unhealthy" if texts else well, "problems": texts})
 
     def condition(self) -> Condition:
         """Returns what the heartbeat says."""
         measured_at, complete_until = self._complete
-        problems = [problem for problem in self.problems() if problem.kind not in OF_SERVERS]
+        # What anybody sees who asks the servers, `status` finds out itself.
+        own = [it for it in self.problems() if isinstance(it, OfLine | RedisUnknown | KafkaUnknown)]
         return Condition(
             lines={line.health.name: line.health.state for line in self._lines},
+            troubles={line.health.name: trouble for line in self._lines if (trouble := line.health.trouble)},
             partitions={line.health.name: len(line.assigned()) for line in self._lines},
-            problems=[problem.text for problem in problems],
-            kinds=[problem.kind for problem in problems],
+            problems=[str(say(problem)) for problem in own],
+            kinds=[problem.label for problem in own],
             measured_at=measured_at,
             complete_until=complete_until,
         )
 
     def collect(self) -> Iterator[Metric]:
         """Yields the metrics that are not counted but measured. What is not known is NaN or absent."""
-        sample = self._sample
-        if sample and time.monotonic() - sample.monotonic_at > _SAMPLE_LASTS_SECONDS:
-            sample = None
-        lags = (sample.lags if sample else None) or {}
+        at, newest = self._observed or (0.0, None)
+        found = newest if newest and time.monotonic() - at <= _OBSERVATION_LASTS_SECONDS else Observation(at=0)
+        lags = found.lags or {}
         yield family(metrics.LAG, {(topic, str(number)): lag for (topic, number), lag in sorted(lags.items())})
-        until = sample.complete_until if sample else None
-        # While nothing waits, all that Kafka had was visible when the sample was taken.
-        waits = until is not None and any(lags.values())
-        age = max(0.0, time.time() - until / 1000) if until is not None and waits else 0.0
+        until = found.complete_until
+        # While nothing waits, all that Kafka had was visible when it was observed.
+        age = max(0.0, time.time() - until / 1000) if until is not None and any(lags.values()) else 0.0
         yield family(metrics.UNAPPLIED_AGE, _NAN if until is None else age)
-        yield from _parts(sample)
-        count: dict[tuple[str, ...], float] = {(kind,): 0 for kind in KINDS}
+        yield from _parts(found)
+        count: dict[tuple[str, ...], float] = {(label,): 0 for label in LABELS}
         for problem in self.problems():
-            count[(problem.kind,)] += 1
+            count[(problem.label,)] += len(problem.subjects)
         yield family(metrics.PROBLEMS, count)
         lines = list(self._lines)
         assigned = {topic: 0 for line in lines for topic in line.topics}
@@ -110,8 +114,16 @@ class Watch(Collector):
         yield family(metrics.LINE_STANDING_BY, {(line.health.name,): line.health.stands_by for line in lines})
 
     async def run(self, stop: Stop) -> None:
-        """Take samples until `stop` is set."""
-        await Sampler(self._settings, self._taken).run(stop)
+        """Observe every two seconds until `stop` is set."""
+        store = Store(self._settings)
+        observer = Observer(store, self._settings, _PATIENCE_SECONDS)
+        try:
+            while not stop.is_set():
+                self._take(await observer.observe(), time.monotonic())
+                await stop.sleep(_EVERY_SECONDS)
+        finally:
+            await observer.close()
+            await store.close()
 
     async def beat(self, stop: Stop) -> None:
         """Note that the event loop turns, until `stop` is set."""
@@ -119,39 +131,39 @@ class Watch(Collector):
             self._turned_at = time.monotonic()
             await stop.sleep(_PULSE_SECONDS)
 
-    def _taken(self, sample: Sample) -> None:
-        self._sampled = self._verdict.problems(sample, self._lines)
-        self._sample = sample
-        until = sample.complete_until
-        if until is not None:
-            self._complete = (sample.taken_at, until)
+    def _take(self, found: Observation, now: float) -> None:
+        self._found = self._lasting.problems(found, self._lines, now)
+        self._observed = now, found
+        if (until := found.complete_until) is not None:
+            self._complete = (int(found.at), until)
         self._report()
 
     def _report(self) -> None:
         """Log each problem once: when it begins, and when it has ended."""
-        now = {problem.name: problem for problem in self.problems()}
-        for name in now.keys() - self._reported.keys():
-            logger.warning(now[name].text, extra={"problem": name[0]})
-        for name in self._reported.keys() - now.keys():
-            logger.info("no longer a problem: %s", self._reported[name].text, extra={"problem": name[0]})
-        self._reported = now
+        now = {(it.label, subject): it for it in self.problems() for subject in it.subjects}
+        for it in {now[name] for name in now.keys() - self._logged.keys()}:
+            logger.warning(str(say(it)), extra={"problem": it.label})
+        for it in {self._logged[name] for name in self._logged.keys() - now.keys()}:
+            logger.info("no longer a problem: %s", say(it), extra={"problem": it.label})
+        self._logged = now
 
 
-def _parts(sample: Sample | None) -> Iterator[Metric]:
-    redis = sample.redis if sample and isinstance(sample.redis, RedisSample) else None
-    kafka = bool(sample and isinstance(sample.kafka, KafkaSample))
-    yield family(metrics.MEASURED, {("kafka",): kafka, ("redis",): redis is not None})
+def _of(health: LineHealth) -> Problem | None:
+    trouble = health.trouble
+    return of_line(health.name, trouble) if trouble else health.problem()
+
+
+def _parts(found: Observation) -> Iterator[Metric]:
+    redis, record = found.redis, found.redis.record if found.redis else None
+    yield family(metrics.MEASURED, {("kafka",): bool(found.kafka), ("redis",): bool(redis)})
     yield family(metrics.DEAD_LETTERS, redis.dead_letters if redis else _NAN)
-    yield family(metrics.REDIS_MEMORY, redis.memory_ratio if redis else _NAN)
-    record = redis.record if redis else None
+    yield family(metrics.REDIS_MEMORY, redis.used if redis else _NAN)
     yield family(metrics.REBUILD_DUE, record.rebuild_due() if record else _NAN)
-    if sample and (found := sample.breaks) is not None and isinstance(sample.kafka, KafkaSample):
-        unverified: dict[tuple[str, ...], float] = {
-            (topic.name, kind): 0 for topic in sample.kafka.topics for kind in BREAKS
-        }
-        yield family(metrics.UNVERIFIED_TOPIC, unverified | {(it.topic, it.kind): 1 for it in found})
-    else:
-        yield family(metrics.UNVERIFIED_TOPIC, {})
+    unverified: dict[tuple[str, ...], float] = {}
+    if found.kafka and (lost := found.breaks) is not None:
+        unverified = {(topic.name, kind): 0 for topic in found.kafka.topics for kind in BREAKS}
+        unverified |= {(it.topic, it.kind): 1 for it in lost}
+    yield family(metrics.UNVERIFIED_TOPIC, unverified)
 
 
 @asynccontextmanager

@@ -1,29 +1,33 @@
 """What `status` judges: each problem alone, its words, and that nothing is said twice."""
 
 import time
+from typing import Any, get_args
 
 import msgspec
 import pytest
 
-from projector.commands import findings
-from projector.commands.finding import headline
-from projector.commands.survey import KafkaPart, Memory, RedisPart, Survey
-from projector.errors import Refused, Unavailable
+from projector import problem
+from projector.console import pages
 from projector.kafka.topics import Retention, Topic
 from projector.ledger.control import ControlRecord, Copy, Generation, Position, State
 from projector.ledger.writers import Writer
-from projector.line.batch import ACCEPTANCE
-from projector.line.guard import LAST
 from projector.mapping import VERSION
+from projector.operate.observe import KafkaPart, Memory, Observation, RedisPart
+from projector.operate.problems import problems, unattended
+from projector.operate.words import Said, headline, say
 from projector.record import Partition
+from schemas import words
 from schemas.control import Stamp
+from schemas.faults import Fault
 from schemas.heartbeat import Heartbeat
+from schemas.line_states import Failing, Former, Halted, LineTrouble, StandingBy
 from tests.harness.generations import generation, ids
 
 STAMP = Stamp.first()
 NOW = time.time() * 1000
 LEADS = Partition("crm.leads", 0)
 RUNNING = {"access": "running", "documents": "running"}
+HALT = Halted("row", 3, 1000, 3, "crm.leads:0:3", Fault("missing", "$.data.stage"), 3, ("crm.leads:0:1-3",))
 COMPACTED = Retention("compact", 604_800_000, -1)
 
 
@@ -33,8 +37,11 @@ def projector(
     problems: tuple[str, ...] = (),
     kinds: tuple[str, ...] = (),
     mapping: int = VERSION,
+    troubles: dict[str, LineTrouble] = {},  # noqa: B006 - never changed
 ) -> Writer:
-    said = Heartbeat("run", mapping, STAMP.text, lines=lines, problems=list(problems), kinds=list(kinds))
+    said = Heartbeat(
+        "run", mapping, STAMP.text, lines=lines, troubles=troubles, problems=list(problems), kinds=list(kinds)
+    )
     return Writer("host-1-ab", age_ms, said)
 
 
@@ -67,11 +74,19 @@ def kafka(
     return KafkaPart([topic], {LEADS: (0, 5)})
 
 
-def survey(
-    redis_part: RedisPart | Refused | Unavailable, kafka_part: KafkaPart | Unavailable, waiting_ms: int | None = None
-) -> Survey:
-    oldest = {} if waiting_ms is None else {LEADS: int(NOW - waiting_ms)}
-    return Survey(redis_part, kafka_part, oldest, NOW)
+def survey(redis_part: RedisPart | str, kafka_part: KafkaPart | str, waiting_ms: int | None = None) -> Observation:
+    """Instead of a part, there is the reason why it cannot be read."""
+    parts: dict[str, Any] = {"redis": redis_part, "kafka": kafka_part}
+    known = {f"{name}_unknown" if isinstance(part, str) else name: part for name, part in parts.items()}
+    return Observation(at=NOW, oldest={} if waiting_ms is None else {LEADS: int(NOW - waiting_ms)}, **known)
+
+
+def wrong(found: Observation) -> list[Said]:
+    return [say(problem) for problem in problems(found) if problem.severity == "problem"]
+
+
+def notes(found: Observation) -> list[Said]:
+    return [say(problem) for problem in problems(found) if problem.severity == "note"]
 
 
 WELL = survey(redis(), kafka())
@@ -90,8 +105,8 @@ WELL = survey(redis(), kafka())
         pytest.param(survey(redis(memory=Memory(90, 0, "volatile-lru")), kafka()), id="evicts only what expires"),
     ],
 )
-def test_all_is_well(found: Survey) -> None:
-    assert headline(findings.problems(found)) == "all is well"
+def test_all_is_well(found: Observation) -> None:
+    assert headline(wrong(found)) == "all is well"
 
 
 @pytest.mark.parametrize(
@@ -150,77 +165,69 @@ def test_all_is_well(found: Survey) -> None:
         pytest.param(
             survey(redis(control=record(position=3)), kafka(), 90_000), "stale: 2 records wait", "for 90 s", id="stale"
         ),
-        pytest.param(
-            survey(redis(), Unavailable("Kafka refuses the user 'x'")), "Kafka cannot be read", "'x'", id="no Kafka"
-        ),
-        pytest.param(
-            survey(Unavailable("Redis: refused."), kafka()), "Redis cannot be read", "Redis: refused. Co", id="no Redis"
-        ),
+        pytest.param(survey(redis(), "Kafka refuses the user 'x'"), "Kafka cannot be read", "'x'", id="no Kafka"),
+        pytest.param(survey("Redis: refused.", kafka()), "Redis cannot be read", "Redis: refused. Co", id="no Redis"),
     ],
 )
-def test_one_problem_is_said_in_the_first_line_with_what_to_do(found: Survey, said: str, advised: str) -> None:
-    problems = findings.problems(found)
-    line = headline(problems)
-    assert len(problems) == 1, problems
+def test_one_problem_is_said_in_the_first_line_with_what_to_do(found: Observation, said: str, advised: str) -> None:
+    said_of_it = wrong(found)
+    line = headline(said_of_it)
+    assert len(said_of_it) == 1, said_of_it
     assert line.startswith("not well: ")
     assert said in line
     assert advised in line
 
 
 def test_all_problems_are_in_the_first_line() -> None:
-    halted = projector(
-        {"documents": "halted: bad"}, problems=("documents: halted: bad", "topic crm.leads is missing: create it")
-    )
-    problems = findings.problems(survey(redis(halted, halted), kafka(exists=False)))
-    assert headline(problems) == "not well: topic crm.leads: missing; line documents is stopped: bad"
+    halted = projector({"documents": "halted: bad"}, problems=("line documents is stopped: bad",), kinds=("halted",))
+    found = wrong(survey(redis(halted, halted), kafka(exists=False)))
+    assert headline(found) == "not well: topic crm.leads: missing; line documents is stopped: bad"
 
 
 def test_what_only_follows_from_another_problem_is_not_said() -> None:
     stuck = projector(problems=("documents: Redis refuses writes", "no partitions"), kinds=("no_step", "no_partitions"))
     full = survey(redis(stuck, memory=Memory(99, 100, "noeviction")), kafka())
-    assert [problem.what for problem in findings.problems(full)] == ["Redis is full", "no partitions"]
+    assert [problem.what for problem in wrong(full)] == ["Redis is full", "no partitions"]
     waits = projector(
         {"documents": "standing by: an older mapping"}, problems=("no partitions",), kinds=("no_partitions",)
     )
-    assert len(findings.problems(survey(redis(waits), kafka()))) == 1
+    assert len(wrong(survey(redis(waits), kafka()))) == 1
     stopped = projector(
         RUNNING | {"documents": "halted: bad"},
         problems=("documents: behind", "access: behind."),
         kinds=("no_step",) * 2,
     )
-    problems = findings.problems(survey(redis(stopped), kafka()))
-    assert [problem.what for problem in problems] == ["line documents is stopped: bad", "access: behind"]
+    found = wrong(survey(redis(stopped), kafka()))
+    assert [problem.what for problem in found] == ["line documents is stopped: bad", "access: behind"]
 
 
 def test_the_page_of_what_a_projector_says() -> None:
     known, unknown = projector(problems=("x",), kinds=("no_step",)), projector(problems=("x",))
-    assert [problem.page for problem in findings.problems(survey(redis(known), kafka()))] == ["runbook.md#no_step"]
-    assert [problem.page for problem in findings.problems(survey(redis(unknown), kafka()))] == [
-        "runbook.md#leadviewproblem"
-    ]
+    assert [problem.page for problem in wrong(survey(redis(known), kafka()))] == ["runbook.md#no_step"]
+    assert [problem.page for problem in wrong(survey(redis(unknown), kafka()))] == ["runbook.md#leadviewproblem"]
 
 
 def test_notes() -> None:
     found = survey(redis(projector(), projector(age_ms=9000), dead_letters=2, control=record(mapping=0)), kafka())
-    notes = [str(note) for note in findings.notes(found)]
-    assert [note.partition(":")[0] for note in notes] == ["rebuild due", "dead letters", "silent for 9 s"]
-    assert findings.notes(survey(redis(projector(age_ms=9000)), kafka())) == [], "the problem says it already"
-    assert findings.notes(survey(Unavailable("Redis"), kafka())) == []
+    said = [str(note) for note in notes(found)]
+    assert [note.partition(":")[0] for note in said] == ["rebuild due", "dead letters", "silent for 9 s"]
+    assert notes(survey(redis(projector(age_ms=9000)), kafka())) == [], "the problem says it already"
+    assert notes(survey("Redis", kafka())) == []
 
 
 def test_what_cannot_be_read_is_unknown() -> None:
-    assert survey(Unavailable("Redis"), kafka()).waiting() is None
-    assert Survey(redis(), kafka(), None, NOW).ages() is None
-    assert WELL.waiting() == {}
+    assert survey("Redis", kafka()).waiting is None
+    assert Observation(at=NOW, redis=redis(), kafka=kafka()).ages is None
+    assert WELL.waiting == {}
 
 
 def test_what_stops_everything_hides_what_only_follows() -> None:
     """Records wait because of the cause that is named: "stale" stands alone, or beside what does not explain it."""
     late = 90_000
     dead = survey(redis(projector(age_ms=9000), control=record(position=3)), kafka(), late)
-    assert headline(findings.problems(dead)).startswith("not well: no projector is running: ")
+    assert headline(wrong(dead)).startswith("not well: no projector is running: ")
     evicts = survey(redis(control=record(position=3), memory=Memory(1, 0, "allkeys-lru")), kafka(), late)
-    assert [problem.what.partition(":")[0] for problem in findings.problems(evicts)] == [
+    assert [problem.what.partition(":")[0] for problem in wrong(evicts)] == [
         "Redis evicts keys when its memory is full (maxmemory-policy is allkeys-lru)",
         "stale",
     ]
@@ -228,25 +235,29 @@ def test_what_stops_everything_hides_what_only_follows() -> None:
 
 def test_a_stopped_line_is_said_in_short_and_its_command_stands_alone() -> None:
     command = "python -m projector dead-letters accept crm.leads:0:1-3 --note 'why'"
-    why = f"3 consecutive bad records (limit){LAST}crm.leads:0:3: no stage"
-    reason = f"{why}{ACCEPTANCE}3 bad records. Gone: {command}"
-    halted = projector(RUNNING | {"documents": f"halted: {reason}"}, problems=(f"documents: halted: {reason}",))
-    [problem] = findings.problems(survey(redis(halted), kafka()))
+    halted = projector(
+        RUNNING | {"documents": "halted"},
+        problems=(words.line_trouble("documents", HALT),),
+        kinds=("halted",),
+        troubles={"documents": HALT},
+    )
+    [problem] = wrong(survey(redis(halted), kafka()))
     assert headline([problem]) == (
-        "not well: line documents is stopped: 3 consecutive bad records (limit): fix the producer, or deploy a "
-        "projector that can read them (docs/dead-letters.md)"
+        "not well: line documents is stopped: 3 consecutive bad records (LEADVIEW_DEAD_LETTER_ROW is 3): fix the "
+        "producer, or deploy a projector that can read them (docs/dead-letters.md)"
     )
     assert problem.command == command
     assert problem.detail == (
-        "The last one is crm.leads:0:3: no stage. Only if none of them is needed, accept these 3 bad records. Gone:"
+        "The last one is crm.leads:0:3: `$.data.stage` is missing. Only if none of them is needed, accept these 3 bad "
+        "records, with those behind the last one. This leaves them out for good:"
     )
-    assert str(problem).endswith(f"Gone: {command}")
+    assert str(problem).endswith(f"for good: {command}")
 
 
 def test_an_empty_redis_is_explained_without_causes_that_are_excluded() -> None:
     alone = survey(redis(projector(age_ms=9000), empty=True), kafka())
-    assert "LEADVIEW_REDIS_URL" in findings.problems(alone)[0].advice
-    assert "LEADVIEW_REDIS_URL" not in findings.problems(survey(redis(empty=True), kafka()))[0].advice
+    assert "LEADVIEW_REDIS_URL" in wrong(alone)[0].advice
+    assert "LEADVIEW_REDIS_URL" not in wrong(survey(redis(empty=True), kafka()))[0].advice
 
 
 def shards(*filled: bool) -> RedisPart:
@@ -278,7 +289,7 @@ def shards(*filled: bool) -> RedisPart:
     ],
 )
 def test_shards_are_named(filled: tuple[bool, ...], said: str, advised: str) -> None:
-    [problem] = findings.problems(survey(shards(*filled), kafka()))
+    [problem] = wrong(survey(shards(*filled), kafka()))
     assert problem.what == said
     assert problem.advice.startswith(advised)
 
@@ -299,16 +310,92 @@ def test_a_generation_that_nobody_writes(writers: tuple[Writer, ...], complete: 
     state = State(generation(1), ids(1, 2), {each: Generation(VERSION, "") for each in ids(1, 2)}, ("ledger",))
     copy = Copy(STAMP, state, "i", ids(1, 2), ids(1, 2) if complete else ids(1), (), {LEADS: Position(5, 0, 0)})
     found = survey(redis(*writers, control=ControlRecord(STAMP, state, {b"ledger": copy})), kafka())
-    assert isinstance(found.redis, RedisPart)
-    finding = findings.unattended(found.redis)
-    assert said in str(finding or "")
-    assert bool(finding) == bool(said)
-    assert (finding in findings.notes(found)) == bool(said)
+    assert found.redis
+    nobody = unattended(found.redis)
+    assert said in (str(say(nobody)) if nobody else "")
+    assert bool(nobody) == bool(said)
+    assert (nobody in problems(found)) == bool(said)
 
 
 def test_data_of_another_layout_is_a_note() -> None:
     """Both programs can work, so it is no problem."""
     found = survey(msgspec.structs.replace(redis(), other_layouts=[2]), kafka())
-    assert findings.problems(found) == []
-    [note] = findings.notes(found)
+    assert wrong(found) == []
+    [note] = notes(found)
     assert str(note).startswith("Redis also holds data of layout 2 (this program: 3), which uses memory")
+
+
+def test_what_several_projectors_report_is_one_problem() -> None:
+    waits = {"access": "running", "documents": "standing by: generation 2 requires mapping version 2"}
+    both = [msgspec.structs.replace(projector(waits), id=id_) for id_ in ("a", "b")]
+    [said] = wrong(survey(redis(*both), kafka()))
+    assert said.advice.startswith("deploy the newer program on a, b again")
+
+
+def test_what_projectors_cannot_read_either_is_one_problem() -> None:
+    texts = ("Kafka cannot be read: x", "access: no step has succeeded for 31 s (Kafka)")
+    blind = projector(problems=texts, kinds=("kafka_unknown", "no_step"))
+    assert problems(survey(redis(blind), "no answer")) == [problem.KafkaUnknown("no answer")]
+    [alone] = problems(survey(redis(projector(problems=texts[:1], kinds=("kafka_unknown",))), kafka()))
+    assert alone == problem.Reported("", ("host-1-ab",), "kafka_unknown", texts[0]), "this machine can read it"
+
+
+def test_a_halted_line_explains_only_what_its_own_program_says_of_it() -> None:
+    halted = projector(
+        RUNNING | {"documents": "halted: bad"}, problems=("documents: behind",), kinds=("not_advancing",)
+    )
+    other = msgspec.structs.replace(projector(problems=("documents: late",), kinds=("not_advancing",)), id="other")
+    found = problems(survey(redis(halted, other), kafka()))
+    assert found == [
+        problem.Halted("documents", ("host-1-ab",), Former("halted", "bad")),
+        problem.Reported("documents", ("other",), "not_advancing", "documents: late"),
+    ]
+
+
+EVERY: list[problem.Problem] = [
+    problem.RedisUnknown("no answer"),
+    problem.KafkaUnknown("no answer"),
+    problem.TopicMissing(("a", "b")),
+    problem.TopicMissing(("a",), allowed=False),
+    problem.TopicUnserved(("a",)),
+    problem.TopicNotCompacted(("a",), ("cleanup.policy=delete",), compacted=False),
+    problem.TopicRecreated(("a",), "2026-01-01T00:00:00Z", "old", "new", access=True),
+    problem.TopicTruncated(("a",), "2026-01-01T00:00:00Z", "old", "", access=False),
+    problem.RedisEvicts(("allkeys-lru",)),
+    problem.RedisFull(1.0),
+    problem.RedisEmpty(filling=False),
+    problem.Incomplete(1, 1, ()),
+    problem.Incomplete(1, 3, ("10.0.0.1:7000",)),
+    problem.NoProjector(("a",)),
+    problem.Halted("documents", ("a",), HALT),
+    problem.Halted("documents", ("a",), Former("halted", "bad")),
+    problem.Failing("documents", (), Failing("documents", "KeyError")),
+    problem.StandingBy("documents", ("a",), StandingBy(2, 2, 1)),
+    problem.NotAdvancing("documents", (), 5, 31.0, ("crm.leads:0",)),
+    problem.NoPartitions("documents", (), 2, spare=True),
+    problem.Reported("documents", ("a",), "no_step", "no step"),
+    problem.Stale(1, 61.0),
+    problem.RebuildDue(1, 2),
+    problem.GenerationUnfilled(2),
+    problem.GenerationUnwritten(2, 3),
+    problem.OtherLayout(2),
+    problem.DeadLetters(5),
+    problem.Silent("a", "run", 9.0),
+    problem.RedisNearlyFull(0.9),
+]
+
+
+def test_every_kind_has_words_and_a_page_and_is_read_as_it_was_written() -> None:
+    assert {type(it) for it in EVERY} == set(get_args(problem.Problem))
+    for it in EVERY:
+        said = say(it)
+        name, _, section = said.page.partition("#")
+        html = pages.page(name)
+        assert html, said
+        assert not section or f'id="{section}"' in html, said
+        assert said.what in str(said)
+        assert msgspec.json.decode(msgspec.json.encode(it), type=problem.Problem) == it
+
+
+def test_every_label_is_that_of_a_kind_or_said_by_projectors_alone() -> None:
+    assert {it.label for it in EVERY} >= set(problem.LABELS)

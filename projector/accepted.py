@@ -1,0 +1,253 @@
+"""Bad records that an operator has accepted. They are stored in Kafka, so that they are known after Redis was emptied.
+
+The consumer group `<group id>.accepted` has no members. For each partition it holds what an operator has accepted
+there, as the metadata of a committed offset (`projector/kafka/offset_texts.py`). Kafka deletes this with the topic, and
+a topic that is created again begins without accepted records, as it should: its offsets belong to other records.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from os import getpid
+from secrets import token_hex
+from socket import gethostname
+
+import msgspec
+
+from projector import defect
+from projector.errors import Coordinates, Refused, Unavailable
+from projector.kafka.offset_texts import OffsetText, read_texts, write_texts
+from projector.kafka.reader import open_reader
+from projector.offsets import Ranges, spans
+from projector.record import Partition
+from projector.redis.scripts import expire_lock
+from projector.redis.store import Store
+from projector.stop import Stop
+from schemas import names
+from schemas.resources import KINDS
+from schemas.settings import ProjectorSettings
+
+_LOCK_SECONDS = 30
+_LOCK_PAUSE_SECONDS = 0.1
+_RENEW_SECONDS, _RETRY_SECONDS = 600.0, 60.0
+
+logger = logging.getLogger(__name__)
+
+
+class Acceptance(msgspec.Struct, frozen=True):
+    """Bad records that an operator has accepted with one command."""
+
+    offsets: Ranges
+    time: int
+    """When they were accepted, in milliseconds since 1970."""
+    note: str
+    """Why they were accepted, in the words of the operator."""
+    dropped: bool = False
+    """The operator has dropped their dead letters since: no dead letters are stored for them again."""
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """The accepted bad records of one partition. No offset is in two acceptances, or in one and in `dropped`."""
+
+    acceptances: tuple[Acceptance, ...] = ()
+    dropped: Ranges = Ranges()
+    """Accepted records whose dead letters the operator has dropped."""
+
+    @classmethod
+    def parse(cls, text: str) -> "Accepted":
+        """Parse what `text` returned, or an empty text. Raises ValueError."""
+        if not text:
+            return cls()
+        stored = msgspec.json.decode(text, type=_Stored)
+        acceptances = (Acceptance(Ranges.parse(offsets), time, note) for offsets, time, note in stored.accepted)
+        return cls(tuple(acceptances), Ranges.parse(stored.dropped))
+
+    @property
+    def text(self) -> str:
+        """Compact JSON: `{"accepted":[["120-420,500",1767225600000,"the note"]],"dropped":"7"}`."""
+        accepted = [(str(acceptance.offsets), acceptance.time, acceptance.note) for acceptance in self.acceptances]
+        return msgspec.json.encode(_Stored(accepted, str(self.dropped))).decode()
+
+    @property
+    def offsets(self) -> Ranges:
+        """All accepted offsets."""
+        return Ranges.of(pair for ranges in self._all() for pair in ranges.pairs)
+
+    def find(self, offset: int) -> Acceptance | None:
+        """Returns the acceptance that contains an offset, or None."""
+        if offset in self.dropped:
+            return Acceptance(self.dropped, 0, "", dropped=True)
+        return next((acceptance for acceptance in self.acceptances if offset in acceptance.offsets), None)
+
+    def accept(self, offsets: Ranges, time: int, note: str) -> "Accepted":
+        """Returns this with one more acceptance, which replaces earlier ones of the same offsets."""
+        return Accepted((*self._without(offsets), Acceptance(offsets, time, note)), self.dropped - offsets)
+
+    def drop(self, offsets: Ranges) -> "Accepted":
+        """Returns this with the accepted ones among these offsets as dropped ones. The others are ignored."""
+        return Accepted(self._without(offsets), self.dropped | offsets & self.offsets)
+
+    def _without(self, offsets: Ranges) -> tuple[Acceptance, ...]:
+        rest = (msgspec.structs.replace(one, offsets=one.offsets - offsets) for one in self.acceptances)
+        return tuple(acceptance for acceptance in rest if acceptance.offsets)
+
+    def _all(self) -> tuple[Ranges, ...]:
+        return (*(acceptance.offsets for acceptance in self.acceptances), self.dropped)
+
+
+class _Stored(msgspec.Struct, omit_defaults=True):
+    """`accepted` has offsets, time and note of each acceptance."""
+
+    accepted: list[tuple[str, int, str]] = []
+    dropped: str = ""
+
+
+class AcceptedRecords:
+    """What operators have accepted: read and changed in Kafka, and as a line has read it of its partitions.
+
+    Every coroutine raises Unavailable, except `include_any` and `keep`.
+    """
+
+    def __init__(self, settings: ProjectorSettings, store: Store) -> None:
+        self._settings = settings
+        self._store = store
+        self._group_id = f"{settings.group_id}.accepted"
+        self._known: dict[Partition, Accepted] = {}
+        """As it was when the line began to read a partition, or when it was halted."""
+
+    def find(self, record: Coordinates) -> Acceptance | None:
+        """Returns the acceptance that contains a record of a known partition, or None."""
+        topic, partition, offset = record
+        accepted = self._known.get(Partition(topic, partition))
+        return accepted.find(offset) if accepted else None
+
+    def forget(self, partitions: Iterable[Partition]) -> None:
+        """Read these partitions again before the next use."""
+        for partition in partitions:
+            self._known.pop(partition, None)
+
+    async def learn(self, partitions: Iterable[Partition]) -> None:
+        """Read what is accepted in these partitions, unless it is known."""
+        if unknown := set(partitions) - self._known.keys():
+            self._known |= await self.read(unknown)
+
+    async def include_any(self, records: Sequence[Coordinates]) -> bool:
+        """Read again, and return whether any of these records is accepted by now."""
+        if not records:
+            return False
+        try:
+            self._known |= await self.read({Partition(topic, partition) for topic, partition, _ in records})
+        except Unavailable as error:
+            logger.warning("accepted bad records are not known at the moment", extra={"error": str(error)})
+            return False
+        return any(self.find(record) for record in records)
+
+    async def read(self, partitions: Iterable[Partition]) -> dict[Partition, Accepted]:
+        """Returns what is accepted in each of these partitions. What cannot be read is logged and counts as nothing."""
+        partitions = list(partitions)
+        found = dict.fromkeys(partitions, Accepted())
+        try:
+            texts = await read_texts(self._settings, self._group_id, partitions)
+        except Refused as error:
+            logger.warning("accepted bad records are not known: %s", error)
+            return found
+        for partition, stored in texts.items():
+            try:
+                found[partition] = Accepted.parse(stored.text)
+            except ValueError as error:
+                fields = {"partition": list(partition), "error": str(error)}
+                logger.warning("the accepted bad records of a partition cannot be read", extra=fields)
+        return found
+
+    async def change(self, offsets: Mapping[Partition, Ranges], change: Callable[[Accepted, Ranges], Accepted]) -> None:
+        """Store for each partition what `change` returns from what is accepted there and these offsets.
+
+        Raises Refused; then nothing was stored.
+        """
+        async with self._locked():
+            stored = await read_texts(self._settings, self._group_id, offsets)
+            texts = {}
+            for partition, wanted in offsets.items():
+                before = _parsed(partition, stored.get(partition), self._group_id)
+                if (after := change(before, wanted)) != before:
+                    texts[partition] = OffsetText(after.offsets.span[1] + 1, after.text)
+            if not await write_texts(self._settings, self._group_id, texts):
+                raise _too_long({partition: offsets[partition] for partition in texts}, texts)
+
+    async def keep(self, stop: Stop) -> None:
+        """Keep Kafka from forgetting which bad records are accepted, until `stop` is set. Every projector does this.
+
+        Kafka deletes the offsets of a group without members if they are not committed for `offsets.retention.minutes`,
+        7 days by default. So every projector commits them again, every ten minutes.
+        """
+        while not stop.is_set():
+            pause = _RENEW_SECONDS
+            try:
+                async with open_reader(self._settings, KINDS) as reader:
+                    partitions = await reader.partitions()
+                await self.renew(partitions)
+            except (Refused, Unavailable) as error:
+                logger.warning("accepted bad records not renewed; retrying later", extra={"error": str(error)})
+                pause = _RETRY_SECONDS if isinstance(error, Unavailable) else pause
+            except Exception as error:  # noqa: BLE001 - the lines must not end because this fails
+                defect.report("the renewal of accepted bad records", error)
+            await stop.sleep(pause)
+
+    async def renew(self, partitions: Iterable[Partition]) -> None:
+        """Write what is stored of these partitions once more. Raises Refused."""
+        partitions = list(partitions)
+        if not await read_texts(self._settings, self._group_id, partitions):
+            return
+        async with self._locked():
+            stored = await read_texts(self._settings, self._group_id, partitions)
+            await write_texts(self._settings, self._group_id, stored)
+
+    @asynccontextmanager
+    async def _locked(self) -> AsyncIterator[None]:
+        """Let only one process at a time read and write: otherwise one may overwrite what another has just stored.
+
+        Kafka compares nothing, so the block has to end before the lock expires, also if this process stood still.
+        """
+        holder = f"{gethostname()}:{getpid()}:{token_hex(8)}".encode()
+        async with _at_most(_LOCK_SECONDS + 1):
+            while not await self._lock(holder):  # noqa: ASYNC110 - the holder is another process
+                await asyncio.sleep(_LOCK_PAUSE_SECONDS)
+        try:
+            async with _at_most(_LOCK_SECONDS / 2):
+                yield
+        finally:
+            await self._store.run([expire_lock(lock=names.ACCEPT_LOCK, holder=holder, seconds=0)])
+
+    async def _lock(self, holder: bytes) -> bool:
+        return bool(await self._store.ask_one(b"SET", names.ACCEPT_LOCK, holder, b"NX", b"EX", _LOCK_SECONDS))
+
+
+@asynccontextmanager
+async def _at_most(seconds: float) -> AsyncIterator[None]:
+    """Raises Unavailable if the block takes longer."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise Unavailable("the accepted bad records could not be changed in time") from None
+
+
+def _parsed(partition: Partition, stored: OffsetText | None, group_id: str) -> Accepted:
+    try:
+        return Accepted.parse(stored.text if stored else "")
+    except ValueError as error:
+        raise Refused(
+            f"What the consumer group {group_id} holds for {names.position(*partition)} was not written by this "
+            f"program ({error}). Delete the offsets of this group in Kafka, then accept the records again."
+        ) from None
+
+
+def _too_long(offsets: Mapping[Partition, Ranges], texts: Mapping[Partition, OffsetText]) -> Refused:
+    longest = max(len(stored.text) for stored in texts.values())
+    ranges = " ".join(str(span) for span in spans(offsets))
+    return Refused(
+        f"Nothing was changed: the list of accepted records of a partition would have {longest:,} characters, which is "
+        "more than Kafka stores for a partition (offset.metadata.max.bytes of the brokers, by default 4096). "
+        f"Name whole ranges instead of single records, such as {ranges}. A range replaces what was accepted inside it."
+    )

@@ -1,1 +1,0 @@
-"""Bad records that an operator has accepted: which ones, and where that is stored."""

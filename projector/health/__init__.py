@@ -1,1 +1,0 @@
-"""Whether the projector works, sampled from Kafka and Redis independently of what its lines do."""

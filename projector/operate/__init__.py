@@ -1,0 +1,1 @@
+"""What operators are told: one observation of Kafka and Redis, one judgement of it, and its words, on every surface."""

@@ -1,0 +1,286 @@
+"""What Redis and Kafka say at one moment. Every surface judges such an observation: `status`, `doctor`, `/healthz`, the
+metrics, the console and the check before a rebuild.
+
+A position moves only after Redis has acknowledged every write that it covers. So a partition whose position is its end
+offset is wholly visible: this proves the whole way from Kafka to the served documents, also where no event comes.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import msgspec
+
+from projector import defect
+from projector.errors import ProjectorError, Unavailable
+from projector.kafka.reader import Reader
+from projector.kafka.topics import Topic
+from projector.ledger import breaks, copies, writers
+from projector.ledger.control import Break, ControlRecord, Position
+from projector.ledger.writers import Writer
+from projector.record import Partition
+from projector.redis.store import Store
+from schemas import names
+from schemas.resources import KINDS
+from schemas.settings import ProjectorSettings
+
+FIRST_SECONDS = 1.2
+"""How long Redis and Kafka may take for their first answer. What the other one says is shown within two seconds."""
+_SECONDS = 5.0
+_OLDEST_SECONDS = 2.0
+_TOPICS_SECONDS = 6.0
+"""How often the topics and their retention are read again."""
+_PEEK_BYTES = 262_144
+"""Of the records that wait, only the time of the first one is wanted."""
+
+T = TypeVar("T")
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """The memory of one Redis server, in bytes; `limit` is 0 if there is none. `at_start` was used without any key,
+    `resident` is what the system has given it, of the `machine`'s memory.
+    """
+
+    used: int
+    limit: int
+    policy: str
+    at_start: int = 0
+    resident: int = 0
+    machine: int = 0
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> "Memory":
+        """Returns what INFO memory says."""
+        sizes = ("used_memory_startup", "used_memory_rss", "total_system_memory")
+        return cls(
+            int(fields["used_memory"]),
+            int(fields.get("maxmemory") or 0),
+            str(fields.get("maxmemory_policy", "noeviction")),
+            *(int(fields.get(name) or 0) for name in sizes),
+        )
+
+
+class RedisPart(msgspec.Struct, frozen=True):
+    """What Redis says. `record` is None if Redis is empty."""
+
+    record: ControlRecord | None
+    dead_letters: int
+    memories: list[Memory]
+    writers: list[Writer]
+    servers: dict[bytes, str] = {}
+    """The addresses of the servers that hold the copies of the record, by tag; empty if Redis is not a cluster."""
+    other_layouts: list[int] = []
+    """The layouts of other versions of Leadview that have data in this Redis as well."""
+
+    @property
+    def used(self) -> float:
+        """The used share of maxmemory on the fullest server; 0 if none has a maxmemory."""
+        return max((memory.used / memory.limit for memory in self.memories if memory.limit), default=0.0)
+
+    @property
+    def living(self) -> list[Writer]:
+        """The projectors that are alive."""
+        return [writer for writer in self.writers if writer.is_living_projector]
+
+    @property
+    def incomplete(self) -> list[bytes]:
+        """The tags of the shards that do not hold everything of the live generation."""
+        return [tag for tag, copy in (self.record.copies if self.record else {}).items() if not (copy and copy.serves)]
+
+    def position(self, partition: Partition) -> Position | None:
+        """Returns the position of a partition; None if nothing of it has been applied."""
+        return self.record.position(partition) if self.record else None
+
+
+class KafkaPart(msgspec.Struct, frozen=True):
+    """What Kafka says: the topics, and the first offset and the end offset of each partition that is served."""
+
+    topics: list[Topic]
+    ranges: Mapping[Partition, tuple[int, int]]
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """`at` is when it was begun, in ms since 1970. A part that cannot be read is None, and `…_unknown` says why.
+
+    `oldest` has Kafka's timestamp, in ms since 1970, of the oldest record that is not applied yet, for each partition
+    that is behind, as far as it is known; None if it could not be read.
+    """
+
+    at: float
+    redis: RedisPart | None = None
+    redis_unknown: str = ""
+    kafka: KafkaPart | None = None
+    kafka_unknown: str = ""
+    oldest: Mapping[Partition, int] | None = None
+    redis_seconds: float = 0.0
+    """How long Redis was being asked."""
+
+    @property
+    def lags(self) -> dict[Partition, int] | None:
+        """How many records of each partition are not applied yet; None if it is not known."""
+        if self.kafka is None or (waiting := self.waiting) is None:
+            return None
+        return dict.fromkeys(self.kafka.ranges, 0) | {p: last - first for p, (first, last) in waiting.items()}
+
+    @property
+    def lag(self) -> int | None:
+        """How many records are not applied yet; None if it is not known."""
+        return None if (lags := self.lags) is None else sum(lags.values())
+
+    @property
+    def waiting(self) -> dict[Partition, tuple[int, int]] | None:
+        """The offsets [first, last) that are not applied yet, of each partition that is behind; None: not known."""
+        return None if self.redis is None or self.kafka is None else _waiting(self.redis, self.kafka)
+
+    @property
+    def ages(self) -> dict[Partition, float] | None:
+        """How many seconds the oldest record has waited, for each partition that is behind; None: not known."""
+        if self.oldest is None:
+            return None
+        return {partition: max(0.0, (self.at - stamp) / 1000) for partition, stamp in self.oldest.items() if stamp}
+
+    @property
+    def breaks(self) -> list[Break] | None:
+        """The topics that have lost their history, if that concerns what is served; None: not known."""
+        if self.redis is None or self.redis.record is None:
+            return None
+        return breaks.served(self.redis.record, {it.name: it.id for it in self.kafka.topics} if self.kafka else {})
+
+    @property
+    def complete_until(self) -> int | None:
+        """Everything that Kafka had before this time, in ms since 1970, is visible; None if it is not known."""
+        if self.kafka is None or (waiting := self.waiting) is None:
+            return None
+        oldest = [(self.oldest or {}).get(partition) for partition in waiting]
+        if not all(oldest) or not all(topic.partitions and not topic.leaderless for topic in self.kafka.topics):
+            return None
+        return min([int(self.at), *filter(None, oldest)])
+
+
+class Observer:
+    """Observes again and again, with connections to Kafka of its own: nothing that a line waits for delays it."""
+
+    def __init__(self, store: Store, settings: ProjectorSettings, patience: float = FIRST_SECONDS) -> None:
+        """`patience` is how long the first answer may take, in seconds."""
+        self._store = store
+        self._settings = settings
+        self._patience = patience
+        self._reader: Reader | None = None
+        self._topics: tuple[float, list[Topic]] | None = None
+        self._first_times: dict[tuple[Partition, int], int] = {}
+
+    async def observe(self) -> Observation:
+        """Read Redis and Kafka. What cannot be read in time is a result as well."""
+        at = time.time() * 1000
+        memories, started = await asyncio.gather(
+            _result("Redis", self._read_memories(), self._patience), _result("Kafka", self._started(), self._patience)
+        )
+        # The end offsets are read before the positions: otherwise records that are published in between count as lag.
+        kafka = started if isinstance(started, str) else await _result("Kafka", self._read_kafka(started), _SECONDS)
+        asked_at = time.monotonic()
+        redis = memories if isinstance(memories, str) else await _result("Redis", self._read_redis(memories), _SECONDS)
+        seconds = time.monotonic() - asked_at
+        if isinstance(redis, str):
+            redis = await self._with_silent_shards(redis)
+        oldest = None
+        if not isinstance(kafka, str) and not isinstance(redis, str):
+            times = self._oldest(_waiting(redis, kafka))
+            oldest = await _result("Kafka", times, max(self._patience, _OLDEST_SECONDS))
+        if isinstance(kafka, str) or isinstance(oldest, str):
+            await self.close()
+        return Observation(
+            at=at,
+            redis=None if isinstance(redis, str) else redis,
+            redis_unknown=redis if isinstance(redis, str) else "",
+            kafka=None if isinstance(kafka, str) else kafka,
+            kafka_unknown=kafka if isinstance(kafka, str) else "",
+            oldest=None if isinstance(oldest, str) else oldest,
+            redis_seconds=seconds,
+        )
+
+    async def close(self) -> None:
+        """Close the connections to Kafka. The next observation opens new ones, because these may be broken."""
+        reader, self._reader, self._topics = self._reader, None, None
+        if reader:
+            with suppress(Unavailable, TimeoutError):
+                async with asyncio.timeout(_SECONDS):
+                    await reader.stop()
+
+    async def _started(self) -> Reader:
+        if self._reader is None:
+            reader = Reader(self._settings, KINDS, _PEEK_BYTES)
+            await reader.start()
+            self._reader = reader
+        return self._reader
+
+    async def _read_memories(self) -> list[Memory]:
+        return [Memory.of(fields) for fields in await self._store.memories()]
+
+    async def _read_kafka(self, reader: Reader) -> KafkaPart:
+        now = time.monotonic()
+        if self._topics is None or now - self._topics[0] > _TOPICS_SECONDS:
+            self._topics = now, await reader.topics()
+        topics = self._topics[1]
+        served = [it for topic in topics for it in topic.partitions if it.partition not in topic.leaderless]
+        return KafkaPart(topics, await reader.range(served))
+
+    async def _read_redis(self, memories: list[Memory]) -> RedisPart:
+        store, record = self._store, await copies.read(self._store)
+        dead_letters = int(await store.ask_one(b"HLEN", names.DEAD_LETTERS))
+        servers = await store.servers_of(record.copies) if record else {}
+        others = await copies.other_layouts(store)
+        return RedisPart(record, dead_letters, memories, await writers.read(store), servers, others)
+
+    async def _with_silent_shards(self, why: str) -> str:
+        """Returns why Redis cannot be read, with the shards that do not answer, if that can be found out."""
+        if not self._store.sharded:
+            return why
+        found = await _result("Redis", self._store.silent_shards(), FIRST_SECONDS)
+        if isinstance(found, str) or not found[0]:
+            return why
+        silent, shards = found
+        return f"{len(silent)} of its {shards} shards do not answer: {', '.join(silent)} ({why})"
+
+    async def _oldest(self, waiting: Mapping[Partition, tuple[int, int]]) -> dict[Partition, int]:
+        """Returns the times of the first records of these ranges, which are asked only if a position has moved."""
+        known = {(p, first): self._first_times.get((p, first)) for p, (first, _) in waiting.items()}
+        self._first_times = {at: time for at, time in known.items() if time is not None}
+        asked = {p: span for p, span in waiting.items() if (p, span[0]) not in self._first_times}
+        if asked:
+            found = await (await self._started()).first_times(asked)
+            self._first_times |= {(p, asked[p][0]): time for p, time in found.items()}
+        return {partition: time for (partition, _), time in self._first_times.items()}
+
+
+async def observe(store: Store, settings: ProjectorSettings, patience: float = FIRST_SECONDS) -> Observation:
+    """Read Redis and Kafka once."""
+    observer = Observer(store, settings, patience)
+    try:
+        return await observer.observe()
+    finally:
+        await observer.close()
+
+
+async def _result(server: str, reading: Awaitable[T], seconds: float) -> T | str:
+    """Returns what was read, or why it could not be read."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await reading
+    except TimeoutError:
+        return f"{server} does not answer within {seconds:g} s"
+    except ProjectorError as error:
+        return str(error)
+    except Exception as error:  # noqa: BLE001 - neither the projector nor a page may end because it cannot be measured
+        return defect.report("an observation", error)
+
+
+def _waiting(redis: RedisPart, kafka: KafkaPart) -> dict[Partition, tuple[int, int]]:
+    found = {}
+    for partition, (first, last) in kafka.ranges.items():
+        position = redis.position(partition)
+        at = max(position.offset if position else 0, first)
+        if at < last:
+            found[partition] = (at, last)
+    return found

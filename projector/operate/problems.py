@@ -1,0 +1,262 @@
+"""What is wrong, judged from what was observed. Pure: no clock, no connection, no words."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
+from math import inf
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from projector import problem
+from projector.kafka.topics import Topic
+from projector.ledger.control import ACCESS
+from projector.ledger.writers import Writer
+from projector.line.health import LineHealth
+from projector.mapping import VERSION
+from projector.operate.observe import Observation, RedisPart
+from projector.problem import OF_STOPPED_LINES, Problem, stops
+from projector.record import Partition
+from schemas.control import number_of
+from schemas.line_states import Halted, LineTrouble, StandingBy
+
+STALE_SECONDS = 60.0
+"""Readers see an old state if a record has waited for so long."""
+UNKNOWN_SECONDS = 10.0
+STUCK_SECONDS = 30.0
+"""A line that has applied nothing for so long, although records wait, does not advance."""
+STUCK_PARTITION_SECONDS = 120.0
+"""A single partition may wait for its turn longer than that while others are read."""
+UNOWNED_SECONDS = 30.0
+FULL = 0.98
+"""The used share of maxmemory from which on a Redis counts as full."""
+_NEARLY_FULL = 0.8
+_STATES = frozenset(("halted", "failing", "standing_by"))
+
+
+def problems(found: Observation) -> list[Problem]:
+    """Returns what is not well, causes before their effects, and then the notes. What only follows from another problem
+    is left out, and what several projectors report is one problem.
+    """
+    every = [*of_servers(found)]
+    if redis := found.redis:
+        every += [*_empty(redis), *_projectors(redis), *_incomplete(redis), *_stale(found), *_notes(redis)]
+    programs: dict[Problem, list[str]] = {}
+    for it in every:
+        by = getattr(it, "programs", ())
+        programs.setdefault(replace(it, programs=()) if by else it, []).extend(by)
+    together = [replace(it, programs=tuple(by)) if by else it for it, by in programs.items()]
+    return [it for it in together if not any(_follows(it, cause) for cause in together)]
+
+
+def _follows(it: Problem, cause: Problem) -> bool:
+    """Returns whether a problem is only an effect of another one."""
+    stopped = it.label in OF_STOPPED_LINES
+    match cause:
+        case problem.RedisFull() if stopped:
+            return True
+        case problem.Halted() if stopped:
+            same = isinstance(it, problem.Reported | problem.NotAdvancing) and it.line == cause.line
+            return same and set(getattr(it, "programs", ())) <= set(cause.programs)
+        case problem.StandingBy() if it.label == "no_partitions":
+            return True
+        case problem.StandingBy() if isinstance(it, problem.GenerationUnfilled | problem.GenerationUnwritten):
+            return True
+        case problem.KafkaUnknown() if isinstance(it, problem.Reported):
+            return stopped or it.label == cause.label
+    late = isinstance(it, problem.Stale)
+    return late and (isinstance(cause, problem.RedisEmpty | problem.Incomplete) or bool(stops(cause)))
+
+
+def of_servers(found: Observation) -> Iterator[Problem]:
+    """Yields what anybody sees who asks Redis and Kafka."""
+    if found.redis:
+        yield from of_redis(found.redis)
+    else:
+        yield problem.RedisUnknown(found.redis_unknown)
+    if found.kafka:
+        yield from of_topics(found.kafka.topics)
+    else:
+        yield problem.KafkaUnknown(found.kafka_unknown)
+    yield from of_history(found)
+
+
+def of_redis(redis: RedisPart) -> Iterator[Problem]:
+    """Yields whether documents may be evicted, or not be written. The policies volatile-* evict only keys that expire,
+    and no document does.
+    """
+    if policies := sorted({it.policy for it in redis.memories if it.policy.startswith("allkeys-")}):
+        yield problem.RedisEvicts(tuple(policies))
+    if redis.used >= FULL:
+        yield problem.RedisFull(redis.used)
+
+
+def of_topics(topics: Sequence[Topic]) -> Iterator[Problem]:
+    """Yields what is wrong with the topics: they must exist, be allowed to this user, be served, and be compacted."""
+    kept = [(topic.name, topic.retention) for topic in topics if topic.retention]
+    if forbidden := tuple(topic.name for topic in topics if not topic.allowed):
+        yield problem.TopicMissing(forbidden, allowed=False)
+    if missing := tuple(topic.name for topic in topics if topic.allowed and not topic.exists):
+        yield problem.TopicMissing(missing)
+    if unserved := tuple(topic.name for topic in topics if topic.leaderless):
+        yield problem.TopicUnserved(unserved)
+    for compacted in (False, True):
+        wrong = [(name, str(it)) for name, it in kept if it.compacts is compacted and (it.deletes or not compacted)]
+        if wrong:
+            names, policies = zip(*wrong, strict=True)
+            yield problem.TopicNotCompacted(names, policies, compacted)
+
+
+def of_history(found: Observation) -> Iterator[Problem]:
+    """Yields which topics have lost their history, as far as that concerns what is served."""
+    for it in found.breaks or ():
+        kind = problem.TopicRecreated if it.kind == "topic_recreated" else problem.TopicTruncated
+        yield kind((it.topic,), it.noticed_at, it.former_id, it.topic_id, ACCESS in it.unverified)
+
+
+def reported(writer: Writer) -> Iterator[Problem]:
+    """Yields what a projector says about itself in its heartbeat."""
+    said = writer.heartbeat
+    for line in said.lines:
+        if trouble := said.trouble(line):
+            yield of_line(line, trouble, (writer.id,))
+    for text, label in zip_longest(said.problems, said.kinds, fillvalue=""):
+        if label not in _STATES:
+            line = text.partition(":")[0]
+            yield problem.Reported(line if line in said.lines else "", (writer.id,), label, text)
+
+
+def of_line(line: str, trouble: LineTrouble, programs: tuple[str, ...] = ()) -> Problem:
+    """Returns what is wrong with a line that does not work."""
+    match trouble.state:
+        case Halted.state:
+            return problem.Halted(line, programs, trouble)
+        case StandingBy.state:
+            return problem.StandingBy(line, programs, trouble)
+        case _:
+            return problem.Failing(line, programs, trouble)
+
+
+def unattended(redis: RedisPart) -> Problem | None:
+    """Returns that nobody fills a newer generation, or that nobody writes it any more."""
+    state = redis.record.state if redis.record else None
+    newest = state.next if state else None
+    known = state.generations.get(newest) if state and newest else None
+    if redis.record is None or newest is None or known is None:
+        return None
+    alive = [writer.heartbeat for writer in redis.writers if writer.alive]
+    complete = redis.record.is_complete(newest)
+    if not complete and not any(writer.role == "rebuild" for writer in alive):
+        return problem.GenerationUnfilled(number_of(newest))
+    if complete and redis.living and not any(it.role == "run" and it.mapping >= known.mapping for it in alive):
+        return problem.GenerationUnwritten(number_of(newest), known.mapping)
+    return None
+
+
+def _empty(redis: RedisPart) -> Iterator[Problem]:
+    if redis.record is None:
+        yield problem.RedisEmpty(bool(redis.living))
+
+
+def _projectors(redis: RedisPart) -> Iterator[Problem]:
+    if not redis.living:
+        yield problem.NoProjector(tuple(it.id for it in redis.writers if not it.alive and it.heartbeat.role == "run"))
+    for writer in redis.living:
+        yield from reported(writer)
+
+
+def _incomplete(redis: RedisPart) -> Iterator[Problem]:
+    """Yields that a shard is being filled, so that records wait."""
+    if redis.record and (tags := redis.incomplete):
+        addresses = tuple(redis.servers[tag] for tag in tags if tag in redis.servers)
+        yield problem.Incomplete(len(tags), len(redis.record.copies), addresses)
+
+
+def _stale(found: Observation) -> Iterator[Problem]:
+    age = max((found.ages or {}).values(), default=0.0)
+    if age > STALE_SECONDS:
+        yield problem.Stale(found.lag or 0, age)
+
+
+def _notes(redis: RedisPart) -> Iterator[Problem]:
+    record = redis.record
+    if record and record.rebuild_due():
+        yield problem.RebuildDue(record.state.generations[record.state.live].mapping, VERSION)
+    if nobody := unattended(redis):
+        yield nobody
+    for layout in redis.other_layouts:
+        yield problem.OtherLayout(layout)
+    if redis.dead_letters:
+        yield problem.DeadLetters(redis.dead_letters)
+    for writer in redis.writers:  # if no projector is alive, that problem says which ones there were
+        if not writer.alive and (redis.living or writer.heartbeat.role != "run"):
+            yield problem.Silent(writer.id, writer.heartbeat.role, writer.age_ms / 1000)
+    if _NEARLY_FULL <= redis.used < FULL:
+        yield problem.RedisNearlyFull(redis.used)
+
+
+class WatchedLine(Protocol):
+    """What is known of a line of this projector."""
+
+    health: LineHealth
+    topics: frozenset[str]
+
+    def assigned(self) -> set[Partition]: ...
+
+
+class Lasting:
+    """Judges one observation after the other, and remembers what has to last for a while before it is a problem."""
+
+    def __init__(self, now: float, session_seconds: float) -> None:
+        """`now` is a monotonic time in seconds. `session_seconds` is how long Kafka may take to reassign partitions."""
+        self._unowned_seconds = max(UNOWNED_SECONDS, 2 * session_seconds)
+        self._known_at: dict[type, float] = {problem.RedisUnknown: now, problem.KafkaUnknown: now}
+        self._moved: dict[Partition, tuple[int, float]] = {}
+        self._owned_at: dict[str, float] = {}
+
+    def problems(self, found: Observation, lines: Sequence[WatchedLine], now: float) -> list[Problem]:
+        """Returns the problems that this observation shows, which was made `now`."""
+        servers = [*of_servers(found)]
+        for known in self._known_at.keys() - {type(it) for it in servers}:
+            self._known_at[known] = now
+        shown: list[Problem] = [it for it in servers if now - self._known_at.get(type(it), -inf) > UNKNOWN_SECONDS]
+        if (waiting := found.waiting) is not None:
+            moved = {at: self._moved.get(at) for at in waiting}
+            self._moved = {
+                at: before if (before := moved[at]) and before[0] == first else (first, now)
+                for at, (first, _) in waiting.items()
+            }
+            shown += [it for line in lines if (it := self._not_advancing(line, waiting, now))]
+        return shown + [it for line in lines if (it := self._without_partitions(line, found, now))]
+
+    def _not_advancing(
+        self, line: WatchedLine, waiting: Mapping[Partition, tuple[int, int]], now: float
+    ) -> Problem | None:
+        quiet = {at: now - self._moved[at][1] for at in waiting if at in line.assigned()}
+        stuck = {at: seconds for at, seconds in quiet.items() if seconds > STUCK_PARTITION_SECONDS}
+        if quiet and min(quiet.values()) > STUCK_SECONDS:
+            stuck = quiet
+        if not stuck:
+            return None
+        records = sum(waiting[at][1] - waiting[at][0] for at in stuck)
+        partitions = tuple(f"{topic}:{number}" for topic, number in sorted(stuck))
+        return problem.NotAdvancing(line.health.name, (), records, max(stuck.values()), partitions)
+
+    def _without_partitions(self, line: WatchedLine, found: Observation, now: float) -> Problem | None:
+        """Partitions that belong to no living projector. A projector without any is a spare one if others have all."""
+        name, unowned = line.health.name, _unowned(line, found)
+        if not unowned:
+            self._owned_at[name] = now
+        if now - self._owned_at.setdefault(name, now) < self._unowned_seconds:
+            return None
+        return problem.NoPartitions(name, (), unowned, spare=not line.assigned())
+
+
+def _unowned(line: WatchedLine, found: Observation) -> int:
+    """Returns how many partitions no living projector has; 0 if it is not known."""
+    if found.kafka is None or found.redis is None:
+        return 0
+    name, living = line.health.name, [writer.heartbeat for writer in found.redis.living]
+    if not living or any(name not in heartbeat.partitions for heartbeat in living):
+        return 0
+    partitions = sum(len(topic.partitions) for topic in found.kafka.topics if topic.name in line.topics)
+    return max(0, partitions - sum(heartbeat.partitions[name] for heartbeat in living))

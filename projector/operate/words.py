@@ -1,0 +1,243 @@
+"""What problems are called, and what to do about them: the words of every surface. No program reads them."""
+
+from collections.abc import Sequence
+from typing import assert_never
+
+import msgspec
+
+from projector import problem
+from projector.problem import Problem, stops
+from schemas import words
+from schemas.control import LAYOUT
+from schemas.line_states import Halted, LineTrouble
+
+
+class Said(msgspec.Struct, frozen=True):
+    """A problem in words: what is not well, and what to do about it.
+
+    `page` is the page in `docs` that says more, with its section. `detail` is more about it, in whole sentences; then
+    `command` is a line to paste. `where` are the parts that do not work because of it, and the first one has to be
+    repaired: `kafka`, `projectors`, `redis`, `api`. `stops` says which lines apply nothing: none, one, or all.
+    """
+
+    what: str
+    advice: str
+    page: str
+    where: tuple[str, ...]
+    stops: str
+    detail: str = ""
+    command: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(part for part in (": ".join(filter(None, (self.what, self.advice))), self.more) if part)
+
+    @property
+    def more(self) -> str:
+        """What the verdict leaves out, because it would be too long for one line."""
+        return " ".join(part for part in (self.detail, self.command) if part)
+
+
+def headline(problems: Sequence[Said]) -> str:
+    """Returns the verdict in one line. It says what to do if there is one problem; each of several has its own line."""
+    match problems:
+        case []:
+            return "all is well"
+        case [alone]:
+            return f"not well: {alone.what}: {alone.advice}"
+    return f"not well: {'; '.join(said.what for said in problems)}"
+
+
+def say(about: Problem) -> Said:
+    """Returns a problem in words."""
+    what, advice, page, *more = _words(about)
+    return Said(what, advice, page, _where(about), stops(about), *more)
+
+
+def _where(about: Problem) -> tuple[str, ...]:
+    match about:
+        case problem.KafkaUnknown() | problem.OfTopics():
+            return ("kafka",)
+        case problem.RedisUnknown():
+            return "redis", "projectors", "api"
+        case problem.RedisEmpty() | problem.Incomplete():
+            return "redis", "api"
+        case problem.RedisFull():
+            return "redis", "projectors"
+        case problem.RedisEvicts():
+            return ("redis",)
+        case problem.OfLine() | problem.NoProjector() | problem.Stale():
+            return ("projectors",)
+        case problem.GenerationUnfilled() | problem.GenerationUnwritten():
+            return ("projectors",)
+        case problem.DeadLetters() | problem.OtherLayout() | problem.RebuildDue() | problem.Silent():
+            return ()
+        case problem.RedisNearlyFull():
+            return ()
+        case _:
+            assert_never(about)
+
+
+def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each kind
+    """Returns what is wrong, what to do, the page, and perhaps a detail and a command."""
+    page = f"runbook.md#{about.label}"
+    match about:
+        case problem.RedisUnknown(reason):
+            advice = "Correct LEADVIEW_REDIS_URL or the user, or repair Redis; `doctor` finds out more"
+            return "Redis cannot be read", f"{reason.rstrip('.')}. {advice}", page
+        case problem.KafkaUnknown(reason):
+            return "Kafka cannot be read", f"{reason.rstrip('.')}. `doctor` finds out more", page
+        case problem.TopicMissing(topics, allowed=False):
+            advice = "let the user of the projector read and describe it"
+            return f"{_topics(topics)}: this user may not read it", advice, page
+        case problem.TopicMissing(topics):
+            advice = "create what is missing, compacted (cleanup.policy=compact), or correct LEADVIEW_TOPIC_PREFIX"
+            return f"{_topics(topics)}: missing", advice, page
+        case problem.TopicUnserved(topics):
+            what = f"{_topics(topics)}: not served, because partitions have no leader"
+            return what, "repair the brokers of Kafka", page
+        case problem.TopicNotCompacted(topics, policies, compacted):
+            named = _topics([f"{topic} ({policy})" for topic, policy in zip(topics, policies, strict=True)])
+            state = "compacted, but its old records are deleted as well" if compacted else "not compacted"
+            advice = "records that are still needed would vanish: set cleanup.policy=compact"
+            return f"{named}: {state}", advice, page
+        case problem.TopicRecreated(topics, noticed_at, former_id, topic_id, access):
+            lost = isinstance(about, problem.TopicTruncated)
+            happened = "has lost records that were applied" if lost else "was deleted and made again"
+            detail = (
+                f"Noticed at {noticed_at}; the topic id was {former_id or 'not known'}, and is "
+                f"{topic_id or 'not known'}."
+            )
+            what = f"{_topics(topics)} {happened}, so what is served may be what Kafka no longer has"
+            return what, _publish_again(access=access), page, detail
+        case problem.RedisEvicts(policies):
+            what = f"Redis evicts keys when its memory is full (maxmemory-policy is {', '.join(policies)})"
+            return what, "documents would vanish. Set its maxmemory-policy to noeviction", page
+        case problem.RedisFull():
+            advice = "it refuses writes, so nothing is applied: raise its maxmemory (docs/capacity.md)"
+            return "Redis is full", advice, page
+        case problem.RedisEmpty(filling):
+            advice = (
+                "a projector fills it from the topics, and the API answers 503 until then"
+                if filling
+                else "the API answers 503 until a projector has filled it from the topics. If projectors are running, "
+                "LEADVIEW_REDIS_URL here names another Redis than theirs"
+            )
+            return "Redis is empty, so nothing is served", advice, _NOT_COMPLETE
+        case problem.Incomplete(of=1):
+            return (
+                "not complete: Redis",
+                "the API answers 503 until a projector has read all topics to their end",
+                _NOT_COMPLETE,
+            )
+        case problem.Incomplete(shards, of, addresses):
+            parts = f"all {of} parts" if shards == of else f"{shards} of the {of} parts"
+            for_whom = "all organizations" if shards == of else "the organizations there, and no others"
+            what = ", ".join((f"not complete: {parts} (shards) of Redis", *addresses))
+            return what, f"for {for_whom}, the API answers 503 until a projector has filled them", _NOT_COMPLETE
+        case problem.NoProjector(silent):
+            seen = f", after a look at why {', '.join(silent)} no longer stores heartbeats" if silent else ""
+            advice = f"nothing is applied; start one with `python -m projector run`{seen}"
+            return "no projector is running", advice, "runbook.md#leadviewnoprojector"
+        case problem.Halted(line, _, trouble):
+            advice = "fix the producer, or deploy a projector that can read them (docs/dead-letters.md)"
+            text, *more = _halted(trouble)
+            return f"line {line} is stopped: {text}", advice, "dead-letters.md#a-halted-line", *more
+        case problem.Failing(line, programs, trouble):
+            return f"line {line} is {trouble.state}: {words.trouble(trouble)}", _log(programs), "runbook.md#failing"
+        case problem.StandingBy(line, programs, trouble):
+            on = f" on {', '.join(programs)}" if programs else ""
+            advice = f"deploy the newer program{on} again, or drop the newer generation (docs/upgrading.md)"
+            return f"line {line} is standing by: {words.trouble(trouble)}", advice, "runbook.md#leadviewstandingby"
+        case problem.NotAdvancing(line, programs, records, seconds, partitions):
+            what = (
+                f"{line}: {records:,} records behind, and has not advanced for {seconds:.0f} s "
+                f"({', '.join(partitions)})"
+            )
+            return what, _log(programs), page
+        case problem.NoPartitions(line, _, partitions, spare):
+            own = ". This line has none" if spare else ""
+            advice = "check that every projector may join the consumer group, and that none stands by"
+            return f"{line}: {partitions} partitions belong to no projector{own}", advice, page
+        case problem.Reported(_, programs, label, text):
+            return text.rstrip("."), _log(programs), f"runbook.md#{label or 'leadviewproblem'}"
+        case problem.Stale(records, seconds):
+            wait = "record waits" if records == 1 else "records wait"
+            what = f"stale: {records:,} {wait} to be applied, the oldest for {duration(seconds)}"
+            return (
+                what,
+                "the projectors are too slow: start more of them (docs/capacity.md)",
+                "runbook.md#leadviewstale",
+            )
+        case problem.RebuildDue(live, program):
+            what = f"rebuild due: this program has mapping version {program}, the live generation {live}"
+            advice = "run `rebuild` (docs/rebuild.md), or deploy the older version again"
+            return what, advice, "runbook.md#leadviewrebuilddue"
+        case problem.GenerationUnfilled(number):
+            what = f"generation {number} is not complete, and no rebuild is running"
+            return what, f"run `rebuild` to continue it, or run `drop {number}`", "rebuild.md"
+        case problem.GenerationUnwritten(number, mapping):
+            what = f"generation {number} is not written any more: no projector has mapping version {mapping}"
+            return what, f"deploy that program again before you promote it, or run `drop {number}`", "rebuild.md"
+        case problem.OtherLayout(layout):
+            what = f"Redis also holds data of layout {layout} (this program: {LAYOUT}), which uses memory"
+            advice = "if no program uses it any more, remove it"
+            return what, advice, "upgrading.md#remove-what-another-layout-left"
+        case problem.DeadLetters(count):
+            advice = "`dead-letters list` says why these records are bad (docs/dead-letters.md)"
+            return f"dead letters: {count:,}", advice, "dead-letters.md"
+        case problem.Silent(program, role, seconds):
+            what = f"silent for {seconds:.0f} s: {role} {program}"
+            advice = "it has crashed, stands still, or cannot reach Redis"
+            return what, advice, "runbook.md#leadviewnoprojector"
+        case problem.RedisNearlyFull(used):
+            what = f"the memory of Redis is {used:.0%} used"
+            return what, "raise its maxmemory (docs/capacity.md)", "runbook.md#leadviewredismemory"
+        case _:
+            assert_never(about)
+
+
+_NOT_COMPLETE = "runbook.md#redis-is-empty-or-not-complete"
+
+
+def _halted(trouble: LineTrouble) -> tuple[str, ...]:
+    """Returns how many bad records there are; then which was the last one, and the command that accepts them."""
+    if not isinstance(trouble, Halted):
+        return (words.trouble(trouble),)
+    detail = f"The last one is {words.last(trouble)}."
+    if not trouble.ranges:
+        return words.halt(trouble), detail
+    return words.halt(trouble), f"{detail} {words.acceptable(trouble)}:", words.accept_command(trouble)
+
+
+def _topics(names: Sequence[str]) -> str:
+    return f"{'topic' if len(names) == 1 else 'topics'} {', '.join(names)}"
+
+
+def _log(programs: Sequence[str]) -> str:
+    return f"read the log of {', '.join(programs)}" if programs else ""
+
+
+def _publish_again(*, access: bool) -> str:
+    publish = "let the core product publish all of its entities again, then"
+    if access:
+        return (
+            f"{publish} run `verify --access`, which ends this problem if nothing differs; what is `extra` has to be "
+            "deleted by an event"
+        )
+    return (
+        f"{publish} run `verify`, which ends this problem if nothing differs. If something does, run `rebuild`, look "
+        "at `verify --next`, and `promote`, with --force only if what is missing is gone on purpose"
+    )
+
+
+def duration(seconds: float) -> str:
+    """Returns a duration for people to read, such as `3 min`."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.1f} s" if 0 < seconds < 10 else f"{seconds:.0f} s"
+
+
+def mib(count: int) -> str:
+    """Returns a number of bytes for people to read, such as `1.5 MiB`."""
+    return f"{count / 1048576:,.1f} MiB"

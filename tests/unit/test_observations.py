@@ -1,0 +1,219 @@
+"""What follows from observations of Kafka and Redis: lag, age, and the problems of a projector."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+import pytest
+
+from projector.kafka.topics import Retention, Topic
+from projector.ledger.control import ControlRecord, Copy, Position, first_state
+from projector.ledger.writers import Writer
+from projector.line.health import LineHealth
+from projector.operate.observe import KafkaPart, Memory, Observation, RedisPart
+from projector.operate.problems import (
+    STUCK_PARTITION_SECONDS,
+    STUCK_SECONDS,
+    UNKNOWN_SECONDS,
+    UNOWNED_SECONDS,
+    Lasting,
+)
+from projector.operate.watch import Watch
+from projector.operate.words import say
+from projector.problem import NotAdvancing
+from projector.record import Partition
+from schemas.control import Stamp
+from schemas.heartbeat import SILENT_MS, Condition, Freshness, Heartbeat
+from schemas.settings import ProjectorSettings
+from tests.harness.generations import ids
+
+FIRST, SECOND = Partition("crm.leads", 0), Partition("crm.leads", 1)
+STAMP = Stamp.first()
+
+
+class Line:
+    """A line that has these partitions."""
+
+    def __init__(self, *partitions: Partition) -> None:
+        self.health = LineHealth("documents")
+        self.topics = frozenset(("crm.leads",))
+        self.partitions = set(partitions)
+
+    def assigned(self) -> set[Partition]:
+        return self.partitions
+
+
+def topic(
+    exists: bool = True,
+    allowed: bool = True,
+    retention: Retention | None = None,
+    leaderless: tuple[int, ...] = (),
+) -> Topic:
+    return Topic("crm.leads", exists, allowed, (FIRST, SECOND) if exists else (), leaderless, retention)
+
+
+def record(positions: Mapping[Partition, int]) -> ControlRecord:
+    state = first_state(("ledger",))
+    stored = {partition: Position(offset, 0, 0) for partition, offset in positions.items()}
+    copy = Copy(STAMP, state, "x", ids(1), ids(1), (), stored)
+    return ControlRecord(STAMP, state, {b"ledger": copy})
+
+
+def writer(partitions: dict[str, int], age_ms: int = 0, role: str = "run") -> Writer:
+    return Writer("host", age_ms, Heartbeat(role, 1, STAMP.text, lines={"documents": "running"}, partitions=partitions))
+
+
+def redis(
+    positions: Mapping[Partition, int], *writers: Writer, used: int = 50, policy: str = "noeviction"
+) -> RedisPart:
+    return RedisPart(record(positions), 0, [Memory(used, 100, policy)], list(writers))
+
+
+def kafka(*ends: int, topics: list[Topic] | None = None) -> KafkaPart:
+    return KafkaPart(topics or [topic()], {p: (0, end) for p, end in zip((FIRST, SECOND), ends, strict=False)})
+
+
+class Taken(NamedTuple):
+    """An observation, and the monotonic time at which it was made."""
+
+    now: float
+    found: Observation
+
+
+def taken(now: float, kafka: KafkaPart | None, redis: RedisPart | None, **times: int) -> Taken:
+    oldest = {Partition("crm.leads", int(number.removeprefix("_"))): time for number, time in times.items()}
+    return Taken(now, Observation(at=1_000_000, kafka=kafka, redis=redis, oldest=oldest))
+
+
+@pytest.mark.parametrize(
+    ("given", "lags", "complete_until"),
+    [
+        pytest.param(taken(0, kafka(5, 7), redis({FIRST: 5, SECOND: 7})), {FIRST: 0, SECOND: 0}, 1_000_000, id="all"),
+        pytest.param(
+            taken(0, kafka(5, 7), redis({FIRST: 5, SECOND: 4}), _1=900), {FIRST: 0, SECOND: 3}, 900, id="one waits"
+        ),
+        pytest.param(
+            taken(0, kafka(5, 7), redis({FIRST: 1, SECOND: 4}), _0=800, _1=900),
+            {FIRST: 4, SECOND: 3},
+            800,
+            id="the oldest counts",
+        ),
+        pytest.param(
+            taken(0, kafka(5, 7), redis({FIRST: 5, SECOND: 4}), _1=2_000_000),
+            {FIRST: 0, SECOND: 3},
+            1_000_000,
+            id="a timestamp in the future",
+        ),
+        pytest.param(
+            taken(0, kafka(5, 7), redis({FIRST: 5, SECOND: 4})), {FIRST: 0, SECOND: 3}, None, id="a time is not known"
+        ),
+        pytest.param(taken(0, kafka(5, 7), redis({FIRST: 5}), _1=900), {FIRST: 0, SECOND: 7}, 900, id="no position"),
+        pytest.param(
+            taken(0, kafka(5, topics=[topic(leaderless=(1,))]), redis({FIRST: 5})), {FIRST: 0}, None, id="no leader"
+        ),
+        pytest.param(taken(0, None, redis({FIRST: 5})), None, None, id="no Kafka"),
+        pytest.param(taken(0, kafka(5), None), None, None, id="no Redis"),
+        pytest.param(taken(0, kafka(topics=[topic(exists=False)]), redis({})), {}, None, id="no topic"),
+    ],
+)
+def test_lag_and_age(given: Taken, lags: dict[Partition, int] | None, complete_until: int | None) -> None:
+    assert (given.found.lags, given.found.complete_until) == (lags, complete_until)
+
+
+def kinds(lasting: Lasting, given: Taken, *lines: Line) -> list[str]:
+    return [problem.kind for problem in lasting.problems(given.found, lines, given.now)]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        pytest.param(taken(0, kafka(5), redis({FIRST: 5})), [], id="well"),
+        pytest.param(
+            taken(0, kafka(5, topics=[topic(leaderless=(1,))]), redis({FIRST: 5})), ["topic_unserved"], id="no leader"
+        ),
+        pytest.param(
+            taken(0, kafka(topics=[topic(exists=False)]), redis({})), ["topic_missing"], id="a topic is missing"
+        ),
+        pytest.param(
+            taken(0, kafka(topics=[topic(allowed=False)]), redis({})), ["topic_missing"], id="it may not be read"
+        ),
+        pytest.param(
+            taken(0, kafka(topics=[topic(retention=Retention("delete", -1, -1))]), redis({})),
+            ["topic_not_compacted"],
+            id="it grows for ever",
+        ),
+        pytest.param(
+            taken(0, kafka(topics=[topic(retention=Retention("compact,delete", 1000, -1))]), redis({})),
+            ["topic_not_compacted"],
+            id="its records vanish",
+        ),
+        pytest.param(
+            taken(0, kafka(topics=[topic(retention=Retention("compact", 1000, -1))]), redis({})), [], id="compacted"
+        ),
+        pytest.param(taken(0, kafka(5), redis({FIRST: 5}, policy="allkeys-lru")), ["redis_evicts"], id="evicts"),
+        pytest.param(taken(0, kafka(5), redis({FIRST: 5}, used=99)), ["redis_full"], id="full"),
+        pytest.param(taken(UNKNOWN_SECONDS, None, None), [], id="unknown for a moment"),
+        pytest.param(taken(UNKNOWN_SECONDS + 1, None, None), ["redis_unknown", "kafka_unknown"], id="unknown"),
+    ],
+)
+def test_problems_of_the_servers(given: Taken, expected: list[str]) -> None:
+    assert kinds(Lasting(0.0, 6.0), given) == expected
+
+
+def test_a_line_that_does_not_advance() -> None:
+    lasting, line = Lasting(0.0, 6.0), Line(FIRST, SECOND)
+    waiting = kafka(5, 7), redis({FIRST: 3, SECOND: 7})
+    assert kinds(lasting, taken(0, *waiting), line) == []
+    assert kinds(lasting, taken(STUCK_SECONDS, *waiting), line) == []
+    now, found = taken(STUCK_SECONDS + 1, *waiting)
+    [problem] = lasting.problems(found, [line], now)
+    assert problem == NotAdvancing("documents", (), 2, 31, ("crm.leads:0",))
+    assert str(say(problem)) == "documents: 2 records behind, and has not advanced for 31 s (crm.leads:0)"
+    moved = kafka(9, 7), redis({FIRST: 4, SECOND: 7})
+    assert kinds(lasting, taken(STUCK_SECONDS + 2, *moved), line) == []
+    line.partitions = {SECOND}
+    assert kinds(lasting, taken(3 * STUCK_SECONDS, *moved), line) == [], "it is another projector's"
+
+
+def test_one_partition_that_does_not_advance_while_others_do() -> None:
+    lasting, line = Lasting(0.0, 6.0), Line(FIRST, SECOND)
+    for at in range(0, int(STUCK_PARTITION_SECONDS) + 1, 2):
+        assert kinds(lasting, taken(at, kafka(5, 1000), redis({FIRST: 3, SECOND: at})), line) == []
+    late = taken(STUCK_PARTITION_SECONDS + 2, kafka(5, 1000), redis({FIRST: 3, SECOND: 999}))
+    assert kinds(lasting, late, line) == ["not_advancing"]
+
+
+@pytest.mark.parametrize(
+    ("writers", "expected"),
+    [
+        pytest.param([writer({"documents": 0}), writer({"documents": 2})], [], id="a spare one"),
+        pytest.param([writer({"documents": 0}), writer({"documents": 1})], ["no_partitions"], id="nobody has one"),
+        pytest.param(
+            [writer({"documents": 0}), writer({"documents": 2}, SILENT_MS)], ["no_partitions"], id="its owner is dead"
+        ),
+        pytest.param([writer({"documents": 0}), writer({})], [], id="an older program does not say what it has"),
+        pytest.param([writer({"documents": 0}, role="rebuild")], [], id="not known before the first heartbeat"),
+    ],
+)
+def test_partitions_that_belong_to_nobody(writers: list[Writer], expected: list[str]) -> None:
+    lasting, line = Lasting(0.0, 6.0), Line()
+    at_once = taken(0, kafka(5, 7), redis({FIRST: 5, SECOND: 7}, *writers))
+    assert kinds(lasting, at_once, line) == []
+    later = taken(UNOWNED_SECONDS + 1, kafka(5, 7), redis({FIRST: 5, SECOND: 7}, *writers))
+    assert kinds(lasting, later, line) == expected
+
+
+def test_an_event_loop_that_stands_still() -> None:
+    """The threads of the metrics server see it. Nothing of Redis or Kafka is asked."""
+    watch = Watch(ProjectorSettings(), [])
+    assert watch.live().healthy
+    watch._turned_at -= 60
+    assert not watch.live().healthy
+    assert not watch.health().healthy
+
+
+def test_the_api_reads_the_heartbeats_that_projectors_store() -> None:
+    condition = Condition(measured_at=5, complete_until=4, problems=["x"])
+    heartbeat = Heartbeat("run", 1, STAMP.text, **msgspec.structs.asdict(condition))
+    read = msgspec.json.decode(msgspec.json.encode(heartbeat), type=Freshness)
+    assert read == Freshness("run", 5, 4)

@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from projector.commands.operator import Operator
-from projector.commands.show_view import utc
 from projector.dead_letter import DeadLetter
+from projector.explain.words import utc
 from projector.ledger import copies, writers
 from projector.upkeep import accept, redrive
 from projector.upkeep.redrive import Filter, Redriven

@@ -12,10 +12,10 @@ import msgspec
 
 from projector.commands import findings
 from projector.commands.operator import Operator
-from projector.commands.show_view import coordinates
 from projector.commands.survey import Survey, survey
 from projector.dead_letter import DeadLetter
 from projector.errors import ProjectorError, Unavailable
+from projector.explain.words import coordinates
 from projector.kafka.client import topic
 from projector.ledger import copies
 from projector.record import Partition

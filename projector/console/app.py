@@ -1,5 +1,6 @@
 """What the console answers: the page, its events, questions and actions."""
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -17,10 +18,11 @@ from projector.console import pages
 from projector.console.actions import Actions, Wanted
 from projector.console.feed import Feed, Full
 from projector.console.guard import Guard, problem
-from projector.console.lookup import Lookup
 from projector.console.options import Options
-from projector.console.question import LONGEST
 from projector.errors import ProjectorError, Refused
+from projector.explain.explainer import Explainer
+from projector.explain.question import LONGEST
+from projector.explain.words import answer
 from schemas.version import VERSION
 
 _STATIC = Path(__file__).parent / "static"
@@ -38,11 +40,12 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def create_app(
     options: Options,
     feed: Feed,
-    lookup: Lookup,
+    explainer: Explainer,
     actions: Actions | None,
     lifespan: Callable[[Starlette], AsyncIterator[None]],
 ) -> Starlette:
     """`actions` is None if the page may do nothing. `lifespan` runs the sampler."""
+    one_at_a_time = asyncio.Lock()
     hello = {"version": VERSION, "actions": actions is not None, "documents": options.show_documents}
 
     async def index(_: Request) -> Response:
@@ -66,7 +69,10 @@ def create_app(
         asked = msgspec.json.decode(await _body(request), type=Asked)
         if not asked.text.strip() or len(asked.text) > LONGEST:
             raise ValueError(f"Write an id, a message key or coordinates, with at most {LONGEST} characters.")
-        return _json(await lookup.answer(asked.text))
+        async with one_at_a_time:  # whatever the number of pages
+            found = await explainer.explain(asked.text)
+        prefix = explainer.settings.topic_prefix
+        return _json([answer(each, prefix, show_documents=options.show_documents) for each in found])
 
     async def act(request: Request) -> Response:
         if actions is None:

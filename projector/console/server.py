@@ -16,10 +16,10 @@ from projector.console.actions import Actions
 from projector.console.api_figures import ApiMetrics
 from projector.console.app import create_app
 from projector.console.feed import Feed
-from projector.console.lookup import Lookup
 from projector.console.options import Options, options
 from projector.console.sampler import Sampler
 from projector.errors import Refused
+from projector.explain.explainer import Explainer
 from projector.redis.store import Store
 from projector.stop import Stop
 from schemas.settings import ApiSettings, ProjectorSettings, SettingsError, load
@@ -40,7 +40,7 @@ async def run_console(arguments: argparse.Namespace, settings: ProjectorSettings
     listening = _listen(chosen)
     feed, store, acting = Feed(), Store(settings), Store(settings)
     actions = Actions(acting, settings) if chosen.allow_actions else None
-    lookup = Lookup(acting, settings, api, show_documents=chosen.show_documents)
+    explainer = Explainer(acting, settings, api)
     sampler = Sampler(store, settings, ApiMetrics(chosen.api_metrics), actions, feed)
 
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -53,7 +53,7 @@ async def run_console(arguments: argparse.Namespace, settings: ProjectorSettings
             await actions.close()
 
     config = uvicorn.Config(
-        create_app(chosen, feed, lookup, actions, lifespan),
+        create_app(chosen, feed, explainer, actions, lifespan),
         log_config=None,
         log_level="warning",
         access_log=False,

@@ -16,9 +16,9 @@ from projector.commands.survey import KafkaPart, Memory, RedisPart, Survey
 from projector.console.api_figures import ApiFigures
 from projector.console.app import create_app
 from projector.console.feed import Feed
-from projector.console.lookup import Lookup
 from projector.console.options import Options
 from projector.console.picture import Picture, picture
+from projector.explain.explainer import Explainer
 from projector.kafka.topics import Retention, Topic
 from projector.ledger.checkpoint import Position
 from projector.ledger.control import ControlRecord, Copy, Generation, State
@@ -61,8 +61,8 @@ def fed_console() -> Iterator[FedConsole]:
         loops.append(asyncio.get_running_loop())
         yield
 
-    lookup = Lookup(Store(settings), settings, ApiSettings(), show_documents=False)
-    app = create_app(options, feed, lookup, None, lifespan)
+    explainer = Explainer(Store(settings), settings, ApiSettings())
+    app = create_app(options, feed, explainer, None, lifespan)
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_config=None, access_log=False))
     thread = threading.Thread(target=server.run, name="fed-console")
     thread.start()

@@ -9,10 +9,9 @@ import time
 from projector import defect
 from projector.commands.survey import Survey, survey
 from projector.console.actions import Actions
-from projector.console.api_figures import ApiMetrics
+from projector.console.api_figures import ApiMetrics, Recent
 from projector.console.feed import Feed
 from projector.console.picture import Totals, picture, totals
-from projector.console.recent import Recent
 from projector.console.replay import Replayed, ReplayReader
 from projector.errors import ProjectorError, Unavailable
 from projector.redis.store import Store

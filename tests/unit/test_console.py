@@ -10,11 +10,10 @@ import pytest
 
 from projector.commands.survey import RedisPart, Survey
 from projector.console import pages
-from projector.console.api_figures import Counts, counts, figures
-from projector.console.options import options
+from projector.console.api_figures import SECONDS, Counts, Recent, counts, figures
 from projector.console.picture import Totals, picture, totals
-from projector.console.recent import SECONDS, Recent
 from projector.console.sampler import SHARE, pause
+from projector.console.server import options
 from projector.errors import Refused
 from schemas.settings import ApiSettings
 from tests.harness import pictures

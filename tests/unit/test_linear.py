@@ -57,7 +57,7 @@ EXPRESSIONS = {
     "projector/commands/words.py version": OURS,
     "projector/commands/arguments.py _field": OURS,
     "projector/console/pages.py anchor": OURS,
-    "projector/console/options.py _LINE": OURS,
+    "projector/console/server.py _LINE": OURS,
     "schemas/layouts.py _CONSTANT": OURS,
     "schemas/preconditions.py _SENTENCE": OURS,
     "schemas/__main__.py _with_tables": OURS,

@@ -8,6 +8,7 @@ import sys
 from rich.console import Console
 
 from projector.commands.operator import Operator
+from projector.commands.words import key, uuid
 from projector.errors import Refused
 from projector.explain import stored
 from projector.explain.explainer import Explainer
@@ -19,6 +20,35 @@ from schemas.settings import ApiSettings, SettingsError, load
 
 _MAX_INPUT = 4096
 _STYLES = {"well": "green", "wrong": "red", "waits": "yellow", "plain": ""}
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Declare the kinds, and what names one of each."""
+    kinds = command.add_subparsers(dest="kind", required=True, metavar="kind")
+    for noun in BY_NOUN:
+        entity = kinds.add_parser(noun, help=f"the document of a {noun}, and the events that wrote it")
+        entity.add_argument("organization", type=uuid)
+        entity.add_argument("id", type=uuid)
+        entity.add_argument("--json", action="store_true")
+    organization = kinds.add_parser("organization", help="its API access, and why its keys would be refused")
+    organization.add_argument("organization", type=uuid)
+    organization.add_argument("--json", action="store_true")
+    one = kinds.add_parser("key", help="what a key may read, and why it would be refused; no key is ever printed")
+    # A list, so that no further word, which may be a key, is quoted in a message of argparse.
+    one.add_argument(
+        "key",
+        nargs="+",
+        type=key,
+        metavar="id | hash | -",
+        help="the id of the API key, the SHA-256 of the key in hex, or - to read the key from standard input",
+    )
+    one.add_argument("--json", action="store_true")
+
+
+def check_arguments(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Exit the process with code 2 if more than one key is named."""
+    if arguments.kind == "key" and len(arguments.key) > 1:
+        parser.error("name one key")
 
 
 async def run_show(arguments: argparse.Namespace, operator: Operator) -> int:

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from projector.commands.operator import Operator
+from projector.commands.words import uuid
 from projector.explain.words import utc
 from projector.redis.store import Store
 from schemas import names
@@ -28,6 +29,12 @@ class KeyUsage(msgspec.Struct, frozen=True):
     """Requests that were answered with 401, 403 or 429."""
     last_used: int | None = None
     counted_since: int | None = None
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Declare the organization."""
+    command.add_argument("organization", type=uuid)
+    command.add_argument("--json", action="store_true")
 
 
 async def run_usage(arguments: argparse.Namespace, operator: Operator) -> int:

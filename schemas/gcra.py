@@ -1,36 +1,44 @@
-"""GCRA, the arithmetic of the rate limits. A bucket is stored as the time at which it will be full again, and
-`api/redis/lua/serve.lua` computes the same in Redis. All times are whole microseconds. Pure.
+"""The generic cell rate algorithm, as `serve.lua` has it too: what is left of a rate limit, from one stored number.
+
+Of a bucket only the time is stored at which it is full again. Each request moves it by one interval into the future, as
+long as it is no farther away than the whole bucket. So there is no edge of a window at which a client gets twice its
+quota. All times are in microseconds, windows in seconds.
 """
 
 from typing import NamedTuple
 
-MICROSECONDS = 1_000_000
-"""In a second."""
+_SECOND = 1_000_000
 
 
 class Bucket(NamedTuple):
-    """A bucket at one moment: `remaining` requests are allowed now, and the next one after `wait`, which is 0 if one is
-    allowed now. One request becomes available in each `interval`, and after `full_in` all of them are.
-    """
+    """What is left of a rate limit at one moment."""
 
     interval: int
+    """The time in which one request becomes available."""
     remaining: int
     full_in: int
+    """The time until the bucket is full again; 0 if it is."""
     wait: int
+    """The time until a request is allowed; 0 if one is allowed now."""
 
-
-def interval(quota: int, window: int) -> int:
-    """Returns the time in which one request becomes available. `window` is in seconds. It is rounded up to a whole
-    number, so that exactly `quota` requests fit and no rounding adds up.
-    """
-    return -(-window * MICROSECONDS // quota)
+    def charged(self) -> "Bucket":
+        """Returns the bucket after one request, which has to be allowed."""
+        return self._replace(remaining=self.remaining - 1, full_in=self.full_in + self.interval)
 
 
 def bucket(quota: int, window: int, full_in: int) -> Bucket:
-    """Returns the bucket of a limit of `quota` requests per `window` seconds that will be full again after `full_in`. A
-    time that has passed is 0, and one that is too long for the limit (it was lowered) is as long as possible.
+    """Returns the bucket that is full again in this time, which may be negative, or longer than the limit allows: then
+    the limit was lowered, and the bucket is empty.
     """
-    each = interval(quota, window)
-    full_in = min(max(full_in, 0), each * quota)
-    room = each * quota - full_in
-    return Bucket(each, room // each, full_in, max(0, each - room))
+    step = interval(quota, window)
+    burst = step * quota
+    full_in = min(max(full_in, 0), burst)
+    room = burst - full_in
+    return Bucket(step, room // step, full_in, max(0, step - room))
+
+
+def interval(quota: int, window: int) -> int:
+    """Returns the time in which one request becomes available. It is rounded up to a whole number, so that exactly
+    `quota` requests fit and no rounding adds up.
+    """
+    return -(-window * _SECOND // quota)

@@ -71,9 +71,7 @@ class Bucket(msgspec.Struct, frozen=True):
         """
         applied = own if own.quota else limit(default)
         found = gcra.bucket(applied.quota, applied.window, full_in)
-        return cls(
-            scope, applied.quota, applied.window, bool(own.quota), found.remaining, found.wait / gcra.MICROSECONDS
-        )
+        return cls(scope, applied.quota, applied.window, bool(own.quota), found.remaining, found.wait / 1_000_000)
 
 
 class Check(Enum):

@@ -383,9 +383,9 @@ def _shown(found: AboutEntity, topic: str) -> tuple[str, State]:
     if waiting:
         later, bad = f" The event at {waiting.record} {outcome(waiting)[1]}.", None
     elif bad and head and head.live and bad.time < head.time:
-        later = f" An earlier event, at {bad.field}, was bad: {bad.reason}"
+        later = f" An earlier event, at {bad.field}, was bad: {bad.reason}."
     elif bad:
-        later = f" The event at {bad.field} is bad, and became a dead letter: {bad.reason}"
+        later = f" The event at {bad.field} is bad, and became a dead letter: {bad.reason}."
     if head is None:
         later = later or _not_published(found, topic)
         return f"No event of this {noun} was applied, so readers get 404.{later}", "waits" if waiting else "wrong"

@@ -28,9 +28,9 @@ from api.keys.client_address import client_address
 from projector import change, unknown_fields
 from projector.commands.record_lines import Lines, NotARecord
 from projector.console.pages import page
-from projector.console.question import question
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord
+from projector.explain.question import question
 from projector.intent import Intent
 from projector.interpret import in_steps, interpret
 from projector.kafka.batches import Batch, Batches

@@ -8,9 +8,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from projector.commands.operator import Operator
 from projector.commands.words import text, uuid
 from projector.dead_letter import DeadLetter
-from projector.explain.words import utc
 from projector.ledger import copies, writers
 from projector.offsets import FORMS, OffsetRange, by_partition
+from projector.operate.explain.words import utc
 from projector.upkeep import accept, redrive
 from projector.upkeep.redrive import Filter, Redriven
 

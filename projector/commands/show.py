@@ -10,10 +10,10 @@ from rich.console import Console
 from projector.commands.operator import Operator
 from projector.commands.words import key, uuid
 from projector.errors import Refused
-from projector.explain import stored
-from projector.explain.explainer import Explainer
-from projector.explain.stored import Check, Refusal, StoredKey
-from projector.explain.words import Answer, answer, to_json
+from projector.operate.explain import stored
+from projector.operate.explain.explainer import Explainer
+from projector.operate.explain.stored import Check, Refusal, StoredKey
+from projector.operate.explain.words import Answer, answer, to_json
 from schemas import api_keys, names
 from schemas.resources import API_KEY, BY_NOUN
 from schemas.settings import ApiSettings, SettingsError, load

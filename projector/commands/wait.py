@@ -15,9 +15,9 @@ from projector.commands.operator import Operator
 from projector.commands.words import seconds, uuid, version
 from projector.dead_letter import DeadLetter
 from projector.errors import ProjectorError, Unavailable
-from projector.explain.words import coordinates
 from projector.kafka.client import topic
 from projector.ledger import copies
+from projector.operate.explain.words import coordinates
 from projector.operate.observe import Observation, observe
 from projector.record import Partition
 from projector.redis import calls

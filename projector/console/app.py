@@ -27,9 +27,9 @@ from projector.console import pages
 from projector.console.actions import Actions, Wanted
 from projector.console.feed import Feed, Full
 from projector.errors import ProjectorError, Refused
-from projector.explain.explainer import Explainer
-from projector.explain.question import LONGEST
-from projector.explain.words import answer
+from projector.operate.explain.explainer import Explainer
+from projector.operate.explain.question import LONGEST
+from projector.operate.explain.words import answer
 from schemas.version import VERSION
 
 _STATIC = Path(__file__).parent / "static"

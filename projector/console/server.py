@@ -23,7 +23,7 @@ from projector.console.app import create_app
 from projector.console.feed import Feed
 from projector.console.sampler import Sampler
 from projector.errors import Refused
-from projector.explain.explainer import Explainer
+from projector.operate.explain.explainer import Explainer
 from projector.redis.store import Store
 from projector.stop import Stop
 from schemas.settings import ApiSettings, ProjectorSettings, SettingsError, load

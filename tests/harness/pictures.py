@@ -16,12 +16,12 @@ from projector.console.api_figures import ApiFigures
 from projector.console.app import create_app
 from projector.console.feed import Feed
 from projector.console.picture import Picture, picture
-from projector.explain.explainer import Explainer
 from projector.kafka.topics import Retention, Topic
 from projector.ledger.checkpoint import Position
 from projector.ledger.control import ControlRecord, Copy, Generation, State
 from projector.ledger.writers import Heartbeat, Writer
 from projector.mapping import VERSION
+from projector.operate.explain.explainer import Explainer
 from projector.operate.observe import KafkaPart, Memory, Observation, RedisPart
 from projector.record import Partition
 from projector.redis.store import Store

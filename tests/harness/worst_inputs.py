@@ -30,13 +30,13 @@ from projector.commands.record_lines import Lines, NotARecord
 from projector.console.pages import page
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord
-from projector.explain.question import question
 from projector.intent import Intent
 from projector.interpret import in_steps, interpret
 from projector.kafka.batches import Batch, Batches
 from projector.kafka.codecs import decompressed
 from projector.kafka.token_endpoint import _CODE
 from projector.kafka.tokens import _TOKEN
+from projector.operate.explain.question import question
 from projector.record import Record, entity_key
 from projector.redis.calls import calls
 from projector.redis.compression import compressed

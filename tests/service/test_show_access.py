@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from projector.explain import stored
-from projector.explain.stored import Check, Refusal
+from projector.operate.explain import stored
+from projector.operate.explain.stored import Check, Refusal
 from schemas import names, resources
 from schemas.api_keys import key_hash, mint
 from schemas.settings import ApiSettings

@@ -110,7 +110,7 @@ def test_pages_of_the_documentation_have_their_anchors() -> None:
     assert "<script>" not in pages.render("# a\n\n<script>alert(1)</script>", "a.md")
 
 
-@pytest.mark.parametrize("source", ["projector/operate/words.py", "projector/console", "projector/explain"])
+@pytest.mark.parametrize("source", ["projector/operate/words.py", "projector/console", "projector/operate/explain"])
 def test_every_page_that_is_linked_exists(source: str) -> None:
     path = ROOT / source
     text = "".join(each.read_text("utf-8") for each in ([path] if path.is_file() else path.rglob("*.py")))

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from projector.dead_letter import DeadLetter
-from projector.explain import words
-from projector.explain.explainer import AboutEntity, AboutRecord, Gap, Nothing
-from projector.explain.question import Coordinates, Id, Key, KeyHash, MessageKey, Unknown, question
-from projector.explain.records import Applied, Outcome, Published, Told, bad_field, told
-from projector.explain.stored import (
+from projector.operate.explain import words
+from projector.operate.explain.explainer import AboutEntity, AboutRecord, Gap, Nothing
+from projector.operate.explain.question import Coordinates, Id, Key, KeyHash, MessageKey, Unknown, question
+from projector.operate.explain.records import Applied, Outcome, Published, Told, bad_field, told
+from projector.operate.explain.stored import (
     ApiKey,
     Bucket,
     Check,
@@ -20,7 +20,7 @@ from projector.explain.stored import (
     refusal_of_key,
     refusal_of_organization,
 )
-from projector.explain.words import Answer, answer
+from projector.operate.explain.words import Answer, answer
 from projector.record import Partition, Record
 from schemas.api_keys import mint
 from schemas.layouts import Head

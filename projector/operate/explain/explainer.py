@@ -9,10 +9,10 @@ import msgspec
 
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord, Refused
-from projector.explain import question, records, stored
-from projector.explain.records import Applied, BadField, Published, Told
-from projector.explain.stored import Place, Refusal, StoredEntity, StoredKey, StoredOrganization
 from projector.ledger import copies
+from projector.operate.explain import question, records, stored
+from projector.operate.explain.records import Applied, BadField, Published, Told
+from projector.operate.explain.stored import Place, Refusal, StoredEntity, StoredKey, StoredOrganization
 from projector.record import Partition, Record, entity_key
 from projector.redis.store import Store
 from schemas import names

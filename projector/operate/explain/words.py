@@ -7,7 +7,7 @@ from typing import Any, Literal, assert_never
 import msgspec
 
 from projector.dead_letter import DeadLetter
-from projector.explain.explainer import (
+from projector.operate.explain.explainer import (
     AboutEntity,
     AboutOrganization,
     AboutRecord,
@@ -15,8 +15,8 @@ from projector.explain.explainer import (
     Gap,
     Nothing,
 )
-from projector.explain.records import NEWEST, BadField, Outcome, Published, Told
-from projector.explain.stored import Check, Refusal, StoredEntity, StoredKey, StoredOrganization
+from projector.operate.explain.records import NEWEST, BadField, Outcome, Published, Told
+from projector.operate.explain.stored import Check, Refusal, StoredEntity, StoredKey, StoredOrganization
 from schemas.layouts import Head
 from schemas.resources import API_KEY, CONTACT, LEAD, ORGANIZATION
 

@@ -49,6 +49,7 @@ EXPRESSIONS = {
     "api/endpoint.py _uuid": "every part of it has a fixed length",
     "schemas/fields.py UUID_BYTES": "every part of it has a fixed length",
     "projector/offsets.py _PAIR": OURS,
+    "projector/problem.py _tag": OURS,
     "projector/commands/words.py key": OURS,
     "projector/commands/words.py version": OURS,
     "projector/commands/arguments.py _field": OURS,

@@ -10,18 +10,18 @@ import uvloop
 from rich.console import Console
 
 from leadview.logs import configure
-from projector.commands import rebuild, show, show_access_view, show_view, status, status_view, usage
+from projector.commands import rebuild, status, status_view, usage
 from projector.commands.arguments import NO_OTHERS, parse
 from projector.commands.dead_letters import run_dead_letters
 from projector.commands.doctor import run_doctor
 from projector.commands.operator import Operator
+from projector.commands.show import run_show
 from projector.commands.validate import run_validate
 from projector.commands.wait import run_wait
 from projector.errors import ProjectorError
 from projector.processes import run_processes
 from projector.redis.store import Store
 from projector.run import run
-from schemas.resources import BY_NOUN
 from schemas.settings import ProjectorSettings, SettingsError, load
 
 _FILE_WIDTH = 160
@@ -86,23 +86,9 @@ async def _status(arguments: argparse.Namespace, operator: Operator) -> int:
     return 0 if found.well else 1
 
 
-async def _show(arguments: argparse.Namespace, operator: Operator) -> int:
-    if arguments.kind == "organization":
-        return await show_access_view.run_organization(arguments, operator)
-    if arguments.kind == "key":
-        return await show_access_view.run_key(arguments, operator)
-    resource = BY_NOUN[arguments.kind]
-    entity = await show.read(operator.store, resource, arguments.organization, arguments.id)
-    if operator.json:
-        operator.print_json(entity)
-    else:
-        show_view.show(entity, resource, operator.settings.topic_prefix, operator.console)
-    return 0
-
-
 _COMMANDS: dict[str, Command] = {
     "status": _status,
-    "show": _show,
+    "show": run_show,
     "dead-letters": run_dead_letters,
     "doctor": run_doctor,
     "rebuild": rebuild.run_rebuild,

@@ -6,14 +6,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from projector.commands import dead_letter_arguments, validate_arguments
-from projector.commands.words import key as key_word
-from projector.commands.words import processes, seconds, uuid, version
+from projector.commands import dead_letters, show, usage, validate, wait
+from projector.commands.words import processes, uuid
 from schemas.resources import AS_SPECIFIED, BY_NOUN, Resource
 from schemas.version import VERSION
 
 _TOPICS = [resource.topic for resource in AS_SPECIFIED]
 NO_OTHERS: Mapping[str, str] = MappingProxyType({})
+_CHECKS = {
+    "dead-letters": dead_letters.check_arguments,
+    "show": show.check_arguments,
+    "validate": validate.check_arguments,
+}
 
 
 def parse(
@@ -25,14 +29,10 @@ def parse(
     if arguments.command == "rebuild" and entity(arguments) and not arguments.organization:
         flags = " and ".join(f"--{noun}" for noun in BY_NOUN)
         parser.error(f"{flags} need their --organization")
-    if arguments.command == "show" and arguments.kind == "key" and len(arguments.key) > 1:
-        parser.error("name one key")
     if _compares_everything(arguments) and (arguments.allow or arguments.sample < 1):
         parser.error("--sample and --allow only limit the comparison of all documents")
-    if arguments.command == "validate":
-        validate_arguments.check(arguments, parser)
-    if arguments.command == "dead-letters":
-        dead_letter_arguments.check(arguments, parser)
+    if check := _CHECKS.get(arguments.command):
+        check(arguments, parser)
     return arguments
 
 
@@ -75,21 +75,23 @@ def parser_of(program: str, others: Mapping[str, str] = NO_OTHERS) -> argparse.A
     doctor.add_argument(
         "--bundle", type=Path, metavar="FILE", help="also write a ZIP file for a ticket, without secrets and payload"
     )
-    _show(commands.add_parser("show", help="print a document and the events that wrote it, or why a key has no access"))
-    dead_letter_arguments.add(
+    show.add_arguments(
+        commands.add_parser("show", help="print a document and the events that wrote it, or why a key has no access")
+    )
+    dead_letters.add_arguments(
         commands.add_parser("dead-letters", help="list, redrive, accept or drop records that could not be applied")
     )
     _rebuild(
         commands.add_parser("rebuild", help="fill the next generation from the topics while the live one is served")
     )
     _verify(commands.add_parser("verify", help="compare documents, or organizations and API keys, with the topics"))
-    _wait(commands.add_parser("wait", help="end as soon as a version of a document is visible, for tests"))
-    validate_arguments.add(commands.add_parser("validate", help="check a producer's records, without Kafka or Redis"))
+    wait.add_arguments(commands.add_parser("wait", help="end as soon as a version of a document is visible, for tests"))
+    validate.add_arguments(commands.add_parser("validate", help="check a producer's records, without Kafka or Redis"))
     _promote(commands.add_parser("promote", help="verify the next generation, then serve it"))
     _console(commands.add_parser("console", help="serve a page that shows the service at work, until SIGTERM"))
-    used = commands.add_parser("usage", help="print how often each key of an organization was used, and when last")
-    used.add_argument("organization", type=uuid)
-    used.add_argument("--json", action="store_true")
+    usage.add_arguments(
+        commands.add_parser("usage", help="print how often each key of an organization was used, and when last")
+    )
     commands.add_parser("rollback", help="serve the former generation again")
     drop = commands.add_parser("drop", help="free the memory of a generation that is not live")
     drop.add_argument("generation", type=int, nargs="?", help="its number (default: the former one)")
@@ -107,28 +109,6 @@ def _add_version(parser: argparse.ArgumentParser) -> None:
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
             for command in action.choices.values():
                 _add_version(command)
-
-
-def _show(command: argparse.ArgumentParser) -> None:
-    kinds = command.add_subparsers(dest="kind", required=True, metavar="kind")
-    for noun in BY_NOUN:
-        entity = kinds.add_parser(noun, help=f"the document of a {noun}, and the events that wrote it")
-        entity.add_argument("organization", type=uuid)
-        entity.add_argument("id", type=uuid)
-        entity.add_argument("--json", action="store_true")
-    organization = kinds.add_parser("organization", help="its API access, and why its keys would be refused")
-    organization.add_argument("organization", type=uuid)
-    organization.add_argument("--json", action="store_true")
-    key = kinds.add_parser("key", help="what a key may read, and why it would be refused; no key is ever printed")
-    # A list, so that no further word, which may be a key, is quoted in a message of argparse.
-    key.add_argument(
-        "key",
-        nargs="+",
-        type=key_word,
-        metavar="id | hash | -",
-        help="the id of the API key, the SHA-256 of the key in hex, or - to read the key from standard input",
-    )
-    key.add_argument("--json", action="store_true")
 
 
 def _console(command: argparse.ArgumentParser) -> None:
@@ -150,18 +130,6 @@ def _console(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--show-documents", action="store_true", help="let the page show documents, which are personal"
     )
-
-
-def _wait(command: argparse.ArgumentParser) -> None:
-    kinds = command.add_subparsers(dest="kind", required=True, metavar="kind")
-    for noun in BY_NOUN:
-        entity = kinds.add_parser(noun, help=f"a version of a {noun}, or a newer one")
-        entity.add_argument("organization", type=uuid)
-        entity.add_argument("id", type=uuid)
-        entity.add_argument("--version", type=version, required=True, metavar="N", help="the least version to wait for")
-        entity.add_argument(
-            "--timeout", type=seconds, default=30.0, metavar="S", help="give up after so many seconds (default: 30)"
-        )
 
 
 def _rebuild(command: argparse.ArgumentParser) -> None:

@@ -1,99 +1,111 @@
-"""Reads one entity as it is stored: the first thing to check if a reader reports a wrong document."""
+"""`show`: what Redis holds of an entity, an organization or a key, and why the API would refuse a request for it."""
 
-from typing import Any
+import argparse
+import getpass
+import os
+import sys
 
-import msgspec
+from rich.console import Console
 
-from projector.commands.refusal import Refusal, refusal_of_organization
-from projector.dead_letter import DeadLetter
+from projector.commands.operator import Operator
+from projector.commands.words import key, uuid
 from projector.errors import Refused
-from projector.ledger import copies
-from projector.redis.store import Store
-from projector.upkeep.redrive import all_dead_letters
-from schemas import names
-from schemas.bodies import body
-from schemas.compression import Unreadable
-from schemas.control import GenerationId, number_of
-from schemas.layouts import ACCESS, ETAG, HEAD, JOB_DUE, JOB_REPLAY, LEAD_CONTACT_ID, Head, read_head
-from schemas.resources import CONTACT, LEAD, Resource
+from projector.operate.explain import stored
+from projector.operate.explain.explainer import Explainer
+from projector.operate.explain.stored import Check, Refusal, StoredKey
+from projector.operate.explain.words import Answer, answer, to_json
+from schemas import api_keys, names
+from schemas.resources import API_KEY, BY_NOUN
+from schemas.settings import ApiSettings, SettingsError, load
+
+_MAX_INPUT = 4096
+_STYLES = {"well": "green", "wrong": "red", "waits": "yellow", "plain": ""}
 
 
-class StoredEntity(msgspec.Struct, frozen=True):
-    """What a generation holds of an entity. `event` describes the event that wrote it, `contact` the one that wrote a
-    lead's contact."""
-
-    generation: int
-    live: bool
-    name: str
-    event: Head | None
-    contact: Head | None
-    etag: str | None
-    document: Any
-
-
-class Entity(msgspec.Struct, frozen=True):
-    """An entity in every generation that is written, and the dead letters of its records. `refusal` is the answer to
-    every request for it, whatever is stored."""
-
-    generations: list[StoredEntity]
-    dead_letters: list[DeadLetter]
-    refusal: Refusal | None
-
-
-async def read(store: Store, resource: Resource, organization_id: str, entity_id: str) -> Entity:
-    """Read an entity from every generation that is written. Raises Refused if Redis is empty or the document
-    cannot be read, and Unavailable.
-    """
-    control = await copies.require(store)
-    state = control.state
-    owner = names.organization(organization_id)
-    stored = []
-    for generation in state.written:
-        entity = await _read_stored(store, resource, owner, generation, entity_id)
-        stored.append(msgspec.structs.replace(entity, live=generation == state.live))
-    key = f"{organization_id}:{entity_id}"
-    dead_letters = [dead_letter for dead_letter in await all_dead_letters(store) if dead_letter.key == key]
-    return Entity(stored, dead_letters, await _refusal(store, owner, control.serves))
-
-
-async def _refusal(store: Store, owner: bytes, complete: bool) -> Refusal | None:
-    value = await _get(store, owner) or b""
-    head = read_head(value) if len(value) >= HEAD else None
-    live = head is not None and head.live
-    replaying = live and value[JOB_DUE] == JOB_REPLAY
-    return refusal_of_organization(
-        head, api_access=live and value[ACCESS] == b"1", replaying=replaying, complete=complete
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Declare the kinds, and what names one of each."""
+    kinds = command.add_subparsers(dest="kind", required=True, metavar="kind")
+    for noun in BY_NOUN:
+        entity = kinds.add_parser(noun, help=f"the document of a {noun}, and the events that wrote it")
+        entity.add_argument("organization", type=uuid)
+        entity.add_argument("id", type=uuid)
+        entity.add_argument("--json", action="store_true")
+    organization = kinds.add_parser("organization", help="its API access, and why its keys would be refused")
+    organization.add_argument("organization", type=uuid)
+    organization.add_argument("--json", action="store_true")
+    one = kinds.add_parser("key", help="what a key may read, and why it would be refused; no key is ever printed")
+    # A list, so that no further word, which may be a key, is quoted in a message of argparse.
+    one.add_argument(
+        "key",
+        nargs="+",
+        type=key,
+        metavar="id | hash | -",
+        help="the id of the API key, the SHA-256 of the key in hex, or - to read the key from standard input",
     )
+    one.add_argument("--json", action="store_true")
 
 
-async def _read_stored(
-    store: Store, resource: Resource, owner: bytes, generation: GenerationId, entity_id: str
-) -> StoredEntity:
-    name = names.document(resource, owner, generation, entity_id)
-    value = await _get(store, name)
-    head = read_head(value) if value else None
-    if value is None or head is None or not head.live:
-        return StoredEntity(number_of(generation), False, name.decode(), head, None, None, None)
+def check_arguments(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Exit the process with code 2 if more than one key is named."""
+    if arguments.kind == "key" and len(arguments.key) > 1:
+        parser.error("name one key")
+
+
+async def run_show(arguments: argparse.Namespace, operator: Operator) -> int:
+    """`show lead`, `show contact`, `show organization` and `show key`. Kafka is not needed."""
     try:
-        json = body(resource, value)
-        document = msgspec.json.decode(json)
-    except (Unreadable, msgspec.DecodeError, UnicodeDecodeError) as error:
-        organization = names.organization_id(owner)
-        raise Refused(
-            f"The document of {resource.noun} {entity_id} in generation {number_of(generation)} cannot be read: "
-            f"{error}. To write it again: "
-            f"python -m projector rebuild --organization {organization} --{resource.noun} {entity_id}"
-        ) from error
-    contact = await _contact_head(store, owner, generation, json) if resource is LEAD else None
-    etag = f'W/"{value[ETAG].hex()}"'
-    return StoredEntity(number_of(generation), False, name.decode(), head, contact, etag, document)
+        explainer = Explainer(operator.store, operator.settings, load(ApiSettings, os.environ))
+    except SettingsError as error:
+        raise Refused(str(error)) from None
+    if arguments.kind == "key":
+        keys = await _keys(arguments, operator, explainer)
+        shown: object = [to_json(each) for each in keys]
+        answers = [answer(each, operator.settings.topic_prefix, show_documents=True) for each in keys]
+    else:
+        found = await (
+            explainer.organization(arguments.organization, kafka=False)
+            if arguments.kind == "organization"
+            else explainer.entity(BY_NOUN[arguments.kind], arguments.organization, arguments.id, kafka=False)
+        )
+        shown = to_json(found.stored)
+        answers = [answer(found, operator.settings.topic_prefix, show_documents=True)]
+    if operator.json:
+        operator.print_json(shown)
+    else:
+        for each in answers:
+            _print(each, operator.console)
+    return 0
 
 
-async def _contact_head(store: Store, owner: bytes, generation: GenerationId, json: bytes) -> Head | None:
-    value = await _get(store, names.document(CONTACT, owner, generation, json[LEAD_CONTACT_ID].decode()))
-    return read_head(value) if value else None
+async def _keys(arguments: argparse.Namespace, operator: Operator, explainer: Explainer) -> list[StoredKey]:
+    """Returns what is known of the key: by the id of its API key, by its hash, or by its text on standard input. More
+    than one is found only if the core product has given two organizations the same key.
+    """
+    form, text = arguments.key[0]
+    if form == "-":
+        words = _read_standard_input().split()
+        try:
+            parsed = api_keys.parse(words[-1] if words else "")  # `Bearer` before it does not matter
+        except api_keys.MalformedKey as error:
+            refusal = Refusal(Check.MALFORMED, fault=str(error)) if words else Refusal(Check.NO_KEY)
+            return [StoredKey(None, None, [], refusal)]
+        return [await explainer.key(names.tagged(parsed.organization_tag), key_hash=parsed.hash)]
+    asked = {"key_hash" if form == "hash" else "id": text}
+    places = stored.search(operator.store, **asked)
+    owners = {place.owner async for place in places if place.kind is API_KEY}
+    found = [await explainer.key(owner, **asked) for owner in sorted(owners)]
+    return found or [await stored.no_such_key(operator.store, asked.get("key_hash"))]
 
 
-async def _get(store: Store, name: bytes) -> bytes | None:
-    value: bytes | None = await store.ask_one(b"GET", name)
-    return value
+def _read_standard_input() -> str:
+    return getpass.getpass("API key (it is not shown): ") if sys.stdin.isatty() else sys.stdin.read(_MAX_INPUT)
+
+
+def _print(shown: Answer, console: Console) -> None:
+    console.print(shown.title, style="bold", markup=False, soft_wrap=True)
+    console.print(shown.verdict, style=_STYLES[shown.state], markup=False, soft_wrap=True)
+    width = max(len(fact.name) for fact in shown.facts)
+    for fact in shown.facts:
+        console.print(f"  {fact.name:{width}}  {fact.value}", markup=False, soft_wrap=True)
+    if shown.document is not None:
+        console.print_json(data=shown.document)

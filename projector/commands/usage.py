@@ -7,10 +7,11 @@ from rich.console import Console
 from rich.table import Table
 
 from projector.commands.operator import Operator
-from projector.commands.show_access import api_keys_of
-from projector.commands.show_view import utc
+from projector.commands.words import uuid
+from projector.operate.explain.words import utc
 from projector.redis.store import Store
 from schemas import names
+from schemas.layouts import API_KEY_HASH
 
 _PREFIX = 12
 
@@ -30,6 +31,12 @@ class KeyUsage(msgspec.Struct, frozen=True):
     counted_since: int | None = None
 
 
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Declare the organization."""
+    command.add_argument("organization", type=uuid)
+    command.add_argument("--json", action="store_true")
+
+
 async def run_usage(arguments: argparse.Namespace, operator: Operator) -> int:
     """`usage`: print the use of each key of an organization."""
     found = await read(operator.store, arguments.organization)
@@ -41,17 +48,23 @@ async def run_usage(arguments: argparse.Namespace, operator: Operator) -> int:
 
 
 async def read(store: Store, organization_id: str) -> list[KeyUsage]:
-    """Returns the use of each key, the one that was used last first. Raises Unavailable."""
+    """Returns the use of each key, the one that was used last first. It looks at every name in Redis. Raises
+    Unavailable.
+    """
     ids: dict[str, list[str]] = {}
-    for id_, key_hash in await api_keys_of(store, organization_id):
-        ids.setdefault(key_hash, []).append(id_)
-    counts = await store.read_hash(names.usage(names.organization(organization_id)))
+    owner = names.organization(organization_id)
+    async for keys in store.scan(owner + b"a*"):
+        hashes = await store.ask([(b"GETRANGE", key, API_KEY_HASH, -1) for key in keys])
+        for key, key_hash in zip(keys, hashes, strict=True):
+            if (match := names.OF_ACCESS.fullmatch(key)) and key_hash:
+                ids.setdefault(key_hash.decode(), []).append(names.long_id(match[2]))
+    counts = await store.read_hash(names.usage(owner))
     found = [_parse(key_hash, ids.get(key_hash, []), counts.get(key_hash)) for key_hash in ids.keys() | counts.keys()]
     return sorted(found, key=lambda usage: (-(usage.last_used or 0), usage.hash))
 
 
 def _parse(key_hash: str, api_keys: list[str], counts: bytes | None) -> KeyUsage:
-    return KeyUsage(key_hash, api_keys, *map(int, counts.split()) if counts else ())
+    return KeyUsage(key_hash, sorted(set(api_keys)), *map(int, counts.split()) if counts else ())
 
 
 def _print(found: list[KeyUsage], console: Console) -> None:

@@ -12,11 +12,12 @@ import msgspec
 
 from projector.commands import status
 from projector.commands.operator import Operator
-from projector.commands.show_view import coordinates
+from projector.commands.words import seconds, uuid, version
 from projector.dead_letter import DeadLetter
 from projector.errors import ProjectorError, Unavailable
 from projector.kafka.client import topic
 from projector.ledger import copies
+from projector.operate.explain.words import coordinates
 from projector.operate.observe import Observation, observe
 from projector.record import Partition
 from projector.redis import calls
@@ -30,6 +31,19 @@ from schemas.resources import BY_NOUN, Resource
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
 _LOOK_SECONDS = 5.0
 """How long a look into Redis may take. One that takes longer is a server that does not answer."""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Declare the kinds, and what names one of each."""
+    kinds = command.add_subparsers(dest="kind", required=True, metavar="kind")
+    for noun in BY_NOUN:
+        entity = kinds.add_parser(noun, help=f"a version of a {noun}, or a newer one")
+        entity.add_argument("organization", type=uuid)
+        entity.add_argument("id", type=uuid)
+        entity.add_argument("--version", type=version, required=True, metavar="N", help="the least version to wait for")
+        entity.add_argument(
+            "--timeout", type=seconds, default=30.0, metavar="S", help="give up after so many seconds (default: 30)"
+        )
 
 
 class Seen(msgspec.Struct, frozen=True):

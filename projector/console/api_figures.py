@@ -1,19 +1,25 @@
-"""What the API does, read from its metrics ports: requests by answer, and their latency, over the last seconds."""
+"""What the API does, read from its metrics ports: requests by answer, and their latency, over the last seconds; and the
+readings of the last seconds, from which rates follow.
+"""
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from http.client import HTTPException
+from typing import Generic, TypeVar
 from urllib.request import urlopen
 
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from projector.console.recent import Recent
 from schemas import metrics
 
-_SECONDS = 1.0
+_PATIENCE_SECONDS = 1.0
+SECONDS = 4.0
+"""What happened before is not part of a rate: a few seconds after something has stopped, its rate is 0."""
+
+T = TypeVar("T")
 _BUCKET = f"{metrics.REQUEST_SECONDS.name}_bucket"
 
 
@@ -98,6 +104,27 @@ def _quantile(cumulative: Mapping[float, float], share: float) -> float | None:
     return low * 1000
 
 
+class Recent(Generic[T]):
+    """Keeps one reading that is at least `SECONDS` old, if there is one, and those after it."""
+
+    def __init__(self) -> None:
+        self._readings: deque[tuple[float, T]] = deque()
+
+    def add(self, at: float, reading: T) -> None:
+        """`at` is in seconds, and grows."""
+        self._readings.append((at, reading))
+        while len(self._readings) > 2 and self._readings[1][0] <= at - SECONDS:
+            self._readings.popleft()
+
+    def clear(self) -> None:
+        self._readings.clear()
+
+    @property
+    def oldest(self) -> tuple[float, T] | None:
+        """When the oldest of them was taken, and what it was; None if there is none."""
+        return self._readings[0] if self._readings else None
+
+
 class ApiMetrics:
     """Reads the metrics ports of the API again and again."""
 
@@ -122,7 +149,7 @@ class ApiMetrics:
 def _fetch(url: str) -> tuple[str, bool]:
     """Returns the text of a metrics port and True, or why it could not be read and False."""
     try:
-        with urlopen(f"{url}/metrics", timeout=_SECONDS) as response:  # noqa: S310 - the options allow http and https
+        with urlopen(f"{url}/metrics", timeout=_PATIENCE_SECONDS) as response:  # noqa: S310 - the options allow http and https
             return response.read().decode(), True
     except (OSError, HTTPException, ValueError) as error:
         return f"the metrics of the API at {url} cannot be read: {error}", False

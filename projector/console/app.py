@@ -1,32 +1,56 @@
-"""What the console answers: the page, its events, questions and actions."""
+"""What the console answers: the page, its events, questions and actions; and who may ask.
 
-import logging
-from collections.abc import AsyncIterator, Callable
+- Without tokens the console listens on loopback only, and answers only if `Host` is a name of loopback. So a foreign
+  site whose name points to 127.0.0.1 (DNS rebinding) gets nothing.
+- With tokens, everything below `/api/` needs `Authorization: Bearer <token>`. There is no cookie, so no other site can
+  send a request in somebody's name.
+- Everything below `/api/` needs a header that no other site can send without a preflight, which is never allowed.
+"""
+
+import asyncio
+import hmac
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, HTMLResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from projector.console import pages
 from projector.console.actions import Actions, Wanted
 from projector.console.feed import Feed, Full
-from projector.console.guard import Guard, problem
-from projector.console.lookup import Lookup
-from projector.console.options import Options
-from projector.console.question import LONGEST
 from projector.errors import ProjectorError, Refused
+from projector.operate.explain.explainer import Explainer
+from projector.operate.explain.question import LONGEST
+from projector.operate.explain.words import answer
 from schemas.version import VERSION
 
 _STATIC = Path(__file__).parent / "static"
 _MOST_BYTES = 4_096
-
-logger = logging.getLogger(__name__)
+HEADER = "x-leadview-console"
+_LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+LOCAL = "local"
+"""Who asks if no token is needed."""
+SECURITY = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
+        "trusted-types 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+    "cache-control": "no-store",
+}
 
 
 class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,14 +60,19 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def create_app(
-    options: Options,
+    tokens: Mapping[str, str],
     feed: Feed,
-    lookup: Lookup,
+    explainer: Explainer,
     actions: Actions | None,
     lifespan: Callable[[Starlette], AsyncIterator[None]],
+    *,
+    show_documents: bool = False,
 ) -> Starlette:
-    """`actions` is None if the page may do nothing. `lifespan` runs the sampler."""
-    hello = {"version": VERSION, "actions": actions is not None, "documents": options.show_documents}
+    """`tokens` has the name of each person by the token, and is empty if none is needed. `actions` is None if the page
+    may do nothing. `lifespan` runs the sampler.
+    """
+    one_at_a_time = asyncio.Lock()
+    hello = {"version": VERSION, "actions": actions is not None, "documents": show_documents}
 
     async def index(_: Request) -> Response:
         return FileResponse(_STATIC / "index.html")
@@ -66,7 +95,10 @@ def create_app(
         asked = msgspec.json.decode(await _body(request), type=Asked)
         if not asked.text.strip() or len(asked.text) > LONGEST:
             raise ValueError(f"Write an id, a message key or coordinates, with at most {LONGEST} characters.")
-        return _json(await lookup.answer(asked.text))
+        async with one_at_a_time:  # whatever the number of pages
+            found = await explainer.explain(asked.text)
+        prefix = explainer.settings.topic_prefix
+        return _json([answer(each, prefix, show_documents=show_documents) for each in found])
 
     async def act(request: Request) -> Response:
         if actions is None:
@@ -84,7 +116,7 @@ def create_app(
             Route("/api/act", act, methods=["POST"]),
             Mount("/static", StaticFiles(directory=_STATIC)),
         ],
-        middleware=[Middleware(Guard, tokens=options.tokens)],
+        middleware=[Middleware(Guard, tokens=tokens)],
         exception_handlers={ProjectorError: _refused, ValueError: _wrong, TooLarge: _too_large},
         lifespan=asynccontextmanager(lifespan),
     )
@@ -117,3 +149,62 @@ async def _wrong(_: Request, error: Exception) -> Response:
 
 async def _too_large(_: Request, _error: Exception) -> Response:
     return problem(413, f"A question has at most {_MOST_BYTES:,} bytes.")
+
+
+class Guard:
+    """Refuses what strangers ask, and adds the security headers to every response."""
+
+    def __init__(self, app: ASGIApp, tokens: Mapping[str, str]) -> None:
+        """`tokens` has the name of each person by the token."""
+        self._app = app
+        self._tokens = tokens
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_secured(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(SECURITY)
+            await send(message)
+
+        headers = Headers(scope=scope)
+        refusal = self._refusal(scope, headers)
+        await (refusal or self._app)(scope, receive, send_secured)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
+        """Returns the response to a request that may not be answered. Otherwise the scope says who asks."""
+        if not self._tokens and _name(headers.get("host", "")) not in _LOCAL_NAMES:
+            return problem(421, "The console answers only as localhost. Open http://127.0.0.1 with its port.")
+        if not scope["path"].startswith("/api/"):
+            return None
+        origin = headers.get("origin")
+        foreign = origin is not None and origin.partition("://")[2] != headers.get("host", "")
+        if headers.get(HEADER) != "page" or foreign:
+            return problem(403, "Only the page of the console may ask this.")
+        who = self._who(headers.get("authorization", "")) if self._tokens else LOCAL
+        if who is None:
+            return problem(401, "This token is not known. The file of --token-file has those that are.")
+        scope["leadview.who"] = who
+        return None
+
+    def _who(self, authorization: str) -> str | None:
+        """Compares with every token, in a time that says nothing about any of them."""
+        scheme, _, given = authorization.partition(" ")
+        found = None
+        for token, name in self._tokens.items():
+            if hmac.compare_digest(token.encode(), given.encode()):
+                found = name
+        return found if scheme.lower() == "bearer" else None
+
+
+def problem(status: int, message: str) -> Response:
+    """Returns an answer in the form of the API's errors."""
+    return JSONResponse({"status": status, "message": message}, status)
+
+
+def _name(host: str) -> str:
+    """Returns the name of a Host header, without its port."""
+    name, colon, port = host.lower().rpartition(":")
+    return name if colon and port.isdigit() else host.lower()

@@ -9,10 +9,9 @@ from contextlib import suppress
 
 from projector import defect
 from projector.console.actions import Actions
-from projector.console.api_figures import ApiMetrics
+from projector.console.api_figures import ApiMetrics, Recent
 from projector.console.feed import Feed
 from projector.console.picture import Totals, picture, totals
-from projector.console.recent import Recent
 from projector.console.replay import ReplayReader
 from projector.errors import Unavailable
 from projector.operate.observe import Observation, Observer

@@ -1,14 +1,19 @@
-"""`leadview console`: serves the page until SIGTERM or SIGINT."""
+"""`leadview console`: serves the page until SIGTERM or SIGINT. Its options say who may use it, and what it may do."""
 
 import argparse
 import asyncio
+import ipaddress
 import logging
 import os
+import re
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
 
+import msgspec
 import uvicorn
 from starlette.applications import Starlette
 
@@ -16,18 +21,93 @@ from projector.console.actions import Actions
 from projector.console.api_figures import ApiMetrics
 from projector.console.app import create_app
 from projector.console.feed import Feed
-from projector.console.lookup import Lookup
-from projector.console.options import Options, options
 from projector.console.sampler import Sampler
 from projector.errors import Refused
+from projector.operate.explain.explainer import Explainer
 from projector.redis.store import Store
 from projector.stop import Stop
 from schemas.settings import ApiSettings, ProjectorSettings, SettingsError, load
 
 _MOST_CONNECTIONS = 128
 _STOP_SECONDS = 2
+_SHORTEST_TOKEN = 32
+_LINE = re.compile(r"([A-Za-z0-9._@-]{1,64}):(\S+)")
 
 logger = logging.getLogger(__name__)
+
+
+class Options(msgspec.Struct, frozen=True):
+    """`tokens` has the name of each person or program by its token; it is empty if no token is needed.
+
+    `api_metrics` are the addresses of the metrics ports of the API, such as `http://127.0.0.1:9100`.
+    """
+
+    host: str
+    port: int
+    tokens: Mapping[str, str]
+    api_metrics: tuple[str, ...]
+    allow_actions: bool
+    show_documents: bool
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+
+def options(arguments: argparse.Namespace, api: ApiSettings) -> Options:
+    """Returns what the command line says. Raises Refused if the console would be open to strangers."""
+    tokens = _read_tokens(arguments.token_file) if arguments.token_file else {}
+    if not tokens and not is_loopback(arguments.host):
+        raise Refused(
+            f"{arguments.host} can be reached from other machines, so the console needs --token-file: a file with a "
+            "line <name>:<token> for each person. Without it, leave out --host."
+        )
+    if arguments.port == api.api_port:
+        raise Refused(f"Port {arguments.port} is that of the API (LEADVIEW_API_PORT). Choose another one with --port.")
+    for url in arguments.api_metrics:
+        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+            raise Refused(f"--api-metrics {url}: write the address of a metrics port, such as http://127.0.0.1:9100")
+    return Options(
+        arguments.host,
+        arguments.port,
+        tokens,
+        tuple(url.rstrip("/") for url in arguments.api_metrics),
+        arguments.allow_actions,
+        arguments.show_documents,
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Returns whether only programs on this machine reach this address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _read_tokens(path: Path) -> dict[str, str]:
+    """No message quotes a line, because it has a token."""
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refused(f"--token-file {path} cannot be read: {error}") from error
+    found = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        match = _LINE.fullmatch(line.strip())
+        if not match:
+            raise Refused(f"--token-file {path}, line {number}: write <name>:<token>, without spaces")
+        if len(match[2]) < _SHORTEST_TOKEN:
+            raise Refused(
+                f"--token-file {path}, line {number}: a token has at least {_SHORTEST_TOKEN} characters. "
+                "`openssl rand -hex 32` makes one."
+            )
+        found[match[2]] = match[1]
+    if not found:
+        raise Refused(f"--token-file {path} has no token: write a line <name>:<token> for each person.")
+    return found
 
 
 async def run_console(arguments: argparse.Namespace, settings: ProjectorSettings) -> int:
@@ -40,7 +120,7 @@ async def run_console(arguments: argparse.Namespace, settings: ProjectorSettings
     listening = _listen(chosen)
     feed, store, acting = Feed(), Store(settings), Store(settings)
     actions = Actions(acting, settings) if chosen.allow_actions else None
-    lookup = Lookup(acting, settings, api, show_documents=chosen.show_documents)
+    explainer = Explainer(acting, settings, api)
     sampler = Sampler(store, settings, ApiMetrics(chosen.api_metrics), actions, feed)
 
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -53,7 +133,7 @@ async def run_console(arguments: argparse.Namespace, settings: ProjectorSettings
             await actions.close()
 
     config = uvicorn.Config(
-        create_app(chosen, feed, lookup, actions, lifespan),
+        create_app(chosen.tokens, feed, explainer, actions, lifespan, show_documents=chosen.show_documents),
         log_config=None,
         log_level="warning",
         access_log=False,

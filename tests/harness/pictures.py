@@ -15,13 +15,12 @@ from devstack.ports import free_port
 from projector.console.api_figures import ApiFigures
 from projector.console.app import create_app
 from projector.console.feed import Feed
-from projector.console.lookup import Lookup
-from projector.console.options import Options
 from projector.console.picture import Picture, picture
 from projector.kafka.topics import Retention, Topic
 from projector.ledger.control import ControlRecord, Copy, Generation, Position, State
 from projector.ledger.writers import Writer
 from projector.mapping import VERSION
+from projector.operate.explain.explainer import Explainer
 from projector.operate.observe import KafkaPart, Memory, Observation, RedisPart
 from projector.record import Partition
 from projector.redis.store import Store
@@ -54,21 +53,20 @@ class FedConsole:
 def fed_console() -> Iterator[FedConsole]:
     """Serve the page in a separate thread until the block ends."""
     port, feed, settings = free_port(), Feed(), ProjectorSettings()
-    options = Options("127.0.0.1", port, {}, (), allow_actions=False, show_documents=False)
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         loops.append(asyncio.get_running_loop())
         yield
 
-    lookup = Lookup(Store(settings), settings, ApiSettings(), show_documents=False)
-    app = create_app(options, feed, lookup, None, lifespan)
+    explainer = Explainer(Store(settings), settings, ApiSettings())
+    app = create_app({}, feed, explainer, None, lifespan)
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_config=None, access_log=False))
     thread = threading.Thread(target=server.run, name="fed-console")
     thread.start()
     try:
         wait_until(lambda: server.started, "the console serves")
-        yield FedConsole(options.url, feed, loops[0])
+        yield FedConsole(f"http://127.0.0.1:{port}", feed, loops[0])
     finally:
         if loops:
             loops[0].call_soon_threadsafe(feed.end)

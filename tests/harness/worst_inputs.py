@@ -27,13 +27,13 @@ from api.request import client_address
 from projector import change, unknown_fields
 from projector.commands.record_lines import Lines, NotARecord
 from projector.console.pages import page
-from projector.console.question import question
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord
 from projector.intent import Intent
 from projector.interpret import in_steps, interpret
 from projector.kafka.batches import Batch, Batches, decompressed
 from projector.kafka.sign_in import _CODE, _TOKEN
+from projector.operate.explain.question import question
 from projector.record import Record, entity_key
 from projector.redis.calls import calls, compressed
 from schemas import compression, names, resources, words

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from projector.commands import show_access
-from projector.commands.refusal import Refusal
+from projector.operate.explain import stored
+from projector.operate.explain.stored import Check, Refusal
 from schemas import names, resources
 from schemas.api_keys import key_hash, mint
 from schemas.settings import ApiSettings
@@ -30,77 +30,92 @@ def api(projection: Projection) -> Iterator[ApiServer]:
 
 
 @pytest.mark.parametrize(
-    ("messages", "row", "said"),
+    ("messages", "check", "subject"),
     [
         pytest.param([ORGANIZATION, API_KEY], None, "", id="accepted"),
-        pytest.param([ORGANIZATION], "5", "No key with this hash", id="unknown"),
+        pytest.param([ORGANIZATION], Check.UNKNOWN_KEY, "", id="unknown"),
         pytest.param(
-            [ORGANIZATION, API_KEY, crm.api_key(2, hash=HASH, status="revoked")], "5", crm.API_KEY, id="revoked"
+            [ORGANIZATION, API_KEY, crm.api_key(2, hash=HASH, status="revoked")],
+            Check.REVOKED,
+            crm.API_KEY,
+            id="revoked",
         ),
         pytest.param(
-            [ORGANIZATION, crm.api_key(1, hash=HASH, expires_at=crm.at(0))], "5", "2026-01-01T00:00:00Z", id="expired"
+            [ORGANIZATION, crm.api_key(1, hash=HASH, expires_at=crm.at(0))], Check.EXPIRED, crm.API_KEY, id="expired"
         ),
         pytest.param(
             [ORGANIZATION, API_KEY, crm.api_key(1, id=crm.uuid(0xF2), hash=HASH, status="revoked")],
-            "5",
+            Check.REVOKED,
             crm.uuid(0xF2),
             id="revoked by another API key with the same hash",
         ),
-        pytest.param([ORGANIZATION, API_KEY, crm.deleted(resources.API_KEY, 2)], "5", "deleted", id="deleted"),
-        pytest.param([API_KEY], "6", "No event of this organization", id="an organization never heard of"),
-        pytest.param([crm.organization(1, api_access=False), API_KEY], "6", "switches API access off", id="off"),
+        pytest.param([ORGANIZATION, API_KEY, crm.deleted(resources.API_KEY, 2)], Check.UNKNOWN_KEY, "", id="deleted"),
+        pytest.param([API_KEY], Check.UNKNOWN_ORGANIZATION, "", id="an organization never heard of"),
+        pytest.param([crm.organization(1, api_access=False), API_KEY], Check.ACCESS_OFF, "", id="off"),
         pytest.param(
             [ORGANIZATION, API_KEY, crm.deleted(resources.ORGANIZATION, 2)],
-            "6",
-            "organization is deleted",
+            Check.DELETED_ORGANIZATION,
+            "",
             id="deleted, and not erased yet",
         ),
         pytest.param(
             [ORGANIZATION, crm.deleted(resources.ORGANIZATION, 2), crm.organization(3), API_KEY],
-            "-",
-            "recreated",
+            Check.REPLAYING,
+            "",
             id="recreated",
         ),
-        pytest.param([crm.organization(1, rate_limits=ONE_REQUEST), API_KEY], "7", "limit of the key", id="used up"),
+        pytest.param([crm.organization(1, rate_limits=ONE_REQUEST), API_KEY], Check.USED_UP, "", id="used up"),
     ],
 )
 async def test_it_says_what_the_api_answers(
-    projection: Projection, api: ApiServer, messages: list[crm.Message], row: str | None, said: str
+    projection: Projection, api: ApiServer, messages: list[crm.Message], check: Check | None, subject: str
 ) -> None:
     for message in (*messages, crm.lead(1)):
         await projection.apply(message.record())
-    if row == "7":
+    if check is Check.USED_UP:
         assert api.get(LEADS + crm.LEAD, key=KEY).status == 200
     answer = api.get(LEADS + crm.LEAD, key=KEY)
     settings = ApiSettings()
-    place = show_access.parse_key(f"Bearer {KEY}\n")
-    assert isinstance(place, show_access.Place)
-    found = await show_access.read_key(projection.store, settings, place)
-    _assert_equal(found.refusal, answer.status, "" if answer.status == 200 else answer.error, row, said)
-    organization = await show_access.read_organization(projection.store, settings, crm.ORGANIZATION)
-    if row in ("6", "-"):
+    found = await stored.read_key(projection.store, settings, OWNER, key_hash=HASH)
+    _assert_equal(found.refusal, answer.status, "" if answer.status == 200 else answer.error, check, subject)
+    if check is Check.USED_UP:
+        assert found.refusal
+        assert found.refusal.bucket
+        assert found.refusal.bucket.scope == "key"
+    organization = await stored.read_organization(projection.store, settings, crm.ORGANIZATION)
+    if answer.status in (403, 503):
         assert organization.refusal == found.refusal
     else:
         assert organization.refusal is None
-    for places in (
-        await show_access.find(projection.store, key_hash=HASH),
-        await show_access.find(projection.store, key_id=crm.API_KEY),
-    ):
-        for other in places:
-            by = await show_access.read_key(projection.store, settings, other)
-            assert (by.refusal and by.refusal.row, by.hash) in ((row, HASH), (row, None))
+    for asked in ({"key_hash": HASH}, {"id": crm.API_KEY}):
+        for slowly in (False, True):
+            async for place in stored.search(projection.store, **asked, patient=slowly):
+                assert place == stored.Place(resources.API_KEY, OWNER)
+                by = await stored.read_key(projection.store, settings, place.owner, **asked)
+                assert (by.refusal and by.refusal.check, by.hash) in ((check, HASH), (check, None))
 
 
-def _assert_equal(refusal: Refusal | None, status: int, error: str, row: str | None, said: str) -> None:
-    assert (refusal.status if refusal else 200, refusal.error if refusal else "") == (status, error)
-    assert (refusal and refusal.row) == row
-    assert said in (refusal.why if refusal else "")
+def _assert_equal(refusal: Refusal | None, status: int, error: str, check: Check | None, subject: str) -> None:
+    _, *expected = refusal.answer if refusal else ("", 200, "")
+    assert [status, error] == expected
+    assert (refusal and refusal.check) is check
+    assert (refusal.id if refusal else "") == subject
+
+
+async def test_everything_is_found_by_its_id_alone(projection: Projection) -> None:
+    for message in (ORGANIZATION, API_KEY, crm.contact(1), crm.lead(1)):
+        await projection.apply(message.record())
+    for id_, kind in ((crm.API_KEY, resources.API_KEY), (crm.CONTACT, resources.CONTACT), (crm.LEAD, resources.LEAD)):
+        for slowly in (False, True):
+            found = {place async for place in stored.search(projection.store, id=id_, patient=slowly)}
+            assert found == {stored.Place(kind, OWNER)}
 
 
 async def test_nothing_is_found_where_nothing_is(projection: Projection) -> None:
     await projection.apply(ORGANIZATION.record(), API_KEY.record())
-    assert await show_access.find(projection.store, key_hash="0" * 64) == []
-    assert await show_access.find(projection.store, key_id=crm.LEAD) == []
+    for slowly in (False, True):
+        assert [it async for it in stored.search(projection.store, key_hash="0" * 64, patient=slowly)] == []
+        assert [it async for it in stored.search(projection.store, id=crm.LEAD, patient=slowly)] == []
 
 
 @pytest.mark.long
@@ -112,13 +127,13 @@ def test_no_command_prints_a_key(leadview: Leadview) -> None:
     leadview.wait_until_served()
     other = mint(crm.OTHER_ORGANIZATION, "8" * 30)
     for words, stdin, status, parts in (
-        (["-"], f"{KEY}\n", 0, ["accepted", HASH, crm.API_KEY, crm.ORGANIZATION, "API access  on", "100 left"]),
-        ([HASH], None, 0, ["accepted", HASH, "dead letter", "api-keys:"]),
-        ([crm.API_KEY.upper()], None, 0, ["accepted", HASH]),
-        (["-"], other, 0, ["refused with 401 invalid_api_key (row 5", "No key with this hash", key_hash(other)]),
-        (["-"], KEY[:-1] + "x", 0, ["refused with 401 invalid_api_key (row 4", "checksum"]),
-        (["-"], "", 0, ["refused with 401 missing_api_key (row 3"]),
-        ([crm.LEAD], None, 0, ["refused with 401 invalid_api_key (row 5"]),
+        (["-"], f"{KEY}\n", 0, ["passes all checks", HASH, crm.API_KEY, crm.ORGANIZATION, "API access", "100 left"]),
+        ([HASH], None, 0, ["passes all checks", HASH, "dead letter", "api-keys:"]),
+        ([crm.API_KEY.upper()], None, 0, ["passes all checks", HASH]),
+        (["-"], other, 0, ["401 invalid_api_key (row 5", key_hash(other)]),
+        (["-"], KEY[:-1] + "x", 0, ["401 invalid_api_key (row 4", "checksum"]),
+        (["-"], "", 0, ["401 missing_api_key (row 3"]),
+        ([crm.LEAD], None, 0, ["401 invalid_api_key (row 5"]),
         ([KEY], None, 2, ["`show key -` reads it from standard input"]),
         (["Bearer", KEY], None, 2, ["`show key -` reads it from standard input"]),
         ([HASH, HASH], None, 2, ["name one key"]),
@@ -132,11 +147,12 @@ def test_no_command_prints_a_key(leadview: Leadview) -> None:
     assert done.status == 2
     assert KEY not in done
     done = leadview.run("show", "organization", crm.ORGANIZATION)
-    assert "accepted: a request with a valid key" in done
-    assert "refused with 403 api_access_disabled" in leadview.run("show", "organization", crm.OTHER_ORGANIZATION)
-    assert "not served: every key of its organization gets 403" in leadview.run(
-        "show", "lead", crm.OTHER_ORGANIZATION, crm.LEAD
-    )
+    assert "passes all checks" in done
+    assert "403 api_access_disabled" in leadview.run("show", "organization", crm.OTHER_ORGANIZATION)
+    assert "not served" in leadview.run("show", "lead", crm.OTHER_ORGANIZATION, crm.LEAD)
     assert "not served" not in leadview.run("show", "lead", crm.ORGANIZATION, crm.LEAD)
     [found] = msgspec.json.decode(leadview.run("show", "key", "-", "--json", stdin=KEY).stdout)
     assert (found["hash"], found["refusal"], found["api_keys"][0]["status"]) == (HASH, None, "active")
+    refused = msgspec.json.decode(leadview.run("show", "lead", crm.OTHER_ORGANIZATION, crm.LEAD, "--json").stdout)
+    assert [refused["refusal"][name] for name in ("row", "status", "error")] == ["6", 403, "api_access_disabled"]
+    assert refused["refusal"]["why"]

@@ -148,6 +148,9 @@ def test_the_command(leadview: Leadview) -> None:
     says(4, 1, "Redis cannot be read: ", "Correct LEADVIEW_REDIS_URL", redis_url="redis://127.0.0.1:1/0")
 
     leadview.start("run")
+    leadview.publish(crm.deleted(resources.LEAD, 5))
+    leadview.wait_until_current()
+    says(6, 1, f"generation 1 (live): deleted version 5 at {topic}:")
     leadview.publish(crm.deleted(resources.ORGANIZATION, 2))
     leadview.wait_until_current()
-    says(5, 1, "The organization is deleted")
+    says(6, 1, "The organization is deleted")

@@ -8,97 +8,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from projector.console import bad_value, pages
-from projector.console.api_figures import Counts, counts, figures
-from projector.console.options import options
+from projector.console import pages
+from projector.console.api_figures import SECONDS, Counts, Recent, counts, figures
 from projector.console.picture import Totals, picture, totals
-from projector.console.question import Coordinates, Entity, Id, Key, KeyHash, Unknown, question
-from projector.console.recent import SECONDS, Recent
 from projector.console.sampler import SHARE, pause
-from projector.console.story import Applied, event, events
-from projector.dead_letter import DeadLetter
+from projector.console.server import options
 from projector.errors import Refused
 from projector.operate.observe import Observation
 from projector.problem import LABELS
-from projector.record import Partition, Record
-from schemas.api_keys import mint
-from schemas.layouts import Head
-from schemas.resources import LEAD
 from schemas.settings import ApiSettings
-from tests.harness import crm, pictures
+from tests.harness import pictures
 
 ROOT = Path(__file__).parents[2]
-LEADS = Partition("crm.leads", 0)
-SHOWN = Head(live=True, version=5, offset=7, partition=0, time=0)
-HASH = "0aB1" * 16
-
-
-@pytest.mark.parametrize(
-    ("text", "meant"),
-    [
-        pytest.param(f" {crm.LEAD.upper()}\n", Id(crm.LEAD), id="an id"),
-        pytest.param(f"{crm.ORGANIZATION}:{crm.LEAD}", Entity(crm.ORGANIZATION, crm.LEAD), id="a message key"),
-        pytest.param("crm.api-keys:3:12", Coordinates(Partition("crm.api-keys", 3), 12), id="coordinates"),
-        pytest.param(HASH, KeyHash(HASH.lower()), id="the hash of a key"),
-        pytest.param(mint(crm.ORGANIZATION), Key(), id="a key"),
-        pytest.param("Bearer lv_live_x", Key(), id="something like a key"),
-        pytest.param("req-1234", Unknown(), id="a request id"),
-        pytest.param("crm.leads:0:", Unknown(), id="no offset"),
-        pytest.param(f"message key  {crm.ORGANIZATION}:{crm.LEAD}", Entity(crm.ORGANIZATION, crm.LEAD), id="a line"),
-        pytest.param(f"lead {crm.LEAD}, please", Id(crm.LEAD), id="a sentence"),
-        pytest.param(f"{crm.LEAD} or {crm.ORGANIZATION}", Unknown(), id="two ids"),
-        pytest.param(f"{crm.LEAD}:0:12 of it", Unknown(), id="part of another word"),
-        pytest.param("a:b:c:d", Unknown(), id="too many parts"),
-    ],
-)
-def test_what_is_asked(text: str, meant: object) -> None:
-    assert question(text) == meant
-
-
-def record(version: int, offset: int = 0, **fields: Any) -> Record:
-    return crm.lead(version, **fields).record(offset)
-
-
-@pytest.mark.parametrize(
-    ("given", "said", "state"),
-    [
-        pytest.param(record(5, 7), "is what readers see", "well", id="shown"),
-        pytest.param(
-            record(4, 8), "was ignored: its version 4 is lower than version 5 at crm.leads:0:7", "wrong", id="older"
-        ),
-        pytest.param(record(5, 8), "was ignored: its version 5 is the same as version 5", "wrong", id="same version"),
-        pytest.param(record(4, 6), "was replaced", "plain", id="replaced"),
-        pytest.param(record(6, 12), "waits to be applied: 2 offsets", "waits", id="waits"),
-        pytest.param(record(6, 9), "a dead letter: no stage", "wrong", id="dead letter"),
-        pytest.param(record(6, 8, stage="X"), "is bad: ", "wrong", id="bad, and its dead letter was dropped"),
-        pytest.param(crm.tombstone(LEAD).record(6), "a later event has replaced", "plain", id="tombstone"),
-    ],
-)
-def test_what_became_of_a_record(given: Record, said: str, state: str) -> None:
-    letter = DeadLetter("crm.leads", 0, 9, "", "no stage", 0)
-    told = event(given, Applied({LEADS: 10}, {letter.field: letter}, SHOWN))
-    assert said in told.outcome
-    assert told.state == state
-
-
-@pytest.mark.parametrize(
-    ("versions", "whole", "said"),
-    [
-        pytest.param((3, 4, 5), True, ["was replaced since by version 5"] * 2, id="each was newer"),
-        pytest.param((4, 3, 5), True, ["was ignored: version 4", "was replaced since"], id="one was older"),
-        pytest.param((4, 3, 5), False, ["was ignored: version 4", "or ignored as older"], id="older ones unknown"),
-    ],
-)
-def test_what_the_records_before_it_exclude(versions: tuple[int, ...], whole: bool, said: list[str]) -> None:
-    records = [record(version, 5 + number) for number, version in enumerate(versions)]
-    told = events(records, Applied({LEADS: 10}, {}, SHOWN), whole=whole)
-    assert "is what readers see" in told[0].outcome
-    assert [words in each.outcome for words, each in zip(said, told[1:], strict=True)] == [True, True]
-
-
-def test_a_record_of_which_nothing_is_stored() -> None:
-    assert "nothing is stored of it" in event(record(1, 0), Applied({LEADS: 10}, {}, None)).outcome
-
 
 METRICS = """
 leadview_api_requests_total{{route="r",status="200"}} {ok}
@@ -189,7 +110,7 @@ def test_pages_of_the_documentation_have_their_anchors() -> None:
     assert "<script>" not in pages.render("# a\n\n<script>alert(1)</script>", "a.md")
 
 
-@pytest.mark.parametrize("source", ["projector/operate/words.py", "projector/console"])
+@pytest.mark.parametrize("source", ["projector/operate/words.py", "projector/console", "projector/operate/explain"])
 def test_every_page_that_is_linked_exists(source: str) -> None:
     path = ROOT / source
     text = "".join(each.read_text("utf-8") for each in ([path] if path.is_file() else path.rglob("*.py")))
@@ -200,23 +121,6 @@ def test_every_page_that_is_linked_exists(source: str) -> None:
         html = pages.page(name)
         assert html, page
         assert not section or f'id="{section}"' in html, page
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        pytest.param(record(2), [], id="a good record"),
-        pytest.param(record(2, tags="x"), ["$.data.tags", '"x"'], id="a field"),
-        pytest.param(record(2, events=[{"id": 5}]), ["$.data.events[0].id", "5"], id="in a list"),
-        pytest.param(record(2, stage="X" * 999), ["$.data.stage", f'"{"X" * 199}… (1,001 characters)'], id="long"),
-    ],
-)
-def test_a_bad_value_is_shown_only_if_documents_are(given: Record, told: list[str]) -> None:
-    shown, hidden = bad_value.facts(given, show=True), bad_value.facts(given, show=False)
-    assert [shown[0].value, shown[-1].value] == told if told else shown == []
-    assert [fact.name for fact in shown] == [fact.name for fact in hidden]
-    assert shown[:-1] == hidden[:-1], "the field and the rule are always shown"
-    assert not hidden or "--show-documents" in hidden[-1].value
 
 
 def test_rates_are_of_the_last_seconds() -> None:

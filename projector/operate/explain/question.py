@@ -1,7 +1,6 @@
 """What somebody may paste into the box "Where did my event go?". Pure."""
 
 import re
-from collections.abc import Sequence
 from uuid import UUID
 
 import msgspec
@@ -10,15 +9,15 @@ from projector.record import Partition
 from schemas.api_keys import PREFIX
 
 _COORDINATES = re.compile(r"([A-Za-z0-9._-]{1,249}):(\d{1,10}):(\d{1,19})")
-_UUID = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+_UUID = "[0-9a-fA-F]{8}(?:-?[0-9a-fA-F]{4}){3}-?[0-9a-fA-F]{12}"
 _INSIDE = re.compile(rf"(?<![\w:-]){_UUID}(?::{_UUID})?(?![\w:-])")
 _HASH = re.compile(r"[0-9a-fA-F]{64}")
 LONGEST = 200
 """In characters. A key, a message key, and coordinates are shorter."""
 
 
-class Entity(msgspec.Struct, frozen=True):
-    """A message key: an organization, or an entity of it."""
+class MessageKey(msgspec.Struct, frozen=True):
+    """That of an entity of an organization."""
 
     organization: str
     id: str
@@ -51,11 +50,11 @@ class Key(msgspec.Struct, frozen=True):
     """An API key itself, which must not come here."""
 
 
-Question = Entity | Id | Coordinates | KeyHash | Key | Unknown
+Question = MessageKey | Id | Coordinates | KeyHash | Key | Unknown
 
 
 def question(text: str) -> Question:
-    """Returns what this text asks for."""
+    """Returns what this text asks for. An id or a message key may stand in a longer text, such as a line of a log."""
     text = text.strip()
     if PREFIX in text:
         return Key()
@@ -63,28 +62,9 @@ def question(text: str) -> Question:
         return KeyHash(text.lower())
     if match := _COORDINATES.fullmatch(text):
         return Coordinates(Partition(match[1], int(match[2])), int(match[3]))
-    return _entity(text) or _inside(text) or Unknown()
-
-
-def _entity(text: str) -> Entity | Id | None:
-    match _uuids(text.split(":")):
-        case [id_]:
+    match [[str(UUID(word)) for word in found.split(":")] for found in _INSIDE.findall(text)]:
+        case [[id_]]:
             return Id(id_)
-        case [organization, id_]:
-            return Entity(organization, id_)
-    return None
-
-
-def _inside(text: str) -> Entity | Id | None:
-    """Returns the only id or message key in a longer text, such as a line of a log; None if it has none or several."""
-    match _INSIDE.findall(text):
-        case [found]:
-            return _entity(found)
-    return None
-
-
-def _uuids(words: Sequence[str]) -> list[str] | None:
-    try:
-        return [str(UUID(word.strip())) for word in words]
-    except ValueError:
-        return None
+        case [[organization, id_]]:
+            return MessageKey(organization, id_)
+    return Unknown()

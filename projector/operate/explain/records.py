@@ -1,0 +1,217 @@
+"""The records of an entity in Kafka, and what became of each of them. A limited part of the topics is read."""
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from projector.change import version_of
+from projector.dead_letter import DeadLetter
+from projector.errors import BadRecord, Unavailable
+from projector.interpret import interpret
+from projector.kafka.client import topic
+from projector.kafka.reader import open_reader
+from projector.record import MAGIC, Partition, Record, unframed
+from schemas import names
+from schemas.layouts import Head
+from schemas.resources import KINDS, Kind
+from schemas.settings import ProjectorSettings
+
+NEWEST = 2_000
+"""So many of the newest offsets of each partition are looked through for an entity."""
+_SECONDS = 4.0
+_FETCH_BYTES = 1_048_576
+_STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
+
+
+class Published(msgspec.Struct, frozen=True):
+    """The records that were found, and whether all of the newest ones could be looked through in time. `whole`: they
+    are all that were ever published.
+    """
+
+    records: list[Record]
+    all: bool
+    whole: bool = False
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """How far the projection is: the next offset of each partition, the dead letters by their coordinates, and the head
+    of what is stored of the entity; None if nothing is.
+    """
+
+    positions: Mapping[Partition, int]
+    dead_letters: Mapping[str, DeadLetter]
+    head: Head | None
+
+
+class Outcome(Enum):
+    """What became of a record.
+
+    It waits, or it is bad: then it is parked as a dead letter, or has none any more. Or it is good: readers see it (or
+    that it deleted the entity), or it was ignored, because what readers see now outranks it or because a version that
+    was replaced since was newer, or it was replaced itself; sometimes it is not known which of the last two. It must
+    not be that it is not shown although it is newer, or that nothing is stored of its entity.
+    """
+
+    WAITS = "waits"
+    PARKED = "parked"
+    BAD = "bad"
+    SHOWN = "shown"
+    DELETED = "deleted"
+    OUTRANKED = "outranked"
+    OLDER = "older"
+    REPLACED = "replaced"
+    REPLACED_OR_OLDER = "replaced or older"
+    NOT_SHOWN = "not shown"
+    NOT_STORED = "not stored"
+
+
+class Told(msgspec.Struct, frozen=True):
+    """A record, by its coordinates, and what became of it. `version` is None for a tombstone, and if it cannot be read;
+    `time` is that of the event, in milliseconds since 1970.
+
+    `before` is how many offsets come before it if it waits, or the version that was there before it if it was older.
+    `shown` is what readers see, `reason` why it is bad, and `accepted` whether an operator
+    has accepted it.
+    """
+
+    record: str
+    version: int | None
+    time: int
+    outcome: Outcome
+    before: int = 0
+    shown: Head | None = None
+    reason: str = ""
+    accepted: bool = False
+
+
+class BadField(msgspec.Struct, frozen=True):
+    """The field that makes a record bad: which one, what was expected, and its value, which may be personal; None if it
+    has none.
+    """
+
+    path: str
+    expected: str
+    value: bytes | None
+
+
+async def newest(settings: ProjectorSettings, kinds: Sequence[Kind], ending: bytes) -> Published:
+    """Look for the newest records whose message key ends like this. Raises Unavailable."""
+    found: list[Record] = []
+    try:
+        async with asyncio.timeout(_SECONDS), open_reader(settings, kinds, _FETCH_BYTES) as reader:
+            ranges = await reader.range(await reader.partitions())
+            newest = {at: (max(first, last - NEWEST), last) for at, (first, last) in ranges.items()}
+            read = 0
+            async for records in reader.read(newest):
+                read += sum(record.offsets for record in records)
+                found += [record for record in records if (record.key or b"").endswith(ending)]
+    except TimeoutError:
+        return Published(found, all=False)
+    # Each offset from 0 on had a record: compaction has removed none.
+    return Published(found, all=True, whole=read == sum(last for _, last in ranges.values()))
+
+
+async def at(
+    settings: ProjectorSettings, partition: Partition, offset: int
+) -> tuple[tuple[int, int] | None, Record | None]:
+    """Read the record at these coordinates. Returns the first offset and the end offset of the partition, None if there
+    is no such partition; and the record, None if it is not there. Raises Unavailable.
+    """
+    kinds = [kind for kind in KINDS if topic(settings, kind) == partition.topic]
+    if not kinds:
+        return None, None
+    try:
+        async with asyncio.timeout(_SECONDS), open_reader(settings, kinds, _FETCH_BYTES) as reader:
+            if partition not in await reader.partitions():
+                return None, None
+            [span] = (await reader.range([partition])).values()
+            if span[0] <= offset < span[1]:
+                async for records in reader.read({partition: (offset, offset + 1)}, 1):
+                    for record in records:
+                        if record.offset <= offset < record.next_offset:
+                            return span, record
+            return span, None
+    except TimeoutError:
+        raise Unavailable(f"Kafka does not answer within {_SECONDS:g} s") from None
+
+
+def told(records: Sequence[Record], applied: Applied, *, whole: bool = False) -> list[Told]:
+    """Returns what became of these records of an entity, the newest first. `whole`: there were no others. Pure."""
+    before: dict[int, int | None] = {}
+    highest: dict[tuple[str, int], int] = {}
+    for record in sorted(records, key=lambda record: record.offset):
+        at = record.topic, record.partition
+        version = None if bad(record) else version_of(record)
+        known = highest.get(at, 0)
+        before[id(record)] = known if whole or known >= (version or 0) else None
+        highest[at] = max(known, version or 0)
+    newest_first = sorted(records, key=lambda record: (record.timestamp, record.offset), reverse=True)
+    return [_told(record, applied, before[id(record)]) for record in newest_first]
+
+
+def bad(record: Record) -> BadRecord | None:
+    """Returns what makes a record bad; None if it is good."""
+    try:
+        interpret(record)
+    except BadRecord as error:
+        return error
+    return None
+
+
+def bad_field(record: Record) -> BadField | None:
+    """Returns the field that makes a record bad; None if it is good, or bad as a whole."""
+    error = bad(record)
+    if error is None or not error.fault.path.startswith("$."):
+        return None
+    fault = error.fault
+    try:
+        value = record.value or b""
+        found: Any = msgspec.json.decode(unframed(value) if value[:1] == bytes([MAGIC]) else value)
+        for step in _STEP.finditer(fault.path):
+            found = found[step[1]] if step[1] else found[int(step[2])]
+    except (msgspec.DecodeError, LookupError, TypeError):
+        return BadField(fault.path, fault.expected, None)
+    return BadField(fault.path, fault.expected, msgspec.json.encode(found))
+
+
+def _told(record: Record, applied: Applied, before: int | None) -> Told:
+    """`before` is the highest version that came before it in its partition, 0 if there is none; None if it is not
+    known."""
+    try:
+        version, time = version_of(record), interpret(record)[1]
+        reason = ""
+    except BadRecord as error:
+        version, time, reason = error.version, record.timestamp, error.reason
+    place = names.dead_letter(record.topic, record.partition, record.offset)
+    told = partial(Told, place, version, time)
+    position = applied.positions.get(Partition(record.topic, record.partition), 0)
+    if record.offset >= position:
+        return told(Outcome.WAITS, before=record.offset - position)
+    if letter := applied.dead_letters.get(place):
+        return told(Outcome.PARKED, reason=letter.reason, accepted=letter.accepted)
+    if reason:
+        return told(Outcome.BAD, reason=reason)
+    if applied.head is None:
+        return told(Outcome.NOT_STORED)
+    outcome = _compared(record, version, applied.head, before)
+    return told(outcome, before=before or 0, shown=applied.head)
+
+
+def _compared(record: Record, version: int | None, head: Head, before: int | None) -> Outcome:
+    """Returns what became of a good record that has been read."""
+    if (head.partition, head.offset) == (record.partition, record.offset):
+        return Outcome.SHOWN if head.live else Outcome.DELETED
+    if version is None:
+        return Outcome.REPLACED
+    if head.partition == record.partition and record.offset > head.offset:
+        return Outcome.OUTRANKED
+    if version > head.version:
+        return Outcome.NOT_SHOWN
+    if before is None:
+        return Outcome.REPLACED_OR_OLDER
+    return Outcome.OLDER if before >= version else Outcome.REPLACED

@@ -1,0 +1,329 @@
+"""What became of an entity, a record or a key: the facts, and, in one table each, their words."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from projector.dead_letter import DeadLetter
+from projector.operate.explain import words
+from projector.operate.explain.explainer import AboutEntity, AboutRecord, Gap, Nothing
+from projector.operate.explain.question import Coordinates, Id, Key, KeyHash, MessageKey, Unknown, question
+from projector.operate.explain.records import Applied, Outcome, Published, Told, bad_field, told
+from projector.operate.explain.stored import (
+    ApiKey,
+    Bucket,
+    Check,
+    InGeneration,
+    Refusal,
+    StoredEntity,
+    refusal_of_key,
+    refusal_of_organization,
+)
+from projector.operate.explain.words import Answer, answer
+from projector.record import Partition, Record
+from schemas.api_keys import mint
+from schemas.layouts import Head
+from schemas.resources import LEAD
+from schemas.settings import Limit
+from tests.harness import crm
+
+LEADS = Partition("crm.leads", 0)
+SHOWN = Head(live=True, version=5, offset=7, partition=0, time=0)
+HASH = "0aB1" * 16
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        pytest.param(f" {crm.LEAD.upper()}\n", Id(crm.LEAD), id="an id"),
+        pytest.param(crm.LEAD.replace("-", ""), Id(crm.LEAD), id="an id without hyphens"),
+        pytest.param(f"{crm.ORGANIZATION}:{crm.LEAD}", MessageKey(crm.ORGANIZATION, crm.LEAD), id="a message key"),
+        pytest.param("crm.api-keys:3:12", Coordinates(Partition("crm.api-keys", 3), 12), id="coordinates"),
+        pytest.param(HASH, KeyHash(HASH.lower()), id="the hash of a key"),
+        pytest.param(mint(crm.ORGANIZATION), Key(), id="a key"),
+        pytest.param("Bearer lv_live_x", Key(), id="something like a key"),
+        pytest.param("req-1234", Unknown(), id="a request id"),
+        pytest.param("crm.leads:0:", Unknown(), id="no offset"),
+        pytest.param(
+            f"message key  {crm.ORGANIZATION}:{crm.LEAD}", MessageKey(crm.ORGANIZATION, crm.LEAD), id="a line"
+        ),
+        pytest.param(f"lead {crm.LEAD}, please", Id(crm.LEAD), id="a sentence"),
+        pytest.param(f"{crm.LEAD} or {crm.ORGANIZATION}", Unknown(), id="two ids"),
+        pytest.param(f"{crm.LEAD}:0:12 of it", Unknown(), id="part of another word"),
+        pytest.param("a:b:c:d", Unknown(), id="too many parts"),
+    ],
+)
+def test_what_is_asked(text: str, meant: object) -> None:
+    assert question(text) == meant
+
+
+def record(version: int, offset: int = 0, **fields: Any) -> Record:
+    return crm.lead(version, **fields).record(offset)
+
+
+@pytest.mark.parametrize(
+    ("given", "outcome", "state"),
+    [
+        pytest.param(record(5, 7), Outcome.SHOWN, "well", id="shown"),
+        pytest.param(record(4, 8), Outcome.OUTRANKED, "wrong", id="older"),
+        pytest.param(record(5, 8), Outcome.OUTRANKED, "wrong", id="same version"),
+        pytest.param(record(4, 6), Outcome.REPLACED_OR_OLDER, "plain", id="replaced"),
+        pytest.param(record(6, 6), Outcome.NOT_SHOWN, "wrong", id="newer, and before it"),
+        pytest.param(record(6, 12), Outcome.WAITS, "waits", id="waits"),
+        pytest.param(record(6, 9), Outcome.PARKED, "wrong", id="dead letter"),
+        pytest.param(record(6, 8, stage="X"), Outcome.BAD, "wrong", id="bad, and its dead letter was dropped"),
+        pytest.param(crm.tombstone(LEAD).record(6), Outcome.REPLACED, "plain", id="tombstone"),
+    ],
+)
+def test_what_became_of_a_record(given: Record, outcome: Outcome, state: str) -> None:
+    letter = DeadLetter("crm.leads", 0, 9, "", "no stage", 0)
+    [found] = told([given], Applied({LEADS: 10}, {letter.field: letter}, SHOWN))
+    assert found.outcome is outcome
+    assert words.outcome(found)[0] == state
+    assert found.before == (2 if outcome is Outcome.WAITS else 0)
+
+
+@pytest.mark.parametrize(
+    ("versions", "whole", "outcomes"),
+    [
+        pytest.param((3, 4, 5), True, [Outcome.REPLACED, Outcome.REPLACED], id="each was newer"),
+        pytest.param((4, 3, 5), True, [Outcome.OLDER, Outcome.REPLACED], id="one was older"),
+        pytest.param((4, 3, 5), False, [Outcome.OLDER, Outcome.REPLACED_OR_OLDER], id="older ones unknown"),
+    ],
+)
+def test_what_the_records_before_it_exclude(versions: tuple[int, ...], whole: bool, outcomes: list[Outcome]) -> None:
+    records = [record(version, 5 + number) for number, version in enumerate(versions)]
+    found = told(records, Applied({LEADS: 10}, {}, SHOWN), whole=whole)
+    assert [each.outcome for each in found] == [Outcome.SHOWN, *outcomes]
+
+
+def test_a_record_of_which_nothing_is_stored() -> None:
+    [found] = told([record(1, 0)], Applied({LEADS: 10}, {}, None))
+    assert found.outcome is Outcome.NOT_STORED
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "shown"),
+    [
+        pytest.param(record(2), None, "", id="a good record"),
+        pytest.param(record(2, tags="x"), "$.data.tags", '"x"', id="a field"),
+        pytest.param(record(2, events=[{"id": 5}]), "$.data.events[0].id", "5", id="in a list"),
+        pytest.param(record(2, stage="X" * 999), "$.data.stage", f'"{"X" * 199}… (1,001 characters)', id="long"),
+    ],
+)
+def test_a_bad_value_is_shown_only_if_documents_are(given: Record, field: str | None, shown: str) -> None:
+    found = bad_field(given)
+    assert (found and found.path) == field
+    about = AboutRecord(given, told([given], Applied({LEADS: 10}, {}, None)), found)
+    facts = [answer(about, "crm.", show_documents=show).facts for show in (True, False)]
+    assert facts[0][-1].value == shown or not found
+    assert facts[0][:-1] == facts[1][:-1], "the field and the rule are always shown"
+    assert [fact for fact in facts[1] if shown in fact.value] == [] or not found
+
+
+LIVE, DELETED = Head(True, 1, 0, 0, 0), Head(False, 2, 1, 0, 0)
+NOW = 1_000_000
+ACTIVE = ApiKey("k1", "active")
+FREE = Bucket.of("key", Limit(0, 0), "100/10s", 0)
+USED_UP = Bucket.of("organization", Limit(10, 10), "300/10s", 9_500_000)
+
+
+def refusal(
+    head: Head | None = LIVE,
+    api_access: bool = True,
+    replaying: bool = False,
+    complete: bool = True,
+    keys: tuple[ApiKey, ...] = (ACTIVE,),
+    limits: tuple[Bucket, ...] = (FREE,),
+) -> Refusal | None:
+    organization = refusal_of_organization(head, api_access=api_access, replaying=replaying, complete=complete)
+    return refusal_of_key(organization, keys, limits, NOW)
+
+
+@pytest.mark.parametrize(
+    ("found", "check", "row"),
+    [
+        pytest.param(refusal(), None, "", id="accepted"),
+        pytest.param(refusal(keys=()), Check.UNKNOWN_KEY, "5 401", id="unknown"),
+        pytest.param(
+            refusal(keys=(ACTIVE, ApiKey("k2", "revoked"))), Check.REVOKED, "5 401", id="one of two is revoked"
+        ),
+        pytest.param(
+            refusal(keys=(ApiKey("k1", "active", expires_at=NOW),)), Check.EXPIRED, "5 401", id="expired at this moment"
+        ),
+        pytest.param(refusal(keys=(ApiKey("k1", "active", expires_at=NOW + 1),)), None, "", id="expires later"),
+        pytest.param(refusal(head=None), Check.UNKNOWN_ORGANIZATION, "6 403", id="an organization never heard of"),
+        pytest.param(refusal(head=DELETED), Check.DELETED_ORGANIZATION, "6 403", id="a deleted organization"),
+        pytest.param(refusal(api_access=False), Check.ACCESS_OFF, "6 403", id="access is off"),
+        pytest.param(
+            refusal(api_access=False, keys=()), Check.UNKNOWN_KEY, "5 401", id="the key is checked before access"
+        ),
+        pytest.param(
+            refusal(replaying=True, keys=()), Check.REPLAYING, "- 503", id="recreated: before any other check"
+        ),
+        pytest.param(refusal(complete=False, api_access=False), Check.INCOMPLETE, "- 503", id="Redis is not complete"),
+        pytest.param(refusal(limits=(FREE, USED_UP)), Check.USED_UP, "7 429", id="the limit is used up"),
+        pytest.param(
+            refusal(limits=(FREE, USED_UP), api_access=False),
+            Check.ACCESS_OFF,
+            "6 403",
+            id="access is checked before limits",
+        ),
+    ],
+)
+def test_the_first_check_that_refuses(found: Refusal | None, check: Check | None, row: str) -> None:
+    assert (found and found.check) is check
+    assert found is None or "{} {}".format(*found.answer) == row
+
+
+def test_a_bucket() -> None:
+    assert (FREE.quota, FREE.own, FREE.remaining, FREE.wait) == (100, False, 100, 0)
+    assert (USED_UP.quota, USED_UP.own, USED_UP.remaining, USED_UP.wait) == (10, True, 0, 0.5)
+    assert Bucket.of("key", Limit(10, 10), "100/10s", 99_000_000).remaining == 0, "the limit was lowered"
+
+
+REFUSED = (
+    (Refusal(Check.INCOMPLETE), "Redis does not hold everything yet, so the API answers 503"),
+    (Refusal(Check.REPLAYING), "The organization was recreated after a delete"),
+    (Refusal(Check.NO_KEY), "No key was given. Send it as `Authorization: Bearer <key>`."),
+    (Refusal(Check.MALFORMED, fault="too short"), "This is not a key of Leadview: too short. Redis is not even asked"),
+    (Refusal(Check.UNKNOWN_KEY), "No key with this hash is stored"),
+    (Refusal(Check.REVOKED, "k1"), "The key is revoked, by the newest event of the API key k1."),
+    (
+        Refusal(Check.EXPIRED, "k1", 0),
+        "The key has expired at 1970-01-01T00:00:00Z, as the newest event of the",
+    ),
+    (Refusal(Check.UNKNOWN_ORGANIZATION), "No event of this organization was applied."),
+    (Refusal(Check.DELETED_ORGANIZATION), "The organization is deleted."),
+    (Refusal(Check.ACCESS_OFF), "The newest event of the organization switches API access off."),
+    (
+        Refusal(Check.USED_UP, bucket=USED_UP),
+        "The limit of the organization, 10 requests in 10 s, is used up for the next 0.5 s.",
+    ),
+)
+PLACE = "crm.leads:0:3"
+TOLD = (
+    (Told(PLACE, 4, 0, Outcome.WAITS, 1200), "waits to be applied: 1,200 offsets of its partition come before it"),
+    (Told(PLACE, 4, 0, Outcome.PARKED, reason="no {x}"), "is bad, and became a dead letter: no {x}"),
+    (
+        Told(PLACE, 4, 0, Outcome.PARKED, reason="no {x}", accepted=True),
+        "is bad, and became a dead letter (an operator has accepted it): no {x}",
+    ),
+    (Told(PLACE, 4, 0, Outcome.BAD, reason="no x"), "is bad: no x. It has no dead letter any more"),
+    (Told(PLACE, 5, 0, Outcome.SHOWN, shown=SHOWN), "was applied, and is what readers see"),
+    (Told(PLACE, 5, 0, Outcome.DELETED, shown=SHOWN), "was applied: it deleted the entity"),
+    (
+        Told(PLACE, 4, 0, Outcome.OUTRANKED, shown=SHOWN),
+        "was ignored: its version 4 is lower than version 5 at crm.leads:0:7, which was there before it",
+    ),
+    (
+        Told(PLACE, 5, 0, Outcome.OUTRANKED, shown=SHOWN),
+        "was ignored: its version 5 is the same as version 5 at crm.leads:0:7, which was there before it",
+    ),
+    (Told(PLACE, 3, 0, Outcome.OLDER, 4, SHOWN), "was ignored: version 4 was there before it"),
+    (Told(PLACE, 3, 0, Outcome.REPLACED, shown=SHOWN), "was replaced since by version 5"),
+    (Told(PLACE, None, 0, Outcome.REPLACED, shown=SHOWN), "a delete (tombstone) that a later event has replaced"),
+    (
+        Told(PLACE, 3, 0, Outcome.REPLACED_OR_OLDER, shown=SHOWN),
+        "was replaced since by version 5, or ignored as older",
+    ),
+    (
+        Told(PLACE, 6, 0, Outcome.NOT_SHOWN, shown=SHOWN),
+        "is not shown, although it is newer than version 5 at crm.leads:0:7: run `verify`",
+    ),
+    (Told(PLACE, 6, 0, Outcome.NOT_STORED), "was read, and nothing is stored of it: its organization is deleted"),
+)
+GAPS = (
+    (Nothing(Gap.NO_PARTITION, PLACE), "There is no such partition among the topics of Leadview."),
+    (Nothing(Gap.NOT_YET, PLACE, 1200), "Nothing was published there yet: the partition ends at offset 1,200."),
+    (Nothing(Gap.DELETED, PLACE, 1200), "Kafka has deleted it: the partition begins at offset 1,200."),
+    (Nothing(Gap.COMPACTED, PLACE), "Compaction has removed it"),
+    (Nothing(Gap.UNHEARD_OF, crm.LEAD), "No lead, contact, organization or API key has this id in Redis"),
+    (Nothing(Gap.NOT_READ, crm.LEAD), "No lead, contact, organization or API key has this id in Redis"),
+    (Nothing(Gap.NOT_FINISHED, crm.LEAD), "Redis holds so much that the search was ended"),
+    (Nothing(Gap.NO_QUESTION), "This is not an id, a message key, or <topic>:<partition>:<offset>."),
+)
+
+
+def test_every_kind_has_its_words() -> None:
+    for found, said in REFUSED:
+        assert words.why(found).startswith(said)
+    for event, said in TOLD:
+        assert words.outcome(event)[1].startswith(said)
+    for nothing, said in GAPS:
+        assert answer(nothing, "crm.", show_documents=False).verdict.startswith(said)
+    assert {found.check for found, _ in REFUSED} == set(Check)
+    assert {event.outcome for event, _ in TOLD} == set(Outcome)
+    assert {nothing.gap for nothing, _ in GAPS} == set(Gap)
+
+
+def about_lead(
+    event: Head | None,
+    *,
+    contact: Head | None = SHOWN,
+    letters: tuple[DeadLetter, ...] = (),
+    refused: Refusal | None = None,
+    **more: Any,
+) -> Answer:
+    live = bool(event and event.live)
+    seen = InGeneration(
+        1, True, "lv3", event, contact if live else None, 'W/"1"' if live else None, {} if live else None
+    )
+    stored = StoredEntity([seen], list(letters), refused)
+    about = AboutEntity(LEAD, crm.ORGANIZATION, crm.LEAD, stored, **({"spliced": True} | more))
+    return answer(about, "crm.", show_documents=False)
+
+
+def bad_letter(time: int) -> DeadLetter:
+    return DeadLetter("crm.leads", 0, 9, "", "no stage", time)
+
+
+GONE = msgspec.structs.replace(SHOWN, live=False)
+WAITING = Told("crm.leads:0:12", 6, 0, Outcome.WAITS, 2)
+IGNORED = Told("crm.leads:0:8", 4, 0, Outcome.OUTRANKED, shown=SHOWN)
+
+
+@pytest.mark.parametrize(
+    ("found", "kind", "state", "said"),
+    [
+        pytest.param(about_lead(SHOWN), "shown", "well", "version 5 at crm.leads:0:7", id="shown"),
+        pytest.param(about_lead(GONE), "deleted", "plain", "404", id="deleted"),
+        pytest.param(about_lead(None), "not applied", "wrong", "waits in crm.leads", id="Kafka was not asked"),
+        pytest.param(
+            about_lead(None, published=Published([], all=True, whole=True)),
+            "not applied",
+            "wrong",
+            "None was ever published",
+            id="never published",
+        ),
+        pytest.param(
+            about_lead(None, published=Published([], all=True)), "not applied", "wrong", "long ago", id="or long ago"
+        ),
+        pytest.param(about_lead(None, told=[WAITING]), "not applied", "waits", WAITING.record, id="it waits"),
+        pytest.param(about_lead(SHOWN, told=[WAITING]), "shown", "waits", WAITING.record, id="a newer one waits"),
+        pytest.param(about_lead(SHOWN, told=[IGNORED]), "shown", "plain", "above 5", id="an older one was ignored"),
+        pytest.param(about_lead(SHOWN, letters=(bad_letter(1),)), "shown", "wrong", "no stage", id="a newer one bad"),
+        pytest.param(
+            about_lead(msgspec.structs.replace(SHOWN, time=2), letters=(bad_letter(1),)),
+            "shown",
+            "well",
+            "An earlier event",
+            id="an earlier one was bad",
+        ),
+        pytest.param(about_lead(SHOWN, contact=None), "shown", "plain", "`contact` is null", id="without contact"),
+        pytest.param(about_lead(SHOWN, contact=GONE), "shown", "well", "is deleted", id="its contact is deleted"),
+        pytest.param(about_lead(SHOWN, spliced=False), "shown", "waits", "fan-out", id="its contact has changed"),
+        pytest.param(
+            about_lead(SHOWN, refused=Refusal(Check.ACCESS_OFF)), "shown", "wrong", "gets 403", id="no access"
+        ),
+    ],
+)
+def test_what_is_known_of_a_lead(found: Answer, kind: str, state: str, said: str) -> None:
+    assert (found.kind, found.state) == (kind, state)
+    assert said in found.verdict
+
+
+def test_a_deleted_entity_is_named_without_markup() -> None:
+    """`wait` printed `[yellow]deleted[/]`, and the console cut it out again."""
+    assert words.coordinates(GONE, "crm.leads") == "deleted version 5 at crm.leads:0:7, 1970-01-01T00:00:00.000Z"

@@ -107,6 +107,7 @@ ACCESS_KINDS = (ORGANIZATION, API_KEY)
 KINDS: tuple[Kind, ...] = (*ACCESS_KINDS, *RESOURCES)
 BY_TOPIC = {kind.topic: kind for kind in KINDS}
 BY_NOUN = {resource.noun: resource for resource in AS_SPECIFIED}
+BY_LETTER = {resource.letter: resource for resource in RESOURCES}
 
 if _unlisted := [name for name, row in list(globals().items()) if isinstance(row, Kind) and row not in KINDS]:
     raise TypeError(f"schemas/resources.py has rows that are in no list; add to RESOURCES: {', '.join(_unlisted)}")

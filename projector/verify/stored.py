@@ -40,9 +40,8 @@ from schemas.layouts import (
     key_validity,
     read_head,
 )
-from schemas.resources import API_KEY, CONTACT, LEAD, ORGANIZATION, RESOURCES, Resource
+from schemas.resources import API_KEY, BY_LETTER, CONTACT, LEAD, ORGANIZATION, Resource
 
-_BY_LETTER = {resource.letter: resource for resource in RESOURCES}
 _encode = msgspec.json.encode
 
 DocumentKey = tuple[Resource, str, str]
@@ -358,11 +357,11 @@ async def stored_documents(store: Store, sample: float) -> AsyncIterator[list[tu
     async for keys in store.scan(names.ALL):
         yield [
             (
-                (_BY_LETTER[match[3]], names.organization_id(match[1]), names.long_id(match[4])),
+                (BY_LETTER[match[3]], names.organization_id(match[1]), names.long_id(match[4])),
                 GenerationId(match[2].decode()),
             )
             for match in map(names.IN_GENERATION.fullmatch, keys)
-            if match and match[3] in _BY_LETTER and in_sample(match[4], sample)
+            if match and match[3] in BY_LETTER and in_sample(match[4], sample)
         ]
 
 

@@ -12,7 +12,6 @@ from schemas.bodies import body
 from schemas.control import GenerationId
 from tests.harness import generations
 
-_BY_LETTER = {resource.letter: resource for resource in resources.RESOURCES}
 NO_MARK = bytes(6)
 _FIRST = generations.generation(1)
 
@@ -27,7 +26,7 @@ def values(client: redis.Redis, generation: int = 1) -> dict[Entity, bytes]:
     matches = [
         names.IN_GENERATION.fullmatch(key) for key in client.scan_iter(generations.pattern(generation), count=5000)
     ]
-    wanted = [match for match in matches if match and match[3] in _BY_LETTER]
+    wanted = [match for match in matches if match and match[3] in resources.BY_LETTER]
     with client.pipeline(transaction=False) as pipeline:
         for match in wanted:
             pipeline.get(match[0])
@@ -130,7 +129,7 @@ def short(uuid: str) -> bytes:
 
 
 def _entity(match: re.Match[bytes]) -> Entity:
-    return _BY_LETTER[match[3]], names.organization_id(match[1]), names.long_id(match[4])
+    return resources.BY_LETTER[match[3]], names.organization_id(match[1]), names.long_id(match[4])
 
 
 def _body(entity: Entity, value: bytes) -> bytes:

@@ -43,7 +43,7 @@ from schemas.layouts import (
     read_head,
     read_limits,
 )
-from schemas.resources import API_KEY, CONTACT, LEAD, RESOURCES, Kind, Resource
+from schemas.resources import API_KEY, BY_LETTER, CONTACT, LEAD, Kind, Resource
 from schemas.settings import ApiSettings, Limit, limit
 
 SHARE = 0.2
@@ -312,8 +312,8 @@ async def search(
 def _place(key: bytes, ending: bytes) -> Place | None:
     if (match := names.OF_ACCESS.fullmatch(key)) and key in (match[1] + b"a" + ending, match[1] + ending):
         return Place(API_KEY, match[1])
-    if (match := names.IN_GENERATION.fullmatch(key)) and match[4] == ending:
-        return next((Place(each, match[1]) for each in RESOURCES if each.letter == match[3]), None)
+    if (match := names.IN_GENERATION.fullmatch(key)) and match[4] == ending and match[3] in BY_LETTER:
+        return Place(BY_LETTER[match[3]], match[1])
     return None
 
 

@@ -1,11 +1,11 @@
 """The scripts of the API, as Python calls them. The header of each one, in the folder `lua`, says what the names mean
-and what it replies; `schemas/scripts.py` compares the two when this module is imported.
+and what it replies; `leadview/redis/scripts.py` compares the two when this module is imported.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from schemas.scripts import Folder, Key, Keys, OptionalKey
+from leadview.redis.scripts import Folder, Key, Keys, OptionalKey
 
 _folder = Folder("api.redis")
 

@@ -18,11 +18,11 @@ from api.redis.serving import Serving
 from api.redis.turns import Turns
 from leadview.redis.connection import pack, pack_words
 from leadview.redis.errors import ConnectionLost, ErrorReply, Unavailable
+from leadview.redis.scripts import Command
 from schemas import names
 from schemas.control import GenerationId
 from schemas.layouts import BEING_APPLIED, STATE_LIVE
 from schemas.resources import Resource
-from schemas.scripts import Command
 from schemas.settings import ApiSettings, limit
 
 SCRIPT = serve.text.encode()

@@ -6,15 +6,16 @@ Kafka, is listed here. A test looks for commands that are missing.
 
 import re
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
-
-from schemas.scripts import Header
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ("projector/redis/lua", "api/redis/lua")
 READS = "nothing: it only reads"
 _SENTENCE = re.compile(r"(.+?\.)(?: |$)")
+_REQUIRES = re.compile(r"^-- Requires  (.+(?:\n-- {3,}.+)*)", re.MULTILINE)
+_NAMES = re.compile(r"^-- (?:KEYS|ARGV)  ", re.MULTILINE)
 
 
 class Plain(NamedTuple):
@@ -111,26 +112,41 @@ KAFKA = (
 )
 
 
-def scripts() -> Iterator[tuple[Path, Header]]:
-    """Yields each script, without the parts that scripts use, and its header."""
+class Script(NamedTuple):
+    """A script, with what its header says."""
+
+    path: Path
+    does: str
+    requires: str
+    """Empty if the header does not say it."""
+
+
+def scripts() -> Iterator[Script]:
+    """Yields each script, without the parts that scripts use: only scripts name keys or arguments."""
     for directory in SCRIPTS:
         for path in sorted((ROOT / directory).glob("*.lua")):
-            header = Header.read(path.read_text("utf-8"))
-            if header.keys or header.arguments:
-                yield path, header
+            text = path.read_text("utf-8")
+            if _NAMES.search(text):
+                required = _REQUIRES.search(text)
+                yield Script(path, _first_sentence(text), _plain(required[1]) if required else "")
 
 
 def table() -> str:
     """Returns the table in Markdown."""
     rows = ["| command | what it does | what it requires | who checks it |", "|---|---|---|---|"]
-    for path, header in scripts():
-        if header.requires != READS:
-            does = _first_sentence(header.text)
-            rows.append(f"| `{path.relative_to(ROOT)}` | {does} | {header.requires} | the script |")
+    for path, does, requires in scripts():
+        if requires != READS:
+            rows.append(f"| `{path.relative_to(ROOT)}` | {does} | {requires} | the script |")
     rows += [f"| `{it.verb}` in `{it.file}` | {it.does} | {it.requires} | {it.checked_by} |" for it in (*PLAIN, *KAFKA)]
     return "\n".join(rows)
 
 
-def _first_sentence(header: str) -> str:
-    found = _SENTENCE.match(" ".join(header.split()))
-    return found[1] if found else header
+def _plain(comment: str) -> str:
+    """Returns what lines of a comment in Lua say, as one line."""
+    return " ".join(line.removeprefix("--").strip() for line in comment.splitlines())
+
+
+def _first_sentence(text: str) -> str:
+    comment = "\n".join(takewhile(lambda line: line.startswith("--"), text.splitlines()))
+    found = _SENTENCE.match(_plain(comment))
+    return found[1] if found else _plain(comment)

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, get_args
 
 from msgspec.structs import replace
 
+from leadview.redis.scripts import Command
 from projector.errors import Conflict
 from projector.ledger import copies
 from projector.ledger.control import ACCESS, NO_ID, Break, ControlRecord, Position, State, now
@@ -21,7 +22,6 @@ from schemas import names
 from schemas.control import GenerationId
 from schemas.layouts import HISTORIES
 from schemas.resources import ACCESS_KINDS
-from schemas.scripts import Command
 
 _ANY_OFFSET = 2**53 - 1
 _ATTEMPTS = 5

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from leadview.redis.scripts import Command
 from projector.dead_letter import DeadLetter
 from projector.mapping import VERSION
 from projector.record import Partition
@@ -32,7 +33,6 @@ from schemas.control import (
     parse_slots,
 )
 from schemas.layouts import CONTROL_CHANGED
-from schemas.scripts import Command
 
 _OWN_FIELDS = frozenset(
     (

@@ -6,6 +6,7 @@ On a cluster every shard has a copy of the positions, so that a shard that loses
 
 from collections.abc import Mapping, Sequence
 
+from leadview.redis.scripts import Command
 from projector.dead_letter import DeadLetter
 from projector.ledger import breaks, control, copies
 from projector.ledger.breaks import Rewind
@@ -25,7 +26,6 @@ from projector.record import Partition
 from projector.redis.store import Store
 from schemas import names
 from schemas.control import GenerationId
-from schemas.scripts import Command
 
 
 class Ledger:

@@ -15,6 +15,7 @@ from itertools import islice
 
 import msgspec
 
+from leadview.redis.scripts import Command
 from projector.change import version_of
 from projector.errors import BadRecord
 from projector.intent import DeleteDocument, Intent, PutDocument, PutLead
@@ -24,7 +25,6 @@ from projector.redis.calls import Generations, groups
 from projector.redis.store import Store
 from schemas.layouts import COORDINATES, HEAD, HISTORY_BIT, NO_HEAD, TIME, VERSION, coordinates
 from schemas.resources import RESOURCES, Resource
-from schemas.scripts import Command
 
 # Reading a head takes Redis much less time than writing a document, so a call may hold more of them.
 _MAX_HEADS = 100

@@ -10,6 +10,7 @@ from typing import Any, assert_never, cast
 
 import msgspec
 
+from leadview.redis.scripts import Command
 from projector.intent import (
     DeleteApiKey,
     DeleteDocument,
@@ -27,7 +28,6 @@ from projector.redis.store import Store
 from schemas.fields import UUID_BYTES
 from schemas.layouts import ERASE_DUE, ORGANIZATION_DELETED, REPLAY_DUE, STALE, WRITTEN
 from schemas.resources import CONTACT, LEAD
-from schemas.scripts import Command
 
 
 class Applied(msgspec.Struct):

@@ -9,6 +9,7 @@ from typing import TypeVar, assert_never, cast
 
 import msgspec
 
+from leadview.redis.scripts import Command
 from projector.intent import (
     DeleteApiKey,
     DeleteDocument,
@@ -25,7 +26,6 @@ from schemas.bodies import SUMMARY, packed_lead, packed_value
 from schemas.control import GenerationId
 from schemas.layouts import PLAIN_BODY, PUT_CONTACT_HEAD, PUT_LEAD_HEAD
 from schemas.resources import CONTACT, LEAD, RESOURCES, Resource
-from schemas.scripts import Command
 
 Generations = tuple[GenerationId, ...]
 MAX_DOCUMENTS = 20

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from leadview.redis.connection import pack, pack_bytes
 from leadview.redis.errors import ScriptMissing
+from leadview.redis.scripts import Command
 from projector.errors import Refused, Unavailable
 from projector.operate.words import say
 from projector.problem import RedisEvicts
@@ -18,7 +19,6 @@ from projector.redis.node import Fence, Node, fields, good
 from projector.redis.scripts import SCRIPTS
 from projector.redis.servers import Request, all_of, servers
 from schemas import names
-from schemas.scripts import Command
 from schemas.settings import ProjectorSettings, RedisSettings
 
 _WRITER = "leadview-writer-"

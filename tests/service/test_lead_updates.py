@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
+from leadview.redis.scripts import Command
 from projector.redis import calls
 from projector.redis.applier import Applier
 from projector.redis.node import Fence
 from projector.redis.store import Store
 from schemas import names, resources
 from schemas.layouts import FIRST_LEAD, JOB_DUE
-from schemas.scripts import Command
 from schemas.settings import ProjectorSettings
 from tests.harness import crm, stored
 from tests.harness.crm import Message

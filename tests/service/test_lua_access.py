@@ -7,12 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from leadview.redis.scripts import Command
 from projector.record import Record
 from projector.redis.scripts import erase, finish_work
 from projector.upkeep import jobs
 from schemas import api_keys, names, resources
 from schemas.layouts import ERASE_DUE, ORGANIZATION_DELETED, REPLAY_DUE, STALE, WRITTEN
-from schemas.scripts import Command
 from tests.harness import crm, stored
 from tests.harness.generations import generation
 from tests.harness.projection import Projection

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from leadview.redis.scripts import Command
 from projector.errors import Unavailable
 from projector.record import Record
 from projector.redis import calls
@@ -13,7 +14,6 @@ from projector.reference import documents_of
 from projector.upkeep import jobs
 from schemas import names, resources
 from schemas.layouts import FIRST_LEAD, read_head
-from schemas.scripts import Command
 from tests.harness import crm, stored
 from tests.harness.crm import Message
 from tests.harness.generations import generation, ids

@@ -36,7 +36,7 @@ def test_every_commit_to_kafka_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "requires"), [pytest.param(path, header.requires, id=path.stem) for path, header in scripts()]
+    ("path", "requires"), [pytest.param(path, requires, id=path.stem) for path, _, requires in scripts()]
 )
 def test_every_script_says_what_it_requires(path: Path, requires: str) -> None:
     assert requires, "its header needs a line `-- Requires  …`"
@@ -46,7 +46,7 @@ def test_every_script_says_what_it_requires(path: Path, requires: str) -> None:
 
 
 def test_no_script_is_overlooked() -> None:
-    names = {path.name for path, _ in scripts()}
+    names = {script.path.name for script in scripts()}
     parts = {"layout.lua", "contact_index.lua", "index_repair.lua", "key_record.lua", "write_each.lua"}
     everything = {path.name for directory in ("projector", "api") for path in (ROOT / directory).rglob("*.lua")}
     assert everything - names == parts

@@ -10,8 +10,8 @@ import pytest
 
 import api.redis.scripts
 import projector.redis.scripts
+from leadview.redis.scripts import Key, Keys, OptionalKey, Script, ScriptError
 from schemas import layouts
-from schemas.scripts import Key, Keys, OptionalKey, Script, ScriptError
 
 P = ParamSpec("P")
 ROOT = Path(__file__).parents[2]
@@ -202,7 +202,7 @@ def test_no_module_spells_a_job_or_a_state() -> None:
 
 @pytest.mark.parametrize("package", ["api", "projector"])
 def test_no_caller_counts_arguments(package: str) -> None:
-    """Only `schemas/scripts.py` makes a command; nobody else writes EVALSHA or fills a Command."""
+    """Only `leadview/redis/scripts.py` makes a command; nobody else writes EVALSHA or fills a Command."""
     for path in (ROOT / package).rglob("*.py"):
         text = path.read_text("utf-8")
         assert not re.search(r"\bCommand\(|b\"EVALSHA\"", text), path

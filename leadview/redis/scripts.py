@@ -24,9 +24,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha1
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from inspect import Parameter, signature
-from itertools import chain, pairwise, zip_longest
-from typing import Annotated, Any, Generic, NamedTuple, ParamSpec, get_args, get_origin, get_type_hints
+from inspect import signature
+from itertools import chain, pairwise
+from typing import Annotated, Any, Generic, NamedTuple, ParamSpec, get_args, get_origin
 
 import msgspec
 
@@ -38,53 +38,29 @@ Key = Annotated[bytes, _KEYS]
 OptionalKey = Annotated[bytes | None, _KEYS]
 Keys = Annotated[Sequence[bytes], _KEYS]
 
-_LINE = re.compile(r"^(KEYS|ARGV|Uses|Requires)  (.+(?:\n {2,}.+)*)", re.MULTILINE)
-_PLACE = re.compile(r"(\w+)(?:\((\w+(?:, \w+)*)\))?(\?|\.\.\.)?(?:, |$)")
+_LINE = re.compile(r"^-- (KEYS|ARGV|Uses)  (.+)$", re.MULTILINE)
+_ROWS = re.compile(r"(\w+)\(([^)]*)\)\.\.\.")
 _NAMED = re.compile(r"\b(?:(KEYS|ARGV|FIRST|SIZE)|ARGV\[(\w+)\])\.(\w+)")
+_PAIR = 2
 
 
 class ScriptError(Exception):
-    """A header cannot be read, or does not fit the script or its caller."""
+    """A header does not fit the script or its caller."""
 
 
 class Place(NamedTuple):
-    """What a header names: a key or an argument, with `?` one that may be absent, or with `...` any number of them.
+    """A key or an argument, with `?` one that may be absent, or with `...` any number of them.
 
-    These may be rows with `fields`.
+    These may be rows with `fields`. `write` turns a value into what Redis gets: one argument, or several.
     """
 
     name: str
-    kind: str = ""
-    fields: tuple[str, ...] = ()
+    kind: str
+    fields: tuple[str, ...]
+    write: Callable[[Any], Any]
 
     def __str__(self) -> str:
         return f"{self.name}{'(' + ', '.join(self.fields) + ')' if self.fields else ''}{self.kind}"
-
-
-class Header(NamedTuple):
-    """The comment that a script begins with. That of a part has no keys and no arguments."""
-
-    text: str
-    requires: str
-    uses: tuple[str, ...]
-    keys: tuple[Place, ...]
-    arguments: tuple[Place, ...]
-
-    @classmethod
-    def read(cls, script: str) -> "Header":
-        """Raises ScriptError."""
-        lines = script.splitlines()
-        end = next((number for number, line in enumerate(lines) if not line.startswith("--")), len(lines))
-        text = "\n".join(line.removeprefix("--").removeprefix(" ") for line in lines[:end])
-        found = {line[1]: line[2] for line in _LINE.finditer(text)}
-        uses = found.get("Uses", "")
-        return cls(
-            text,
-            " ".join(found.get("Requires", "").split()),
-            tuple(uses.split(", ")) if uses else (),
-            _places(found.get(_KEYS, "").partition("\n")[0]),
-            _places(found.get(_ARGV, "").partition("\n")[0]),
-        )
 
 
 class Command(msgspec.Struct, frozen=True, gc=False):
@@ -111,19 +87,17 @@ class Script(Generic[P]):
         """
         self.name = declared.__name__
         text = read(self.name)
+        header = dict(_LINE.findall(text))
+        uses = header["Uses"].split(", ") if "Uses" in header else ()
         try:
-            header = Header.read(text)
-            hints = _hints(declared)
-            _compare(_KEYS, header.keys, hints)
-            _compare(_ARGV, header.arguments, hints)
-            self.text = with_constants(_with_places(header, "".join((*map(read, (*always, *header.uses)), text))))
+            keys = _declared(declared, _KEYS, header.get(_KEYS, ""))
+            arguments = _declared(declared, _ARGV, header.get(_ARGV, ""))
+            self.text = with_constants(_with_places(keys, arguments, "".join((*map(read, (*always, *uses)), text))))
         except ScriptError as error:
             raise ScriptError(f"{self.name}.lua: {error}") from None
         self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest().encode()
-        self._keys = [(place.name, place.kind == "...") for place in header.keys]
-        self._arguments = [
-            (place.name, place.kind == "...", _writer(hints[place.name].type)) for place in header.arguments
-        ]
+        self._keys = [(place.name, place.kind == "...") for place in keys]
+        self._arguments = [(place.name, place.kind == "...", place.write) for place in arguments]
 
     def __call__(self, *_: P.args, **values: P.kwargs) -> Command:
         keys: list[Any] = []
@@ -164,76 +138,50 @@ class Folder:
         return (self._path / f"{name}.lua").read_text("utf-8")
 
 
-class _Hint(NamedTuple):
-    """A parameter of the function that declares a caller."""
-
-    table: str
-    type: Any
-    optional: bool
-
-    def as_place(self, name: str) -> Place:
-        """Returns how a header says the same. A mapping is rows of a name and a value."""
-        match get_origin(self.type):
-            case origin if origin is Mapping:
-                return Place(name, "...", ("name", "value"))
-            case origin if origin is Sequence:
-                return Place(name, "...", getattr(get_args(self.type)[0], "_fields", ()))
-        return Place(name, "?" if self.optional else "")
-
-    def fits(self, place: Place) -> bool:
-        """Returns whether the parameter is what the header says. The names of the fields of a mapping are free."""
-        own = self.as_place(place.name)
-        return own == place or (get_origin(self.type) is Mapping and len(own.fields) == len(place.fields))
-
-
-def _hints(declared: Callable[..., None]) -> dict[str, _Hint]:
-    types = get_type_hints(declared, include_extras=True)
-    found = {}
-    for name, parameter in signature(declared).parameters.items():
-        hint = types.get(name)
-        is_key = get_origin(hint) is Annotated
-        table, value = (_KEYS, get_args(hint)[0]) if is_key else (_ARGV, hint)
-        if not is_key and hint not in _WORDS and get_origin(hint) not in (Sequence, Mapping):
-            raise ScriptError(f"`{name}` of the caller cannot be an argument")
-        found[name] = _Hint(table, value, parameter.default is not Parameter.empty)
-    return found
-
-
-def _compare(table: str, places: tuple[Place, ...], hints: Mapping[str, _Hint]) -> None:
-    declared = [name for name, hint in hints.items() if hint.table == table]
-    for number, (place, name) in enumerate(zip_longest(places, declared), 1):
-        if place is None:
-            raise ScriptError(f"the caller has `{name}` as number {number} of {table}, and the header has none")
-        if place.name != name:
-            raise ScriptError(f"number {number} of {table} is `{place.name}` in the header, `{name}` in the caller")
-        if not hints[name].fits(place):
-            raise ScriptError(f"`{place}` in {table} is `{hints[name].as_place(name)}` in the caller")
-
-
-def _places(line: str) -> tuple[Place, ...]:
-    """Raises ScriptError if the line of a header cannot be read, or if its names could not be found in a call."""
+def _declared(declared: Callable[..., None], table: str, line: str) -> list[Place]:
+    """Returns the keys, or the arguments, of a caller. Raises ScriptError if this line of the header does not name the
+    same, or if their places could not be found in a call.
+    """
+    fields = {name: tuple(named.split(", ")) for name, named in _ROWS.findall(line)}
     found: list[Place] = []
-    at = 0
-    while at < len(line):
-        match = _PLACE.match(line, at)
-        if not match:
-            raise ScriptError(f"`{line[at:]}` cannot be read")
-        name, fields, kind = match.groups()
-        found.append(Place(name, kind or "", tuple(fields.split(", ")) if fields else ()))
-        at = match.end()
+    for name, parameter in signature(declared).parameters.items():
+        hint, own_table = parameter.annotation, _ARGV
+        if get_origin(hint) is Annotated:
+            hint, own_table = get_args(hint)
+        if own_table == table:
+            found.append(_place(name, hint, fields.get(name, ()), may_be_absent=parameter.default is None))
+    names = ", ".join(map(str, found))
+    if names != line:
+        raise ScriptError(f"{table} is `{line}` in the header, `{names}` in the caller")
     for before, place in pairwise(found):
         if before.kind and place.kind != before.kind:
             raise ScriptError(f"nobody can tell where `{place}` is after `{before}`")
-    if wrong := next((place for place in found if place.fields and place.kind != "..."), None):
-        raise ScriptError(f"`{wrong}` has fields, and is not followed by `...`")
-    return tuple(found)
+    return found
 
 
-def _with_places(header: Header, text: str) -> str:
+def _place(name: str, hint: Any, fields: tuple[str, ...], *, may_be_absent: bool) -> Place:
+    """Returns the place of a parameter. A mapping is rows of two fields, whose names only the header has."""
+    origin = get_origin(hint)
+    if origin is Mapping:
+        pair = fields if len(fields) == _PAIR else ("name", "value")
+        return Place(name, "...", pair, lambda pairs: _words_of_rows(pairs.items()))
+    if origin is Sequence:
+        (row,) = get_args(hint)
+        write: Callable[[Any], Any] = list if row is bytes else _words_of_rows
+        return Place(name, "...", getattr(row, "_fields", ()), write)
+    if may_be_absent:
+        return Place(name, "?", (), bytes)
+    if hint not in _WORDS:
+        raise ScriptError(f"`{name}` of the caller cannot be an argument")
+    return Place(name, "", (), _WORDS[hint])
+
+
+def _with_places(keys: Sequence[Place], arguments: Sequence[Place], text: str) -> str:
     """Returns the script with places instead of names. Raises ScriptError if a name is unknown, stands for two things,
     or is not used.
     """
-    known, fields, used = _known(header), _fields(header), set()
+    known = _known(_KEYS, keys) | _known(_ARGV, arguments)
+    fields, used = _fields(arguments), set()
 
     def placed(match: re.Match[str]) -> str:
         row, name = match[2], match[3]
@@ -250,26 +198,25 @@ def _with_places(header: Header, text: str) -> str:
     return placed_text
 
 
-def _known(header: Header) -> dict[str, str]:
+def _known(table: str, places: Sequence[Place]) -> dict[str, str]:
     """Returns what takes the place of each name."""
     known: dict[str, str] = {}
-    for table, places in ((_KEYS, header.keys), (_ARGV, header.arguments)):
-        before = ""
-        for number, place in enumerate(places, 1):
-            if place.kind != "...":
-                known[f"{table}.{place.name}"] = f"{table}[{number}]"
-            else:
-                known[f"SIZE.{place.name}"] = str(len(place.fields) or 1)
-                if before != "...":  # where the second of two such names begins depends on the call
-                    known[f"FIRST.{place.name}"] = str(number)
-            before = place.kind
+    before = ""
+    for number, place in enumerate(places, 1):
+        if place.kind != "...":
+            known[f"{table}.{place.name}"] = f"{table}[{number}]"
+        else:
+            known[f"SIZE.{place.name}"] = str(len(place.fields) or 1)
+            if before != "...":  # where the second of two such names begins depends on the call
+                known[f"FIRST.{place.name}"] = str(number)
+        before = place.kind
     return known
 
 
-def _fields(header: Header) -> dict[str, int]:
+def _fields(arguments: Sequence[Place]) -> dict[str, int]:
     """Returns how far behind the first field of a row each field is."""
     fields: dict[str, int] = {}
-    for place in header.arguments:
+    for place in arguments:
         for at, field in enumerate(place.fields):
             if fields.setdefault(field, at) != at:
                 raise ScriptError(f"`{field}` stands for two things")
@@ -280,20 +227,13 @@ def _word(value: bytes | str | int) -> bytes:
     return value if isinstance(value, bytes) else _WORDS[type(value)](value)
 
 
+def _words_of_rows(rows: Iterable[Iterable[Any]]) -> Iterable[bytes]:
+    return map(_word, chain.from_iterable(rows))
+
+
 _WORDS: dict[Any, Callable[[Any], bytes]] = {
     bytes: bytes,  # which makes no copy
     str: str.encode,
     bool: lambda on: b"1" if on else b"",
     int: b"%d".__mod__,
 }
-
-
-def _writer(hint: Any) -> Callable[[Any], Any]:
-    """Returns the function that turns a value of this type into an argument, or into several."""
-    if get_origin(hint) is Mapping:
-        return lambda pairs: map(_word, chain.from_iterable(pairs.items()))
-    if get_origin(hint) is not Sequence:
-        return _WORDS[hint]
-    if get_args(hint) == (bytes,):
-        return list
-    return lambda rows: map(_word, chain.from_iterable(rows))

@@ -60,7 +60,7 @@ EXPRESSIONS = {
     "schemas/control.py _GENERATION": OURS,
     "leadview/redis/scripts.py _LINE": OURS,
     "leadview/redis/scripts.py _NAMED": OURS,
-    "leadview/redis/scripts.py _PLACE": OURS,
+    "leadview/redis/scripts.py _ROWS": OURS,
     "schemas/redis_url.py _FORM": OURS,
     "schemas/redis_url.py without_password": OURS,
     "schemas/settings.py _PASSWORDS_IN_URL": OURS,

@@ -19,28 +19,246 @@ other is named here: the four arguments, `shutdown`, and of the server's state i
 """
 
 import asyncio
+import fcntl
 import logging
 import re
+import socket
+import struct
+import sys
+import termios
+from collections.abc import Callable, Collection
+from functools import lru_cache
+from heapq import nsmallest
+from ipaddress import IPv6Address
 from typing import Any, ClassVar, cast
 
 import httptools
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from api.crowd import Crowd, Timer, Unread, discard_at_close, in_kernel
 from api.errors import BadRequest, BodyNotAllowed, HeadTooLarge, HeadTooSlow
-from api.head import FRAMING, MAX_HEAD_BYTES, Framing, Head, normalized
 from api.request import CLOSE, Response, encode_head, error_response, request_id
 from api.request_log import Entry
 from api.worker import Worker
 
+MAX_CONNECTIONS = 4096
+"""Of each worker. The connections of 4,096 clients that wait take about 30 MiB."""
+SEND_BUFFER = 128 * 1024
+"""Bytes that the kernel takes for what a client has not read, with its own structures: there is room for at least half
+as many bytes of responses. By itself, this buffer would grow up to 4 MB. It holds more than one segment of the loopback
+device (64 KiB): with less, each part of a large response would wait 40 ms for an acknowledgement."""
+RECEIVE_BUFFER = 32 * 1024
+"""Likewise for what a client has sent and this worker has not read, because it answers a former request."""
+MAX_UNREAD_BYTES = 64 * 1024 * 1024
+"""Of each worker: 64 of the largest documents, or some tens of thousands of usual ones."""
+MAX_HEAD_BYTES = 16 * 1024
 LINGER_SECONDS = 1.0
+FRAMING = frozenset((b"content-length", b"host", b"transfer-encoding"))
+"""The headers that say where a request ends and whom it is for."""
 
+_SHARE = 10
+_DISCARD = struct.pack("ii", 1, 0)
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
-_NUMBER_SIGN = ord("#")  # as a number, because bytes are searched for a number three times as fast as for bytes
+_END = b"\r\n\r\n"
 _EMPTY_LINES = re.compile(rb"[\r\n]*")
+_VERSIONS = {b" HTTP/1.1\r\n": "1.1", b" HTTP/1.0\r\n": "1.0"}
+_VERSION_LENGTH = 11
+_CACHED_HOSTS = 16
+# As numbers, because bytes are searched for a number three times as fast as for bytes.
+_NUMBER_SIGN, _PERCENT = ord("#"), ord("%")
+
+# RFC 3986, section 3.2.2: a registered name or an IPv4 address, or an IPv6 address in brackets. Then a port.
+_HOST = re.compile(rb"(?:\[([0-9A-Fa-f:.]*)\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)(?::[0-9]*)?").fullmatch
+_UNRESERVED = re.compile(rb"%(4[1-9A-Fa-f]|5[0-9AaFf]|6[1-9A-Fa-f]|7[0-9AaEe]|3[0-9]|2[DdEe])")
 
 logger = logging.getLogger(__name__)
+
+
+class Timer:
+    """Calls an action once it has run for `seconds` without being stopped. Only a running timer refers to its action,
+    so a connection whose timers are stopped is freed at once, without a garbage collection.
+    """
+
+    __slots__ = ("_handle", "_loop", "_seconds")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        self._loop = loop
+        self._seconds = seconds
+        self._handle: asyncio.TimerHandle | None = None
+
+    def start(self, action: Callable[[], object]) -> None:
+        """Start the timer. A timer that was started before keeps its time and its action."""
+        if self._handle is None:
+            self._handle = self._loop.call_later(self._seconds, action)
+
+    @property
+    def started_at(self) -> float | None:
+        """When it was started, by the clock of the event loop; None if it does not run."""
+        return self._handle.when() - self._seconds if self._handle else None
+
+    def stop(self) -> None:
+        """Stop the timer, so that it can be started again."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+
+class Crowd:
+    """Limits how many connections are open."""
+
+    def __init__(self, most: int = MAX_CONNECTIONS) -> None:
+        self.most = most
+
+    def make_room(self, connections: Collection["Edge"]) -> None:
+        """Close a tenth of the connections if there are too many: those that have waited longest for their clients.
+
+        A tenth, because to find them takes a look at all. A client whose request is being answered is never cut off.
+        """
+        if len(connections) <= self.most:
+            return
+        waiting = [(since, each) for each in connections if (since := each.waiting_since) is not None]
+        for _, each in nsmallest(max(1, self.most // _SHARE), waiting, key=lambda found: found[0]):
+            each.abort()
+
+
+class Unread:
+    """The responses that wait in this worker until their clients read on.
+
+    If there are too many bytes, the connection whose response has waited longest is closed, among those of the
+    organization that holds the most. So clients that do not read harm others of their own organization at most. The
+    responses without an organization, such as the OpenAPI document, count as those of one more.
+    """
+
+    def __init__(self, most: int = MAX_UNREAD_BYTES) -> None:
+        self.most = most
+        self.total = 0
+        self._waiting: dict[Edge, tuple[bytes, int]] = {}  # in the order in which they began to wait
+        self._held: dict[bytes, int] = {}  # by organization
+
+    def add(self, connection: "Edge", organization: bytes, waiting: int) -> None:
+        """Note that `waiting` bytes of a response to this organization did not fit into the send buffer. They count
+        until the client has taken all of them, because the memory of a response is freed at once.
+        """
+        size = waiting + SEND_BUFFER
+        self._waiting[connection] = organization, size
+        self._held[organization] = self._held.get(organization, 0) + size
+        self.total += size
+        while self.total > self.most:
+            largest = max(self._held, key=self._held.__getitem__)
+            oldest = next(each for each, (owner, _) in self._waiting.items() if owner == largest)
+            self.remove(oldest)
+            oldest.abort()
+
+    def remove(self, connection: "Edge") -> None:
+        """Note that everything was taken, or that the connection is closed."""
+        if connection in self._waiting:
+            organization, size = self._waiting.pop(connection)
+            self.total -= size
+            self._held[organization] -= size
+            if not self._held[organization]:
+                del self._held[organization]
+
+
+class Head:
+    """The head of a request: one at a time, part by part. `clear` begins the next one.
+
+    No body is ever read, so everything that is received consists of heads. Each ends with an empty line. The parser
+    accepts no line end but CRLF, so both agree on where a head ends.
+    """
+
+    __slots__ = ("_begin", "complete", "size")
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget this head. Its parts may hold an API key."""
+        self.size = 0
+        """The bytes that were received of it; 0 if it has not begun."""
+        self.complete = False
+        self._begin: bytes | bytearray = b""
+
+    def take(self, received: bytes, start: int) -> bytes:
+        """Add the part that begins at `start` in what was received. Returns this part: it ends with the head, or where
+        the head has reached the maximum size.
+        """
+        if not self.size:  # nearly always, and then nearly always all of it
+            end = received.find(_END, start) + len(_END)
+            if len(_END) <= end <= start + MAX_HEAD_BYTES:
+                self.complete, self.size = True, end - start
+                self._begin = received[start:end]
+                return self._begin
+            self._begin = bytearray()
+        begin, before = cast(bytearray, self._begin), self.size
+        begin += received[start : start + MAX_HEAD_BYTES - before]
+        end = begin.find(_END, max(0, before - len(_END) + 1))  # it may have begun in an earlier part
+        if end >= 0:
+            self.complete = True
+            del begin[end + len(_END) :]
+        self.size = len(begin)
+        return bytes(begin[before:])
+
+    @property
+    def asks_for_head(self) -> bool:
+        """Whether the method is HEAD, so that a response has no body."""
+        return self._begin.startswith(b"HEAD ")
+
+    def version(self, place: int) -> str | None:
+        """Returns the version in the first line, behind its first `place` bytes, which are the method, a space and the
+        target. None if it is not one of HTTP/1 (the parser accepts RTSP), or if there are more spaces.
+        """
+        return _VERSIONS.get(bytes(self._begin[place : place + _VERSION_LENGTH]))
+
+
+class Framing:
+    """What these headers of one request said so far, for the rules of RFC 9112 that the parser does not check. `clear`
+    begins the next request.
+    """
+
+    __slots__ = ("_coding", "_hosts", "has_body")
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self.has_body = False
+        self._hosts = 0  # one that is not valid counts twice
+        self._coding = b""  # the last Transfer-Encoding; the parser refuses an empty one
+
+    def add(self, name: bytes, value: bytes) -> None:
+        """`name` is one of FRAMING."""
+        if name == b"host":
+            self._hosts += 1 if is_host(value) else 2
+        elif name == b"transfer-encoding":
+            self.has_body, self._coding = True, value
+        elif value.strip(b" \t0"):
+            self.has_body = True
+
+    def is_valid(self, version: str) -> bool:
+        """Returns whether the request keeps to RFC 9112, sections 3.2 (Host), 6.1 and 6.3 (transfer codings)."""
+        if version == "1.0":
+            return self._hosts <= 1 and not self._coding
+        # If the last coding is not `chunked`, the body has no end.
+        is_chunked = self._coding.rpartition(b",")[2].strip(b" \t").lower() == b"chunked"
+        return self._hosts == 1 and (is_chunked or not self._coding)
+
+
+@lru_cache(maxsize=_CACHED_HOSTS)
+def is_host(value: bytes) -> bool:
+    """Returns whether this is a valid value of the header `Host` (RFC 9112, section 3.2). It may be empty."""
+    found = _HOST(value.strip(b" \t"))
+    if found is None or found[1] is None:
+        return found is not None
+    try:
+        IPv6Address(found[1].decode())
+    except ValueError:
+        return False
+    return True
+
+
+def normalized(path: bytes) -> bytes:
+    """Returns the equivalent path without needless percent-encoding (RFC 3986, section 6.2.2.2)."""
+    return _UNRESERVED.sub(lambda match: bytes([int(match[1], 16)]), path) if _PERCENT in path else path
 
 
 class _Stop(Exception):
@@ -58,7 +276,7 @@ class Edge(asyncio.Protocol):
     """Maximum time for a whole head from its first byte, and for a new connection to send anything."""
     stalled_seconds: ClassVar[float] = 30.0
     """Maximum time a client may leave response bytes unread, once the send buffer is full or the connection closes. If
-    it takes none at all, this holds for each byte (`limit_buffers`)."""
+    it takes none at all, this holds for each byte (`api.server.listen`)."""
     idle_seconds: ClassVar[float] = 75.0
     """Maximum time between two requests. Longer than a reverse proxy keeps an idle connection (nginx: 60 s). Otherwise
     the proxy could send a request on a connection that the API is closing."""
@@ -114,6 +332,11 @@ class Edge(asyncio.Protocol):
         cast(set[Edge], self._server.connections).discard(self)
         self._received = b""
         self._parser = None  # type: ignore[assignment]  # the two refer to each other
+
+    @property
+    def waiting_since(self) -> float | None:
+        """When it began to wait for its client, by the clock of the event loop; None if it does not wait."""
+        return min((at for timer in self.timers if (at := timer.started_at) is not None), default=None)
 
     def shutdown(self) -> None:
         """End the connection once its request is answered: the server is about to end."""
@@ -306,7 +529,7 @@ class Edge(asyncio.Protocol):
         """The client sends nothing more, but it may still wait for a response: that one closes the connection."""
         if self._scope is not None:
             self._keep_alive = False
-        elif in_kernel(self._transport):
+        elif self._in_kernel():
             self._close_gently()
         else:
             return False
@@ -314,9 +537,16 @@ class Edge(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close at once, so that a client with unread responses cannot hold the connection open."""
-        if in_kernel(self._transport):
-            discard_at_close(self._transport)
+        if self._in_kernel():
+            # Make the kernel forget these bytes. Otherwise it would hold them until the client takes them, though the
+            # connection does not count any more.
+            self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DISCARD)
         self._transport.abort()
+
+    def _in_kernel(self) -> int:
+        """Returns how many bytes the kernel holds that the client's machine has not acknowledged; 0 if it is closed."""
+        number = self._transport.get_extra_info("socket").fileno()
+        return int.from_bytes(fcntl.ioctl(number, termios.TIOCOUTQ, bytes(4)), sys.byteorder) if number >= 0 else 0
 
     def _is_ready(self) -> bool:
         """Returns whether the next request may be read."""
@@ -344,7 +574,7 @@ class Edge(asyncio.Protocol):
     def _end(self) -> None:
         """Close the connection, but not before the client has taken everything."""
         self._linger_timer.stop()
-        if in_kernel(self._transport):
+        if self._in_kernel():
             self._stall_timer.start(self.abort)
             self._linger_timer.start(self._end)
         else:

@@ -1,6 +1,7 @@
 """uvicorn as the API runs it: one process, or several workers that share a listening socket."""
 
 import gc
+import resource
 import socket
 from functools import partial
 from pathlib import Path
@@ -11,14 +12,14 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
 from api.app import create_app
-from api.crowd import limit_buffers, raise_file_limit
-from api.edge import Edge
+from api.edge import MAX_CONNECTIONS, RECEIVE_BUFFER, SEND_BUFFER, Edge
 from api.errors import CannotListen
 from leadview import logs
 from schemas.settings import ApiSettings
 
 BACKLOG = 2048
 SHUTDOWN_SECONDS = 10
+_OTHER_FILES = 128
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -28,7 +29,10 @@ def listen(host: str, port: int) -> socket.socket:
         listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
         raise CannotListen(host, port, error, "LEADVIEW_API") from error
-    limit_buffers(listener, Edge.stalled_seconds)
+    # What the kernel holds for each connection: how much, and for how long if the client takes nothing of it.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER // 2)  # the kernel doubles these
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER // 2)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(Edge.stalled_seconds * 1000))
     return listener
 
 
@@ -66,10 +70,21 @@ def serve(settings: ApiSettings, listener: socket.socket, snapshots: Path) -> in
 
 def _application(settings: ApiSettings, snapshots: Path | None) -> Starlette:
     logs.configure(settings.log_level)  # each worker is a new process
-    Edge.crowd.most = raise_file_limit()
+    Edge.crowd.most = _raise_file_limit()
     application = create_app(settings, snapshots)
     # Everything that exists now lives as long as the process. Without this, each full garbage collection would traverse
     # it all, which takes 20 ms.
     gc.collect()
     gc.freeze()
     return application
+
+
+def _raise_file_limit() -> int:
+    """Allow this process as many open files as `MAX_CONNECTIONS` needs. Returns how many connections it may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_CONNECTIONS + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        return max(1, soft - _OTHER_FILES)
+    return MAX_CONNECTIONS

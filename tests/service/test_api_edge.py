@@ -7,8 +7,7 @@ from uuid import uuid4
 import pytest
 
 from api.app import Api
-from api.edge import Edge
-from api.head import MAX_HEAD_BYTES
+from api.edge import MAX_HEAD_BYTES, Edge
 from schemas import api_keys
 from tests.harness.api_server import LEADS, ApiServer, patient, read_all, responses, running_api
 from tests.harness.records import Records

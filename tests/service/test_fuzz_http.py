@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from api.head import Framing
+from api.edge import Framing
 from tests.fuzz import http, metrics
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.head import MAX_HEAD_BYTES, Head
+from api.edge import MAX_HEAD_BYTES, Head
 
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: \r\n\r\n"
 PLACE = len(b"GET /healthz")

@@ -7,8 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from api.crowd import Crowd
-from api.edge import Edge
+from api.edge import Crowd, Edge
 from tests.harness.api_server import LEADS
 from tests.harness.hostile import Target, open_connections, target
 from tests.harness.records import Caller

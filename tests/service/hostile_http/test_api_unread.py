@@ -9,8 +9,7 @@ from typing import ClassVar
 
 import pytest
 
-from api.crowd import RECEIVE_BUFFER, SEND_BUFFER, Crowd, Unread
-from api.edge import Edge
+from api.edge import RECEIVE_BUFFER, SEND_BUFFER, Crowd, Edge, Unread
 from tests.harness.api_server import LEADS, read_all, responses
 from tests.harness.hostile import Target, target
 from tests.harness.records import Caller, Records

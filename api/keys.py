@@ -17,8 +17,8 @@ from msgspec import Struct, field
 from api.credentials import Credentials
 from api.errors import InvalidApiKey, Unavailable
 from api.limits import Guesses
+from api.redis.servers import SHARE
 from api.redis.store import Store
-from api.redis.turns import SHARE
 from api.request import Request, client_address
 from schemas.settings import Network
 
@@ -54,7 +54,7 @@ class KnownKeys:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """At most `max_in_flight` requests wait for Redis, with those that wait for the trial of their key, and of the
-        latter a part (`turns.SHARE`) with keys that name the same organization. `proxies` are trusted to name the
+        latter a part (`SHARE`) with keys that name the same organization. `proxies` are trusted to name the
         client's address in `X-Forwarded-For`. `clock` counts seconds and never goes back.
         """
         self._store = store

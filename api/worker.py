@@ -10,7 +10,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from api.background import keep
 from api.keys import KnownKeys
 from api.limits import Guesses, LocalLimiter
 from api.metrics import Counters, Projectors, report_counters, report_latency
@@ -19,7 +18,7 @@ from api.redis.serving import Serving
 from api.redis.store import Store
 from api.request_log import RequestLog
 from api.usage import Usage
-from leadview import orphan
+from leadview.background import keep, watch_parent
 from leadview.redis.errors import Unavailable
 from schemas.resources import RESOURCES
 from schemas.settings import ApiSettings, limit, networks
@@ -73,7 +72,7 @@ class Worker:
         }
         if snapshots is not None:
             kept["the report of the metrics"] = partial(report_counters, snapshots, counters, servers, serving)
-        return [servers.run(), orphan.watch(), *(keep(what, run) for what, run in kept.items())]
+        return [servers.run(), watch_parent(), *(keep(what, run) for what, run in kept.items())]
 
     def _drain_at_sigterm(self, seconds: float) -> None:
         """Make SIGTERM begin the drain. After `seconds`, or at the next SIGTERM, what SIGTERM did until now happens.

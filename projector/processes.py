@@ -13,7 +13,7 @@ from types import FrameType
 import uvloop
 from msgspec import structs
 
-from leadview import orphan
+from leadview.background import watch_parent
 from leadview.logs import configure
 from projector.errors import ProjectorError
 from projector.run import run
@@ -105,6 +105,6 @@ def _project(settings: ProjectorSettings) -> None:
 
 
 async def _run_with_parent(settings: ProjectorSettings) -> None:
-    watching = asyncio.create_task(orphan.watch())
+    watching = asyncio.create_task(watch_parent())
     await run(settings)
     watching.cancel()

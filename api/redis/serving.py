@@ -19,8 +19,7 @@ from contextlib import suppress
 from msgspec import Struct
 
 from api.errors import Rebuilding
-from api.redis.link import Link
-from api.redis.servers import Servers
+from api.redis.servers import Link, Servers
 from leadview.redis.connection import pack
 from leadview.redis.errors import Unavailable
 from schemas import control, names

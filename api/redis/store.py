@@ -11,11 +11,9 @@ from msgspec.structs import replace
 
 from api.credentials import Credentials
 from api.errors import Rebuilding
-from api.redis.link import Link
 from api.redis.scripts import serve
-from api.redis.servers import Servers
+from api.redis.servers import Link, Servers, Turns
 from api.redis.serving import Serving
-from api.redis.turns import Turns
 from leadview.redis.connection import pack, pack_words
 from leadview.redis.errors import ConnectionLost, ErrorReply, Unavailable
 from leadview.redis.scripts import Command
@@ -217,9 +215,9 @@ class Store:
         state: Any = None
         try:
             if check is None:
-                reply = await link.call_packed(packed)
+                reply = await link.connection.call_packed(packed)
             else:
-                reply, state = await link.call_checked(packed, check)
+                reply, state = await link.connection.call_checked(packed, check)
         except ErrorReply as error:
             reply, answered = await self._servers.retry(error, link, tag, packed, SCRIPT)
             return reply, await self._believed(answered, tag)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from api.redis.link import Link
+from api.redis.servers import Link
 from devstack.ports import free_port
 from devstack.redis_server import RedisServer
 from leadview.redis.access import Address, location
@@ -421,7 +421,7 @@ async def test_a_link_selects_the_database_and_names_itself(redis_server: RedisS
     link = Link(Address(where.host, where.port, db=1), timeout=PATIENCE_SECONDS, max_in_flight=10)
     async with kept(link):
         await eventually(lambda: link.connected, "the link is connected")
-        own = (await link.call(b"CLIENT", b"INFO")).decode()
+        own = (await link.connection.call((b"CLIENT", b"INFO"))).decode()
     assert " db=1 " in own
     assert " name=leadview-api " in own
 
@@ -430,7 +430,7 @@ async def test_calls_fail_at_once_while_there_is_no_connection() -> None:
     async with kept(Link(Address(port=free_port()), timeout=PATIENCE_SECONDS, max_in_flight=10)) as link:
         for _ in range(3):
             with pytest.raises(Unavailable, match="no connection"):
-                link.call(b"PING")
+                link.connection.call((b"PING",))
             await asyncio.sleep(0)
 
 

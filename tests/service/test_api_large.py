@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from api.redis.link import LARGE_EACH, Link
+from api.redis.servers import LARGE_EACH, Link
 from devstack.redis_cluster import RedisCluster
 from leadview.redis.access import Address
 from leadview.redis.connection import pack

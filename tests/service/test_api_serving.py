@@ -9,8 +9,7 @@ import pytest
 
 from api.credentials import Credentials, credentials
 from api.errors import Rebuilding
-from api.redis.link import Link
-from api.redis.servers import OneServer, Servers, servers
+from api.redis.servers import Link, OneServer, Servers, servers
 from api.redis.serving import Serving
 from api.redis.store import Store
 from devstack.redis_cluster import RedisCluster

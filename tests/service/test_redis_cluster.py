@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from redis.asyncio.cluster import NodesManager
 
-from api import background
 from api.redis.servers import Cluster
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer, RedisServerMissing
+from leadview import background
 from leadview.redis.access import SlotMap, location
 from leadview.redis.errors import Redirected, Unavailable
 from projector import errors

@@ -5,7 +5,7 @@ from asyncio import Future, Task
 
 import pytest
 
-from api.redis.turns import Turns
+from api.redis.servers import Turns
 from leadview.redis.errors import Unavailable
 
 LONG = 60.0

@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from api import background
-from api.background import keep
+from leadview import background
+from leadview.background import keep
 
 
 async def test_a_task_that_failed_is_started_again(

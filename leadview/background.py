@@ -1,0 +1,39 @@
+"""Tasks beside the work of a process, which must not end because one of them fails."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Awaitable, Callable
+from multiprocessing import parent_process
+
+_PAUSE_SECONDS = 1.0
+_CHECK_SECONDS = 1.0
+
+logger = logging.getLogger(__name__)
+
+
+async def keep(what: str, run: Callable[[], Awaitable[None]]) -> None:
+    """Returns when `run` does. After an error that nobody expected, which is logged with its traceback, it is called
+    again.
+    """
+    while True:
+        try:
+            await run()
+        except Exception:
+            logger.exception("%s failed, and is started again", what)
+            await asyncio.sleep(_PAUSE_SECONDS)
+        else:
+            return
+
+
+async def watch_parent() -> None:
+    """Check once a second that the main process is running. If it is gone, send SIGTERM to this one: nothing else would
+    stop it any more. Returns at once in a process that has no main process.
+    """
+    parent = parent_process()
+    if parent is None:
+        return
+    while parent.is_alive():  # noqa: ASYNC110 - there is no event to wait for
+        await asyncio.sleep(_CHECK_SECONDS)
+    logger.error("the main process is gone: this process stops")
+    signal.raise_signal(signal.SIGTERM)

@@ -3,7 +3,6 @@
 import re
 
 from api import limits
-from api.credentials import Credentials, credentials
 from api.errors import (
     AccessDisabled,
     InternalError,
@@ -13,7 +12,7 @@ from api.errors import (
     NoSuchRecord,
 )
 from api.redis.store import Reply
-from api.request import JSON, Request, Response, etag
+from api.request import JSON, Credentials, Request, Response, credentials, etag
 from api.worker import Worker
 from leadview.redis.errors import Unavailable
 from schemas.bodies import body

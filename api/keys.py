@@ -14,12 +14,11 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct, field
 
-from api.credentials import Credentials
 from api.errors import InvalidApiKey, Unavailable
 from api.limits import Guesses
 from api.redis.servers import SHARE
 from api.redis.store import Store
-from api.request import Request, client_address
+from api.request import Credentials, Request, client_address
 from schemas.settings import Network
 
 REFUSED_SECONDS = 0.5

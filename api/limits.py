@@ -16,9 +16,9 @@ from functools import lru_cache
 
 from msgspec.structs import replace
 
-from api.credentials import Credentials
 from api.errors import RateLimitExceeded, TooManyGuesses
 from api.redis.store import Reply
+from api.request import Credentials
 from schemas.gcra import Bucket, bucket, interval
 from schemas.problems import Policy
 from schemas.settings import Limit

@@ -1,4 +1,4 @@
-"""A request, as the API reads it from an ASGI scope, and a response, as it is sent.
+"""A request, as the API reads it from an ASGI scope, with the credentials of its caller; and a response, as it is sent.
 
 Headers of a response are the lines that are sent, each with its line end. All of them are constants, numbers, or values
 that were validated when they came in, so nobody has to search them for forbidden characters. Section 1 of the contract
@@ -15,13 +15,14 @@ import msgspec
 from msgspec import UNSET, Struct
 from starlette.types import Scope
 
-from api.credentials import REPEATED, Credentials
-from api.errors import ApiError, InternalError, RateLimitExceeded
-from schemas import api_keys
+from api.errors import ApiError, InternalError, InvalidApiKey, MissingApiKey, RateLimitExceeded
+from schemas import api_keys, names
 from schemas.layouts import ETAG
 from schemas.problems import ErrorBody, RateLimitError, RetryableError
 from schemas.settings import Network
 
+REPEATED = b"\n"
+"""Joins the values of a header that was sent more than once. No header value can contain a line feed."""
 JSON = b"content-type: application/json\r\n"
 CLOSE = b"connection: close\r\n"
 NO_STORE = b"cache-control: no-store\r\n"
@@ -42,6 +43,65 @@ _CORS = (
     b"access-control-expose-headers: ETag, RateLimit, RateLimit-Policy, Retry-After, WWW-Authenticate, "
     b"X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, X-Request-Id\r\n"
 )
+
+
+class Used(Struct, eq=False):
+    """How often a key was used since this was written to Redis last (`api/usage.py`).
+
+    `last` is the time of the last request, on the clock of `time.perf_counter`.
+    """
+
+    requests: int = 0
+    refusals: int = 0
+    last: float = 0.0
+
+
+class Packed(Struct, eq=False):
+    """What all calls of the script for one caller have in common (`api/redis/store.py`): the words before the name of
+    the document, and those after it, in the protocol of Redis. They are empty until the first call.
+    """
+
+    before: bytes = b""
+    after: bytes = b""
+
+
+class Credentials(Struct, frozen=True):
+    """The names in Redis that belong to a key. They contain no secret: the key itself is not kept."""
+
+    organization_tag: bytes
+    """The organization that is encoded in the key. The script compares it with the stored record of the key."""
+    organization: bytes
+    active_key: bytes
+    key_limit: bytes
+    organization_limit: bytes
+    used: Used
+    packed: Packed
+
+
+def credentials(authorization: bytes | None) -> Credentials:
+    """Read the Authorization header. Raises MissingApiKey and InvalidApiKey (contract section 1, rows 3 and 4)."""
+    if not authorization:
+        raise MissingApiKey
+    if REPEATED in authorization:
+        raise InvalidApiKey("there is more than one Authorization header")
+    scheme, _, token = authorization.partition(b" ")
+    token = token.strip()
+    if scheme.lower() != b"bearer" or not token:
+        raise MissingApiKey
+    try:
+        key = api_keys.parse(token.decode("latin-1"))
+    except api_keys.MalformedKey:
+        raise InvalidApiKey from None
+    owner = names.tagged(key.organization_tag)
+    return Credentials(
+        organization_tag=key.organization_tag.encode(),
+        organization=owner,
+        active_key=names.api_key(owner, key.hash),
+        key_limit=names.key_limit(owner, key.hash),
+        organization_limit=names.organization_limit(owner),
+        used=Used(),
+        packed=Packed(),
+    )
 
 
 class Request(Struct):

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from api.credentials import Credentials
 from api.errors import ApiError
+from api.request import Credentials
 from schemas import names
 from schemas.settings import RequestLogMode
 

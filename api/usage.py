@@ -7,9 +7,9 @@ import asyncio
 import logging
 import time
 
-from api.credentials import Credentials, Used
 from api.redis.scripts import UseRow, usage
 from api.redis.servers import Servers
+from api.request import Credentials, Used
 from leadview.redis.errors import ErrorReply, Unavailable
 from schemas import names
 

@@ -9,11 +9,11 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from api.credentials import Credentials
 from api.errors import Rebuilding
 from api.redis.scripts import serve
 from api.redis.servers import Link, Servers, Turns
 from api.redis.serving import Serving
+from api.request import Credentials
 from leadview.redis.connection import pack, pack_words
 from leadview.redis.errors import ConnectionLost, ErrorReply, Unavailable
 from leadview.redis.scripts import Command

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from api.credentials import Credentials, credentials
 from api.errors import Rebuilding
 from api.redis.servers import Link, OneServer, Servers, servers
 from api.redis.serving import Serving
 from api.redis.store import Store
+from api.request import Credentials, credentials
 from devstack.redis_cluster import RedisCluster
 from leadview.redis.access import Address
 from schemas import names, resources

@@ -16,10 +16,10 @@ import pytest
 
 import leadview.redis.errors
 import projector.errors
-from api.credentials import Credentials, credentials
 from api.redis.servers import servers
 from api.redis.serving import Serving
 from api.redis.store import Store as ApiStore
+from api.request import Credentials, credentials
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer, RedisServerMissing

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.credentials import REPEATED, credentials
 from api.errors import ApiError, InvalidApiKey, MissingApiKey
+from api.request import REPEATED, credentials
 from schemas import api_keys, names
 
 ORGANIZATION = "2b9f4d8e-6c3a-4e51-b7d0-9a8c1f2e3d4b"

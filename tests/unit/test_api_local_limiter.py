@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from api.credentials import Credentials, credentials
 from api.limits import LocalLimiter
 from api.redis.store import Reply
+from api.request import Credentials, credentials
 from schemas import api_keys
 from tests.harness.crm import ORGANIZATION, OTHER_ORGANIZATION
 

@@ -5,9 +5,8 @@ import re
 
 import pytest
 
-from api.credentials import credentials
 from api.errors import InvalidApiKey, NoSuchRecord, Unavailable
-from api.request import request_id
+from api.request import credentials, request_id
 from api.request_log import SAMPLE, Entry, RequestLog
 from docs.generate.key_vectors import Vector, vectors
 from schemas.api_keys import PREFIX, key_hash, mint

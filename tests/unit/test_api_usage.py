@@ -2,7 +2,7 @@
 
 import pytest
 
-from api.credentials import Credentials, Packed, Used, credentials
+from api.request import Credentials, Packed, Used, credentials
 from api.usage import MAX_KEYS, MAX_REFUSED_KEYS, Usage
 from schemas.api_keys import mint
 from tests.harness import crm

@@ -19,26 +19,34 @@ ApiError
 │   └── Rebuilding         Redis was emptied and is being filled again, or the organization was recreated
 └── InternalError          500: a defect in the API
 
-StartError                 no response: the API cannot start
-└── CannotListen           an address or a port
+CannotListen               no response: the API cannot start
 """
 
 from typing import ClassVar
 
 from leadview.redis import errors as redis
-from schemas.problems import Policy
+from schemas.problems import PROBLEMS, Policy
+
+_PROBLEMS = {problem.code: problem for problem in PROBLEMS}
+_INTERNAL = _PROBLEMS["internal_error"]
 
 
 class ApiError(Exception):
-    """Base of all errors that are reported to a caller."""
+    """Base of all errors that are reported to a caller. `schemas.problems` has status and message of each code."""
 
-    status: ClassVar[int] = 500
-    code: ClassVar[str] = "internal_error"
-    message: ClassVar[str] = "An internal error occurred. Try again. If it happens again, tell us the request id."
+    code: ClassVar[str] = _INTERNAL.code
+    status: ClassVar[int] = _INTERNAL.status
+    message: ClassVar[str] = _INTERNAL.message
     retry_after: int = 0
     """After so many seconds the same request succeeds, or may succeed; 0 if it does not."""
     headers: bytes = b""
     """The lines that the response has beside the usual headers."""
+
+    def __init_subclass__(cls, code: str = "") -> None:
+        """A class may have a message of its own. Without a `code` it has that of its base."""
+        if code:
+            cls.code, cls.status = code, _PROBLEMS[code].status
+            cls.message = vars(cls).get("message", _PROBLEMS[code].message)
 
     def __init__(self, reason: str = "", *, headers: bytes = b"") -> None:
         """`reason` is for logs only; the response has `message`."""
@@ -54,83 +62,53 @@ class Refused(ApiError):
     """The request is at fault."""
 
 
-class NoSuchPath(Refused):
-    status = 404
-    code = "not_found"
+class NoSuchPath(Refused, code="not_found"):
     message = "There is nothing at this path. See /api/v1/ext/openapi.json for all paths."
 
 
-class MethodNotAllowed(Refused):
-    status = 405
-    code = "method_not_allowed"
-    message = "The API is read-only: use GET or HEAD."
+class MethodNotAllowed(Refused, code="method_not_allowed"):
+    """The path exists, and is only read."""
 
 
-class MissingApiKey(Refused):
-    status = 401
-    code = "missing_api_key"
-    message = "No API key was sent. Send it in the header `Authorization: Bearer <API_KEY>`."
+class MissingApiKey(Refused, code="missing_api_key"):
     headers = b'www-authenticate: Bearer realm="leadview"\r\n'
 
 
-class InvalidApiKey(Refused):
+class InvalidApiKey(Refused, code="invalid_api_key"):
     """Malformed, unknown, revoked or expired: the response does not tell which."""
 
-    status = 401
-    code = "invalid_api_key"
-    message = "The API key is not valid. Check that it is complete, or create a new one."
     headers = b'www-authenticate: Bearer realm="leadview", error="invalid_token"\r\n'
 
 
-class AccessDisabled(Refused):
-    status = 403
-    code = "api_access_disabled"
-    message = "API access is disabled for this organization. Enable it in the integration settings."
+class AccessDisabled(Refused, code="api_access_disabled"):
+    """The organization has no access to the API."""
 
 
-class InvalidId(Refused):
-    status = 400
-    code = "invalid_id"
-    message = "The id in the path is not a UUID. Send it as 8-4-4-4-12 hexadecimal digits."
+class InvalidId(Refused, code="invalid_id"):
+    """The path does not end with a UUID."""
 
 
-class NoSuchRecord(Refused):
+class NoSuchRecord(Refused, code="not_found"):
     """The record does not exist or belongs to another organization: the response does not tell which."""
 
-    status = 404
-    code = "not_found"
-    message = "There is no such record in this organization. Check the id."
+
+class BadRequest(Refused, code="bad_request"):
+    """What was received is not valid HTTP/1.1."""
 
 
-class BadRequest(Refused):
-    status = 400
-    code = "bad_request"
-    message = "The request is not valid HTTP/1.1. Check the request line and the headers."
+class BodyNotAllowed(Refused, code="body_not_allowed"):
+    """GET and HEAD have no body."""
 
 
-class BodyNotAllowed(Refused):
-    status = 400
-    code = "body_not_allowed"
-    message = "GET and HEAD requests must not have a body. Send the request without one."
+class HeadTooLarge(Refused, code="request_header_fields_too_large"):
+    """The head has more than `MAX_HEAD_BYTES` (`api.edge`)."""
 
 
-class HeadTooLarge(Refused):
-    status = 431
-    code = "request_header_fields_too_large"
-    message = "The request line and headers are larger than 16 KB. Send fewer or shorter headers."
+class HeadTooSlow(Refused, code="request_timeout"):
+    """The head was not complete in time."""
 
 
-class HeadTooSlow(Refused):
-    status = 408
-    code = "request_timeout"
-    message = "The request line and headers were not received in time. Send them without a pause."
-
-
-class RateLimitExceeded(ApiError):
-    status = 429
-    code = "rate_limit_exceeded"
-    message = "Too many requests. Try again after `retry_after` seconds."
-
+class RateLimitExceeded(ApiError, code="rate_limit_exceeded"):
     def __init__(self, retry_after: int, violated: list[Policy], *, headers: bytes = b"") -> None:
         super().__init__(headers=headers)
         self.retry_after = retry_after
@@ -144,12 +122,9 @@ class TooManyGuesses(RateLimitExceeded):
         super().__init__(retry_after, ["address"], headers=headers)
 
 
-class Unavailable(ApiError, redis.Unavailable):
+class Unavailable(ApiError, redis.Unavailable, code="service_unavailable"):
     """Whatever catches the errors of the client of Redis catches this one, too."""
 
-    status = 503
-    code = "service_unavailable"
-    message = "The service is temporarily unavailable. Try again after `retry_after` seconds."
     retry_after = 1
 
 
@@ -166,12 +141,10 @@ class Rebuilding(Unavailable):
     retry_after = 5
 
 
-class StartError(Exception):
-    """The API cannot start. The message is for operators: it names the setting and says what to do."""
-
-
-class CannotListen(StartError):
-    """The API or its metrics cannot listen on their address and port."""
+class CannotListen(Exception):
+    """The API cannot start: it or its metrics cannot listen on their address and port. The message is for operators: it
+    names the setting and says what to do.
+    """
 
     def __init__(self, host: str, port: int, error: OSError, setting: str) -> None:
         """`setting` is the common prefix of both settings' names, such as `LEADVIEW_API`."""

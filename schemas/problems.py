@@ -145,8 +145,3 @@ PROBLEMS = (
         "The service is temporarily unavailable. Try again after `retry_after` seconds.",
     ),
 )
-
-
-def with_status(status: int) -> tuple[Problem, ...]:
-    """Returns the problems that have this HTTP status."""
-    return tuple(problem for problem in PROBLEMS if problem.status == status)

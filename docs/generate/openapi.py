@@ -10,7 +10,7 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 
 from schemas import examples
-from schemas.problems import ErrorBody, Health, Problem, RateLimitError, RetryableError, with_status
+from schemas.problems import PROBLEMS, ErrorBody, Health, Problem, RateLimitError, RetryableError
 from schemas.resources import AS_SPECIFIED, ROOT, Resource
 
 Json = dict[str, Any]
@@ -184,7 +184,7 @@ def _references() -> Json:
 def _response_name(status: int) -> str:
     if status == 304:
         return "NotModified"
-    codes = [problem.code for problem in with_status(status)]
+    codes = [problem.code for problem in _with_status(status)]
     single = codes[0] if len(codes) == 1 else {400: "bad_request", 401: "unauthorized"}[status]
     return single.title().replace("_", "")
 
@@ -195,7 +195,7 @@ def _without_body(status: int, exists: str) -> Json:
 
 
 def _when(status: int) -> str:
-    return "; ".join(f"`{problem.code}`: {problem.when}" for problem in with_status(status))
+    return "; ".join(f"`{problem.code}`: {problem.when}" for problem in _with_status(status))
 
 
 def _service() -> Json:
@@ -279,7 +279,7 @@ def _error(status: int) -> Json:
         "schema": _reference("schemas", body.__name__),
         "examples": {
             problem.code: {"summary": problem.when, "value": _body_example(body, problem)}
-            for problem in with_status(status)
+            for problem in _with_status(status)
         },
     }
     return {
@@ -287,6 +287,10 @@ def _error(status: int) -> Json:
         "headers": _headers(status),
         "content": {"application/json": content},
     }
+
+
+def _with_status(status: int) -> tuple[Problem, ...]:
+    return tuple(problem for problem in PROBLEMS if problem.status == status)
 
 
 def _body_example(body: type[ErrorBody], problem: Problem) -> Json:

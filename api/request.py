@@ -30,9 +30,7 @@ MAX_TAGS = 32
 """Further tags of a request are ignored: at worst, a whole document is sent although a 304 was possible."""
 OPAQUE_TAG = re.compile(rb'"([^"]*)"')
 
-_USED_HEADERS = frozenset(
-    (b"accept-encoding", b"authorization", b"if-none-match", b"origin", b"x-forwarded-for", b"x-request-id")
-)
+_USED_HEADERS = frozenset((b"authorization", b"if-none-match", b"origin", b"x-forwarded-for", b"x-request-id"))
 _VALID_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 _OWN_TAG = re.compile(rb"[0-9a-f]{24}")
 _MOST_HOPS = 32

@@ -22,7 +22,7 @@ _GUIDE = (Path(__file__).parent / "openapi.md").read_text("utf-8").strip()
 """The prose, as CommonMark. Its readers are the authors of external tools."""
 _HEAD = "Same as GET without the body: the cheapest way to read the `ETag`. It counts against the rate limits like GET."
 _KEY = "An API key of your organization, sent as `Authorization: Bearer <API_KEY>`."
-_OPENAPI = "The document that you are reading, as JSON. It is sent compressed if `Accept-Encoding` allows gzip."
+_OPENAPI = "The document that you are reading, as JSON."
 _HEALTH = "The program responds. It does not ask whether records can be served."
 _READINESS = "The response is 503 while no complete set of records can be served."
 
@@ -83,11 +83,7 @@ _HEADERS: dict[str, tuple[str, Json, Any]] = {
         {"type": "string", "enum": [_REALM, f'{_REALM}, error="invalid_token"']},
         _REALM,
     ),
-    "Vary": (
-        "The request headers on which the response depends",
-        _TEXT,
-        "Accept-Encoding, Origin",
-    ),
+    "Vary": ("The request headers on which the response depends", _TEXT, "Origin"),
     "Allow": ("The methods that this path supports", _TEXT, "GET, HEAD, OPTIONS"),
 }
 

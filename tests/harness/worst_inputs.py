@@ -19,7 +19,7 @@ from typing import Any
 import cramjam
 import msgspec
 
-from api import pages, request
+from api import request
 from api.edge import _EMPTY_LINES, Head, is_host, normalized
 from api.errors import ApiError
 from api.request import client_address
@@ -296,8 +296,6 @@ WORST: tuple[Worst, ...] = (
     Worst("a path", lambda n: b"%41%" * (n // 4), normalized, _HEADER),
     Worst("entity tags", lambda n: b'"' * n + b"x", request.tags_to_match, _HEADER),
     Worst("entity tags of ours", lambda n: (b'"' + b"0" * 24 + b'",') * (n // 27) + b'"', request.tags_to_match, _HEADER),
-    Worst("codings", lambda n: " " * (n // 2) + "gzip" + " " * (n // 2) + "x", pages.prefers_gzip, _HEADER),
-    Worst("many codings", lambda n: ",;" * (n // 2), pages.prefers_gzip, _HEADER),
     Worst("an API key", lambda n: b"Bearer " + b" " * n + b"lv_live_", _quietly(request.credentials, ApiError), _HEADER),
     Worst("a request id", lambda n: b"a" * n, request.request_id, _HEADER),
     Worst("addresses of proxies", lambda n: b"," * n, _address, _HEADER),

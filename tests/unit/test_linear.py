@@ -40,8 +40,6 @@ EXPRESSIONS = {
     "api/edge.py _UNRESERVED": "a path",
     "api/request.py OPAQUE_TAG": "entity tags",
     "api/request.py _OWN_TAG": "entity tags of ours",
-    "api/pages.py _CODING": "codings",
-    "api/pages.py prefers_gzip": "many codings",
     "api/request.py _VALID_ID": "a request id",
     "schemas/api_keys.py _LIKE_THE_REST": "a request id",
     "api/documents.py _uuid": "every part of it has a fixed length",

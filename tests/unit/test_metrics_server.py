@@ -3,9 +3,8 @@
 import http.client
 import json
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
-from threading import Event, Semaphore
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
@@ -112,7 +111,6 @@ def test_other_methods(port: Port) -> None:
 @pytest.mark.parametrize(
     "sent",
     [
-        pytest.param(b"GET /metrics HTTP/2.0", id="another version"),
         pytest.param(b"GET /metrics HTTP/1.x", id="no version"),
         pytest.param(b"GET", id="no path"),
         pytest.param(b"POST /metrics", id="HTTP/0.9"),
@@ -153,39 +151,6 @@ def test_idle_connections_are_limited(fresh_port: Port) -> None:
         connections = [idle.enter_context(fresh_port.connect()) for _ in range(MAX_CONNECTIONS + 1)]
         assert is_closed(connections[0])
     wait_until(fresh_port.is_served, "connections that were closed are no longer counted", 5)
-
-
-def test_connections_that_are_being_answered_are_limited() -> None:
-    """None of them is closed for a new one."""
-    answer, asked = Event(), Semaphore(0)
-
-    def health() -> Health:
-        asked.release()
-        answer.wait(60)
-        return Health(True, {"status": "ok"})
-
-    server, port = start(health)
-    with closing(server), ExitStack() as busy:
-        connections = [busy.enter_context(connect(port)) for _ in range(MAX_CONNECTIONS)]
-        for connection in connections:
-            connection.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
-        assert all(asked.acquire(timeout=60) for _ in connections)
-        with connect(port) as refused:
-            assert is_closed(refused)
-        answer.set()
-        assert all(connection.recv(12) == b"HTTP/1.0 200" for connection in connections)
-
-
-def start(health: Callable[[], Health]) -> tuple[MetricsServer, int]:
-    port = free_port()
-    server = MetricsServer(
-        "127.0.0.1", port, CollectorRegistry(), health, max_connections=MAX_CONNECTIONS, connection_seconds=60
-    )
-    return server, port
-
-
-def connect(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=60)
 
 
 @pytest.mark.parametrize("sent", UNFINISHED)

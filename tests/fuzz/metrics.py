@@ -1,7 +1,8 @@
 """Fuzzes the metrics port: `python -m tests.fuzz metrics --seconds 60 --seed 1`.
 
 Clients send valid and invalid requests, in pieces, keep connections open without an end, or reset them. Health checks
-are answered all the while, no answer is a 5xx (but 505 to another version of HTTP), and neither threads nor memory grow.
+are answered all the while, no answer is a 5xx (but 505 to another version of HTTP), and neither threads nor memory
+grow.
 """
 
 import http.client

@@ -1,7 +1,6 @@
 """`python -m api`: runs the HTTP API under uvicorn. The settings are environment variables."""
 
 import argparse
-import asyncio
 import logging
 import os
 import signal
@@ -13,7 +12,6 @@ from tempfile import TemporaryDirectory
 from api.errors import CannotListen
 from api.exporter import serve_metrics
 from api.server import listen, serve
-from api.worker import check_layout
 from leadview import logs
 from leadview.redis.access import access
 from leadview.redis.errors import AddressError
@@ -67,7 +65,6 @@ def _run(settings: ApiSettings) -> int:
             serve_metrics(settings.metrics_host, settings.metrics_port, snapshots)
         url = f"http://{settings.api_host}:{listener.getsockname()[1]}"
         logger.info("the API is starting", extra={"url": url, "settings": effective(settings)})
-        asyncio.run(check_layout(settings))
         return serve(settings, listener, snapshots)
 
 

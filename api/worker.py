@@ -4,7 +4,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -19,7 +19,6 @@ from api.redis.store import Store
 from api.request_log import RequestLog
 from api.usage import Usage
 from leadview.background import keep, watch_parent
-from leadview.redis.errors import Unavailable
 from schemas.resources import RESOURCES
 from schemas.settings import ApiSettings, limit, networks
 
@@ -94,16 +93,3 @@ class Worker:
             logger.info("this worker serves for a last time, then it ends", extra={"seconds": seconds})
 
         signal.signal(signal.SIGTERM, begin)
-
-
-async def check_layout(settings: ApiSettings) -> None:
-    """Log a warning if Redis holds only data of another layout. Raises nothing if Redis cannot be reached."""
-    servers = redis_servers(settings)
-    running = asyncio.create_task(servers.run())
-    try:
-        await servers.first_attempt()
-        with suppress(Unavailable):
-            await Serving(servers).check_layout()
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)

@@ -1,12 +1,11 @@
 """The declared metrics (`schemas/metrics.py`) as objects of Prometheus's client library."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, disable_created_metrics
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
-from prometheus_client.registry import Collector
 
 from schemas import metrics
 from schemas.version import VERSION
@@ -46,18 +45,11 @@ def histogram_family(
     return found
 
 
-class _Build(Collector):
-    def __init__(self, program: str, mapping: str) -> None:
-        self._labels = (program, VERSION, mapping)
-
-    def collect(self) -> Iterator[Metric]:
-        yield family(metrics.BUILD, {self._labels: 1.0})
-
-
 def new_registry(program: str, mapping: str = "") -> CollectorRegistry:
     """Returns a registry that exports which program this is, and what its process uses."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
-    registry.register(_Build(program, mapping))
+    build = Gauge(metrics.BUILD.name, metrics.BUILD.help, metrics.BUILD.labels, registry=registry)
+    build.labels(program, VERSION, mapping).set(1)
     return registry

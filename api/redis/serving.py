@@ -12,7 +12,6 @@ and a shard is believed for another slot only if all copies of all shards are co
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
@@ -26,7 +25,6 @@ from schemas import control, names
 from schemas.control import GenerationId, number_of, parse_generation, parse_slots
 
 POLL_SECONDS = 0.5
-logger = logging.getLogger(__name__)
 _FIELDS = [field.encode() for field in control.SERVED_FIELDS]
 _STAMP = control.STAMP.encode()
 _LAYOUT = b"%d" % control.LAYOUT
@@ -220,19 +218,6 @@ class Serving:
             self._slots.clear()
         self._slots[stamp] = parse_slots(text)
         return self._slots[stamp]
-
-    async def check_layout(self) -> None:
-        """Log a warning if Redis holds only data of other layouts. Raises Unavailable."""
-        if await self._servers.call(names.HOME, b"EXISTS", names.CONTROL):
-            return
-        others = names.OF_OTHER_LAYOUTS.items()
-        found = {layout for key, layout in others if await self._servers.call(names.tag(key), b"EXISTS", key)}
-        if found:
-            logger.warning(
-                "Redis holds data of another layout only: nothing is served until a projector of this version has "
-                "filled it (docs/upgrading.md)",
-                extra={"layouts": sorted(found), "own_layout": control.LAYOUT},
-            )
 
     async def ask_any(self) -> None:
         """Ask the shards until one is complete. Raises Unavailable if none is."""

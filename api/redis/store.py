@@ -4,6 +4,8 @@ document takes a second call, which reads its value alone.
 
 import asyncio
 import struct
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -103,14 +105,13 @@ class Store:
         if turn is not None:
             await self._turns.wait(share, turn)
         try:
-            for _ in range(_ATTEMPTS - 1):
-                try:
-                    return await self._serve(caller, resource, record_id, tags)
-                except ConnectionLost:
-                    await self._servers.link(caller.organization_tag).reconnected()
-            return await self._serve(caller, resource, record_id, tags)
+            command = partial(self._command, caller, resource, record_id, tags)
+            reply = read_reply(await self._read(caller.organization_tag, command))
         finally:
             self._turns.leave(share)
+        if reply.status == BEING_APPLIED:
+            raise Rebuilding("the records of a recreated organization are being applied again")
+        return reply
 
     async def read_large(
         self, caller: Credentials, resource: Resource, record_id: str, reply: Reply, share: bytes
@@ -118,70 +119,76 @@ class Store:
         """Returns a reply with status LARGE as one with status 200 and the whole value, or 404 if the document was
         deleted meanwhile. Nothing is charged. Raises Unavailable, also if all of it takes longer than the timeout.
         """
-        tag = caller.organization_tag
+
+        def command(generation: GenerationId) -> bytes:
+            return pack((b"GET", names.document(resource, caller.organization, generation, record_id)))
+
         try:
             async with asyncio.timeout(self._timeout):
-                value = await self._large_value(tag, caller.organization, resource, record_id, share)
+                value = await self._read(caller.organization_tag, command, share)
         except TimeoutError:
             raise Unavailable(f"a large document was not read within {self._timeout:g} s") from None
         is_live = value is not None and value[0] == STATE_LIVE
         return replace(reply, status=200, value=value) if is_live else replace(reply, status=404)
 
-    async def _large_value(
-        self, tag: bytes, owner: bytes, resource: Resource, record_id: str, share: bytes
-    ) -> bytes | None:
-        """Returns the value that the document has in the generation that is live when it is read."""
-        for _ in range(_ATTEMPTS):
+    async def _read(
+        self, tag: bytes, command: Callable[[GenerationId], bytes], large_share: bytes | None = None
+    ) -> Any:
+        """Returns the reply to a packed command in the generation that is live when it is executed. For a large value,
+        `large_share` names whose turn it takes. Raises Unavailable.
+        """
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                await self._servers.link(tag).reconnected()
             link = self._servers.link(tag)
-            generation = self._serving.known(link, tag)
-            if generation is None:
-                generation = await self._serving.ask(link, tag)
-            packed = pack((b"GET", names.document(resource, owner, generation, record_id)))
             try:
-                value, live = await self._call_large(link, tag, packed, share)
+                generation = self._serving.known(link, tag)
+                if generation is None:
+                    generation = await self._serving.ask(link, tag)
+                reply, live = await self._call(link, tag, command(generation), large_share)
             except ConnectionLost:
-                await link.reconnected()
                 continue
-            if live == generation:
-                return value
+            if live == generation:  # otherwise another one was promoted a moment ago
+                return reply
         raise Unavailable("the connection is lost, or another generation is promoted, again and again")
 
-    async def _call_large(
-        self, link: Link, tag: bytes, packed: bytes, share: bytes
-    ) -> tuple[bytes | None, GenerationId]:
+    async def _call(self, link: Link, tag: bytes, packed: bytes, large_share: bytes | None) -> tuple[Any, GenerationId]:
         """Returns the reply to the command, and the generation that was live right after it. Raises Unavailable."""
-        check, answered = self._serving.check(link), link
+        check = self._serving.check(link)
         try:
-            reply = await link.call_large(share, packed, check)
-        except ErrorReply as error:  # slots are being moved: it comes over the other connection, for once
-            reply, answered = await self._servers.retry(error, link, tag, packed)
-        else:
-            if check is not None:
-                reply, state = reply
-                return reply, await self._live(link, tag, state)
-        return reply, await self._believed(answered, tag)
+            if large_share is not None:
+                reply = await link.call_large(large_share, packed, check)
+            elif check is not None:
+                reply = await link.connection.call_checked(packed, check)
+            else:
+                reply = await link.connection.call_packed(packed)
+        except ErrorReply as error:  # if slots are being moved, also a large value comes over the usual connection
+            reply, answered = await self._servers.retry(error, link, tag, packed, SCRIPT)
+            return reply, await self._believed(answered, tag)
+        if check is None:
+            return reply, await self._believed(link, tag)
+        reply, state = reply
+        # If it is an error, the copy of the control record is being moved.
+        live = None if isinstance(state, ErrorReply) else self._serving.read(link, tag, state)
+        return reply, live or await self._serving.ask(link, tag)
 
-    async def _serve(
-        self, caller: Credentials, resource: Resource, record_id: str | None, tags: tuple[bytes, ...]
-    ) -> Reply:
-        tag = caller.organization_tag
-        link = self._servers.link(tag)
-        generation = self._serving.known(link, tag)
-        if generation is None:
-            generation = await self._serving.ask(link, tag)
-        for _ in range(_ATTEMPTS):
-            name = names.document(resource, caller.organization, generation, record_id) if record_id else None
-            found, live = await self._call(link, tag, self._command(caller, name, tags))
-            if live == generation:
-                reply = read_reply(found)
-                if reply.status == BEING_APPLIED:
-                    raise Rebuilding("the records of a recreated organization are being applied again")
-                return reply
-            generation = live  # another generation was promoted a moment ago
-        raise Unavailable("another generation is promoted again and again")
+    async def _believed(self, answered: Link, tag: bytes) -> GenerationId:
+        """Returns the live generation, if the server that has answered is believed. Raises Unavailable."""
+        owner = self._servers.link(tag)
+        if answered is not owner:  # the slot is being moved there, or was moved there a moment ago
+            await self._serving.ask(answered)
+        return await self._serving.ask(owner, tag)
 
-    def _command(self, caller: Credentials, name: bytes | None, tags: tuple[bytes, ...]) -> bytes:
-        """Returns the packed call of the script. `name` is that of the document."""
+    def _command(
+        self,
+        caller: Credentials,
+        resource: Resource,
+        record_id: str | None,
+        tags: tuple[bytes, ...],
+        generation: GenerationId,
+    ) -> bytes:
+        """Returns the packed call of the script."""
+        name = names.document(resource, caller.organization, generation, record_id) if record_id else None
         if name is None or tags:
             return pack((*self._call_of(caller, name, tags).words(),))
         # Nearly always. All words but the name are those of the caller's last request: to pack them again would take a
@@ -208,32 +215,3 @@ class Store:
             limits=self._limits,
             etags=tags,
         )
-
-    async def _call(self, link: Link, tag: bytes, packed: bytes) -> tuple[int | bytes, GenerationId]:
-        """Returns the reply to the command, and the generation that was live right after it. Raises Unavailable."""
-        check = self._serving.check(link)
-        state: Any = None
-        try:
-            if check is None:
-                reply = await link.connection.call_packed(packed)
-            else:
-                reply, state = await link.connection.call_checked(packed, check)
-        except ErrorReply as error:
-            reply, answered = await self._servers.retry(error, link, tag, packed, SCRIPT)
-            return reply, await self._believed(answered, tag)
-        if check is None:
-            return reply, await self._believed(link, tag)
-        return reply, await self._live(link, tag, state)
-
-    async def _live(self, link: Link, tag: bytes, state: list[bytes | None] | ErrorReply) -> GenerationId:
-        """Returns the live generation, from the reply to the check. Raises Unavailable."""
-        # If it is an error, the copy of the control record is being moved.
-        live = None if isinstance(state, ErrorReply) else self._serving.read(link, tag, state)
-        return live or await self._serving.ask(link, tag)
-
-    async def _believed(self, answered: Link, tag: bytes) -> GenerationId:
-        """Returns the live generation, if the server that has answered is believed. Raises Unavailable."""
-        owner = self._servers.link(tag)
-        if answered is not owner:  # the slot is being moved there, or was moved there a moment ago
-            await self._serving.ask(answered)
-        return await self._serving.ask(owner, tag)

@@ -268,7 +268,7 @@ def load(process: type[S], environment: Mapping[str, str]) -> S:
             if text == "":  # `NAME=` in an environment file means "not set"
                 continue
             values[field] = msgspec.convert(text, kind, strict=False)
-            _check(field, text)
+            _CHECKS.get(field, str)(text)
         except (msgspec.ValidationError, ValueError) as error:
             problems.append(f"{named}={shown!r} is not valid: {_allowed(kind) or error}")
     problems += [] if problems else _problems_together(process(**values))
@@ -320,22 +320,10 @@ def _unknown(name: str, known: set[str]) -> str:
     return f"{name} is not a setting of Leadview: {hint}"
 
 
-def _check(field: str, text: str) -> None:
-    """Checks what the type of a field cannot express. Raises ValueError."""
-    if field.endswith("_limit"):
-        limit(text)
-    if field == "api_trusted_proxies":
-        networks(text)
-    if field == "docs_url" and not re.fullmatch(r"https?://[^\s?#]+", text):
+def _web_address(text: str) -> None:
+    """Raises ValueError."""
+    if not re.fullmatch(r"https?://[^\s?#]+", text):
         raise ValueError("write a URL that begins with https:// or http://, without `?` and `#`")
-    if field == "redis_url":
-        redis_url(text)
-    if field == "kafka_bootstrap_servers":
-        brokers(text)
-    if field == "kafka_oauth_token_url":
-        check_token_url(text)
-    if field == "kafka_oauth_token_provider":
-        token_function(text)
 
 
 def _allowed(kind: Any) -> str:
@@ -461,3 +449,17 @@ def _unreadable(name: str, path: str) -> str | None:
             return None
     except OSError as error:
         return f"{name}={path!r} is not valid: the file cannot be read ({error.strerror})"
+
+
+_CHECKS: dict[str, Callable[[str], object]] = {
+    "api_trusted_proxies": networks,
+    "api_unknown_key_limit": limit,
+    "docs_url": _web_address,
+    "kafka_bootstrap_servers": brokers,
+    "kafka_oauth_token_provider": token_function,
+    "kafka_oauth_token_url": check_token_url,
+    "key_rate_limit": limit,
+    "organization_rate_limit": limit,
+    "redis_url": redis_url,
+}
+"""What the type of a setting cannot express. Each raises ValueError."""

@@ -62,7 +62,7 @@ EXPRESSIONS = {
     "schemas/redis_url.py without_password": OURS,
     "schemas/settings.py _PASSWORDS_IN_URL": OURS,
     "schemas/settings.py limit": OURS,
-    "schemas/settings.py _check": OURS,
+    "schemas/settings.py _web_address": OURS,
 }
 DOUBLE = 2.5
 """At most so many times the instructions for twice the input."""

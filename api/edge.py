@@ -26,7 +26,7 @@ import socket
 import struct
 import sys
 import termios
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import lru_cache
 from heapq import nsmallest
 from ipaddress import IPv6Address
@@ -101,24 +101,6 @@ class Timer:
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
-
-
-class Crowd:
-    """Limits how many connections are open."""
-
-    def __init__(self, most: int = MAX_CONNECTIONS) -> None:
-        self.most = most
-
-    def make_room(self, connections: Collection["Edge"]) -> None:
-        """Close a tenth of the connections if there are too many: those that have waited longest for their clients.
-
-        A tenth, because to find them takes a look at all. A client whose request is being answered is never cut off.
-        """
-        if len(connections) <= self.most:
-            return
-        waiting = [(since, each) for each in connections if (since := each.waiting_since) is not None]
-        for _, each in nsmallest(max(1, self.most // _SHARE), waiting, key=lambda found: found[0]):
-            each.abort()
 
 
 class Unread:
@@ -268,10 +250,9 @@ class _Stop(Exception):
 class Edge(asyncio.Protocol):
     """One client connection."""
 
-    crowd: ClassVar[Crowd] = Crowd()
-    """All connections of this worker."""
+    max_connections: ClassVar[int] = MAX_CONNECTIONS
     unread: ClassVar[Unread] = Unread()
-    """Those of them whose clients have not taken their responses."""
+    """The connections of this worker whose clients have not taken their responses."""
     head_seconds: ClassVar[float] = 10.0
     """Maximum time for a whole head from its first byte, and for a new connection to send anything."""
     stalled_seconds: ClassVar[float] = 30.0
@@ -291,6 +272,8 @@ class Edge(asyncio.Protocol):
         self.loop = _loop or asyncio.get_running_loop()
         self._app = config.loaded_app
         self._server = server_state
+        self._connections = cast(set[Edge], server_state.connections)
+        """All connections of this worker."""
         self._worker: Worker = app_state["worker"]
         self._transport: asyncio.Transport
         self._client: tuple[str, int] | None = None
@@ -320,18 +303,27 @@ class Edge(asyncio.Protocol):
         self._transport = transport
         self._client = _address(transport)
         transport.set_write_buffer_limits(high=0)  # so `pause_writing` is called if the send buffer is full
-        connections = cast(set[Edge], self._server.connections)
-        connections.add(self)
-        self.crowd.make_room(connections)
+        self._connections.add(self)
+        if len(self._connections) > self.max_connections:
+            self._make_room()
         self._head_timer.start(self._on_head_timeout)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         for timer in self.timers:
             timer.stop()
         self.unread.remove(self)
-        cast(set[Edge], self._server.connections).discard(self)
+        self._connections.discard(self)
         self._received = b""
         self._parser = None  # type: ignore[assignment]  # the two refer to each other
+
+    def _make_room(self) -> None:
+        """Close a tenth of the connections: those that have waited longest for their clients.
+
+        A tenth, because to find them takes a look at all. A client whose request is being answered is never cut off.
+        """
+        waiting = [(since, each) for each in self._connections if (since := each.waiting_since) is not None]
+        for _, each in nsmallest(max(1, self.max_connections // _SHARE), waiting, key=lambda found: found[0]):
+            each.abort()
 
     @property
     def waiting_since(self) -> float | None:

@@ -70,7 +70,7 @@ def serve(settings: ApiSettings, listener: socket.socket, snapshots: Path) -> in
 
 def _application(settings: ApiSettings, snapshots: Path | None) -> Starlette:
     logs.configure(settings.log_level)  # each worker is a new process
-    Edge.crowd.most = _raise_file_limit()
+    Edge.max_connections = _raise_file_limit()
     application = create_app(settings, snapshots)
     # Everything that exists now lives as long as the process. Without this, each full garbage collection would traverse
     # it all, which takes 20 ms.

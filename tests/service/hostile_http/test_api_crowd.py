@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from api.edge import Crowd, Edge
+from api.edge import Edge
 from tests.harness.api_server import LEADS
 from tests.harness.hostile import Target, open_connections, target
 from tests.harness.records import Caller
@@ -19,7 +19,7 @@ REQUEST = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 class Crowded(Edge):
-    crowd = Crowd(MOST)
+    max_connections = MOST
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import pytest
 
-from api.edge import RECEIVE_BUFFER, SEND_BUFFER, Crowd, Edge, Unread
+from api.edge import RECEIVE_BUFFER, SEND_BUFFER, Edge, Unread
 from tests.harness.api_server import LEADS, read_all, responses
 from tests.harness.hostile import Target, target
 from tests.harness.records import Caller, Records
@@ -30,7 +30,7 @@ HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 class Watched(Edge):
     """`opened` are the connections that are not lost, in the order of their beginning."""
 
-    crowd = Crowd(MOST)
+    max_connections = MOST
     unread = Unread(BUDGET)
     stalled_seconds = 0.3
     opened: ClassVar[list["Watched"]] = []

@@ -7,11 +7,12 @@ import msgspec
 import xxhash
 
 from api.errors import MethodNotAllowed, NoSuchPath, Unavailable
-from api.request import JSON, OPAQUE_TAG, Request, Response, json_response
+from api.request import JSON, NO_STORE, OPAQUE_TAG, Request, Response
 from api.worker import Worker
 from schemas.problems import Health
 
 _ALLOW = b"allow: GET, HEAD\r\n"
+_HEALTH = Response(200, JSON + NO_STORE, msgspec.json.encode(Health()))
 
 Page = Callable[[Worker, Request], Awaitable[Response]]
 
@@ -38,7 +39,7 @@ def read_only(page: Page) -> Page:
 @read_only
 async def healthz(worker: Worker, request: Request) -> Response:  # noqa: ARG001 - every page takes both
     """`/healthz`: this worker responds. Redis is not asked, because restarting the API would not repair Redis."""
-    return json_response(Health())
+    return _HEALTH
 
 
 @read_only
@@ -50,7 +51,7 @@ async def readyz(worker: Worker, request: Request) -> Response:  # noqa: ARG001
     if worker.draining:
         raise Unavailable("this worker is about to end")
     await worker.serving.ask_any()
-    return json_response(Health())
+    return _HEALTH
 
 
 @read_only

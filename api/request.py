@@ -197,11 +197,6 @@ class Response(Struct, frozen=True, gc=False):
     body: bytes = b""
 
 
-def json_response(body: Struct) -> Response:
-    """Returns a 200 that must not be stored."""
-    return Response(200, JSON + NO_STORE, msgspec.json.encode(body))
-
-
 def error_response(error: BaseException, request_id: bytes, docs_url: str | None) -> Response:
     """Returns the response that reports an error to the caller. Whatever is no ApiError is a defect in the API, and the
     caller learns no more of it. `docs_url` is the setting of that name.

@@ -45,7 +45,8 @@ _MAX_UNSENT = 16
 prepares the others; otherwise the two would wait for each other in turns."""
 _INCOMPLETE = object()
 _NO_LINGER = struct.pack("ii", 1, 0)
-_pack: Callable[[Command], bytes] = hiredis.pack_command  # type: ignore[assignment]  # declared as a 1-tuple
+pack: Callable[[Command], bytes] = hiredis.pack_command  # type: ignore[assignment]  # declared as a 1-tuple
+"""Returns a command in the protocol of Redis."""
 
 
 class Connection(asyncio.Protocol):
@@ -93,7 +94,7 @@ class Connection(asyncio.Protocol):
 
         Raises Unavailable at once if the connection is closed or `max_in_flight` commands are waiting already.
         """
-        return self.call_packed(_pack(command))
+        return self.call_packed(pack(command))
 
     def call_packed(self, packed: bytes) -> Future[Any]:
         """Send a packed command, as `call` does."""
@@ -250,11 +251,6 @@ class Connection(asyncio.Protocol):
                 caller.set_exception(Unavailable(f"Redis did not reply within {self._timeout:g} s"))
 
 
-def pack(command: Command) -> bytes:
-    """Returns a command in the protocol of Redis."""
-    return _pack(command)
-
-
 def pack_bytes(words: Sequence[bytes]) -> bytes:
     """Returns the same as `pack`, for words that are bytes, in a third of the time: no loop of Python, and one copy."""
     parts = [b"\r\n"] * (2 * len(words) + 2)
@@ -276,7 +272,7 @@ _length = _Lengths((length, b"\r\n$%d\r\n" % length) for length in range(4096)).
 
 def pack_words(words: Command) -> bytes:
     """Returns words of a command in the protocol of Redis, without the number of words that begins a command."""
-    return _pack(words).partition(b"\r\n")[2]
+    return pack(words).partition(b"\r\n")[2]
 
 
 async def connect(

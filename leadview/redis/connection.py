@@ -96,9 +96,20 @@ class Connection(asyncio.Protocol):
         """
         return self.call_packed(pack(command))
 
-    def call_packed(self, packed: bytes) -> Future[Any]:
-        """Send a packed command, as `call` does."""
-        return self._call(packed, is_checked=False)
+    def call_packed(self, packed: bytes, *, is_checked: bool = False) -> Future[Any]:
+        """Send a packed command, as `call` does. Only `call_checked` sends one that is checked."""
+        if self._transport is None:
+            raise self._error("the connection to Redis is closed")
+        if len(self._callers) >= self._max_in_flight:
+            raise Unavailable(f"{self._max_in_flight} requests are waiting for Redis already")
+        reply: Future[Any] = self._loop.create_future()
+        self._callers.append((reply, self._loop.time(), is_checked))
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent.append(packed)
+        if len(self._unsent) == _MAX_UNSENT:
+            self._flush()
+        return reply
 
     def call_checked(self, packed: bytes, check: bytes) -> Future[Any]:
         """Send a packed command and, after it, the packed command `check`. The future's result is a tuple of both
@@ -110,7 +121,7 @@ class Connection(asyncio.Protocol):
             self._flush()  # what waits to be sent was checked with another command
             self._check = check
         self._checking = True
-        return self._call(packed, is_checked=True)
+        return self.call_packed(packed, is_checked=True)
 
     def pipeline(self, packed: Sequence[bytes]) -> Future[list[Any]]:
         """Send packed commands in one write, at once. The future's result are the replies in order, each of which may
@@ -125,20 +136,6 @@ class Connection(asyncio.Protocol):
         self._callers += [(replies, self._loop.time(), [])] * len(packed)
         self._transport.write(b"".join(packed))
         return replies
-
-    def _call(self, packed: bytes, *, is_checked: bool) -> Future[Any]:
-        if self._transport is None:
-            raise self._error("the connection to Redis is closed")
-        if len(self._callers) >= self._max_in_flight:
-            raise Unavailable(f"{self._max_in_flight} requests are waiting for Redis already")
-        reply: Future[Any] = self._loop.create_future()
-        self._callers.append((reply, self._loop.time(), is_checked))
-        if not self._unsent:
-            self._loop.call_soon(self._flush)
-        self._unsent.append(packed)
-        if len(self._unsent) == _MAX_UNSENT:
-            self._flush()
-        return reply
 
     def close(self, reason: str) -> None:
         """Close the connection and fail all waiting callers now. Calling it again has no effect.

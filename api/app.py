@@ -117,18 +117,9 @@ class Endpoint:
         if caller is not None:
             self._worker.usage.count(caller, status, started)
         if status >= self._lowest:
-            self._worker.log.write(self._entry(request, status, seconds))
+            segment = request.last_segment if self._path.endswith(_TEMPLATE) else ""
+            record_id = segment.lower() if _uuid(segment) else None
+            self._worker.log.write(
+                Entry(request.id, request.method, self._path, status, seconds, request.error, caller, record_id)
+            )
         request.error = None  # its traceback refers to this request, and to the connection
-
-    def _entry(self, request: Request, status: int, seconds: float) -> Entry:
-        segment = request.last_segment if self._path.endswith(_TEMPLATE) else ""
-        return Entry(
-            request.id,
-            request.method,
-            self._path,
-            status,
-            seconds,
-            request.error,
-            request.caller,
-            segment.lower() if _uuid(segment) else None,
-        )

@@ -347,7 +347,9 @@ class Edge(asyncio.Protocol):
 
     def _feed(self) -> None:
         """Parse one head after the other, as long as no request is being answered and no response is unread."""
-        while self._place < len(self._received) and self._is_ready():
+        while self._place < len(self._received) and self._scope is None:
+            if self._reading_done or self._writing_paused:
+                break
             self._feed_part()
         if self._reading_done or self._place == len(self._received):
             self._received, self._place = b"", 0
@@ -539,10 +541,6 @@ class Edge(asyncio.Protocol):
         """Returns how many bytes the kernel holds that the client's machine has not acknowledged; 0 if it is closed."""
         number = self._transport.get_extra_info("socket").fileno()
         return int.from_bytes(fcntl.ioctl(number, termios.TIOCOUTQ, bytes(4)), sys.byteorder) if number >= 0 else 0
-
-    def _is_ready(self) -> bool:
-        """Returns whether the next request may be read."""
-        return self._scope is None and not (self._reading_done or self._writing_paused)
 
     def _resume_reading(self) -> None:
         if self._reading_paused:

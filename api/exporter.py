@@ -29,7 +29,9 @@ class WorkersCollector(Collector):
         workers = read_snapshots(self._snapshots)
         yield _requests(workers)
         yield _latency(workers)
-        yield family(metrics.REDIS_ERRORS, _redis_errors(workers))
+        # Every reason is there from the beginning, because an increase from nothing is none to Prometheus.
+        errors = {(kind,): sum(worker.redis_errors[kind] for worker in workers) for kind in get_args(Kind)}
+        yield family(metrics.REDIS_ERRORS, errors)
         yield family(metrics.LIMITER_FAILURES, sum(worker.limiter_failures for worker in workers))
         yield family(metrics.LIMITER_REFUSALS, sum(worker.limiter_refusals for worker in workers))
         yield family(metrics.IN_FLIGHT, sum(worker.in_flight for worker in workers))
@@ -64,11 +66,6 @@ def _requests(workers: list[Counters]) -> Metric:
             for status, count in counters.statuses.items():
                 answered[route, str(status)] += count
     return family(metrics.REQUESTS, dict(sorted(answered.items())))
-
-
-def _redis_errors(workers: list[Counters]) -> dict[tuple[str, ...], float]:
-    """Every reason is there from the beginning, because an increase from nothing is none to Prometheus."""
-    return {(kind,): sum(worker.redis_errors[kind] for worker in workers) for kind in get_args(Kind)}
 
 
 def _latency(workers: list[Counters]) -> Metric:

@@ -45,10 +45,9 @@ class Usage:
         """
         used = caller.used
         if status == _UNAUTHORIZED:
-            found = self._of_refused(caller.active_key)
-            if found is None:
+            if caller.active_key not in self._refused and len(self._refused) >= MAX_REFUSED_KEYS:
                 return
-            used = found
+            used = self._refused.setdefault(caller.active_key, Used())
         elif not used.requests:
             if len(self._callers) >= MAX_KEYS:
                 return
@@ -87,12 +86,6 @@ class Usage:
                     logger.warning("Redis refuses to store the use of keys", extra={"error": str(error)})
                 except Unavailable:
                     self._keep(some)
-
-    def _of_refused(self, key: bytes) -> Used | None:
-        used = self._refused.get(key)
-        if used is None and len(self._refused) < MAX_REFUSED_KEYS:
-            used = self._refused[key] = Used()
-        return used
 
     def _take(self) -> dict[bytes, Used]:
         """Returns all counts by key, and sets them to 0. Several callers may have the same key."""

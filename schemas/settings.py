@@ -251,7 +251,9 @@ S = TypeVar("S", bound=RedisSettings)
 
 def load(process: type[S], environment: Mapping[str, str]) -> S:
     """Returns the settings of a process. Raises SettingsError, which names every setting that is wrong."""
-    given = {name: value for name, value in environment.items() if _is_setting(name)}
+    given = {
+        name: value for name, value in environment.items() if name.startswith(PREFIX) and not name.startswith(IGNORED)
+    }
     known = {variable(field) for settings in PROCESSES for field in settings.__struct_fields__}
     problems = [_unknown(name, known) for name in sorted(given.keys() - known)]
     values = {}
@@ -308,10 +310,6 @@ def secrets(settings: RedisSettings) -> set[str]:
             in_url = (password for pattern in _PASSWORDS_IN_URL for password in pattern.findall(text or ""))
             found |= set(in_url) if field == "redis_url" else {text}
     return {text for text in found if text}
-
-
-def _is_setting(name: str) -> bool:
-    return name.startswith(PREFIX) and not name.startswith(IGNORED)
 
 
 def _unknown(name: str, known: set[str]) -> str:

@@ -85,7 +85,10 @@ class Serving:
         if of != self._checks_of:
             self._checks, self._checks_of = {}, of
         if link not in self._checks:
-            self._checks[link] = self._packed(link)
+            tags = self._tags(link)
+            self._checks[link] = (
+                pack((b"HMGET", names.copy(names.CONTROL, tags[0]), *self._fields)) if len(tags) == 1 else None
+            )
         return self._checks[link]
 
     def read(self, link: Link, tag: bytes, reply: list[bytes | None]) -> GenerationId | None:
@@ -239,10 +242,6 @@ class Serving:
                     await self.ask(link)
             await then()
             await asyncio.sleep(POLL_SECONDS)
-
-    def _packed(self, link: Link) -> bytes | None:
-        tags = self._tags(link)
-        return pack((b"HMGET", names.copy(names.CONTROL, tags[0]), *self._fields)) if len(tags) == 1 else None
 
     def _tags(self, link: Link) -> list[bytes]:
         """Returns the hash tags of the copies of the control record that this shard should have."""

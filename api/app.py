@@ -5,7 +5,6 @@
 every other path            404, also with a trailing slash
 """
 
-import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,17 +20,14 @@ from api import request as requests
 from api.documents import Documents
 from api.errors import as_unavailable
 from api.request import Request, Response, error_response
-from api.request_log import Entry
+from api.request_log import TEMPLATE
 from api.worker import Worker
-from schemas.fields import UUID_PATTERN
 from schemas.resources import RESOURCES, ROOT
 from schemas.settings import ApiSettings
 
 Handler = Callable[[Worker, Request], Awaitable[Response]]
-_TEMPLATE = "/{id}"
 _OK = 200
 _INTERNAL_ERROR = 500
-_uuid = re.compile(UUID_PATTERN).fullmatch
 
 
 def create_app(settings: ApiSettings, snapshots: Path | None = None) -> Starlette:
@@ -64,9 +60,7 @@ class Api(Starlette):
         self.router.redirect_slashes = False
         self.router.default = Endpoint(worker, "none", pages.not_found)
         self._documents = {
-            f"{ROOT}/{it.topic}".encode(): Endpoint(
-                worker, it.noun, Documents(it).read, f"{ROOT}/{it.topic}{_TEMPLATE}"
-            )
+            f"{ROOT}/{it.topic}".encode(): Endpoint(worker, it.noun, Documents(it).read, f"{ROOT}/{it.topic}{TEMPLATE}")
             for it in RESOURCES
         }
 
@@ -117,9 +111,5 @@ class Endpoint:
         if caller is not None:
             self._worker.usage.count(caller, status, started)
         if status >= self._lowest:
-            segment = request.last_segment if self._path.endswith(_TEMPLATE) else ""
-            record_id = segment.lower() if _uuid(segment) else None
-            self._worker.log.write(
-                Entry(request.id, request.method, self._path, status, seconds, request.error, caller, record_id)
-            )
+            self._worker.log.write(request, self._path, status, seconds)
         request.error = None  # its traceback refers to this request, and to the connection

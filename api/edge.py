@@ -37,8 +37,7 @@ from uvicorn import Config
 from uvicorn.server import ServerState
 
 from api.errors import BadRequest, BodyNotAllowed, HeadTooLarge, HeadTooSlow
-from api.request import CLOSE, Response, encode_head, error_response, request_id
-from api.request_log import Entry
+from api.request import CLOSE, Request, Response, encode_head, error_response, request_id
 from api.worker import Worker
 
 MAX_CONNECTIONS = 4096
@@ -499,7 +498,7 @@ class Edge(asyncio.Protocol):
         own_id = request_id(parsed.get(b"x-request-id"))
         response = error_response(error, own_id, self._worker.docs_url)
         self._worker.counters.route("edge").count(response.status, 0.0)
-        self._worker.log.write(Entry(own_id, "", "edge", response.status, 0.0, error))
+        self._worker.log.write(Request(own_id, error=error), "edge", response.status, 0.0)
         if not self._transport.is_closing():
             self._write(response, own_id, self._common_headers(), cors=b"origin" in parsed, close=True)
             self._close_gently()

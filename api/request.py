@@ -107,14 +107,14 @@ class Request(Struct):
 
     id: bytes
     """X-Request-Id: the caller's own id if it is valid, otherwise a new one."""
-    method: str
-    raw_path: bytes
-    headers: dict[bytes, bytes]
+    method: str = ""
+    raw_path: bytes = b""
+    headers: dict[bytes, bytes] = {}
     client: str | None = None
     """The address from which the connection was opened."""
     caller: Credentials | None = None
     """The names of the key, as soon as its form is known to be right."""
-    error: Exception | None = None
+    error: BaseException | None = None
     """Why the response is an error."""
 
     @property

@@ -5,38 +5,25 @@ the key names, also if the key was refused.
 """
 
 import logging
+import re
 import time
 from collections.abc import Callable
 
-from msgspec import Struct
-
 from api.errors import ApiError
-from api.request import Credentials
+from api.request import Request
 from schemas import names
+from schemas.fields import UUID_PATTERN
 from schemas.settings import RequestLogMode
 
+TEMPLATE = "/{id}"
+"""The end of the route of a document."""
 SAMPLE = 5
 """Lines about 4xx in one second of a worker; those about 5xx are always written."""
 _PREFIX = 12
 _LOWEST: dict[RequestLogMode, int] = {"off": 1000, "errors": 400, "all": 0}
+_uuid = re.compile(UUID_PATTERN).fullmatch
 
 logger = logging.getLogger(__name__)
-
-
-class Entry(Struct):
-    """What is known of a request when it has been answered."""
-
-    request_id: bytes
-    method: str
-    """Empty if the request could not be read."""
-    route: str
-    status: int
-    seconds: float
-    error: BaseException | None = None
-    """Why the answer is an error. It is a defect if it is no ApiError."""
-    caller: Credentials | None = None
-    record_id: str | None = None
-    """The id of the record, if the path has a UUID."""
 
 
 class RequestLog:
@@ -52,18 +39,23 @@ class RequestLog:
         self._written = 0
         self._skipped = 0
 
-    def write(self, entry: Entry) -> None:
-        """Write a line, unless the mode leaves it out, or it is one of too many about 4xx. A defect is always noted."""
-        if entry.error is not None and not isinstance(entry.error, ApiError):
-            logger.error("a request failed because of a defect", extra=self._fields(entry), exc_info=entry.error)
+    def write(self, request: Request, route: str, status: int, seconds: float) -> None:
+        """Write a line about a request that has been answered, unless the mode leaves it out, or it is one of too many
+        about 4xx. A defect is always noted.
+
+        `route` is the path, for documents a template. What could not be read of the request is empty.
+        """
+        if request.error is not None and not isinstance(request.error, ApiError):
+            fields = self._fields(request, route, status, seconds)
+            logger.error("a request failed because of a defect", extra=fields, exc_info=request.error)
             return
-        if entry.status < self.lowest:
+        if status < self.lowest:
             return
-        if 400 <= entry.status < 500 and not self._all and not self._is_in_sample():
+        if 400 <= status < 500 and not self._all and not self._is_in_sample():
             self._skipped += 1
             return
-        level = logging.ERROR if entry.status >= 500 else logging.INFO
-        logger.log(level, "request answered", extra=self._fields(entry))
+        level = logging.ERROR if status >= 500 else logging.INFO
+        logger.log(level, "request answered", extra=self._fields(request, route, status, seconds))
 
     def _is_in_sample(self) -> bool:
         second = int(self._clock())
@@ -72,26 +64,26 @@ class RequestLog:
         self._written += 1
         return self._written <= SAMPLE
 
-    def _fields(self, entry: Entry) -> dict[str, object]:
+    def _fields(self, request: Request, route: str, status: int, seconds: float) -> dict[str, object]:
         found: dict[str, object] = {
-            "request_id": entry.request_id.decode(),
-            "route": entry.route,
-            "status": entry.status,
-            "duration_ms": round(entry.seconds * 1000, 3),
+            "request_id": request.id.decode(),
+            "route": route,
+            "status": status,
+            "duration_ms": round(seconds * 1000, 3),
         }
-        if entry.method:
-            found["method"] = entry.method
-        if entry.record_id is not None:
-            found["record"] = entry.record_id
-        if isinstance(entry.error, ApiError):
-            found["error"] = entry.error.code
-            if (reason := str(entry.error)) != entry.error.message:
+        if request.method:
+            found["method"] = request.method
+        if route.endswith(TEMPLATE) and _uuid(request.last_segment):
+            found["record"] = request.last_segment.lower()
+        if isinstance(request.error, ApiError):
+            found["error"] = request.error.code
+            if (reason := str(request.error)) != request.error.message:
                 found["reason"] = reason
-        elif entry.error is not None:
+        elif request.error is not None:
             found["error"] = ApiError.code
-        if entry.caller is not None:
-            found["organization"] = names.organization_id(entry.caller.organization)
-            found["key"] = names.hash_of_key(entry.caller.active_key)[:_PREFIX]
+        if request.caller is not None:
+            found["organization"] = names.organization_id(request.caller.organization)
+            found["key"] = names.hash_of_key(request.caller.active_key)[:_PREFIX]
         if self._skipped:
             found["skipped"] = self._skipped
             self._skipped = 0

@@ -6,8 +6,8 @@ import re
 import pytest
 
 from api.errors import InvalidApiKey, NoSuchRecord, Unavailable
-from api.request import credentials, request_id
-from api.request_log import SAMPLE, Entry, RequestLog
+from api.request import Request, credentials, request_id
+from api.request_log import SAMPLE, RequestLog
 from docs.generate.key_vectors import Vector, vectors
 from schemas.api_keys import PREFIX, key_hash, mint
 from schemas.settings import RequestLogMode
@@ -17,8 +17,10 @@ KEY = mint(crm.ORGANIZATION)
 CALLER = credentials(f"Bearer {KEY}".encode())
 
 
-def entry(status: int, error: Exception | None = None) -> Entry:
-    return Entry(b"mine", "GET", "/api/v1/ext/leads/{id}", status, 0.0012, error, CALLER, crm.LEAD)
+def write(log: RequestLog, status: int, error: Exception | None = None) -> None:
+    path = f"/api/v1/ext/leads/{crm.LEAD.upper()}".encode()
+    request = Request(b"mine", "GET", path, caller=CALLER, error=error)
+    log.write(request, "/api/v1/ext/leads/{id}", status, 0.0012)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +32,7 @@ def test_the_lowest_status(mode: RequestLogMode, lowest: int) -> None:
 
 
 def test_a_line(caplog: pytest.LogCaptureFixture) -> None:
-    RequestLog().write(entry(503, Unavailable("there is no connection to Redis")))
+    write(RequestLog(), 503, Unavailable("there is no connection to Redis"))
     [record] = caplog.records
     fields = vars(record)
     assert {name: fields[name] for name in ("request_id", "method", "route", "status", "error", "reason")} == {
@@ -52,14 +54,14 @@ def test_a_few_4xx_and_every_5xx(caplog: pytest.LogCaptureFixture) -> None:
     now = 10.5
     log = RequestLog(clock=lambda: now)
     for _ in range(SAMPLE + 20):
-        log.write(entry(404, NoSuchRecord()))
-        log.write(entry(503, Unavailable()))
+        write(log, 404, NoSuchRecord())
+        write(log, 503, Unavailable())
     assert sum(vars(record)["status"] == 404 for record in caplog.records) == SAMPLE
     assert sum(vars(record)["status"] == 503 for record in caplog.records) == SAMPLE + 20
     skipped = sum(vars(record).get("skipped", 0) for record in caplog.records)
     caplog.clear()
     now = 11.0
-    log.write(entry(401, InvalidApiKey()))
+    write(log, 401, InvalidApiKey())
     assert vars(caplog.records[0]).get("skipped", 0) + skipped == 20
 
 
@@ -67,7 +69,7 @@ def test_all_are_written(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     log = RequestLog("all", clock=lambda: 1.0)
     for status in [200, 304, 404] * SAMPLE:
-        log.write(entry(status))
+        write(log, status)
     assert len(caplog.records) == 3 * SAMPLE
 
 

@@ -43,7 +43,7 @@ EXPRESSIONS = {
     "api/request.py _VALID_ID": "a request id",
     "schemas/api_keys.py _LIKE_THE_REST": "a request id",
     "api/documents.py _uuid": "every part of it has a fixed length",
-    "api/app.py _uuid": "every part of it has a fixed length",
+    "api/request_log.py _uuid": "every part of it has a fixed length",
     "schemas/fields.py UUID_BYTES": "every part of it has a fixed length",
     "projector/problem.py _tag": OURS,
     "projector/offsets.py _PAIR": OURS,

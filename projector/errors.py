@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from schemas import words
 from schemas.faults import Fault
-from schemas.line_states import Halted, StandingBy
+from schemas.heartbeat import Halted, StandingBy
 
 Coordinates = tuple[str, int, int]
 """The topic, partition and offset of a record."""

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, get_args
 
 import msgspec
 
-from schemas.line_states import LineTrouble
+from schemas.heartbeat import LineTrouble
 
 Label = Literal[
     "halted",

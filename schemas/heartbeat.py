@@ -1,21 +1,72 @@
 """What a program that writes says about itself, once a second (hash `lv3{ledger}:writers`).
 
-Projectors store it, operators' commands read all of it, and the API reads how old what it serves is.
+Projectors store it, operators' commands read all of it, and the API reads how old what it serves is. What keeps a line
+from its work is a kind with its data: `schemas.words` says it in English.
 """
 
-import msgspec
+from typing import ClassVar, Literal
+
+from msgspec import Struct
 
 from schemas.control import Stamp
-from schemas.line_states import Former, LineTrouble
+from schemas.faults import Fault
 
 SILENT_MS = 5_000
 """A writer that has stored no heartbeat for this time is not alive, or stands still."""
+State = Literal["running", "halted", "failing", "standing by"]
+"""What a line does, in the heartbeats and in `status`."""
 
 
-class Condition(msgspec.Struct, frozen=True, kw_only=True):
+class Halted(Struct, frozen=True, tag="halted"):
+    """There are too many bad records: `count` of them, either consecutive (`row`) or among the last `window` (`share`).
+
+    `most` is the setting that limits them. `last` has the coordinates of the last one that counted. `ranges` has all
+    bad records that were read, also those behind the last one, as `dead-letters accept` takes them, and `bad` how many
+    they are.
+    """
+
+    state: ClassVar[State] = "halted"
+    limit: Literal["row", "share"]
+    count: int
+    window: int
+    most: float
+    last: str
+    fault: Fault
+    bad: int = 0
+    ranges: tuple[str, ...] = ()
+
+
+class Failing(Struct, frozen=True, tag="failing"):
+    """A step of the line has failed with an error that nobody expected; `error` is the name of its type."""
+
+    state: ClassVar[State] = "failing"
+    line: str
+    error: str
+
+
+class StandingBy(Struct, frozen=True, tag="standing by"):
+    """The line leaves its work to newer programs: a generation requires a mapping version of theirs."""
+
+    state: ClassVar[State] = "standing by"
+    generation: int
+    required: int
+    mapping: int
+
+
+class Former(Struct, frozen=True, tag="former"):
+    """What a former version of the program said in its heartbeat, in its words."""
+
+    state: str
+    text: str
+
+
+LineTrouble = Halted | Failing | StandingBy | Former
+
+
+class Condition(Struct, frozen=True, kw_only=True):
     """How a projector is.
 
-    `lines` has the state of each line (`schemas.line_states.State`), `troubles` why those do not work that do not run,
+    `lines` has the state of each line (`State`), `troubles` why those do not work that do not run,
     and `partitions` how many partitions each line has. `problems` are what its health check says, except what `status`
     finds by asking the servers itself, and `kinds` the names of these problems, in the same order. Everything that
     Kafka had before `complete_until` was visible when it was measured last, at `measured_at`; both are in milliseconds
@@ -57,7 +108,7 @@ class Heartbeat(Condition, frozen=True):
         return self.acknowledged.follows(stamp)
 
 
-class Freshness(msgspec.Struct, frozen=True):
+class Freshness(Struct, frozen=True):
     """The fields of a `Heartbeat` that the API reads. It can read those of other versions that have these fields."""
 
     role: str

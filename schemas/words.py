@@ -6,7 +6,7 @@ Every function is pure. Nothing takes these words apart again.
 from typing import assert_never
 
 from schemas.faults import Fault, FaultKind, Hint
-from schemas.line_states import Failing, Former, Halted, LineTrouble, StandingBy
+from schemas.heartbeat import Failing, Former, Halted, LineTrouble, StandingBy
 
 _FOUND = {
     "null": "null",

@@ -27,8 +27,7 @@ from projector.redis.scripts import forget_writers, read_writers, register_write
 from projector.redis.store import Store
 from schemas import names
 from schemas.control import GenerationId, Stamp, number_of
-from schemas.heartbeat import SILENT_MS, Condition, Heartbeat
-from schemas.line_states import StandingBy
+from schemas.heartbeat import SILENT_MS, Condition, Heartbeat, StandingBy
 from schemas.settings import RedisSettings
 
 BEAT_SECONDS = 1.0

@@ -26,7 +26,7 @@ from projector.offsets import OffsetRange, by_partition, spans
 from projector.record import Partition, Record
 from projector.redis.applier import Applied, Applier
 from schemas.faults import Fault
-from schemas.line_states import Halted
+from schemas.heartbeat import Halted
 
 WINDOW = 1000
 _SLICE_BYTES, _SLICE_SECONDS = 262_144, 0.01

@@ -8,7 +8,7 @@ import time
 
 from projector.problem import Label, Reported
 from schemas import words
-from schemas.line_states import Failing, Halted, LineTrouble, StandingBy
+from schemas.heartbeat import Failing, Halted, LineTrouble, StandingBy
 
 _QUIET_SECONDS = 30.0
 _LABELS: dict[str, Label] = {"halted": "halted", "failing": "failing", "standing by": "standing_by"}

@@ -32,7 +32,7 @@ from projector.redis.applier import Applier
 from projector.redis.store import Store
 from projector.stop import Stop
 from schemas import names
-from schemas.line_states import Failing
+from schemas.heartbeat import Failing
 from schemas.resources import Kind
 from schemas.settings import ProjectorSettings
 

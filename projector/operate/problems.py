@@ -17,7 +17,7 @@ from projector.operate.observe import Observation, RedisPart
 from projector.problem import OF_STOPPED_LINES, Problem, stops
 from projector.record import Partition
 from schemas.control import number_of
-from schemas.line_states import Halted, LineTrouble, StandingBy
+from schemas.heartbeat import Halted, LineTrouble, StandingBy
 
 STALE_SECONDS = 60.0
 """Readers see an old state if a record has waited for so long."""

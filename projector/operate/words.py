@@ -9,7 +9,7 @@ from projector import problem
 from projector.problem import Problem, stops
 from schemas import words
 from schemas.control import LAYOUT
-from schemas.line_states import Halted, LineTrouble
+from schemas.heartbeat import Halted, LineTrouble
 
 
 class Said(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from projector.operate.problems import of_line
 from projector.operate.words import say
 from schemas import words
 from schemas.faults import Fault
-from schemas.line_states import Failing, Former, Halted, LineTrouble, StandingBy
+from schemas.heartbeat import Failing, Former, Halted, LineTrouble, StandingBy
 
 LETTER = (
     b'{"topic":"crm.leads","partition":0,"offset":7,"key":"k","reason":"`$.data.stage` is missing","time":1,'

@@ -19,8 +19,7 @@ from projector.record import Partition
 from schemas import words
 from schemas.control import Stamp
 from schemas.faults import Fault
-from schemas.heartbeat import Heartbeat
-from schemas.line_states import Failing, Former, Halted, LineTrouble, StandingBy
+from schemas.heartbeat import Failing, Former, Halted, Heartbeat, LineTrouble, StandingBy
 from tests.harness.generations import generation, ids
 
 STAMP = Stamp.first()

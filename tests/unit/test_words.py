@@ -23,7 +23,7 @@ CONVERTED = [
             "projector/record.py",
             "projector/unknown_fields.py",
             "schemas/faults.py",
-            "schemas/line_states.py",
+            "schemas/heartbeat.py",
         )
     ),
 ]

@@ -30,7 +30,9 @@ class WorkersCollector(Collector):
         yield _requests(workers)
         yield _latency(workers)
         # Every reason is there from the beginning, because an increase from nothing is none to Prometheus.
-        errors = {(kind,): sum(worker.redis_errors[kind] for worker in workers) for kind in get_args(Kind)}
+        errors: dict[tuple[str, ...], float] = {
+            (kind,): sum(worker.redis_errors[kind] for worker in workers) for kind in get_args(Kind)
+        }
         yield family(metrics.REDIS_ERRORS, errors)
         yield family(metrics.LIMITER_FAILURES, sum(worker.limiter_failures for worker in workers))
         yield family(metrics.LIMITER_REFUSALS, sum(worker.limiter_refusals for worker in workers))

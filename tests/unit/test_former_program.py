@@ -3,12 +3,11 @@
 import msgspec
 
 from projector.dead_letter import DeadLetter
-from projector.ledger.writers import Heartbeat
 from projector.operate.problems import of_line
 from projector.operate.words import say
 from schemas import words
 from schemas.faults import Fault
-from schemas.heartbeat import Failing, Former, Halted, LineTrouble, StandingBy
+from schemas.heartbeat import Failing, Former, Halted, Heartbeat, LineTrouble, StandingBy
 
 LETTER = (
     b'{"topic":"crm.leads","partition":0,"offset":7,"key":"k","reason":"`$.data.stage` is missing","time":1,'

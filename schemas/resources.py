@@ -11,10 +11,7 @@ from msgspec import Struct
 from schemas import documents, events, examples, layouts
 
 ROOT = "/api/v1/ext"
-"""The path of the API. The version in it is that of the API itself."""
-
-ROOT = "/api/v1/ext"
-"""The beginning of the API's paths."""
+"""The beginning of the API's paths. The version in it is that of the API itself."""
 
 
 class Kind(Struct, frozen=True, eq=False):

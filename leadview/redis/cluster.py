@@ -32,8 +32,8 @@ class Cluster(Generic[N]):
         self.nodes: dict[Host, N] = {}
         """The primaries, and nodes that were named by a redirection since the map was read."""
         self.version = 0
-        self._shards: tuple[int, list[frozenset[int]]] = 0, []
         """Increases whenever slots may have moved."""
+        self._shards: tuple[int, list[frozenset[int]]] = 0, []
         self.outdated = asyncio.Event()
         """Is set if the map has to be read again."""
 

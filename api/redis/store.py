@@ -4,8 +4,6 @@ document takes a second call, which reads its value alone.
 
 import asyncio
 import struct
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -105,8 +103,7 @@ class Store:
         if turn is not None:
             await self._turns.wait(share, turn)
         try:
-            command = partial(self._command, caller, resource, record_id, tags)
-            reply = read_reply(await self._read(caller.organization_tag, command))
+            reply = read_reply(await self._read(caller, resource, record_id, tags))
         finally:
             self._turns.leave(share)
         if reply.status == BEING_APPLIED:
@@ -119,24 +116,26 @@ class Store:
         """Returns a reply with status LARGE as one with status 200 and the whole value, or 404 if the document was
         deleted meanwhile. Nothing is charged. Raises Unavailable, also if all of it takes longer than the timeout.
         """
-
-        def command(generation: GenerationId) -> bytes:
-            return pack((b"GET", names.document(resource, caller.organization, generation, record_id)))
-
         try:
             async with asyncio.timeout(self._timeout):
-                value = await self._read(caller.organization_tag, command, share)
+                value = await self._read(caller, resource, record_id, (), share)
         except TimeoutError:
             raise Unavailable(f"a large document was not read within {self._timeout:g} s") from None
         is_live = value is not None and value[0] == STATE_LIVE
         return replace(reply, status=200, value=value) if is_live else replace(reply, status=404)
 
     async def _read(
-        self, tag: bytes, command: Callable[[GenerationId], bytes], large_share: bytes | None = None
+        self,
+        caller: Credentials,
+        resource: Resource,
+        record_id: str | None,
+        tags: tuple[bytes, ...],
+        large_share: bytes | None = None,
     ) -> Any:
-        """Returns the reply to a packed command in the generation that is live when it is executed. For a large value,
-        `large_share` names whose turn it takes. Raises Unavailable.
+        """Returns the reply of the script in the generation that is live when it is executed; or the whole value of a
+        large document, if `large_share` names whose turn that takes. Raises Unavailable.
         """
+        tag = caller.organization_tag
         for attempt in range(_ATTEMPTS):
             if attempt:
                 await self._servers.link(tag).reconnected()
@@ -145,7 +144,12 @@ class Store:
                 generation = self._serving.known(link, tag)
                 if generation is None:
                     generation = await self._serving.ask(link, tag)
-                reply, live = await self._call(link, tag, command(generation), large_share)
+                name = names.document(resource, caller.organization, generation, record_id) if record_id else None
+                if large_share is None or name is None:
+                    packed = self._command(caller, name, tags)
+                else:
+                    packed = pack((b"GET", name))
+                reply, live = await self._call(link, tag, packed, large_share)
             except ConnectionLost:
                 continue
             if live == generation:  # otherwise another one was promoted a moment ago
@@ -179,16 +183,8 @@ class Store:
             await self._serving.ask(answered)
         return await self._serving.ask(owner, tag)
 
-    def _command(
-        self,
-        caller: Credentials,
-        resource: Resource,
-        record_id: str | None,
-        tags: tuple[bytes, ...],
-        generation: GenerationId,
-    ) -> bytes:
-        """Returns the packed call of the script."""
-        name = names.document(resource, caller.organization, generation, record_id) if record_id else None
+    def _command(self, caller: Credentials, name: bytes | None, tags: tuple[bytes, ...]) -> bytes:
+        """Returns the packed call of the script. `name` is that of the document."""
         if name is None or tags:
             return pack((*self._call_of(caller, name, tags).words(),))
         # Nearly always. All words but the name are those of the caller's last request: to pack them again would take a

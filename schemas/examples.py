@@ -10,8 +10,6 @@ from schemas.api_keys import RANDOM_LENGTH, key_hash, mint
 
 LEAD_ID = "7d0c2f52-0b1e-4f63-9c1c-3c8f6f0d2a11"
 CONTACT_ID = "c6a1f3b0-58de-4a7b-8a35-0f4b9e1d7722"
-REQUEST_ID = "01982f6ab4c87d1e9f3a52b6c0d4e8f7"
-ETAG = 'W/"78d1a523c92d80d1cd492956"'
 _ORGANIZATION_ID = "2b9f4d8e-6c3a-4e51-b7d0-9a8c1f2e3d4b"
 _CREATED = datetime(2026, 3, 2, 9, 15, tzinfo=UTC)
 

@@ -9,7 +9,6 @@ from typing import Any, get_args, get_type_hints
 
 import msgspec
 
-from schemas import examples
 from schemas.problems import PROBLEMS, ErrorBody, Health, Problem, RateLimitError, RetryableError
 from schemas.resources import AS_SPECIFIED, ROOT, Resource
 
@@ -25,6 +24,9 @@ _KEY = "An API key of your organization, sent as `Authorization: Bearer <API_KEY
 _OPENAPI = "The document that you are reading, as JSON."
 _HEALTH = "The program responds. It does not ask whether records can be served."
 _READINESS = "The response is 503 while no complete set of records can be served."
+
+_REQUEST_ID = "01982f6ab4c87d1e9f3a52b6c0d4e8f7"
+_ETAG = 'W/"78d1a523c92d80d1cd492956"'
 
 _BODIES: dict[int, type[ErrorBody]] = {429: RateLimitError, 503: RetryableError}
 _ERRORS = (400, 401, 403, 404, 405, 408, 429, 431, 500, 503)
@@ -58,7 +60,7 @@ _HEADERS: dict[str, tuple[str, Json, Any]] = {
     "ETag": (
         "Changes whenever the record changes; send it in `If-None-Match`",
         _TEXT,
-        examples.ETAG,
+        _ETAG,
     ),
     "RateLimit-Policy": (
         "The rate limits: `q` requests per `w` seconds",
@@ -294,7 +296,7 @@ def _body_example(body: type[ErrorBody], problem: Problem) -> Json:
         "error": problem.code,
         "message": problem.message,
         "status": problem.status,
-        "request_id": examples.REQUEST_ID,
+        "request_id": _REQUEST_ID,
         "retry_after": 2,
         "violated_policies": ["key"],
     }
@@ -310,12 +312,12 @@ def _parameters() -> Json:
         "IfNoneMatch": _header_parameter(
             "If-None-Match",
             "The `ETag` of your copy: the response is 304 while the copy is current",
-            examples.ETAG,
+            _ETAG,
         ),
         "RequestId": _header_parameter(
             "X-Request-Id",
             "Your own id for this request: up to 128 letters, digits and `-_.:`. Any other value is replaced",
-            examples.REQUEST_ID,
+            _REQUEST_ID,
         ),
     }
 

@@ -26,7 +26,7 @@ _HEALTH = "The program responds. It does not ask whether records can be served."
 _READINESS = "The response is 503 while no complete set of records can be served."
 
 _REQUEST_ID = "01982f6ab4c87d1e9f3a52b6c0d4e8f7"
-_ETAG = 'W/"78d1a523c92d80d1cd492956"'
+ETAG = 'W/"78d1a523c92d80d1cd492956"'
 
 _BODIES: dict[int, type[ErrorBody]] = {429: RateLimitError, 503: RetryableError}
 _ERRORS = (400, 401, 403, 404, 405, 408, 429, 431, 500, 503)
@@ -60,7 +60,7 @@ _HEADERS: dict[str, tuple[str, Json, Any]] = {
     "ETag": (
         "Changes whenever the record changes; send it in `If-None-Match`",
         _TEXT,
-        _ETAG,
+        ETAG,
     ),
     "RateLimit-Policy": (
         "The rate limits: `q` requests per `w` seconds",
@@ -312,7 +312,7 @@ def _parameters() -> Json:
         "IfNoneMatch": _header_parameter(
             "If-None-Match",
             "The `ETag` of your copy: the response is 304 while the copy is current",
-            _ETAG,
+            ETAG,
         ),
         "RequestId": _header_parameter(
             "X-Request-Id",

@@ -5,7 +5,7 @@ import re
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
 
-import msgspec
+import orjson
 import xxhash
 
 from api.errors import MethodNotAllowed, NoSuchPath, Unavailable
@@ -48,7 +48,7 @@ class StaticPage:
 
 
 # The committed document (`python -m docs.generate`): no generator runs in production.
-_OPENAPI = StaticPage(msgspec.json.format(files("api").joinpath("openapi.json").read_bytes(), indent=-1))
+_OPENAPI = StaticPage(orjson.dumps(orjson.loads(files("api").joinpath("openapi.json").read_bytes())))
 
 
 def prefers_gzip(accepted: str) -> bool:

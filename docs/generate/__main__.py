@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-import msgspec
+import orjson
 
 from docs.generate import asyncapi, events_page, key_vectors, preconditions, tables
 from docs.generate.dashboard import dashboard
@@ -45,7 +45,7 @@ def files(root: Path) -> dict[Path, str]:
 
 def pretty(value: Any) -> str:
     """Returns JSON with a line for each field."""
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n"
 
 
 def _with_parts(page: str, texts: dict[str, str]) -> str:

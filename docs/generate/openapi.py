@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import msgspec
+import orjson
 
 from schemas import examples
 from schemas.problems import ErrorBody, Health, Problem, RateLimitError, RetryableError, with_status
@@ -348,7 +349,7 @@ def _json(schema: Json, example: Any) -> Json:
 
 
 def _builtins(record: msgspec.Struct) -> Any:
-    return msgspec.json.decode(msgspec.json.encode(record))
+    return orjson.loads(msgspec.json.encode(record))
 
 
 def _reference(section: str, name: str) -> Json:

@@ -1,12 +1,12 @@
 """The server of the metrics port, over real sockets."""
 
 import http.client
-import json
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from threading import Event, Semaphore
 
+import orjson
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
@@ -92,7 +92,7 @@ def is_closed(connection: socket.socket) -> bool:
 def test_health(port: Port, health: Health, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(port, "health", health)
     answered, headers, body = port.get("/healthz")
-    assert (answered, json.loads(body)) == (status, health.body)
+    assert (answered, orjson.loads(body)) == (status, health.body)
     assert headers["Content-Type"] == "application/json"
     assert headers["Content-Length"] == str(len(body))
 

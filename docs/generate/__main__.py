@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import orjson
 
 from docs.generate import asyncapi, events_page, key_vectors, preconditions, tables
@@ -23,7 +24,7 @@ def files(root: Path) -> dict[Path, str]:
         **{docs / "schemas" / f"{name}.json": schema for name, schema in event_schemas().items()},
         docs / "schemas" / "asyncapi.json": asyncapi.document(),
         root / "api" / "openapi.json": document(),
-        docs / "api-keys.json": key_vectors.vectors(),
+        docs / "api-keys.json": msgspec.to_builtins(key_vectors.vectors()),
         deploy / "monitoring" / "dashboard.json": dashboard(),
     }
     parts = {

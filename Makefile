@@ -37,7 +37,8 @@ CLIENTS = build/clients
 clients: .venv/dev.stamp
 	rm -rf $(CLIENTS)
 	"$(PYTHON)" -m venv $(CLIENTS)/python
-	$(CLIENTS)/python/bin/pip install --quiet --disable-pip-version-check openapi-python-client==0.29.1
+	$(CLIENTS)/python/bin/pip install --quiet --disable-pip-version-check openapi-python-client==0.29.1 \
+		orjson==3.13.0
 	$(CLIENTS)/python/bin/openapi-python-client generate --path api/openapi.json --meta none --fail-on-warning \
 		--config tests/service/clients/openapi-python-client.yaml --output-path $(CLIENTS)/leadview_client
 	cp tests/service/clients/use_client.py tests/service/clients/useClient.ts tests/service/clients/package.json \

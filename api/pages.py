@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
 
-import msgspec
 import xxhash
 
 from api.errors import MethodNotAllowed, NoSuchPath, Unavailable

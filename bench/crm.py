@@ -13,6 +13,7 @@ from string import ascii_lowercase
 from typing import Any
 
 import msgspec
+import orjson
 from confluent_kafka import Producer
 from msgspec import Struct
 from msgspec.structs import replace
@@ -194,13 +195,13 @@ def is_lead(record: Record) -> bool:
 
 def changed(record: Record, version: int, mark: str) -> bytes:
     """The event of a newer version of a lead or contact, whose document contains the mark."""
-    event = msgspec.json.decode(record.value or b"")
+    event = orjson.loads(record.value or b"")
     return _encode(event, version, {"referrer" if record.kind is resources.LEAD else "email": mark})
 
 
 def another_note(lead: Record) -> Record:
     """A newer record of the lead: it has one more note, and its contact stays."""
-    event = msgspec.json.decode(lead.value or b"")
+    event = orjson.loads(lead.value or b"")
     counts = event["data"].get("counts") or {}
     fields = {"updated_at": _LATER, "counts": counts | {"notes": (counts.get("notes") or 0) + 1}}
     return replace(lead, value=_encode(event, FIRST_VERSION, fields))
@@ -208,21 +209,21 @@ def another_note(lead: Record) -> Record:
 
 def another_custom_field(contact: Record) -> Record:
     """A newer record of the contact, with another custom field. Leads show none of these: the summary stays."""
-    event = msgspec.json.decode(contact.value or b"")
+    event = orjson.loads(contact.value or b"")
     custom_fields = (event["data"].get("custom_fields") or {}) | {"last_call": "2026-03-02"}
     return replace(contact, value=_encode(event, FIRST_VERSION, {"updated_at": _LATER, "custom_fields": custom_fields}))
 
 
 def another_phone_number(contact: Record) -> Record:
     """A newer record of the contact, with another phone number. Each of its leads shows it: the summary changes."""
-    event = msgspec.json.decode(contact.value or b"")
+    event = orjson.loads(contact.value or b"")
     return replace(contact, value=_encode(event, FIRST_VERSION, {"updated_at": _LATER, "phone": "+49 30 55501234"}))
 
 
 def _encode(event: dict[str, Any], version: int, fields: Mapping[str, Any]) -> bytes:
     event["id"] = f"change-{version}"
     event["data"] |= {"version": version, **fields}
-    return msgspec.json.encode(event)
+    return orjson.dumps(event)
 
 
 def of_contact(contact: Record, other: Record, lead: Record) -> Record:

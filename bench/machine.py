@@ -34,7 +34,7 @@ from msgspec import Struct
 from bench import interpreter
 from devstack.redis_server import redis_program
 
-_PACKAGES = ("aiokafka", "hiredis", "httptools", "msgspec", "redis", "starlette", "uvicorn", "uvloop")
+_PACKAGES = ("aiokafka", "hiredis", "httptools", "msgspec", "orjson", "redis", "starlette", "uvicorn", "uvloop")
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?")
 _ALLOCATOR = re.compile(r"malloc=(\w+)")
 _GIBIBYTE = 1 << 30

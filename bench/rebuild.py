@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain
 
-import msgspec
+import orjson
 from msgspec.structs import replace
 
 from bench import consumers, pipeline
@@ -135,9 +135,9 @@ class _Keys:
         return [replace(record, value=self._value(record, "active")) for record in self._records]
 
     def _value(self, record: Record, status: str) -> bytes:
-        event = msgspec.json.decode(record.value or b"")
+        event = orjson.loads(record.value or b"")
         event["data"] |= {"version": self._version, "status": status}
-        return msgspec.json.encode(event)
+        return orjson.dumps(event)
 
 
 def _owner(record: Record) -> str:

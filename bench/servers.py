@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-import msgspec
+import orjson
 import psutil
 from msgspec import Struct
 from redis import Redis
@@ -227,7 +227,7 @@ def _copy_for_idiomatic(redis: RedisServer, tenants: list[Tenant]) -> bytes:
 def _copy_tenant(connection: Redis, tenant: Tenant) -> list[bytes]:
     own = tenant.organization_id
     caller = {"organization_id": own, "key_id": own[:8], "api_access": True, "quota": 1_000_000_000, "window": 10}
-    connection.set(f"idiomatic:key:{key_hash(tenant.key)}", msgspec.json.encode(caller))
+    connection.set(f"idiomatic:key:{key_hash(tenant.key)}", orjson.dumps(caller))
     bodies = []
     for lead_id in tenant.leads:
         value = connection.get(names.document(resources.LEAD, names.organization(own), live(connection), lead_id))

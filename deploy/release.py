@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import msgspec
+import orjson
 
 ROOT = Path(__file__).parents[1]
 CYCLONEDX = "build/release/bin/cyclonedx-py"
@@ -100,7 +100,7 @@ def _versions(root: Path, version: str) -> Iterator[str]:
             yield f"{path} has {shown}, and pyproject.toml has {version}: write the same version in both."
     # The OpenAPI document has the version of the interface, which is not that of the program.
     code = (root / "docs/generate/openapi.py").read_text("utf-8")
-    document = msgspec.json.decode((root / "api/openapi.json").read_bytes())["info"]["version"]
+    document = orjson.loads((root / "api/openapi.json").read_bytes())["info"]["version"]
     if f'VERSION = "{document}"' not in code:
         yield f"api/openapi.json has {document}, and the code another version: run `python -m docs.generate`."
 

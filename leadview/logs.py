@@ -7,7 +7,7 @@ import logging
 import sys
 from datetime import UTC, datetime
 
-import msgspec
+import orjson
 
 from schemas.settings import LogLevel
 
@@ -27,7 +27,8 @@ class JsonLines(logging.Formatter):
         fields |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(fields, enc_hook=str).decode()
+        # A field may be of any type: of what JSON does not have, the text is written.
+        return orjson.dumps(fields, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
 def configure(level: LogLevel) -> None:

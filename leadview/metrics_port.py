@@ -16,7 +16,7 @@ from socketserver import ThreadingMixIn
 from typing import Any, NamedTuple
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-import msgspec
+import orjson
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 MAX_CONNECTIONS = 32
@@ -78,7 +78,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
             return self._metrics(environ, start_response)  # type: ignore[no-any-return]  # WSGI is not typed
         healthy, content = answer()
         status = HTTPStatus.OK if healthy else HTTPStatus.SERVICE_UNAVAILABLE
-        body = msgspec.json.encode(content)
+        body = orjson.dumps(content)
         headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
         start_response(f"{status.value} {status.phrase}", headers)
         return [body]

@@ -49,7 +49,7 @@ def has_unknown_fields(record: Record) -> bool:
 
 def _decoded(record: Record) -> Any:
     content = record.value or b""
-    try:
+    try:  # not with orjson: the decoder of events accepts the value, and this one has to read the same
         return msgspec.json.decode(unframed(content) if content and content[0] == MAGIC else content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, BadRecord):
         return None

@@ -10,7 +10,7 @@ import sys
 import time
 from math import inf
 
-import msgspec
+import orjson
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from msgspec import Struct
 
@@ -67,4 +67,4 @@ class Clock:
             "seconds": time.monotonic() - began_at,
             "cpu_seconds": time.process_time() - cpu,
         }
-        sys.stdout.buffer.write(msgspec.json.encode(figures) + b"\n")
+        sys.stdout.buffer.write(orjson.dumps(figures) + b"\n")

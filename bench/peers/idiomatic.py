@@ -9,7 +9,6 @@ its keys in Redis. It has only the error handling that costs time in requests wi
 """
 
 import hashlib
-import json
 import sys
 import time
 import uuid
@@ -17,6 +16,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
+import orjson
 from redis.asyncio import Redis
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -34,7 +34,7 @@ async def authenticate(redis: Redis, request: Request) -> dict[str, Any]:
     record = await redis.get("idiomatic:key:" + hashlib.sha256(key.encode()).hexdigest())
     if record is None:
         raise HTTPException(401)
-    caller: dict[str, Any] = json.loads(record)
+    caller: dict[str, Any] = orjson.loads(record)
     if not caller["api_access"]:
         raise HTTPException(403)
     return caller

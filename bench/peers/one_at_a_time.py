@@ -6,9 +6,9 @@ stores no positions: after a crash or a late record, documents are wrong.
 """
 
 import asyncio
-import json
 from typing import Any
 
+import orjson
 from redis.asyncio import Redis
 
 from bench.peers.consuming import Share, share_of_arguments, start_consumer
@@ -20,7 +20,7 @@ async def main(share: Share) -> None:
     consumer, clock = await start_consumer(share)
     redis = Redis.from_url(share.redis, decode_responses=True)
     async for message in consumer:
-        data = json.loads(message.value)["data"]
+        data = orjson.loads(message.value)["data"]
         await (_lead if message.topic.endswith("leads") else _contact)(redis, data)
         if clock.add(1):
             break
@@ -32,18 +32,18 @@ async def main(share: Share) -> None:
 async def _lead(redis: Redis, data: dict[str, Any]) -> None:
     organization = data["organization_id"]
     contact = await redis.get(f"contact:{organization}:{data['contact_id']}")
-    document = _document(data) | {"contact": _summary(json.loads(contact)) if contact else None}
-    await redis.set(f"lead:{organization}:{data['id']}", json.dumps(document))
+    document = _document(data) | {"contact": _summary(orjson.loads(contact)) if contact else None}
+    await redis.set(f"lead:{organization}:{data['id']}", orjson.dumps(document))
     await redis.sadd(f"leads-of:{organization}:{data['contact_id']}", data["id"])
 
 
 async def _contact(redis: Redis, data: dict[str, Any]) -> None:
     organization = data["organization_id"]
-    await redis.set(f"contact:{organization}:{data['id']}", json.dumps(_document(data)))
+    await redis.set(f"contact:{organization}:{data['id']}", orjson.dumps(_document(data)))
     for lead_id in await redis.smembers(f"leads-of:{organization}:{data['id']}"):
         name = f"lead:{organization}:{lead_id!s}"
-        lead = json.loads(await redis.get(name) or "{}")
-        await redis.set(name, json.dumps(lead | {"contact": _summary(data)}))
+        lead = orjson.loads(await redis.get(name) or "{}")
+        await redis.set(name, orjson.dumps(lead | {"contact": _summary(data)}))
 
 
 def _document(data: dict[str, Any]) -> dict[str, Any]:

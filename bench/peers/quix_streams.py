@@ -7,12 +7,12 @@ Leadview, it maps the event to a document. Unlike Leadview, it compares no versi
 writes at each checkpoint, by default every five seconds, so nothing is visible sooner.
 """
 
-import json
 import logging
 import sys
 import time
 from typing import Any
 
+import orjson
 from quixstreams import Application
 from quixstreams.sinks.base import SinkBatch
 from quixstreams.sinks.community.redis import RedisSink
@@ -55,7 +55,7 @@ def main(kafka: str, host: str, port: int, topics: list[str], count: int, group:
         "seconds": sink.ended - began[0],
         "cpu_seconds": time.process_time() - began[1],
     }
-    sys.stdout.write(json.dumps(figures) + "\n")
+    sys.stdout.write(orjson.dumps(figures).decode() + "\n")
 
 
 def document_of(event: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import orjson
 
 from docs.generate import asyncapi, events_page, key_vectors, preconditions, tables
 from docs.generate.dashboard import dashboard
@@ -23,7 +24,7 @@ def files(root: Path) -> dict[Path, str]:
         **{docs / "schemas" / f"{name}.json": schema for name, schema in event_schemas().items()},
         docs / "schemas" / "asyncapi.json": asyncapi.document(),
         root / "api" / "openapi.json": document(),
-        docs / "api-keys.json": key_vectors.vectors(),
+        docs / "api-keys.json": msgspec.to_builtins(key_vectors.vectors()),
         deploy / "monitoring" / "dashboard.json": dashboard(),
     }
     parts = {
@@ -45,7 +46,7 @@ def files(root: Path) -> dict[Path, str]:
 
 def pretty(value: Any) -> str:
     """Returns JSON with a line for each field."""
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n"
 
 
 def _with_parts(page: str, texts: dict[str, str]) -> str:

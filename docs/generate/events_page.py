@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgspec
+import orjson
 from msgspec.structs import replace
 
 from docs.generate.json_schema import components, data_of, descriptions, event_types, examples
@@ -47,7 +48,7 @@ def bad_examples(type_: str) -> list[Bad]:
 
 def _reason(kind: Kind, struct: type[CloudEvent], event: Json) -> str:
     try:
-        msgspec.json.decode(msgspec.json.encode(event), type=struct)
+        msgspec.json.decode(orjson.dumps(event), type=struct)
     except msgspec.ValidationError as error:
         fault = fault_of(str(error), kind, binary=False)
         return words.fault(replace(fault, event_id=event["id"], event_source=event["source"]))
@@ -97,7 +98,8 @@ def _pretty(event: Json) -> str:
 
 
 def _text(value: object) -> str:
-    return msgspec.json.format(msgspec.json.encode(value), indent=0).decode()
+    # orjson writes no spaces in a line.
+    return msgspec.json.format(orjson.dumps(value), indent=0).decode()
 
 
 def _with_inner(struct: type[msgspec.Struct]) -> list[type[msgspec.Struct]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import msgspec
+import orjson
 
 from schemas.problems import PROBLEMS, ErrorBody, Health, Problem, RateLimitError, RetryableError
 from schemas.resources import AS_SPECIFIED, ROOT, Resource
@@ -350,7 +351,7 @@ def _json(schema: Json, example: Any) -> Json:
 
 
 def _builtins(record: msgspec.Struct) -> Any:
-    return msgspec.json.decode(msgspec.json.encode(record))
+    return orjson.loads(msgspec.json.encode(record))
 
 
 def _reference(section: str, name: str) -> Json:

@@ -23,7 +23,7 @@ from schemas.settings import ApiSettings, RedisSettings, effective, load, secret
 from schemas.version import VERSION
 
 _STYLES = {"ok": "green", "problem": "bold red", "unknown": "yellow"}
-_LIBRARIES = ("aiokafka", "redis", "hiredis", "msgspec", "starlette", "uvicorn", "uvloop")
+_LIBRARIES = ("aiokafka", "redis", "hiredis", "msgspec", "orjson", "starlette", "uvicorn", "uvloop")
 
 
 async def run_doctor(arguments: argparse.Namespace, operator: Operator) -> int:
@@ -70,6 +70,7 @@ def write(path: Path, contents: Mapping[str, object], hidden: Iterable[str]) -> 
         for name, content in contents.items():
             if content is None:
                 continue
+            # With msgspec: the status is a Struct.
             text = msgspec.json.format(msgspec.json.encode(content), indent=2).decode()
             for secret in sorted(hidden, key=len, reverse=True):
                 text = text.replace(secret, "***")

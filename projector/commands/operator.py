@@ -16,7 +16,10 @@ class Operator(msgspec.Struct, frozen=True):
     json: bool = False
 
     def print_json(self, value: object) -> None:
-        """Print Structs and builtin types as indented JSON, without colors or line wrapping."""
+        """Print Structs and builtin types as indented JSON, without colors or line wrapping.
+
+        With msgspec, because most values are Structs, and documents in them may hold integers of any size.
+        """
         text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
         self.console.out(text, highlight=False)
 

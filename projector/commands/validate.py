@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 
-import msgspec
+import orjson
 
 from projector.commands.record_lines import Lines, NotARecord
 from projector.errors import BadRecord, Refused, Unavailable
@@ -127,7 +127,7 @@ class Report:
                 sys.stdout.write(document.decode() + "\n")
         if self._json:
             found = {"records": self.records, "bad": self._bad, "faults": self._faults}
-            self._output.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
+            self._output.write(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode() + "\n")
         else:
             verdict = f"{self._bad:,} bad" if self._bad else "all good" if self.records else "nothing to check"
             self._output.write(f"{self.records:,} record{'' if self.records == 1 else 's'}: {verdict}\n")

@@ -14,11 +14,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
+import orjson
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, HTMLResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -86,7 +87,7 @@ def create_app(
     async def events(request: Request) -> Response:
         who = request.scope["leadview.who"]
         try:
-            stream = feed.open(msgspec.json.encode({**hello, "who": who}))
+            stream = feed.open(orjson.dumps({**hello, "who": who}))
         except Full:
             return problem(503, "Too many pages of this console are open. Close some of them.")
         return StreamingResponse(stream, media_type="text/event-stream")
@@ -201,7 +202,7 @@ class Guard:
 
 def problem(status: int, message: str) -> Response:
     """Returns an answer in the form of the API's errors."""
-    return JSONResponse({"status": status, "message": message}, status)
+    return Response(orjson.dumps({"status": status, "message": message}), status, media_type="application/json")
 
 
 def _name(host: str) -> str:

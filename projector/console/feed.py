@@ -66,5 +66,5 @@ class Feed:
 
 
 def _event(name: str, json: bytes) -> bytes:
-    """Returns a server-sent event. JSON of msgspec has no line breaks."""
+    """Returns a server-sent event. JSON has no line breaks here."""
     return b"event: %b\ndata: %b\n\n" % (name.encode(), json)

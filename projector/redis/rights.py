@@ -6,7 +6,7 @@ not run what the projector asks with each of its connections.
 
 from typing import Any
 
-import msgspec
+import orjson
 from msgspec import Struct
 
 from leadview.redis import errors
@@ -73,7 +73,7 @@ async def rights(settings: RedisSettings, needed: tuple[tuple[str, ...], ...]) -
 
     async def ask(connection: Connection) -> Any:
         await connection.call((b"SCRIPT", b"LOAD", may.text))
-        return await connection.call((*may(commands=msgspec.json.encode(needed)).words(),))
+        return await connection.call((*may(commands=orjson.dumps(needed)).words(),))
 
     user = found.login.user() or "default"
     where = Sentinels(found, _SECONDS, _SECONDS) if found.kind == "sentinel" else found.server(found.hosts[0])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-import msgspec
+import orjson
 
 from projector.reference import Entity
 from schemas import resources
@@ -80,7 +80,7 @@ class Reader(threading.Thread):
 def read(answer: Response, body: bytes) -> Response:
     """Add what the body shows: that of a 200, or the known one of a 304."""
     if answer.status in (200, 304):
-        document: dict[str, Any] = msgspec.json.decode(body)
+        document: dict[str, Any] = orjson.loads(body)
         answer.body = body
         answer.organization_id = document["organization_id"]
         if answer.wanted[0] is resources.CONTACT:

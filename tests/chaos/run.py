@@ -8,7 +8,7 @@ from itertools import product
 from math import inf
 from subprocess import TimeoutExpired
 
-import msgspec
+import orjson
 from msgspec import Struct, field
 
 from schemas import names, resources
@@ -201,7 +201,7 @@ def _complete(world: World) -> list[int]:
 
 
 def _wrong_letters(world: World) -> list[str]:
-    letters = [msgspec.json.decode(letter) for letter in world.client.hvals(names.DEAD_LETTERS)]
+    letters = [orjson.loads(letter) for letter in world.client.hvals(names.DEAD_LETTERS)]
     keys = sorted(letter["key"] for letter in letters)
     owners = {owner: (resources.ORGANIZATION, owner, owner) for owner in ORGANIZATIONS}
     deleted = tuple(owner for owner, of in owners.items() if world.history.published.of(of)[-1].value is None)

@@ -1,6 +1,5 @@
 """Everything that runs in a chaos run: Leadview, and Redis: behind two proxies, with a Sentinel, or as a cluster."""
 
-import json
 import subprocess
 import threading
 from collections import Counter
@@ -10,6 +9,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import orjson
 import redis
 from redis.exceptions import RedisClusterException
 
@@ -232,7 +232,7 @@ class World:
     def status(self) -> dict[str, Any]:
         """Returns what `status --json` says, whether all is well or not; nothing if it says nothing."""
         stdout = self.command("status", "--json").stdout
-        return dict(json.loads(stdout)) if stdout else {}
+        return dict(orjson.loads(stdout)) if stdout else {}
 
     def expect_incomplete_shards(self, because: str) -> None:
         """Note what is wrong if `status` does not say that a shard is incomplete."""

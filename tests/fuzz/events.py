@@ -6,7 +6,7 @@ they try what JSONTestSuite and the Big List of Naughty Strings try.
 """
 
 import gc
-import json
+import re
 import time
 from collections.abc import Callable
 from functools import cache
@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 import msgspec
+import orjson
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
@@ -37,6 +38,7 @@ MAX_SECONDS = 0.1
 """For a record of 1 MiB, on a machine that decodes a plain one in `_PLAIN_SECONDS`."""
 _PLAIN_SECONDS = 0.008
 _EXAMPLES = 30
+_BEYOND_ASCII = re.compile("[^ -~]+")
 
 CASES: tuple[bytes, ...] = (
     *MORSELS,
@@ -160,9 +162,7 @@ def _fuzz(first: int, seconds: float) -> str:
 def _listed() -> list[Message]:
     """Every case and every naughty text in the place of every value of every valid event, and instead of it."""
     found = [msgspec.structs.replace(message, value=case) for message in VALID for case in CASES]
-    texts = [json.dumps(text).encode() for text in NAUGHTY] + [
-        json.dumps(text, ensure_ascii=False).encode() for text in NAUGHTY
-    ]
+    texts = [_escaped(text) for text in NAUGHTY] + [orjson.dumps(text) for text in NAUGHTY]
     for message in VALID:
         value = message.value or b""
         places = tokens(value)
@@ -182,7 +182,7 @@ def _replaced(random: Random) -> Message:
             break
         start, end = random.choice(places)
         case = random.choice(
-            (random.choice(CASES), json.dumps(random.choice(NAUGHTY)).encode(), value[slice(*random.choice(places))])
+            (random.choice(CASES), _escaped(random.choice(NAUGHTY)), value[slice(*random.choice(places))])
         )
         value = value[:start] + case + value[end:]
     if random.random() < 0.2:
@@ -235,9 +235,22 @@ def _shaped(tree: Any, length: int, levels: int, scalar: Any, kind: int) -> Mess
 
 def _dumped(value: Any) -> bytes:
     try:
-        return json.dumps(value).encode()
+        return _escaped(value)
     except ValueError:  # an integer that Python does not write
         return b"9" * 4400
+
+
+def _escaped(value: Any) -> bytes:
+    """Returns JSON that is ASCII, with spaces: of other characters it has the escapes, as many encoders write them.
+    Encoded by msgspec, because orjson refuses integers of more than 64 bits.
+    """
+    text = msgspec.json.format(msgspec.json.encode(value), indent=0).decode()
+    return _BEYOND_ASCII.sub(_escape, text).encode()
+
+
+def _escape(found: re.Match[str]) -> str:
+    """Returns the escapes of the UTF-16 units of what was found."""
+    return "\\u" + found[0].encode("utf-16-be").hex("_", 2).replace("_", "\\u")
 
 
 def _with(message: Message, json_bytes: bytes) -> Message:

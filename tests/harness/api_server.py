@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import msgspec
+import orjson
 import uvicorn
 from msgspec import Struct
 
@@ -38,7 +38,7 @@ class Response(Struct, frozen=True):
 
     @property
     def json(self) -> Any:
-        return msgspec.json.decode(self.body)
+        return orjson.loads(self.body)
 
     @property
     def error(self) -> str:

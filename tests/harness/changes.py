@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-import msgspec
+import orjson
 
 from schemas import api_keys, resources
 from tests.harness import crm
@@ -128,7 +128,7 @@ class Reader(threading.Thread):
                 body = answer.read()
                 self.answers += 1
                 if answer.status == 200:
-                    self._check(path, msgspec.json.decode(body))
+                    self._check(path, orjson.loads(body))
                 elif answer.status != 503 or stopwatch.lost - lost < STOOD_STILL_SECONDS:
                     self.wrong.append(f"{path}: {answer.status} {body!r}")
         connection.close()

@@ -5,7 +5,6 @@ in `complaints`.
 """
 
 import base64
-import json
 import os
 import shutil
 import subprocess
@@ -13,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import orjson
 
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
@@ -77,7 +78,7 @@ class Page:
 
     def text(self, selector: str) -> str:
         """Returns the text of an element; an empty text if there is none."""
-        return str(self.do(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"))
+        return str(self.do(f"document.querySelector({orjson.dumps(selector).decode()})?.innerText ?? ''"))
 
     def wait_for(self, selector: str, *words: str) -> str:
         """Wait until all of these words are in the text of an element. Returns it."""
@@ -111,7 +112,8 @@ class Page:
         script = "scrollIntoView({block: 'center'}); const b = e.getBoundingClientRect();"
         middle = "[b.x + b.width / 2, b.y + b.height / 2]"
         box = self.do(
-            f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.{script} return {middle} }})()"
+            f"(() => {{ const e = document.querySelector({orjson.dumps(selector).decode()});"
+            f" e.{script} return {middle} }})()"
         )
         self._call("Input.dispatchMouseEvent", type="mouseMoved", x=box[0], y=box[1])
 
@@ -138,7 +140,7 @@ class Page:
         message = {"id": self._number, "method": method, "params": parameters}
         if self._session:
             message["sessionId"] = self._session
-        self._writes.write(json.dumps(message).encode() + b"\0")
+        self._writes.write(orjson.dumps(message) + b"\0")
         while True:
             found = self._next()
             if found.get("id") == self._number:
@@ -152,7 +154,7 @@ class Page:
             assert chunk, "Chromium has ended"
             self._rest += chunk
         message, _, self._rest = self._rest.partition(b"\0")
-        found: dict[str, Any] = json.loads(message)
+        found: dict[str, Any] = orjson.loads(message)
         return found
 
     def _note(self, method: str, parameters: dict[str, Any]) -> None:

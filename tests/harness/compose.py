@@ -1,12 +1,12 @@
 """compose.yaml, run by Docker or Podman, beside what else runs on the machine."""
 
-import json
 import re
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any, Self
 
+import orjson
 import yaml
 
 from devstack.ports import free_port
@@ -91,7 +91,7 @@ class Compose:
     def container(self, service: str) -> dict[str, Any]:
         """Returns what the engine says of the container of `service`, which may have ended."""
         [identity] = self("--profile", "sample", "ps", "--all", "--quiet", service).split()
-        [container] = json.loads(self.engine("inspect", identity))
+        [container] = orjson.loads(self.engine("inspect", identity))
         assert isinstance(container, dict)
         return container
 

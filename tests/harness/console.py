@@ -1,10 +1,11 @@
 """The console as a process, and what a page asks it."""
 
 import http.client
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
+
+import orjson
 
 from devstack.child import Child
 from devstack.ports import free_port
@@ -35,13 +36,13 @@ class Console:
         """`headers` replace those of the page; an empty one is left out. `_` stands for `-`."""
         given = self.headers | {name.replace("_", "-"): value for name, value in headers.items()}
         with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)) as connection:
-            data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+            data = None if body is None else body if isinstance(body, bytes) else orjson.dumps(body)
             connection.request(method, path, data, {name: value for name, value in given.items() if value})
             response = connection.getresponse()
             text = response.read()
             is_json = response.getheader("content-type", "").startswith("application/json")
             fields = {name.lower(): value for name, value in response.getheaders()}
-            return Reply(response.status, fields, json.loads(text) if is_json else None)
+            return Reply(response.status, fields, orjson.loads(text) if is_json else None)
 
     def find(self, text: str) -> list[Any]:
         """Returns the answers of the box."""
@@ -86,7 +87,7 @@ def events(response: http.client.HTTPResponse) -> Iterator[tuple[str, Any]]:
         if field == "event":
             name = value
         elif field == "data":
-            yield name, json.loads(value)
+            yield name, orjson.loads(value)
 
 
 @contextmanager

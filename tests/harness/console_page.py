@@ -1,9 +1,8 @@
 """What tests do with the page of the console in Chromium."""
 
-import json
 from typing import Any
 
-import msgspec
+import orjson
 
 from tests.harness.chromium import Page
 from tests.harness.leadview import Leadview
@@ -28,7 +27,7 @@ def says_the_same(page: Page, leadview: Leadview, *words: str) -> None:
 
     def agrees() -> bool:
         nonlocal said
-        said = msgspec.json.decode(leadview.run("status", "--json").stdout)
+        said = orjson.loads(leadview.run("status", "--json").stdout)
         problems, notes = page.text("#problems"), page.text("#notes")
         return bool(
             verdict(page) == said["verdict"]
@@ -45,7 +44,7 @@ def says_the_same(page: Page, leadview: Leadview, *words: str) -> None:
 def find(page: Page, text: str, *words: str) -> str:
     """Put a text into the box "Where did my event go?", and wait until these words are in the answers."""
     page.do(
-        f"(() => {{ const i = document.getElementById('find-text'); i.value = {json.dumps(text)};"
+        f"(() => {{ const i = document.getElementById('find-text'); i.value = {orjson.dumps(text).decode()};"
         " i.dispatchEvent(new Event('input')); i.form.requestSubmit(); })()"
     )
     return page.wait_for("#answers", *words)

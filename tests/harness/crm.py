@@ -123,7 +123,9 @@ def tombstone(
 
 
 def changed(kind: resources.Kind, data: Json, seconds: float = 0, verb: str = "changed") -> Message:
-    """Returns a structured event with this `data`."""
+    """Returns a structured event with this `data`. Encoded by msgspec: tests have integers of any size, which orjson
+    refuses.
+    """
     event = {**envelope(kind, seconds, verb), "data": data}
     key = message_key(kind, str(data.get("organization_id")), str(data.get("id")))
     return Message(kind, key, msgspec.json.encode(event), seconds=seconds)

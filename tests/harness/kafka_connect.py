@@ -1,11 +1,12 @@
 """Apache Kafka's own Connect with Debezium's connector, from Maven's jars: one worker, controlled over its REST API."""
 
 import http.client
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import orjson
 
 from devstack.child import Child
 from devstack.jars import CONNECT
@@ -53,13 +54,13 @@ class Connect(NamedTuple):
     def _call(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_READY_TIMEOUT_SECONDS)
         try:
-            connection.request(method, path, json.dumps(body) if body else None, {"Content-Type": "application/json"})
+            connection.request(method, path, orjson.dumps(body) if body else None, {"Content-Type": "application/json"})
             response = connection.getresponse()
             text = response.read()
         finally:
             connection.close()
         is_json = response.getheader("Content-Type", "").startswith("application/json")
-        return response.status, json.loads(text) if is_json else text
+        return response.status, orjson.loads(text) if is_json else text
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-import msgspec
+import orjson
 
 
 def ask(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, Any]:
@@ -26,4 +26,4 @@ def metric(port: int, name: str, host: str = "127.0.0.1") -> float | None:
 
 
 def _body(content: bytes) -> Any:
-    return msgspec.json.decode(content) if content.startswith(b"{") else content.decode()
+    return orjson.loads(content) if content.startswith(b"{") else content.decode()

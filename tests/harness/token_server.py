@@ -4,7 +4,6 @@ Its tokens are JWTs signed with RSA by openssl, so that a real broker checks the
 """
 
 import base64
-import json
 import ssl
 import subprocess
 import threading
@@ -15,6 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
+
+import orjson
 
 from tests.harness.certificates import Certificate
 
@@ -49,8 +50,8 @@ class TokenServer:
             "exp": int(time.time() + self.lifetime),
             "jti": str(len(self.issued)),
         }
-        head = _encoded(json.dumps({"alg": "RS256", "typ": "JWT", "kid": "1"}).encode())
-        signed = f"{head}.{_encoded(json.dumps(claims).encode())}"
+        head = _encoded(orjson.dumps({"alg": "RS256", "typ": "JWT", "kid": "1"}))
+        signed = f"{head}.{_encoded(orjson.dumps(claims))}"
         signature = self._openssl("dgst", "-sha256", "-sign", str(self._key), stdin=signed.encode())
         self.issued.append(f"{signed}.{_encoded(signature)}")
         return self.issued[-1]
@@ -60,7 +61,7 @@ class TokenServer:
         shown = self._openssl("rsa", "-in", str(self._key), "-noout", "-modulus").decode()
         modulus = bytes.fromhex(shown.strip().removeprefix("Modulus="))
         key = {"kty": "RSA", "alg": "RS256", "use": "sig", "kid": "1", "n": _encoded(modulus), "e": "AQAB"}
-        return json.dumps({"keys": [key]}).encode()
+        return orjson.dumps({"keys": [key]})
 
     def post(self, authorization: str, form: dict[str, list[str]]) -> tuple[int, bytes]:
         """Returns the status and the body of the answer to a request for a token."""
@@ -73,7 +74,7 @@ class TokenServer:
         if form.get("grant_type") != ["client_credentials"]:
             return 400, b'{"error": "unsupported_grant_type"}'
         answer = {"access_token": self.token(), "token_type": "Bearer", "expires_in": self.lifetime}
-        return 200, json.dumps(answer).encode()
+        return 200, orjson.dumps(answer)
 
     def _openssl(self, *words: str, stdin: bytes = b"") -> bytes:
         return subprocess.run(["openssl", *words], input=stdin, capture_output=True, check=True).stdout  # noqa: S607

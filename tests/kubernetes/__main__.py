@@ -4,13 +4,13 @@ The schemas are those of the versions below. Nothing of them is in this reposito
 Prometheus publish them in their Go modules, and Strimzi generates them from its classes. No cluster is needed.
 """
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import orjson
 import yaml
 
 from tests.kubernetes.json_schemas import Schema, of_definition, of_kubernetes
@@ -34,7 +34,7 @@ def main() -> int:
     schemas = BUILD / "schemas"
     schemas.mkdir(parents=True, exist_ok=True)
     for name, schema in _schemas():
-        (schemas / name).write_text(json.dumps(schema))
+        (schemas / name).write_bytes(orjson.dumps(schema))
     built = {target: _run(BUILD / "bin/kustomize", "build", ROOT / "deploy/kubernetes" / target) for target in TARGETS}
     for target, text in built.items():
         (path := BUILD / f"{target.replace('/', '-')}.yaml").write_text(text)
@@ -63,7 +63,7 @@ def _finds_mistakes(text: str) -> int:
 
 
 def _schemas() -> Iterator[tuple[str, Schema]]:
-    yield from of_kubernetes(json.loads((_module(KUBERNETES) / "api/openapi-spec/swagger.json").read_text()))
+    yield from of_kubernetes(orjson.loads((_module(KUBERNETES) / "api/openapi-spec/swagger.json").read_bytes()))
     definitions = [_module(module) / path for module, path in DEFINITIONS.items()] + _of_strimzi()
     for path in definitions:
         yield from of_definition(yaml.safe_load(path.read_text()))
@@ -71,7 +71,7 @@ def _schemas() -> Iterator[tuple[str, Schema]]:
 
 def _module(name: str) -> Path:
     """Downloads a Go module into Go's cache. Returns its directory."""
-    return Path(json.loads(_run("go", "mod", "download", "-json", name))["Dir"])
+    return Path(orjson.loads(_run("go", "mod", "download", "-json", name))["Dir"])
 
 
 def _of_strimzi() -> list[Path]:
@@ -92,7 +92,7 @@ def _kubeconform(path: Path) -> Any:
     template = f"{BUILD / 'schemas'}/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json"
     options = ("-strict", "-summary", "-output", "json", "-schema-location", template)
     command = [str(BUILD / "bin/kubeconform"), *options, str(path)]
-    return json.loads(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
+    return orjson.loads(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
 
 
 def _run(*command: str | Path) -> str:

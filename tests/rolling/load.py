@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-import msgspec
+import orjson
 from msgspec import Struct
 
 from projector.reference import Entity
@@ -252,7 +252,7 @@ def _path(entity: Entity) -> str:
 
 
 def _versions(entity: Entity, body: bytes) -> Versions:
-    document: dict[str, Any] = msgspec.json.decode(body)
+    document: dict[str, Any] = orjson.loads(body)
     if entity[0] is resources.CONTACT:
         return int(document["first_name"]), 0
     return int(document["referrer"]), int(document["contact"]["first_name"])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import orjson
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin._listoffsets import OffsetSpec
@@ -73,7 +74,7 @@ def range_of(records: list[Record]) -> str:
 
 def letters(leadview: Leadview) -> dict[int, Any]:
     """Returns the dead letters of partition 0, as `list --json` prints them, by offset."""
-    found = msgspec.json.decode(leadview.run("dead-letters", "list", "--json").stdout)
+    found = orjson.loads(leadview.run("dead-letters", "list", "--json").stdout)
     return {letter["offset"]: letter for letter in found}
 
 
@@ -194,7 +195,7 @@ def test_by_topic_and_by_reason(any_leadview: Leadview) -> None:
 
 def _notes(leadview: Leadview) -> dict[tuple[str, int, int], str]:
     """Returns the notes of all accepted dead letters."""
-    found = msgspec.json.decode(leadview.run("dead-letters", "list", "--json").stdout)
+    found = orjson.loads(leadview.run("dead-letters", "list", "--json").stdout)
     return {
         (letter["topic"], letter["partition"], letter["offset"]): letter["note"]
         for letter in found

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
-import msgspec
+import orjson
 import pytest
 import redis
 
@@ -58,7 +58,7 @@ def test_a_port_that_is_taken(taken: str) -> None:
         ended = run(**settings)
     assert ended.returncode == 1
     (line,) = ended.stderr.splitlines()
-    assert f"LEADVIEW_{taken.upper()}" in msgspec.json.decode(line)["message"]
+    assert f"LEADVIEW_{taken.upper()}" in orjson.loads(line)["message"]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -139,7 +139,7 @@ def test_logs_are_json_and_hold_no_key(tmp_path: Path, redis_server: RedisServic
                 api.exchange(f"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\nA: b\x00\r\n\r\n".encode())
         client.acl_deluser("seen")
     text = log.read_text()
-    lines = [msgspec.json.decode(line) for line in text.splitlines()]
+    lines = [orjson.loads(line) for line in text.splitlines()]
     assert lines[0]["settings"]["LEADVIEW_REDIS_PASSWORD"] == "***"
     assert password not in text
     assert "lv_live_" not in text

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from urllib.parse import urlsplit
 
-import msgspec
+import orjson
 import pytest
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -156,7 +156,7 @@ async def _response(reader: asyncio.StreamReader) -> tuple[int, str, str]:
     """Returns the status, the request id, and the organization in the document."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode()
     fields = dict(line.split(": ", 1) for line in head.split("\r\n")[1:-2])
-    body = msgspec.json.decode(await reader.readexactly(int(fields["content-length"])))
+    body = orjson.loads(await reader.readexactly(int(fields["content-length"])))
     return int(head[9:12]), fields["x-request-id"], body.get("owner", "")
 
 

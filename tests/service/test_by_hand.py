@@ -1,11 +1,11 @@
 """The contract by hand: kcat publishes its events, curl reads them back (real projector, API, Kafka and Redis)."""
 
-import json
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import orjson
 import pytest
 
 from schemas import api_keys
@@ -76,7 +76,7 @@ class Response(NamedTuple):
 
     @property
     def error(self) -> str:
-        return str(json.loads(self.body)["error"])
+        return str(orjson.loads(self.body)["error"])
 
 
 class Hands:
@@ -101,12 +101,12 @@ class Hands:
         key = ORGANIZATION if kind == "organization" else f"{ORGANIZATION}:{data['id']}"
         attributes = {"specversion": "1.0", "id": "1", "source": "/crm", "type": f"crm.{kind}.{verb}"}
         attributes["time"] = "2026-03-02T16:30:00+02:00"
-        body = json.dumps({**data, "version": version}, ensure_ascii=False)
+        body = orjson.dumps({**data, "version": version}).decode()
         if binary:
             headers = [f"ce_{name}={value}" for name, value in attributes.items()]
             self.publish(topic, key, body, *headers, "content-type=application/json")
         else:
-            event = json.dumps(attributes)[:-1] + f', "traceparent": "00-ab", "data": {body}}}'
+            event = orjson.dumps(attributes).decode()[:-1] + f', "traceparent": "00-ab", "data": {body}}}'
             self.publish(topic, key, event)
 
     def delete(self, kind: str, entity_id: str) -> None:
@@ -178,7 +178,7 @@ def test_the_life_of_a_lead(hands: Hands) -> None:
     assert found.body == LEAD_DOCUMENT
     assert found.headers["cache-control"] == "private, no-cache"
     hands.change("contact", CONTACT_DATA, binary=True)
-    assert json.loads(hands.until(contact, 200).body)["custom_fields"] == CONTACT_DATA["custom_fields"]
+    assert orjson.loads(hands.until(contact, 200).body)["custom_fields"] == CONTACT_DATA["custom_fields"]
     with_summary = LEAD_DOCUMENT.replace('"contact":null', f'"contact":{SUMMARY}')
     hands.until_it_is(lead, lambda answer: answer.body == with_summary, "the lead shows its contact")
     assert hands.get(LEADS + LEAD.upper()).body == with_summary
@@ -192,18 +192,18 @@ def test_the_life_of_a_lead(hands: Hands) -> None:
 
     hands.publish("leads", f"{ORGANIZATION}:{LEAD}", '{"not": "a CloudEvent"}')
     hands.change("lead", LEAD_DATA | {"stage": "STALE", "attribution": None})
-    wait_until(lambda: json.loads(hands.get(lead).body)["stage"] == "STALE", "what comes after a bad record")
-    assert "source" not in json.loads(hands.get(lead).body)
+    wait_until(lambda: orjson.loads(hands.get(lead).body)["stage"] == "STALE", "what comes after a bad record")
+    assert "source" not in orjson.loads(hands.get(lead).body)
 
     hands.publish("contacts", f"{ORGANIZATION}:{CONTACT}", None)
     assert hands.until(contact, 404).error == "not_found"
-    hands.until_it_is(lead, lambda answer: json.loads(answer.body)["contact"] is None, "the lead shows no contact")
+    hands.until_it_is(lead, lambda answer: orjson.loads(answer.body)["contact"] is None, "the lead shows no contact")
     hands.change("contact", CONTACT_DATA)
     hands.until(contact, 200)
     found = hands.until_it_is(
-        lead, lambda answer: json.loads(answer.body)["contact"], "the lead shows its contact again"
+        lead, lambda answer: orjson.loads(answer.body)["contact"], "the lead shows its contact again"
     )
-    assert json.loads(found.body)["contact"]["first_name"] == "Zoë"
+    assert orjson.loads(found.body)["contact"]["first_name"] == "Zoë"
     hands.delete("lead", LEAD)
     hands.until(lead, 404)
     hands.change("lead", LEAD_DATA, binary=True)
@@ -232,8 +232,8 @@ def test_what_a_key_may_do(hands: Hands) -> None:
     hands.organization(rate_limits={"key": {"quota": 5, "window_seconds": 3600}})
     limited = hands.until(lead, 429)
     assert (limited.status, limited.error) == (429, "rate_limit_exceeded")
-    assert json.loads(limited.body)["violated_policies"] == ["key"]
-    assert json.loads(limited.body)["retry_after"] == int(limited.headers["retry-after"]) >= 1
+    assert orjson.loads(limited.body)["violated_policies"] == ["key"]
+    assert orjson.loads(limited.body)["retry_after"] == int(limited.headers["retry-after"]) >= 1
     assert limited.headers["ratelimit-policy"] == '"key";q=5;w=3600, "organization";q=300;w=10'
 
     hands.organization()

@@ -1,9 +1,9 @@
 """Documents in Redis as JSON and compressed, side by side: readers see the same bytes and ETags."""
 
 import itertools
-import json
 from typing import Any
 
+import orjson
 import pytest
 
 from schemas import api_keys, names, resources
@@ -118,7 +118,7 @@ def _spoiled_and_repaired(leadview: Leadview, api: ApiServer, key: str) -> None:
     _spoil(leadview.redis, resources.LEAD, 2)
     assert api.get(LEADS + crm.LEAD, key=key).status == 500
     done = leadview.run("verify", "--json")
-    [example] = json.loads(done.stdout)["examples"]
+    [example] = orjson.loads(done.stdout)["examples"]
     assert (example["id"], example["fields"]) == (crm.LEAD, ["unreadable"])
     repair = ("rebuild", "--organization", crm.ORGANIZATION, "--lead", crm.LEAD)
     done = leadview.run("show", "lead", crm.ORGANIZATION, crm.LEAD)

@@ -1,6 +1,5 @@
 """The console over HTTP, on real servers: it says the same as `status` and `show`, and strangers get nothing."""
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -8,7 +7,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-import msgspec
+import orjson
 import pytest
 
 from projector.console.feed import MOST_PAGES
@@ -31,7 +30,7 @@ def leadview(leadview_with_own_redis: Leadview) -> Leadview:
 
 
 def status_of(leadview: Leadview) -> Any:
-    return msgspec.json.decode(leadview.run("status", "--json").stdout)
+    return orjson.loads(leadview.run("status", "--json").stdout)
 
 
 def the_same(leadview: Leadview, console: Console, *words: str) -> Any:
@@ -171,7 +170,7 @@ def open_console(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory, redis_s
 def test_bad_questions(open_console: Console, path: str, body: object, status: int) -> None:
     reply = open_console.request("GET" if body is None else "POST", path, body)
     assert reply.status == status
-    assert "secret" not in json.dumps(reply.body)
+    assert b"secret" not in orjson.dumps(reply.body)
 
 
 def test_a_preflight_is_never_allowed(open_console: Console) -> None:
@@ -226,7 +225,7 @@ def test_actions_with_tokens(leadview: Leadview, tmp_path: Path) -> None:
         dropped = act("drop", 2)
         assert (dropped["state"], dropped["who"]) == ("done", "grace"), dropped
         log = child.log.read_text()
-        lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+        lines = [orjson.loads(line) for line in log.splitlines() if line.startswith("{")]
         ended = [line for line in lines if line["message"] == "action of the console has ended"]
         assert [(line["who"], line["action"], line["generation"], line["result"]) for line in ended][2:4] == [
             ("ada", "promote", 2, "done"),

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-import msgspec
+import orjson
 import pytest
 from msgspec.structs import replace
 
@@ -294,7 +294,7 @@ async def test_a_key_is_revoked_while_documents_stand_by(leadview: Leadview) -> 
         await eventually(lambda: lead_status(api) == 401, "the key is revoked")
     done = leadview.run("status", "--json")
     assert done.status == 1, done.output
-    status = msgspec.json.decode(done.stdout)
+    status = orjson.loads(done.stdout)
     [writer] = status["writers"]
     assert writer["lines"]["documents"].startswith("standing by")
     assert writer["lines"]["access"] == "running"

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-import msgspec
+import orjson
 import pytest
 
 from devstack.ports import free_port
@@ -40,7 +40,7 @@ def test_a_line_that_fails_is_retried_while_the_other_one_continues(leadview: Le
     wait_until(lambda: ask(port, "/healthz")[0] == 200, "it is healthy again")
     assert leadview.documents() == leadview.expected()
     assert leadview.redis.hlen(names.DEAD_LETTERS) == 0
-    lines = [msgspec.json.decode(line) for line in child.log.read_bytes().splitlines() if b"defect of Leadview" in line]
+    lines = [orjson.loads(line) for line in child.log.read_bytes().splitlines() if b"defect of Leadview" in line]
     assert "KeyError" in lines[0]["traceback"]
     assert any("in write" in frame for frame in lines[0]["traceback"])
     assert SECRET not in child.log.read_text("utf-8")

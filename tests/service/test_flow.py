@@ -5,6 +5,7 @@ from pathlib import Path
 from random import Random
 
 import msgspec
+import orjson
 import pytest
 
 from devstack.ports import free_port
@@ -76,7 +77,7 @@ async def test_whole_flow(leadview: Leadview, projectors: int) -> None:
     access = {at: end for at, end in end_offsets.items() if at not in documents}
     await eventually(lambda: leadview.topics.committed(f"{leadview.group}.access") == access, "so are those of access")
 
-    status = msgspec.json.decode(leadview.run("status", "--json").stdout)
+    status = orjson.loads(leadview.run("status", "--json").stdout)
     assert (status["generation"], status["lag"], status["dead_letters"]) == (1, 0, 0)
     assert {(at["topic"], at["partition"]): at["head"] for at in status["partitions"]}.items() >= end_offsets.items()
     assert "dead letters 0" in leadview.run("status").stdout
@@ -193,7 +194,7 @@ async def test_many_leads_on_one_contact_never_lose_it(leadview: Leadview, serve
             [names.document(resources.LEAD, OWNER, leadview.generation(1), lead) for lead in sample]
         )
         for lead, value in zip(sample, values, strict=True):
-            name = msgspec.json.decode(value[40:])["contact"]["first_name"]
+            name = orjson.loads(value[40:])["contact"]["first_name"]
             assert name == "Grace" or lead not in changed, "a lead showed an older contact after a newer one"
             if name == "Grace":
                 changed.add(lead)
@@ -256,7 +257,7 @@ async def test_dead_letters(leadview: Leadview) -> None:
     projector = leadview.start("run", metrics_port=port, dead_letter_row=5)
     await leadview.settled()
     topic = leadview.topics.name(resources.LEAD)
-    letters = msgspec.json.decode(leadview.run("dead-letters", "list", "--json").stdout)
+    letters = orjson.loads(leadview.run("dead-letters", "list", "--json").stdout)
     assert [(letter["topic"], letter["partition"], letter["offset"]) for letter in letters] == [
         (topic, 0, 1),
         (topic, 0, 2),
@@ -303,7 +304,7 @@ async def _redrive(leadview: Leadview, topic: str) -> None:
     unknown = leadview.run("dead-letters", "drop", f"{topic}:0:1")
     assert unknown.status == 1
     assert f"There is no dead letter {topic}:0:1." in unknown.stderr
-    rest = msgspec.json.decode(leadview.run("dead-letters", "list", "--json").stdout)
+    rest = orjson.loads(leadview.run("dead-letters", "list", "--json").stdout)
     assert len(rest) == 7
 
 
@@ -326,7 +327,7 @@ async def test_a_projector_in_daily_use(leadview: Leadview) -> None:
     leadview.publish(crm.tombstone(resources.LEAD, crm.OTHER_LEAD, seconds=2), partition=1)
     await leadview.settled()
 
-    shown = msgspec.json.decode(leadview.run("show", "lead", crm.ORGANIZATION, crm.LEAD, "--json").stdout)
+    shown = orjson.loads(leadview.run("show", "lead", crm.ORGANIZATION, crm.LEAD, "--json").stdout)
     event = shown["generations"][0]["event"]
     assert (event["version"], event["partition"], event["offset"], event["live"]) == (3, 2, 0, True)
     assert "version 3" in leadview.run("show", "contact", crm.ORGANIZATION, crm.CONTACT).stdout

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import orjson
 import pytest
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from prometheus_client.parser import text_string_to_metric_families
@@ -83,7 +84,7 @@ def count(port: int, kind: str) -> float | None:
 
 def heartbeat_problems(leadview: Leadview) -> list[str]:
     values = (value.partition(b" ")[2] for value in leadview.redis.hvals(names.WRITERS))
-    return [problem for value in values for problem in msgspec.json.decode(value)["problems"]]
+    return [problem for value in values for problem in orjson.loads(value)["problems"]]
 
 
 @pytest.mark.long

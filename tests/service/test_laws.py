@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-import msgspec
+import orjson
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -262,5 +262,5 @@ def _assert_erased(projection: Projection, reference: Reference) -> None:
 
 
 def _data(record: Record) -> crm.Json:
-    data: crm.Json = msgspec.json.decode(record.value or b"")["data"]
+    data: crm.Json = orjson.loads(record.value or b"")["data"]
     return data

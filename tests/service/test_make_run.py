@@ -1,6 +1,5 @@
 """`make run` as a developer runs it: start it, paste its lines, end it. Its processes are real."""
 
-import json
 import os
 import re
 import shlex
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import orjson
 import pytest
 
 from devstack.redis_server import RedisServerMissing, redis_program
@@ -107,9 +107,9 @@ def test_lines_that_it_prints_work_and_documents_change_and_ctrl_c_leaves_nothin
         lead_line, contact_line, *_, openapi_line = lines.values()
         lead = paste(lead_line)
         assert lead.headers["ratelimit-policy"] == '"key";q=100;w=10, "organization";q=300;w=10'
-        document = json.loads(lead.body)
-        assert document["contact"]["id"] == document["contact_id"] == json.loads(paste(contact_line).body)["id"]
-        assert json.loads(paste(openapi_line).body)["openapi"].startswith("3.1")
+        document = orjson.loads(lead.body)
+        assert document["contact"]["id"] == document["contact_id"] == orjson.loads(paste(contact_line).body)["id"]
+        assert orjson.loads(paste(openapi_line).body)["openapi"].startswith("3.1")
         wait_until(lambda: is_another_version(lead_line, lead.body), "the lead changes")
         assert "crm.leads" in shown_status(run, tmp_path)
         [console] = re.findall(r"^  console +(http://127\.0\.0\.1:\d+)$", run.output, re.MULTILINE)

@@ -4,7 +4,7 @@ import os
 import signal
 import socket
 
-import msgspec
+import orjson
 import pytest
 
 from devstack.child import Child
@@ -23,7 +23,7 @@ def projectors(parent: Child) -> set[int]:
 
 def known(leadview: Leadview) -> int:
     """Returns the number of projectors that `status` shows."""
-    return int(msgspec.json.decode(leadview.run("status", "--json").stdout)["projectors"])
+    return int(orjson.loads(leadview.run("status", "--json").stdout)["projectors"])
 
 
 def test_two_share_the_work_and_a_killed_one_is_replaced(leadview: Leadview) -> None:

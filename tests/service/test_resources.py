@@ -3,12 +3,12 @@
 It uses what a row says, and nothing that only one resource has.
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
 import msgspec
+import orjson
 import pytest
 
 from schemas import api_keys, names
@@ -76,7 +76,7 @@ def event(resource: Resource, version: int = 1, organization: str = OWN) -> crm.
 
 
 def document(resource: Resource, organization: str = OWN) -> object:
-    return json.loads(msgspec.json.encode(resource.example)) | {"organization_id": organization}
+    return orjson.loads(msgspec.json.encode(resource.example)) | {"organization_id": organization}
 
 
 def stored_name(client: Client, resource: Resource, number: int) -> bytes:
@@ -125,7 +125,7 @@ def verified_and_repaired(client: Client, resource: Resource) -> None:
     client.leadview.redis.setrange(stored_name(client, resource, 2), resource.body + 3, b"~")
     done = client.leadview.run("verify", "--json")
     assert done.status == 1
-    [example] = json.loads(done.stdout)["examples"]
+    [example] = orjson.loads(done.stdout)["examples"]
     assert (example["kind"], example["id"]) == (resource.topic, resource.event_example.id)
     flag = f"--{resource.noun}"
     done = client.leadview.run("rebuild", "--organization", OWN, flag, resource.event_example.id)

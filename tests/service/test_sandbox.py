@@ -1,7 +1,6 @@
 """A running sandbox answers as `docs/sandbox.md` says. The tables and documents of that page are the expectations."""
 
 import http.client
-import json
 import re
 import shutil
 import subprocess
@@ -9,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import orjson
 import pytest
 
 from devstack.ports import free_port
@@ -18,7 +18,7 @@ from tests.service.test_make_run import ROOT, Run, running
 PAGE = (ROOT / "docs/sandbox.md").read_text("utf-8")
 EVENTS = (ROOT / "docs/events.md").read_text("utf-8")
 DOCUMENTS = {
-    document["id"]: document for document in map(json.loads, re.findall(r"```json\n(.+?)```", PAGE, re.DOTALL))
+    document["id"]: document for document in map(orjson.loads, re.findall(r"```json\n(.+?)```", PAGE, re.DOTALL))
 }
 
 
@@ -62,7 +62,7 @@ def ask(port: int, key: str, path: str, condition: str = "") -> Answer:
         connection.request("GET", f"/api/v1/ext{path}", headers=headers)
         response = connection.getresponse()
         body = response.read()
-        return Answer(response.status, dict(response.getheaders()), json.loads(body) if body else {})
+        return Answer(response.status, dict(response.getheaders()), orjson.loads(body) if body else {})
     finally:
         connection.close()
 
@@ -111,7 +111,7 @@ def test_the_first_request_of_the_page_is_answered(sandbox: Run) -> None:
     [export] = re.findall("^export .+$", sandbox.output, re.MULTILINE)
     [request] = re.findall(r"^\$ (curl .+)$", (ROOT / "docs/reading.md").read_text("utf-8"), re.MULTILINE)
     lead = subprocess.run(["/bin/sh", "-c", f"{export}\n{request}"], capture_output=True, text=True, check=True).stdout
-    assert json.loads(lead)["stage"] == "ACCEPTED"
+    assert orjson.loads(lead)["stage"] == "ACCEPTED"
 
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed: it is only an example")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-import msgspec
+import orjson
 import pytest
 
 from projector.operate.explain import stored
@@ -151,8 +151,8 @@ def test_no_command_prints_a_key(leadview: Leadview) -> None:
     assert "403 api_access_disabled" in leadview.run("show", "organization", crm.OTHER_ORGANIZATION)
     assert "not served" in leadview.run("show", "lead", crm.OTHER_ORGANIZATION, crm.LEAD)
     assert "not served" not in leadview.run("show", "lead", crm.ORGANIZATION, crm.LEAD)
-    [found] = msgspec.json.decode(leadview.run("show", "key", "-", "--json", stdin=KEY).stdout)
+    [found] = orjson.loads(leadview.run("show", "key", "-", "--json", stdin=KEY).stdout)
     assert (found["hash"], found["refusal"], found["api_keys"][0]["status"]) == (HASH, None, "active")
-    refused = msgspec.json.decode(leadview.run("show", "lead", crm.OTHER_ORGANIZATION, crm.LEAD, "--json").stdout)
+    refused = orjson.loads(leadview.run("show", "lead", crm.OTHER_ORGANIZATION, crm.LEAD, "--json").stdout)
     assert [refused["refusal"][name] for name in ("row", "status", "error")] == ["6", 403, "api_access_disabled"]
     assert refused["refusal"]["why"]

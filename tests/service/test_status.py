@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import msgspec
+import orjson
 import pytest
 
 from devstack.redis_server import RedisServer
@@ -28,7 +28,7 @@ def first_line(done: Finished) -> str:
 
 def as_json(leadview: Leadview, **settings: Any) -> Any:
     done = leadview.run("status", "--json", **settings)
-    found = msgspec.json.decode(done.stdout)
+    found = orjson.loads(done.stdout)
     assert done.status == (0 if found["well"] else 1)
     return found
 
@@ -105,7 +105,7 @@ def test_it_stays_on_the_screen(leadview: Leadview) -> None:
     leadview.start("run")
     leadview.publish(crm.organization())
     wait_until(lambda: '"verdict":"all is well"' in watching.log.read_text(), "it notices that all is well")
-    assert all(msgspec.json.decode(line) for line in watching.log.read_text().splitlines()[:-1])
+    assert all(orjson.loads(line) for line in watching.log.read_text().splitlines()[:-1])
 
 
 @pytest.mark.parametrize("words", [("--wrong",), ("now",)])

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import orjson
 import pytest
 
 from devstack.ports import free_port
@@ -78,7 +79,7 @@ def test_from_the_bad_record_to_the_mended_one(leadview: Leadview) -> None:
     lead = found[leadview.topics.name(resources.LEAD)]
     assert len(listed(leadview)) == 5
     assert lead["version"] in (2, None)
-    lines = [msgspec.json.decode(line) for line in projector.log.read_text().splitlines()]
+    lines = [orjson.loads(line) for line in projector.log.read_text().splitlines()]
     parked = {line["record"]: line["reason"] for line in lines if line["message"] == PARKED}
     assert len(parked) == 5
     reasons = " ".join(parked.values())
@@ -142,5 +143,5 @@ def _on_a_terminal(leadview: Leadview, *words: str) -> str:
 
 
 def listed(leadview: Leadview, *words: str) -> list[Any]:
-    found: list[Any] = msgspec.json.decode(leadview.run("dead-letters", "list", "--json", *words).stdout)
+    found: list[Any] = orjson.loads(leadview.run("dead-letters", "list", "--json", *words).stdout)
     return found

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
+import orjson
 import pytest
 from msgspec.structs import replace
 
@@ -47,7 +47,7 @@ def publish_again(leadview: Leadview) -> None:
 
 def problems(leadview: Leadview) -> str:
     """Returns what `status` says is wrong."""
-    return " ".join(msgspec.json.decode(leadview.run("status", "--json").stdout)["problems"])
+    return " ".join(orjson.loads(leadview.run("status", "--json").stdout)["problems"])
 
 
 def is_well(leadview: Leadview) -> bool:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-import msgspec
+import orjson
 import pytest
 
 from devstack.ports import free_port
@@ -21,7 +21,7 @@ OTHER_KEY = crm.uuid(0xF2)
 
 
 def lines(log: Path) -> list[dict[str, Any]]:
-    return [msgspec.json.decode(line) for line in log.read_text().splitlines() if line.startswith("{")]
+    return [orjson.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
 
 
 def line_of(log: Path, request_id: str) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def _assert_used(leadview: Leadview) -> None:
     }, "an unknown key leaves nothing"
     assert 0 < leadview.redis.ttl(names.usage(names.organization(ORGANIZATION))) <= 90 * 24 * 3600
     done = leadview.run("usage", ORGANIZATION, "--json")
-    used = {each["hash"]: each for each in msgspec.json.decode(done.stdout)}
+    used = {each["hash"]: each for each in orjson.loads(done.stdout)}
     of_key, of_revoked = used[key_hash(KEY)], used[key_hash(REVOKED)]
     assert of_key["requests"] >= 5
     assert of_key["refusals"] >= 1
@@ -111,5 +111,5 @@ def test_counts_add_up_and_are_erased_with_the_organization(leadview: Leadview) 
 
 
 def _usage(leadview: Leadview) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = msgspec.json.decode(leadview.run("usage", ORGANIZATION, "--json").stdout)
+    found: list[dict[str, Any]] = orjson.loads(leadview.run("usage", ORGANIZATION, "--json").stdout)
     return found

@@ -1,8 +1,8 @@
 """`validate --topic`: the records that a topic has, judged like those of a file."""
 
 import asyncio
-import json
 
+import orjson
 import pytest
 from confluent_kafka.admin import AdminClient
 
@@ -41,7 +41,7 @@ def test_the_records_of_a_topic(leadview: Leadview, capsys: pytest.CaptureFixtur
     assert last == "4 records: 2 bad"
 
     status, output, _ = validate("--strict", "--json", "--topic", leads, "--from", "-1")
-    [fault] = json.loads(output)["faults"]
+    [fault] = orjson.loads(output)["faults"]
     assert (status, fault["topic"], fault["partition"], fault["offset"]) == (1, leads, 0, typo.offset)
     assert (fault["path"], fault["expected"]) == ("$.event_typ_key", "event_type_key")
 

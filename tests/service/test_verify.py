@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-import msgspec
+import orjson
 import pytest
 
 from schemas import names, resources
@@ -119,7 +119,7 @@ def by_field(found: Iterable[Found]) -> Counter[str]:
 
 def verify(leadview: Leadview, *words: str) -> tuple[int, dict[str, Any]]:
     done = leadview.run("verify", "--json", *words)
-    return done.status, msgspec.json.decode(done.stdout)
+    return done.status, orjson.loads(done.stdout)
 
 
 @pytest.mark.long
@@ -257,7 +257,7 @@ def _assert_shown(leadview: Leadview) -> None:
         ":leads:",
     ):
         assert part.replace(":leads:", f"{leadview.prefix}leads:") in done, part
-    found = msgspec.json.decode(leadview.run("show", "contact", OTHER, IDS[2], "--json").stdout)
+    found = orjson.loads(leadview.run("show", "contact", OTHER, IDS[2], "--json").stdout)
     assert found["generations"][0]["document"]["first_name"] == "Ada 2"
     assert found["generations"][0]["event"]["version"] == 1
     assert "no event of it was applied" in leadview.run("show", "contact", OTHER, crm.uuid(0x5FFE))

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
+import orjson
 import pytest
 
 from schemas import names, resources
@@ -63,7 +63,7 @@ PLANTED: dict[tuple[str, str, tuple[str, ...]], Callable[[Any], Any]] = {
 def verify(leadview: Leadview) -> tuple[int, dict[str, Any]]:
     done = leadview.run("verify", "--access", "--json")
     assert done.stdout, done.output
-    return done.status, msgspec.json.decode(done.stdout)
+    return done.status, orjson.loads(done.stdout)
 
 
 def differences(report: dict[str, Any]) -> set[tuple[str, str, tuple[str, ...]]]:

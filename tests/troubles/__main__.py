@@ -5,7 +5,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-import msgspec
+import orjson
 
 from devstack.apache_kafka import ApacheKafka
 from devstack.redis_server import RedisServer
@@ -20,7 +20,7 @@ def main() -> int:
     parser.add_argument("file", type=Path)
     parser.add_argument("names", nargs="*", choices=[*TROUBLES, []], default=[])
     arguments = parser.parse_args()
-    found = msgspec.json.decode(arguments.file.read_bytes()) if arguments.file.exists() else {}
+    found = orjson.loads(arguments.file.read_bytes()) if arguments.file.exists() else {}
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
         with ApacheKafka.start(directory / "kafka") as kafka:
@@ -34,8 +34,7 @@ def main() -> int:
                     here.start(**_ROW)
                     with TROUBLES[name](Place(here, kafka, redis)):
                         found[name] = here.read()
-                text = msgspec.json.format(msgspec.json.encode(found), indent=1)
-                arguments.file.write_bytes(text + b"\n")
+                arguments.file.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     return 0
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import msgspec
+import orjson
 
 from devstack.apache_kafka import ApacheKafka
 from devstack.child import Child
@@ -96,7 +96,7 @@ class Installation:
     def read(self) -> Any:
         """Returns what every surface says now, without what differs from run to run."""
         status, doctor = self.leadview.run("status"), self.leadview.run("doctor")
-        as_json = msgspec.json.decode(self.leadview.run("status", "--json").stdout)
+        as_json = orjson.loads(self.leadview.run("status", "--json").stdout)
         kept = ("verdict", "well", "problems", "notes", "projectors", "generation", "writing", "incomplete_shards")
         lead = self.leadview.run("show", "lead", crm.ORGANIZATION, crm.LEAD, "--json")
         key = self.leadview.run("show", "key", key_hash(KEY), "--json")
@@ -139,7 +139,7 @@ class Installation:
 
 
 def _decoded(text: str) -> Any:
-    return msgspec.json.decode(text) if text.startswith(("{", "[")) else text
+    return orjson.loads(text) if text.startswith(("{", "[")) else text
 
 
 def _constant(found: Any) -> Any:

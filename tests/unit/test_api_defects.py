@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import msgspec
+import orjson
 import pytest
 
 from api.app import Endpoint
@@ -35,7 +35,7 @@ async def test_in_a_handler(caplog: pytest.LogCaptureFixture) -> None:
     await Endpoint(worker, "x", broken)(SCOPE, nothing, send)
     [message] = sent
     assert message["response"].status == 500
-    assert msgspec.json.decode(message["response"].body)["error"] == "internal_error"
+    assert orjson.loads(message["response"].body)["error"] == "internal_error"
     assert message["request_id"] == b"mine"
     assert worker.counters.routes["x"].statuses == {500: 1}
     assert [vars(record)["request_id"] for record in caplog.records] == ["mine"]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-import msgspec
+import orjson
 import pytest
 
 from api import errors
@@ -38,7 +38,7 @@ def test_every_error_of_the_description_exists() -> None:
 @pytest.mark.parametrize("kind", ANSWERED)
 def test_bodies(kind: type[ApiError]) -> None:
     answer = error_response(make(kind), b"the-id", None)
-    body = msgspec.json.decode(answer.body)
+    body = orjson.loads(answer.body)
     expected = ["error", "message", "status", "request_id"]
     if kind.status in (429, 503):
         expected.append("retry_after")
@@ -53,7 +53,7 @@ def test_bodies(kind: type[ApiError]) -> None:
 @pytest.mark.parametrize("docs_url", ["https://docs.example/leadview", "https://docs.example/leadview/"])
 @pytest.mark.parametrize("kind", ANSWERED)
 def test_bodies_link_to_the_description_of_their_code(kind: type[ApiError], docs_url: str) -> None:
-    body = msgspec.json.decode(error_response(make(kind), b"the-id", docs_url).body)
+    body = orjson.loads(error_response(make(kind), b"the-id", docs_url).body)
     assert body["docs_url"] == f"https://docs.example/leadview/errors.html#{kind.code}"
 
 

@@ -5,7 +5,6 @@ their build files.
 """
 
 import importlib.util
-import json
 import re
 import shlex
 import tomllib
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jsonschema_rs
+import orjson
 import pytest
 import yaml
 
@@ -62,13 +62,13 @@ def image_of(name: str) -> Image:
 
 
 def test_it_is_valid_by_the_compose_specification() -> None:
-    schema = json.loads((ROOT / "tests/data/compose-spec.json").read_text())
+    schema = orjson.loads((ROOT / "tests/data/compose-spec.json").read_bytes())
     errors = [f"{error.instance_path}: {error.message}" for error in jsonschema_rs.iter_errors(schema, COMPOSE)]
     assert not errors
 
 
 def test_the_schema_would_find_a_mistake() -> None:
-    schema = json.loads((ROOT / "tests/data/compose-spec.json").read_text())
+    schema = orjson.loads((ROOT / "tests/data/compose-spec.json").read_bytes())
     assert not jsonschema_rs.is_valid(schema, {"services": {"api": {"imagee": "leadview"}}})
 
 
@@ -136,13 +136,13 @@ def test_the_front_answers_json_for_what_is_not_ours() -> None:
         re.sub(r"\{http\.request\.uuid\}", "x", body).replace("\\{", "{").replace("\\}", "}")
         for body in re.findall(r"respond `(.*)`", text)
     ]
-    assert [json.loads(body)["error"] for body in bodies] == [
+    assert [orjson.loads(body)["error"] for body in bodies] == [
         "method_not_allowed",
         "service_unavailable",
         "misdirected_request",
     ]
     statuses = [int(status) for status in re.findall(r"respond `.*` (\d+)", text)]
-    assert [json.loads(body)["status"] for body in bodies] == statuses == [405, 503, 421]
+    assert [orjson.loads(body)["status"] for body in bodies] == statuses == [405, 503, 421]
     assert text.count("header Content-Type application/json") == len(bodies)
     assert text.index("https://:8443 {") > text.index("https://localhost:8443")
 

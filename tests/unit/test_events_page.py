@@ -1,10 +1,10 @@
 """docs/events.md and the AsyncAPI document: every example is what the page says it is."""
 
-import json
 import re
 from typing import Any
 
 import jsonschema_rs
+import orjson
 import pytest
 
 from docs.generate import asyncapi, events_page
@@ -16,7 +16,9 @@ from projector.record import Record
 from schemas.resources import KINDS, LEAD, ORGANIZATION
 
 PAGE = (ROOT / "docs" / "events.md").read_text("utf-8")
-GOOD = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE.partition("## All events")[2], re.DOTALL)]
+GOOD = [
+    orjson.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE.partition("## All events")[2], re.DOTALL)
+]
 DOCUMENT = asyncapi.document()
 MESSAGES = DOCUMENT["components"]["messages"]
 
@@ -25,7 +27,7 @@ def record(event: Any, headers: tuple[tuple[str, bytes], ...] = ()) -> Record:
     """Returns a record of this event; in binary mode if there are headers."""
     kind = next(kind for kind in KINDS if event["type"].startswith(f"crm.{kind.noun}."))
     ids = [event["data"]["organization_id"], *([] if kind is ORGANIZATION else [event["data"]["id"]])]
-    value = json.dumps(event["data"] if headers else event).encode()
+    value = orjson.dumps(event["data"] if headers else event)
     return Record(f"crm.{kind.topic}", 0, 0, 0, ":".join(ids).encode(), value, headers, kind)
 
 
@@ -59,7 +61,7 @@ def test_the_lead_to_paste_is_good() -> None:
     [line] = re.findall(
         r"^(\S+?)\|(\{.*\})$", PAGE.replace("$ORGANIZATION", LEAD.event_example.organization_id), re.MULTILINE
     )
-    event = json.loads(line[1])
+    event = orjson.loads(line[1])
     assert record(event).key == line[0].encode()
     interpret(record(event))
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+import orjson
 import pytest
 
 from projector.errors import BadRecord
@@ -38,8 +39,8 @@ def fault_in(record: Record) -> Fault:
 
 def enveloped(**attributes: Any) -> crm.Message:
     message = crm.lead(1, stage=SECRET)
-    event = msgspec.json.decode(message.value or b"") | attributes
-    return msgspec.structs.replace(message, value=msgspec.json.encode(event))
+    event = orjson.loads(message.value or b"") | attributes
+    return msgspec.structs.replace(message, value=orjson.dumps(event))
 
 
 STAGES = "ACCEPTED, IN_PROGRESS, NEW, QUOTE_SENT, REJECTED, STALE"

@@ -1,11 +1,11 @@
 """The server of the metrics port, over real sockets."""
 
 import http.client
-import json
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 
+import orjson
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
@@ -91,7 +91,7 @@ def is_closed(connection: socket.socket) -> bool:
 def test_health(port: Port, health: Health, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(port, "health", health)
     answered, headers, body = port.get("/healthz")
-    assert (answered, json.loads(body)) == (status, health.body)
+    assert (answered, orjson.loads(body)) == (status, health.body)
     assert headers["Content-Type"] == "application/json"
     assert headers["Content-Length"] == str(len(body))
 

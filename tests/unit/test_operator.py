@@ -1,9 +1,9 @@
 """What a command of an operator prints for programs."""
 
-import json
 from io import StringIO
 from typing import Any
 
+import orjson
 import pytest
 from rich.console import Console
 
@@ -34,5 +34,5 @@ def test_json_is_valid_in_any_terminal(value: Any, expected: Any, terminal: bool
     output = StringIO()
     console = Console(file=output, width=20, force_terminal=terminal, highlight=False, soft_wrap=True)
     Operator(None, None, console, json=True).print_json(value)  # type: ignore[arg-type]  # prints only
-    assert json.loads(output.getvalue()) == expected
-    assert output.getvalue() == json.dumps(expected, indent=2) + "\n"
+    assert orjson.loads(output.getvalue()) == expected
+    assert output.getvalue() == orjson.dumps(expected, option=orjson.OPT_INDENT_2).decode() + "\n"

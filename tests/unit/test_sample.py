@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 
 import msgspec
+import orjson
 import pytest
 
 from devstack.sample import Message, SampleCrm
@@ -37,7 +38,7 @@ def story(sample: SampleCrm, changes: int = CHANGES) -> list[Message]:
 
 def decoded(message: Message) -> events.CloudEvent:
     assert message.value is not None
-    event: events.CloudEvent = DECODERS[msgspec.json.decode(message.value)["type"]].decode(message.value)
+    event: events.CloudEvent = DECODERS[orjson.loads(message.value)["type"]].decode(message.value)
     return event
 
 
@@ -70,7 +71,7 @@ def test_versions_grow() -> None:
     last: dict[bytes, int] = {}
     for message in STORY:
         if message.value is not None:
-            version = msgspec.json.decode(message.value)["data"]["version"]
+            version = orjson.loads(message.value)["data"]["version"]
             assert version > last.get(message.key, 0)
             last[message.key] = version
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import json
 import re
 import shlex
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import orjson
 import pytest
 import yaml
 
@@ -36,11 +36,11 @@ IN_FRAME = b"\0\0\0\0\x07" + (crm.contact(1).value or b"")
 
 
 def as_line(message: crm.Message, **others: Any) -> str:
-    value = None if message.value is None else json.loads(message.value)
+    value = None if message.value is None else orjson.loads(message.value)
     record = {"key": message.key.decode(), "value": value}
     if message.headers:
         record["headers"] = {name: content.decode() for name, content in message.headers}
-    return json.dumps(record | others)
+    return orjson.dumps(record | others).decode()
 
 
 def as_tabbed(message: crm.Message) -> str:
@@ -48,7 +48,7 @@ def as_tabbed(message: crm.Message) -> str:
 
 
 def without(line: str, *names: str) -> str:
-    return json.dumps({name: value for name, value in json.loads(line).items() if name not in names})
+    return orjson.dumps({name: value for name, value in orjson.loads(line).items() if name not in names}).decode()
 
 
 class Validated:
@@ -65,7 +65,7 @@ class Validated:
 
     def faults(self, line: str | bytes, *words: str) -> list[dict[str, Any]]:
         status, output = self([line], "--json", *words)
-        found = json.loads(output)
+        found = orjson.loads(output)
         assert (status, found["bad"], found["records"]) == (int(bool(found["faults"])), status, 1)
         return list(found["faults"])
 
@@ -123,7 +123,7 @@ def test_no_record_at_all(validated: Validated, lines: list[str]) -> None:
     assert first.endswith(": it has no record, so nothing was checked")
     assert last == "0 records: nothing to check"
     status, output = validated(lines, "--strict", "--json")
-    found = json.loads(output)
+    found = orjson.loads(output)
     assert (status, found["records"], found["bad"]) == (1, 0, 0)
     assert [fault["reason"] for fault in found["faults"]] == ["it has no record, so nothing was checked"]
 
@@ -144,7 +144,9 @@ LINE = as_line(crm.lead(1))
         pytest.param(as_line(crm.lead(1), topic="leads"), "", "", id="a topic without its prefix"),
         pytest.param(as_line(crm.lead(1), topic="crm.bookings"), "topic", "allowed are crm.org", id="no such topic"),
         pytest.param(without(LINE, "key"), "key", "the message key is not <organization_id>", id="no key"),
-        pytest.param(json.dumps(json.loads(LINE)["value"]), "line", "without its message key", id="an event alone"),
+        pytest.param(
+            orjson.dumps(orjson.loads(LINE)["value"]).decode(), "line", "without its message key", id="an event alone"
+        ),
         pytest.param(without(LINE, "value"), "line", "`value` is missing; null is a tombstone", id="no value"),
         pytest.param(as_line(crm.lead(1), header={}), "line", "unknown field `header`", id="a mistyped name"),
         pytest.param(as_line(crm.lead(1), value_base64="~"), "line", "not base64", id="not base64"),
@@ -196,7 +198,7 @@ def test_what_a_fault_says(validated: Validated) -> None:
     bad = as_line(crm.lead(1, stage="new"))
     text = f"`$.data.stage` is not valid: allowed are {', '.join(STAGES)} (event e1 of /crm)"
     assert validated([LINE, "", bad]) == (1, f"FILE:3: {text}\n2 records: 1 bad\n")
-    [fault] = json.loads(validated([LINE, "", bad], "--json")[1])["faults"]
+    [fault] = orjson.loads(validated([LINE, "", bad], "--json")[1])["faults"]
     expected = {"path": "$.data.stage", "expected": f"one of {', '.join(STAGES)}", "allowed": STAGES, "reason": text}
     assert fault == {"file": "FILE", "line": 3, **expected}
 
@@ -218,9 +220,9 @@ def test_dead_letters_and_documentation_say_the_same(validated: Validated, type_
     kind = next(kind for kind in KINDS if type_.startswith(f"crm.{kind.noun}."))
     data = examples()[type_]["data"]
     ids = [data["organization_id"], *([] if kind is ORGANIZATION else [data["id"]])]
-    assert validated.faults(json.dumps({"key": ":".join(ids), "value": examples()[type_]}), "--strict") == []
+    assert validated.faults(orjson.dumps({"key": ":".join(ids), "value": examples()[type_]}).decode(), "--strict") == []
     for bad in events_page.bad_examples(type_):
-        [fault] = validated.faults(json.dumps({"key": ":".join(ids), "value": bad.event}))
+        [fault] = validated.faults(orjson.dumps({"key": ":".join(ids), "value": bad.event}).decode())
         assert fault["reason"] == bad.reason
 
 
@@ -269,8 +271,8 @@ def test_render_prints_what_readers_would_get(
     expected = documents_of(message.record(offset) for offset, message in enumerate(messages))
     lead, *contacts = output.encode().splitlines()
     assert lead == expected[resources.LEAD, crm.ORGANIZATION, crm.LEAD]
-    assert json.loads(lead)["contact"]["first_name"] == "Grace", "the newest one, though it comes later"
-    assert [json.loads(contact)["first_name"] for contact in contacts] == ["Ada", "Grace", "Late"]
+    assert orjson.loads(lead)["contact"]["first_name"] == "Grace", "the newest one, though it comes later"
+    assert [orjson.loads(contact)["first_name"] for contact in contacts] == ["Ada", "Grace", "Late"]
     assert contacts[1] == expected[resources.CONTACT, crm.ORGANIZATION, crm.CONTACT]
 
 
@@ -286,19 +288,19 @@ def test_render_of_what_is_not_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], messages: list[crm.Message], contacts: list[None]
 ) -> None:
     lines = [as_line(message, topic=f"crm.{message.kind.topic}") for message in messages]
-    shown = [json.loads(line) for line in rendered(lines, tmp_path, capsys)[0].splitlines()]
+    shown = [orjson.loads(line) for line in rendered(lines, tmp_path, capsys)[0].splitlines()]
     assert [document["contact"] for document in shown if "contact" in document] == contacts
 
 
 def test_render_keeps_what_is_wrong_out_of_the_documents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [as_line(crm.lead(1, stage="new")), as_line(crm.contact(1))]
     output, said = rendered(lines, tmp_path, capsys)
-    assert json.loads(output)["id"] == crm.CONTACT
+    assert orjson.loads(output)["id"] == crm.CONTACT
     assert "`$.data.stage` is not valid" in said
     assert said.endswith("2 records: 1 bad\n")
     output, said = rendered(lines, tmp_path, capsys, "--json")
-    assert json.loads(output)["id"] == crm.CONTACT
-    assert [fault["path"] for fault in json.loads(said)["faults"]] == ["$.data.stage"]
+    assert orjson.loads(output)["id"] == crm.CONTACT
+    assert [fault["path"] for fault in orjson.loads(said)["faults"]] == ["$.data.stage"]
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
 """The guard of `mapping.VERSION`: documents that change without it would never be rebuilt."""
 
 import hashlib
-import json
 import re
 from pathlib import Path
 
 import msgspec
+import orjson
 import pytest
 from msgspec.structs import replace
 
@@ -34,7 +34,7 @@ def test_documents_change_with_the_version_only() -> None:
     assert len(documents) == 2 * len(RESOURCES)
     ordered = sorted(documents.items(), key=lambda item: (item[0][0].topic, item[0][2]))
     found = hashlib.sha256(b"\n".join(document for _, document in ordered)).hexdigest()
-    history = json.loads(HISTORY.read_text("utf-8"))
+    history = orjson.loads(HISTORY.read_bytes())
     version = str(mapping.VERSION)
     assert version in history, f'add the line "{version}": "{found}" to tests/data/{HISTORY.name}'
     assert history[version] == found, (
@@ -45,7 +45,7 @@ def test_documents_change_with_the_version_only() -> None:
     assert max(map(int, history)) == mapping.VERSION
 
 
-@pytest.mark.parametrize("version", json.loads(HISTORY.read_text("utf-8")))
+@pytest.mark.parametrize("version", orjson.loads(HISTORY.read_bytes()))
 def test_the_changelog_names_every_version(version: str) -> None:
     """An operator reads there which release needs a rebuild."""
     named = re.findall(r"mapping\s+version\s+(\d+)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.IGNORECASE)

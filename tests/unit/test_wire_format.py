@@ -1,6 +1,7 @@
 """Records as producers wrap them that cannot choose: what is unwrapped, and what the reasons say about the rest."""
 
 import msgspec
+import orjson
 import pytest
 
 from projector.change import read, version_of
@@ -14,7 +15,7 @@ from tests.harness.crm import Message
 LEAD = crm.lead(7, seconds=5)
 JSON = LEAD.value or b""
 FRAME = b"\0\0\0\1\7"
-IN_JSON = msgspec.json.encode(JSON.decode())
+IN_JSON = orjson.dumps(JSON.decode())
 STRINGS = "org.apache.kafka.connect.storage.StringConverter"
 SCHEMA_IDS = (("__value_schema_id", b"\1" + bytes(16)), ("__key_schema_id", b"\1" + bytes(16)))
 FRAMED_OTHER = (

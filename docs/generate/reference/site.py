@@ -7,7 +7,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-import msgspec
+import orjson
 from pygments.formatters import HtmlFormatter
 
 from docs.generate.__main__ import pretty
@@ -43,7 +43,7 @@ def write(folder: Path, packages: Path, servers: Sequence[str]) -> None:
 
 
 def _document(servers: Sequence[str]) -> dict[str, Any]:
-    document: dict[str, Any] = msgspec.json.decode((DOCS.parent / "api" / "openapi.json").read_bytes())
+    document: dict[str, Any] = orjson.loads((DOCS.parent / "api" / "openapi.json").read_bytes())
     return document | {"servers": [*({"url": server} for server in servers), SAMPLE_SERVER]}
 
 

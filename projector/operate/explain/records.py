@@ -171,6 +171,7 @@ def bad_field(record: Record) -> BadField | None:
     fault = error.fault
     try:
         value = record.value or b""
+        # Not orjson: what is wrong with a field may be an integer of more than 64 bits, and the answer quotes it.
         found: Any = msgspec.json.decode(unframed(value) if value[:1] == bytes([MAGIC]) else value)
         for step in _STEP.finditer(fault.path):
             found = found[step[1]] if step[1] else found[int(step[2])]

@@ -221,7 +221,7 @@ async def _in_generation(
         return found
     try:
         json = body(resource, value)
-        document = msgspec.json.decode(json)
+        document = msgspec.json.decode(json)  # not orjson, which rounds integers of more than 64 bits
     except (Unreadable, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Refused(
             f"The document of {resource.noun} {entity_id} in generation {number_of(generation)} cannot be read: "

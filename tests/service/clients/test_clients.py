@@ -1,6 +1,5 @@
 """Clients that are generated from the OpenAPI document work against the real service. `make clients` generates them."""
 
-import json
 import os
 import re
 import subprocess
@@ -9,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+import orjson
 import pytest
 
 from devstack.ports import free_port
@@ -69,14 +69,14 @@ def test_a_generated_client_works(language: str, redis_server: RedisService) -> 
     assert BUILD.is_dir(), "run `make clients`, which generates the clients"
     with service(redis_server) as order:
         done = subprocess.run(
-            [*PROGRAMS[language], json.dumps(order)],
+            [*PROGRAMS[language], orjson.dumps(order).decode()],
             capture_output=True,
             text=True,
             timeout=2 * PATIENCE_SECONDS,
             check=False,
         )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [json.loads(line) for line in done.stdout.splitlines()] == EXPECTED
+    assert [orjson.loads(line) for line in done.stdout.splitlines()] == EXPECTED
 
 
 def test_the_program_of_the_page_reads_a_lead(tmp_path: Path) -> None:

@@ -3,11 +3,11 @@
 It runs in the environment of the generated client, not in that of Leadview.
 """
 
-import json
 import sys
 import time
 from uuid import UUID
 
+import orjson
 from leadview_client import AuthenticatedClient, Client
 from leadview_client.api.contacts import get_contact
 from leadview_client.api.leads import get_lead
@@ -48,7 +48,7 @@ def error(name: str, answer: object) -> None:
 
 
 def show(*values: object) -> None:
-    print(json.dumps(values))
+    print(orjson.dumps(values).decode())
 
 
-main(json.loads(sys.argv[1]))
+main(orjson.loads(sys.argv[1]))

@@ -4,7 +4,6 @@
 project serves all tests, in their order.
 """
 
-import json
 import os
 import re
 import subprocess
@@ -13,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from tests.harness.compose import Compose, EngineMissing
@@ -67,7 +67,7 @@ class Curls:
         if ended.returncode:
             return 0, {"curl": ended.stderr}
         head, _, body = ended.stdout.replace("\r\n", "\n").partition("\n\n")
-        return int(head.split()[1]), json.loads(body)
+        return int(head.split()[1]), orjson.loads(body)
 
     def lead(self) -> dict[str, Any]:
         """Waits until the first command is answered with 200, and returns the lead."""
@@ -126,7 +126,7 @@ def test_the_volumes_are_those_of_compose_and_no_others(compose: Compose) -> Non
 
 def test_the_images_say_what_they_are(compose: Compose) -> None:
     for name, title in (("api", "leadview"), ("sample", "leadview-sample")):
-        [image] = json.loads(compose.engine("image", "inspect", compose.services[name]["image"]))
+        [image] = orjson.loads(compose.engine("image", "inspect", compose.services[name]["image"]))
         labels = image["Config"]["Labels"]
         assert labels["org.opencontainers.image.title"] == title
         version = COMPOSE["services"][name]["image"].partition(":")[2]
@@ -139,7 +139,7 @@ def test_the_size_is_what_the_guide_says(compose: Compose) -> None:
     )
     assert limit
     images = compose.base_image, compose.services["api"]["image"]
-    base, image = (json.loads(compose.engine("image", "inspect", name))[0]["Size"] for name in images)
+    base, image = (orjson.loads(compose.engine("image", "inspect", name))[0]["Size"] for name in images)
     assert image - base <= int(limit[1]) * 1_000_000
 
 

@@ -1,12 +1,12 @@
 """A change of the OpenAPI document that breaks clients of the last release is refused. `make lint-openapi` runs it."""
 
 import copy
-import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from docs.generate.openapi import document
@@ -29,7 +29,7 @@ def breaking(changed: Json, folder: Path, *options: str | Path) -> subprocess.Co
     """Returns what oasdiff says about a document."""
     assert OASDIFF.exists(), "run `make lint-openapi`, which installs oasdiff"
     path = folder / "openapi.json"
-    path.write_text(json.dumps(changed), "utf-8")
+    path.write_bytes(orjson.dumps(changed))
     command = [OASDIFF, "breaking", RELEASED, path, *options]
     return subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
 

@@ -4,7 +4,6 @@ the API works, and so does each sample.
 
 import functools
 import http.server
-import json
 import os
 import re
 import shutil
@@ -19,6 +18,7 @@ from typing import Any
 from uuid import uuid4
 
 import msgspec
+import orjson
 import pytest
 from msgspec import Struct
 
@@ -82,7 +82,7 @@ def look(pages: list[str], **order: Any) -> Any:
     given = {"chromium": CHROMIUM, "pages": pages, "width": WIDTHS[0], "dark": False, "offline": False} | order
     given = {"screenshots": os.environ.get("LEADVIEW_TEST_SCREENSHOTS"), "key": None, "id": None} | given
     done = subprocess.run(
-        ["node", str(ROOT / "docs/generate/reference" / "look.mjs"), json.dumps(given)],  # noqa: S607 - wherever it is installed
+        ["node", str(ROOT / "docs/generate/reference" / "look.mjs"), orjson.dumps(given).decode()],  # noqa: S607 - wherever it is installed
         cwd=PACKAGES,
         capture_output=True,
         text=True,
@@ -90,7 +90,7 @@ def look(pages: list[str], **order: Any) -> Any:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return orjson.loads(done.stdout)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -129,7 +129,7 @@ def test_the_box_to_try_the_api_works(service: Service, tmp_path: Path, how: str
         base = site.as_uri() if how == "file" else address
         seen = look([f"{base}/api.html"], key=service.caller.key, id=service.lead)
     assert seen["tried"]["url"] == f"{service.url}/api/v1/ext/leads/{service.lead}"
-    assert (seen["tried"]["status"], seen["tried"]["lead"]) == (200, json.loads(msgspec.json.encode(LEAD.example)))
+    assert (seen["tried"]["status"], seen["tried"]["lead"]) == (200, orjson.loads(msgspec.json.encode(LEAD.example)))
     own = (f"{base}/", "data:", "blob:", f"{service.url}/api/v1/ext/leads/{service.lead}")
     assert [url for url in seen["requests"] if not url.startswith(own)] == []
     assert seen["problems"] == []

@@ -1,13 +1,12 @@
 """Debezium's outbox event router publishes the rows of a table in PostgreSQL, in Apache Kafka's own Connect."""
 
-import json
 import re
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-import msgspec
+import orjson
 import pytest
 
 from devstack.jars import JarsMissing
@@ -58,7 +57,7 @@ def connect(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 def connector(postgres: Postgres, prefix: str, **changed: str | None) -> Any:
     """Returns the example, for this database and these topics, with some settings changed; or removed, if None."""
-    example = json.loads((EXAMPLE / "connector.json").read_text("utf-8").replace("crm.$", f"{prefix}$"))
+    example = orjson.loads((EXAMPLE / "connector.json").read_text("utf-8").replace("crm.$", f"{prefix}$"))
     name = f"connector_{next(_numbers)}"
     own = {"database.port": str(postgres.port), "slot.name": name, "topic.prefix": name}
     settings = example["config"] | own | changed
@@ -67,13 +66,13 @@ def connector(postgres: Postgres, prefix: str, **changed: str | None) -> Any:
 
 def insert(message: Message, *, structured: bool = False) -> str:
     """Returns the statement that the core product runs instead of publishing a message."""
-    event: Any = msgspec.json.decode(message.value) if message.value else {"type": "", "data": None}
+    event: Any = orjson.loads(message.value) if message.value else {"type": "", "data": None}
     payload = event if structured else event["data"]
     columns: list[str | None] = [
         message.kind.topic,
         message.key.decode(),
         event["type"],
-        payload and json.dumps(payload),
+        payload and orjson.dumps(payload).decode(),
     ]
     quoted = ("NULL" if column is None else "'" + column.replace("'", "''") + "'" for column in columns)
     return f"INSERT INTO outbox (aggregatetype, aggregateid, type, payload) VALUES ({', '.join(quoted)});"

@@ -10,7 +10,7 @@ import uvloop
 from rich.console import Console
 
 from leadview.logs import configure
-from projector.commands import rebuild, status, status_view, usage
+from projector.commands import rebuild, status, status_view, usage, verify
 from projector.commands.arguments import NO_OTHERS, parse
 from projector.commands.dead_letters import run_dead_letters
 from projector.commands.doctor import run_doctor
@@ -92,7 +92,7 @@ _COMMANDS: dict[str, Command] = {
     "dead-letters": run_dead_letters,
     "doctor": run_doctor,
     "rebuild": rebuild.run_rebuild,
-    "verify": rebuild.run_verify,
+    "verify": verify.run_verify,
     "promote": rebuild.run_promote,
     "rollback": rebuild.run_rollback,
     "drop": rebuild.run_drop,

@@ -1,14 +1,24 @@
-"""`verify --continuous`: audits Redis until SIGTERM, logs what differs, and exports it as metrics."""
+"""`verify`: compares documents, or organizations and API keys, with the topics.
 
+With `--continuous` it audits Redis until SIGTERM, logs what differs, and exports it as metrics.
+"""
+
+import argparse
 import logging
 
 from leadview.metrics_port import Health, MetricsServer
 from projector.commands.operator import Operator
 from projector.errors import Refused, Unavailable
+from projector.ledger import breaks, copies
+from projector.ledger.control import ACCESS, State
 from projector.line.metrics import DIFFERENCES, PASSES, VERIFICATION, VERIFIED
+from projector.rebuild import promote
+from projector.rebuild.promote import Criteria
 from projector.stop import Stop
-from projector.verify import rolling
+from projector.verify import audit, report, rolling
+from projector.verify.report import Report
 from projector.verify.rolling import Turn
+from schemas.control import GenerationId
 from schemas.resources import KINDS
 
 _RETRY_SECONDS = 5.0
@@ -16,7 +26,49 @@ _RETRY_SECONDS = 5.0
 logger = logging.getLogger(__name__)
 
 
-async def run(operator: Operator) -> int:
+async def run_verify(arguments: argparse.Namespace, operator: Operator) -> int:
+    """`verify`: compare the live generation or the access with the topics, or the next generation with the live one."""
+    if arguments.continuous:
+        return await _continuously(operator)
+    criteria = criteria_of(arguments)
+    seen = (await copies.require(operator.store)).state
+    if arguments.access:
+        verified = await audit.access(operator.store, operator.settings)
+        await _confirm(operator, verified, seen, ACCESS)
+    elif arguments.next:
+        verified = await promote.verify_next(operator.store, criteria)
+    else:
+        verified = await _verify_live(operator, criteria)
+        await _confirm(operator, verified, seen, seen.live)
+    if operator.json:
+        operator.print_json(verified.to_json())
+    else:
+        report.show(verified, operator.console)
+    return 0 if verified.passes(criteria.threshold) else 1
+
+
+async def _confirm(operator: Operator, verified: Report, seen: State, generation: GenerationId) -> None:
+    """If this is exactly what Kafka has, no topic that had lost its history before concerns it any more."""
+    if seen.breaks and verified.is_exact:
+        await breaks.confirm(operator.store, generation, seen.breaks)
+
+
+async def _verify_live(operator: Operator, criteria: Criteria) -> Report:
+    record = await copies.require(operator.store)
+    live = record.state.live
+    if not record.serves:
+        raise Refused("The live generation is not complete yet: there is nothing to verify.")
+    return await audit.documents(
+        operator.store, operator.settings, live, sample=criteria.sample, allowed=criteria.allowed
+    )
+
+
+def criteria_of(arguments: argparse.Namespace) -> Criteria:
+    """Returns what `--sample`, `--allow` and `--threshold` say."""
+    return Criteria(arguments.sample, frozenset(arguments.allow), arguments.threshold)
+
+
+async def _continuously(operator: Operator) -> int:
     """Audit until SIGTERM or SIGINT. Returns 1 if anything differed, else 0.
 
     Waits while Redis or Kafka is unavailable, Redis is empty or a topic is missing, and says so in the health.

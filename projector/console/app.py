@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from projector.console import pages
 from projector.console.actions import Actions, Wanted
-from projector.console.feed import Feed, Full
+from projector.console.feed import Feed
 from projector.errors import ProjectorError, Refused
 from projector.operate.explain.explainer import Explainer
 from projector.operate.explain.question import LONGEST
@@ -84,10 +84,8 @@ def create_app(
         return HTMLResponse(html)
 
     async def events(request: Request) -> Response:
-        who = request.scope["leadview.who"]
-        try:
-            stream = feed.open(msgspec.json.encode({**hello, "who": who}))
-        except Full:
+        stream = feed.open(msgspec.json.encode({**hello, "who": request.scope["leadview.who"]}))
+        if stream is None:
             return problem(503, "Too many pages of this console are open. Close some of them.")
         return StreamingResponse(stream, media_type="text/event-stream")
 

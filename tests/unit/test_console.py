@@ -10,8 +10,8 @@ import pytest
 
 from projector.console import pages
 from projector.console.api_figures import SECONDS, Counts, Recent, counts, figures
+from projector.console.feed import SHARE, pause
 from projector.console.picture import Totals, picture, totals
-from projector.console.sampler import SHARE, pause
 from projector.console.server import options
 from projector.errors import Refused
 from projector.operate.observe import Observation

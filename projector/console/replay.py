@@ -4,8 +4,8 @@ import time
 
 import msgspec
 
-from projector.ledger.ledger import read_rebuild
 from projector.operate.observe import Observation
+from projector.rebuild.replay import Rebuild, progress
 from projector.redis.store import Store
 from schemas import names
 from schemas.control import GenerationId, number_of
@@ -46,24 +46,20 @@ class ReplayReader:
             self._began = None
             return None
         generation = record.state.next
-        partitions = list(found.kafka.ranges)
-        fields = [names.target(*partition) for partition in partitions]
+        fields = [names.target(*partition) for partition in found.kafka.ranges]
         targets = await self._store.ask_one(b"HMGET", names.rebuild(generation), *fields)
         ranges = {
-            partition: (found.kafka.ranges[partition][0], int(target))
-            for partition, target in zip(partitions, targets, strict=True)
+            partition: (first, max(first, int(target)))
+            for (partition, (first, _)), target in zip(found.kafka.ranges.items(), targets, strict=True)
             if target
         }
-        positions = await read_rebuild(self._store, record, generation, list(ranges))
-        done = total = 0
-        for partition, (first, target) in ranges.items():
-            position = positions[partition]
-            total += max(0, target - first)
-            done += min(max(position.offset - first, 0), max(0, target - first)) if position else 0
-        rate = self._rate(generation, done)
+        topics = [partition.topic for partition in ranges]
+        replayed = await progress(self._store, Rebuild(generation, ranges), topics, record)
+        rate = self._rate(generation, replayed.done)
         processes = sum(writer.alive and writer.heartbeat.role == "rebuild" for writer in found.redis.writers)
-        left = (total - done) / rate if rate and processes else None
-        return Replayed(number_of(generation), done, total, rate, left, processes, await self._latency())
+        left = replayed.left / rate if rate and processes else None
+        latency = await self._latency()
+        return Replayed(number_of(generation), replayed.done, replayed.total, rate, left, processes, latency)
 
     def _rate(self, generation: GenerationId, done: int) -> float | None:
         now = time.monotonic()

@@ -4,14 +4,12 @@ import time
 
 import msgspec
 
+from projector.line.pace import slowest
 from projector.operate.observe import Observation
 from projector.rebuild.replay import Rebuild, progress
 from projector.redis.store import Store
 from schemas import names
 from schemas.control import GenerationId, number_of
-
-_FRESH_MS = 3000
-"""An older report of an API worker says nothing."""
 
 
 class Replayed(msgspec.Struct, frozen=True):
@@ -58,7 +56,7 @@ class ReplayReader:
         rate = self._rate(generation, replayed.done)
         processes = sum(writer.alive and writer.heartbeat.role == "rebuild" for writer in found.redis.writers)
         left = replayed.left / rate if rate and processes else None
-        latency = await self._latency()
+        latency = 1000 * await slowest(self._store) or None
         return Replayed(number_of(generation), replayed.done, replayed.total, rate, left, processes, latency)
 
     def _rate(self, generation: GenerationId, done: int) -> float | None:
@@ -67,9 +65,3 @@ class ReplayReader:
             self._began = generation, now, done
         _, since, first = self._began
         return (done - first) / (now - since) if now > since else None
-
-    async def _latency(self) -> float | None:
-        now = time.time() * 1000
-        values = await self._store.ask_one(b"HVALS", names.LATENCY)
-        reports = [[int(number) for number in value.split()] for value in values]
-        return max((latency / 1000 for latency, at in reports if now - at < _FRESH_MS), default=0.0) or None

@@ -27,8 +27,7 @@ from projector.console import pages
 from projector.console.actions import Actions, Wanted
 from projector.console.feed import Feed
 from projector.errors import ProjectorError, Refused
-from projector.operate.explain.explainer import Explainer
-from projector.operate.explain.question import LONGEST
+from projector.operate.explain.explainer import LONGEST, Explainer
 from projector.operate.explain.words import answer
 from schemas.version import VERSION
 

@@ -33,7 +33,7 @@ from projector.intent import Intent
 from projector.interpret import in_steps, interpret
 from projector.kafka.batches import Batch, Batches, decompressed
 from projector.kafka.sign_in import _CODE, _TOKEN
-from projector.operate.explain.question import question
+from projector.operate.explain.explainer import question
 from projector.record import Record, entity_key
 from projector.redis.calls import calls, compressed
 from schemas import compression, names, resources, words

@@ -37,9 +37,7 @@ def problems(found: Observation) -> list[Problem]:
     """Returns what is not well, causes before their effects, and then the notes. What only follows from another problem
     is left out, and what several projectors report is one problem.
     """
-    every = [*of_servers(found)]
-    if redis := found.redis:
-        every += [*_empty(redis), *_projectors(redis), *_incomplete(redis), *_stale(found), *_notes(redis)]
+    every = [*of_servers(found), *_of_projection(found), *_notes(found)]
     programs: dict[Problem, list[str]] = {}
     for it in every:
         by = getattr(it, "programs", ())
@@ -152,32 +150,26 @@ def unattended(redis: RedisPart) -> Problem | None:
     return None
 
 
-def _empty(redis: RedisPart) -> Iterator[Problem]:
+def _of_projection(found: Observation) -> Iterator[Problem]:
+    """Yields what prevents readers from seeing everything that was published, as far as Redis says it."""
+    if (redis := found.redis) is None:
+        return
     if redis.record is None:
         yield problem.RedisEmpty(bool(redis.living))
-
-
-def _projectors(redis: RedisPart) -> Iterator[Problem]:
     if not redis.living:
         yield problem.NoProjector(tuple(it.id for it in redis.writers if not it.alive and it.heartbeat.role == "run"))
     for writer in redis.living:
         yield from reported(writer)
-
-
-def _incomplete(redis: RedisPart) -> Iterator[Problem]:
-    """Yields that a shard is being filled, so that records wait."""
-    if redis.record and (tags := redis.incomplete):
+    if redis.record and (tags := redis.incomplete):  # a shard is being filled, so that records wait
         addresses = tuple(redis.servers[tag] for tag in tags if tag in redis.servers)
         yield problem.Incomplete(len(tags), len(redis.record.copies), addresses)
-
-
-def _stale(found: Observation) -> Iterator[Problem]:
-    age = max((found.ages or {}).values(), default=0.0)
-    if age > STALE_SECONDS:
+    if (age := max((found.ages or {}).values(), default=0.0)) > STALE_SECONDS:
         yield problem.Stale(found.lag or 0, age)
 
 
-def _notes(redis: RedisPart) -> Iterator[Problem]:
+def _notes(found: Observation) -> Iterator[Problem]:
+    if (redis := found.redis) is None:
+        return
     record = redis.record
     if record and record.rebuild_due():
         yield problem.RebuildDue(record.state.generations[record.state.live].mapping, VERSION)

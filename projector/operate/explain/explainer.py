@@ -157,14 +157,14 @@ class Explainer:
 
     async def explain(self, text: str) -> list[Explanation]:
         """Returns what is known about this text, the cause before what follows from it."""
-        match asked := question(text):
+        match question(text):
             case MessageKey(organization, id_):
                 return await self._of_message_key(organization, id_)
-            case Id():
+            case Id() as asked:
                 return await self._of_id(asked)
-            case Coordinates():
+            case Coordinates() as asked:
                 return await self._of_record(asked)
-            case KeyHash():
+            case KeyHash() as asked:
                 return [await self._of_hash(asked)]
             case None:
                 return [Nothing(Gap.NO_QUESTION)]

@@ -14,10 +14,9 @@ from projector.ledger.writers import Writer
 from projector.line.health import LineHealth
 from projector.mapping import VERSION
 from projector.operate.observe import Observation, RedisPart
-from projector.problem import OF_STOPPED_LINES, Problem, stops
+from projector.problem import OF_STOPPED_LINES, Problem, of_line, stops
 from projector.record import Partition
 from schemas.control import number_of
-from schemas.line_states import Halted, LineTrouble, StandingBy
 
 STALE_SECONDS = 60.0
 """Readers see an old state if a record has waited for so long."""
@@ -121,17 +120,6 @@ def reported(writer: Writer) -> Iterator[Problem]:
         if label not in _STATES:
             line = text.partition(":")[0]
             yield problem.Reported(line if line in said.lines else "", (writer.id,), label, text)
-
-
-def of_line(line: str, trouble: LineTrouble, programs: tuple[str, ...] = ()) -> Problem:
-    """Returns what is wrong with a line that does not work."""
-    match trouble.state:
-        case Halted.state:
-            return problem.Halted(line, programs, trouble)
-        case StandingBy.state:
-            return problem.StandingBy(line, programs, trouble)
-        case _:
-            return problem.Failing(line, programs, trouble)
 
 
 def unattended(redis: RedisPart) -> Problem | None:

@@ -4,8 +4,8 @@ import msgspec
 
 from projector.dead_letter import DeadLetter
 from projector.ledger.writers import Heartbeat
-from projector.operate.problems import of_line
 from projector.operate.words import say
+from projector.problem import of_line
 from schemas import words
 from schemas.faults import Fault
 from schemas.line_states import Failing, Former, Halted, LineTrouble, StandingBy

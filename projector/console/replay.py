@@ -13,7 +13,7 @@ from schemas.control import GenerationId, number_of
 
 
 class Replayed(msgspec.Struct, frozen=True):
-    """The progress of a replay in records. `rate` is per second, `left` in seconds; None while it is not known.
+    """The progress of a replay in records. `left` is in seconds; None while it is not known.
 
     `processes` share the replay; if it is 0, nothing continues it. `latency` is the p99 of the API in ms that the
     replay looks at: while it is high, it pauses. It is None if the API answers nobody.
@@ -22,7 +22,6 @@ class Replayed(msgspec.Struct, frozen=True):
     generation: int
     done: int
     total: int
-    rate: float | None
     left: float | None
     processes: int
     latency: float | None
@@ -57,7 +56,7 @@ class ReplayReader:
         processes = sum(writer.alive and writer.heartbeat.role == "rebuild" for writer in found.redis.writers)
         left = replayed.left / rate if rate and processes else None
         latency = 1000 * await slowest(self._store) or None
-        return Replayed(number_of(generation), replayed.done, replayed.total, rate, left, processes, latency)
+        return Replayed(number_of(generation), replayed.done, replayed.total, left, processes, latency)
 
     def _rate(self, generation: GenerationId, done: int) -> float | None:
         now = time.monotonic()

@@ -15,11 +15,9 @@ class Operator(msgspec.Struct, frozen=True):
     console: Console
     json: bool = False
 
-    def print_json(self, value: object) -> None:
-        """Print Structs and builtin types as indented JSON, without colors or line wrapping."""
-        text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-        self.console.out(text, highlight=False)
+    def print_json(self, value: object, *, indent: int = 2) -> None:
+        """Print Structs and builtin types as JSON, without colors or line wrapping.
 
-    def print_json_line(self, value: object) -> None:
-        """Print the same in one line, for programs that read what follows as well."""
-        self.console.out(msgspec.json.encode(value).decode(), highlight=False)
+        An `indent` of -1 means one line, for programs that read what follows as well.
+        """
+        self.console.out(msgspec.json.format(msgspec.json.encode(value), indent=indent).decode(), highlight=False)

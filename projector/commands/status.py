@@ -123,13 +123,11 @@ async def run_status(arguments: argparse.Namespace, operator: Operator) -> int:
                 await asyncio.sleep(WATCH_SECONDS)
     while True:
         found = await read(operator.store, operator.settings)
-        if not operator.json:
+        if operator.json:
+            operator.print_json(found, indent=-1 if arguments.watch else 2)
+        else:
             for part in _parts(found):
                 operator.console.print(part)
-        elif arguments.watch:
-            operator.print_json_line(found)
-        else:
-            operator.print_json(found)
         if not arguments.watch:
             return 0 if found.well else 1
         await asyncio.sleep(WATCH_SECONDS)

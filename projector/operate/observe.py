@@ -7,7 +7,7 @@ offset is wholly visible: this proves the whole way from Kafka to the served doc
 
 import asyncio
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -175,7 +175,7 @@ class Observer:
         """Read Redis and Kafka. What cannot be read in time is a result as well."""
         at = time.time() * 1000
         memories, started = await asyncio.gather(
-            _result("Redis", self._read_memories(), self._patience), _result("Kafka", self._started(), self._patience)
+            _result("Redis", self._store.memories(), self._patience), _result("Kafka", self._started(), self._patience)
         )
         # The end offsets are read before the positions: otherwise records that are published in between count as lag.
         kafka = started if isinstance(started, str) else await _result("Kafka", self._read_kafka(started), _SECONDS)
@@ -215,9 +215,6 @@ class Observer:
             self._reader = reader
         return self._reader
 
-    async def _read_memories(self) -> list[Memory]:
-        return [Memory.of(fields) for fields in await self._store.memories()]
-
     async def _read_kafka(self, reader: Reader) -> KafkaPart:
         now = time.monotonic()
         if self._topics is None or now - self._topics[0] > _TOPICS_SECONDS:
@@ -226,12 +223,14 @@ class Observer:
         served = [it for topic in topics for it in topic.partitions if it.partition not in topic.leaderless]
         return KafkaPart(topics, await reader.range(served))
 
-    async def _read_redis(self, memories: list[Memory]) -> RedisPart:
+    async def _read_redis(self, memories: Sequence[Mapping[str, Any]]) -> RedisPart:
         store, record = self._store, await copies.read(self._store)
         dead_letters = int(await store.ask_one(b"HLEN", names.DEAD_LETTERS))
         servers = await store.servers_of(record.copies) if record else {}
         others = await copies.other_layouts(store)
-        return RedisPart(record, dead_letters, memories, await writers.read(store), servers, others)
+        return RedisPart(
+            record, dead_letters, [Memory.of(it) for it in memories], await writers.read(store), servers, others
+        )
 
     async def _with_silent_shards(self, why: str) -> str:
         """Returns why Redis cannot be read, with the shards that do not answer, if that can be found out."""

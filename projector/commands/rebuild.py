@@ -23,13 +23,13 @@ from projector.ledger.control import ControlRecord, State
 from projector.ledger.ledger import lag
 from projector.line.pace import Pacer
 from projector.mapping import VERSION
-from projector.operate.observe import Memory, observe
+from projector.operate.observe import observe
 from projector.operate.problems import of_topics
 from projector.operate.words import duration, mib, say
 from projector.rebuild import promote, replay
 from projector.rebuild.replay import Rebuild
 from projector.record import Partition
-from projector.redis.store import Store
+from projector.redis.store import Memory, Store
 from projector.stop import Stop
 from projector.upkeep import reapply
 from projector.verify import report

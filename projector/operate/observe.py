@@ -7,9 +7,9 @@ offset is wholly visible: this proves the whole way from Kafka to the served doc
 
 import asyncio
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -21,7 +21,7 @@ from projector.ledger import breaks, copies, writers
 from projector.ledger.control import Break, ControlRecord, Position
 from projector.ledger.writers import Writer
 from projector.record import Partition
-from projector.redis.store import Store
+from projector.redis.store import Memory, Store
 from schemas import names
 from schemas.resources import KINDS
 from schemas.settings import ProjectorSettings
@@ -36,30 +36,6 @@ _PEEK_BYTES = 262_144
 """Of the records that wait, only the time of the first one is wanted."""
 
 T = TypeVar("T")
-
-
-class Memory(msgspec.Struct, frozen=True):
-    """The memory of one Redis server, in bytes; `limit` is 0 if there is none. `at_start` was used without any key,
-    `resident` is what the system has given it, of the `machine`'s memory.
-    """
-
-    used: int
-    limit: int
-    policy: str
-    at_start: int = 0
-    resident: int = 0
-    machine: int = 0
-
-    @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> "Memory":
-        """Returns what INFO memory says."""
-        sizes = ("used_memory_startup", "used_memory_rss", "total_system_memory")
-        return cls(
-            int(fields["used_memory"]),
-            int(fields.get("maxmemory") or 0),
-            str(fields.get("maxmemory_policy", "noeviction")),
-            *(int(fields.get(name) or 0) for name in sizes),
-        )
 
 
 class RedisPart(msgspec.Struct, frozen=True):
@@ -77,7 +53,7 @@ class RedisPart(msgspec.Struct, frozen=True):
     @property
     def used(self) -> float:
         """The used share of maxmemory on the fullest server; 0 if none has a maxmemory."""
-        return max((memory.used / memory.limit for memory in self.memories if memory.limit), default=0.0)
+        return max((memory.share for memory in self.memories), default=0.0)
 
     @property
     def living(self) -> list[Writer]:
@@ -223,14 +199,12 @@ class Observer:
         served = [it for topic in topics for it in topic.partitions if it.partition not in topic.leaderless]
         return KafkaPart(topics, await reader.range(served))
 
-    async def _read_redis(self, memories: Sequence[Mapping[str, Any]]) -> RedisPart:
+    async def _read_redis(self, memories: list[Memory]) -> RedisPart:
         store, record = self._store, await copies.read(self._store)
         dead_letters = int(await store.ask_one(b"HLEN", names.DEAD_LETTERS))
         servers = await store.servers_of(record.copies) if record else {}
         others = await copies.other_layouts(store)
-        return RedisPart(
-            record, dead_letters, [Memory.of(it) for it in memories], await writers.read(store), servers, others
-        )
+        return RedisPart(record, dead_letters, memories, await writers.read(store), servers, others)
 
     async def _with_silent_shards(self, why: str) -> str:
         """Returns why Redis cannot be read, with the shards that do not answer, if that can be found out."""

@@ -78,10 +78,8 @@ def of_servers(found: Observation) -> Iterator[Problem]:
 
 
 def of_redis(redis: RedisPart) -> Iterator[Problem]:
-    """Yields whether documents may be evicted, or not be written. The policies volatile-* evict only keys that expire,
-    and no document does.
-    """
-    if policies := sorted({it.policy for it in redis.memories if it.policy.startswith("allkeys-")}):
+    """Yields whether documents may be evicted, or not be written."""
+    if policies := sorted({it.policy for it in redis.memories if it.evicts}):
         yield problem.RedisEvicts(tuple(policies))
     if redis.used >= FULL:
         yield problem.RedisFull(redis.used)

@@ -21,9 +21,9 @@ from projector.ledger.control import ControlRecord, Copy, Generation, Position, 
 from projector.ledger.writers import Writer
 from projector.mapping import VERSION
 from projector.operate.explain.explainer import Explainer
-from projector.operate.observe import KafkaPart, Memory, Observation, RedisPart
+from projector.operate.observe import KafkaPart, Observation, RedisPart
 from projector.record import Partition
-from projector.redis.store import Store
+from projector.redis.store import Memory, Store
 from schemas.control import Stamp
 from schemas.heartbeat import Heartbeat
 from schemas.settings import ApiSettings, ProjectorSettings

@@ -6,11 +6,10 @@ from projector.commands import rebuild
 from projector.kafka.topics import Retention, Topic
 from projector.ledger.control import ControlRecord, Copy, Position, State
 from projector.line.pace import Pacer
-from projector.operate.observe import Memory
 from projector.operate.words import duration
 from projector.rebuild.replay import Progress
 from projector.record import Partition
-from projector.redis.store import Store
+from projector.redis.store import Memory, Store
 from schemas.control import Stamp
 from schemas.settings import ProjectorSettings
 from tests.harness.generations import generation, ids

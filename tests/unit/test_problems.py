@@ -12,10 +12,11 @@ from projector.kafka.topics import Retention, Topic
 from projector.ledger.control import ControlRecord, Copy, Generation, Position, State
 from projector.ledger.writers import Writer
 from projector.mapping import VERSION
-from projector.operate.observe import KafkaPart, Memory, Observation, RedisPart
+from projector.operate.observe import KafkaPart, Observation, RedisPart
 from projector.operate.problems import problems, unattended
 from projector.operate.words import Said, headline, say
 from projector.record import Partition
+from projector.redis.store import Memory
 from schemas import words
 from schemas.control import Stamp
 from schemas.faults import Fault

@@ -31,15 +31,20 @@ async def run_verify(arguments: argparse.Namespace, operator: Operator) -> int:
     if arguments.continuous:
         return await _continuously(operator)
     criteria = criteria_of(arguments)
-    seen = (await copies.require(operator.store)).state
+    record = await copies.require(operator.store)
+    seen, live = record.state, record.state.live
     if arguments.access:
         verified = await audit.access(operator.store, operator.settings)
         await _confirm(operator, verified, seen, ACCESS)
     elif arguments.next:
         verified = await promote.verify_next(operator.store, criteria)
+    elif not record.serves:
+        raise Refused("The live generation is not complete yet: there is nothing to verify.")
     else:
-        verified = await _verify_live(operator, criteria)
-        await _confirm(operator, verified, seen, seen.live)
+        verified = await audit.documents(
+            operator.store, operator.settings, live, sample=criteria.sample, allowed=criteria.allowed
+        )
+        await _confirm(operator, verified, seen, live)
     if operator.json:
         operator.print_json(verified.to_json())
     else:
@@ -51,16 +56,6 @@ async def _confirm(operator: Operator, verified: Report, seen: State, generation
     """If this is exactly what Kafka has, no topic that had lost its history before concerns it any more."""
     if seen.breaks and verified.is_exact:
         await breaks.confirm(operator.store, generation, seen.breaks)
-
-
-async def _verify_live(operator: Operator, criteria: Criteria) -> Report:
-    record = await copies.require(operator.store)
-    live = record.state.live
-    if not record.serves:
-        raise Refused("The live generation is not complete yet: there is nothing to verify.")
-    return await audit.documents(
-        operator.store, operator.settings, live, sample=criteria.sample, allowed=criteria.allowed
-    )
 
 
 def criteria_of(arguments: argparse.Namespace) -> Criteria:

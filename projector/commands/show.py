@@ -83,8 +83,7 @@ async def _keys(arguments: argparse.Namespace, operator: Operator, explainer: Ex
     """
     form, text = arguments.key[0]
     if form == "-":
-        is_terminal = sys.stdin.isatty()
-        words = (getpass.getpass("API key (it is not shown): ") if is_terminal else sys.stdin.read(_MAX_INPUT)).split()
+        words = _read_standard_input().split()
         try:
             parsed = api_keys.parse(words[-1] if words else "")  # `Bearer` before it does not matter
         except api_keys.MalformedKey as error:
@@ -96,6 +95,10 @@ async def _keys(arguments: argparse.Namespace, operator: Operator, explainer: Ex
     owners = {place.owner async for place in places if place.kind is API_KEY}
     found = [await explainer.key(owner, **asked) for owner in sorted(owners)]
     return found or [await stored.no_such_key(operator.store, asked.get("key_hash"))]
+
+
+def _read_standard_input() -> str:
+    return getpass.getpass("API key (it is not shown): ") if sys.stdin.isatty() else sys.stdin.read(_MAX_INPUT)
 
 
 def _print(shown: Answer, console: Console) -> None:

@@ -10,15 +10,13 @@ from leadview.metrics_port import Health, MetricsServer
 from projector.commands.operator import Operator
 from projector.errors import Refused, Unavailable
 from projector.ledger import breaks, copies
-from projector.ledger.control import ACCESS, State
+from projector.ledger.control import ACCESS
 from projector.line.metrics import DIFFERENCES, PASSES, VERIFICATION, VERIFIED
 from projector.rebuild import promote
 from projector.rebuild.promote import Criteria
 from projector.stop import Stop
 from projector.verify import audit, report, rolling
-from projector.verify.report import Report
 from projector.verify.rolling import Turn
-from schemas.control import GenerationId
 from schemas.resources import KINDS
 
 _RETRY_SECONDS = 5.0
@@ -32,30 +30,25 @@ async def run_verify(arguments: argparse.Namespace, operator: Operator) -> int:
         return await _continuously(operator)
     criteria = criteria_of(arguments)
     record = await copies.require(operator.store)
-    seen, live = record.state, record.state.live
+    seen = record.state
     if arguments.access:
         verified = await audit.access(operator.store, operator.settings)
-        await _confirm(operator, verified, seen, ACCESS)
     elif arguments.next:
         verified = await promote.verify_next(operator.store, criteria)
     elif not record.serves:
         raise Refused("The live generation is not complete yet: there is nothing to verify.")
     else:
         verified = await audit.documents(
-            operator.store, operator.settings, live, sample=criteria.sample, allowed=criteria.allowed
+            operator.store, operator.settings, seen.live, sample=criteria.sample, allowed=criteria.allowed
         )
-        await _confirm(operator, verified, seen, live)
+    if seen.breaks and verified.is_exact and not arguments.next:
+        # If this is exactly what Kafka has, no topic that had lost its history before concerns it any more.
+        await breaks.confirm(operator.store, ACCESS if arguments.access else seen.live, seen.breaks)
     if operator.json:
         operator.print_json(verified.to_json())
     else:
         report.show(verified, operator.console)
     return 0 if verified.passes(criteria.threshold) else 1
-
-
-async def _confirm(operator: Operator, verified: Report, seen: State, generation: GenerationId) -> None:
-    """If this is exactly what Kafka has, no topic that had lost its history before concerns it any more."""
-    if seen.breaks and verified.is_exact:
-        await breaks.confirm(operator.store, generation, seen.breaks)
 
 
 def criteria_of(arguments: argparse.Namespace) -> Criteria:

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
 
+import msgspec
 import xxhash
 
 from api.errors import MethodNotAllowed, NoSuchPath, Unavailable

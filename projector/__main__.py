@@ -10,7 +10,7 @@ import uvloop
 from rich.console import Console
 
 from leadview.logs import configure
-from projector.commands import rebuild, status, status_view, usage
+from projector.commands import rebuild, status, usage, verify
 from projector.commands.arguments import NO_OTHERS, parse
 from projector.commands.dead_letters import run_dead_letters
 from projector.commands.doctor import run_doctor
@@ -75,24 +75,13 @@ async def _execute(arguments: argparse.Namespace, settings: ProjectorSettings) -
         await store.close()
 
 
-async def _status(arguments: argparse.Namespace, operator: Operator) -> int:
-    if arguments.watch:
-        await status_view.watch(operator)
-    found = await status.read(operator.store, operator.settings)
-    if operator.json:
-        operator.print_json(found)
-    else:
-        status_view.show(found, operator.console)
-    return 0 if found.well else 1
-
-
 _COMMANDS: dict[str, Command] = {
-    "status": _status,
+    "status": status.run_status,
     "show": run_show,
     "dead-letters": run_dead_letters,
     "doctor": run_doctor,
     "rebuild": rebuild.run_rebuild,
-    "verify": rebuild.run_verify,
+    "verify": verify.run_verify,
     "promote": rebuild.run_promote,
     "rollback": rebuild.run_rollback,
     "drop": rebuild.run_drop,

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal, get_args
 
 import msgspec
 
+from schemas import heartbeat
 from schemas.heartbeat import LineTrouble
 
 Label = Literal[
@@ -295,3 +296,14 @@ def stops(it: Problem) -> Literal["", "line", "all"]:
     if isinstance(it, RedisUnknown | RedisFull | NoProjector):
         return "all"
     return "line" if isinstance(it, Halted | Failing | StandingBy) or it.label in OF_STOPPED_LINES else ""
+
+
+def of_line(line: str, trouble: LineTrouble, programs: tuple[str, ...] = ()) -> Problem:
+    """Returns what is wrong with a line that does not work."""
+    match trouble.state:
+        case heartbeat.Halted.state:
+            return Halted(line, programs, trouble)
+        case heartbeat.StandingBy.state:
+            return StandingBy(line, programs, trouble)
+        case _:
+            return Failing(line, programs, trouble)

@@ -29,15 +29,12 @@ def parse(
     if arguments.command == "rebuild" and entity(arguments) and not arguments.organization:
         flags = " and ".join(f"--{noun}" for noun in BY_NOUN)
         parser.error(f"{flags} need their --organization")
-    if _compares_everything(arguments) and (arguments.allow or arguments.sample < 1):
+    everything = arguments.command == "verify" and (arguments.access or arguments.continuous)
+    if everything and (arguments.allow or arguments.sample < 1):
         parser.error("--sample and --allow only limit the comparison of all documents")
     if check := _CHECKS.get(arguments.command):
         check(arguments, parser)
     return arguments
-
-
-def _compares_everything(arguments: argparse.Namespace) -> bool:
-    return arguments.command == "verify" and bool(arguments.access or arguments.continuous)
 
 
 def entity(arguments: argparse.Namespace) -> tuple[Resource, str] | None:

@@ -1,66 +1,298 @@
-"""The command `doctor`: checks what must be there before a start, and writes a bundle for a ticket."""
+"""The command `doctor`: checks what must be there before a start, and writes a bundle for a ticket. No check writes
+anything to Redis or Kafka.
+"""
 
 import argparse
+import asyncio
 import os
 import platform
+import time
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from importlib.metadata import version as version_of
 from io import BytesIO
 from pathlib import Path
+from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
-from rich.console import Console
 from rich.text import Text
 
-from projector.commands import checkup, status
-from projector.commands.checkup import Check
+from leadview.redis.access import access
+from projector.commands import status
 from projector.commands.operator import Operator
-from projector.errors import Refused
+from projector.errors import ProjectorError, Refused, Unavailable
+from projector.kafka.client import OLDEST_FETCH, newest_fetch, release
+from projector.kafka.offset_texts import read_texts
+from projector.kafka.reader import open_reader
+from projector.kafka.topics import describe
 from projector.mapping import VERSION as MAPPING_VERSION
-from schemas.control import LAYOUT
-from schemas.settings import ApiSettings, RedisSettings, effective, load, secrets
+from projector.operate.observe import KafkaPart, Observation, observe
+from projector.operate.problems import of_history, of_redis, of_topics
+from projector.operate.words import say
+from projector.problem import OtherLayout, Problem
+from projector.record import Partition
+from projector.redis import rights
+from projector.redis.store import Store
+from schemas.control import LAYOUT, number_of
+from schemas.resources import KINDS
+from schemas.settings import ApiSettings, ProjectorSettings, RedisSettings, effective, load, secrets
 from schemas.version import VERSION
 
+SECONDS = 8.0
+"""How long each check may take."""
+_MAX_CLOCK_SECONDS = 2.0
+_OLDEST_REDIS = (6, 2)
+_ATTEMPTS, _PAUSE_SECONDS = 10, 0.3
 _STYLES = {"ok": "green", "problem": "bold red", "unknown": "yellow"}
 _LIBRARIES = ("aiokafka", "redis", "hiredis", "msgspec", "orjson", "starlette", "uvicorn", "uvloop")
+
+T = TypeVar("T")
+
+
+class Check(NamedTuple):
+    """A line of `doctor`. `unknown`: it could not be checked, and the text says why."""
+
+    name: str
+    result: Literal["ok", "problem", "unknown"]
+    text: str
+
+
+class NotKnown(Exception):
+    """A check is not possible. The message says why."""
 
 
 async def run_doctor(arguments: argparse.Namespace, operator: Operator) -> int:
     """Check everything, print a line for each check. Returns 0 if there is no problem, otherwise 1."""
+    settings: RedisSettings = load(ApiSettings, os.environ) if arguments.api else operator.settings
+    checks = [Check("settings", "ok", "every setting is known and valid, and their files can be read")]
     if arguments.api:
-        settings: RedisSettings = load(ApiSettings, os.environ)
-        checks = await checkup.of_api(load(ApiSettings, os.environ))
+        checks.append(await _rights("Redis rights of the API", settings, rights.SERVES))
     else:
-        settings = operator.settings
-        checks = await checkup.of_projector(operator.settings)
-    _show(checks, operator.console)
+        checks += await _of_projector(operator.store, operator.settings)
+    for check in checks:
+        line = Text.assemble((f"{check.result:<9}", _STYLES[check.result]), f"{check.name}: {check.text}")
+        operator.console.print(line)
     if arguments.bundle:
-        found = None if arguments.api else await status.read(operator.store, operator.settings)
-        write(arguments.bundle, _contents(checks, settings, found), secrets(settings))
+        contents = {
+            "doctor.json": [check._asdict() for check in checks],
+            "settings.json": effective(settings),
+            "status.json": None if arguments.api else await status.read(operator.store, operator.settings),
+            "versions.json": {
+                "leadview": VERSION,
+                "mapping": MAPPING_VERSION,
+                "layout": LAYOUT,
+                "python": platform.python_version(),
+                "platform": platform.platform(),
+                **{name: version_of(name) for name in _LIBRARIES},
+            },
+        }
+        write(arguments.bundle, contents, secrets(settings))
         operator.console.print(f"written: {arguments.bundle}. It contains no secret, key or payload.", markup=False)
     return 1 if any(check.result == "problem" for check in checks) else 0
 
 
-def _show(checks: Iterable[Check], console: Console) -> None:
-    for check in checks:
-        console.print(Text.assemble((f"{check.result:<9}", _STYLES[check.result]), f"{check.name}: {check.text}"))
+async def _of_projector(store: Store, settings: ProjectorSettings) -> list[Check]:
+    """Check everything that the projector and its commands need."""
+    redis, kafka = await _check("Redis", _reached(store, settings)), await _check("Kafka", _brokers(settings))
+    found = Observation(at=0)
+    if "ok" in (redis.result, kafka.result):
+        found = await observe(store, settings, SECONDS)
+    return [
+        *await _reachable(
+            redis,
+            {
+                "Redis version": partial(_version, store),
+                "Redis eviction": partial(_eviction, found),
+                "Redis clock": partial(_clock, store),
+                "Redis data": partial(_data, found),
+            },
+        ),
+        await _rights("Redis rights of the projector", settings, rights.PROJECTS),
+        Check("Redis rights of the API", "unknown", "run `doctor --api` with the environment of the API"),
+        *await _reachable(
+            kafka,
+            {
+                "Kafka topics": partial(_topics, found),
+                "Kafka history": partial(_history, found),
+                "Kafka partitions": partial(_partitions, found),
+                "Kafka records": partial(_records, found, settings),
+                "Kafka consumer groups": partial(_groups, found, settings),
+            },
+        ),
+    ]
 
 
-def _contents(checks: list[Check], settings: RedisSettings, found: status.Status | None) -> dict[str, object]:
-    return {
-        "doctor.json": [check._asdict() for check in checks],
-        "settings.json": effective(settings),
-        "status.json": found,
-        "versions.json": {
-            "leadview": VERSION,
-            "mapping": MAPPING_VERSION,
-            "layout": LAYOUT,
-            "python": platform.python_version(),
-            "platform": platform.platform(),
-            **{name: version_of(name) for name in _LIBRARIES},
-        },
-    }
+async def _check(name: str, checking: Awaitable[str]) -> Check:
+    try:
+        async with asyncio.timeout(SECONDS):
+            return Check(name, "ok", await checking)
+    except TimeoutError:
+        return Check(name, "problem", f"there was no answer within {SECONDS:g} s")
+    except NotKnown as error:
+        return Check(name, "unknown", str(error))
+    except ProjectorError as error:
+        return Check(name, "problem", str(error))
+
+
+async def _rights(name: str, settings: RedisSettings, needed: tuple[tuple[str, ...], ...]) -> Check:
+    async def ask() -> str:
+        found = await rights.rights(settings, needed)
+        if found.missing:
+            raise Refused(
+                f"the user {found.user} lacks {', '.join(found.missing)}: grant it, as in "
+                "deploy/redis-users.conf.example"
+            )
+        if found.missing is None:
+            raise NotKnown(f"the user {found.user} can log in; a Redis before 7.0 does not say what it may do")
+        return f"the user {found.user} may run all {len(needed)} commands"
+
+    return await _check(name, ask())
+
+
+async def _reachable(server: Check, checks: Mapping[str, Callable[[], Awaitable[str]]]) -> list[Check]:
+    """Returns the check whether a server is there, and those of it."""
+    if server.result != "ok":
+        return [server, *(Check(name, "unknown", f"{server.name} cannot be reached") for name in checks)]
+    return [server, *[await _check(name, check()) for name, check in checks.items()]]
+
+
+def _without(found: Iterable[Problem], well: str) -> str:
+    """Returns `well`. Raises Refused if there is any problem."""
+    if said := [str(say(problem)) for problem in found]:
+        raise Refused("; ".join(said))
+    return well
+
+
+def _known(part: T | None, why_not: str) -> T:
+    """Returns what an observation has of a server. Raises Refused if it could not be read."""
+    if part is None:
+        raise Refused(why_not)
+    return part
+
+
+def _kafka(found: Observation) -> KafkaPart:
+    return _known(found.kafka, found.kafka_unknown)
+
+
+async def _reached(store: Store, settings: RedisSettings) -> str:
+    found = access(settings)
+    where = ", ".join(f"{host}:{port}" for host, port in found.hosts)
+    try:
+        servers = await store.info("server")
+        await store.check_url()
+    except Unavailable as error:
+        raise Refused(
+            f"{str(error).removeprefix('Redis: ').rstrip('.')} ({where}). Start Redis, or correct LEADVIEW_REDIS_URL, "
+            "LEADVIEW_REDIS_USERNAME and LEADVIEW_REDIS_PASSWORD, or the TLS files (LEADVIEW_REDIS_TLS_…)"
+        ) from error
+    tls = "with TLS" if found.tls is not None else "without TLS"
+    return f"{found.kind} at {where} answers {tls}; {len(servers)} server(s) hold documents"
+
+
+async def _version(store: Store) -> str:
+    versions = sorted({str(server.get("redis_version", "?")) for server in await store.info("server")})
+    for version in versions:
+        if tuple(int(part) for part in version.split(".") if part.isdigit()) < _OLDEST_REDIS:
+            raise Refused(f"Redis {version} is too old: Leadview needs 6.2 or later, and 7 for its least rights")
+    return f"Redis {', '.join(versions)}"
+
+
+async def _eviction(found: Observation) -> str:
+    redis = _known(found.redis, found.redis_unknown)
+    bounded = all(memory.limit for memory in redis.memories)
+    used = f"{redis.used:.0%} of maxmemory are used"
+    unbounded = "maxmemory is not set, so Redis may use all memory of its machine"
+    return _without(of_redis(redis), f"no document is evicted; {used if bounded else unbounded}")
+
+
+async def _clock(store: Store) -> str:
+    """Redis judges when keys and rate limits expire, and ages are differences to this machine's clock."""
+    before = time.time()
+    servers = await store.info("server")
+    after = time.time()
+    stamps = [int(server["server_time_usec"]) / 1e6 for server in servers if "server_time_usec" in server]
+    off = max((max(before - stamp, stamp - after, 0.0) for stamp in stamps), default=0.0)
+    if off > _MAX_CLOCK_SECONDS:
+        raise Refused(f"the clocks of Redis and of this machine differ by {off:.1f} s: let NTP set both")
+    return f"it differs from that of this machine by at most {off + after - before:.2f} s"
+
+
+async def _data(found: Observation) -> str:
+    redis = _known(found.redis, found.redis_unknown)
+    said = "it is empty: a projector fills it from the topics"
+    if redis.record:
+        live = number_of(redis.record.state.live)
+        said = f"it has the layout of this program; generation {live} is live"
+    return "; ".join([said, *(say(OtherLayout(layout)).what for layout in redis.other_layouts)])
+
+
+async def _brokers(settings: ProjectorSettings) -> str:
+    await describe(settings, KINDS)  # it says why no broker lets us in
+    fetch = await newest_fetch(settings)
+    if fetch < OLDEST_FETCH:
+        raise Refused("this Kafka is too old: Leadview needs 0.11 or later")
+    return (
+        f"{settings.kafka_bootstrap_servers} answers ({settings.kafka_security_protocol}), Kafka "
+        f"{release(fetch)} or later"
+    )
+
+
+async def _topics(found: Observation) -> str:
+    topics = _kafka(found).topics
+    if all(topic.retention for topic in topics):
+        well = "all exist and are compacted: " + ", ".join(topic.name for topic in topics)
+    else:
+        well = "all exist; these brokers do not say whether they are compacted"
+    return _without(of_topics(topics), well)
+
+
+async def _history(found: Observation) -> str:
+    topics = _kafka(found).topics
+    if found.redis is None:
+        raise NotKnown(f"Redis cannot be read, which knows what was applied: {found.redis_unknown}")
+    well = "the topics are those whose records were applied"
+    if not all(topic.id for topic in topics):
+        well = "no loss was noticed; these brokers give topics no ids, so one that is made again may not be noticed"
+    return _without(of_history(found), well)
+
+
+async def _partitions(found: Observation) -> str:
+    counts = ", ".join(f"{topic.name} {len(topic.partitions)}" for topic in _kafka(found).topics)
+    return f"{counts}. At most so many projectors share the work of a topic"
+
+
+async def _records(found: Observation, settings: ProjectorSettings) -> str:
+    ranges = _kafka(found).ranges
+    filled = {partition.topic: (partition, span) for partition, span in ranges.items() if span[0] < span[1]}
+    if not filled:
+        return "all topics are empty"
+    async with open_reader(settings, KINDS) as reader:
+        await reader.first_times(dict(filled.values()))
+    return f"records of {len(filled)} topics can be read; the others are empty"
+
+
+async def _read_group(settings: ProjectorSettings, group: str, partitions: list[Partition]) -> None:
+    """A new Kafka has no coordinators until it is asked for one."""
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            await read_texts(settings, group, partitions)
+        except Unavailable:
+            await asyncio.sleep(_PAUSE_SECONDS)
+        else:
+            return
+    await read_texts(settings, group, partitions)
+
+
+async def _groups(found: Observation, settings: ProjectorSettings) -> str:
+    partitions = [*_kafka(found).ranges]
+    groups = [settings.group_id, f"{settings.group_id}.access", f"{settings.group_id}.accepted"]
+    for group in groups:
+        try:
+            await _read_group(settings, group, partitions)
+        except Refused as error:
+            raise Refused(f"{error} Let it read the group {group}, or correct LEADVIEW_GROUP_ID") from error
+    return f"this user may use {', '.join(groups)}"
 
 
 def write(path: Path, contents: Mapping[str, object], hidden: Iterable[str]) -> None:

@@ -15,14 +15,10 @@ class Operator(msgspec.Struct, frozen=True):
     console: Console
     json: bool = False
 
-    def print_json(self, value: object) -> None:
-        """Print Structs and builtin types as indented JSON, without colors or line wrapping.
+    def print_json(self, value: object, *, indent: int = 2) -> None:
+        """Print Structs and builtin types as JSON, without colors or line wrapping. An `indent` of -1 means one line,
+        for programs that read what follows as well.
 
         With msgspec, because most values are Structs, and documents in them may hold integers of any size.
         """
-        text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-        self.console.out(text, highlight=False)
-
-    def print_json_line(self, value: object) -> None:
-        """Print the same in one line, for programs that read what follows as well."""
-        self.console.out(msgspec.json.encode(value).decode(), highlight=False)
+        self.console.out(msgspec.json.format(msgspec.json.encode(value), indent=indent).decode(), highlight=False)

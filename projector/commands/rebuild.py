@@ -1,53 +1,143 @@
-"""The commands around a rebuild: `rebuild`, `verify`, `promote`, `rollback`, `drop` (runbook: docs/rebuild.md)."""
+"""The commands around a rebuild: `rebuild`, `promote`, `rollback`, `drop` (runbook: docs/rebuild.md)."""
 
 import argparse
 import asyncio
 import os
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import suppress
+
+from rich.console import Console
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn
+from rich.progress import Progress as Bar
 
 from projector.commands import arguments as arguments_of
-from projector.commands import preflight, verify_continuous
 from projector.commands.operator import Operator
-from projector.commands.rebuild_progress import RebuildView
-from projector.errors import Refused
-from projector.ledger import breaks, copies, writers
-from projector.ledger.control import ACCESS, State
+from projector.commands.verify import criteria_of
+from projector.errors import Refused, Unavailable
+from projector.kafka.client import topic
+from projector.kafka.reader import Reader, open_reader
+from projector.kafka.topics import Topic
+from projector.ledger import copies, writers
+from projector.ledger.control import ControlRecord, State
+from projector.ledger.ledger import lag
 from projector.line.pace import Pacer
+from projector.mapping import VERSION
+from projector.operate.observe import observe
+from projector.operate.problems import of_topics
+from projector.operate.words import duration, mib, say
 from projector.rebuild import promote, replay
-from projector.rebuild.promote import Criteria
+from projector.rebuild.replay import Rebuild
+from projector.record import Partition
+from projector.redis.store import Memory, Store
 from projector.stop import Stop
 from projector.upkeep import reapply
-from projector.verify import audit, report
-from projector.verify.report import Report
-from schemas.control import GenerationId
+from projector.verify import report
+from schemas.control import number_of
 from schemas.resources import RESOURCES
+from schemas.settings import ProjectorSettings
 
+RATE = 20_000
+"""Records a second that one process replays on a small machine: an estimate until the actual rate is known."""
+_PATIENCE_SECONDS = 5.0
+_USABLE_SHARE = 0.9
 _NICENESS = 10
+_REFRESH_SECONDS = 0.5
+_LINE_SECONDS = 5.0
 
 
 async def run_rebuild(arguments: argparse.Namespace, operator: Operator) -> int:
     """`rebuild`: fill the next generation, or write one document or organization again in place."""
     if arguments.organization:
         return await _in_place(arguments, operator)
-    cost = await preflight.check(operator.store, operator.settings)
-    preflight.show(cost, operator.console)
-    if cost.problems and not arguments.force:
+    generation, problems = await _estimate(operator)
+    if problems and not arguments.force:
         raise Refused("The rebuild was not started. Solve the problems above, or use --force to start it anyway.")
     if arguments.check:
         return 0
     if arguments.max_latency:
         _lower_priority()
     if not await _fill(arguments, operator):
-        operator.console.print(
-            f"interrupted: run `rebuild` again to resume it, or `drop {cost.generation}` to discard it"
-        )
+        operator.console.print(f"interrupted: run `rebuild` again to resume it, or `drop {generation}` to discard it")
         return 130
     if arguments.promote:
         return await run_promote(arguments, operator)
     operator.console.print(
         "complete. Next: `verify --next` to compare it with the live generation, `promote` to verify and serve it, "
-        f"`drop {cost.generation}` to discard it"
+        f"`drop {generation}` to discard it"
     )
     return 0
+
+
+async def _estimate(operator: Operator) -> tuple[int, list[str]]:
+    """Print what a rebuild will cost, and what prevents it. Returns the number of its generation, and what prevents it
+    unless it is forced. Raises Refused if Redis is empty, and Unavailable.
+    """
+    store, settings, say_line = operator.store, operator.settings, operator.console.print
+    record = await copies.require(store)
+    found = await observe(store, settings, _PATIENCE_SECONDS)
+    if found.redis is None or found.kafka is None:
+        raise Unavailable(found.redis_unknown or found.kafka_unknown)
+    state, names = record.state, {topic(settings, resource) for resource in RESOURCES}
+    topics = [it for it in found.kafka.topics if it.name in names]
+    ranges = {at: span for at, span in found.kafka.ranges.items() if at.topic in names}
+    records = sum(max(0, record.highest_offset(at) - first) for at, (first, _) in ranges.items())
+    needed, free, bound = _memory(found.redis.memories, state)
+    problems = [*_of_topics(topics), *_lost(record, ranges)]
+    if state.next:
+        done = await replay.progress(store, await replay.load(store, settings, state.next), [*names])
+        records, needed = done.left, int(needed * done.left / max(1, done.total))
+    elif needed > _USABLE_SHARE * free:
+        problems.append(
+            f"two generations do not fit: about {mib(needed)} more are needed, {mib(free)} are free of {bound}"
+        )
+    generation, verb = (number_of(state.next), "resumes") if state.next else (state.next_number, "begins")
+    live = state.generations.get(state.live)
+    say_line(
+        f"[bold]rebuild[/] of generation [bold]{generation}[/] {verb}, mapping version {VERSION} "
+        f"(the live one: {live.mapping if live else 'unknown'})"
+    )
+    say_line(f"  records to replay   {records:,}, about {duration(records / RATE)} at {RATE:,}/s")
+    say_line(f"  memory              about {mib(needed)} more, {mib(free)} free of {bound}")
+    if not all(it.retention for it in topics if it.exists):
+        say_line("  [yellow]note[/]              the brokers do not report how long the topics keep their records")
+    if behind := sum((found.lags or {}).get(at, 0) for at in ranges):
+        say_line(
+            f"  [yellow]note[/]              the live generation is {behind:,} records behind: a projector must be "
+            "running"
+        )
+    for problem in problems:
+        say_line(f"  [red]problem[/]           {problem}")
+    return generation, problems
+
+
+def _memory(memories: list[Memory], state: State) -> tuple[int, int, str]:
+    """Returns the bytes that one more generation needs, the bytes that are free, and which limit they refer to."""
+    used = sum(memory.used for memory in memories)
+    needed = (used - sum(memory.at_start for memory in memories)) // len(state.written)
+    if limit := sum(memory.limit for memory in memories):
+        return needed, limit - used, "Redis's maxmemory"
+    return needed, sum(memory.machine - memory.resident for memory in memories), "the machine's memory"
+
+
+def _lost(record: ControlRecord, ranges: Mapping[Partition, tuple[int, int]]) -> Iterator[str]:
+    """Yields which records Kafka has no more: a rebuild would miss documents."""
+    begun = [(at, first) for at, (first, _) in sorted(ranges.items()) if first]
+    for (name, partition), first in begun:
+        yield (
+            f"{name}:{partition} begins at offset {first}: earlier records are gone, and documents known only from "
+            "them would be missing"
+        )
+    for at, first in begun:
+        if (position := record.position(at)) and position.offset < first:
+            gone = f"the offsets {position.offset} to {first - 1}"
+            yield f"{at.topic}:{at.partition} lost {gone} before a projector read them"
+
+
+def _of_topics(topics: list[Topic]) -> list[str]:
+    """Returns what prevents a rebuild. A topic that is not compacted, and keeps everything, does not."""
+    kept = [it if it.retention and it.retention.deletes else it._replace(retention=None) for it in topics]
+    return [str(say(it)) for it in of_topics(kept)]
 
 
 def _lower_priority() -> None:
@@ -79,7 +169,7 @@ async def _replay(arguments: argparse.Namespace, operator: Operator, stop: Stop)
     finished = Stop()
     pacer = Pacer.of_replay(operator.store, arguments.max_latency / 1000)
     rebuild = await replay.begin(operator.store, operator.settings)
-    view = RebuildView(operator.store, operator.settings, rebuild, pacer)
+    view = _Progress(operator.store, operator.settings, rebuild, pacer)
     showing = asyncio.create_task(view.run(finished, operator.console))
     try:
         async with writers.writing(operator.settings, "rebuild") as writing:
@@ -87,6 +177,60 @@ async def _replay(arguments: argparse.Namespace, operator: Operator, stop: Stop)
     finally:
         finished.set()
         await showing
+
+
+class _Progress:
+    """Shows the progress of all processes, which it reads from Redis: a bar on a terminal, plain lines elsewhere."""
+
+    def __init__(self, store: Store, settings: ProjectorSettings, rebuild: Rebuild, pacer: Pacer) -> None:
+        self._store = store
+        self._settings = settings
+        self._rebuild = rebuild
+        self._pacer = pacer
+        self._topics = sorted({partition.topic for partition in rebuild.ranges})
+        self._started: tuple[float, int] | None = None
+
+    async def run(self, stop: Stop, console: Console) -> None:
+        """Show the progress until `stop` is set, and once more at the end."""
+        async with open_reader(self._settings, RESOURCES) as reader:
+            if console.is_terminal:
+                await self._bar(reader, stop, console)
+            else:
+                await self._lines(reader, stop, console)
+
+    async def _bar(self, reader: Reader, stop: Stop, console: Console) -> None:
+        columns = (TextColumn("replay"), BarColumn(None), TaskProgressColumn(), TextColumn("{task.fields[figures]}"))
+        with Bar(*columns, console=console, transient=False) as bar:
+            task = bar.add_task("replay", total=None, figures="")
+            async for done, total, figures in self._frames(reader, stop, _REFRESH_SECONDS):
+                bar.update(task, total=total, completed=done, figures=figures)
+
+    async def _lines(self, reader: Reader, stop: Stop, console: Console) -> None:
+        async for done, total, figures in self._frames(reader, stop, _LINE_SECONDS):
+            console.print(f"replay {done / total if total else 1:.1%}  {done:,} of {total:,}  {figures}")
+
+    async def _frames(self, reader: Reader, stop: Stop, pause: float) -> AsyncIterator[tuple[int, int, str]]:
+        while True:
+            last = stop.is_set()
+            with suppress(Unavailable):  # the replay resumes as soon as it can, and so does this view
+                yield await self._figures(reader)
+            if last:
+                return
+            await stop.sleep(pause)
+
+    async def _figures(self, reader: Reader) -> tuple[int, int, str]:
+        replayed = await replay.progress(self._store, self._rebuild, self._topics)
+        now = time.monotonic()
+        self._started = self._started or (now, replayed.done)
+        rate = (replayed.done - self._started[1]) / max(now - self._started[0], 0.001)
+        left = "done" if replayed.finished else f"{duration(replayed.left / rate) if rate > 1 else '?'} left"
+        behind = await lag(self._store, await reader.range(list(self._rebuild.ranges)))
+        return replayed.done, replayed.total, f"{rate:,.0f}/s, {left}, live lag {behind:,}{self._yielding()}"
+
+    def _yielding(self) -> str:
+        if self._pacer.pause:
+            return f", pausing {self._pacer.pause * 1000:.0f} ms per batch for the API"
+        return ", in small batches for the API" if self._pacer.yields else ""
 
 
 async def _in_place(arguments: argparse.Namespace, operator: Operator) -> int:
@@ -101,46 +245,9 @@ async def _in_place(arguments: argparse.Namespace, operator: Operator) -> int:
     return 0 if count else 1
 
 
-async def run_verify(arguments: argparse.Namespace, operator: Operator) -> int:
-    """`verify`: compare the live generation or the access with the topics, or the next generation with the live one."""
-    if arguments.continuous:
-        return await verify_continuous.run(operator)
-    criteria = _criteria(arguments)
-    seen = (await copies.require(operator.store)).state
-    if arguments.access:
-        verified = await audit.access(operator.store, operator.settings)
-        await _confirm(operator, verified, seen, ACCESS)
-    elif arguments.next:
-        verified = await promote.verify_next(operator.store, criteria)
-    else:
-        verified = await _verify_live(operator, criteria)
-        await _confirm(operator, verified, seen, seen.live)
-    if operator.json:
-        operator.print_json(verified.to_json())
-    else:
-        report.show(verified, operator.console)
-    return 0 if verified.passes(criteria.threshold) else 1
-
-
-async def _confirm(operator: Operator, verified: Report, seen: State, generation: GenerationId) -> None:
-    """If this is exactly what Kafka has, no topic that had lost its history before concerns it any more."""
-    if seen.breaks and verified.is_exact:
-        await breaks.confirm(operator.store, generation, seen.breaks)
-
-
-async def _verify_live(operator: Operator, criteria: Criteria) -> Report:
-    record = await copies.require(operator.store)
-    live = record.state.live
-    if not record.serves:
-        raise Refused("The live generation is not complete yet: there is nothing to verify.")
-    return await audit.documents(
-        operator.store, operator.settings, live, sample=criteria.sample, allowed=criteria.allowed
-    )
-
-
 async def run_promote(arguments: argparse.Namespace, operator: Operator) -> int:
     """`promote`: verify the next generation against the live one, then serve it."""
-    criteria = _criteria(arguments)
+    criteria = criteria_of(arguments)
     promoted = await promote.verify_and_promote(operator.store, criteria, force=arguments.force)
     report.show(promoted.report, operator.console)
     if promoted.flip is None:
@@ -169,7 +276,3 @@ async def run_drop(arguments: argparse.Namespace, operator: Operator) -> int:
         dropped = await promote.drop(writing, arguments.generation)
     operator.console.print(f"generation {dropped.generation} dropped: {dropped.keys:,} keys")
     return 0
-
-
-def _criteria(arguments: argparse.Namespace) -> Criteria:
-    return Criteria(arguments.sample, frozenset(arguments.allow), arguments.threshold)

@@ -4,20 +4,32 @@ Redis and Kafka are read here, and what projectors say about themselves comes fr
 also right if no projector is alive, and if one of the servers is away: what cannot be measured then is None.
 """
 
-import msgspec
+import argparse
+import asyncio
+from collections.abc import Iterator
 
+import msgspec
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from projector.commands.operator import Operator
 from projector.ledger.control import ControlRecord, Position
 from projector.ledger.writers import Writer
 from projector.mapping import VERSION
 from projector.operate.observe import Observation, observe
 from projector.operate.problems import problems, unattended
-from projector.operate.words import Said, headline, say
+from projector.operate.words import Said, duration, headline, mib, say
 from projector.problem import Problem
 from projector.record import Partition
 from projector.redis.store import Store
 from schemas import words
 from schemas.control import GenerationId, in_order, number_of
 from schemas.settings import ProjectorSettings
+
+WATCH_SECONDS = 2.0
 
 
 class PartitionStatus(msgspec.Struct, frozen=True):
@@ -96,6 +108,29 @@ class Status(msgspec.Struct, frozen=True):
     """How many projectors are alive."""
     verdict: str
     """In one line: `all is well`, or what is not."""
+
+
+async def run_status(arguments: argparse.Namespace, operator: Operator) -> int:
+    """`status`: print the verdict first, then what it follows from. Returns 0 if all is well, otherwise 1.
+
+    With `--watch`, show it again every two seconds, on the whole screen if this is a terminal, until it is cancelled.
+    """
+    if arguments.watch and operator.console.is_terminal and not operator.json:
+        with Live(console=operator.console, screen=True, auto_refresh=False) as live:
+            while True:
+                found = await read(operator.store, operator.settings)
+                live.update(Group(*_parts(found), "", "[dim]Ctrl-C ends this.[/]"), refresh=True)
+                await asyncio.sleep(WATCH_SECONDS)
+    while True:
+        found = await read(operator.store, operator.settings)
+        if operator.json:
+            operator.print_json(found, indent=-1 if arguments.watch else 2)
+        else:
+            for part in _parts(found):
+                operator.console.print(part)
+        if not arguments.watch:
+            return 0 if found.well else 1
+        await asyncio.sleep(WATCH_SECONDS)
 
 
 async def read(store: Store, settings: ProjectorSettings) -> Status:
@@ -219,3 +254,105 @@ def _partition(partition: Partition, found: Observation, lag: int | None, age: f
 
 def _age(time_ms: int, now_ms: float) -> float | None:
     return max(0.0, round((now_ms - time_ms) / 1000, 3)) if time_ms else None
+
+
+def _parts(found: Status) -> Iterator[RenderableType]:
+    yield Text(found.verdict, style="bold green" if found.well else "bold red")
+    if len(found.problems) > 1:
+        for problem in found.problems:
+            yield f"  [red]problem[/]  {escape(problem)}"
+    elif found.problems and found.problems[0] not in found.verdict:
+        more = found.problems[0].removeprefix(found.verdict.removeprefix("not well: ")).strip()
+        yield f"  {escape(more)}"
+    for note in found.notes:
+        yield f"  [yellow]note[/]     {escape(note)}"
+    yield ""
+    if found.epoch is not None:
+        live = "none: what is stored is not complete" if found.generation is None else found.generation
+        yield f"generation [bold]{live}[/]  mapping version {found.live_mapping_version or '-'}"
+    if found.projectors is not None:
+        yield f"projectors [bold]{found.projectors}[/]"
+    if found.writers:
+        yield _writer_table(found)
+    if len(found.generations) > 1:
+        yield _generation_table(found)
+    if found.partitions:
+        yield _partition_table(found)
+    yield _summary(found)
+
+
+def _summary(found: Status) -> str:
+    lag = "unknown" if found.lag is None else f"{found.lag:,}"
+    dead_letters = "unknown" if found.dead_letters is None else f"{found.dead_letters:,}"
+    if found.dead_letters:
+        dead_letters = f"[yellow]{dead_letters}[/]"
+    freshness = _seconds(found.freshness) if found.freshness is not None else "unknown"
+    return f"lag {lag}   freshness {freshness}   dead letters {dead_letters}   {_memory(found)}"
+
+
+def _writer_table(found: Status) -> Table:
+    table = _table("program", "id", "mapping", "heartbeat", "lines")
+    for writer in found.writers:
+        lines = "  ".join(f"{line}: {state.partition(': ')[0]}" for line, state in writer.lines.items())
+        heartbeat = _seconds(writer.age, " ago")
+        table.add_row(
+            "projector" if writer.role == "run" else writer.role,
+            escape(writer.id),
+            str(writer.mapping_version),
+            heartbeat if writer.alive else f"[yellow]silent, {heartbeat}[/]",
+            (lines or "-") if writer.alive else "unknown",
+        )
+    return table
+
+
+def _generation_table(found: Status) -> Table:
+    table = _table("generation", "state", "mapping", "started", "verified")
+    for generation in found.generations:
+        table.add_row(
+            str(generation.number),
+            generation.state,
+            str(generation.mapping or "-"),
+            generation.created_at or "-",
+            generation.verified_at or "-",
+        )
+    return table
+
+
+def _partition_table(found: Status) -> Table:
+    table = _table()
+    table.add_column("topic", no_wrap=True)
+    for column in ("partition", "position", "end offset", "lag", "waiting", "newest event", "checkpoint"):
+        table.add_column(column, justify="right")
+    for partition in found.partitions:
+        lag = "-" if partition.lag is None else f"{partition.lag:,}"
+        table.add_row(
+            partition.topic,
+            str(partition.partition),
+            "-" if partition.position is None else f"{partition.position:,}",
+            "-" if partition.head is None else f"{partition.head:,}",
+            f"[yellow]{lag}[/]" if partition.lag else lag,
+            _seconds(partition.waiting_age),
+            _seconds(partition.newest_event_age, " ago"),
+            _seconds(partition.checkpoint_age, " ago"),
+        )
+    return table
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in columns:
+        table.add_column(column)
+    return table
+
+
+def _seconds(age: float | None, suffix: str = "") -> str:
+    return "-" if age is None else duration(age) + suffix
+
+
+def _memory(found: Status) -> str:
+    if found.redis_used_memory is None:
+        return "Redis unknown"
+    used = f"Redis {mib(found.redis_used_memory)}"
+    if not found.redis_max_memory:
+        return used
+    return f"{used} of {mib(found.redis_max_memory)} ({found.redis_used_memory / found.redis_max_memory:.0%})"

@@ -1,29 +1,41 @@
 """`validate`: feeds a producer's records to the decoder of the projector, and says why it would refuse them. With
 `--render` it prints the documents that readers would get.
 
-Neither Redis nor Kafka is needed, except to read a topic: then no group is joined, and nothing is committed.
+Neither Redis nor Kafka is needed, except to read a topic: then no group is joined, and nothing is committed. Otherwise
+a producer gives the records in lines: a JSON object, or a message key, a tab and a value.
+
+    {"key": "…", "headers": {"ce_id": "…"}, "value": {…}}    the value as JSON, as a text, or null for a tombstone
+    {"key": "…", "value_base64": "…"}                        a value that is not text
+    <key><tab><value>                                        an empty value and `null` are tombstones
+
+They become the same records as those that Kafka returns, so that the decoder cannot tell the difference.
 """
 
 import argparse
 import sys
+from base64 import b64decode
+from binascii import Error as NotBase64
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
 import orjson
 
-from projector.commands.record_lines import Lines, NotARecord
 from projector.errors import BadRecord, Refused, Unavailable
 from projector.interpret import interpret
-from projector.kafka.batches import Headers
+from projector.kafka.batches import Headers, Unread
+from projector.kafka.fetching import Unpacker, bounded
 from projector.kafka.reader import open_reader
-from projector.record import Record
+from projector.record import MAGIC, Record, unframed
 from projector.reference import Reference
 from projector.unknown_fields import unknown_fields, unknown_headers
 from schemas import words
-from schemas.faults import Fault
-from schemas.resources import BY_TOPIC, KINDS
+from schemas.envelopes import event_type
+from schemas.faults import Fault, unknown_type
+from schemas.resources import BY_TOPIC, KINDS, LEAD, ORGANIZATION, Kind
 from schemas.settings import ProjectorSettings
 
+_FORMS = 'a JSON object with "key", "headers" and "value", or a key, a tab and a value'
 Place = Mapping[str, str | int]
 """Where a record is: its file and line, or its topic, partition and offset."""
 
@@ -71,6 +83,118 @@ def check_arguments(arguments: argparse.Namespace, parser: argparse.ArgumentPars
         parser.error("--from needs a --topic")
 
 
+class _Line(msgspec.Struct, forbid_unknown_fields=True):
+    """A line in JSON. Where a record was in Kafka is accepted, and does not matter."""
+
+    key: str | None = None
+    value: msgspec.Raw = msgspec.Raw(b"")
+    value_base64: str | None = None
+    headers: dict[str, str | None] | list[tuple[str, str | None]] = {}
+    topic: str | None = None
+    partition: int = 0
+    offset: int = 0
+    timestamp: int = 0
+
+
+class _Typed(msgspec.Struct):
+    type: str | None = None
+
+
+_LINE, _TYPED = msgspec.json.Decoder(_Line), msgspec.json.Decoder(_Typed)
+_NAMES = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class Lines:
+    """Turns lines into records. `kind` is what all of them are about; None if each event says it."""
+
+    def __init__(self, settings: ProjectorSettings, kind: Kind | None) -> None:
+        self._settings = settings
+        self._kind = kind
+        self._offset = -1
+        self._unpacker = Unpacker({kind.topic: kind for kind in KINDS}, settings.max_record_bytes)
+
+    def record(self, line: bytes) -> tuple[Record, Headers]:
+        """Returns the record of a line, and all of its headers. Its offset is the number of lines before it. Raises
+        BadRecord.
+        """
+        self._offset += 1
+        if line.lstrip().startswith(b"{"):
+            key, value, headers, topic = _parse(line)
+        else:
+            before, tab, after = line.partition(b"\t")
+            if not tab:
+                raise _bad_line("it is neither of the two forms")
+            key, value, headers, topic = before, None if after in (b"", b"null") else after, (), None
+        kind = self._kind or (_kind(key, value, headers) if topic is None else _kind_of(topic, self._settings))
+        if kind is None:
+            raise BadRecord(Fault("not_valid", "topic", "one of the topics", _topics(self._settings)))
+        sizes = [len(part or b"") for part in (key, value)] + [len(name) + len(word or b"") for name, word in headers]
+        found = Unread(self._offset, 0, key, value, headers)
+        return bounded((kind.topic, 0), found, sum(sizes), self._unpacker), headers
+
+
+def _bad_line(why: str) -> BadRecord:
+    return BadRecord(Fault("not_a_record", "line", _FORMS, found=why))
+
+
+def _parse(line: bytes) -> tuple[bytes | None, bytes | None, Headers, str | None]:
+    try:
+        line.decode()  # of a Raw, only the form is checked
+        names = _NAMES.decode(line).keys()
+        if {"specversion", "type"} <= names:
+            raise _bad_line("this is an event without its message key")
+        found = _LINE.decode(line)
+        pairs = found.headers.items() if isinstance(found.headers, dict) else found.headers
+        headers = tuple((name, None if word is None else word.encode()) for name, word in pairs)
+        return None if found.key is None else found.key.encode(), _value(found), headers, found.topic
+    except msgspec.ValidationError as error:
+        raise _bad_line(str(error)) from None
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise _bad_line(f"its JSON cannot be read ({error})") from None
+
+
+def _value(line: _Line) -> bytes | None:
+    raw = bytes(line.value)
+    if line.value_base64 is not None:
+        try:
+            return b64decode(line.value_base64, validate=True)
+        except NotBase64:
+            raise _bad_line("`value_base64` is not base64") from None
+    if not raw:
+        raise _bad_line("`value` is missing; null is a tombstone")
+    if raw == b"null":
+        return None
+    return msgspec.json.decode(raw, type=str).encode() if raw.startswith(b'"') else raw
+
+
+def _kind(key: bytes | None, value: bytes | None, headers: Headers) -> Kind:
+    """Returns what a record is about: its event says it. Raises BadRecord.
+
+    A tombstone says nothing, so it may be about anything that has such a message key. The same for a value that is not
+    JSON: the decoder says why.
+    """
+    likely = LEAD if b":" in (key or b"") else ORGANIZATION
+    names = dict(headers)
+    binary = "ce_specversion" in names
+    if value is None:
+        return likely
+    if binary:
+        type_ = (names.get("ce_type") or b"").decode(errors="replace") or None
+    else:
+        try:
+            type_ = _TYPED.decode(unframed(value) if value and value[0] == MAGIC else value).type
+        except msgspec.ValidationError as error:
+            if "$.type" not in str(error):  # it is not an object
+                return likely
+            raise BadRecord(unknown_type(binary=False, missing=False)) from None
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, BadRecord):
+            return likely
+    for kind in KINDS:
+        if type_ in (event_type(kind, "changed"), event_type(kind, "deleted")):
+            return kind
+    raise BadRecord(unknown_type(binary=binary, missing=type_ is None))
+
+
 class Report:
     """What was found. Without `json`, each fault is printed when it is found; with `render`, to standard error, because
     the documents are the output.
@@ -91,7 +215,11 @@ class Report:
 
     def add(self, place: Place, record: Record, headers: Headers = ()) -> None:
         """Judge a record. `headers` are all that it has: those that are not read are not in the record."""
-        faults = _faults(record)
+        faults: list[Fault] = []
+        try:
+            interpret(record)
+        except BadRecord as error:
+            faults.append(error.fault)
         if self._strict:
             faults += [*unknown_headers(name for name, _ in headers), *unknown_fields(record)]
         self.judged(place, faults)
@@ -133,14 +261,6 @@ class Report:
             self._output.write(f"{self.records:,} record{'' if self.records == 1 else 's'}: {verdict}\n")
 
 
-def _faults(record: Record) -> list[Fault]:
-    try:
-        interpret(record)
-    except BadRecord as error:
-        return [error.fault]
-    return []
-
-
 async def run_validate(arguments: argparse.Namespace, settings: ProjectorSettings) -> int:
     """`validate`: returns 0 if all records are good, 1 if some are bad, and 2 if they cannot be read.
 
@@ -173,11 +293,9 @@ def _read_files(names: Sequence[str], lines: Lines, report: Report) -> None:
         for number, line in _lines(name):
             place: Place = {"file": name, "line": number}
             try:
-                record, headers = lines.record(line)
-            except NotARecord as error:
+                report.add(place, *lines.record(line))
+            except BadRecord as error:
                 report.judged(place, [error.fault])
-            else:
-                report.add(place, record, headers)
         if report.records == before:
             report.empty({"file": name})
 
@@ -195,10 +313,9 @@ async def _of_topic(settings: ProjectorSettings, topic: str, first: int | None) 
 
     Raises Refused and Unavailable.
     """
-    kind = BY_TOPIC.get(topic.removeprefix(settings.topic_prefix))
+    kind = _kind_of(topic, settings)
     if kind is None or not topic.startswith(settings.topic_prefix):
-        topics = ", ".join(f"{settings.topic_prefix}{kind.topic}" for kind in KINDS)
-        raise Refused(f"{topic} is not a topic that Leadview reads: name one of {topics}")
+        raise Refused(f"{topic} is not a topic that Leadview reads: name one of {', '.join(_topics(settings))}")
     async with open_reader(settings, [kind]) as reader:
         ranges = await reader.range(await reader.existing_partitions())
         if first is not None:
@@ -206,3 +323,12 @@ async def _of_topic(settings: ProjectorSettings, topic: str, first: int | None) 
         async for records in reader.read(ranges):
             for record in records:
                 yield {"topic": topic, "partition": record.partition, "offset": record.offset}, record
+
+
+def _kind_of(topic: str, settings: ProjectorSettings) -> Kind | None:
+    """Returns what the records of a topic are about. In a line its name may lack the prefix."""
+    return BY_TOPIC.get(topic.removeprefix(settings.topic_prefix))
+
+
+def _topics(settings: ProjectorSettings) -> tuple[str, ...]:
+    return tuple(f"{settings.topic_prefix}{kind.topic}" for kind in KINDS)

@@ -7,6 +7,7 @@ import argparse
 import asyncio
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import msgspec
 
@@ -14,7 +15,7 @@ from projector.commands import status
 from projector.commands.operator import Operator
 from projector.commands.words import seconds, uuid, version
 from projector.dead_letter import DeadLetter
-from projector.errors import ProjectorError, Unavailable
+from projector.errors import ProjectorError
 from projector.kafka.client import topic
 from projector.ledger import copies
 from projector.operate.explain.words import coordinates
@@ -75,7 +76,7 @@ async def run_wait(arguments: argparse.Namespace, operator: Operator) -> int:
         operator.store, resource, (arguments.organization, arguments.id), arguments.version, arguments.timeout
     )
     name = f"{resource.noun} {arguments.id}"
-    if isinstance(seen, Seen) and seen.shows(arguments.version):
+    if seen and seen.shows(arguments.version):
         shown = min(head.version for head in seen.heads.values() if head)
         newer = f", and {arguments.version} is older" if shown > arguments.version else ""
         operator.console.print(f"{name}: version {shown} is visible after {time.monotonic() - began:.1f} s{newer}")
@@ -88,30 +89,24 @@ async def run_wait(arguments: argparse.Namespace, operator: Operator) -> int:
 
 async def until_shown(
     store: Store, resource: Resource, ids: tuple[str, str], version: int, seconds: float
-) -> Seen | ProjectorError:
-    """Look until an entity shows at least a version, for so many seconds; at least once. Returns what was seen last.
+) -> Seen | None:
+    """Look until an entity shows at least a version, for so many seconds; at least once. Returns what was seen last, or
+    None if Redis could not be read or was empty: then it is asked again.
 
-    `ids` are those of the organization and the entity. If Redis cannot be read, it is asked again.
+    `ids` are those of the organization and the entity.
     """
     deadline = time.monotonic() + seconds
     pause = _FIRST_PAUSE
     while True:
-        seen = await _look(store, resource, ids)
+        seen = None
+        with suppress(TimeoutError, ProjectorError):
+            async with asyncio.timeout(_LOOK_SECONDS):
+                seen = await _read(store, resource, ids)
         left = deadline - time.monotonic()
-        if (isinstance(seen, Seen) and seen.shows(version)) or left <= 0:
+        if (seen and seen.shows(version)) or left <= 0:
             return seen
         await asyncio.sleep(min(pause, left))
         pause = min(1.5 * pause, _LONGEST_PAUSE)
-
-
-async def _look(store: Store, resource: Resource, ids: tuple[str, str]) -> Seen | ProjectorError:
-    try:
-        async with asyncio.timeout(_LOOK_SECONDS):
-            return await _read(store, resource, ids)
-    except TimeoutError:
-        return Unavailable(f"Redis does not answer within {_LOOK_SECONDS:g} s")
-    except ProjectorError as error:
-        return error
 
 
 async def _read(store: Store, resource: Resource, ids: tuple[str, str]) -> Seen:
@@ -131,46 +126,45 @@ async def _read(store: Store, resource: Resource, ids: tuple[str, str]) -> Seen:
 
 
 async def _reasons(
-    operator: Operator, resource: Resource, ids: tuple[str, str], seen: Seen | ProjectorError, version: int
+    operator: Operator, resource: Resource, ids: tuple[str, str], seen: Seen | None, version: int
 ) -> list[str]:
     """Returns what is known about a version that has not come, and what to do."""
     found = await observe(operator.store, operator.settings)
-    name = topic(operator.settings, resource)
-    lines = [*(_stored(seen, name, version) if isinstance(seen, Seen) else ()), *_positions(found, name, seen)]
-    letters = [] if isinstance(seen, Unavailable) else await _dead_letters(operator.store, name, ":".join(ids))
+    name, key, waiting = topic(operator.settings, resource), ":".join(ids), found.waiting
+    lines = [*(_stored(seen, name, version) if seen else ()), *_positions(found, name, seen)]
+    letters: list[DeadLetter] = []
+    if found.redis:
+        with suppress(TimeoutError, ProjectorError):
+            async with asyncio.timeout(_LOOK_SECONDS):
+                every = await redrive.all_dead_letters(operator.store)
+                letters = [letter for letter in every if (letter.topic, letter.key) == (name, key)]
     lines += [f"dead letter {letter.field}: {letter.reason}" for letter in letters]
     problems, _ = status.said(found)
     lines += map(str, problems)
-    waiting = found.waiting
-    if isinstance(seen, Seen) and seen.organization_deleted:
+    if seen and seen.organization_deleted:
         lines.append("The organization is deleted, so none of its records is applied.")
     elif waiting is not None and not problems and not letters and not any(at.topic == name for at in waiting):
         lines.append(
-            f"Every record of {name} is applied, and none with the message key {':'.join(ids)} brought this version: "
-            "look at what was published, and at LEADVIEW_TOPIC_PREFIX."
+            f"Every record of {name} is applied, and none with the message key {key} brought this version: look at "
+            "what was published, and at LEADVIEW_TOPIC_PREFIX."
         )
     return lines
 
 
 def _stored(seen: Seen, name: str, version: int) -> Iterator[str]:
     for generation, head in seen.heads.items():
-        live = (
-            " (live)"
-            if generation == seen.live
-            else " (being filled)"
-            if number_of(generation) > number_of(seen.live)
-            else ""
-        )
+        newer = number_of(generation) > number_of(seen.live)
+        live = " (live)" if generation == seen.live else " (being filled)" if newer else ""
         rest = "" if head is None or generation in seen.settled else "; its leads do not show it yet"
         rest = "; this is enough" if head and head.version >= version and not rest else rest
         yield f"generation {number_of(generation)}{live}: {coordinates(head, name)}{rest}"
 
 
-def _positions(found: Observation, name: str, seen: Seen | ProjectorError) -> Iterator[str]:
+def _positions(found: Observation, name: str, seen: Seen | None) -> Iterator[str]:
     """Yields position and lag of the partition that the entity is in, as far as that is known; otherwise of all."""
     if found.kafka is None or found.redis is None:
         return
-    heads = seen.heads.values() if isinstance(seen, Seen) else ()
+    heads = seen.heads.values() if seen else ()
     own = {Partition(name, head.partition) for head in heads if head}
     of_topic = {at: offsets for at, offsets in found.kafka.ranges.items() if at.topic == name}
     lags = found.lags or {}
@@ -180,13 +174,3 @@ def _positions(found: Observation, name: str, seen: Seen | ProjectorError) -> It
             f"{at.topic}:{at.partition}: position {position.offset if position else 'none'}, "
             f"end offset {of_topic[at][1]}, lag {lags.get(at, 0)}"
         )
-
-
-async def _dead_letters(store: Store, name: str, key: str) -> list[DeadLetter]:
-    try:
-        async with asyncio.timeout(_LOOK_SECONDS):
-            return [
-                letter for letter in await redrive.all_dead_letters(store) if (letter.topic, letter.key) == (name, key)
-            ]
-    except (TimeoutError, ProjectorError):
-        return []

@@ -3,8 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from typing import Literal
+from typing import Literal, assert_never
 
 import msgspec
 
@@ -14,7 +13,6 @@ from projector.ledger import copies, writers
 from projector.rebuild import promote
 from projector.rebuild.promote import Criteria
 from projector.redis.store import Store
-from projector.verify.report import Report
 from schemas.control import number_of
 from schemas.settings import ProjectorSettings
 
@@ -30,23 +28,10 @@ class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     generation: int
 
 
-class Difference(msgspec.Struct, frozen=True):
-    """What a comparison has found. `by_field` has the number of documents by the field that differs."""
-
-    checked: int
-    missing: int
-    extra: int
-    changed: int
-    by_field: dict[str, int]
-
-    @classmethod
-    def of(cls, report: Report) -> "Difference":
-        checked = sum(report.checked.values())
-        return cls(checked, report.missing, report.extra, report.changed, report.by_field)
-
-
 class Action(msgspec.Struct, frozen=True):
-    """What was asked for last, by whom, when (ms since 1970), and what came of it."""
+    """What was asked for last, by whom, when (ms since 1970), and what came of it. `by_field` has the number of
+    documents by the field that differs, if any were compared.
+    """
 
     verb: Verb
     generation: int
@@ -54,10 +39,7 @@ class Action(msgspec.Struct, frozen=True):
     at: int
     state: Literal["under way", "done", "refused"]
     text: str = ""
-    difference: Difference | None = None
-
-
-Outcome = tuple[str, Difference | None]
+    by_field: dict[str, int] = {}
 
 
 class Actions:
@@ -88,58 +70,42 @@ class Actions:
         return {} if newest is None else {"action": newest.verb, "generation": newest.generation, "who": newest.who}
 
     async def _run(self, wanted: Wanted) -> None:
-        does: dict[Verb, Callable[[int], Awaitable[Outcome]]] = {
-            "compare": self._compare,
-            "promote": self._promote,
-            "rollback": self._rollback,
-            "drop": self._drop,
-        }
         try:
-            text, difference = await does[wanted.verb](wanted.generation)
-            self._end("done", text, difference)
+            self._end("done", *await self._do(wanted.verb, wanted.generation))
         except ProjectorError as error:
-            self._end("refused", str(error), None)
+            self._end("refused", str(error))
         except Exception as error:  # noqa: BLE001 - the page has to say it
-            self._end("refused", defect.report("an action of the console", error), None)
+            self._end("refused", defect.report("an action of the console", error))
 
-    def _end(self, state: Literal["done", "refused"], text: str, difference: Difference | None) -> None:
+    def _end(self, state: Literal["done", "refused"], text: str, by_field: dict[str, int] | None = None) -> None:
         if self.newest:
-            self.newest = msgspec.structs.replace(self.newest, state=state, text=text, difference=difference)
+            self.newest = msgspec.structs.replace(self.newest, state=state, text=text, by_field=by_field or {})
         logger.warning("action of the console has ended", extra={**self._fields(), "result": state, "text": text})
 
-    async def _compare(self, generation: int) -> Outcome:
-        await self._expect_next(generation)
-        report = await promote.verify_next(self._store, Criteria())
-        return _compared(report), Difference.of(report)
-
-    async def _promote(self, generation: int) -> Outcome:
-        await self._expect_next(generation)
-        promoted = await promote.verify_and_promote(self._store, Criteria())
-        difference = Difference.of(promoted.report)
-        if promoted.flip is None:
-            advice = "If that is meant, run `promote` with --allow or --force on the command line."
-            return f"Not promoted: {promoted.report.differences:,} documents differ. {advice}", difference
-        flip = promoted.flip
-        return f"Generation {flip.live} is served instead of {flip.previous}, which is kept current.", difference
-
-    async def _rollback(self, generation: int) -> Outcome:
-        state = (await copies.require(self._store)).state
-        if state.previous is None or number_of(state.previous) != generation:
-            raise Refused(f"Generation {generation} is not the former one, to which a rollback returns.")
-        flip = await promote.rollback(self._store)
-        return f"Generation {flip.live} is served again instead of {flip.previous}.", None
-
-    async def _drop(self, generation: int) -> Outcome:
-        async with writers.writing(self._settings, "drop") as writing:
-            dropped = await promote.drop(writing, generation)
-        return f"Generation {dropped.generation} is dropped: {dropped.keys:,} keys were deleted.", None
-
-    async def _expect_next(self, generation: int) -> None:
-        if number_of(promote.complete_next(await copies.require(self._store))) != generation:
+    async def _do(self, verb: Verb, generation: int) -> tuple[str, dict[str, int]]:
+        """Returns what came of it, and `Action.by_field`. Raises Refused and Unavailable."""
+        record = await copies.require(self._store)
+        if verb in ("compare", "promote") and number_of(promote.complete_next(record)) != generation:
             raise Refused(f"Generation {generation} is not the next one.")
-
-
-def _compared(report: Report) -> str:
-    if not report.differences:
-        return f"{sum(report.checked.values()):,} documents were compared, and none differs."
-    return f"{sum(report.checked.values()):,} documents were compared, and {report.differences:,} differ."
+        match verb:
+            case "compare":
+                report = await promote.verify_next(self._store, Criteria())
+                differ = f"{report.differences:,} differ" if report.differences else "none differs"
+                return f"{sum(report.checked.values()):,} documents were compared, and {differ}.", report.by_field
+            case "promote":
+                promoted = await promote.verify_and_promote(self._store, Criteria())
+                differing, flip = promoted.report.by_field, promoted.flip
+                if flip is None:
+                    advice = "If that is meant, run `promote` with --allow or --force on the command line."
+                    return f"Not promoted: {promoted.report.differences:,} documents differ. {advice}", differing
+                return f"Generation {flip.live} is served instead of {flip.previous}, which is kept current.", differing
+            case "rollback":
+                if record.state.previous is None or number_of(record.state.previous) != generation:
+                    raise Refused(f"Generation {generation} is not the former one, to which a rollback returns.")
+                flip = await promote.rollback(self._store)
+                return f"Generation {flip.live} is served again instead of {flip.previous}.", {}
+            case "drop":
+                async with writers.writing(self._settings, "drop") as writing:
+                    dropped = await promote.drop(writing, generation)
+                return f"Generation {dropped.generation} is dropped: {dropped.keys:,} keys were deleted.", {}
+        assert_never(verb)

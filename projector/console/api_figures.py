@@ -34,7 +34,6 @@ class ApiFigures(msgspec.Struct, frozen=True):
     p50: float | None = None
     p99: float | None = None
     ready_workers: int | None = None
-    served_age: float | None = None
     unread: str = ""
 
 
@@ -45,7 +44,6 @@ class Counts(msgspec.Struct, frozen=True):
     answers: Mapping[str, float]
     buckets: Mapping[float, float]
     ready_workers: int
-    served_age: float | None
 
 
 def counts(texts: Sequence[str], at: float) -> Counts:
@@ -53,7 +51,6 @@ def counts(texts: Sequence[str], at: float) -> Counts:
     answers: Counter[str] = Counter()
     buckets: Counter[float] = Counter()
     workers = 0
-    ages = []
     for text in texts:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
@@ -63,16 +60,14 @@ def counts(texts: Sequence[str], at: float) -> Counts:
                     buckets[float(sample.labels["le"])] += sample.value  # type: ignore[assignment]
                 elif sample.name == metrics.READY_WORKERS.name and sample.value == sample.value:
                     workers += int(sample.value)
-                elif sample.name == metrics.SERVED_AGE.name and sample.value == sample.value:
-                    ages.append(sample.value)
-    return Counts(at, answers, buckets, workers, max(ages, default=None))
+    return Counts(at, answers, buckets, workers)
 
 
 def figures(before: Counts, after: Counts) -> ApiFigures:
     """Returns what happened between two readings. A counter that went back belongs to a program that was restarted."""
     seconds = after.at - before.at
     if seconds <= 0:
-        return ApiFigures(ready_workers=after.ready_workers, served_age=after.served_age)
+        return ApiFigures(ready_workers=after.ready_workers)
     rates = {
         status: (value - before.answers.get(status, 0)) / seconds
         for status, value in sorted(after.answers.items())
@@ -85,7 +80,6 @@ def figures(before: Counts, after: Counts) -> ApiFigures:
         p50=_quantile(grown, 0.5),
         p99=_quantile(grown, 0.99),
         ready_workers=after.ready_workers,
-        served_age=after.served_age,
     )
 
 

@@ -26,10 +26,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from projector.console import pages
 from projector.console.actions import Actions, Wanted
-from projector.console.feed import Feed, Full
+from projector.console.feed import Feed
 from projector.errors import ProjectorError, Refused
-from projector.operate.explain.explainer import Explainer
-from projector.operate.explain.question import LONGEST
+from projector.operate.explain.explainer import LONGEST, Explainer
 from projector.operate.explain.words import answer
 from schemas.version import VERSION
 
@@ -85,10 +84,8 @@ def create_app(
         return HTMLResponse(html)
 
     async def events(request: Request) -> Response:
-        who = request.scope["leadview.who"]
-        try:
-            stream = feed.open(orjson.dumps({**hello, "who": who}))
-        except Full:
+        stream = feed.open(orjson.dumps({**hello, "who": request.scope["leadview.who"]}))
+        if stream is None:
             return problem(503, "Too many pages of this console are open. Close some of them.")
         return StreamingResponse(stream, media_type="text/event-stream")
 

@@ -1,20 +1,34 @@
-"""Hands the newest picture to every page that is open. A page that is slow misses pictures, and delays nobody."""
+"""Takes a picture every second, and hands it to every page that is open: what Redis and Kafka are asked does not depend
+on the number of pages. A page that is slow misses pictures, and delays nobody.
+
+The console is asking Redis at most a twentieth of the time: after a reading that took long, it waits for longer.
+"""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import msgspec
 
-from projector.console.picture import Picture, Point, point
+from projector import defect
+from projector.console.actions import Actions
+from projector.console.api_figures import ApiMetrics, Recent
+from projector.console.picture import Picture, Point, Totals, picture, point, totals
+from projector.console.replay import ReplayReader
+from projector.errors import Unavailable
+from projector.operate.observe import Observer
+from projector.redis.store import Store
+from schemas.settings import ProjectorSettings
 
 HISTORY_SECONDS = 900
 MOST_PAGES = 32
 """How many pages may be open at the same time."""
-
-
-class Full(Exception):
-    """Too many pages are open."""
+EVERY_SECONDS = 1.0
+SHARE = 0.05
+"""Of the time, at most during so much of it a command of the sampler is under way in Redis."""
+_LONGEST_PAUSE_SECONDS = 60.0
 
 
 class Feed:
@@ -44,10 +58,10 @@ class Feed:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def open(self, hello: bytes) -> AsyncIterator[bytes]:
-        """Returns the events for one page, which begin with `hello`, JSON. Raises Full."""
+    def open(self, hello: bytes) -> AsyncIterator[bytes] | None:
+        """Returns the events for one page, which begin with `hello`, JSON; None if too many pages are open."""
         if self._open >= MOST_PAGES:
-            raise Full
+            return None
         self._open += 1
         return self._events(hello)
 
@@ -68,3 +82,52 @@ class Feed:
 def _event(name: str, json: bytes) -> bytes:
     """Returns a server-sent event. JSON has no line breaks here."""
     return b"event: %b\ndata: %b\n\n" % (name.encode(), json)
+
+
+class Sampler:
+    """Publishes a picture again and again, until it is cancelled."""
+
+    def __init__(
+        self, store: Store, settings: ProjectorSettings, api: ApiMetrics, actions: Actions | None, feed: Feed
+    ) -> None:
+        self._observer = Observer(store, settings)
+        self._api = api
+        self._actions = actions
+        self._feed = feed
+        self._replay = ReplayReader(store)
+        self._totals: Recent[Totals] = Recent()
+
+    async def run(self) -> None:
+        try:
+            while True:
+                began = time.monotonic()
+                try:
+                    asked = await self._take()
+                except Exception as error:  # noqa: BLE001 - the page must not stand still because one picture failed
+                    defect.report("a picture of the console", error)
+                    asked = 0.0
+                await asyncio.sleep(pause(asked, time.monotonic() - began))
+        finally:
+            await self._observer.close()
+
+    async def _take(self) -> float:
+        """Publish a picture. Returns for how many seconds Redis was being asked."""
+        found, api = await asyncio.gather(self._observer.observe(), self._api.take())
+        began = time.monotonic()
+        replay = None
+        with suppress(Unavailable):
+            replay = await self._replay.take(found)
+        asked = found.redis_seconds + time.monotonic() - began
+        action = self._actions.newest if self._actions else None
+        self._feed.publish(picture(found, self._totals.oldest, api, replay, action))
+        if (sums := totals(found)) is None:
+            self._totals.clear()
+        else:
+            self._totals.add(found.at / 1000, sums)
+        # A Redis that did not answer was not kept busy, and that it answers again is to be seen at once.
+        return asked if found.redis else 0.0
+
+
+def pause(asked: float, took: float) -> float:
+    """Returns how many seconds to wait after a reading that took so long, during which Redis was asked for `asked`."""
+    return min(max(EVERY_SECONDS - took, asked * (1 / SHARE - 1), 0.1), _LONGEST_PAUSE_SECONDS)

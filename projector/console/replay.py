@@ -4,18 +4,16 @@ import time
 
 import msgspec
 
-from projector.ledger.ledger import read_rebuild
+from projector.line.pace import slowest
 from projector.operate.observe import Observation
+from projector.rebuild.replay import Rebuild, progress
 from projector.redis.store import Store
 from schemas import names
 from schemas.control import GenerationId, number_of
 
-_FRESH_MS = 3000
-"""An older report of an API worker says nothing."""
-
 
 class Replayed(msgspec.Struct, frozen=True):
-    """The progress of a replay in records. `rate` is per second, `left` in seconds; None while it is not known.
+    """The progress of a replay in records. `left` is in seconds; None while it is not known.
 
     `processes` share the replay; if it is 0, nothing continues it. `latency` is the p99 of the API in ms that the
     replay looks at: while it is high, it pauses. It is None if the API answers nobody.
@@ -24,7 +22,6 @@ class Replayed(msgspec.Struct, frozen=True):
     generation: int
     done: int
     total: int
-    rate: float | None
     left: float | None
     processes: int
     latency: float | None
@@ -46,24 +43,20 @@ class ReplayReader:
             self._began = None
             return None
         generation = record.state.next
-        partitions = list(found.kafka.ranges)
-        fields = [names.target(*partition) for partition in partitions]
+        fields = [names.target(*partition) for partition in found.kafka.ranges]
         targets = await self._store.ask_one(b"HMGET", names.rebuild(generation), *fields)
         ranges = {
-            partition: (found.kafka.ranges[partition][0], int(target))
-            for partition, target in zip(partitions, targets, strict=True)
+            partition: (first, max(first, int(target)))
+            for (partition, (first, _)), target in zip(found.kafka.ranges.items(), targets, strict=True)
             if target
         }
-        positions = await read_rebuild(self._store, record, generation, list(ranges))
-        done = total = 0
-        for partition, (first, target) in ranges.items():
-            position = positions[partition]
-            total += max(0, target - first)
-            done += min(max(position.offset - first, 0), max(0, target - first)) if position else 0
-        rate = self._rate(generation, done)
+        topics = [partition.topic for partition in ranges]
+        replayed = await progress(self._store, Rebuild(generation, ranges), topics, record)
+        rate = self._rate(generation, replayed.done)
         processes = sum(writer.alive and writer.heartbeat.role == "rebuild" for writer in found.redis.writers)
-        left = (total - done) / rate if rate and processes else None
-        return Replayed(number_of(generation), done, total, rate, left, processes, await self._latency())
+        left = replayed.left / rate if rate and processes else None
+        latency = 1000 * await slowest(self._store) or None
+        return Replayed(number_of(generation), replayed.done, replayed.total, left, processes, latency)
 
     def _rate(self, generation: GenerationId, done: int) -> float | None:
         now = time.monotonic()
@@ -71,9 +64,3 @@ class ReplayReader:
             self._began = generation, now, done
         _, since, first = self._began
         return (done - first) / (now - since) if now > since else None
-
-    async def _latency(self) -> float | None:
-        now = time.time() * 1000
-        values = await self._store.ask_one(b"HVALS", names.LATENCY)
-        reports = [[int(number) for number in value.split()] for value in values]
-        return max((latency / 1000 for latency, at in reports if now - at < _FRESH_MS), default=0.0) or None

@@ -20,8 +20,7 @@ from starlette.applications import Starlette
 from projector.console.actions import Actions
 from projector.console.api_figures import ApiMetrics
 from projector.console.app import create_app
-from projector.console.feed import Feed
-from projector.console.sampler import Sampler
+from projector.console.feed import Feed, Sampler
 from projector.errors import Refused
 from projector.operate.explain.explainer import Explainer
 from projector.redis.store import Store

@@ -6,12 +6,11 @@ line that measures itself would stop measuring exactly when it stops working.
 
 import time
 
-from projector.problem import Label, Reported
+from projector.problem import Problem, Reported, of_line
 from schemas import words
 from schemas.heartbeat import Failing, Halted, LineTrouble, StandingBy
 
 _QUIET_SECONDS = 30.0
-_LABELS: dict[str, Label] = {"halted": "halted", "failing": "failing", "standing by": "standing_by"}
 
 
 class LineHealth:
@@ -68,10 +67,10 @@ class LineHealth:
         """What the line does, for the heartbeat."""
         return self.trouble.state if self.trouble else "running"
 
-    def problem(self) -> Reported | None:
+    def problem(self) -> Problem | None:
         """Returns what is wrong; None if the line works."""
-        if trouble := self.trouble:
-            return Reported(self.name, (), _LABELS[trouble.state], words.line_trouble(self.name, trouble))
+        if self.trouble:
+            return of_line(self.name, self.trouble)
         seconds = time.monotonic() - self._alive_at
         if seconds > _QUIET_SECONDS:
             return Reported(self.name, (), "no_step", words.no_step(self.name, seconds, self._unavailable))

@@ -118,7 +118,7 @@ class Pacer:
         now = self._clock()
         if self._store and now - self._read_at > _REFRESH_SECONDS:
             self._read_at = now
-            self._adapt(await _slowest(self._store))
+            self._adapt(await slowest(self._store))
 
     def _adapt(self, slowest: float) -> None:
         """Double the pause while the API is too slow, and shorten it by a fifth while it is not."""
@@ -131,7 +131,7 @@ class Pacer:
             self.pause = 0.8 * self.pause if self.pause > _FIRST_PAUSE / 2 else 0.0
 
 
-async def _slowest(store: Store) -> float:
+async def slowest(store: Store) -> float:
     """Returns the p99 of the slowest API worker in seconds; 0 if no worker answers requests.
 
     Every half second each API worker that is ready stores "<p99 of its response times in microseconds> <time in ms>" in

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Mapping
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -21,7 +21,7 @@ from projector.ledger import breaks, copies, writers
 from projector.ledger.control import Break, ControlRecord, Position
 from projector.ledger.writers import Writer
 from projector.record import Partition
-from projector.redis.store import Store
+from projector.redis.store import Memory, Store
 from schemas import names
 from schemas.resources import KINDS
 from schemas.settings import ProjectorSettings
@@ -36,30 +36,6 @@ _PEEK_BYTES = 262_144
 """Of the records that wait, only the time of the first one is wanted."""
 
 T = TypeVar("T")
-
-
-class Memory(msgspec.Struct, frozen=True):
-    """The memory of one Redis server, in bytes; `limit` is 0 if there is none. `at_start` was used without any key,
-    `resident` is what the system has given it, of the `machine`'s memory.
-    """
-
-    used: int
-    limit: int
-    policy: str
-    at_start: int = 0
-    resident: int = 0
-    machine: int = 0
-
-    @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> "Memory":
-        """Returns what INFO memory says."""
-        sizes = ("used_memory_startup", "used_memory_rss", "total_system_memory")
-        return cls(
-            int(fields["used_memory"]),
-            int(fields.get("maxmemory") or 0),
-            str(fields.get("maxmemory_policy", "noeviction")),
-            *(int(fields.get(name) or 0) for name in sizes),
-        )
 
 
 class RedisPart(msgspec.Struct, frozen=True):
@@ -77,7 +53,7 @@ class RedisPart(msgspec.Struct, frozen=True):
     @property
     def used(self) -> float:
         """The used share of maxmemory on the fullest server; 0 if none has a maxmemory."""
-        return max((memory.used / memory.limit for memory in self.memories if memory.limit), default=0.0)
+        return max((memory.share for memory in self.memories), default=0.0)
 
     @property
     def living(self) -> list[Writer]:
@@ -175,7 +151,7 @@ class Observer:
         """Read Redis and Kafka. What cannot be read in time is a result as well."""
         at = time.time() * 1000
         memories, started = await asyncio.gather(
-            _result("Redis", self._read_memories(), self._patience), _result("Kafka", self._started(), self._patience)
+            _result("Redis", self._store.memories(), self._patience), _result("Kafka", self._started(), self._patience)
         )
         # The end offsets are read before the positions: otherwise records that are published in between count as lag.
         kafka = started if isinstance(started, str) else await _result("Kafka", self._read_kafka(started), _SECONDS)
@@ -214,9 +190,6 @@ class Observer:
             await reader.start()
             self._reader = reader
         return self._reader
-
-    async def _read_memories(self) -> list[Memory]:
-        return [Memory.of(fields) for fields in await self._store.memories()]
 
     async def _read_kafka(self, reader: Reader) -> KafkaPart:
         now = time.monotonic()

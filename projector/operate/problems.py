@@ -14,10 +14,9 @@ from projector.ledger.writers import Writer
 from projector.line.health import LineHealth
 from projector.mapping import VERSION
 from projector.operate.observe import Observation, RedisPart
-from projector.problem import OF_STOPPED_LINES, Problem, stops
+from projector.problem import OF_STOPPED_LINES, Problem, of_line, stops
 from projector.record import Partition
 from schemas.control import number_of
-from schemas.heartbeat import Halted, LineTrouble, StandingBy
 
 STALE_SECONDS = 60.0
 """Readers see an old state if a record has waited for so long."""
@@ -37,9 +36,7 @@ def problems(found: Observation) -> list[Problem]:
     """Returns what is not well, causes before their effects, and then the notes. What only follows from another problem
     is left out, and what several projectors report is one problem.
     """
-    every = [*of_servers(found)]
-    if redis := found.redis:
-        every += [*_empty(redis), *_projectors(redis), *_incomplete(redis), *_stale(found), *_notes(redis)]
+    every = [*of_servers(found), *_of_projection(found), *_notes(found)]
     programs: dict[Problem, list[str]] = {}
     for it in every:
         by = getattr(it, "programs", ())
@@ -81,10 +78,8 @@ def of_servers(found: Observation) -> Iterator[Problem]:
 
 
 def of_redis(redis: RedisPart) -> Iterator[Problem]:
-    """Yields whether documents may be evicted, or not be written. The policies volatile-* evict only keys that expire,
-    and no document does.
-    """
-    if policies := sorted({it.policy for it in redis.memories if it.policy.startswith("allkeys-")}):
+    """Yields whether documents may be evicted, or not be written."""
+    if policies := sorted({it.policy for it in redis.memories if it.evicts}):
         yield problem.RedisEvicts(tuple(policies))
     if redis.used >= FULL:
         yield problem.RedisFull(redis.used)
@@ -125,17 +120,6 @@ def reported(writer: Writer) -> Iterator[Problem]:
             yield problem.Reported(line if line in said.lines else "", (writer.id,), label, text)
 
 
-def of_line(line: str, trouble: LineTrouble, programs: tuple[str, ...] = ()) -> Problem:
-    """Returns what is wrong with a line that does not work."""
-    match trouble.state:
-        case Halted.state:
-            return problem.Halted(line, programs, trouble)
-        case StandingBy.state:
-            return problem.StandingBy(line, programs, trouble)
-        case _:
-            return problem.Failing(line, programs, trouble)
-
-
 def unattended(redis: RedisPart) -> Problem | None:
     """Returns that nobody fills a newer generation, or that nobody writes it any more."""
     state = redis.record.state if redis.record else None
@@ -152,32 +136,26 @@ def unattended(redis: RedisPart) -> Problem | None:
     return None
 
 
-def _empty(redis: RedisPart) -> Iterator[Problem]:
+def _of_projection(found: Observation) -> Iterator[Problem]:
+    """Yields what prevents readers from seeing everything that was published, as far as Redis says it."""
+    if (redis := found.redis) is None:
+        return
     if redis.record is None:
         yield problem.RedisEmpty(bool(redis.living))
-
-
-def _projectors(redis: RedisPart) -> Iterator[Problem]:
     if not redis.living:
         yield problem.NoProjector(tuple(it.id for it in redis.writers if not it.alive and it.heartbeat.role == "run"))
     for writer in redis.living:
         yield from reported(writer)
-
-
-def _incomplete(redis: RedisPart) -> Iterator[Problem]:
-    """Yields that a shard is being filled, so that records wait."""
-    if redis.record and (tags := redis.incomplete):
+    if redis.record and (tags := redis.incomplete):  # a shard is being filled, so that records wait
         addresses = tuple(redis.servers[tag] for tag in tags if tag in redis.servers)
         yield problem.Incomplete(len(tags), len(redis.record.copies), addresses)
-
-
-def _stale(found: Observation) -> Iterator[Problem]:
-    age = max((found.ages or {}).values(), default=0.0)
-    if age > STALE_SECONDS:
+    if (age := max((found.ages or {}).values(), default=0.0)) > STALE_SECONDS:
         yield problem.Stale(found.lag or 0, age)
 
 
-def _notes(redis: RedisPart) -> Iterator[Problem]:
+def _notes(found: Observation) -> Iterator[Problem]:
+    if (redis := found.redis) is None:
+        return
     record = redis.record
     if record and record.rebuild_due():
         yield problem.RebuildDue(record.state.generations[record.state.live].mapping, VERSION)

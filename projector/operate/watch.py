@@ -15,9 +15,8 @@ from prometheus_client.registry import Collector
 from leadview.instruments import family
 from leadview.metrics_port import Health
 from projector.ledger.breaks import BREAKS
-from projector.line.health import LineHealth
 from projector.operate.observe import Observation, Observer
-from projector.operate.problems import Lasting, WatchedLine, of_line
+from projector.operate.problems import Lasting, WatchedLine
 from projector.operate.words import say
 from projector.problem import LABELS, KafkaUnknown, OfLine, Problem, RedisUnknown
 from projector.redis.store import Store
@@ -54,7 +53,7 @@ class Watch(Collector):
 
     def problems(self) -> list[Problem]:
         """Returns everything that is wrong now."""
-        found = [it for line in self._lines if (it := _of(line.health))]
+        found = [it for line in self._lines if (it := line.health.problem())]
         if self.waits_for and not any(isinstance(it, RedisUnknown) for it in self._found):
             found.append(RedisUnknown(self.waits_for))
         return found + self._found
@@ -146,11 +145,6 @@ class Watch(Collector):
         for it in {self._logged[name] for name in self._logged.keys() - now.keys()}:
             logger.info("no longer a problem: %s", say(it), extra={"problem": it.label})
         self._logged = now
-
-
-def _of(health: LineHealth) -> Problem | None:
-    trouble = health.trouble
-    return of_line(health.name, trouble) if trouble else health.problem()
 
 
 def _parts(found: Observation) -> Iterator[Metric]:

@@ -29,12 +29,8 @@ class Said(msgspec.Struct, frozen=True):
     command: str = ""
 
     def __str__(self) -> str:
-        return " ".join(part for part in (": ".join(filter(None, (self.what, self.advice))), self.more) if part)
-
-    @property
-    def more(self) -> str:
-        """What the verdict leaves out, because it would be too long for one line."""
-        return " ".join(part for part in (self.detail, self.command) if part)
+        verdict = ": ".join(filter(None, (self.what, self.advice)))
+        return " ".join(filter(None, (verdict, self.detail, self.command)))
 
 
 def headline(problems: Sequence[Said]) -> str:

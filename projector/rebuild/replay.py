@@ -118,10 +118,12 @@ async def load(store: Store, settings: ProjectorSettings, generation: Generation
     return Rebuild(generation, ranges)
 
 
-async def progress(store: Store, rebuild: Rebuild, topics: Sequence[str]) -> Progress:
-    """Read the progress of the replay of these topics. Raises Unavailable."""
+async def progress(
+    store: Store, rebuild: Rebuild, topics: Sequence[str], record: ControlRecord | None = None
+) -> Progress:
+    """Read the progress of the replay of these topics. Without a `record` it is read as well. Raises Unavailable."""
     ranges = {partition: range_ for partition, range_ in rebuild.ranges.items() if partition.topic in topics}
-    positions = await read_rebuild(store, await copies.current(store), rebuild.generation, list(ranges))
+    positions = await read_rebuild(store, record or await copies.current(store), rebuild.generation, list(ranges))
     done = 0
     for partition, (first, target) in ranges.items():
         position = positions[partition]

@@ -6,8 +6,10 @@ versions.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+import msgspec
 
 from leadview.redis.connection import pack, pack_bytes
 from leadview.redis.errors import ScriptMissing
@@ -30,6 +32,40 @@ TIMEOUT = 10.0
 """Seconds to connect, and to send a pipeline and receive all of its replies."""
 _PING_SECONDS = 0.8
 """Which servers do not answer is found out while somebody waits for the status."""
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """The memory of one Redis server, in bytes; `limit` is 0 if there is none. `at_start` was used without any key,
+    `resident` is what the system has given it, of the `machine`'s memory.
+    """
+
+    used: int
+    limit: int
+    policy: str
+    at_start: int = 0
+    resident: int = 0
+    machine: int = 0
+
+    @classmethod
+    def of(cls, info: Mapping[str, Any]) -> "Memory":
+        """Returns what INFO memory says."""
+        sizes = ("used_memory_startup", "used_memory_rss", "total_system_memory")
+        return cls(
+            int(info["used_memory"]),
+            int(info.get("maxmemory") or 0),
+            str(info.get("maxmemory_policy", "noeviction")),
+            *(int(info.get(name) or 0) for name in sizes),
+        )
+
+    @property
+    def share(self) -> float:
+        """The used share of the limit; 0 if there is none."""
+        return self.used / self.limit if self.limit else 0.0
+
+    @property
+    def evicts(self) -> bool:
+        """Whether documents may be evicted. The policies volatile-* evict only what expires, and no document does."""
+        return self.policy.startswith("allkeys-")
 
 
 class ClientConnection(NamedTuple):
@@ -159,14 +195,12 @@ class Store:
     async def check_policy(self) -> None:
         """Check that Redis cannot evict documents. Raises Refused or Unavailable."""
         for memory in await self.memories():
-            policy = str(memory.get("maxmemory_policy", "noeviction"))
-            # The policies volatile-* evict only keys that expire, and no document does.
-            if policy.startswith("allkeys-"):
-                raise Refused(f"{say(RedisEvicts((policy,)))}.")
+            if memory.evicts:
+                raise Refused(f"{say(RedisEvicts((memory.policy,)))}.")
 
-    async def memories(self) -> list[dict[str, Any]]:
-        """Returns INFO memory of each server that holds documents. Raises Unavailable."""
-        return await self.info("memory")
+    async def memories(self) -> list[Memory]:
+        """Returns the memory of each server that holds documents. Raises Unavailable."""
+        return [Memory.of(found) for found in await self.info("memory")]
 
     async def info(self, section: str) -> list[dict[str, Any]]:
         """Returns this section of INFO of each server that holds documents. Raises Unavailable."""
@@ -175,8 +209,7 @@ class Store:
 
     async def memory_ratio(self) -> float:
         """Returns the used share of maxmemory on the fullest server; 0 if none has a maxmemory. Raises Unavailable."""
-        bounded = [memory for memory in await self.memories() if int(memory.get("maxmemory") or 0)]
-        return max((int(memory["used_memory"]) / int(memory["maxmemory"]) for memory in bounded), default=0.0)
+        return max((memory.share for memory in await self.memories()), default=0.0)
 
     async def writer_connections(self) -> dict[str, list[ClientConnection]]:
         """Returns the connections of programs that write, by the id of the program. Raises Unavailable."""

@@ -21,9 +21,9 @@ from projector.ledger.control import ControlRecord, Copy, Generation, Position, 
 from projector.ledger.writers import Writer
 from projector.mapping import VERSION
 from projector.operate.explain.explainer import Explainer
-from projector.operate.observe import KafkaPart, Memory, Observation, RedisPart
+from projector.operate.observe import KafkaPart, Observation, RedisPart
 from projector.record import Partition
-from projector.redis.store import Store
+from projector.redis.store import Memory, Store
 from schemas.control import Stamp
 from schemas.heartbeat import Heartbeat
 from schemas.settings import ApiSettings, ProjectorSettings
@@ -102,4 +102,4 @@ def observation_of(second: int) -> Observation:
 def _api(second: int) -> ApiFigures:
     phase = second % REPEATS
     answers = {"200": 100.0 + phase, "401": float(phase % 3), "503": float(phase == 31)}
-    return ApiFigures(sum(answers.values()), answers, 1.0 + phase / 50, 9.0 + phase / 10, 2, 0.1)
+    return ApiFigures(sum(answers.values()), answers, 1.0 + phase / 50, 9.0 + phase / 10, 2)

@@ -24,7 +24,7 @@ from api.edge import _EMPTY_LINES, Head, is_host, normalized
 from api.errors import ApiError
 from api.request import client_address
 from projector import change, unknown_fields
-from projector.commands.record_lines import Lines, NotARecord
+from projector.commands.validate import Lines
 from projector.console.pages import page
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord
@@ -32,7 +32,7 @@ from projector.intent import Intent
 from projector.interpret import in_steps, interpret
 from projector.kafka.batches import Batch, Batches, decompressed
 from projector.kafka.sign_in import _CODE, _TOKEN
-from projector.operate.explain.question import question
+from projector.operate.explain.explainer import question
 from projector.record import Record, entity_key
 from projector.redis.calls import calls, compressed
 from schemas import compression, names, resources, words
@@ -277,8 +277,8 @@ WORST: tuple[Worst, ...] = (
     Worst("lz4 that is corrupt", lambda n: bytes(cramjam.lz4.compress(os.urandom(n)))[:-9], _decompressed(3)),
     Worst("zstd", lambda n: bytes(cramjam.zstd.compress(os.urandom(n // 2).hex().encode())), _decompressed(4)),
     Worst("packed texts", lambda n: os.urandom(n // 2).hex().encode(), _stored, _TEXT),
-    Worst("a line for `validate`", lambda n: b'{"key":"k","value":' + b"[" * n, _quietly(_lines, NotARecord)),
-    Worst("a line with tabs", lambda n: b"\t" * n, _quietly(_lines, NotARecord)),
+    Worst("a line for `validate`", lambda n: b'{"key":"k","value":' + b"[" * n, _quietly(_lines, BadRecord)),
+    Worst("a line with tabs", lambda n: b"\t" * n, _quietly(_lines, BadRecord)),
     Worst("a fault", lambda n: "`$.data." + " - at `$" * (n // 8), lambda text: fault_of(text, resources.LEAD, binary=False)),
     Worst("a fault without a place", lambda n: "Expected `" + ", got `" * (n // 7), lambda text: fault_of(text, resources.LEAD, binary=True)),
     Worst("a message of msgspec", lambda n: "Invalid '" + "\"'" * (n // 2) + '"', lambda text: change._VALUE.sub("", text)),

@@ -10,8 +10,8 @@ import pytest
 
 from projector.console import pages
 from projector.console.api_figures import SECONDS, Counts, Recent, counts, figures
+from projector.console.feed import SHARE, pause
 from projector.console.picture import Totals, picture, totals
-from projector.console.sampler import SHARE, pause
 from projector.console.server import options
 from projector.errors import Refused
 from projector.operate.observe import Observation
@@ -28,7 +28,6 @@ leadview_api_request_seconds_bucket{{le="0.01",route="r"}} {fast}
 leadview_api_request_seconds_bucket{{le="0.1",route="r"}} {all}
 leadview_api_request_seconds_bucket{{le="+Inf",route="r"}} {all}
 leadview_api_ready_workers 2
-leadview_api_served_age_seconds NaN
 """
 
 
@@ -39,7 +38,7 @@ def taken(at: float, ok: int, refused: int, fast: int, all: int) -> Counts:  # n
 def test_figures_of_two_metrics_ports() -> None:
     found = figures(taken(10, 100, 0, 100, 100), taken(12, 150, 10, 150, 160))
     assert found.answers == {"200": 50.0, "401": 10.0}
-    assert (found.requests, found.ready_workers, found.served_age) == (60.0, 4, None)
+    assert (found.requests, found.ready_workers) == (60.0, 4)
     assert found.p50 == pytest.approx(6.0)
     assert found.p99 is not None
     assert 10 < found.p99 <= 100

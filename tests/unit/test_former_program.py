@@ -3,8 +3,8 @@
 import msgspec
 
 from projector.dead_letter import DeadLetter
-from projector.operate.problems import of_line
 from projector.operate.words import say
+from projector.problem import of_line
 from schemas import words
 from schemas.faults import Fault
 from schemas.heartbeat import Failing, Former, Halted, Heartbeat, LineTrouble, StandingBy

@@ -10,7 +10,7 @@ from projector.kafka.topics import Retention, Topic
 from projector.ledger.control import ControlRecord, Copy, Position, first_state
 from projector.ledger.writers import Writer
 from projector.line.health import LineHealth
-from projector.operate.observe import KafkaPart, Memory, Observation, RedisPart
+from projector.operate.observe import KafkaPart, Observation, RedisPart
 from projector.operate.problems import (
     STUCK_PARTITION_SECONDS,
     STUCK_SECONDS,
@@ -22,6 +22,7 @@ from projector.operate.watch import Watch
 from projector.operate.words import say
 from projector.problem import NotAdvancing
 from projector.record import Partition
+from projector.redis.store import Memory
 from schemas.control import Stamp
 from schemas.heartbeat import SILENT_MS, Condition, Freshness, Heartbeat
 from schemas.settings import ProjectorSettings

@@ -2,15 +2,14 @@
 
 import pytest
 
-from projector.commands import preflight
+from projector.commands import rebuild
 from projector.kafka.topics import Retention, Topic
 from projector.ledger.control import ControlRecord, Copy, Position, State
 from projector.line.pace import Pacer
-from projector.operate.observe import Memory
 from projector.operate.words import duration
 from projector.rebuild.replay import Progress
 from projector.record import Partition
-from projector.redis.store import Store
+from projector.redis.store import Memory, Store
 from schemas.control import Stamp
 from schemas.settings import ProjectorSettings
 from tests.harness.generations import generation, ids
@@ -29,7 +28,7 @@ MIB = 1_048_576
 )
 def test_memory(writing: tuple[int, ...], limit: int, expected: tuple[int, int, str]) -> None:
     memory = Memory(40 * MIB, limit, "noeviction", at_start=10 * MIB, resident=50 * MIB, machine=200 * MIB)
-    needed, free, bound = preflight._memory([memory], State(generation(1), ids(*writing), {}, ("ledger",)))
+    needed, free, bound = rebuild._memory([memory], State(generation(1), ids(*writing), {}, ("ledger",)))
     assert (needed // MIB, free // MIB, bound) == expected
 
 
@@ -45,13 +44,13 @@ def test_memory(writing: tuple[int, ...], limit: int, expected: tuple[int, int, 
 )
 def test_retention(kept: Retention, is_problem: bool) -> None:
     topic = Topic("crm.leads", exists=True, allowed=True, partitions=(LEADS,), leaderless=(), retention=kept)
-    assert bool(preflight._of_topics([topic])) == is_problem
+    assert bool(rebuild._of_topics([topic])) == is_problem
     assert kept.deletes == is_problem
 
 
 def test_a_missing_topic() -> None:
     topic = Topic("crm.leads", exists=False, allowed=True, partitions=(), leaderless=(), retention=None)
-    assert "topic crm.leads: missing" in preflight._of_topics([topic])[0]
+    assert "topic crm.leads: missing" in rebuild._of_topics([topic])[0]
 
 
 def record(position: int | None) -> ControlRecord:
@@ -70,7 +69,7 @@ def record(position: int | None) -> ControlRecord:
     ],
 )
 def test_records_that_are_gone(first: int, position: int | None, said: list[str]) -> None:
-    found = preflight._lost(record(position), {LEADS: (first, 9)})
+    found = rebuild._lost(record(position), {LEADS: (first, 9)})
     assert [words in each for words, each in zip(said, found, strict=True)] == [True] * len(said)
 
 

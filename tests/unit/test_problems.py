@@ -12,10 +12,11 @@ from projector.kafka.topics import Retention, Topic
 from projector.ledger.control import ControlRecord, Copy, Generation, Position, State
 from projector.ledger.writers import Writer
 from projector.mapping import VERSION
-from projector.operate.observe import KafkaPart, Memory, Observation, RedisPart
+from projector.operate.observe import KafkaPart, Observation, RedisPart
 from projector.operate.problems import problems, unattended
 from projector.operate.words import Said, headline, say
 from projector.record import Partition
+from projector.redis.store import Memory
 from schemas import words
 from schemas.control import Stamp
 from schemas.faults import Fault
@@ -236,7 +237,7 @@ def test_a_stopped_line_is_said_in_short_and_its_command_stands_alone() -> None:
     command = "python -m projector dead-letters accept crm.leads:0:1-3 --note 'why'"
     halted = projector(
         RUNNING | {"documents": "halted"},
-        problems=(words.line_trouble("documents", HALT),),
+        problems=(f"documents: halted: {words.trouble(HALT)}",),
         kinds=("halted",),
         troubles={"documents": HALT},
     )

@@ -102,7 +102,7 @@ function outcome(action) {
   const parts = [
     h("p", {}, badge(state, action.state), ` ${name} ${action.generation}, by ${action.who} at ${at}. `, action.text),
   ];
-  const fields = action.difference ? Object.entries(action.difference.by_field) : [];
+  const fields = Object.entries(action.by_field);
   if (fields.length) {
     parts.push(
       h(

@@ -1,26 +1,86 @@
-"""Finds out what became of an entity, a record or a key, from Redis and Kafka: facts, without words."""
+"""Finds out what became of an entity, a record or a key, from Redis and Kafka: facts, without words. What is asked for
+may be pasted into the box "Where did my event go?".
+"""
 
 import asyncio
+import re
 from collections.abc import Sequence
 from contextlib import aclosing
 from enum import Enum
+from uuid import UUID
 
 import msgspec
 
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord, Refused
 from projector.ledger import copies
-from projector.operate.explain import question, records, stored
+from projector.operate.explain import records, stored
 from projector.operate.explain.records import Applied, BadField, Published, Told
 from projector.operate.explain.stored import Place, Refusal, StoredEntity, StoredKey, StoredOrganization
 from projector.record import Partition, Record, entity_key
 from projector.redis.store import Store
 from schemas import names
+from schemas.api_keys import PREFIX
 from schemas.layouts import Head
 from schemas.resources import AS_SPECIFIED, CONTACT, KINDS, LEAD, ORGANIZATION, Resource
 from schemas.settings import ApiSettings, ProjectorSettings
 
 _SEARCH_SECONDS = 30.0
+_COORDINATES = re.compile(r"([A-Za-z0-9._-]{1,249}):(\d{1,10}):(\d{1,19})")
+_UUID = "[0-9a-fA-F]{8}(?:-?[0-9a-fA-F]{4}){3}-?[0-9a-fA-F]{12}"
+_INSIDE = re.compile(rf"(?<![\w:-]){_UUID}(?::{_UUID})?(?![\w:-])")
+_HASH = re.compile(r"[0-9a-fA-F]{64}")
+LONGEST = 200
+"""In characters. A key, a message key, and coordinates are shorter."""
+
+
+class MessageKey(msgspec.Struct, frozen=True):
+    """That of an entity of an organization."""
+
+    organization: str
+    id: str
+
+
+class Id(msgspec.Struct, frozen=True):
+    """An id of which nobody has said what it is."""
+
+    id: str
+
+
+class Coordinates(msgspec.Struct, frozen=True):
+    """A record in Kafka."""
+
+    partition: Partition
+    offset: int
+
+
+class KeyHash(msgspec.Struct, frozen=True):
+    """The SHA-256 of an API key, in lower case."""
+
+    hash: str
+
+
+Question = MessageKey | Id | Coordinates | KeyHash
+
+
+def question(text: str) -> Question | None:
+    """Returns what this text asks for; None if it is nothing that Leadview could look up, perhaps a request id. Pure.
+
+    An id or a message key may stand in a longer text, such as a line of a log. Raises Refused for an API key itself.
+    """
+    text = text.strip()
+    if PREFIX in text:
+        raise Refused("This is an API key. The page sends only its hash, and no key belongs here.")
+    if _HASH.fullmatch(text):
+        return KeyHash(text.lower())
+    if match := _COORDINATES.fullmatch(text):
+        return Coordinates(Partition(match[1], int(match[2])), int(match[3]))
+    match [[str(UUID(word)) for word in found.split(":")] for found in _INSIDE.findall(text)]:
+        case [[id_]]:
+            return Id(id_)
+        case [[organization, id_]]:
+            return MessageKey(organization, id_)
+    return None
 
 
 class AboutEntity(msgspec.Struct, frozen=True):
@@ -97,18 +157,16 @@ class Explainer:
 
     async def explain(self, text: str) -> list[Explanation]:
         """Returns what is known about this text, the cause before what follows from it."""
-        match question.question(text):
-            case question.MessageKey(organization, id_):
+        match question(text):
+            case MessageKey(organization, id_):
                 return await self._of_message_key(organization, id_)
-            case question.Id() as asked:
+            case Id() as asked:
                 return await self._of_id(asked)
-            case question.Coordinates() as asked:
+            case Coordinates() as asked:
                 return await self._of_record(asked)
-            case question.KeyHash() as asked:
+            case KeyHash() as asked:
                 return [await self._of_hash(asked)]
-            case question.Key():
-                raise Refused("This is an API key. The page sends only its hash, and no key belongs here.")
-            case question.Unknown():
+            case None:
                 return [Nothing(Gap.NO_QUESTION)]
 
     async def organization(self, organization: str, *, kafka: bool = True) -> AboutOrganization:
@@ -156,7 +214,7 @@ class Explainer:
         refusal = (await stored.read_organization(self._store, self._api, organization)).refusal
         return [await self._of_stranger(id_, f"{organization}:{id_}", refusal)]
 
-    async def _of_id(self, asked: question.Id) -> list[Explanation]:
+    async def _of_id(self, asked: Id) -> list[Explanation]:
         if await stored.read_event(self._store, names.organization(asked.id)):
             return [await self.organization(asked.id)]
         try:
@@ -169,7 +227,7 @@ class Explainer:
             return await self._with_contact(place.kind, names.organization_id(place.owner), asked.id)
         return [await self.key(place.owner, id=asked.id)]
 
-    async def _of_hash(self, asked: question.KeyHash) -> Explanation:
+    async def _of_hash(self, asked: KeyHash) -> Explanation:
         try:
             place = await self._search(key_hash=asked.hash)
         except TimeoutError:
@@ -195,7 +253,7 @@ class Explainer:
         of_kind = [record for record in found.records if record.kind is newest.kind]
         return AboutRecord(newest, await self._told(of_kind, None), records.bad_field(newest), found)
 
-    async def _of_record(self, asked: question.Coordinates) -> list[Explanation]:
+    async def _of_record(self, asked: Coordinates) -> list[Explanation]:
         span, record = await records.at(self.settings, asked.partition, asked.offset)
         if record is None:
             return [await self._no_record(asked, span)]
@@ -217,7 +275,7 @@ class Explainer:
     async def _about(self, record: Record, head: Head | None) -> AboutRecord:
         return AboutRecord(record, await self._told([record], head), records.bad_field(record))
 
-    async def _no_record(self, asked: question.Coordinates, span: tuple[int, int] | None) -> Nothing:
+    async def _no_record(self, asked: Coordinates, span: tuple[int, int] | None) -> Nothing:
         place = names.dead_letter(*asked.partition, asked.offset)
         if span is None:
             return Nothing(Gap.NO_PARTITION, place)

@@ -352,15 +352,14 @@ def refusal_of_organization(head: Head | None, *, api_access: bool, replaying: b
     `head` is that of its stored record. While it is `replaying` its records, or Redis is not `complete`, the API
     answers 503 whatever the key is.
     """
-    if not complete:
-        return Refusal(Check.INCOMPLETE)
-    if replaying:
-        return Refusal(Check.REPLAYING)
-    if head is None:
-        return Refusal(Check.UNKNOWN_ORGANIZATION)
-    if not head.live:
-        return Refusal(Check.DELETED_ORGANIZATION)
-    return None if api_access else Refusal(Check.ACCESS_OFF)
+    checks = {
+        Check.INCOMPLETE: not complete,
+        Check.REPLAYING: replaying,
+        Check.UNKNOWN_ORGANIZATION: head is None,
+        Check.DELETED_ORGANIZATION: head is not None and not head.live,
+        Check.ACCESS_OFF: not api_access,
+    }
+    return next((Refusal(check) for check, fails in checks.items() if fails), None)
 
 
 def refusal_of_key(

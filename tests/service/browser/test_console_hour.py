@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from projector.console.feed import HISTORY_SECONDS
-from projector.console.sampler import EVERY_SECONDS, pause
+from projector.console.feed import EVERY_SECONDS, HISTORY_SECONDS, pause
 from tests.harness.chromium import Page, open_page
 from tests.harness.pictures import REPEATS, FedConsole, fed_console, picture_of
 

@@ -1,13 +1,21 @@
-"""`verify --continuous`: audits Redis until SIGTERM, logs what differs, and exports it as metrics."""
+"""`verify`: compares documents, or organizations and API keys, with the topics.
 
+With `--continuous` it audits Redis until SIGTERM, logs what differs, and exports it as metrics.
+"""
+
+import argparse
 import logging
 
 from leadview.metrics_port import Health, MetricsServer
 from projector.commands.operator import Operator
 from projector.errors import Refused, Unavailable
+from projector.ledger import breaks, copies
+from projector.ledger.control import ACCESS
 from projector.line.metrics import DIFFERENCES, PASSES, VERIFICATION, VERIFIED
+from projector.rebuild import promote
+from projector.rebuild.promote import Criteria
 from projector.stop import Stop
-from projector.verify import rolling
+from projector.verify import audit, report, rolling
 from projector.verify.rolling import Turn
 from schemas.resources import KINDS
 
@@ -16,7 +24,39 @@ _RETRY_SECONDS = 5.0
 logger = logging.getLogger(__name__)
 
 
-async def run(operator: Operator) -> int:
+async def run_verify(arguments: argparse.Namespace, operator: Operator) -> int:
+    """`verify`: compare the live generation or the access with the topics, or the next generation with the live one."""
+    if arguments.continuous:
+        return await _continuously(operator)
+    criteria = criteria_of(arguments)
+    record = await copies.require(operator.store)
+    seen = record.state
+    if arguments.access:
+        verified = await audit.access(operator.store, operator.settings)
+    elif arguments.next:
+        verified = await promote.verify_next(operator.store, criteria)
+    elif not record.serves:
+        raise Refused("The live generation is not complete yet: there is nothing to verify.")
+    else:
+        verified = await audit.documents(
+            operator.store, operator.settings, seen.live, sample=criteria.sample, allowed=criteria.allowed
+        )
+    if seen.breaks and verified.is_exact and not arguments.next:
+        # If this is exactly what Kafka has, no topic that had lost its history before concerns it any more.
+        await breaks.confirm(operator.store, ACCESS if arguments.access else seen.live, seen.breaks)
+    if operator.json:
+        operator.print_json(verified.to_json())
+    else:
+        report.show(verified, operator.console)
+    return 0 if verified.passes(criteria.threshold) else 1
+
+
+def criteria_of(arguments: argparse.Namespace) -> Criteria:
+    """Returns what `--sample`, `--allow` and `--threshold` say."""
+    return Criteria(arguments.sample, frozenset(arguments.allow), arguments.threshold)
+
+
+async def _continuously(operator: Operator) -> int:
     """Audit until SIGTERM or SIGINT. Returns 1 if anything differed, else 0.
 
     Waits while Redis or Kafka is unavailable, Redis is empty or a topic is missing, and says so in the health.

@@ -18,7 +18,7 @@ from socket import gethostname
 
 import msgspec
 
-from projector.errors import ProjectorError, Refused, Superseded, Unavailable
+from projector.errors import ProjectorError, Refused, SessionEnded, Superseded, Unavailable
 from projector.ledger import copies
 from projector.ledger.control import ControlRecord
 from projector.mapping import VERSION
@@ -67,7 +67,7 @@ class Session:
         return self.record.stamp
 
     async def confirm(self) -> None:
-        """Raises Unavailable if the control record is no longer the one that this session was opened with.
+        """Raises SessionEnded if the control record is no longer the one that this session was opened with.
 
         Callers that come while the record is being read share the next reading: on a cluster, a reading may open a
         connection to each shard, and a batch may open many connections at once.
@@ -79,7 +79,7 @@ class Session:
             self._readings += 1
             record = await copies.read(self._store)
             if record is None or not record.agrees or not self.is_of(record):
-                raise Unavailable("Redis: the control record has changed while a batch was being written")
+                raise SessionEnded("Redis: the control record has changed while a batch was being written")
             self._confirmed_by = self._readings
 
 

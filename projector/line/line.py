@@ -17,7 +17,7 @@ import msgspec
 from projector import defect
 from projector.accepted import AcceptedRecords
 from projector.dead_letter import DeadLetter
-from projector.errors import LineStopped, Refused, Superseded, Unavailable
+from projector.errors import LineStopped, Refused, SessionEnded, Superseded, Unavailable
 from projector.kafka.source import Source
 from projector.ledger.control import ControlChanged, Outcome, Stored, WentBack
 from projector.ledger.ledger import Ledger
@@ -122,6 +122,8 @@ class Line:
                     await self._halt(error, stop)
                 except Superseded as error:
                     await self._wait_while_superseded(error, stop)
+                except SessionEnded:
+                    self._positions.reset()  # what has changed is logged as soon as the next session knows it
                 except Refused:
                     raise
                 except Exception as error:  # noqa: BLE001 - the other line must not end because this one fails

@@ -71,7 +71,7 @@ PLAIN = (
         "Redis",
     ),
     Plain(
-        "projector/upkeep/redrive.py",
+        "projector/upkeep/dead_letters.py",
         "HSET",
         "Parks records of a recreated organization as dead letters.",
         "nothing: the name is the record's place in Kafka, and a letter that is there describes the same record",

@@ -22,7 +22,7 @@ from projector.operate.observe import Observation, observe
 from projector.record import Partition
 from projector.redis import calls
 from projector.redis.store import Store
-from projector.upkeep import redrive
+from projector.upkeep import dead_letters
 from schemas import names
 from schemas.control import GenerationId, number_of
 from schemas.layouts import HEAD, Head, read_head
@@ -186,7 +186,9 @@ async def _dead_letters(store: Store, name: str, key: str) -> list[DeadLetter]:
     try:
         async with asyncio.timeout(_LOOK_SECONDS):
             return [
-                letter for letter in await redrive.all_dead_letters(store) if (letter.topic, letter.key) == (name, key)
+                letter
+                for letter in await dead_letters.all_dead_letters(store)
+                if (letter.topic, letter.key) == (name, key)
             ]
     except (TimeoutError, ProjectorError):
         return []

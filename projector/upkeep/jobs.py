@@ -28,7 +28,7 @@ from projector.ledger.writers import Writing
 from projector.redis.scripts import erase, expire_lock, finish_work
 from projector.redis.store import Store
 from projector.stop import Stop, repeat
-from projector.upkeep import reapply, redrive
+from projector.upkeep import dead_letters, reapply
 from schemas import names
 from schemas.control import GenerationId
 from schemas.fields import UUID_BYTES
@@ -148,10 +148,10 @@ async def _erase(store: Store, organization_id: str, lock: Lock) -> bool:
     # A pass may miss a key that was written, or moved to another shard, behind it: the last pass finds nothing.
     while erased := await _erase_once(store, owner):
         keys += erased
-    async for some in redrive.of_organization(store, organization_id):
+    async for some in dead_letters.of_organization(store, organization_id):
         if (await _head(store, owner))[0] != head:
             return False  # recreated meanwhile: its replay stores dead letters again
-        await redrive.delete(
+        await dead_letters.delete(
             store, [dead_letter for dead_letter in some if not _is_later(dead_letter, read_head(head))]
         )
     logger.info("deleted organization erased", extra={"organization": organization_id, "keys": keys})

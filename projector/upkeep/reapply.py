@@ -16,7 +16,7 @@ from projector.redis.applier import Applied, Applier
 from projector.redis.calls import Generations
 from projector.redis.node import Fence
 from projector.redis.store import Store
-from projector.upkeep import redrive
+from projector.upkeep import dead_letters
 from schemas.resources import ORGANIZATION, RESOURCES, Kind
 from schemas.settings import ProjectorSettings
 
@@ -129,5 +129,5 @@ async def write(
         except BadRecord as error:
             bad.append(DeadLetter.of(record, error.fault, error.version))
     if parks:
-        await redrive.park(store, bad)
+        await dead_letters.park(store, bad)
     return await Applier(store).apply(intents, generations, fence=fence, overwrite_equal=overwrite_equal)

@@ -22,7 +22,7 @@ from projector.ledger.control import (
 )
 from projector.record import Partition
 from projector.redis.store import Store
-from projector.upkeep.redrive import all_dead_letters
+from projector.upkeep.dead_letters import all_dead_letters
 from schemas import names
 from schemas.faults import Fault
 from schemas.settings import ProjectorSettings

@@ -26,7 +26,7 @@ from projector.rebuild.replay import Rebuild
 from projector.record import Partition
 from projector.redis.scripts import register_writer
 from projector.redis.store import Store
-from projector.upkeep import jobs, redrive
+from projector.upkeep import dead_letters, jobs
 from schemas import names, resources
 from schemas.control import GenerationId
 from schemas.faults import Fault
@@ -298,10 +298,10 @@ async def test_a_dead_letter_that_was_parked_again_is_another_one(projection: Pr
     """Of a topic that was deleted and created again: the offsets belong to other records."""
     store = projection.store
     old = replace(DeadLetter.of(crm.lead(1).record(), Fault("other")), time=1)
-    await redrive.park(store, [replace(old, time=2)])
-    assert await redrive.delete(store, [old]) == 0
-    assert await redrive.replace(store, [old.accept("known", 1)]) == 0
-    [kept] = await redrive.all_dead_letters(store)
+    await dead_letters.park(store, [replace(old, time=2)])
+    assert await dead_letters.delete(store, [old]) == 0
+    assert await dead_letters.replace(store, [old.accept("known", 1)]) == 0
+    [kept] = await dead_letters.all_dead_letters(store)
     assert (kept.time, kept.accepted) == (2, False)
 
 

@@ -109,17 +109,12 @@ def connection(settings: ProjectorSettings) -> dict[str, Any]:
         "security_protocol": settings.kafka_security_protocol,
     }
     if "SSL" in settings.kafka_security_protocol:
-        options["ssl_context"] = _ssl_context(settings)
+        options["ssl_context"] = create_ssl_context(
+            cafile=settings.kafka_ssl_ca_file,
+            certfile=settings.kafka_ssl_cert_file,
+            keyfile=settings.kafka_ssl_key_file,
+        )
     return options | sign_in.options(settings)
-
-
-def _ssl_context(settings: ProjectorSettings) -> ssl.SSLContext:
-    context: ssl.SSLContext = create_ssl_context(
-        cafile=settings.kafka_ssl_ca_file,
-        certfile=settings.kafka_ssl_cert_file,
-        keyfile=settings.kafka_ssl_key_file,
-    )
-    return context
 
 
 _CONNECT_SECONDS = 5.0
@@ -152,11 +147,6 @@ async def _ask(host: str, port: int, options: Mapping[str, Any]) -> None:
         connection.close()
 
 
-def _password_setting(settings: ProjectorSettings) -> str:
-    path = settings.kafka_sasl_password_file
-    return f"LEADVIEW_KAFKA_SASL_PASSWORD_FILE ({path})" if path else "LEADVIEW_KAFKA_SASL_PASSWORD"
-
-
 _REFUSALS = (
     TokenUnavailable,
     SaslAuthenticationFailed,
@@ -180,9 +170,10 @@ def explain(cause: Exception, settings: ProjectorSettings) -> str:
                 "or the token provider, or let the brokers accept its issuer and its audience"
             )
         case SaslAuthenticationFailed():
+            file = f"_FILE ({path})" if (path := settings.kafka_sasl_password_file) else ""
             return (
                 f"Kafka refuses the user {settings.kafka_sasl_username!r} or its password: correct "
-                f"LEADVIEW_KAFKA_SASL_USERNAME and {_password_setting(settings)}"
+                f"LEADVIEW_KAFKA_SASL_USERNAME and LEADVIEW_KAFKA_SASL_PASSWORD{file}"
             )
         case UnsupportedSaslMechanismError() | IllegalSaslStateError():
             return (

@@ -6,7 +6,7 @@ can store a position any more; then it takes back the positions; then it reads o
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 from msgspec.structs import replace
 
@@ -14,14 +14,12 @@ from projector.errors import Conflict
 from projector.ledger import copies
 from projector.ledger.control import ACCESS, NO_ID, Break, ControlRecord, Position, State, now
 from projector.record import Partition
-from projector.redis import scripts
 from projector.redis.scripts import RewindRow
 from projector.redis.store import Store
 from schemas import names
 from schemas.control import GenerationId
 from schemas.layouts import HISTORIES
 from schemas.resources import ACCESS_KINDS
-from schemas.scripts import Command
 
 _ANY_OFFSET = 2**53 - 1
 _ATTEMPTS = 5
@@ -29,15 +27,6 @@ BreakKind = Literal["topic_recreated", "topic_truncated"]
 BREAKS: tuple[BreakKind, ...] = get_args(BreakKind)
 Stored = Mapping[Partition, Sequence[Position]]
 """The positions of each partition, in all copies."""
-
-
-class Rewind(NamedTuple):
-    """Takes back a position if it is above `highest` or one of another topic id: then `to` takes its place, or none."""
-
-    partition: Partition
-    topic_id: str
-    highest: int
-    to: Position | None = None
 
 
 def made_again(stored: Stored, ids: Mapping[str, str]) -> dict[str, list[Partition]]:
@@ -49,9 +38,11 @@ def made_again(stored: Stored, ids: Mapping[str, str]) -> dict[str, list[Partiti
     return found
 
 
-def of_new_topic(partition: Partition, topic_id: str) -> Rewind:
-    """Returns the rewind of a partition whose topic was made again: from the beginning."""
-    return Rewind(partition, topic_id, _ANY_OFFSET)
+def rewind(partition: Partition, topic_id: str, highest: int = _ANY_OFFSET, to: Position | None = None) -> RewindRow:
+    """Returns the row that takes back a position if it is above `highest` or one of another topic id: then `to` takes
+    its place, or none.
+    """
+    return RewindRow(names.position(*partition), topic_id or NO_ID, highest, to.format() if to else b"")
 
 
 async def note(store: Store, record: ControlRecord, found: Sequence[Break]) -> bool:
@@ -82,15 +73,6 @@ def new_break(record: ControlRecord, kind: BreakKind, topic: str, former_id: str
     is_access = any(topic.endswith(each.topic) for each in ACCESS_KINDS)
     written = (ACCESS,) if is_access else record.state.written
     return Break(kind, topic, former_id, topic_id, now(), tuple(written))
-
-
-def rewind(positions: bytes, rewinds: Sequence[Rewind]) -> Command:
-    """Returns the call that takes back positions where they are stored under this name."""
-    rows = [
-        RewindRow(names.position(*partition), topic_id or NO_ID, highest, to.format() if to else b"")
-        for partition, topic_id, highest, to in rewinds
-    ]
-    return scripts.rewind(positions=positions, rewinds=rows)
 
 
 async def confirm(store: Store, verified: GenerationId, seen: Sequence[Break]) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 
 from projector.dead_letter import DeadLetter
 from projector.ledger import breaks, control, copies
-from projector.ledger.breaks import Rewind
 from projector.ledger.control import (
     NOTHING_STORED,
     Break,
@@ -22,6 +21,8 @@ from projector.ledger.control import (
 )
 from projector.ledger.writers import Session, Sessions
 from projector.record import Partition
+from projector.redis import scripts
+from projector.redis.scripts import RewindRow
 from projector.redis.store import Store
 from schemas import names
 from schemas.control import GenerationId
@@ -107,10 +108,10 @@ class Ledger:
         ]
         return control.WentBack(lower) if lower else None
 
-    async def rewind(self, session: Session, rewinds: Sequence[Rewind]) -> None:
+    async def rewind(self, session: Session, rewinds: Sequence[RewindRow]) -> None:
         """Take back positions of topics that have lost their history, in all copies."""
         keys = [self._place(session, tag, "").positions for tag in session.incarnations]
-        await self._run(session, [breaks.rewind(key, rewinds) for key in keys])
+        await self._run(session, [scripts.rewind(positions=key, rewinds=rewinds) for key in keys])
 
     def _place(self, session: Session, tag: bytes, incarnation: str) -> Place:
         control = names.copy(names.CONTROL, tag)

@@ -24,7 +24,7 @@ from projector.ledger.ledger import Ledger
 from projector.line.already_applied import stored_heads
 from projector.line.batch import BadRecordGuard, Batch
 from projector.line.health import LineHealth
-from projector.line.metrics import PARKED, LineMetrics, UnknownFields
+from projector.line.metrics import DEFECTS, PARKED, REWINDS, UNAVAILABLE, LineMetrics, UnknownFields
 from projector.line.pace import Pacer
 from projector.line.positions import EndOffsets, Positions
 from projector.record import Partition, Record
@@ -154,9 +154,15 @@ class Line:
         self._accepted.forget(self._source.unpositioned())  # it may have changed, also because a topic was recreated
         if difference := await self._positions.seek():
             if difference.emptied:
-                self._metrics.rewound()
+                self._metrics.count(REWINDS)
             level = logging.WARNING if difference.emptied else logging.INFO
-            logger.log(level, "%s; reading again from the stored positions", difference.text, extra=self._fields())
+            state = self._positions.session.record.state
+            logger.log(
+                level,
+                "%s; reading again from the stored positions",
+                difference.text,
+                extra=self._fields() | {"live": state.live, "written": state.written, "dropping": state.dropping},
+            )
         polled = await self._source.poll(self._batch_records, _POLL_SECONDS)
         if await self._lost_history(polled):
             return
@@ -227,7 +233,7 @@ class Line:
             case Stored():
                 return True
             case WentBack(fields):
-                self._metrics.rewound()
+                self._metrics.count(REWINDS)
                 logger.warning(
                     "Redis lost writes of this projector; reading again from the stored positions",
                     extra=self._fields() | {"positions": fields},
@@ -247,12 +253,12 @@ class Line:
     def _on_failure(self, error: Exception) -> None:
         """Read again from the stored positions. The cause of a defect may pass, too; a restart would do no more."""
         if isinstance(error, Unavailable):
-            self._metrics.unavailable()
+            self._metrics.count(UNAVAILABLE)
             self.health.unavailable(str(error))
             logger.warning("not available; retrying", extra=self._fields() | {"error": str(error)})
         else:
             self._policy.on_defect(error)
-            self._metrics.failed()
+            self._metrics.count(DEFECTS)
             defect.report(f"the line {self._name}", error)
             self.health.stops(Failing(self._name, type(error).__name__))
         self._positions.reset()

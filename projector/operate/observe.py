@@ -216,7 +216,7 @@ class Observer:
         return self._reader
 
     async def _read_memories(self) -> list[Memory]:
-        return [Memory.of(fields) for fields in await self._store.memories()]
+        return [Memory.of(fields) for fields in await self._store.info("memory")]
 
     async def _read_kafka(self, reader: Reader) -> KafkaPart:
         now = time.monotonic()

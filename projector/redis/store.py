@@ -158,15 +158,11 @@ class Store:
 
     async def check_policy(self) -> None:
         """Check that Redis cannot evict documents. Raises Refused or Unavailable."""
-        for memory in await self.memories():
+        for memory in await self.info("memory"):
             policy = str(memory.get("maxmemory_policy", "noeviction"))
             # The policies volatile-* evict only keys that expire, and no document does.
             if policy.startswith("allkeys-"):
                 raise Refused(f"{say(RedisEvicts((policy,)))}.")
-
-    async def memories(self) -> list[dict[str, Any]]:
-        """Returns INFO memory of each server that holds documents. Raises Unavailable."""
-        return await self.info("memory")
 
     async def info(self, section: str) -> list[dict[str, Any]]:
         """Returns this section of INFO of each server that holds documents. Raises Unavailable."""
@@ -175,7 +171,7 @@ class Store:
 
     async def memory_ratio(self) -> float:
         """Returns the used share of maxmemory on the fullest server; 0 if none has a maxmemory. Raises Unavailable."""
-        bounded = [memory for memory in await self.memories() if int(memory.get("maxmemory") or 0)]
+        bounded = [memory for memory in await self.info("memory") if int(memory.get("maxmemory") or 0)]
         return max((int(memory["used_memory"]) / int(memory["maxmemory"]) for memory in bounded), default=0.0)
 
     async def writer_connections(self) -> dict[str, list[ClientConnection]]:

@@ -8,7 +8,7 @@ import time
 from projector.errors import ProjectorError, Refused, Unavailable
 from projector.kafka.reader import open_reader
 from projector.ledger import copies, generations, writers
-from projector.ledger.control import ControlRecord, Copy
+from projector.ledger.control import ControlRecord
 from projector.ledger.writers import Writing
 from projector.mapping import VERSION
 from projector.record import Partition
@@ -65,7 +65,7 @@ class Keeper:
             if ends is None:
                 return
             self._end_offsets[copy.incarnation] = ends
-            if _has_reached(copy, ends):
+            if all((at := copy.positions.get(each)) and at.offset >= end for each, end in ends.items() if end):
                 needed = {partition: end for partition, end in ends.items() if end}
                 if await copies.mark_filled(self._store, record, [tag], copy.unfilled, needed):
                     logger.info("a shard is complete and is served now", extra={"copy": tag.decode()})
@@ -118,10 +118,3 @@ class Keeper:
             )
         if due or ratio >= _MEMORY_WARNING:
             self._warned_at = time.monotonic()
-
-
-def _has_reached(copy: Copy, end_offsets: dict[Partition, int]) -> bool:
-    return all(
-        end == 0 or ((position := copy.positions.get(partition)) is not None and position.offset >= end)
-        for partition, end in end_offsets.items()
-    )

@@ -40,7 +40,7 @@ async def test_redis_forgets_a_drop(redis_server: RedisService, back: bool, monk
     monkeypatch.setattr(generations, "_ACKNOWLEDGE_SECONDS", inf)
     async with open_projection(redis_server) as projection:
         writer = Store(projection.settings, writer_id="slow")  # the drop waits for it before its sweep
-        await writer.memories()
+        await writer.info("memory")
         client = projection.client
         control.write(client, live=2, written=(1, 2), previous=1)
         await projection.apply(crm.lead().record(), generations=(1, 2))

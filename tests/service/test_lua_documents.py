@@ -9,13 +9,13 @@ from projector.errors import Unavailable
 from projector.record import Record
 from projector.redis import calls
 from projector.redis.applier import Applied
-from projector.reference import documents_of
 from projector.upkeep import jobs
 from schemas import names, resources
 from schemas.layouts import FIRST_LEAD, read_head
 from schemas.scripts import Command
 from tests.harness import crm, stored
 from tests.harness.crm import Message
+from tests.harness.expected import documents_of
 from tests.harness.generations import generation, ids
 from tests.harness.projection import Projection, intent_of
 

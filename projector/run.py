@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from leadview.metrics_port import MetricsServer
-from projector.accepted import AcceptedRecords
 from projector.errors import Refused, Unavailable
+from projector.kafka.accepted import AcceptedRecords
 from projector.ledger import copies, writers
 from projector.ledger.ledger import Ledger
 from projector.ledger.writers import Writing

@@ -64,7 +64,7 @@ PLAIN = (
         "Redis",
     ),
     Plain(
-        "projector/accepted.py",
+        "projector/kafka/accepted.py",
         "SET",
         "Takes the lock of the accepted bad records (expires).",
         "nobody holds it (`NX`)",
@@ -102,7 +102,7 @@ KAFKA = (
         "-",
     ),
     Plain(
-        "projector/kafka/offset_texts.py",
+        "projector/kafka/accepted.py",
         "commit",
         "Replaces which bad records are accepted.",
         "the lock of the accepted bad records; the change ends before the lock expires",

@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple
 
 from leadview.redis.access import access
 from projector.errors import ProjectorError, Refused, Unavailable
+from projector.kafka.accepted import read_texts
 from projector.kafka.client import OLDEST_FETCH, newest_fetch, release
-from projector.kafka.offset_texts import read_texts
 from projector.kafka.reader import open_reader
 from projector.kafka.topics import describe
 from projector.operate.observe import KafkaPart, Observation, RedisPart, observe

@@ -13,11 +13,11 @@ from typing import Literal
 
 import msgspec
 
-from projector.accepted import Acceptance
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord, Coordinates, LineStopped
 from projector.intent import Intent
 from projector.interpret import in_steps, interpret
+from projector.kafka.accepted import Acceptance
 from projector.ledger.control import Position, Step
 from projector.ledger.writers import Session
 from projector.line.already_applied import event_time, is_stale

@@ -15,9 +15,9 @@ from typing import Any, assert_never
 import msgspec
 
 from projector import defect
-from projector.accepted import AcceptedRecords
 from projector.dead_letter import DeadLetter
 from projector.errors import LineStopped, Refused, SessionEnded, Superseded, Unavailable
+from projector.kafka.accepted import AcceptedRecords
 from projector.kafka.source import Source
 from projector.ledger.control import ControlChanged, Outcome, Stored, WentBack
 from projector.ledger.ledger import Ledger

@@ -2,8 +2,8 @@
 
 A dead letter holds coordinates, key and reason, but never the payload: a redrive reads the record from Kafka again.
 Those that an operator accepts do not count against the limits that halt a line. This holds for the live lines, also
-when they read everything again after Redis was emptied, and for rebuilds: it is stored in Kafka (`accepted.py`), and
-the dead letters in Redis get a copy of it, for operators to read.
+when they read everything again after Redis was emptied, and for rebuilds: it is stored in Kafka
+(`projector/kafka/accepted.py`), and the dead letters in Redis get a copy of it, for operators to read.
 
 Every projector deletes those that nobody needs any more, because a newer event of the same entity was applied since:
 the stored value of an entity names that event, so the dead letters are compared with these values. Nothing is read from
@@ -17,10 +17,10 @@ from enum import StrEnum
 
 import msgspec
 
-from projector.accepted import Accepted, AcceptedRecords
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord, Refused
 from projector.interpret import in_turns
+from projector.kafka.accepted import Accepted, AcceptedRecords
 from projector.kafka.client import topic
 from projector.kafka.reader import Reader, open_reader
 from projector.ledger import copies

@@ -15,9 +15,9 @@ import pytest
 from msgspec.structs import replace
 
 from devstack.redis_cluster import RedisCluster
-from projector.accepted import AcceptedRecords
 from projector.dead_letter import DeadLetter
 from projector.errors import Unavailable
+from projector.kafka.accepted import AcceptedRecords
 from projector.ledger import copies, generations, writers
 from projector.ledger.control import ControlRecord
 from projector.ledger.writers import Sessions, Writing

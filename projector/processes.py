@@ -32,7 +32,10 @@ def run_processes(settings: ProjectorSettings, count: int) -> int:
 
     The metrics port of the first one is that of the settings, and each further one has the next port.
     """
-    processes = _Processes([_with_own_port(settings, index) for index in range(count)])
+    port = settings.metrics_port
+    processes = _Processes(
+        [structs.replace(settings, metrics_port=None if port is None else port + index) for index in range(count)]
+    )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, processes.on_signal)
     return processes.run()
@@ -87,12 +90,6 @@ class _Processes:
             logger.error("a projector ended by itself: the others are stopped", extra=about)
             self._code = code
             self.on_signal()
-
-
-def _with_own_port(settings: ProjectorSettings, index: int) -> ProjectorSettings:
-    if settings.metrics_port is None:
-        return settings
-    return structs.replace(settings, metrics_port=settings.metrics_port + index)
 
 
 def _project(settings: ProjectorSettings) -> None:

@@ -15,7 +15,7 @@ from projector.kafka.accepted import AcceptedRecords
 from projector.ledger import copies, writers
 from projector.ledger.ledger import Ledger
 from projector.ledger.writers import Writing
-from projector.line.line import Line, Policy
+from projector.line.line import Line
 from projector.line.metrics import REGISTRY
 from projector.line.pace import Pacer
 from projector.mapping import VERSION
@@ -73,10 +73,10 @@ async def _work(settings: ProjectorSettings, writing: Writing, lines: list[Line]
 def _lines(settings: ProjectorSettings, writing: Writing) -> list[Line]:
     store, sessions = writing.store, writing.sessions
     access = Ledger(store, sessions, documents=False)
-    policy = Policy(Pacer.of_live_line(store, settings))
+    pacer = Pacer.of_live_line(store, settings)
     return [
         Line("access", settings, ACCESS_KINDS, f"{settings.group_id}.access", store, access),
-        Line("documents", settings, RESOURCES, settings.group_id, store, Ledger(store, sessions), policy),
+        Line("documents", settings, RESOURCES, settings.group_id, store, Ledger(store, sessions), pacer),
     ]
 
 

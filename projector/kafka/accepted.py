@@ -220,16 +220,14 @@ class AcceptedRecords:
         """
         holder = f"{gethostname()}:{getpid()}:{token_hex(8)}".encode()
         async with _at_most(_LOCK_SECONDS + 1):
-            while not await self._lock(holder):  # noqa: ASYNC110 - the holder is another process
+            lock = names.ACCEPT_LOCK, holder, b"NX", b"EX", _LOCK_SECONDS
+            while not await self._store.ask_one(b"SET", *lock):  # noqa: ASYNC110 - the holder is another process
                 await asyncio.sleep(_LOCK_PAUSE_SECONDS)
         try:
             async with _at_most(_LOCK_SECONDS / 2):
                 yield
         finally:
             await self._store.run([expire_lock(lock=names.ACCEPT_LOCK, holder=holder, seconds=0)])
-
-    async def _lock(self, holder: bytes) -> bool:
-        return bool(await self._store.ask_one(b"SET", names.ACCEPT_LOCK, holder, b"NX", b"EX", _LOCK_SECONDS))
 
 
 @asynccontextmanager

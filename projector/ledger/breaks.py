@@ -79,22 +79,22 @@ async def confirm(store: Store, verified: GenerationId, seen: Sequence[Break]) -
     """Note that this generation (or `ACCESS`) is what Kafka has: these breaks concern it no longer. Raises Unavailable,
     and Conflict if the control record keeps changing.
     """
+
+    def compute(state: State) -> State:
+        left = [it.without(verified) if it in seen else it for it in state.breaks]
+        return replace(state, breaks=tuple(it for it in left if it.unverified))
+
     for attempt in range(_ATTEMPTS):
         record = await copies.require(store)
         if not any(it in seen and verified in it.unverified for it in record.state.breaks):
             return
         try:
-            await copies.change(store, record, lambda state: _confirmed(state, verified, seen))
+            await copies.change(store, record, compute)
         except Conflict:
             if attempt == _ATTEMPTS - 1:
                 raise
         else:
             return
-
-
-def _confirmed(state: State, verified: GenerationId, seen: Sequence[Break]) -> State:
-    left = [it.without(verified) if it in seen else it for it in state.breaks]
-    return replace(state, breaks=tuple(it for it in left if it.unverified))
 
 
 def served(record: ControlRecord, ids: Mapping[str, str]) -> list[Break]:

@@ -159,19 +159,15 @@ class _Finished(Exception):
 
 async def _delete(writing: Writing, generation: GenerationId, begun: Stamp) -> int:
     """Unlink all keys of a generation, in batches, until a whole pass finds none. Returns the number of keys."""
-    total = 0
-    while keys := await _delete_once(writing, generation, begun):
-        total += keys
+    total, unlinked = 0, -1
+    while unlinked:
+        unlinked = 0
+        async for keys in writing.store.scan(names.of_generation(generation)):
+            async with _dropping(writing, generation, begun) as session:
+                # A command for each key: on a cluster the keys of many organizations are in many slots.
+                unlinked += sum(await writing.store.ask([(b"UNLINK", key) for key in keys], fence=session))
+        total += unlinked
     return total
-
-
-async def _delete_once(writing: Writing, generation: GenerationId, begun: Stamp) -> int:
-    unlinked = 0
-    async for keys in writing.store.scan(names.of_generation(generation)):
-        async with _dropping(writing, generation, begun) as session:
-            # A command for each key: on a cluster the keys of many organizations are in many slots.
-            unlinked += sum(await writing.store.ask([(b"UNLINK", key) for key in keys], fence=session))
-    return unlinked
 
 
 @asynccontextmanager

@@ -142,17 +142,11 @@ async def read_rebuild(
     return found
 
 
-async def read_positions(store: Store, partitions: Sequence[Partition]) -> dict[Partition, int | None]:
-    """Returns the next offset of each partition in the live generation; None if nothing is stored.
+async def lag(store: Store, ranges: Mapping[Partition, tuple[int, int]]) -> int:
+    """Returns how many records of these ranges [first, last) the live line has not applied.
 
     Raises Refused if Redis is empty, and Unavailable.
     """
     record = await copies.require(store)
-    found = {partition: record.position(partition) for partition in partitions}
-    return {partition: position.offset if position else None for partition, position in found.items()}
-
-
-async def lag(store: Store, ranges: Mapping[Partition, tuple[int, int]]) -> int:
-    """Returns how many records of these ranges [first, last) the live line has not applied. Raises Unavailable."""
-    positions = await read_positions(store, list(ranges))
-    return sum(max(0, last - max(positions[p] or 0, first)) for p, (first, last) in ranges.items())
+    positions = {partition: at.offset for partition in ranges if (at := record.position(partition))}
+    return sum(max(0, last - max(positions.get(p, 0), first)) for p, (first, last) in ranges.items())

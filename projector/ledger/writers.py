@@ -113,11 +113,11 @@ class Sessions:
         """
         session = await self._opened(None)
         if documents:
-            try:
-                _check_mapping(session.record, session.generations)
-            except Superseded:
-                self.close(session)
-                raise
+            for generation in session.generations:
+                known = session.record.state.generations.get(generation)
+                if known and known.mapping > VERSION:
+                    self.close(session)
+                    raise Superseded(StandingBy(number_of(generation), known.mapping, VERSION))
         return session
 
     async def open_rebuild(self, generation: GenerationId) -> Session:
@@ -169,13 +169,6 @@ def check_written(record: ControlRecord, generation: GenerationId) -> None:
             f"Generation {number_of(generation)} is gone: it was dropped while it was being filled, or Redis was "
             "emptied."
         )
-
-
-def _check_mapping(record: ControlRecord, written: Generations) -> None:
-    for generation in written:
-        known = record.state.generations.get(generation)
-        if known and known.mapping > VERSION:
-            raise Superseded(StandingBy(number_of(generation), known.mapping, VERSION))
 
 
 class Writer(msgspec.Struct, frozen=True):

@@ -8,11 +8,9 @@ records twice is always safe, since versions guard every write.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, assert_never
-
-import msgspec
+from typing import assert_never
 
 from projector import defect
 from projector.dead_letter import DeadLetter
@@ -51,29 +49,13 @@ _LOGGED_BAD_RECORDS = 10
 logger = logging.getLogger(__name__)
 
 
-def _accept(*_: Any) -> None:
-    """Raise nothing, so that the line continues."""
-
-
-class Policy(msgspec.Struct, frozen=True):
-    """How a line behaves. The defaults are those of a live line.
-
-    A callback is called before the line reacts itself. If it raises, the line ends and `Line.run` raises the same.
-    """
-
-    pacer: Pacer = Pacer()
-    on_halt: Callable[[LineStopped], None] = _accept
-    """Called if there are too many bad records. A live line then halts until an operator intervenes."""
-    on_defect: Callable[[Exception], None] = _accept
-    """Called if a step fails with an error that nobody expected. A live line then retries until the step succeeds."""
-
-
-LIVE = Policy()
-"""The policy of a line that never ends by itself."""
-
-
 class Line:
-    """Projects the topics of `kinds`. Call `run` once; `health` may be read from any thread."""
+    """Projects the topics of `kinds`. Call `run` once; `health` may be read from any thread.
+
+    A live line never ends by itself: if there are too many bad records, it halts until an operator intervenes, and a
+    step that fails with an error that nobody expected is tried again until it succeeds. With `ends`, `run` raises these
+    errors instead.
+    """
 
     def __init__(
         self,
@@ -83,12 +65,15 @@ class Line:
         group_id: str,
         store: Store,
         ledger: Ledger,
-        policy: Policy = LIVE,
+        pacer: Pacer | None = None,
+        *,
+        ends: bool = False,
     ) -> None:
         self._name = name
         self._batch_records = settings.batch_records
         self._store = store
-        self._policy = policy
+        self._pacer = pacer or Pacer()
+        self._ends = ends
         self._source = Source(settings, kinds, group_id, self._on_revoked)
         self._positions = Positions(name, self._source, ledger)
         self._end_offsets = EndOffsets(self._source, self._positions)
@@ -180,7 +165,7 @@ class Line:
         session = self._positions.session
         heads = await stored_heads(self._store, polled, session.generations) if self._mostly_stale else None
         batch = Batch(polled, guard, heads, self._accepted.find)
-        applied = await batch.write(session, self._applier, self._policy.pacer)
+        applied = await batch.write(session, self._applier, self._pacer)
         if await self._accepted.include_any(batch.counted):
             self._positions.reset()  # an operator has accepted some of these meanwhile: read the batch again
             return
@@ -257,7 +242,8 @@ class Line:
             self.health.unavailable(str(error))
             logger.warning("not available; retrying", extra=self._fields() | {"error": str(error)})
         else:
-            self._policy.on_defect(error)
+            if self._ends:
+                raise error
             self._metrics.count(DEFECTS)
             defect.report(f"the line {self._name}", error)
             self.health.stops(Failing(self._name, type(error).__name__))
@@ -266,7 +252,8 @@ class Line:
     async def _halt(self, error: LineStopped, stop: Stop) -> None:
         """Do nothing until `stop`, or until an operator has accepted bad records; then read the batch again."""
         if not await self._accepted.include_any(error.bad):
-            self._policy.on_halt(error)
+            if self._ends:
+                raise error
             self.health.stops(error.halt)
             self._positions.end()
             await self._wait_until_accepted(error, stop)

@@ -24,7 +24,7 @@ from projector.ledger import copies, generations
 from projector.ledger.control import ControlRecord
 from projector.ledger.ledger import Ledger, lag, read_rebuild
 from projector.ledger.writers import Writing, check_written
-from projector.line.line import Line, Policy
+from projector.line.line import Line
 from projector.line.pace import Pacer
 from projector.mapping import VERSION
 from projector.record import Partition
@@ -145,19 +145,12 @@ async def replay(writing: Writing, settings: ProjectorSettings, rebuild: Rebuild
             for kind in RESOURCES:
                 await _replay_kind(writing, settings, rebuild, kind, pacer, stop)
         if not stop.is_set():
-            await _note_filled(store, await copies.current(store), rebuild)
+            # Shards that were emptied since the generation was added are filled by the live lines, and a keeper notes
+            # when they are complete. The others are if their own positions of the replay have reached the targets.
+            record, generation = await copies.current(store), rebuild.generation
+            needed = {partition: target for partition, (first, target) in rebuild.ranges.items() if target > first}
+            await copies.mark_filled(store, record, record.copies, (generation,), needed, rebuild=generation)
             await stop.sleep(_CHECK_SECONDS)
-
-
-async def _note_filled(store: Store, record: ControlRecord, rebuild: Rebuild) -> None:
-    """Note which shards hold the whole generation: those whose own positions of the replay have reached the targets.
-
-    Shards that were emptied since the generation was added are filled by the live lines, and a keeper notes when they
-    are complete.
-    """
-    generation = rebuild.generation
-    needed = {partition: target for partition, (first, target) in rebuild.ranges.items() if target > first}
-    await copies.mark_filled(store, record, record.copies, (generation,), needed, rebuild=generation)
 
 
 async def _replay_kind(
@@ -201,10 +194,6 @@ async def catch_up(store: Store, settings: ProjectorSettings, stop: Stop) -> int
 def _line(writing: Writing, settings: ProjectorSettings, rebuild: Rebuild, kind: Kind, pacer: Pacer) -> Line:
     """Returns a line that writes this generation only, parks no dead letters, and ends where a live one would halt or
     retry."""
-
-    def end(error: Exception) -> None:
-        raise error
-
     group_id = f"{settings.group_id}.rebuild.{rebuild.generation}.{kind.topic}"
     ledger = Ledger(writing.store, writing.sessions, rebuild=rebuild.generation)
-    return Line("rebuild", settings, [kind], group_id, writing.store, ledger, Policy(pacer, end, end))
+    return Line("rebuild", settings, [kind], group_id, writing.store, ledger, pacer, ends=True)

@@ -105,7 +105,9 @@ class Applier:
                     code = await self._finish_api_key(key, reply, fence, overwrite_equal=overwrite_equal)
                     applied.count(b"%d" % code)
                 case PutOrganization() as organization:
-                    jobs += _jobs(organization, reply)
+                    due = {"erase": reply & ERASE_DUE, "replay": reply & REPLAY_DUE}
+                    owner = f"{organization.organization_id} {organization.head.hex()}"
+                    jobs += [f"{verb} {owner}" for verb, is_due in due.items() if is_due]
                     applied.count(b"%d" % (reply & (WRITTEN | ORGANIZATION_DELETED)))
                 case unknown:
                     assert_never(unknown)
@@ -162,8 +164,3 @@ def _fans(contacts: Sequence[PutOrDelete], reply: list[Any]) -> Iterable[Fan]:
 def _pairs(reply: list[Any]) -> Iterator[tuple[int, bytes]]:
     """Yields the pairs after the codes in the reply of a script for documents: the number of an intent, and an id."""
     return zip(reply[1::2], reply[2::2], strict=True)
-
-
-def _jobs(intent: PutOrganization, reply: int) -> list[str]:
-    verbs = {"erase": reply & ERASE_DUE, "replay": reply & REPLAY_DUE}
-    return [f"{verb} {intent.organization_id} {intent.head.hex()}" for verb, due in verbs.items() if due]

@@ -260,8 +260,11 @@ async def _read_access(store: Store, expected: Reference, found: Mapping[str, _N
                 records[organization_id][key_hash] = record
     result = {}
     for organization_id, keys in api_keys.items():
-        entries = [entry for record in records[organization_id].values() for entry in _entries(record)]
-        listed = {names.long_id(entry[KEY_ENTRY_ID]) for entry in entries}
+        listed = {
+            names.long_id(record[at : at + KEY_ENTRY][KEY_ENTRY_ID])
+            for record in records[organization_id].values()
+            for at in range(KEY_ENTRIES, len(record) - KEY_ENTRY + 1, KEY_ENTRY)
+        }
         ids = sorted(keys.keys() | found.get(organization_id, _Names()).ids | listed)
         tag = names.tag(names.organization(organization_id))
         result[organization_id] = _Access(
@@ -273,10 +276,6 @@ async def _read_access(store: Store, expected: Reference, found: Mapping[str, _N
             records[organization_id],
         )
     return result
-
-
-def _entries(record: bytes) -> list[bytes]:
-    return [record[at : at + KEY_ENTRY] for at in range(KEY_ENTRIES, len(record) - KEY_ENTRY + 1, KEY_ENTRY)]
 
 
 def _of_access(

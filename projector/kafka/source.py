@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 _COMMIT_SECONDS = 5.0
 
 
-class Source:
+class Source(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
     """A member of a consumer group, which shares the partitions of some topics with the other members.
 
     The caller decides from which offset each assigned partition is read: `poll` returns no records of a partition
@@ -40,8 +40,9 @@ class Source:
         self._unpacker = Unpacker(self._kinds, settings.max_record_bytes)
         self._consumer = consumer(settings, group_id)
         self._fetcher = fetcher(self._consumer, self._unpacker)
-        self._listener = _Listener(self, on_revoked)
-        self._paused = False
+        self._on_revoked = on_revoked
+        self.paused = False
+        """Return no records, but stay a member of the group."""
         self.topics = frozenset(self._kinds)
 
     async def start(self) -> None:
@@ -55,7 +56,7 @@ class Source:
 
     def join(self) -> None:
         """Ask the group for partitions."""
-        self._consumer.subscribe(list(self._kinds), listener=self._listener)
+        self._consumer.subscribe(list(self._kinds), listener=self)
 
     def leave(self) -> None:
         """Leave all partitions to the other members, until `join`."""
@@ -77,6 +78,18 @@ class Source:
     def reset_all(self) -> None:
         """Return no records until the next `seek`."""
         self._fetcher.forget(self._fetcher.offsets)
+
+    async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
+        """Called by aiokafka."""
+        if revoked:
+            await self._on_revoked()
+        self.reset([Partition(*partition) for partition in revoked])
+
+    async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:  # noqa: ARG002 - of aiokafka
+        """Called by aiokafka."""
+        self._consumer.pause(*self._consumer.assignment())  # so that aiokafka's consumer fetches nothing
+        # Also those that another member has now: until here they counted as assigned, and may have been sought again.
+        self.reset_all()
 
     async def seek(
         self, offsets: Mapping[Partition, int | None], epochs: Mapping[Partition, int] | None = None
@@ -138,21 +151,9 @@ class Source:
         """
         async with errors():
             await self._consumer.getmany(timeout_ms=0)  # everything is paused there, but a member has to poll
-            if not self._paused:
+            if not self.paused:
                 return await self._fetcher.poll(most, wait)
         return {}
-
-    def pause(self) -> None:
-        """Return no more records, but stay a member of the group."""
-        self._paused = True
-
-    def resume(self) -> None:
-        """Return records again, after `pause`."""
-        self._paused = False
-
-    def hold(self) -> None:
-        """Let aiokafka's consumer fetch nothing."""
-        self._consumer.pause(*self._consumer.assignment())
 
     def position(self, partition: Partition) -> int | None:
         """Returns the next offset to be read, after any transaction markers; None if the partition waits for `seek`.
@@ -177,22 +178,6 @@ class Source:
             # Without a limit, aiokafka waits until the group has a coordinator again, and no record is read meanwhile.
             async with errors(), asyncio.timeout(_COMMIT_SECONDS):
                 await self._consumer.commit(wanted)
-
-
-class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
-    def __init__(self, source: Source, on_revoked: Callable[[], Awaitable[None]]) -> None:
-        self._source = source
-        self._on_revoked = on_revoked
-
-    async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
-        if revoked:
-            await self._on_revoked()
-        self._source.reset([Partition(*partition) for partition in revoked])
-
-    async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:  # noqa: ARG002 - of aiokafka
-        self._source.hold()
-        # Also those that another member has now: until here they counted as assigned, and may have been sought again.
-        self._source.reset_all()
 
 
 def _existing(partition: Partition, offset: int | None, begin: int, end: int) -> int:

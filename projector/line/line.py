@@ -26,7 +26,6 @@ from projector.line.metrics import DEFECTS, PARKED, REWINDS, UNAVAILABLE, LineMe
 from projector.line.pace import Pacer
 from projector.line.positions import EndOffsets, Positions
 from projector.record import Partition, Record
-from projector.redis.applier import Applier
 from projector.redis.store import Store
 from projector.stop import Stop
 from schemas import names
@@ -77,7 +76,6 @@ class Line:
         self._source = Source(settings, kinds, group_id, self._on_revoked)
         self._positions = Positions(name, self._source, ledger)
         self._end_offsets = EndOffsets(self._source, self._positions)
-        self._applier = Applier(store)
         self._guard = BadRecordGuard(settings.dead_letter_share, settings.dead_letter_row)
         self._accepted = AcceptedRecords(settings, store)
         # If most of the last batch was stale, asking Redis first is cheaper than decoding the records again.
@@ -165,7 +163,7 @@ class Line:
         session = self._positions.session
         heads = await stored_heads(self._store, polled, session.generations) if self._mostly_stale else None
         batch = Batch(polled, guard, heads, self._accepted.find)
-        applied = await batch.write(session, self._applier, self._pacer)
+        applied = await batch.write(session, self._store, self._pacer)
         if await self._accepted.include_any(batch.counted):
             self._positions.reset()  # an operator has accepted some of these meanwhile: read the batch again
             return
@@ -263,7 +261,7 @@ class Line:
 
     async def _wait_until_accepted(self, error: LineStopped, stop: Stop) -> None:
         """Stay a member of the group meanwhile, so that no other projector gets the same bad records."""
-        self._source.pause()
+        self._source.paused = True
         logged_at = -_LOG_HALT_SECONDS
         while not (stop.is_set() or await self._accepted.include_any(error.bad)):
             if time.monotonic() - logged_at >= _LOG_HALT_SECONDS:
@@ -278,7 +276,7 @@ class Line:
                 # Everything is paused, so this returns no records; but a member that never polls is removed.
                 await self._source.poll(1, 0)
             await stop.sleep(_HALTED_SECONDS)
-        self._source.resume()
+        self._source.paused = False
         if not stop.is_set():
             logger.info("bad records were accepted; the line resumes", extra=self._fields())
 

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter
 from leadview import instruments
 from projector.mapping import VERSION
 from projector.record import Partition, Record
-from projector.redis.applier import Applied
+from projector.redis.apply import Applied
 from projector.unknown_fields import has_unknown_fields
 from schemas import metrics
 

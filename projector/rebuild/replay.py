@@ -145,12 +145,19 @@ async def replay(writing: Writing, settings: ProjectorSettings, rebuild: Rebuild
             for kind in RESOURCES:
                 await _replay_kind(writing, settings, rebuild, kind, pacer, stop)
         if not stop.is_set():
-            # Shards that were emptied since the generation was added are filled by the live lines, and a keeper notes
-            # when they are complete. The others are if their own positions of the replay have reached the targets.
-            record, generation = await copies.current(store), rebuild.generation
-            needed = {partition: target for partition, (first, target) in rebuild.ranges.items() if target > first}
-            await copies.mark_filled(store, record, record.copies, (generation,), needed, rebuild=generation)
+            await _note_filled(store, await copies.current(store), rebuild)
             await stop.sleep(_CHECK_SECONDS)
+
+
+async def _note_filled(store: Store, record: ControlRecord, rebuild: Rebuild) -> None:
+    """Note which shards hold the whole generation: those whose own positions of the replay have reached the targets.
+
+    Shards that were emptied since the generation was added are filled by the live lines, and a keeper notes when they
+    are complete.
+    """
+    generation = rebuild.generation
+    needed = {partition: target for partition, (first, target) in rebuild.ranges.items() if target > first}
+    await copies.mark_filled(store, record, record.copies, (generation,), needed, rebuild=generation)
 
 
 async def _replay_kind(

@@ -27,7 +27,7 @@ from projector.ledger import copies
 from projector.ledger.writers import Writing
 from projector.offsets import OffsetRange, Ranges, by_partition
 from projector.record import Partition, Record
-from projector.redis.applier import Applier
+from projector.redis.apply import apply
 from projector.redis.scripts import LetterRow, delete_dead_letters, replace_dead_letters
 from projector.redis.store import SLICE, Store
 from projector.stop import Stop, repeat
@@ -299,7 +299,7 @@ async def _apply(writing: Writing, record: Record) -> tuple[Redriven, Fault | No
         return Redriven.STILL_BAD, error.fault
     documents = isinstance(record.kind, Resource)
     with writing.sessions.closing(await writing.sessions.open(documents=documents)) as session:
-        applied = await Applier(writing.store).apply([intent], session.generations, fence=session)
+        applied = await apply(writing.store, [intent], session.generations, fence=session)
     return (Redriven.APPLIED if applied.written else Redriven.STALE), None
 
 

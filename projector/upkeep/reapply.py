@@ -12,7 +12,7 @@ from projector.kafka.reader import Reader, open_reader
 from projector.ledger import copies
 from projector.ledger.writers import Writing
 from projector.record import Partition, Record
-from projector.redis.applier import Applied, Applier
+from projector.redis.apply import Applied, apply
 from projector.redis.calls import Generations
 from projector.redis.node import Fence
 from projector.redis.store import Store
@@ -118,4 +118,4 @@ async def write(
             bad.append(DeadLetter.of(record, error.fault, error.version))
     if parks:
         await dead_letters.park(store, bad)
-    return await Applier(store).apply(intents, generations, fence=fence, overwrite_equal=overwrite_equal)
+    return await apply(store, intents, generations, fence=fence, overwrite_equal=overwrite_equal)

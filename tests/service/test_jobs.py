@@ -15,7 +15,7 @@ from projector.dead_letter import DeadLetter
 from projector.errors import Unavailable
 from projector.ledger.writers import Sessions, Writing
 from projector.line.line import erase_late, without_deleted
-from projector.redis.applier import Applier
+from projector.redis.apply import apply
 from projector.redis.scripts import expire_lock
 from projector.redis.store import Store
 from projector.upkeep import dead_letters, jobs
@@ -232,7 +232,7 @@ async def test_an_erasure_ends_before_the_dead_letters_of_a_recreated_organizati
     own = f"{crm.ORGANIZATION}:{crm.LEAD}"
     await dead_letters.park(world.projection.store, [letter(own)])
     running = await world.run_until(holding=b"HSCAN")
-    await Applier(world.projection.store).apply([intent_of(crm.organization(3).record(2))], ids(1))
+    await apply(world.projection.store, [intent_of(crm.organization(3).record(2))], ids(1))
     world.hold(None)
     await running
     assert keys_of_letters(world.projection) == {own}

@@ -24,6 +24,7 @@ from projector.ledger.writers import Sessions, Writing
 from projector.rebuild import replay
 from projector.rebuild.replay import Rebuild
 from projector.record import Partition
+from projector.redis.apply import apply
 from projector.redis.scripts import register_writer
 from projector.redis.store import Store
 from projector.upkeep import dead_letters, jobs
@@ -49,7 +50,7 @@ def keys_of(client: Any, wanted: GenerationId) -> list[bytes]:
 
 
 async def fill(projection: Projection, *wanted: GenerationId) -> None:
-    await projection.applier.apply([intent_of(record) for record in LEADS], wanted)
+    await apply(projection.store, [intent_of(record) for record in LEADS], wanted)
 
 
 async def test_a_drop_that_wakes_up_after_redis_was_emptied(redis_server: RedisService, tmp_path: Path) -> None:

@@ -24,6 +24,19 @@ _BATCH, _BATCH_BYTES = 200, 262_144
 Wanted = Callable[[Record], bool]
 
 
+def of_organization(organization_id: str) -> Wanted:
+    """Selects the records whose message key begins with the id of one organization, except its own records.
+
+    A key with the id in upper case is bad, but it is one of this organization as well.
+    """
+    start, length = organization_id.encode(), len(organization_id)
+
+    def is_wanted(record: Record) -> bool:
+        return record.key is not None and record.key[:length].lower() == start and record.kind is not ORGANIZATION
+
+    return is_wanted
+
+
 async def in_place(
     writing: Writing,
     settings: ProjectorSettings,
@@ -38,17 +51,11 @@ async def in_place(
     Documents that already show the same event are written as well, which repairs corrupted ones. With `parks`, bad
     records become dead letters. Returns how many of these records the topics contain. Raises Superseded or Unavailable.
     """
-    key = (f"{organization_id}:{entity_id}" if entity_id else organization_id).encode()
-
-    def is_wanted(record: Record) -> bool:
-        if entity_id:
-            return record.key == key
-        # A key with the id in upper case is bad, but it is one of this organization as well.
-        return (record.key or b"")[: len(key)].lower() == key and record.kind is not ORGANIZATION
-
+    key = f"{organization_id}:{entity_id}".encode()
+    wanted: Wanted = (lambda record: record.key == key) if entity_id else of_organization(organization_id)
     async with open_reader(settings, kinds) as reader:
         ranges = await reader.range(await reader.partitions())
-        return await replay(writing, reader, ranges, is_wanted, overwrite_equal=True, parks=parks)
+        return await replay(writing, reader, ranges, wanted, overwrite_equal=True, parks=parks)
 
 
 async def replay(

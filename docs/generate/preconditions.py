@@ -95,7 +95,7 @@ PLAIN = (
 
 KAFKA = (
     Plain(
-        "projector/kafka/source.py",
+        "projector/kafka/reader.py",
         "commit",
         "Commits offsets to Kafka.",
         "nothing: they are for lag tools, and nothing resumes from them",

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer
 from aiokafka.conn import collect_hosts, create_conn
 from aiokafka.errors import (
     IllegalSaslStateError,
@@ -25,9 +25,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from projector.errors import Unavailable
 from projector.kafka import sign_in
-from projector.kafka.fetching import Fetcher, Unpacker
 from projector.kafka.sign_in import TokenUnavailable
-from projector.record import Partition
 from schemas.resources import Kind
 from schemas.settings import ProjectorSettings, brokers
 
@@ -35,8 +33,6 @@ sign_in.install()
 
 # The longest time in milliseconds until a consumer notices new topics and partitions.
 _METADATA_AGE_MS = 2000
-FETCH_BYTES = 8 * 1_048_576
-"""What the brokers may return at once, compressed. Only a single batch may exceed it."""
 
 
 def topic(settings: ProjectorSettings, kind: Kind) -> str:
@@ -83,18 +79,6 @@ def consumer(settings: ProjectorSettings, group_id: str | None) -> AIOKafkaConsu
         client_id="leadview-projector",
         **connection(settings),
     )
-
-
-def fetcher(of: AIOKafkaConsumer, unpacker: Unpacker, fetch_bytes: int = FETCH_BYTES) -> Fetcher:
-    """Returns a Fetcher with the connections of this consumer. `fetch_bytes` is what the brokers may return at once,
-    except that a batch is returned as a whole.
-    """
-
-    async def earliest(partition: Partition) -> int:
-        [offset] = (await of.beginning_offsets([TopicPartition(*partition)])).values()
-        return int(offset)
-
-    return Fetcher(client_of(of), unpacker, fetch_bytes, earliest)
 
 
 def client_of(of: Any) -> Any:

@@ -16,7 +16,7 @@ from projector import defect
 from projector.dead_letter import DeadLetter
 from projector.errors import LineStopped, Refused, SessionEnded, Superseded, Unavailable
 from projector.kafka.accepted import AcceptedRecords
-from projector.kafka.source import Source
+from projector.kafka.reader import Source
 from projector.ledger.control import ControlChanged, Outcome, Stored, WentBack
 from projector.ledger.ledger import Ledger
 from projector.line.already_applied import stored_heads

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from projector.dead_letter import DeadLetter
 from projector.errors import Unavailable
-from projector.kafka.source import Source
+from projector.kafka.reader import Source
 from projector.ledger import breaks
 from projector.ledger.control import (
     NOTHING_STORED,

@@ -13,7 +13,7 @@ from typing import Any
 import uvloop
 
 from projector.__main__ import main
-from projector.kafka.source import Source
+from projector.kafka.reader import Source
 from tests.harness.worst_inputs import OF_RECORDS, PLAIN, Worst, seconds
 
 longest, what = 0.0, ""

@@ -7,7 +7,7 @@ import pytest
 
 from devstack.ports import free_port
 from projector.kafka import fetching
-from projector.kafka.source import Source
+from projector.kafka.reader import Source
 from projector.ledger import copies
 from projector.ledger.ledger import Ledger
 from projector.ledger.writers import Session, Sessions

@@ -29,7 +29,7 @@ class Plain(NamedTuple):
 
 PLAIN = (
     Plain(
-        "projector/ledger/generations.py",
+        "projector/rebuild/generations.py",
         "UNLINK",
         "Deletes the keys of a generation that is being dropped.",
         "the generation is in `dropping`. A name holds the identity of its generation, which is never used again",

@@ -12,8 +12,8 @@ from projector.errors import Refused
 from projector.ledger import breaks, copies, writers
 from projector.ledger.control import ACCESS, State
 from projector.line.pace import Pacer
-from projector.rebuild import promote, replay
-from projector.rebuild.promote import Criteria
+from projector.rebuild import generations, replay
+from projector.rebuild.generations import Criteria
 from projector.stop import Stop
 from projector.upkeep import reapply
 from projector.verify import audit, report
@@ -111,7 +111,7 @@ async def run_verify(arguments: argparse.Namespace, operator: Operator) -> int:
         verified = await audit.access(operator.store, operator.settings)
         await _confirm(operator, verified, seen, ACCESS)
     elif arguments.next:
-        verified = await promote.verify_next(operator.store, criteria)
+        verified = await generations.verify_next(operator.store, criteria)
     else:
         verified = await _verify_live(operator, criteria)
         await _confirm(operator, verified, seen, seen.live)
@@ -141,7 +141,7 @@ async def _verify_live(operator: Operator, criteria: Criteria) -> Report:
 async def run_promote(arguments: argparse.Namespace, operator: Operator) -> int:
     """`promote`: verify the next generation against the live one, then serve it."""
     criteria = _criteria(arguments)
-    promoted = await promote.verify_and_promote(operator.store, criteria, force=arguments.force)
+    promoted = await generations.verify_and_promote(operator.store, criteria, force=arguments.force)
     report.show(promoted.report, operator.console)
     if promoted.flip is None:
         raise Refused(
@@ -158,7 +158,7 @@ async def run_promote(arguments: argparse.Namespace, operator: Operator) -> int:
 
 async def run_rollback(_: argparse.Namespace, operator: Operator) -> int:
     """`rollback`: serve the former generation again."""
-    flip = await promote.rollback(operator.store)
+    flip = await generations.rollback(operator.store)
     operator.console.print(f"[green]generation {flip.live} is served again[/] instead of {flip.previous}")
     return 0
 
@@ -166,7 +166,7 @@ async def run_rollback(_: argparse.Namespace, operator: Operator) -> int:
 async def run_drop(arguments: argparse.Namespace, operator: Operator) -> int:
     """`drop`: free the memory of a generation that is not live."""
     async with writers.writing(operator.settings, "drop") as writing:
-        dropped = await promote.drop(writing, arguments.generation)
+        dropped = await generations.drop(writing, arguments.generation)
     operator.console.print(f"generation {dropped.generation} dropped: {dropped.keys:,} keys")
     return 0
 

@@ -11,8 +11,8 @@ import msgspec
 from projector import defect
 from projector.errors import ProjectorError, Refused
 from projector.ledger import copies, writers
-from projector.rebuild import promote
-from projector.rebuild.promote import Criteria
+from projector.rebuild import generations
+from projector.rebuild.generations import Criteria
 from projector.redis.store import Store
 from projector.verify.report import Report
 from schemas.control import number_of
@@ -109,12 +109,12 @@ class Actions:
 
     async def _compare(self, generation: int) -> Outcome:
         await self._expect_next(generation)
-        report = await promote.verify_next(self._store, Criteria())
+        report = await generations.verify_next(self._store, Criteria())
         return _compared(report), Difference.of(report)
 
     async def _promote(self, generation: int) -> Outcome:
         await self._expect_next(generation)
-        promoted = await promote.verify_and_promote(self._store, Criteria())
+        promoted = await generations.verify_and_promote(self._store, Criteria())
         difference = Difference.of(promoted.report)
         if promoted.flip is None:
             advice = "If that is meant, run `promote` with --allow or --force on the command line."
@@ -126,16 +126,16 @@ class Actions:
         state = (await copies.require(self._store)).state
         if state.previous is None or number_of(state.previous) != generation:
             raise Refused(f"Generation {generation} is not the former one, to which a rollback returns.")
-        flip = await promote.rollback(self._store)
+        flip = await generations.rollback(self._store)
         return f"Generation {flip.live} is served again instead of {flip.previous}.", None
 
     async def _drop(self, generation: int) -> Outcome:
         async with writers.writing(self._settings, "drop") as writing:
-            dropped = await promote.drop(writing, generation)
+            dropped = await generations.drop(writing, generation)
         return f"Generation {dropped.generation} is dropped: {dropped.keys:,} keys were deleted.", None
 
     async def _expect_next(self, generation: int) -> None:
-        if number_of(promote.complete_next(await copies.require(self._store))) != generation:
+        if number_of(generations.complete_next(await copies.require(self._store))) != generation:
             raise Refused(f"Generation {generation} is not the next one.")
 
 

@@ -20,13 +20,14 @@ import msgspec
 from projector.errors import Conflict, Refused, Unavailable
 from projector.kafka.client import topic
 from projector.kafka.reader import open_reader
-from projector.ledger import copies, generations
+from projector.ledger import copies
 from projector.ledger.control import ControlRecord
 from projector.ledger.ledger import Ledger, lag, read_rebuild
 from projector.ledger.writers import Writing, check_written
 from projector.line.line import Line
 from projector.line.pace import Pacer
 from projector.mapping import VERSION
+from projector.rebuild import generations
 from projector.record import Partition
 from projector.redis.store import Store
 from projector.stop import Stop

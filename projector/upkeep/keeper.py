@@ -7,10 +7,11 @@ import time
 
 from projector.errors import ProjectorError, Refused, Unavailable
 from projector.kafka.reader import open_reader
-from projector.ledger import copies, generations, writers
+from projector.ledger import copies, writers
 from projector.ledger.control import ControlRecord
 from projector.ledger.writers import Writing
 from projector.mapping import VERSION
+from projector.rebuild import generations
 from projector.record import Partition
 from projector.stop import Stop, repeat
 from schemas.control import GenerationId, number_of

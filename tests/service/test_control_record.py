@@ -16,11 +16,11 @@ from devstack.child import Child
 from devstack.ports import free_port
 from devstack.redis_cluster import RedisCluster
 from projector.errors import Refused, Superseded, Unavailable
-from projector.ledger import copies, generations, writers
+from projector.ledger import copies, writers
 from projector.ledger.control import Change, ControlRecord, Generation, State
 from projector.ledger.writers import Sessions
 from projector.mapping import VERSION
-from projector.rebuild import replay
+from projector.rebuild import generations, replay
 from projector.redis.store import Store
 from projector.upkeep import dead_letters, reapply
 from schemas import names, resources

@@ -8,7 +8,7 @@ import pytest
 
 from projector.dead_letter import DeadLetter
 from projector.errors import Refused, Unavailable
-from projector.ledger import copies, generations
+from projector.ledger import copies
 from projector.ledger.control import (
     NOTHING_STORED,
     ControlChanged,
@@ -20,6 +20,7 @@ from projector.ledger.control import (
     WentBack,
     checkpoint,
 )
+from projector.rebuild import generations
 from projector.record import Partition
 from projector.redis.store import Store
 from projector.upkeep.dead_letters import all_dead_letters

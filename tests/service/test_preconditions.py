@@ -18,10 +18,10 @@ from devstack.redis_cluster import RedisCluster
 from projector.dead_letter import DeadLetter
 from projector.errors import Unavailable
 from projector.kafka.accepted import AcceptedRecords
-from projector.ledger import copies, generations, writers
+from projector.ledger import copies, writers
 from projector.ledger.control import ControlRecord
 from projector.ledger.writers import Sessions, Writing
-from projector.rebuild import replay
+from projector.rebuild import generations, replay
 from projector.rebuild.replay import Rebuild
 from projector.record import Partition
 from projector.redis.apply import apply

@@ -121,11 +121,6 @@ def line_state(state: str, found: LineTrouble | None) -> str:
     return f"{state}: {trouble(found)}" if found else state
 
 
-def line_trouble(line: str, found: LineTrouble) -> str:
-    """Returns why this line does not work, for health checks and the log."""
-    return f"{line}: {trouble(found) if isinstance(found, Failing) else line_state(found.state, found)}"
-
-
 def no_step(line: str, seconds: float, unavailable: str) -> str:
     """Returns since when a line does nothing, and what the last error was, if there was one."""
     return f"{line}: no step has succeeded for {seconds:.0f} s{f' ({unavailable})' if unavailable else ''}"

@@ -335,10 +335,6 @@ class ControlRecord(msgspec.Struct, frozen=True):
                 found.setdefault(partition, []).append(position)
         return found
 
-    def is_swept(self, generation: GenerationId) -> bool:
-        """Returns whether no shard holds a key of a generation that is being dropped."""
-        return all(copy and generation in copy.swept for copy in self.copies.values())
-
     def highest_offset(self, partition: Partition) -> int:
         """Returns the highest position of a partition in any copy; 0 if none has one."""
         found = [copy.positions[partition].offset for copy in self.present if partition in copy.positions]

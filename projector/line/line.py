@@ -237,7 +237,7 @@ class Line:
         """Read again from the stored positions. The cause of a defect may pass, too; a restart would do no more."""
         if isinstance(error, Unavailable):
             self._metrics.count(UNAVAILABLE)
-            self.health.unavailable(str(error))
+            self.health.unavailable = str(error)
             logger.warning("not available; retrying", extra=self._fields() | {"error": str(error)})
         else:
             if self._ends:

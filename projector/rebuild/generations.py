@@ -109,7 +109,7 @@ async def sweep(writing: Writing, record: ControlRecord, generation: GenerationI
         while True:
             async with _dropping(writing, generation, begun) as session:
                 record = session.record
-            if not record.is_swept(generation):
+            if not all(copy and generation in copy.swept for copy in record.copies.values()):
                 keys += await _delete(writing, generation, begun)
                 await copies.mark_swept(store, record, generation)
                 continue

@@ -72,7 +72,7 @@ async def audit(store: Store, settings: ProjectorSettings, stop: Stop) -> AsyncI
     budget = Budget()
     async with open_topics(store, settings, KINDS) as topics:
         while not stop.is_set():
-            await topics.require()
+            await topics.reader.existing_partitions()
             partitions = [partition for partition, (first, last) in (await topics.look()).items() if first < last]
             for partition in random.sample(partitions, len(partitions)):
                 async for turn in _pass(store, topics, partition, stop):

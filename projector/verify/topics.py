@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-from projector.errors import Refused
 from projector.kafka.client import topic
 from projector.kafka.reader import Reader, open_reader
 from projector.ledger import copies
@@ -36,15 +35,6 @@ class Topics:
         self._available: Ranges = {}
         self._store = store
         self._topics = {kind: topic(settings, kind) for kind in kinds}
-
-    async def require(self) -> None:
-        """Check that there is something to compare with. Raises Refused if a topic does not exist, and Unavailable."""
-        existing = {partition.topic for partition in await self.reader.partitions()}
-        if missing := [name for name in self._topics.values() if name not in existing]:
-            raise Refused(
-                f"Nothing can be compared: Kafka has no topic {', '.join(missing)}. Check LEADVIEW_TOPIC_PREFIX and "
-                "LEADVIEW_KAFKA_BOOTSTRAP_SERVERS."
-            )
 
     async def look(self, partitions: Sequence[Partition] | None = None) -> Ranges:
         """Read what these partitions have, or all of them, and how far it was written. Returns `covered`. Raises
@@ -98,7 +88,7 @@ async def open_topics(store: Store, settings: ProjectorSettings, kinds: Sequence
     """Yields these topics. Raises Refused if one of them does not exist, and Unavailable."""
     async with open_reader(settings, kinds) as reader:
         topics = Topics(store, settings, reader, kinds)
-        await topics.require()
+        await reader.existing_partitions()
         yield topics
 
 

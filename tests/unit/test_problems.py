@@ -237,7 +237,7 @@ def test_a_stopped_line_is_said_in_short_and_its_command_stands_alone() -> None:
     command = "python -m projector dead-letters accept crm.leads:0:1-3 --note 'why'"
     halted = projector(
         RUNNING | {"documents": "halted"},
-        problems=(words.line_trouble("documents", HALT),),
+        problems=(f"documents: {words.line_state('halted', HALT)}",),
         kinds=("halted",),
         troubles={"documents": HALT},
     )

@@ -50,9 +50,6 @@ class Ledger:
             return await self._sessions.open(documents=self._documents)
         return await self._sessions.open_rebuild(self._rebuild)
 
-    def close(self, session: Session) -> None:
-        self._sessions.close(session)
-
     async def positions(self, session: Session, partitions: Sequence[Partition]) -> dict[Partition, Position | None]:
         """Returns the position of each partition as the session began; None if nothing is stored."""
         if self._rebuild is None:

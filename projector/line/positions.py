@@ -100,7 +100,7 @@ class Positions:
         """
         before, session = self._session, await self._ledger.open()
         if before:
-            self._ledger.close(before)
+            before.close()
             if (before.stamp, before.incarnations) != (session.stamp, session.incarnations):
                 self.offsets.clear()
                 self._source.reset(self._source.assigned())
@@ -268,7 +268,7 @@ class Positions:
     def end(self) -> None:
         """Close the session: nothing more is written in it."""
         if self._session:
-            self._ledger.close(self._session)
+            self._session.close()
             self._session = None
 
 

@@ -173,7 +173,7 @@ async def _dropping(writing: Writing, generation: GenerationId, begun: Stamp) ->
     Raises _Finished if a later state of the same record does not know it any more, and Refused if Redis no longer says
     so otherwise: then Redis was emptied, or an older state was restored.
     """
-    with writing.sessions.closing(await writing.sessions.open(documents=False)) as session:
+    with await writing.sessions.open(documents=False) as session:
         state, stamp = session.record.state, session.stamp
         if generation not in state.known and begun.lineage == stamp.lineage and begun.epoch < stamp.epoch:
             raise _Finished

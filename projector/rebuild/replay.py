@@ -137,7 +137,7 @@ async def replay(writing: Writing, settings: ProjectorSettings, rebuild: Rebuild
     """
     store, topics = writing.store, [topic(settings, kind) for kind in RESOURCES]
     while not stop.is_set():
-        with writing.sessions.closing(await writing.sessions.open_rebuild(rebuild.generation)) as session:
+        with await writing.sessions.open_rebuild(rebuild.generation) as session:
             record = session.record
         if record.is_complete(rebuild.generation):
             return

@@ -298,7 +298,7 @@ async def _apply(writing: Writing, record: Record) -> tuple[Redriven, Fault | No
     except BadRecord as error:
         return Redriven.STILL_BAD, error.fault
     documents = isinstance(record.kind, Resource)
-    with writing.sessions.closing(await writing.sessions.open(documents=documents)) as session:
+    with await writing.sessions.open(documents=documents) as session:
         applied = await apply(writing.store, [intent], session.generations, fence=session)
     return (Redriven.APPLIED if applied.written else Redriven.STALE), None
 

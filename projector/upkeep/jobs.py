@@ -121,7 +121,7 @@ async def _remove(writing: Writing, verb: str, organization_id: str, members: li
     If Redis was emptied, its event is read again and adds the same members. Therefore this is done in a session, which
     no program continues after that (`projector/redis/node.py`), and never while that event may still be read again.
     """
-    with writing.sessions.closing(await writing.sessions.open(documents=False)) as session:
+    with await writing.sessions.open(documents=False) as session:
         head, due = await _head(writing.store, names.organization(organization_id))
         if due != _DUE[verb] and (head or session.record.serves):
             await writing.store.ask([(b"SREM", names.JOBS, *members)], fence=session)

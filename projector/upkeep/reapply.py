@@ -77,7 +77,7 @@ async def replay(
         selected = [record for record in records if wanted(record)]
         count += len(selected)
         if selected:
-            with writing.sessions.closing(await writing.sessions.open()) as session:
+            with await writing.sessions.open() as session:
                 for batch in _batches(selected):
                     await write(
                         writing.store,

@@ -337,7 +337,7 @@ async def test_heartbeats(projection: Projection) -> None:
         )
         [writer] = await writers.read(projection.store)
         assert (writer.id, writer.heartbeat.acknowledged) == (writing.id, session.stamp)
-        writing.sessions.close(session)
+        session.close()
         assert writing.sessions.acknowledged == record.stamp
         [writer] = await writers.read(projection.store)
         assert (writer.heartbeat.role, writer.alive) == ("run", True)

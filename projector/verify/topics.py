@@ -6,7 +6,7 @@ without a newer event that differs from the topics is wrong.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
@@ -14,9 +14,9 @@ from projector.kafka.client import topic
 from projector.kafka.reader import Reader, open_reader
 from projector.ledger import copies
 from projector.ledger.ledger import lag
-from projector.record import Partition
+from projector.record import Partition, Record
 from projector.redis.store import Store
-from projector.reference import Entity
+from projector.reference import Entity, Reference
 from projector.verify.stored import Stored
 from schemas.layouts import HEAD, read_head
 from schemas.resources import CONTACT, ORGANIZATION, Kind
@@ -49,6 +49,13 @@ class Topics:
         self._available = await self.reader.range(partitions)
         self.covered = {p: (first, min(last, max(first, positions[p]))) for p, (first, last) in self._available.items()}
         return self.covered
+
+    async def add_to(self, references: Iterable[Reference], wanted: Callable[[Record], bool]) -> None:
+        """Add the covered records that are wanted to each of these references. Raises Unavailable."""
+        async for records in self.reader.read(self.covered):
+            for record in filter(wanted, records):
+                for reference in references:
+                    reference.add(record)
 
     async def notes(self) -> list[str]:
         """Returns what limits a comparison with these offsets of the topics, in words."""

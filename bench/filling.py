@@ -17,7 +17,7 @@ from projector.change import read
 from projector.intent import Intent
 from projector.ledger import copies
 from projector.record import Record
-from projector.redis.applier import Applier
+from projector.redis.apply import apply
 from projector.redis.store import Store
 from schemas import control, names
 from schemas.control import GenerationId, parse_generation
@@ -34,11 +34,10 @@ def fill(server: RedisServer, records: Iterable[Record], compression: Compressio
 
 async def _fill(settings: ProjectorSettings, all_intents: Iterator[Intent]) -> None:
     store = Store(settings)
-    applier = Applier(store)
     try:
         record = await copies.current(store)
         while batch := list(islice(all_intents, _BATCH)):
-            await applier.apply(batch, record.state.written)
+            await apply(store, batch, record.state.written)
         await copies.mark_filled(store, record, record.copies, record.state.written, {})
     finally:
         await store.close()

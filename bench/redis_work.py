@@ -39,7 +39,7 @@ from projector.intent import Intent
 from projector.line.already_applied import event_time, stored_heads
 from projector.line.pace import FULL
 from projector.record import Partition, Record
-from projector.redis.applier import Applier
+from projector.redis.apply import apply as apply_intents
 from projector.redis.calls import Generations
 from projector.redis.store import Store
 from schemas import layouts
@@ -242,7 +242,7 @@ async def _apply(server: RedisServer, applied: Sequence[Intent], written: Genera
     store = Store(ProjectorSettings(redis_url=server.url))
     try:
         for some in _slices(applied):
-            await Applier(store).apply(some, written, max_documents=FULL.max_documents)
+            await apply_intents(store, some, written, max_documents=FULL.max_documents)
     finally:
         await store.close()
 

@@ -19,9 +19,8 @@ from projector.commands.show import run_show
 from projector.commands.validate import run_validate
 from projector.commands.wait import run_wait
 from projector.errors import ProjectorError
-from projector.processes import run_processes
 from projector.redis.store import Store
-from projector.run import run
+from projector.run import run, run_processes
 from schemas.settings import ProjectorSettings, SettingsError, load
 
 _FILE_WIDTH = 160

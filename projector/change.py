@@ -106,7 +106,9 @@ def decoded(record: Record) -> Change:
         entity, time = _read_event(record, value)
     except msgspec.MsgspecError as error:
         binary = "ce_specversion" in dict(record.headers)
-        raise BadRecord(fault_of(_without_values(error), record.kind, binary=binary)) from None
+        # msgspec quotes the bad value, which may be personal and contain quotes.
+        message = _VALUE.sub("'…'", str(error))
+        raise BadRecord(fault_of(message, record.kind, binary=binary)) from None
     except UnicodeDecodeError:
         raise BadRecord(Fault("not_utf8", expected="UTF-8")) from None
     except RecursionError:
@@ -221,8 +223,3 @@ def _with_checked_ids(key: EntityKey, entity: events.Entity) -> events.Entity:
     if wrong := others.wrong(entity):
         raise BadRecord(Fault("not_expected", f"$.data.{wrong}", "a UUID"))
     return cast(events.Entity, others.lowered(entity))
-
-
-def _without_values(error: Exception) -> str:
-    """Returns the message without values. msgspec quotes the bad value, which may be personal and contain quotes."""
-    return _VALUE.sub("'…'", str(error))

@@ -78,7 +78,8 @@ def _intent(change: Change, record: Record) -> Intent:
         case events.Organization() as organization:
             return PutOrganization(key.organization_id, _head(b"L", change, record), access(organization))
         case events.ApiKey() as api_key:
-            return _put_api_key(key, _head(b"L", change, record), api_key)
+            validity = key_validity(revoked=api_key.status == "revoked", expiry=key_expiry(api_key))
+            return PutApiKey(key.organization_id, key.id, api_key.hash.lower(), _head(b"L", change, record), validity)
         case _:
             return _delete(kind, key, _head(b"D", change, record))
 
@@ -251,11 +252,6 @@ def _check_size(json: bytes, most: int, kind: FaultKind, fields: str = "") -> No
     """Raises BadRecord."""
     if len(json) > most:
         raise BadRecord(Fault(kind, found=fields, count=len(json), most=most))
-
-
-def _put_api_key(key: EntityKey, head: bytes, api_key: events.ApiKey) -> PutApiKey:
-    validity = key_validity(revoked=api_key.status == "revoked", expiry=key_expiry(api_key))
-    return PutApiKey(key.organization_id, key.id, api_key.hash.lower(), head, validity)
 
 
 def key_expiry(api_key: events.ApiKey) -> int:

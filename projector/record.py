@@ -110,17 +110,14 @@ def unframed(value: bytes) -> bytes:
 def hint(fault: Fault, record: Record) -> Hint | None:
     """Returns how Kafka Connect or the serializer has wrapped a record, if that is why it is bad."""
     if fault.path == "key" or fault.kind == "other_than_key":
-        return _of_key(record.key or b"")
+        key = record.key or b""
+        if key.startswith(b"\0"):
+            return "framed_key"
+        return "json_key" if key.startswith((b'"', b"{")) else None
     if fault.path.startswith("headers."):
         type_ = dict(record.headers).get("ce_type") or b""
         return "json_headers" if type_.startswith((b'"', b"{")) else None
     return _of_value(record.value or b"")
-
-
-def _of_key(key: bytes) -> Hint | None:
-    if key.startswith(b"\0"):
-        return "framed_key"
-    return "json_key" if key.startswith((b'"', b"{")) else None
 
 
 def _of_value(value: bytes) -> Hint | None:

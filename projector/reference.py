@@ -11,7 +11,7 @@ The newest event of an entity decides, in whatever order the partitions were rea
   creates the entity again must have a higher one.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import msgspec
@@ -101,10 +101,6 @@ class Reference:
             kept = before.version if found.tombstone else found.version
             self._newest[entity] = msgspec.structs.replace(found, version=kept)
 
-    def documents(self) -> dict[Entity, bytes]:
-        """Returns the JSON of every document that should be served."""
-        return {entity: msgspec.json.encode(document) for entity in self._newest if (document := self._whole(entity))}
-
     def document(self, entity: Entity) -> bytes | None:
         """Returns the JSON of one document; None if it should not exist."""
         document = self._whole(entity)
@@ -117,19 +113,6 @@ class Reference:
         change = read(record)
         document = self._shown(_document(change), change.key.organization_id)
         return msgspec.json.encode(document) if document else None
-
-    def key_expiries(self) -> dict[tuple[str, str], int]:
-        """Returns when each key expires, by organization and hash: in milliseconds since 1970, 0 for never.
-
-        Several API keys of an organization may have the same hash. The key expired in 1, which is past, if any of them
-        is revoked; otherwise it expires with the earliest of them.
-        """
-        found: dict[tuple[str, str], list[int]] = {}
-        for (_, organization_id, _), newest in self._newest.items():
-            if newest.key and not self.is_erased(organization_id):
-                expiries = found.setdefault((organization_id, newest.key.hash), [])
-                expiries.append(1 if newest.key.revoked else newest.key.expiry)
-        return {key: min((expiry for expiry in expiries if expiry), default=0) for key, expiries in found.items()}
 
     def is_erased(self, organization_id: str) -> bool:
         """Returns whether the organization is deleted, and all of its documents with it."""
@@ -152,14 +135,6 @@ class Reference:
             mapping.contact_summary(cast(documents.Contact, contact.document)) if contact and contact.live else None
         )
         return msgspec.structs.replace(document, contact=summary)
-
-
-def documents_of(records: Iterable[Record]) -> dict[Entity, bytes]:
-    """Returns the documents that follow from these records."""
-    reference = Reference()
-    for record in records:
-        reference.add(record)
-    return reference.documents()
 
 
 def _document(change: Change) -> Document:

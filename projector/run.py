@@ -1,4 +1,5 @@
-"""The projector process: two lines, the upkeep, and the watch over all of them.
+"""The projector process: two lines, the upkeep, and the watch over all of them; and several such processes, which one
+command starts, watches and stops, because one process uses one core.
 
 API keys and organizations have a line of their own, so that a revoked key never waits behind documents.
 """
@@ -6,24 +7,36 @@ API keys and organizations have a line of their own, so that a revoked key never
 import asyncio
 import gc
 import logging
+import multiprocessing
+import signal
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from types import FrameType
 
+import uvloop
+from msgspec import structs
+
+from leadview.background import watch_parent
+from leadview.logs import configure
 from leadview.metrics_port import MetricsServer
-from projector.accepted import AcceptedRecords
-from projector.errors import Refused, Unavailable
+from projector.errors import ProjectorError, Refused, Unavailable
+from projector.kafka.accepted import AcceptedRecords
 from projector.ledger import copies, writers
 from projector.ledger.ledger import Ledger
 from projector.ledger.writers import Writing
-from projector.line.line import Line, Policy
+from projector.line.line import Line
 from projector.line.metrics import REGISTRY
 from projector.line.pace import Pacer
 from projector.mapping import VERSION
 from projector.operate.watch import Watch, watching
 from projector.redis.store import Store
 from projector.stop import Stop
-from projector.upkeep import jobs
-from projector.upkeep.keeper import Keeper, Superseded
+from projector.upkeep import dead_letters, jobs
+from projector.upkeep.keeper import Keeper
 from schemas.control import LAYOUT
 from schemas.resources import ACCESS_KINDS, RESOURCES
 from schemas.settings import ProjectorSettings, effective
@@ -31,6 +44,7 @@ from schemas.settings import ProjectorSettings, effective
 # Decoding creates very many objects without cycles. With the default of 700, the collector looks at a large record many
 # times.
 COLLECT_AFTER = 50_000
+_RESTART_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +75,7 @@ async def _work(settings: ProjectorSettings, writing: Writing, lines: list[Line]
             group.create_task(line.run(stop))
         beside = [
             group.create_task(AcceptedRecords(settings, writing.store).keep(stop)),
-            group.create_task(Superseded(settings, writing.store).run(stop)),
+            group.create_task(dead_letters.keep_clear(writing.store, settings, stop)),
             group.create_task(Keeper(settings, writing).run(stop)),
             group.create_task(jobs.run(writing, settings, stop)),
         ]
@@ -73,10 +87,10 @@ async def _work(settings: ProjectorSettings, writing: Writing, lines: list[Line]
 def _lines(settings: ProjectorSettings, writing: Writing) -> list[Line]:
     store, sessions = writing.store, writing.sessions
     access = Ledger(store, sessions, documents=False)
-    policy = Policy(Pacer.of_live_line(store, settings))
+    pacer = Pacer.of_live_line(store, settings)
     return [
         Line("access", settings, ACCESS_KINDS, f"{settings.group_id}.access", store, access),
-        Line("documents", settings, RESOURCES, settings.group_id, store, Ledger(store, sessions), policy),
+        Line("documents", settings, RESOURCES, settings.group_id, store, Ledger(store, sessions), pacer),
     ]
 
 
@@ -122,3 +136,86 @@ async def _wait_for_redis(settings: ProjectorSettings, stop: Stop, watch: Watch)
                 return
     finally:
         await store.close()
+
+
+def run_processes(settings: ProjectorSettings, count: int) -> int:
+    """Run `count` projectors until SIGTERM or SIGINT. Returns the exit code: that of a projector which failed, else 0.
+
+    A projector that a signal has killed is started again. One that ends by itself has a reason, such as a setting,
+    which would end the next one too: the others are stopped.
+
+    The metrics port of the first one is that of the settings, and each further one has the next port.
+    """
+    port = settings.metrics_port
+    processes = _Processes(
+        [structs.replace(settings, metrics_port=None if port is None else port + index) for index in range(count)]
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, processes.on_signal)
+    return processes.run()
+
+
+class _Processes:
+    """The children, by their index: each has its own settings."""
+
+    def __init__(self, settings: list[ProjectorSettings]) -> None:
+        self._settings = settings
+        self._children: dict[int, BaseProcess] = {}
+        self._stopping = False
+        self._code = 0
+
+    def run(self) -> int:
+        for index in range(len(self._settings)):
+            self._start(index)
+        while self._children:
+            wait([child.sentinel for child in self._children.values()])
+            for index, child in list(self._children.items()):
+                if not child.is_alive():
+                    self._ended(index, child)
+        return self._code
+
+    def on_signal(self, *_: int | FrameType | None) -> None:
+        self._stopping = True
+        for child in list(self._children.values()):
+            child.terminate()
+
+    def _start(self, index: int) -> None:
+        # A new interpreter, and not a copy of this one, in which a signal handler of the parent would run. A daemon is
+        # stopped if this process ends because of a defect.
+        child = multiprocessing.get_context("spawn").Process(
+            target=_project, args=(self._settings[index],), daemon=True
+        )
+        child.start()
+        self._children[index] = child
+        if self._stopping:  # the signal came while it was being started
+            child.terminate()
+
+    def _ended(self, index: int, child: BaseProcess) -> None:
+        del self._children[index]
+        code, about = child.exitcode or 0, {"projector": index + 1, "pid": child.pid, "exit_code": child.exitcode}
+        if self._stopping:
+            self._code = max(self._code, code)
+        elif code < 0:
+            logger.error("a projector was killed, and is started again", extra=about)
+            time.sleep(_RESTART_SECONDS)
+            if not self._stopping:
+                self._start(index)
+        else:
+            logger.error("a projector ended by itself: the others are stopped", extra=about)
+            self._code = code
+            self.on_signal()
+
+
+def _project(settings: ProjectorSettings) -> None:
+    """The main function of a child."""
+    configure(settings.log_level)
+    try:
+        uvloop.run(_run_with_parent(settings))
+    except ProjectorError as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+
+
+async def _run_with_parent(settings: ProjectorSettings) -> None:
+    watching = asyncio.create_task(watch_parent())
+    await run(settings)
+    watching.cancel()

@@ -35,7 +35,10 @@ Known = Mapping[str, Any]
 def unknown_fields(record: Record) -> list[Fault]:
     """Returns a fault for each unknown field of an event. An event that cannot be read has none: it is bad anyway."""
     value = _decoded(record)
-    found = [_unknown_field(*each) for each in islice(_in_data(record, value), _MAX_NAMES)]
+    found = [
+        Fault("unknown_field", f"{path}.{shown(name)}", "".join(get_close_matches(name.lower(), known, 1)))
+        for path, name, known in islice(_in_data(record, value), _MAX_NAMES)
+    ]
     if isinstance(value, dict) and not _is_binary(record):
         attributes = ENVELOPES[record.kind].changed.__struct_encode_fields__
         found += _mistyped(value, {"type", *attributes}, "$.")
@@ -104,11 +107,6 @@ def _unknown(value: Any, known: Known, path: str) -> Iterator[tuple[str, str, Kn
                 yield path, name, known
             elif known[name]:
                 yield from _unknown(inner, known[name], f"{path}.{name}")
-
-
-def _unknown_field(path: str, name: str, known: Known) -> Fault:
-    nearest = get_close_matches(name.lower(), known, 1)
-    return Fault("unknown_field", f"{path}.{shown(name)}", "".join(nearest))
 
 
 def _mistyped(found: Iterable[str], known: set[str], before: str) -> Iterator[Fault]:

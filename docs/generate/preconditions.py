@@ -30,7 +30,7 @@ class Plain(NamedTuple):
 
 PLAIN = (
     Plain(
-        "projector/ledger/generations.py",
+        "projector/rebuild/generations.py",
         "UNLINK",
         "Deletes the keys of a generation that is being dropped.",
         "the generation is in `dropping`. A name holds the identity of its generation, which is never used again",
@@ -65,14 +65,14 @@ PLAIN = (
         "Redis",
     ),
     Plain(
-        "projector/accepted.py",
+        "projector/kafka/accepted.py",
         "SET",
         "Takes the lock of the accepted bad records (expires).",
         "nobody holds it (`NX`)",
         "Redis",
     ),
     Plain(
-        "projector/upkeep/redrive.py",
+        "projector/upkeep/dead_letters.py",
         "HSET",
         "Parks records of a recreated organization as dead letters.",
         "nothing: the name is the record's place in Kafka, and a letter that is there describes the same record",
@@ -96,14 +96,14 @@ PLAIN = (
 
 KAFKA = (
     Plain(
-        "projector/kafka/source.py",
+        "projector/kafka/reader.py",
         "commit",
         "Commits offsets to Kafka.",
         "nothing: they are for lag tools, and nothing resumes from them",
         "-",
     ),
     Plain(
-        "projector/kafka/offset_texts.py",
+        "projector/kafka/accepted.py",
         "commit",
         "Replaces which bad records are accepted.",
         "the lock of the accepted bad records; the change ends before the lock expires",

@@ -11,8 +11,7 @@ from projector.dead_letter import DeadLetter
 from projector.ledger import copies, writers
 from projector.offsets import FORMS, OffsetRange, by_partition
 from projector.operate.explain.words import utc
-from projector.upkeep import accept, redrive
-from projector.upkeep.redrive import Filter, Redriven
+from projector.upkeep.dead_letters import Filter, Redriven, accept, choose, drop, matching, redrive
 
 _ACTIONS = {
     "list": "print a line for each",
@@ -109,10 +108,10 @@ async def run_dead_letters(arguments: argparse.Namespace, operator: Operator) ->
         return await _accept(arguments, operator)
     filtered = _filter(arguments)
     if arguments.action == "drop":
-        dropped = await redrive.drop(operator.store, operator.settings, arguments.dead_letters, filtered)
+        dropped = await drop(operator.store, operator.settings, arguments.dead_letters, filtered)
         operator.console.print(f"{dropped} dropped")
         return 0
-    dead_letters = await redrive.choose(operator.store, arguments.dead_letters, filtered)
+    dead_letters = await choose(operator.store, arguments.dead_letters, filtered)
     if arguments.action == "redrive":
         return await _redrive(operator, dead_letters)
     if operator.json:
@@ -127,9 +126,9 @@ def _filter(arguments: argparse.Namespace) -> Filter:
 
 
 async def _accept(arguments: argparse.Namespace, operator: Operator) -> int:
-    records = arguments.records or await accept.find(operator.store, operator.settings, _filter(arguments))
+    records = arguments.records or await matching(operator.store, operator.settings, _filter(arguments))
     offsets = by_partition(records)
-    dead_letters = await accept.accept(operator.store, operator.settings, offsets, arguments.note)
+    dead_letters = await accept(operator.store, operator.settings, offsets, arguments.note)
     for (topic, partition), ranges in sorted(offsets.items()):
         operator.console.print(f"{topic}:{partition}:{ranges}  accepted", markup=False, soft_wrap=True)
     operator.console.print(
@@ -147,7 +146,7 @@ async def _redrive(operator: Operator, dead_letters: list[DeadLetter]) -> int:
     async with writers.writing(operator.settings, "redrive") as writing:
         with bar:
             task = bar.add_task("redrive", total=len(dead_letters))
-            async for dead_letter, result in redrive.redrive(writing, operator.settings, dead_letters):
+            async for dead_letter, result in redrive(writing, operator.settings, dead_letters):
                 still_bad = result is Redriven.STILL_BAD
                 text = f"{dead_letter.field}  {result}{f': {dead_letter.reason}' if still_bad else ''}"
                 operator.console.print(text, markup=False, soft_wrap=True)

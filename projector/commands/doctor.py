@@ -22,8 +22,8 @@ from leadview.redis.access import access
 from projector.commands import status
 from projector.commands.operator import Operator
 from projector.errors import ProjectorError, Refused, Unavailable
+from projector.kafka.accepted import read_texts
 from projector.kafka.client import OLDEST_FETCH, newest_fetch, release
-from projector.kafka.offset_texts import read_texts
 from projector.kafka.reader import open_reader
 from projector.kafka.topics import describe
 from projector.mapping import VERSION as MAPPING_VERSION

@@ -26,7 +26,7 @@ from projector.mapping import VERSION
 from projector.operate.observe import observe
 from projector.operate.problems import of_topics
 from projector.operate.words import duration, mib, say
-from projector.rebuild import promote, replay
+from projector.rebuild import generations, replay
 from projector.rebuild.replay import Rebuild
 from projector.record import Partition
 from projector.redis.store import Memory, Store
@@ -248,7 +248,7 @@ async def _in_place(arguments: argparse.Namespace, operator: Operator) -> int:
 async def run_promote(arguments: argparse.Namespace, operator: Operator) -> int:
     """`promote`: verify the next generation against the live one, then serve it."""
     criteria = criteria_of(arguments)
-    promoted = await promote.verify_and_promote(operator.store, criteria, force=arguments.force)
+    promoted = await generations.verify_and_promote(operator.store, criteria, force=arguments.force)
     report.show(promoted.report, operator.console)
     if promoted.flip is None:
         raise Refused(
@@ -265,7 +265,7 @@ async def run_promote(arguments: argparse.Namespace, operator: Operator) -> int:
 
 async def run_rollback(_: argparse.Namespace, operator: Operator) -> int:
     """`rollback`: serve the former generation again."""
-    flip = await promote.rollback(operator.store)
+    flip = await generations.rollback(operator.store)
     operator.console.print(f"[green]generation {flip.live} is served again[/] instead of {flip.previous}")
     return 0
 
@@ -273,6 +273,6 @@ async def run_rollback(_: argparse.Namespace, operator: Operator) -> int:
 async def run_drop(arguments: argparse.Namespace, operator: Operator) -> int:
     """`drop`: free the memory of a generation that is not live."""
     async with writers.writing(operator.settings, "drop") as writing:
-        dropped = await promote.drop(writing, arguments.generation)
+        dropped = await generations.drop(writing, arguments.generation)
     operator.console.print(f"generation {dropped.generation} dropped: {dropped.keys:,} keys")
     return 0

@@ -12,8 +12,8 @@ from projector.errors import Refused, Unavailable
 from projector.ledger import breaks, copies
 from projector.ledger.control import ACCESS
 from projector.line.metrics import DIFFERENCES, PASSES, VERIFICATION, VERIFIED
-from projector.rebuild import promote
-from projector.rebuild.promote import Criteria
+from projector.rebuild import generations
+from projector.rebuild.generations import Criteria
 from projector.stop import Stop
 from projector.verify import audit, report, rolling
 from projector.verify.rolling import Turn
@@ -34,7 +34,7 @@ async def run_verify(arguments: argparse.Namespace, operator: Operator) -> int:
     if arguments.access:
         verified = await audit.access(operator.store, operator.settings)
     elif arguments.next:
-        verified = await promote.verify_next(operator.store, criteria)
+        verified = await generations.verify_next(operator.store, criteria)
     elif not record.serves:
         raise Refused("The live generation is not complete yet: there is nothing to verify.")
     else:

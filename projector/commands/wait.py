@@ -23,7 +23,7 @@ from projector.operate.observe import Observation, observe
 from projector.record import Partition
 from projector.redis import calls
 from projector.redis.store import Store
-from projector.upkeep import redrive
+from projector.upkeep import dead_letters
 from schemas import names
 from schemas.control import GenerationId, number_of
 from schemas.layouts import HEAD, Head, read_head
@@ -136,7 +136,7 @@ async def _reasons(
     if found.redis:
         with suppress(TimeoutError, ProjectorError):
             async with asyncio.timeout(_LOOK_SECONDS):
-                every = await redrive.all_dead_letters(operator.store)
+                every = await dead_letters.all_dead_letters(operator.store)
                 letters = [letter for letter in every if (letter.topic, letter.key) == (name, key)]
     lines += [f"dead letter {letter.field}: {letter.reason}" for letter in letters]
     problems, _ = status.said(found)

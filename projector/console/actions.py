@@ -10,8 +10,8 @@ import msgspec
 from projector import defect
 from projector.errors import ProjectorError, Refused
 from projector.ledger import copies, writers
-from projector.rebuild import promote
-from projector.rebuild.promote import Criteria
+from projector.rebuild import generations
+from projector.rebuild.generations import Criteria
 from projector.redis.store import Store
 from schemas.control import number_of
 from schemas.settings import ProjectorSettings
@@ -85,15 +85,15 @@ class Actions:
     async def _do(self, verb: Verb, generation: int) -> tuple[str, dict[str, int]]:
         """Returns what came of it, and `Action.by_field`. Raises Refused and Unavailable."""
         record = await copies.require(self._store)
-        if verb in ("compare", "promote") and number_of(promote.complete_next(record)) != generation:
+        if verb in ("compare", "promote") and number_of(generations.complete_next(record)) != generation:
             raise Refused(f"Generation {generation} is not the next one.")
         match verb:
             case "compare":
-                report = await promote.verify_next(self._store, Criteria())
+                report = await generations.verify_next(self._store, Criteria())
                 differ = f"{report.differences:,} differ" if report.differences else "none differs"
                 return f"{sum(report.checked.values()):,} documents were compared, and {differ}.", report.by_field
             case "promote":
-                promoted = await promote.verify_and_promote(self._store, Criteria())
+                promoted = await generations.verify_and_promote(self._store, Criteria())
                 differing, flip = promoted.report.by_field, promoted.flip
                 if flip is None:
                     advice = "If that is meant, run `promote` with --allow or --force on the command line."
@@ -102,10 +102,10 @@ class Actions:
             case "rollback":
                 if record.state.previous is None or number_of(record.state.previous) != generation:
                     raise Refused(f"Generation {generation} is not the former one, to which a rollback returns.")
-                flip = await promote.rollback(self._store)
+                flip = await generations.rollback(self._store)
                 return f"Generation {flip.live} is served again instead of {flip.previous}.", {}
             case "drop":
                 async with writers.writing(self._settings, "drop") as writing:
-                    dropped = await promote.drop(writing, generation)
+                    dropped = await generations.drop(writing, generation)
                 return f"Generation {dropped.generation} is dropped: {dropped.keys:,} keys were deleted.", {}
         assert_never(verb)

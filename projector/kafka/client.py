@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer
 from aiokafka.conn import collect_hosts, create_conn
 from aiokafka.errors import (
     IllegalSaslStateError,
@@ -25,9 +25,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from projector.errors import Unavailable
 from projector.kafka import sign_in
-from projector.kafka.fetching import Fetcher, Unpacker
 from projector.kafka.sign_in import TokenUnavailable
-from projector.record import Partition
 from schemas.resources import Kind
 from schemas.settings import ProjectorSettings, brokers
 
@@ -35,8 +33,6 @@ sign_in.install()
 
 # The longest time in milliseconds until a consumer notices new topics and partitions.
 _METADATA_AGE_MS = 2000
-FETCH_BYTES = 8 * 1_048_576
-"""What the brokers may return at once, compressed. Only a single batch may exceed it."""
 
 
 def topic(settings: ProjectorSettings, kind: Kind) -> str:
@@ -85,18 +81,6 @@ def consumer(settings: ProjectorSettings, group_id: str | None) -> AIOKafkaConsu
     )
 
 
-def fetcher(of: AIOKafkaConsumer, unpacker: Unpacker, fetch_bytes: int = FETCH_BYTES) -> Fetcher:
-    """Returns a Fetcher with the connections of this consumer. `fetch_bytes` is what the brokers may return at once,
-    except that a batch is returned as a whole.
-    """
-
-    async def earliest(partition: Partition) -> int:
-        [offset] = (await of.beginning_offsets([TopicPartition(*partition)])).values()
-        return int(offset)
-
-    return Fetcher(client_of(of), unpacker, fetch_bytes, earliest)
-
-
 def client_of(of: Any) -> Any:
     """Returns the AIOKafkaClient of a consumer or of an admin client, for requests that these do not offer."""
     return of._client  # noqa: SLF001
@@ -109,17 +93,12 @@ def connection(settings: ProjectorSettings) -> dict[str, Any]:
         "security_protocol": settings.kafka_security_protocol,
     }
     if "SSL" in settings.kafka_security_protocol:
-        options["ssl_context"] = _ssl_context(settings)
+        options["ssl_context"] = create_ssl_context(
+            cafile=settings.kafka_ssl_ca_file,
+            certfile=settings.kafka_ssl_cert_file,
+            keyfile=settings.kafka_ssl_key_file,
+        )
     return options | sign_in.options(settings)
-
-
-def _ssl_context(settings: ProjectorSettings) -> ssl.SSLContext:
-    context: ssl.SSLContext = create_ssl_context(
-        cafile=settings.kafka_ssl_ca_file,
-        certfile=settings.kafka_ssl_cert_file,
-        keyfile=settings.kafka_ssl_key_file,
-    )
-    return context
 
 
 _CONNECT_SECONDS = 5.0
@@ -152,11 +131,6 @@ async def _ask(host: str, port: int, options: Mapping[str, Any]) -> None:
         connection.close()
 
 
-def _password_setting(settings: ProjectorSettings) -> str:
-    path = settings.kafka_sasl_password_file
-    return f"LEADVIEW_KAFKA_SASL_PASSWORD_FILE ({path})" if path else "LEADVIEW_KAFKA_SASL_PASSWORD"
-
-
 _REFUSALS = (
     TokenUnavailable,
     SaslAuthenticationFailed,
@@ -180,9 +154,10 @@ def explain(cause: Exception, settings: ProjectorSettings) -> str:
                 "or the token provider, or let the brokers accept its issuer and its audience"
             )
         case SaslAuthenticationFailed():
+            file = f"_FILE ({path})" if (path := settings.kafka_sasl_password_file) else ""
             return (
                 f"Kafka refuses the user {settings.kafka_sasl_username!r} or its password: correct "
-                f"LEADVIEW_KAFKA_SASL_USERNAME and {_password_setting(settings)}"
+                f"LEADVIEW_KAFKA_SASL_USERNAME and LEADVIEW_KAFKA_SASL_PASSWORD{file}"
             )
         case UnsupportedSaslMechanismError() | IllegalSaslStateError():
             return (

@@ -5,6 +5,9 @@ The consumer of aiokafka is not used for that. It decompresses a batch whatever 
 without the offset. It also asks each broker for as many bytes as all of them may return, and for more while some
 partitions still have records.
 
+A broker answers the requests of a connection one after the other, and a request for records waits up to `LINGER_MS`
+for them. So these requests have connections of their own: a line that seeks its positions does not wait for them.
+
 A record that cannot be read, or that exceeds a limit, is returned with `Record.problem`. If a whole batch cannot be
 read, one such record is returned for all of its offsets.
 """
@@ -19,6 +22,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from typing import Any, NamedTuple
 
 from aiokafka import TopicPartition
+from aiokafka.client import ConnectionGroup
 from aiokafka.errors import (
     CorruptRecordException,
     KafkaError,
@@ -48,8 +52,10 @@ _LONGEST_SECONDS = 0.02
 """How long a poll may unpack. The event loop does nothing else meanwhile."""
 _RECORD_BYTES, _HEADER_BYTES = 400, 150
 """What the objects of a record, and of each of its headers, take in addition to their bytes."""
-_LINGER_MS, _RETRY_SECONDS = 200, 0.1
+LINGER_MS, _RETRY_SECONDS = 200, 0.1
 """How long a broker may wait for records, and how long until it is asked again after an error."""
+_OF_FETCHES = max(ConnectionGroup) + 1
+"""The group of connections that only requests for records use."""
 _READ_COMMITTED = 1
 _WITH_REPLICA = 11
 """Since this version of the answer, the preferred replica comes between the aborted transactions and the records."""
@@ -377,10 +383,10 @@ class Fetcher:
             topics[topic].append((number, offset, self._most // 2))
         # While something is held, the broker does not wait for records: otherwise those behind what is held would
         # have to wait for its answer.
-        wait = 0 if self._held else _LINGER_MS
+        wait = 0 if self._held else LINGER_MS
         most = self._most // max(1, len(self._client.cluster.brokers()))
         request = FetchRequest(wait, 1, most, _READ_COMMITTED, list(topics.items()))
-        answer = await self._client.send(leader, request)
+        answer = await self._client.send(leader, request, group=_OF_FETCHES)
         asked = dict(wanted)
         for topic, partitions in answer.topics:
             for number, code, _, *about, data in partitions:

@@ -81,20 +81,22 @@ class _Bearer(OAuthAuthenticator):  # type: ignore[misc]  # aiokafka has no type
         if self._token_sent and payload:
             provider: Tokens = self._sasl_oauth_token_provider
             provider.forget()
-            raise SaslAuthenticationFailed(_status(payload))
+            raise SaslAuthenticationFailed(_Refusal.of(payload).status)
         return await super().step(payload)
 
 
 class _Refusal(msgspec.Struct):
+    """Why a broker refuses a token, in the words of RFC 7628, such as invalid_token; or why a token endpoint does."""
+
     status: str = ""
+    error: str = ""
 
-
-def _status(payload: bytes) -> str:
-    """Returns why a broker refuses a token, in the words of RFC 7628, such as invalid_token."""
-    try:
-        return msgspec.json.decode(payload, type=_Refusal).status
-    except msgspec.DecodeError:
-        return ""
+    @classmethod
+    def of(cls, body: bytes) -> "_Refusal":
+        try:
+            return msgspec.json.decode(body, type=cls)
+        except msgspec.DecodeError:
+            return cls()
 
 
 _RENEWED_AT = 0.8
@@ -193,10 +195,6 @@ class _Answer(msgspec.Struct):
     expires_in: float = 0.0
 
 
-class _Error(msgspec.Struct):
-    error: str = ""
-
-
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """A redirected request would take the secret of the client elsewhere."""
 
@@ -243,8 +241,8 @@ def _request(settings: ProjectorSettings, url: str) -> urllib.request.Request:
 
 def _refusal(url: str, error: urllib.error.HTTPError) -> str:
     try:
-        code = msgspec.json.decode(error.read(_LARGEST_BYTES), type=_Error).error
-    except (msgspec.DecodeError, OSError, http.client.HTTPException):
+        code = _Refusal.of(error.read(_LARGEST_BYTES)).error
+    except (OSError, http.client.HTTPException):
         code = ""
     status = f"HTTP {error.code}"
     if not _CODE.fullmatch(code):

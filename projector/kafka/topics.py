@@ -324,11 +324,7 @@ def _forks(answer: Any) -> dict[Partition, Fork]:
 
 
 async def _metadata(client: Any, names: Iterable[str]) -> Any:
-    return (await client.send(_any_node(client), TopicsRequest(names))).to_object()["topics"]
-
-
-def _any_node(client: Any) -> int:
     node = client.get_random_node()
     if node is None:
         raise LeaderNotAvailableError("no broker is known")
-    return int(node)
+    return (await client.send(node, TopicsRequest(names))).to_object()["topics"]

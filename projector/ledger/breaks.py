@@ -6,16 +6,14 @@ can store a position any more; then it takes back the positions; then it reads o
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 from msgspec.structs import replace
 
-from leadview.redis.scripts import Command
 from projector.errors import Conflict
 from projector.ledger import copies
 from projector.ledger.control import ACCESS, NO_ID, Break, ControlRecord, Position, State, now
 from projector.record import Partition
-from projector.redis import scripts
 from projector.redis.scripts import RewindRow
 from projector.redis.store import Store
 from schemas import names
@@ -31,15 +29,6 @@ Stored = Mapping[Partition, Sequence[Position]]
 """The positions of each partition, in all copies."""
 
 
-class Rewind(NamedTuple):
-    """Takes back a position if it is above `highest` or one of another topic id: then `to` takes its place, or none."""
-
-    partition: Partition
-    topic_id: str
-    highest: int
-    to: Position | None = None
-
-
 def made_again(stored: Stored, ids: Mapping[str, str]) -> dict[str, list[Partition]]:
     """Returns the topics that have another id than when these positions were stored, each with these partitions."""
     found: dict[str, list[Partition]] = {}
@@ -49,9 +38,11 @@ def made_again(stored: Stored, ids: Mapping[str, str]) -> dict[str, list[Partiti
     return found
 
 
-def of_new_topic(partition: Partition, topic_id: str) -> Rewind:
-    """Returns the rewind of a partition whose topic was made again: from the beginning."""
-    return Rewind(partition, topic_id, _ANY_OFFSET)
+def rewind(partition: Partition, topic_id: str, highest: int = _ANY_OFFSET, to: Position | None = None) -> RewindRow:
+    """Returns the row that takes back a position if it is above `highest` or one of another topic id: then `to` takes
+    its place, or none.
+    """
+    return RewindRow(names.position(*partition), topic_id or NO_ID, highest, to.format() if to else b"")
 
 
 async def note(store: Store, record: ControlRecord, found: Sequence[Break]) -> bool:
@@ -84,35 +75,26 @@ def new_break(record: ControlRecord, kind: BreakKind, topic: str, former_id: str
     return Break(kind, topic, former_id, topic_id, now(), tuple(written))
 
 
-def rewind(positions: bytes, rewinds: Sequence[Rewind]) -> Command:
-    """Returns the call that takes back positions where they are stored under this name."""
-    rows = [
-        RewindRow(names.position(*partition), topic_id or NO_ID, highest, to.format() if to else b"")
-        for partition, topic_id, highest, to in rewinds
-    ]
-    return scripts.rewind(positions=positions, rewinds=rows)
-
-
 async def confirm(store: Store, verified: GenerationId, seen: Sequence[Break]) -> None:
     """Note that this generation (or `ACCESS`) is what Kafka has: these breaks concern it no longer. Raises Unavailable,
     and Conflict if the control record keeps changing.
     """
+
+    def compute(state: State) -> State:
+        left = [it.without(verified) if it in seen else it for it in state.breaks]
+        return replace(state, breaks=tuple(it for it in left if it.unverified))
+
     for attempt in range(_ATTEMPTS):
         record = await copies.require(store)
         if not any(it in seen and verified in it.unverified for it in record.state.breaks):
             return
         try:
-            await copies.change(store, record, lambda state: _confirmed(state, verified, seen))
+            await copies.change(store, record, compute)
         except Conflict:
             if attempt == _ATTEMPTS - 1:
                 raise
         else:
             return
-
-
-def _confirmed(state: State, verified: GenerationId, seen: Sequence[Break]) -> State:
-    left = [it.without(verified) if it in seen else it for it in state.breaks]
-    return replace(state, breaks=tuple(it for it in left if it.unverified))
 
 
 def served(record: ControlRecord, ids: Mapping[str, str]) -> list[Break]:

@@ -171,13 +171,6 @@ class Break(msgspec.Struct, frozen=True):
     noticed_at: str
     unverified: Generations
 
-    @property
-    def what(self) -> str:
-        """What has happened to the topic, in words."""
-        if self.kind == "topic_recreated":
-            return "was deleted and made again"
-        return "has lost records that were applied"
-
     def without(self, generation: GenerationId) -> "Break":
         """Returns the break without this generation, which was verified or dropped."""
         return replace(self, unverified=tuple(other for other in self.unverified if other != generation))
@@ -342,10 +335,6 @@ class ControlRecord(msgspec.Struct, frozen=True):
                 found.setdefault(partition, []).append(position)
         return found
 
-    def is_swept(self, generation: GenerationId) -> bool:
-        """Returns whether no shard holds a key of a generation that is being dropped."""
-        return all(copy and generation in copy.swept for copy in self.copies.values())
-
     def highest_offset(self, partition: Partition) -> int:
         """Returns the highest position of a partition in any copy; 0 if none has one."""
         found = [copy.positions[partition].offset for copy in self.present if partition in copy.positions]
@@ -423,24 +412,4 @@ def difference(before: ControlRecord, after: ControlRecord) -> Difference | None
         return Difference("Redis was emptied", emptied=True)
     if emptied:
         return Difference(f"{emptied} of the {len(new)} parts (shards) of Redis were emptied", emptied=True)
-    if before.stamp == after.stamp:
-        return None
-    return Difference("; ".join(_changes(before.state, after.state)) or "the control record has changed")
-
-
-def _changes(before: State, after: State) -> list[str]:
-    """Returns which generations are served, written and dropped since."""
-    found = [f"generation {number_of(after.live)} is served now"] if after.live != before.live else []
-    found += [
-        f"generation {number_of(new)} is written as well" for new in in_order({*after.written} - {*before.written})
-    ]
-    gone = ({*before.written} | {*before.dropping}) - {*after.written}
-    found += [
-        f"generation {number_of(old)} is being dropped"
-        for old in in_order(gone & {*after.dropping} - {*before.dropping})
-    ]
-    found += [f"generation {number_of(old)} was dropped" for old in in_order(gone - {*after.dropping})]
-    found += [f"topic {it.topic} {it.what}" for it in after.breaks if it not in before.breaks]
-    if before.copies != after.copies:
-        found.append("slots of the cluster have moved to another server")
-    return found
+    return None if before.stamp == after.stamp else Difference("the control record has changed")

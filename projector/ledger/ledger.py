@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from leadview.redis.scripts import Command
 from projector.dead_letter import DeadLetter
 from projector.ledger import breaks, control, copies
-from projector.ledger.breaks import Rewind
 from projector.ledger.control import (
     NOTHING_STORED,
     Break,
@@ -23,6 +22,8 @@ from projector.ledger.control import (
 )
 from projector.ledger.writers import Session, Sessions
 from projector.record import Partition
+from projector.redis import scripts
+from projector.redis.scripts import RewindRow
 from projector.redis.store import Store
 from schemas import names
 from schemas.control import GenerationId
@@ -48,9 +49,6 @@ class Ledger:
         if self._rebuild is None:
             return await self._sessions.open(documents=self._documents)
         return await self._sessions.open_rebuild(self._rebuild)
-
-    def close(self, session: Session) -> None:
-        self._sessions.close(session)
 
     async def positions(self, session: Session, partitions: Sequence[Partition]) -> dict[Partition, Position | None]:
         """Returns the position of each partition as the session began; None if nothing is stored."""
@@ -107,10 +105,10 @@ class Ledger:
         ]
         return control.WentBack(lower) if lower else None
 
-    async def rewind(self, session: Session, rewinds: Sequence[Rewind]) -> None:
+    async def rewind(self, session: Session, rewinds: Sequence[RewindRow]) -> None:
         """Take back positions of topics that have lost their history, in all copies."""
         keys = [self._place(session, tag, "").positions for tag in session.incarnations]
-        await self._run(session, [breaks.rewind(key, rewinds) for key in keys])
+        await self._run(session, [scripts.rewind(positions=key, rewinds=rewinds) for key in keys])
 
     def _place(self, session: Session, tag: bytes, incarnation: str) -> Place:
         control = names.copy(names.CONTROL, tag)
@@ -141,17 +139,11 @@ async def read_rebuild(
     return found
 
 
-async def read_positions(store: Store, partitions: Sequence[Partition]) -> dict[Partition, int | None]:
-    """Returns the next offset of each partition in the live generation; None if nothing is stored.
+async def lag(store: Store, ranges: Mapping[Partition, tuple[int, int]]) -> int:
+    """Returns how many records of these ranges [first, last) the live line has not applied.
 
     Raises Refused if Redis is empty, and Unavailable.
     """
     record = await copies.require(store)
-    found = {partition: record.position(partition) for partition in partitions}
-    return {partition: position.offset if position else None for partition, position in found.items()}
-
-
-async def lag(store: Store, ranges: Mapping[Partition, tuple[int, int]]) -> int:
-    """Returns how many records of these ranges [first, last) the live line has not applied. Raises Unavailable."""
-    positions = await read_positions(store, list(ranges))
-    return sum(max(0, last - max(positions[p] or 0, first)) for p, (first, last) in ranges.items())
+    positions = {partition: at.offset for partition in ranges if (at := record.position(partition))}
+    return sum(max(0, last - max(positions.get(p, 0), first)) for p, (first, last) in ranges.items())

@@ -11,14 +11,14 @@ has acknowledged that the generation is not written any more, and `status` shows
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from os import getpid
 from socket import gethostname
 
 import msgspec
 
-from projector.errors import ProjectorError, Refused, Superseded, Unavailable
+from projector.errors import ProjectorError, Refused, SessionEnded, Superseded, Unavailable
 from projector.ledger import copies
 from projector.ledger.control import ControlRecord
 from projector.mapping import VERSION
@@ -42,11 +42,21 @@ def _new_id() -> str:
     return f"{host or 'host'}-{getpid()}-{secrets.token_hex(3)}"
 
 
-class Session:
-    """What a batch of writes depends on. It is a `Fence` for the connections that the batch uses."""
+class Session(AbstractContextManager["Session"]):
+    """What a batch of writes depends on. It is a `Fence` for the connections that the batch uses. Nothing is written in
+    it after its block, or after `close`.
+    """
 
-    def __init__(self, store: Store, opened: int, record: ControlRecord, generations: Generations) -> None:
+    def __init__(
+        self,
+        store: Store,
+        opened: int,
+        record: ControlRecord,
+        generations: Generations,
+        all_open: dict[object, Stamp],
+    ) -> None:
         self._store = store
+        self._all_open = all_open
         self.opened = opened
         self.confirmed: set[int] = set()
         self.record = record
@@ -57,6 +67,13 @@ class Session:
         self._readings = 0
         self._confirmed_by = 0
 
+    def close(self) -> None:
+        """Nothing is written in this session any more."""
+        self._all_open.pop(self, None)
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def is_of(self, record: ControlRecord) -> bool:
         """Returns whether the control record is the one that this session was opened with."""
         return record.stamp == self.stamp and record.incarnations() == self.incarnations
@@ -66,7 +83,7 @@ class Session:
         return self.record.stamp
 
     async def confirm(self) -> None:
-        """Raises Unavailable if the control record is no longer the one that this session was opened with.
+        """Raises SessionEnded if the control record is no longer the one that this session was opened with.
 
         Callers that come while the record is being read share the next reading: on a cluster, a reading may open a
         connection to each shard, and a batch may open many connections at once.
@@ -78,7 +95,7 @@ class Session:
             self._readings += 1
             record = await copies.read(self._store)
             if record is None or not record.agrees or not self.is_of(record):
-                raise Unavailable("Redis: the control record has changed while a batch was being written")
+                raise SessionEnded("Redis: the control record has changed while a batch was being written")
             self._confirmed_by = self._readings
 
 
@@ -112,11 +129,11 @@ class Sessions:
         """
         session = await self._opened(None)
         if documents:
-            try:
-                _check_mapping(session.record, session.generations)
-            except Superseded:
-                self.close(session)
-                raise
+            for generation in session.generations:
+                known = session.record.state.generations.get(generation)
+                if known and known.mapping > VERSION:
+                    session.close()
+                    raise Superseded(StandingBy(number_of(generation), known.mapping, VERSION))
         return session
 
     async def open_rebuild(self, generation: GenerationId) -> Session:
@@ -125,10 +142,10 @@ class Sessions:
         try:
             check_written(session.record, generation)
         except Refused:
-            self.close(session)
+            session.close()
             raise
         if broken := [it.topic for it in session.record.state.breaks if generation in it.unverified]:
-            self.close(session)
+            session.close()
             raise Refused(
                 f"Topic {', '.join(broken)} has lost its history while generation {number_of(generation)} was being "
                 f"filled: `drop {number_of(generation)}`, then run `rebuild` again."
@@ -142,23 +159,11 @@ class Sessions:
         try:
             opened = self._store.connections_opened
             record = await self.look()
-            session = Session(self._store, opened, record, generations or record.state.written)
+            session = Session(self._store, opened, record, generations or record.state.written, self._open)
             self._open[session] = session.stamp
             return session
         finally:
             del self._open[opening]
-
-    def close(self, session: Session) -> None:
-        """Nothing is written in this session any more."""
-        self._open.pop(session, None)
-
-    @contextmanager
-    def closing(self, session: Session) -> Iterator[Session]:
-        """Close the session at the end of the block."""
-        try:
-            yield session
-        finally:
-            self.close(session)
 
 
 def check_written(record: ControlRecord, generation: GenerationId) -> None:
@@ -168,13 +173,6 @@ def check_written(record: ControlRecord, generation: GenerationId) -> None:
             f"Generation {number_of(generation)} is gone: it was dropped while it was being filled, or Redis was "
             "emptied."
         )
-
-
-def _check_mapping(record: ControlRecord, written: Generations) -> None:
-    for generation in written:
-        known = record.state.generations.get(generation)
-        if known and known.mapping > VERSION:
-            raise Superseded(StandingBy(number_of(generation), known.mapping, VERSION))
 
 
 class Writer(msgspec.Struct, frozen=True):

@@ -57,16 +57,11 @@ async def stored_heads(
             await asyncio.sleep(0)  # sends them: Redis reads these heads while the next calls are built
         for some, task in asking:
             for (_, queries), heads in zip(some, await task, strict=True):
-                _note(queries, heads)
+                for number, query in enumerate(queries):
+                    query.heads[query.index] = heads[number * HEAD : number * HEAD + HEAD]
     finally:
         await asyncio.gather(*(task for _, task in asking), return_exceptions=True)
     return found
-
-
-def _note(queries: list[_Query], heads: bytes) -> None:
-    """Store the results of one call."""
-    for number, query in enumerate(queries):
-        query.heads[query.index] = heads[number * HEAD : number * HEAD + HEAD]
 
 
 def event_time(record: Record, head: bytes) -> int | None:
@@ -115,7 +110,9 @@ def _calls(
         if isinstance(resource := records[0].kind, Resource):
             by_resource[resource] += _queries(records, found[partition])
     for resource, all_queries in by_resource.items():
-        for queries in groups(all_queries, _organization, clustered=clustered, max_items=_MAX_HEADS):
+        for queries in groups(
+            all_queries, lambda query: query.key.organization_id, clustered=clustered, max_items=_MAX_HEADS
+        ):
             entities = ((query.key.organization_id, query.key.id) for query in queries)
             yield calls.heads(resource, entities, generations), queries
 
@@ -126,7 +123,3 @@ def _queries(records: Sequence[Record], heads: list[bytes]) -> Iterator[_Query]:
             yield _Query(entity_key(record), heads, index)
         except BadRecord:
             continue  # the batch parks it
-
-
-def _organization(query: _Query) -> str:
-    return query.key.organization_id

@@ -13,18 +13,19 @@ from typing import Literal
 
 import msgspec
 
-from projector.accepted import Acceptance
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord, Coordinates, LineStopped
 from projector.intent import Intent
 from projector.interpret import in_steps, interpret
+from projector.kafka.accepted import Acceptance
 from projector.ledger.control import Position, Step
 from projector.ledger.writers import Session
 from projector.line.already_applied import event_time, is_stale
 from projector.line.pace import Pacer
 from projector.offsets import OffsetRange, by_partition, spans
 from projector.record import Partition, Record
-from projector.redis.applier import Applied, Applier
+from projector.redis.apply import Applied, apply
+from projector.redis.store import Store
 from schemas.faults import Fault
 from schemas.heartbeat import Halted
 
@@ -148,7 +149,7 @@ class Batch:
         else:
             yield intents
 
-    async def write(self, session: Session, applier: Applier, pacer: Pacer) -> Applied:
+    async def write(self, session: Session, store: Store, pacer: Pacer) -> Applied:
         """Write all of it into Redis, in the generations of the session, while the rest of it is decoded: a few slices
         at once, in any order, since versions guard every write.
 
@@ -162,7 +163,7 @@ class Batch:
                 await pacer.wait()
                 if len(in_flight) == pace.slices_in_flight:
                     _add(applied, in_flight, await _first_of(in_flight))
-                applying = applier.apply(intents, session.generations, fence=session, max_documents=pace.max_documents)
+                applying = apply(store, intents, session.generations, fence=session, max_documents=pace.max_documents)
                 in_flight.add(asyncio.create_task(applying))
                 # Lets the slice be sent, and Kafka's heartbeat run. A change of access needs many turns of the event
                 # loop, so after a slice that took long the other line has some time for itself.

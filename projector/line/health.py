@@ -8,7 +8,7 @@ import time
 
 from projector.problem import Problem, Reported, of_line
 from schemas import words
-from schemas.heartbeat import Failing, Halted, LineTrouble, StandingBy
+from schemas.heartbeat import Failing, LineTrouble, StandingBy
 
 _QUIET_SECONDS = 30.0
 
@@ -23,21 +23,18 @@ class LineHealth:
         self.name = line
         self.trouble: LineTrouble | None = None
         self._alive_at = time.monotonic()
-        self._unavailable = ""
+        self.unavailable = ""
+        """Why Redis or Kafka was not available for the last step."""
 
     def alive(self) -> None:
         """A step of the loop succeeded, with or without records."""
         self._alive_at = time.monotonic()
-        self._unavailable = ""
+        self.unavailable = ""
 
     def advanced(self) -> None:
         """A position has moved forward, or all positions are at the end."""
         if self.fails:
             self.trouble = None
-
-    def unavailable(self, error: str) -> None:
-        """Redis or Kafka was not available for a step."""
-        self._unavailable = error
 
     def stops(self, trouble: LineTrouble) -> None:
         """A defect has made a step fail, or the line has left its work until `resumes`."""
@@ -55,14 +52,6 @@ class LineHealth:
         return isinstance(self.trouble, Failing)
 
     @property
-    def halted(self) -> bool:
-        return isinstance(self.trouble, Halted)
-
-    @property
-    def stands_by(self) -> bool:
-        return isinstance(self.trouble, StandingBy)
-
-    @property
     def state(self) -> str:
         """What the line does, for the heartbeat."""
         return self.trouble.state if self.trouble else "running"
@@ -73,5 +62,5 @@ class LineHealth:
             return of_line(self.name, self.trouble)
         seconds = time.monotonic() - self._alive_at
         if seconds > _QUIET_SECONDS:
-            return Reported(self.name, (), "no_step", words.no_step(self.name, seconds, self._unavailable))
+            return Reported(self.name, (), "no_step", words.no_step(self.name, seconds, self.unavailable))
         return None

@@ -8,27 +8,24 @@ records twice is always safe, since versions guard every write.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, assert_never
-
-import msgspec
+from typing import assert_never
 
 from projector import defect
-from projector.accepted import AcceptedRecords
 from projector.dead_letter import DeadLetter
-from projector.errors import LineStopped, Refused, Superseded, Unavailable
-from projector.kafka.source import Source
+from projector.errors import LineStopped, Refused, SessionEnded, Superseded, Unavailable
+from projector.kafka.accepted import AcceptedRecords
+from projector.kafka.reader import Source
 from projector.ledger.control import ControlChanged, Outcome, Stored, WentBack
 from projector.ledger.ledger import Ledger
 from projector.line.already_applied import stored_heads
 from projector.line.batch import BadRecordGuard, Batch
 from projector.line.health import LineHealth
-from projector.line.metrics import PARKED, LineMetrics, UnknownFields
+from projector.line.metrics import DEFECTS, PARKED, REWINDS, UNAVAILABLE, LineMetrics, UnknownFields
 from projector.line.pace import Pacer
 from projector.line.positions import EndOffsets, Positions
 from projector.record import Partition, Record
-from projector.redis.applier import Applier
 from projector.redis.store import Store
 from projector.stop import Stop
 from schemas import names
@@ -51,29 +48,13 @@ _LOGGED_BAD_RECORDS = 10
 logger = logging.getLogger(__name__)
 
 
-def _accept(*_: Any) -> None:
-    """Raise nothing, so that the line continues."""
-
-
-class Policy(msgspec.Struct, frozen=True):
-    """How a line behaves. The defaults are those of a live line.
-
-    A callback is called before the line reacts itself. If it raises, the line ends and `Line.run` raises the same.
-    """
-
-    pacer: Pacer = Pacer()
-    on_halt: Callable[[LineStopped], None] = _accept
-    """Called if there are too many bad records. A live line then halts until an operator intervenes."""
-    on_defect: Callable[[Exception], None] = _accept
-    """Called if a step fails with an error that nobody expected. A live line then retries until the step succeeds."""
-
-
-LIVE = Policy()
-"""The policy of a line that never ends by itself."""
-
-
 class Line:
-    """Projects the topics of `kinds`. Call `run` once; `health` may be read from any thread."""
+    """Projects the topics of `kinds`. Call `run` once; `health` may be read from any thread.
+
+    A live line never ends by itself: if there are too many bad records, it halts until an operator intervenes, and a
+    step that fails with an error that nobody expected is tried again until it succeeds. With `ends`, `run` raises these
+    errors instead.
+    """
 
     def __init__(
         self,
@@ -83,16 +64,18 @@ class Line:
         group_id: str,
         store: Store,
         ledger: Ledger,
-        policy: Policy = LIVE,
+        pacer: Pacer | None = None,
+        *,
+        ends: bool = False,
     ) -> None:
         self._name = name
         self._batch_records = settings.batch_records
         self._store = store
-        self._policy = policy
+        self._pacer = pacer or Pacer()
+        self._ends = ends
         self._source = Source(settings, kinds, group_id, self._on_revoked)
         self._positions = Positions(name, self._source, ledger)
         self._end_offsets = EndOffsets(self._source, self._positions)
-        self._applier = Applier(store)
         self._guard = BadRecordGuard(settings.dead_letter_share, settings.dead_letter_row)
         self._accepted = AcceptedRecords(settings, store)
         # If most of the last batch was stale, asking Redis first is cheaper than decoding the records again.
@@ -122,6 +105,8 @@ class Line:
                     await self._halt(error, stop)
                 except Superseded as error:
                     await self._wait_while_superseded(error, stop)
+                except SessionEnded:
+                    self._positions.reset()  # what has changed is logged as soon as the next session knows it
                 except Refused:
                     raise
                 except Exception as error:  # noqa: BLE001 - the other line must not end because this one fails
@@ -152,9 +137,15 @@ class Line:
         self._accepted.forget(self._source.unpositioned())  # it may have changed, also because a topic was recreated
         if difference := await self._positions.seek():
             if difference.emptied:
-                self._metrics.rewound()
+                self._metrics.count(REWINDS)
             level = logging.WARNING if difference.emptied else logging.INFO
-            logger.log(level, "%s; reading again from the stored positions", difference.text, extra=self._fields())
+            state = self._positions.session.record.state
+            logger.log(
+                level,
+                "%s; reading again from the stored positions",
+                difference.text,
+                extra=self._fields() | {"live": state.live, "written": state.written, "dropping": state.dropping},
+            )
         polled = await self._source.poll(self._batch_records, _POLL_SECONDS)
         if await self._lost_history(polled):
             return
@@ -172,7 +163,7 @@ class Line:
         session = self._positions.session
         heads = await stored_heads(self._store, polled, session.generations) if self._mostly_stale else None
         batch = Batch(polled, guard, heads, self._accepted.find)
-        applied = await batch.write(session, self._applier, self._policy.pacer)
+        applied = await batch.write(session, self._store, self._pacer)
         if await self._accepted.include_any(batch.counted):
             self._positions.reset()  # an operator has accepted some of these meanwhile: read the batch again
             return
@@ -225,7 +216,7 @@ class Line:
             case Stored():
                 return True
             case WentBack(fields):
-                self._metrics.rewound()
+                self._metrics.count(REWINDS)
                 logger.warning(
                     "Redis lost writes of this projector; reading again from the stored positions",
                     extra=self._fields() | {"positions": fields},
@@ -245,12 +236,13 @@ class Line:
     def _on_failure(self, error: Exception) -> None:
         """Read again from the stored positions. The cause of a defect may pass, too; a restart would do no more."""
         if isinstance(error, Unavailable):
-            self._metrics.unavailable()
-            self.health.unavailable(str(error))
+            self._metrics.count(UNAVAILABLE)
+            self.health.unavailable = str(error)
             logger.warning("not available; retrying", extra=self._fields() | {"error": str(error)})
         else:
-            self._policy.on_defect(error)
-            self._metrics.failed()
+            if self._ends:
+                raise error
+            self._metrics.count(DEFECTS)
             defect.report(f"the line {self._name}", error)
             self.health.stops(Failing(self._name, type(error).__name__))
         self._positions.reset()
@@ -258,7 +250,8 @@ class Line:
     async def _halt(self, error: LineStopped, stop: Stop) -> None:
         """Do nothing until `stop`, or until an operator has accepted bad records; then read the batch again."""
         if not await self._accepted.include_any(error.bad):
-            self._policy.on_halt(error)
+            if self._ends:
+                raise error
             self.health.stops(error.halt)
             self._positions.end()
             await self._wait_until_accepted(error, stop)
@@ -268,7 +261,7 @@ class Line:
 
     async def _wait_until_accepted(self, error: LineStopped, stop: Stop) -> None:
         """Stay a member of the group meanwhile, so that no other projector gets the same bad records."""
-        self._source.pause()
+        self._source.paused = True
         logged_at = -_LOG_HALT_SECONDS
         while not (stop.is_set() or await self._accepted.include_any(error.bad)):
             if time.monotonic() - logged_at >= _LOG_HALT_SECONDS:
@@ -283,7 +276,7 @@ class Line:
                 # Everything is paused, so this returns no records; but a member that never polls is removed.
                 await self._source.poll(1, 0)
             await stop.sleep(_HALTED_SECONDS)
-        self._source.resume()
+        self._source.paused = False
         if not stop.is_set():
             logger.info("bad records were accepted; the line resumes", extra=self._fields())
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter
 
 from leadview import instruments
 from projector.mapping import VERSION
 from projector.record import Partition, Record
-from projector.redis.applier import Applied
+from projector.redis.apply import Applied
 from projector.unknown_fields import has_unknown_fields
 from schemas import metrics
 
@@ -58,14 +58,9 @@ class LineMetrics:
         if freshness is not None:
             FRESHNESS.labels(self._line).observe(freshness)
 
-    def rewound(self) -> None:
-        REWINDS.labels(self._line).inc()
-
-    def unavailable(self) -> None:
-        UNAVAILABLE.labels(self._line).inc()
-
-    def failed(self) -> None:
-        DEFECTS.labels(self._line).inc()
+    def count(self, metric: Counter) -> None:
+        """Count one event of this line."""
+        metric.labels(self._line).inc()
 
 
 class UnknownFields:

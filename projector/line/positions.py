@@ -13,9 +13,8 @@ from msgspec.structs import replace
 
 from projector.dead_letter import DeadLetter
 from projector.errors import Unavailable
-from projector.kafka.source import Source
+from projector.kafka.reader import Source
 from projector.ledger import breaks
-from projector.ledger.breaks import Rewind
 from projector.ledger.control import (
     NOTHING_STORED,
     Break,
@@ -30,6 +29,7 @@ from projector.ledger.control import (
 from projector.ledger.ledger import Ledger
 from projector.ledger.writers import Session
 from projector.record import Partition, Record
+from projector.redis.scripts import RewindRow
 from schemas import names
 
 Ends = tuple[dict[Partition, int], dict[str, str]]
@@ -100,7 +100,7 @@ class Positions:
         """
         before, session = self._session, await self._ledger.open()
         if before:
-            self._ledger.close(before)
+            before.close()
             if (before.stamp, before.incarnations) != (session.stamp, session.incarnations):
                 self.offsets.clear()
                 self._source.reset(self._source.assigned())
@@ -153,18 +153,18 @@ class Positions:
             await self._ledger.rewind(session, rewinds + more)
         return True
 
-    def _made_again(self, session: Session, stored: breaks.Stored) -> tuple[list[Break], list[Rewind]]:
+    def _made_again(self, session: Session, stored: breaks.Stored) -> tuple[list[Break], list[RewindRow]]:
         found, rewinds = [], []
         for topic, partitions in breaks.made_again(stored, self._topic_ids).items():
             known = self._topic_ids[topic]
             former = next(it.topic_id for it in stored[partitions[0]] if it.topic_id not in ("", known))
             found.append(breaks.new_break(session.record, "topic_recreated", topic, former, known))
-            rewinds += [breaks.of_new_topic(partition, known) for partition in partitions]
+            rewinds += [breaks.rewind(partition, known) for partition in partitions]
         return found, rewinds
 
     async def _cut_off(
         self, session: Session, stored: breaks.Stored, made_again: set[str]
-    ) -> tuple[list[Break], list[Rewind]]:
+    ) -> tuple[list[Break], list[RewindRow]]:
         """The partitions of this line whose log parts from what was read below a stored position."""
         highest = {
             partition: max(stored[partition], key=lambda position: position.offset)
@@ -181,7 +181,7 @@ class Positions:
                     session.record, "topic_truncated", partition.topic, at.topic_id, id_
                 )
                 to = replace(at, offset=fork.offset, leader_epoch=fork.epoch, topic_id=id_)
-                rewinds.append(Rewind(partition, id_, fork.offset, to))
+                rewinds.append(breaks.rewind(partition, id_, fork.offset, to))
         return list(found.values()), rewinds
 
     def are_of_former_topics(self, topic_ids: Mapping[str, str]) -> bool:
@@ -200,7 +200,7 @@ class Positions:
                 "partitions end before their positions; reading them from the beginning",
                 extra={"line": self._line, "positions": {names.position(*p): at for p, at in offsets.items()}},
             )
-            await self._ledger.rewind(self.session, [Rewind(p, "", at - 1) for p, at in offsets.items()])
+            await self._ledger.rewind(self.session, [breaks.rewind(p, "", at - 1) for p, at in offsets.items()])
         return dict.fromkeys(offsets, NOTHING_STORED)
 
     async def cover(self, steps: Mapping[Partition, Step], dead_letters: Sequence[DeadLetter] = ()) -> Outcome:
@@ -268,7 +268,7 @@ class Positions:
     def end(self) -> None:
         """Close the session: nothing more is written in it."""
         if self._session:
-            self._ledger.close(self._session)
+            self._session.close()
             self._session = None
 
 

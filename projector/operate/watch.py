@@ -22,7 +22,7 @@ from projector.problem import LABELS, KafkaUnknown, OfLine, Problem, RedisUnknow
 from projector.redis.store import Store
 from projector.stop import Stop
 from schemas import metrics
-from schemas.heartbeat import Condition
+from schemas.heartbeat import Condition, Halted, StandingBy
 from schemas.settings import ProjectorSettings
 
 _NAN = float("nan")
@@ -109,8 +109,9 @@ class Watch(Collector):
             for partition in line.assigned():
                 assigned[partition.topic] += 1
         yield family(metrics.PARTITIONS, {(topic,): number for topic, number in sorted(assigned.items())})
-        yield family(metrics.LINE_STOPPED, {(line.health.name,): line.health.halted for line in lines})
-        yield family(metrics.LINE_STANDING_BY, {(line.health.name,): line.health.stands_by for line in lines})
+        troubles = {(line.health.name,): line.health.trouble for line in lines}
+        yield family(metrics.LINE_STOPPED, {name: isinstance(it, Halted) for name, it in troubles.items()})
+        yield family(metrics.LINE_STANDING_BY, {name: isinstance(it, StandingBy) for name, it in troubles.items()})
 
     async def run(self, stop: Stop) -> None:
         """Observe every two seconds until `stop` is set."""

@@ -20,13 +20,14 @@ import msgspec
 from projector.errors import Conflict, Refused, Unavailable
 from projector.kafka.client import topic
 from projector.kafka.reader import open_reader
-from projector.ledger import copies, generations
+from projector.ledger import copies
 from projector.ledger.control import ControlRecord
 from projector.ledger.ledger import Ledger, lag, read_rebuild
 from projector.ledger.writers import Writing, check_written
-from projector.line.line import Line, Policy
+from projector.line.line import Line
 from projector.line.pace import Pacer
 from projector.mapping import VERSION
+from projector.rebuild import generations
 from projector.record import Partition
 from projector.redis.store import Store
 from projector.stop import Stop
@@ -138,7 +139,7 @@ async def replay(writing: Writing, settings: ProjectorSettings, rebuild: Rebuild
     """
     store, topics = writing.store, [topic(settings, kind) for kind in RESOURCES]
     while not stop.is_set():
-        with writing.sessions.closing(await writing.sessions.open_rebuild(rebuild.generation)) as session:
+        with await writing.sessions.open_rebuild(rebuild.generation) as session:
             record = session.record
         if record.is_complete(rebuild.generation):
             return
@@ -203,10 +204,6 @@ async def catch_up(store: Store, settings: ProjectorSettings, stop: Stop) -> int
 def _line(writing: Writing, settings: ProjectorSettings, rebuild: Rebuild, kind: Kind, pacer: Pacer) -> Line:
     """Returns a line that writes this generation only, parks no dead letters, and ends where a live one would halt or
     retry."""
-
-    def end(error: Exception) -> None:
-        raise error
-
     group_id = f"{settings.group_id}.rebuild.{rebuild.generation}.{kind.topic}"
     ledger = Ledger(writing.store, writing.sessions, rebuild=rebuild.generation)
-    return Line("rebuild", settings, [kind], group_id, writing.store, ledger, Policy(pacer, end, end))
+    return Line("rebuild", settings, [kind], group_id, writing.store, ledger, pacer, ends=True)

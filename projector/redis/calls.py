@@ -95,7 +95,9 @@ def calls(
                 assert_never(intent)
     # In the order of RESOURCES, because a lead that is written after its contact needs no second write.
     for resource, documents in by_resource.items():
-        for group in groups(documents, _organization, clustered=clustered, max_items=max_documents):
+        for group in groups(
+            documents, lambda intent: intent.organization_id, clustered=clustered, max_items=max_documents
+        ):
             yield Call(put_documents(resource, group, generations, overwrite_equal=overwrite_equal), group)
 
 
@@ -121,21 +123,14 @@ def put_documents(
     if resource is LEAD:
         return _put_leads(intents, generations, overwrite_equal=overwrite_equal)
     owners = [names.organization(intent.organization_id) for intent in intents]
-    documents: list[bytes] = []
-    indexes: list[bytes] = []
+    keys: list[bytes] = []
     for owner, intent in zip(owners, intents, strict=True):
-        if resource is CONTACT:
-            contact_id = names.short_id(intent.id)
-            for generation in generations:
-                contact, index = names.contact_with_leads(owner, generation, contact_id)
-                documents.append(contact)
-                indexes.append(index)
-        else:
-            documents += document_keys(resource, owner, intent.id, generations)
+        keys += document_keys(resource, owner, intent.id, generations)
+    documents = keys[::2] if resource is CONTACT else keys
     head = PUT_CONTACT_HEAD if resource is CONTACT else PLAIN_BODY
     values = [intent.value for intent in cast(Sequence[PutDocument | DeleteDocument], intents)]
     heads = b"".join([value[:head].ljust(head, b"\0") for value in values])
-    put = partial(scripts.put_contacts, indexes=indexes) if resource is CONTACT else scripts.put_documents
+    put = partial(scripts.put_contacts, indexes=keys[1::2]) if resource is CONTACT else scripts.put_documents
     return put(
         documents=documents,
         organizations=owners,
@@ -284,7 +279,3 @@ def contact_keys(owner: bytes, contact_id: str, generations: Generations) -> lis
     for generation in generations:
         keys += names.contact_with_leads(owner, generation, short_id)
     return keys
-
-
-def _organization(intent: Intent) -> str:
-    return intent.organization_id

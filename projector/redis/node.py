@@ -5,7 +5,7 @@ sent is discarded: nothing of a batch arrives after the program has acknowledged
 same reason a batch is not continued over a connection that was opened after it had begun, unless its *fence* allows it:
 a program that stood still (SIGSTOP, a suspended machine) may wake up in the middle of a batch, long after the
 generation that it writes was dropped. Therefore `drop` closes the connections of each program that has not acknowledged
-the change (`projector/ledger/generations.py`), and the control record is read once more before a later connection is
+the change (`projector/rebuild/generations.py`), and the control record is read once more before a later connection is
 used.
 
 A server and its replicas share a replication id. It changes with a restart or a failover, and writes that were

@@ -5,7 +5,6 @@ Commands are sent as bytes, in one pipeline to each server, concurrently. Connec
 
 import asyncio
 import time
-from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Sequence
 from math import inf
@@ -39,71 +38,42 @@ class Request(NamedTuple):
     packed: bytes
 
 
-class Servers(ABC):
-    """The servers that hold keys, and which of them holds which. Every method may raise Unavailable."""
+class OneServer:
+    """A single server, or the master that Sentinels monitor. Every method may raise Unavailable."""
 
     sharded = False
     """Whether there are several servers, each with a part of the keys."""
 
-    def __init__(self, client_name: str, timeout: float) -> None:
+    def __init__(self, where: Address | Sentinels, client_name: str, timeout: float) -> None:
         """All connections have the name. `timeout`, in seconds, applies to each of them (`Node`)."""
         self.replication_epoch = ReplicationEpoch()
-        self._client_name = client_name
-        self._timeout = timeout
-
-    @abstractmethod
-    async def send(
-        self, requests: Sequence[Request], replication_epoch: int | None = None, fence: Fence | None = None
-    ) -> list[Any]:
-        """Returns the replies in order; each may be an ErrorReply. Raises what `Node.send` raises."""
-
-    @abstractmethod
-    async def nodes(self) -> list[Node]:
-        """Returns all servers."""
-
-    @abstractmethod
-    def known(self) -> list[Node]:
-        """Returns the servers that are known by now."""
-
-    @abstractmethod
-    def node(self, key: bytes) -> Node:
-        """Returns the server of a key."""
-
-    @abstractmethod
-    async def shards(self) -> list[frozenset[int]]:
-        """Returns the slots of each primary, the same sets while the map is the same; nothing if this is no cluster."""
-
-    @abstractmethod
-    async def close(self) -> None:
-        """Close all connections."""
-
-
-class OneServer(Servers):
-    """A single server, or the master that Sentinels monitor."""
-
-    def __init__(self, where: Address | Sentinels, client_name: str, timeout: float) -> None:
-        super().__init__(client_name, timeout)
         self._where = where
         self._node = Node(where, self.replication_epoch, client_name, timeout)
 
     async def send(
         self, requests: Sequence[Request], replication_epoch: int | None = None, fence: Fence | None = None
     ) -> list[Any]:
+        """Returns the replies in order; each may be an ErrorReply. Raises what `Node.send` raises."""
         return await self._node.send([request.packed for request in requests], replication_epoch, fence)
 
     async def nodes(self) -> list[Node]:
+        """Returns all servers."""
         return [self._node]
 
     def known(self) -> list[Node]:
+        """Returns the servers that are known by now."""
         return [self._node]
 
     def node(self, key: bytes) -> Node:  # noqa: ARG002 - one server holds all keys
+        """Returns the server of a key."""
         return self._node
 
     async def shards(self) -> list[frozenset[int]]:
+        """Returns the slots of each primary, the same sets while the map is the same; nothing if this is no cluster."""
         return []
 
     async def close(self) -> None:
+        """Close all connections."""
         self._node.close()
         await self._where.close()
 
@@ -117,13 +87,15 @@ class _Route(NamedTuple):
     asking: bool = False
 
 
-class Cluster(Servers):
-    """The primaries of a cluster."""
+class Cluster:
+    """The primaries of a cluster. Its methods are those of `OneServer`."""
 
     sharded = True
 
     def __init__(self, slot_map: SlotMap, client_name: str, timeout: float) -> None:
-        super().__init__(client_name, timeout)
+        self.replication_epoch = ReplicationEpoch()
+        self._client_name = client_name
+        self._timeout = timeout
         # A demoted primary may return with other data, on its old connections: so they are closed.
         self._cluster = cluster.Cluster(slot_map, self._node, Node.close)
         self._read_at = -inf
@@ -264,7 +236,7 @@ async def all_of(sending: Sequence[Any]) -> list[Any]:
     return results
 
 
-def servers(settings: RedisSettings, client_name: str, timeout: float) -> Servers:
+def servers(settings: RedisSettings, client_name: str, timeout: float) -> OneServer | Cluster:
     """Returns the servers that the settings name. It does not connect yet. Raises AddressError."""
     where = location(settings, _ASKED_SECONDS, first=_ASKED_SECONDS)
     if isinstance(where, SlotMap):

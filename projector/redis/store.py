@@ -125,7 +125,9 @@ class Store:
         replies = await self._servers.send(requests, replication_epoch, fence)
         missing = [number for number, reply in enumerate(replies) if isinstance(reply, ScriptMissing)]
         if missing:
-            await self._load_scripts()
+            packed = [pack((b"SCRIPT", b"LOAD", script.text)) for script in SCRIPTS]
+            for loaded in await all_of([node.send(packed) for node in await self._servers.nodes()]):
+                good(loaded)
             retried = await self._servers.send([requests[number] for number in missing], replication_epoch, fence)
             for number, reply in zip(missing, retried, strict=True):
                 replies[number] = reply
@@ -251,8 +253,3 @@ class Store:
                     keys = keys[SLICE:]
         if keys:
             yield keys
-
-    async def _load_scripts(self) -> None:
-        packed = [pack((b"SCRIPT", b"LOAD", script.text)) for script in SCRIPTS]
-        for replies in await all_of([node.send(packed) for node in await self._servers.nodes()]):
-            good(replies)

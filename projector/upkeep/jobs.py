@@ -28,7 +28,7 @@ from projector.ledger.writers import Writing
 from projector.redis.scripts import erase, expire_lock, finish_work
 from projector.redis.store import Store
 from projector.stop import Stop, repeat
-from projector.upkeep import reapply, redrive
+from projector.upkeep import dead_letters, reapply
 from schemas import names
 from schemas.control import GenerationId
 from schemas.fields import UUID_BYTES
@@ -121,7 +121,7 @@ async def _remove(writing: Writing, verb: str, organization_id: str, members: li
     If Redis was emptied, its event is read again and adds the same members. Therefore this is done in a session, which
     no program continues after that (`projector/redis/node.py`), and never while that event may still be read again.
     """
-    with writing.sessions.closing(await writing.sessions.open(documents=False)) as session:
+    with await writing.sessions.open(documents=False) as session:
         head, due = await _head(writing.store, names.organization(organization_id))
         if due != _DUE[verb] and (head or session.record.serves):
             await writing.store.ask([(b"SREM", names.JOBS, *members)], fence=session)
@@ -148,10 +148,10 @@ async def _erase(store: Store, organization_id: str, lock: Lock) -> bool:
     # A pass may miss a key that was written, or moved to another shard, behind it: the last pass finds nothing.
     while erased := await _erase_once(store, owner):
         keys += erased
-    async for some in redrive.of_organization(store, organization_id):
+    async for some in dead_letters.of_organization(store, organization_id):
         if (await _head(store, owner))[0] != head:
             return False  # recreated meanwhile: its replay stores dead letters again
-        await redrive.delete(
+        await dead_letters.delete(
             store, [dead_letter for dead_letter in some if not _is_later(dead_letter, read_head(head))]
         )
     logger.info("deleted organization erased", extra={"organization": organization_id, "keys": keys})

@@ -12,11 +12,11 @@ from projector.kafka.reader import Reader, open_reader
 from projector.ledger import copies
 from projector.ledger.writers import Writing
 from projector.record import Partition, Record
-from projector.redis.applier import Applied, Applier
+from projector.redis.apply import Applied, apply
 from projector.redis.calls import Generations
 from projector.redis.node import Fence
 from projector.redis.store import Store
-from projector.upkeep import redrive
+from projector.upkeep import dead_letters
 from schemas.resources import ORGANIZATION, RESOURCES, Kind
 from schemas.settings import ProjectorSettings
 
@@ -37,12 +37,6 @@ def of_organization(organization_id: str) -> Wanted:
     return is_wanted
 
 
-def of_entity(organization_id: str, entity_id: str) -> Wanted:
-    """Selects the records of one entity."""
-    key = f"{organization_id}:{entity_id}".encode()
-    return lambda record: record.key == key
-
-
 async def in_place(
     writing: Writing,
     settings: ProjectorSettings,
@@ -57,7 +51,8 @@ async def in_place(
     Documents that already show the same event are written as well, which repairs corrupted ones. With `parks`, bad
     records become dead letters. Returns how many of these records the topics contain. Raises Superseded or Unavailable.
     """
-    wanted = of_entity(organization_id, entity_id) if entity_id else of_organization(organization_id)
+    key = f"{organization_id}:{entity_id}".encode()
+    wanted: Wanted = (lambda record: record.key == key) if entity_id else of_organization(organization_id)
     async with open_reader(settings, kinds) as reader:
         ranges = await reader.range(await reader.partitions())
         return await replay(writing, reader, ranges, wanted, overwrite_equal=True, parks=parks)
@@ -82,7 +77,7 @@ async def replay(
         selected = [record for record in records if wanted(record)]
         count += len(selected)
         if selected:
-            with writing.sessions.closing(await writing.sessions.open()) as session:
+            with await writing.sessions.open() as session:
                 for batch in _batches(selected):
                     await write(
                         writing.store,
@@ -129,5 +124,5 @@ async def write(
         except BadRecord as error:
             bad.append(DeadLetter.of(record, error.fault, error.version))
     if parks:
-        await redrive.park(store, bad)
-    return await Applier(store).apply(intents, generations, fence=fence, overwrite_equal=overwrite_equal)
+        await dead_letters.park(store, bad)
+    return await apply(store, intents, generations, fence=fence, overwrite_equal=overwrite_equal)

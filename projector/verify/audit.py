@@ -63,7 +63,7 @@ async def documents(
     async with open_topics(store, settings, (ORGANIZATION, *RESOURCES)) as topics:
         await topics.look()
         report.notes += await topics.notes()
-        suspects = await _suspects(store, generation, await _sampled(topics, sample), report)
+        suspects = await _suspects(store, generation, topics, report)
         for resource, organization_id, id_ in suspects[_MAX_DOCUMENTS:]:
             report.add(Difference(resource.topic, organization_id, id_, ("hash",)), allowed)
 
@@ -82,25 +82,20 @@ async def documents(
     return report
 
 
-async def _sampled(topics: Topics, sample: float) -> Reference:
-    """A sample leaves out only leads, because any lead may contain the summary of any contact."""
-    expected = Reference(hashes)
-    async for records in topics.reader.read(topics.covered):
-        for record in records:
-            if record.kind is not LEAD or sample == 1 or _is_in_sample(record, sample):
-                expected.add(record)
-    return expected
-
-
 def _is_in_sample(record: Record, sample: float) -> bool:
+    """A sample leaves out only leads, because any lead may contain the summary of any contact."""
+    if record.kind is not LEAD or sample == 1:
+        return True
     try:
         return in_sample(names.short_id(entity_key(record).id), sample)
     except BadRecord:
         return False
 
 
-async def _suspects(store: Store, generation: GenerationId, expected: Reference, report: Report) -> list[DocumentKey]:
+async def _suspects(store: Store, generation: GenerationId, topics: Topics, report: Report) -> list[DocumentKey]:
     """Returns the documents that differ from the topics, and those that are missing."""
+    expected = Reference(hashes)
+    await topics.add_to([expected], lambda record: _is_in_sample(record, report.sample))
     suspects: list[DocumentKey] = []
     seen: set[Entity] = set()
     async for documents in stored_documents(store, report.sample):
@@ -131,23 +126,16 @@ async def _read_exactly(topics: Topics, entities: Collection[DocumentKey]) -> _E
     """Read these entities, their organizations, and the contacts of their leads from the topics."""
     exact = _Exact(Reference(), Reference(hashes))
     keys = {f"{organization_id}:{id_}".encode() for _, organization_id, id_ in entities}
-    await _read_keys(topics, keys | {organization_id.encode() for _, organization_id, _ in entities}, exact)
+    wanted = keys | {organization_id.encode() for _, organization_id, _ in entities}
+    await topics.add_to(exact, lambda record: record.key in wanted)
     contacts = {
         f"{entity[1]}:{contact_id}".encode()
         for entity in exact.hashed.newest
         if (contact_id := contact_of(exact.hashed, entity))
     }
-    if contacts - keys:
-        await _read_keys(topics, contacts - keys, exact)
+    if missing := contacts - keys:
+        await topics.add_to(exact, lambda record: record.key in missing)
     return exact
-
-
-async def _read_keys(topics: Topics, keys: set[bytes], into: _Exact) -> None:
-    async for records in topics.reader.read(topics.covered):
-        for record in records:
-            if record.key in keys:
-                into.whole.add(record)
-                into.hashed.add(record)
 
 
 def _fields(entity: DocumentKey, stored: Stored, exact: _Exact) -> tuple[str, ...]:
@@ -192,7 +180,10 @@ async def access(store: Store, settings: ProjectorSettings) -> Report:
         async def look(chosen: frozenset[str] | None) -> frozenset[str]:
             """`chosen` are ids of organizations; None for all."""
             await topics.look()
-            expected = await _read_organizations(topics, chosen)
+            expected, wanted = Reference(), {organization_id.encode() for organization_id in chosen or ()}
+            await topics.add_to(
+                [expected], lambda record: chosen is None or (record.key or b"").partition(b":")[0] in wanted
+            )
             if chosen is None:
                 report.notes.extend(await topics.notes())
                 for entity in expected.newest:
@@ -211,17 +202,6 @@ async def access(store: Store, settings: ProjectorSettings) -> Report:
         changing: frozenset[str] = await settle(await look(None), look)
         report.leave(len(changing), "organizations")
     return report
-
-
-async def _read_organizations(topics: Topics, chosen: frozenset[str] | None) -> Reference:
-    """Returns what the topics say of these organizations, or of all."""
-    expected = Reference()
-    wanted = None if chosen is None else {organization_id.encode() for organization_id in chosen}
-    async for records in topics.reader.read(topics.covered):
-        for record in records:
-            if wanted is None or (record.key or b"").partition(b":")[0] in wanted:
-                expected.add(record)
-    return expected
 
 
 async def _names_in_redis(store: Store, chosen: frozenset[str] | None) -> dict[str, _Names]:
@@ -260,8 +240,11 @@ async def _read_access(store: Store, expected: Reference, found: Mapping[str, _N
                 records[organization_id][key_hash] = record
     result = {}
     for organization_id, keys in api_keys.items():
-        entries = [entry for record in records[organization_id].values() for entry in _entries(record)]
-        listed = {names.long_id(entry[KEY_ENTRY_ID]) for entry in entries}
+        listed = {
+            names.long_id(record[at : at + KEY_ENTRY][KEY_ENTRY_ID])
+            for record in records[organization_id].values()
+            for at in range(KEY_ENTRIES, len(record) - KEY_ENTRY + 1, KEY_ENTRY)
+        }
         ids = sorted(keys.keys() | found.get(organization_id, _Names()).ids | listed)
         tag = names.tag(names.organization(organization_id))
         result[organization_id] = _Access(
@@ -273,10 +256,6 @@ async def _read_access(store: Store, expected: Reference, found: Mapping[str, _N
             records[organization_id],
         )
     return result
-
-
-def _entries(record: bytes) -> list[bytes]:
-    return [record[at : at + KEY_ENTRY] for at in range(KEY_ENTRIES, len(record) - KEY_ENTRY + 1, KEY_ENTRY)]
 
 
 def _of_access(

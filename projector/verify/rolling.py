@@ -22,7 +22,7 @@ from projector.reference import Entity, Reference
 from projector.stop import Stop
 from projector.verify.report import Difference
 from projector.verify.stored import Stored, contradicts, hashes, read
-from projector.verify.topics import Ranges, Topics, open_topics, settle
+from projector.verify.topics import Topics, open_topics, settle
 from schemas.resources import KINDS
 from schemas.settings import ProjectorSettings
 
@@ -72,19 +72,15 @@ async def audit(store: Store, settings: ProjectorSettings, stop: Stop) -> AsyncI
     budget = Budget()
     async with open_topics(store, settings, KINDS) as topics:
         while not stop.is_set():
-            await topics.require()
-            for partition in _shuffled(await topics.look()):
+            await topics.reader.existing_partitions()
+            partitions = [partition for partition, (first, last) in (await topics.look()).items() if first < last]
+            for partition in random.sample(partitions, len(partitions)):
                 async for turn in _pass(store, topics, partition, stop):
                     yield turn
                     await stop.sleep(budget.pause())
                     if stop.is_set():
                         return
             await stop.sleep(budget.pause())
-
-
-def _shuffled(covered: Ranges) -> list[Partition]:
-    partitions = [partition for partition, (first, last) in covered.items() if first < last]
-    return random.sample(partitions, len(partitions))
 
 
 async def _pass(store: Store, topics: Topics, partition: Partition, stop: Stop) -> AsyncIterator[Turn]:

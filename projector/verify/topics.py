@@ -6,18 +6,17 @@ without a newer event that differs from the topics is wrong.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-from projector.errors import Refused
 from projector.kafka.client import topic
 from projector.kafka.reader import Reader, open_reader
 from projector.ledger import copies
 from projector.ledger.ledger import lag
-from projector.record import Partition
+from projector.record import Partition, Record
 from projector.redis.store import Store
-from projector.reference import Entity
+from projector.reference import Entity, Reference
 from projector.verify.stored import Stored
 from schemas.layouts import HEAD, read_head
 from schemas.resources import CONTACT, ORGANIZATION, Kind
@@ -37,15 +36,6 @@ class Topics:
         self._store = store
         self._topics = {kind: topic(settings, kind) for kind in kinds}
 
-    async def require(self) -> None:
-        """Check that there is something to compare with. Raises Refused if a topic does not exist, and Unavailable."""
-        existing = {partition.topic for partition in await self.reader.partitions()}
-        if missing := [name for name in self._topics.values() if name not in existing]:
-            raise Refused(
-                f"Nothing can be compared: Kafka has no topic {', '.join(missing)}. Check LEADVIEW_TOPIC_PREFIX and "
-                "LEADVIEW_KAFKA_BOOTSTRAP_SERVERS."
-            )
-
     async def look(self, partitions: Sequence[Partition] | None = None) -> Ranges:
         """Read what these partitions have, or all of them, and how far it was written. Returns `covered`. Raises
         Unavailable.
@@ -59,6 +49,13 @@ class Topics:
         self._available = await self.reader.range(partitions)
         self.covered = {p: (first, min(last, max(first, positions[p]))) for p, (first, last) in self._available.items()}
         return self.covered
+
+    async def add_to(self, references: Iterable[Reference], wanted: Callable[[Record], bool]) -> None:
+        """Add the covered records that are wanted to each of these references. Raises Unavailable."""
+        async for records in self.reader.read(self.covered):
+            for record in filter(wanted, records):
+                for reference in references:
+                    reference.add(record)
 
     async def notes(self) -> list[str]:
         """Returns what limits a comparison with these offsets of the topics, in words."""
@@ -98,7 +95,7 @@ async def open_topics(store: Store, settings: ProjectorSettings, kinds: Sequence
     """Yields these topics. Raises Refused if one of them does not exist, and Unavailable."""
     async with open_reader(settings, kinds) as reader:
         topics = Topics(store, settings, reader, kinds)
-        await topics.require()
+        await reader.existing_partitions()
         yield topics
 
 

@@ -10,17 +10,18 @@ from pathlib import Path
 from projector.ledger.writers import Session
 from projector.line.batch import Batch
 from projector.line.pace import Pacer
-from projector.redis.applier import Applied, Applier
+from projector.redis.apply import Applied
+from projector.redis.store import Store
 from schemas.resources import Resource
 
 SECRET = "Zaphodia"
 _write = Batch.write
 
 
-async def write(self: Batch, session: Session, applier: Applier, pacer: Pacer) -> Applied:
+async def write(self: Batch, session: Session, store: Store, pacer: Pacer) -> Applied:
     if _is_defective(self):
         raise KeyError(SECRET)
-    return await _write(self, session, applier, pacer)
+    return await _write(self, session, store, pacer)
 
 
 def _is_defective(batch: Batch) -> bool:

@@ -14,10 +14,10 @@ from projector import mapping
 from projector.change import read
 from projector.errors import BadRecord
 from projector.record import Record
-from projector.reference import documents_of
 from schemas import resources
 from tests.harness import crm
 from tests.harness.crm import Message
+from tests.harness.expected import documents_of
 
 SECRET = "Zaphodia"
 """Represents personal data: the reason of a bad record must not quote it."""

@@ -15,7 +15,7 @@ from projector.record import Partition, Record
 from projector.reference import Entity
 from schemas import names, resources
 from schemas.control import GenerationId, number_of
-from tests.harness import control, generations, processes, stored
+from tests.harness import control, expected, generations, processes, stored
 from tests.harness.api_server import ApiServer
 from tests.harness.crm import Message
 from tests.harness.processes import API, PROJECTOR, running_api_process
@@ -131,7 +131,7 @@ class Leadview:
 
     def expected(self) -> dict[Entity, bytes]:
         """Returns the documents that follow from everything that was published."""
-        return self.topics.reference.documents()
+        return expected.documents(self.topics.reference)
 
     def documents(self, generation: int | None = None) -> dict[Entity, bytes]:
         """Returns the documents that Redis has; by default those of the live generation."""

@@ -1,4 +1,4 @@
-"""The projector without Kafka: the mapping and the applier write records directly to a real Redis."""
+"""The projector without Kafka: the mapping and what applies intents write records directly to a real Redis."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,7 +10,7 @@ from projector.intent import Intent
 from projector.ledger.writers import Sessions, Writing
 from projector.record import Record
 from projector.redis import calls
-from projector.redis.applier import Applied, Applier
+from projector.redis.apply import Applied, apply
 from projector.redis.store import Store
 from projector.reference import Entity
 from schemas import names
@@ -28,12 +28,11 @@ class Projection:
         self.client = client
         """Synchronous. Returns bytes, which redis-py's types cannot express."""
         self.settings = settings
-        self.applier = Applier(store)
         self.writing = Writing(store, Sessions(store), "test")
 
     async def apply(self, *records: Record, generations: tuple[int, ...] = (1,)) -> Applied:
         """Write these records as one batch."""
-        return await self.applier.apply([intent_of(record) for record in records], ids(*generations))
+        return await apply(self.store, [intent_of(record) for record in records], ids(*generations))
 
     async def call(self, record: Record) -> Any:
         """Returns the reply of a record's script, and does nothing of what would follow from it."""

@@ -13,13 +13,13 @@ from typing import Any
 import uvloop
 
 from projector.__main__ import main
-from projector.kafka.source import _Listener
+from projector.kafka.reader import Source
 from tests.harness.worst_inputs import OF_RECORDS, PLAIN, Worst, seconds
 
 longest, what = 0.0, ""
 assignments = 0
 _run = asyncio.Handle._run
-_on_partitions_assigned = _Listener.on_partitions_assigned
+_on_partitions_assigned = Source.on_partitions_assigned
 
 
 def _timed(handle: asyncio.Handle) -> None:
@@ -32,7 +32,7 @@ def _timed(handle: asyncio.Handle) -> None:
         longest, what = took, repr(task)
 
 
-async def _counted(self: _Listener, assigned: Any) -> None:
+async def _counted(self: Source, assigned: Any) -> None:
     global assignments  # noqa: PLW0603 - likewise
     assignments += bool(assigned)
     await _on_partitions_assigned(self, assigned)
@@ -42,7 +42,7 @@ if __name__ == "__main__":
     # uvloop's callbacks cannot be timed. What runs in them is the same.
     uvloop.run = asyncio.run  # type: ignore[assignment]
     asyncio.Handle._run = _timed  # type: ignore[assignment, method-assign]
-    _Listener.on_partitions_assigned = _counted  # type: ignore[method-assign]
+    Source.on_partitions_assigned = _counted  # type: ignore[method-assign]
     result = main()
     plain = Worst("plain", lambda _: PLAIN, OF_RECORDS[0].run)
     sys.stdout.write(

@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 import orjson
 import pytest
+from aiokafka.structs import OffsetAndMetadata
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from devstack.embedded_kafka import EmbeddedKafka
 from devstack.ports import free_port
-from projector.accepted import Accepted, AcceptedRecords
 from projector.errors import Refused
-from projector.kafka.offset_texts import OffsetText, write_texts
+from projector.kafka.accepted import Accepted, AcceptedRecords, write_texts
 from projector.offsets import Ranges
 from projector.record import Partition, Record
 from projector.redis.store import Store
@@ -391,7 +391,7 @@ async def test_a_topic_that_is_created_again_has_none(leadview: Leadview) -> Non
 
 async def test_a_text_of_another_program_is_left_alone(stored: _Stored, any_leadview: Leadview) -> None:
     group = f"{any_leadview.group}.accepted"
-    assert await write_texts(stored.settings, group, {stored.at: OffsetText(1, "not ours")})
+    assert await write_texts(stored.settings, group, {stored.at: OffsetAndMetadata(1, "not ours")})
     assert not (await stored.read()).offsets
     with pytest.raises(Refused, match="was not written by this program"):
         await stored.accept("7")

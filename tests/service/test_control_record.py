@@ -16,13 +16,13 @@ from devstack.child import Child
 from devstack.ports import free_port
 from devstack.redis_cluster import RedisCluster
 from projector.errors import Refused, Superseded, Unavailable
-from projector.ledger import copies, generations, writers
+from projector.ledger import copies, writers
 from projector.ledger.control import Change, ControlRecord, Generation, State
 from projector.ledger.writers import Sessions
 from projector.mapping import VERSION
-from projector.rebuild import replay
+from projector.rebuild import generations, replay
 from projector.redis.store import Store
-from projector.upkeep import reapply, redrive
+from projector.upkeep import dead_letters, reapply
 from schemas import names, resources
 from schemas.api_keys import key_hash, mint, organization_tag
 from schemas.control import GenerationId, number_of
@@ -257,8 +257,11 @@ async def test_no_program_writes_a_generation_of_a_newer_mapping(projection: Pro
         await sessions.open()
     assert (await sessions.open(documents=False)).generations == ids(1, 2)
     with pytest.raises(Superseded):
-        await redrive._apply(projection.writing, crm.lead(1).record())
-    assert await redrive._apply(projection.writing, crm.api_key(1).record()) == (redrive.Redriven.APPLIED, None)
+        await dead_letters._apply(projection.writing, crm.lead(1).record())
+    assert await dead_letters._apply(projection.writing, crm.api_key(1).record()) == (
+        dead_letters.Redriven.APPLIED,
+        None,
+    )
 
 
 @pytest.mark.apache
@@ -334,7 +337,7 @@ async def test_heartbeats(projection: Projection) -> None:
         )
         [writer] = await writers.read(projection.store)
         assert (writer.id, writer.heartbeat.acknowledged) == (writing.id, session.stamp)
-        writing.sessions.close(session)
+        session.close()
         assert writing.sessions.acknowledged == record.stamp
         [writer] = await writers.read(projection.store)
         assert (writer.heartbeat.role, writer.alive) == ("run", True)

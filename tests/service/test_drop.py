@@ -10,11 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from projector.errors import Refused
-from projector.ledger import copies, generations
+from projector.ledger import copies
 from projector.ledger.control import ControlRecord, Generation
 from projector.ledger.writers import Sessions, Writing
 from projector.mapping import VERSION
-from projector.rebuild import promote
+from projector.rebuild import generations
 from projector.redis.scripts import change_control
 from projector.redis.store import Store
 from schemas import names, resources
@@ -40,11 +40,11 @@ async def test_redis_forgets_a_drop(redis_server: RedisService, back: bool, monk
     monkeypatch.setattr(generations, "_ACKNOWLEDGE_SECONDS", inf)
     async with open_projection(redis_server) as projection:
         writer = Store(projection.settings, writer_id="slow")  # the drop waits for it before its sweep
-        await writer.memories()
+        await writer.info("memory")
         client = projection.client
         control.write(client, live=2, written=(1, 2), previous=1)
         await projection.apply(crm.lead().record(), generations=(1, 2))
-        dropping = asyncio.create_task(promote.drop(projection.writing, 1))
+        dropping = asyncio.create_task(generations.drop(projection.writing, 1))
         await eventually(lambda: _is_dropping(projection), "it is being dropped")
         client.flushall()
         if back:
@@ -63,7 +63,7 @@ async def test_redis_forgets_a_drop(redis_server: RedisService, back: bool, monk
 async def test_one_generation_is_always_written(projection: Projection) -> None:
     record = await control.complete(projection.store)
     with pytest.raises(Refused, match="Generation 1 is live"):
-        await promote.drop(projection.writing, 1)
+        await generations.drop(projection.writing, 1)
     assert (await copies.current(projection.store)).stamp == record.stamp
 
 
@@ -144,12 +144,12 @@ async def test_a_drop_ends_at_the_end_of_a_promotion(redis_server: RedisService,
     async with open_projection(redis_server) as projection:
         control.write(projection.client, written=(1, 2), dropping=(3,))
         async with _slow_store(redis_server, held) as (slow, proxy):
-            promoting = asyncio.create_task(promote.verify_and_promote(slow, promote.Criteria()))
+            promoting = asyncio.create_task(generations.verify_and_promote(slow, generations.Criteria()))
             await eventually(lambda: proxy.holding, "it is about to change the record")
             await generations.sweep(projection.writing, await copies.current(projection.store), generation(3))
             proxy.faults = Faults()
             promoted = await promoting
-        assert promoted.flip == promote.Flip(1, 2)
+        assert promoted.flip == generations.Flip(1, 2)
         state = (await copies.current(projection.store)).state
         assert (state.live, bool(state.generations[generation(2)].verified_at), state.known) == (
             generation(2),

@@ -10,11 +10,11 @@ from projector.change import read
 from projector.errors import BadRecord
 from projector.mapping import intent
 from projector.record import Record
-from projector.reference import documents_of
 from schemas import api_keys, resources
 from tests.harness import crm, stored
 from tests.harness.api_server import CONTACTS, LEADS, ApiServer, patient, running_api
 from tests.harness.crm import CONTACT, LEAD, ORGANIZATION, Message
+from tests.harness.expected import documents_of
 from tests.harness.hostile_events import MORSELS, VALID, tokens
 from tests.harness.projection import Projection
 

@@ -15,10 +15,10 @@ from projector.dead_letter import DeadLetter
 from projector.errors import Unavailable
 from projector.ledger.writers import Sessions, Writing
 from projector.line.line import erase_late, without_deleted
-from projector.redis.applier import Applier
+from projector.redis.apply import apply
 from projector.redis.scripts import expire_lock
 from projector.redis.store import Store
-from projector.upkeep import jobs, redrive
+from projector.upkeep import dead_letters, jobs
 from schemas import names, resources
 from schemas.layouts import STORED_CONTACT_ID
 from schemas.settings import ProjectorSettings
@@ -209,7 +209,7 @@ OTHERS = {f"{crm.OTHER_ORGANIZATION}:{crm.LEAD}", "", "no key", f"{crm.LEAD}:{cr
 async def test_the_dead_letters_of_a_deleted_organization_are_erased(projection: Projection) -> None:
     own = {f"{crm.ORGANIZATION}:{crm.uuid(number)}" for number in range(300)}
     own |= {crm.ORGANIZATION, f"{crm.ORGANIZATION}:{crm.LEAD}".upper(), f"{crm.ORGANIZATION}X"}
-    await redrive.park(projection.store, [letter(key, offset) for offset, key in enumerate(own | OTHERS)])
+    await dead_letters.park(projection.store, [letter(key, offset) for offset, key in enumerate(own | OTHERS)])
     await projection.apply(crm.organization(1).record(0))
     await projection.apply(crm.deleted(resources.ORGANIZATION, 2).record(1))
     await jobs.run_all(projection.writing, projection.settings)
@@ -221,7 +221,7 @@ async def test_a_bad_event_that_may_recreate_an_organization_stays_a_dead_letter
     letters = [letter(crm.ORGANIZATION, offset, "crm.organizations") for offset in (3, 5)]
     await projection.apply(crm.deleted(resources.ORGANIZATION, 2).record(4))
     assert await without_deleted(projection.store, letters) == letters
-    await redrive.park(projection.store, letters)
+    await dead_letters.park(projection.store, letters)
     await jobs.run_all(projection.writing, projection.settings)
     assert projection.client.hkeys(names.DEAD_LETTERS) == [letters[1].field.encode()]
 
@@ -230,9 +230,9 @@ async def test_an_erasure_ends_before_the_dead_letters_of_a_recreated_organizati
     """The replay may have stored them again by now."""
     await world.deleted_organization()
     own = f"{crm.ORGANIZATION}:{crm.LEAD}"
-    await redrive.park(world.projection.store, [letter(own)])
+    await dead_letters.park(world.projection.store, [letter(own)])
     running = await world.run_until(holding=b"HSCAN")
-    await Applier(world.projection.store).apply([intent_of(crm.organization(3).record(2))], ids(1))
+    await apply(world.projection.store, [intent_of(crm.organization(3).record(2))], ids(1))
     world.hold(None)
     await running
     assert keys_of_letters(world.projection) == {own}
@@ -250,7 +250,7 @@ async def test_a_dead_letter_that_is_stored_after_the_erasure_is_erased(projecti
     late = letter(f"{crm.ORGANIZATION}:{crm.LEAD}")
     await projection.apply(crm.deleted(resources.ORGANIZATION, 1).record(0))
     await jobs.run_all(projection.writing, projection.settings)
-    await redrive.park(projection.store, [late])
+    await dead_letters.park(projection.store, [late])
     await erase_late(projection.store, [late])
     await jobs.run_all(projection.writing, projection.settings)
     assert keys_of_letters(projection) == set()
@@ -259,11 +259,11 @@ async def test_a_dead_letter_that_is_stored_after_the_erasure_is_erased(projecti
 
 async def test_a_redrive_does_not_bring_a_dropped_dead_letter_back(projection: Projection) -> None:
     """Its record is still bad, and the dead letter was erased while the record was read."""
-    await redrive.park(projection.store, [letter("a", 1)])
-    await redrive.replace(projection.store, [letter("a", 1)])
+    await dead_letters.park(projection.store, [letter("a", 1)])
+    await dead_letters.replace(projection.store, [letter("a", 1)])
     assert keys_of_letters(projection) == {"a"}
-    await redrive.delete(projection.store, [letter("a", 1)])
-    await redrive.replace(projection.store, [letter("a", 1)])
+    await dead_letters.delete(projection.store, [letter("a", 1)])
+    await dead_letters.replace(projection.store, [letter("a", 1)])
     assert keys_of_letters(projection) == set()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from projector.ledger import copies
 from projector.ledger.writers import Sessions, Writing
-from projector.redis.applier import Applier
+from projector.redis.apply import apply
 from projector.redis.store import Store
 from projector.upkeep import jobs
 from projector.upkeep.keeper import Keeper
@@ -86,8 +86,8 @@ async def test_a_shard_is_complete_while_an_organization_is_still_replayed(world
     """Others do not wait for it. The organization itself is answered with 503 (`test_recreated.py`)."""
     world.leadview.publish(crm.deleted(resources.ORGANIZATION, 1), crm.lead(1), crm.organization(2))
     await copies.current(world.store)
-    await Applier(world.store).apply([intent_of(crm.deleted(resources.ORGANIZATION, 1).record(0))], ids(1))
-    await Applier(world.store).apply([intent_of(crm.organization(2).record(1))], ids(1))
+    await apply(world.store, [intent_of(crm.deleted(resources.ORGANIZATION, 1).record(0))], ids(1))
+    await apply(world.store, [intent_of(crm.organization(2).record(1))], ids(1))
     assert world.redis.smembers(names.JOBS)
     world.apply_all()
     await world.turn()
@@ -113,19 +113,18 @@ async def test_an_erasure_that_was_overtaken_leaves_nothing_wrong(world: World, 
     events as the records that are read again."""
     messages = [crm.contact(1), crm.lead(1), crm.lead(1, id=crm.OTHER_LEAD), crm.api_key(1)]
     await control.complete(world.store)
-    apply = Applier(world.store).apply
     world.leadview.publish_all(messages)
     intents = [intent_of(message.record(offset)) for offset, message in enumerate(messages)]
-    await apply([intent_of(crm.organization(1).record(0)), *intents], ids(1))
+    await apply(world.store, [intent_of(crm.organization(1).record(0)), *intents], ids(1))
     before = stored.values(world.redis)
-    await apply([intent_of(crm.deleted(resources.ORGANIZATION, 2).record(1))], ids(1))
+    await apply(world.store, [intent_of(crm.deleted(resources.ORGANIZATION, 2).record(1))], ids(1))
     assert await jobs._drop(world.store, OWNER, [dropped]) > 0
-    await apply([intent_of(crm.organization(3).record(2))], ids(1))
+    await apply(world.store, [intent_of(crm.organization(3).record(2))], ids(1))
     await jobs.run_all(world.writing, world.settings)
     stored.assert_consistent(world.redis)
     assert stored.documents(world.redis).keys() == before.keys()
     assert world.redis.exists(names.api_key(OWNER, crm.key_hash(1)))
-    await apply([intent_of(crm.contact(2, first_name="Grace").record(9))], ids(1))
+    await apply(world.store, [intent_of(crm.contact(2, first_name="Grace").record(9))], ids(1))
     stored.assert_consistent(world.redis)
 
 
@@ -134,10 +133,9 @@ async def test_bad_records_of_a_recreated_organization_are_parked_again(world: W
     bad = msgspec.structs.replace(crm.lead(1), value=b"{")
     others = msgspec.structs.replace(crm.lead(1, organization_id=crm.OTHER_ORGANIZATION), value=b"{")
     [record] = [record for record in world.leadview.publish(bad, others) if record.key == bad.key]
-    apply = Applier(world.store).apply
-    await apply([intent_of(crm.deleted(resources.ORGANIZATION, 1).record(0))], ids(1))
+    await apply(world.store, [intent_of(crm.deleted(resources.ORGANIZATION, 1).record(0))], ids(1))
     await jobs.run_all(world.writing, world.settings)
-    await apply([intent_of(crm.organization(2).record(1))], ids(1))
+    await apply(world.store, [intent_of(crm.organization(2).record(1))], ids(1))
     await jobs.run_all(world.writing, world.settings)
     field = names.dead_letter(record.topic, record.partition, record.offset)
     assert list(world.redis.hgetall(names.DEAD_LETTERS)) == [field.encode()]

@@ -7,7 +7,7 @@ import pytest
 
 from leadview.redis.scripts import Command
 from projector.redis import calls
-from projector.redis.applier import Applier
+from projector.redis.apply import apply
 from projector.redis.node import Fence
 from projector.redis.store import Store
 from schemas import names, resources
@@ -97,7 +97,7 @@ async def test_an_update_takes_no_more_round_trips_than_it_needs(
     await projection.apply(*(message.record(offset) for offset, message in enumerate(STORED)))
     store = RecordingStore(projection.settings)
     try:
-        await Applier(store).apply([intent_of(message.record(9 + n)) for n, message in enumerate(update)], ids(1))
+        await apply(store, [intent_of(message.record(9 + n)) for n, message in enumerate(update)], ids(1))
     finally:
         await store.close()
     assert store.pipelines == pipelines

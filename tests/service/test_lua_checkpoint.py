@@ -8,7 +8,7 @@ import pytest
 
 from projector.dead_letter import DeadLetter
 from projector.errors import Refused, Unavailable
-from projector.ledger import copies, generations
+from projector.ledger import copies
 from projector.ledger.control import (
     NOTHING_STORED,
     ControlChanged,
@@ -20,9 +20,10 @@ from projector.ledger.control import (
     WentBack,
     checkpoint,
 )
+from projector.rebuild import generations
 from projector.record import Partition
 from projector.redis.store import Store
-from projector.upkeep.redrive import all_dead_letters
+from projector.upkeep.dead_letters import all_dead_letters
 from schemas import names
 from schemas.faults import Fault
 from schemas.settings import ProjectorSettings

@@ -9,13 +9,13 @@ from leadview.redis.scripts import Command
 from projector.errors import Unavailable
 from projector.record import Record
 from projector.redis import calls
-from projector.redis.applier import Applied
-from projector.reference import documents_of
+from projector.redis.apply import Applied, apply
 from projector.upkeep import jobs
 from schemas import names, resources
 from schemas.layouts import FIRST_LEAD, read_head
 from tests.harness import crm, stored
 from tests.harness.crm import Message
+from tests.harness.expected import documents_of
 from tests.harness.generations import generation, ids
 from tests.harness.projection import Projection, intent_of
 
@@ -469,7 +469,7 @@ async def test_the_same_event_repairs_a_damaged_document_if_it_overwrites(
     projection.client.setrange(lead_name if record.kind is resources.LEAD else contact_name, 70, "spoiled")
     assert (await projection.apply(record)).stale == 1
     assert _dump(projection) != stands
-    assert (await projection.applier.apply([intent], ids(1), overwrite_equal=True)).written == 1
+    assert (await apply(projection.store, [intent], ids(1), overwrite_equal=True)).written == 1
     assert _dump(projection) == stands
 
 
@@ -490,7 +490,7 @@ async def test_a_repair_in_place_keeps_every_state(projection: Projection, recor
     await projection.apply(contact(1, 0), *records)
     before = stored.documents(projection.client)
     assert before == documents_of([contact(1, 0), *records])
-    await projection.applier.apply([intent_of(record) for record in records], ids(1), overwrite_equal=True)
+    await apply(projection.store, [intent_of(record) for record in records], ids(1), overwrite_equal=True)
     assert stored.documents(projection.client) == before
     stored.assert_consistent(projection.client)
 

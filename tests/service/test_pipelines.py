@@ -131,7 +131,7 @@ def test_a_connection_that_was_reset_while_nobody_used_it(proxy: FaultyProxy) ->
         await reset()
         assert await store.ask_one(*SECOND) == b"second"
         await reset()
-        assert await store.memories()
+        assert await store.info("memory")
         await store.close()
 
     uvloop.run(use())

@@ -16,7 +16,7 @@ from devstack.child import Child
 from devstack.ports import free_port
 from devstack.topics import admin
 from projector.errors import Unavailable
-from projector.kafka.source import Source
+from projector.kafka.reader import Source
 from projector.ledger.control import NOTHING_STORED, Position, Step
 from projector.line.positions import Positions
 from projector.record import Partition

@@ -15,18 +15,19 @@ import pytest
 from msgspec.structs import replace
 
 from devstack.redis_cluster import RedisCluster
-from projector.accepted import AcceptedRecords
 from projector.dead_letter import DeadLetter
 from projector.errors import Unavailable
-from projector.ledger import copies, generations, writers
+from projector.kafka.accepted import AcceptedRecords
+from projector.ledger import copies, writers
 from projector.ledger.control import ControlRecord
 from projector.ledger.writers import Sessions, Writing
-from projector.rebuild import replay
+from projector.rebuild import generations, replay
 from projector.rebuild.replay import Rebuild
 from projector.record import Partition
+from projector.redis.apply import apply
 from projector.redis.scripts import register_writer
 from projector.redis.store import Store
-from projector.upkeep import jobs, redrive
+from projector.upkeep import dead_letters, jobs
 from schemas import names, resources
 from schemas.control import GenerationId
 from schemas.faults import Fault
@@ -49,7 +50,7 @@ def keys_of(client: Any, wanted: GenerationId) -> list[bytes]:
 
 
 async def fill(projection: Projection, *wanted: GenerationId) -> None:
-    await projection.applier.apply([intent_of(record) for record in LEADS], wanted)
+    await apply(projection.store, [intent_of(record) for record in LEADS], wanted)
 
 
 async def test_a_drop_that_wakes_up_after_redis_was_emptied(redis_server: RedisService, tmp_path: Path) -> None:
@@ -298,10 +299,10 @@ async def test_a_dead_letter_that_was_parked_again_is_another_one(projection: Pr
     """Of a topic that was deleted and created again: the offsets belong to other records."""
     store = projection.store
     old = replace(DeadLetter.of(crm.lead(1).record(), Fault("other")), time=1)
-    await redrive.park(store, [replace(old, time=2)])
-    assert await redrive.delete(store, [old]) == 0
-    assert await redrive.replace(store, [old.accept("known", 1)]) == 0
-    [kept] = await redrive.all_dead_letters(store)
+    await dead_letters.park(store, [replace(old, time=2)])
+    assert await dead_letters.delete(store, [old]) == 0
+    assert await dead_letters.replace(store, [old.accept("known", 1)]) == 0
+    [kept] = await dead_letters.all_dead_letters(store)
     assert (kept.time, kept.accepted) == (2, False)
 
 

@@ -16,9 +16,9 @@ from redis import RedisCluster
 from devstack.child import Child
 from projector import mapping
 from projector.errors import Conflict
-from projector.ledger import copies, generations
+from projector.ledger import copies
 from projector.line.pace import FULL, YIELDING, YIELDING_ON_CLUSTER, Pacer
-from projector.rebuild import replay
+from projector.rebuild import generations, replay
 from projector.redis.store import Store
 from projector.reference import Entity
 from schemas import names, resources

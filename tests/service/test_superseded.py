@@ -11,7 +11,7 @@ import pytest
 
 from devstack.ports import free_port
 from projector.dead_letter import DeadLetter
-from projector.upkeep import keeper, redrive
+from projector.upkeep import dead_letters
 from schemas import names, resources
 from schemas.faults import Fault
 from tests.harness import control, crm
@@ -55,18 +55,18 @@ async def test_they_go_when_a_newer_event_was_applied(projection: Projection) ->
     ]
     go[4] = msgspec.structs.replace(go[4], offset=8)  # the first one is at 7 of the same topic
     await store(projection, *go, *stay)
-    assert await keeper.clear(projection.store, projection.settings) == 5
+    assert await dead_letters.clear(projection.store, projection.settings) == 5
     rest = {field.decode() for field in projection.client.hkeys(names.DEAD_LETTERS)}
     assert rest == {letter.field for letter in stay}
-    assert await keeper.clear(projection.store, projection.settings) == 0
+    assert await dead_letters.clear(projection.store, projection.settings) == 0
 
 
 async def test_one_that_was_parked_again_stays(projection: Projection) -> None:
     """Its topic was deleted and created again between the look and the delete."""
     letter = letter_of(crm.lead(1), 7, 1)
     await store(projection, msgspec.structs.replace(letter, time=letter.time + 1))
-    assert await redrive.delete(projection.store, [letter]) == 0
-    assert await redrive.delete(projection.store, [msgspec.structs.replace(letter, time=letter.time + 1)]) == 1
+    assert await dead_letters.delete(projection.store, [letter]) == 0
+    assert await dead_letters.delete(projection.store, [msgspec.structs.replace(letter, time=letter.time + 1)]) == 1
 
 
 @pytest.mark.apache

@@ -2,7 +2,7 @@
 
 import pytest
 
-from projector.accepted import Acceptance, Accepted
+from projector.kafka.accepted import Acceptance, Accepted
 from projector.offsets import Ranges
 
 TIME = 1_767_225_600_000

@@ -5,8 +5,8 @@ from unittest.mock import patch
 
 import msgspec
 
-from projector.accepted import Acceptance
 from projector.errors import Coordinates
+from projector.kafka.accepted import Acceptance
 from projector.line.batch import BadRecordGuard, Batch
 from projector.offsets import Ranges
 from projector.record import Partition, Record

@@ -3,7 +3,7 @@
 import pytest
 
 from projector.dead_letter import DeadLetter
-from projector.upkeep.redrive import _neighbours
+from projector.upkeep.dead_letters import _neighbours
 from tests.harness import crm
 
 

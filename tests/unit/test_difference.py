@@ -10,6 +10,7 @@ from schemas.control import Stamp
 from tests.harness.generations import generation, ids
 
 STAMP = Stamp.first()
+CHANGED = "the control record has changed"
 BEFORE = State(generation(1), ids(1), {}, ("1", "ledger"))
 
 
@@ -36,26 +37,26 @@ def record(stamp: Stamp = STAMP, incarnations: tuple[str, str] = ("a", "b"), **s
         pytest.param(
             record(STAMP.next(), ("a", "d")), "1 of the 2 parts (shards) of Redis were emptied", True, id="a shard"
         ),
-        pytest.param(record(STAMP.next(), written=(1, 2)), "generation 2 is written as well", False, id="rebuild"),
+        pytest.param(record(STAMP.next(), written=(1, 2)), CHANGED, False, id="rebuild"),
         pytest.param(
             record(STAMP.next(), live=2, written=(1, 2), previous=1),
-            "generation 2 is served now; generation 2 is written as well",
+            CHANGED,
             False,
             id="promoted",
         ),
         pytest.param(
             record(STAMP.next(), live=2, written=(2,), dropping=(1,)),
-            "generation 2 is served now; generation 2 is written as well; generation 1 is being dropped",
+            CHANGED,
             False,
             id="promoted and dropped",
         ),
         pytest.param(
             record(STAMP.next(), live=2, written=(2,)),
-            "generation 2 is served now; generation 2 is written as well; generation 1 was dropped",
+            CHANGED,
             False,
             id="dropped",
         ),
-        pytest.param(record(STAMP.next(), flipped_at=1), "the control record has changed", False, id="something else"),
+        pytest.param(record(STAMP.next(), flipped_at=1), CHANGED, False, id="something else"),
     ],
 )
 def test_what_has_changed(after: ControlRecord, text: str, emptied: bool) -> None:
@@ -72,4 +73,4 @@ def test_a_copy_that_moved_was_not_emptied() -> None:
     after = ControlRecord(
         stamp, state, {b"2": Copy(stamp, state, "c", (), ids(1), (), {}), b"ledger": before.present[1]}
     )
-    assert difference(before, after) == ("slots of the cluster have moved to another server", False)
+    assert difference(before, after) == (CHANGED, False)

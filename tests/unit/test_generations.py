@@ -8,7 +8,7 @@ import pytest
 from projector.commands.status import _generations
 from projector.errors import Refused
 from projector.ledger.control import ControlRecord, Copy, Generation, State
-from projector.rebuild import promote
+from projector.rebuild import generations
 from schemas.control import (
     GenerationId,
     Stamp,
@@ -59,13 +59,13 @@ def test_a_dropped_generation_is_not_written_any_more() -> None:
 
 
 def test_only_a_complete_generation_is_promoted() -> None:
-    assert promote.complete_next(record(1, 0, 1, 2)) == generation(2)
+    assert generations.complete_next(record(1, 0, 1, 2)) == generation(2)
     with pytest.raises(Refused, match="not complete"):
-        promote.complete_next(record(1, 0, 1, 2, filling=(2,)))
+        generations.complete_next(record(1, 0, 1, 2, filling=(2,)))
     with pytest.raises(Refused, match=r"`rebuild` creates one\.$"):
-        promote.complete_next(record(2, 1, 1, 2))
+        generations.complete_next(record(2, 1, 1, 2))
     with pytest.raises(Refused, match="`rollback` serves generation 2 again"):
-        promote.complete_next(record(1, 2, 1, 2))
+        generations.complete_next(record(1, 2, 1, 2))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_only_a_complete_generation_is_promoted() -> None:
     ],
 )
 def test_which_generation_is_dropped(found: ControlRecord, wanted: int | None, chosen: int | None) -> None:
-    assert promote._choose(found, wanted) == (generation(chosen) if chosen else None)
+    assert generations._choose(found, wanted) == (generation(chosen) if chosen else None)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_which_generation_is_dropped(found: ControlRecord, wanted: int | None, c
 )
 def test_which_generation_is_not_dropped(found: ControlRecord, wanted: int | None, reason: str) -> None:
     with pytest.raises(Refused, match=reason):
-        promote._choose(found, wanted)
+        generations._choose(found, wanted)
 
 
 def test_states() -> None:
@@ -151,4 +151,4 @@ def test_of_two_generations_with_one_number_the_one_that_is_not_served_is_droppe
     other = GenerationId("1.AAAAAA")
     found = record(1, 0, 1)
     twice = msgspec.structs.replace(found, state=msgspec.structs.replace(found.state, dropping=(other,)))
-    assert promote._choose(twice, 1) == other
+    assert generations._choose(twice, 1) == other

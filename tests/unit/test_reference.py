@@ -5,9 +5,10 @@ import orjson
 import pytest
 
 from projector.record import Record
-from projector.reference import Reference, documents_of
+from projector.reference import Reference
 from schemas import resources
 from tests.harness import crm
+from tests.harness.expected import documents, documents_of, key_expiries
 
 LEAD = (resources.LEAD, crm.ORGANIZATION, crm.LEAD)
 CONTACT = (resources.CONTACT, crm.ORGANIZATION, crm.CONTACT)
@@ -130,7 +131,7 @@ def test_when_each_key_expires(messages: list[crm.Message], expected: dict[str, 
     reference = Reference()
     for offset, message in enumerate(messages):
         reference.add(message.record(offset))
-    assert reference.key_expiries() == {(crm.ORGANIZATION, key_hash): expiry for key_hash, expiry in expected.items()}
+    assert key_expiries(reference) == {(crm.ORGANIZATION, key_hash): expiry for key_hash, expiry in expected.items()}
 
 
 def test_bad_records_change_nothing() -> None:
@@ -145,9 +146,9 @@ def test_bad_records_change_nothing() -> None:
 def test_it_may_be_asked_in_between() -> None:
     reference = Reference()
     reference.add(new(1, 0))
-    assert reference.documents().keys() == {LEAD}
+    assert documents(reference).keys() == {LEAD}
     reference.add(crm.contact().record())
-    assert reference.document(CONTACT) == reference.documents()[CONTACT]
+    assert reference.document(CONTACT) == documents(reference)[CONTACT]
     reference.add(deleted(2, 1))
-    assert reference.documents().keys() == {CONTACT}
+    assert documents(reference).keys() == {CONTACT}
     assert reference.document(LEAD) is None

@@ -16,10 +16,10 @@ from docs.generate.openapi import document as openapi
 from projector import mapping
 from projector.change import read
 from projector.intent import PutDocument, PutLead
-from projector.reference import documents_of
 from schemas import documents, events, layouts
 from schemas.resources import AS_SPECIFIED, BY_TOPIC, CONTACT, KINDS, LEAD, RESOURCES, Kind, Resource
 from tests.harness import crm
+from tests.harness.expected import documents_of
 
 ELSEWHERE = timezone(timedelta(hours=5, minutes=30))
 

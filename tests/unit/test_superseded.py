@@ -3,7 +3,7 @@
 import pytest
 
 from projector.dead_letter import DeadLetter
-from projector.upkeep.keeper import is_superseded
+from projector.upkeep.dead_letters import is_superseded
 from schemas.faults import Fault
 from schemas.layouts import Head
 from tests.harness import crm

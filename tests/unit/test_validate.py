@@ -20,11 +20,11 @@ from docs.generate import events_page
 from docs.generate.json_schema import event_types, examples
 from projector.commands.arguments import parse
 from projector.commands.validate import run_validate
-from projector.reference import documents_of
 from schemas import resources
 from schemas.resources import KINDS, ORGANIZATION
 from schemas.settings import ProjectorSettings
 from tests.harness import crm
+from tests.harness.expected import documents_of
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "events.md").read_text("utf-8")

@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from projector import mapping
-from projector.reference import documents_of
 from schemas.resources import RESOURCES
 from tests.harness import crm
+from tests.harness.expected import documents_of
 
 ROOT = Path(__file__).parents[2]
 HISTORY = ROOT / "tests" / "data" / "mapping-versions.json"

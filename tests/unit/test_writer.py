@@ -8,7 +8,7 @@ import pytest
 
 from projector.errors import Unavailable
 from projector.line.batch import _add, _first_of
-from projector.redis.applier import Applied
+from projector.redis.apply import Applied
 
 
 async def fail() -> Applied:

@@ -16,7 +16,7 @@ from projector.dead_letter import DeadLetter
 from projector.errors import Refused
 from projector.ledger import copies
 from projector.redis.store import Store
-from projector.upkeep.redrive import all_dead_letters
+from projector.upkeep.dead_letters import all_dead_letters
 from schemas import gcra, names
 from schemas.bodies import body
 from schemas.compression import Unreadable

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from projector.reference import documents_of
 from schemas import resources
 from tests.harness import crm
+from tests.harness.expected import documents_of
 from tests.harness.leadview import Leadview
 from tests.harness.topics import records
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until

@@ -1,32 +1,51 @@
 """Dead letters: records that could not be applied, kept until an operator redrives or drops them.
 
 A dead letter holds coordinates, key and reason, but never the payload: a redrive reads the record from Kafka again.
+Those that an operator accepts do not count against the limits that halt a line. This holds for the live lines, also
+when they read everything again after Redis was emptied, and for rebuilds: it is stored in Kafka
+(`projector/kafka/accepted.py`), and the dead letters in Redis get a copy of it, for operators to read.
+
+Every projector deletes those that nobody needs any more, because a newer event of the same entity was applied since:
+the stored value of an entity names that event, so the dead letters are compared with these values. Nothing is read from
+Kafka for that.
 """
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+import logging
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
 
-from projector.accepted import Accepted, AcceptedRecords
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord, Refused
 from projector.interpret import in_turns
+from projector.kafka.accepted import Accepted, AcceptedRecords
+from projector.kafka.client import topic
 from projector.kafka.reader import Reader, open_reader
 from projector.ledger import copies
 from projector.ledger.writers import Writing
-from projector.offsets import OffsetRange, by_partition
+from projector.offsets import OffsetRange, Ranges, by_partition
 from projector.record import Partition, Record
-from projector.redis.applier import Applier
+from projector.redis.apply import apply
 from projector.redis.scripts import LetterRow, delete_dead_letters, replace_dead_letters
 from projector.redis.store import SLICE, Store
+from projector.stop import Stop, repeat
 from schemas import names
+from schemas.control import GenerationId
 from schemas.faults import Fault
-from schemas.resources import KINDS, Resource
+from schemas.fields import UUID_AS_0, are_lower_uuids
+from schemas.layouts import HEAD, Head, read_head
+from schemas.resources import API_KEY, KINDS, ORGANIZATION, Kind, Resource
 from schemas.settings import ProjectorSettings
 
 _MAX_GAP = 5000
 _MAX_GROUP = 1000
+_LOOK_SECONDS = 10.0
+_SHARE = 0.02
+"""The share of the time that a look at very many dead letters may take."""
+
+logger = logging.getLogger(__name__)
 
 
 class Redriven(StrEnum):
@@ -73,17 +92,10 @@ async def choose(store: Store, words: Sequence[str], filtered: Filter = Filter()
     dead_letters = await all_dead_letters(store)
     if not words:
         return [letter for letter in dead_letters if filtered.matches(letter)]
-    chosen: set[str] = set()
-    unknown = []
-    for word in words:
-        wanted = _range(word)
-        named = {letter.field for letter in dead_letters if _is_in(letter, wanted)}
-        chosen |= named
-        if not named:
-            unknown.append(word)
-    if unknown:
+    wanted = [(word, _range(word)) for word in words]
+    if unknown := [word for word, named in wanted if not any(_is_in(letter, named) for letter in dead_letters)]:
         raise Refused(f"There is no dead letter {', '.join(unknown)}. `dead-letters list` shows all of them.")
-    return [letter for letter in dead_letters if letter.field in chosen]
+    return [letter for letter in dead_letters if any(_is_in(letter, named) for _, named in wanted)]
 
 
 def _place(letter: DeadLetter) -> OffsetRange:
@@ -116,6 +128,57 @@ async def drop(store: Store, settings: ProjectorSettings, words: Sequence[str], 
     book = AcceptedRecords(settings, store)
     await book.change({at: ranges for at, ranges in offsets.items() if at in accepted}, Accepted.drop)
     return await delete(store, dead_letters)
+
+
+async def matching(store: Store, settings: ProjectorSettings, filtered: Filter) -> list[OffsetRange]:
+    """Returns where the dead letters are that match. Raises Unavailable, or Refused if there are none."""
+    if filtered.topic is not None:
+        _check_topic(settings, filtered.topic)
+    found = [_place(letter) for letter in await choose(store, (), filtered)]
+    if not found:
+        raise Refused(
+            "No dead letter matches. `dead-letters list` shows all of them. The records that have halted a line are "
+            "not stored as dead letters yet: name the range that its message shows."
+        )
+    return found
+
+
+async def accept(store: Store, settings: ProjectorSettings, offsets: Mapping[Partition, Ranges], note: str) -> int:
+    """Accept these records, with the operator's note. Repeating it is harmless. Returns how many of them are stored as
+    dead letters.
+
+    Raises Unavailable, or Refused if a record does not exist, or if Kafka cannot store so many separate ranges.
+    """
+    async with open_reader(settings, KINDS) as reader:
+        await _check_existing(reader, settings, offsets)
+    now = int(time.time() * 1000)
+    await AcceptedRecords(settings, store).change(offsets, lambda accepted, ranges: accepted.accept(ranges, now, note))
+    found = [
+        letter.accept(note, now)
+        for letter in await all_dead_letters(store)
+        if letter.offset in offsets.get(Partition(letter.topic, letter.partition), Ranges())
+    ]
+    return await replace(store, found)
+
+
+def _check_topic(settings: ProjectorSettings, name: str) -> None:
+    topics = [topic(settings, kind) for kind in KINDS]
+    if name not in topics:
+        raise Refused(f"{name} is not a topic of Leadview. Its topics are {', '.join(topics)}.")
+
+
+async def _check_existing(reader: Reader, settings: ProjectorSettings, offsets: Mapping[Partition, Ranges]) -> None:
+    existing = await reader.partitions()
+    for partition in offsets:
+        _check_topic(settings, partition.topic)
+        if partition not in existing:
+            raise Refused(f"The topic {partition.topic} has no partition {partition.partition}.")
+    for partition, (_, end) in (await reader.range(list(offsets))).items():
+        if (last := offsets[partition].span[1]) >= end:
+            raise Refused(
+                f"{partition.topic}:{partition.partition}:{last} does not exist: the partition has "
+                + (f"no records after the offset {end - 1}." if end else "no records.")
+            )
 
 
 async def in_slices(store: Store) -> AsyncIterator[list[DeadLetter]]:
@@ -235,6 +298,70 @@ async def _apply(writing: Writing, record: Record) -> tuple[Redriven, Fault | No
     except BadRecord as error:
         return Redriven.STILL_BAD, error.fault
     documents = isinstance(record.kind, Resource)
-    with writing.sessions.closing(await writing.sessions.open(documents=documents)) as session:
-        applied = await Applier(writing.store).apply([intent], session.generations, fence=session)
+    with await writing.sessions.open(documents=documents) as session:
+        applied = await apply(writing.store, [intent], session.generations, fence=session)
     return (Redriven.APPLIED if applied.written else Redriven.STALE), None
+
+
+async def keep_clear(store: Store, settings: ProjectorSettings, stop: Stop) -> None:
+    """Delete the dead letters that nobody needs any more, until `stop` is set. Every projector does this."""
+    seconds = 0.0
+
+    async def turn() -> None:
+        nonlocal seconds
+        began = time.monotonic()
+        deleted = await clear(store, settings)
+        seconds = time.monotonic() - began
+        if deleted:
+            logger.info("dead letters deleted, because newer events were applied", extra={"dead_letters": deleted})
+
+    await repeat("the look for superseded dead letters", turn, stop, lambda: max(_LOOK_SECONDS, seconds / _SHARE))
+
+
+async def clear(store: Store, settings: ProjectorSettings) -> int:
+    """Delete the dead letters whose entity shows a newer event. Returns how many. Raises Unavailable."""
+    record = await copies.read(store)
+    if record is None:
+        return 0
+    kinds = {topic(settings, kind): kind for kind in KINDS}
+    deleted = 0
+    async for dead_letters in in_slices(store):
+        waiting = [letter for letter in dead_letters if not letter.accepted]  # others stay until they are dropped
+        found = [(letter, name) for letter in waiting if (name := _value_of(letter, kinds, record.state.live))]
+        if not found:
+            continue
+        values = await store.ask([(b"GETRANGE", name, 0, HEAD - 1) for _, name in found])
+        deleted += await delete(
+            store,
+            [
+                letter
+                for (letter, _), value in zip(found, values, strict=True)
+                if len(value) >= HEAD and is_superseded(letter, read_head(value))
+            ],
+        )
+    return deleted
+
+
+def _value_of(letter: DeadLetter, kinds: dict[str, Kind], generation: GenerationId) -> bytes | None:
+    """Returns the name of the value of a dead letter's entity; None if its message key names none."""
+    kind = kinds.get(letter.topic)
+    organization_id, _, id_ = letter.key.partition(":")
+    ids = [organization_id] if kind is ORGANIZATION else [organization_id, id_]
+    if kind is None or any(len(each) != len(UUID_AS_0) for each in ids) or not are_lower_uuids(ids):
+        return None
+    owner = names.organization(organization_id)
+    if isinstance(kind, Resource):
+        return names.document(kind, owner, generation, id_)
+    return names.api_key_entity(owner, id_) if kind is API_KEY else owner
+
+
+def is_superseded(letter: DeadLetter, head: Head) -> bool:
+    """Returns whether the event that a value shows is newer than the bad record of a dead letter.
+
+    Events of one entity are in one partition, in order, unless partitions were added. A newer event has a higher
+    version; a record that is corrected and published again may have the same one. A bad record may name no version.
+    """
+    is_later = head.partition == letter.partition and head.offset > letter.offset
+    if letter.version is None:
+        return is_later
+    return head.version > letter.version or (head.version == letter.version and is_later)

@@ -1,8 +1,10 @@
 """Bad records that an operator has accepted. They are stored in Kafka, so that they are known after Redis was emptied.
 
 The consumer group `<group id>.accepted` has no members. For each partition it holds what an operator has accepted
-there, as the metadata of a committed offset (`projector/kafka/offset_texts.py`). Kafka deletes this with the topic, and
-a topic that is created again begins without accepted records, as it should: its offsets belong to other records.
+there, as the metadata of a committed offset; lag tools show the offset. Kafka deletes this with the topic, and a topic
+that is created again begins without accepted records, as it should: its offsets belong to other records. Kafka forgets
+what is not written for `offsets.retention.minutes` (7 days by default). A text may have `offset.metadata.max.bytes`
+(4096 by default).
 """
 
 import asyncio
@@ -12,12 +14,17 @@ from contextlib import asynccontextmanager
 from os import getpid
 from secrets import token_hex
 from socket import gethostname
+from typing import Any
 
 import msgspec
+from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import GroupAuthorizationFailedError, OffsetMetadataTooLargeError
+from aiokafka.structs import OffsetAndMetadata
 
 from projector import defect
 from projector.errors import Coordinates, Refused, Unavailable
-from projector.kafka.offset_texts import OffsetText, read_texts, write_texts
+from projector.kafka.client import connection, consumer, errors, start
 from projector.kafka.reader import open_reader
 from projector.offsets import Ranges, spans
 from projector.record import Partition
@@ -31,6 +38,8 @@ from schemas.settings import ProjectorSettings
 _LOCK_SECONDS = 30
 _LOCK_PAUSE_SECONDS = 0.1
 _RENEW_SECONDS, _RETRY_SECONDS = 600.0, 60.0
+_KAFKA_SECONDS = 10.0
+_MAX_BYTES = 32_767  # Kafka's protocol allows no more, whatever the brokers' limit is
 
 logger = logging.getLogger(__name__)
 
@@ -154,7 +163,7 @@ class AcceptedRecords:
             return found
         for partition, stored in texts.items():
             try:
-                found[partition] = Accepted.parse(stored.text)
+                found[partition] = Accepted.parse(stored.metadata)
             except ValueError as error:
                 fields = {"partition": list(partition), "error": str(error)}
                 logger.warning("the accepted bad records of a partition cannot be read", extra=fields)
@@ -171,7 +180,7 @@ class AcceptedRecords:
             for partition, wanted in offsets.items():
                 before = _parsed(partition, stored.get(partition), self._group_id)
                 if (after := change(before, wanted)) != before:
-                    texts[partition] = OffsetText(after.offsets.span[1] + 1, after.text)
+                    texts[partition] = OffsetAndMetadata(after.offsets.span[1] + 1, after.text)
             if not await write_texts(self._settings, self._group_id, texts):
                 raise _too_long({partition: offsets[partition] for partition in texts}, texts)
 
@@ -211,16 +220,14 @@ class AcceptedRecords:
         """
         holder = f"{gethostname()}:{getpid()}:{token_hex(8)}".encode()
         async with _at_most(_LOCK_SECONDS + 1):
-            while not await self._lock(holder):  # noqa: ASYNC110 - the holder is another process
+            lock = names.ACCEPT_LOCK, holder, b"NX", b"EX", _LOCK_SECONDS
+            while not await self._store.ask_one(b"SET", *lock):  # noqa: ASYNC110 - the holder is another process
                 await asyncio.sleep(_LOCK_PAUSE_SECONDS)
         try:
             async with _at_most(_LOCK_SECONDS / 2):
                 yield
         finally:
             await self._store.run([expire_lock(lock=names.ACCEPT_LOCK, holder=holder, seconds=0)])
-
-    async def _lock(self, holder: bytes) -> bool:
-        return bool(await self._store.ask_one(b"SET", names.ACCEPT_LOCK, holder, b"NX", b"EX", _LOCK_SECONDS))
 
 
 @asynccontextmanager
@@ -233,9 +240,9 @@ async def _at_most(seconds: float) -> AsyncIterator[None]:
         raise Unavailable("the accepted bad records could not be changed in time") from None
 
 
-def _parsed(partition: Partition, stored: OffsetText | None, group_id: str) -> Accepted:
+def _parsed(partition: Partition, stored: Any, group_id: str) -> Accepted:
     try:
-        return Accepted.parse(stored.text if stored else "")
+        return Accepted.parse(stored.metadata if stored else "")
     except ValueError as error:
         raise Refused(
             f"What the consumer group {group_id} holds for {names.position(*partition)} was not written by this "
@@ -243,11 +250,72 @@ def _parsed(partition: Partition, stored: OffsetText | None, group_id: str) -> A
         ) from None
 
 
-def _too_long(offsets: Mapping[Partition, Ranges], texts: Mapping[Partition, OffsetText]) -> Refused:
-    longest = max(len(stored.text) for stored in texts.values())
+def _too_long(offsets: Mapping[Partition, Ranges], texts: Mapping[Partition, OffsetAndMetadata]) -> Refused:
+    longest = max(len(stored.metadata) for stored in texts.values())
     ranges = " ".join(str(span) for span in spans(offsets))
     return Refused(
         f"Nothing was changed: the list of accepted records of a partition would have {longest:,} characters, which is "
         "more than Kafka stores for a partition (offset.metadata.max.bytes of the brokers, by default 4096). "
         f"Name whole ranges instead of single records, such as {ranges}. A range replaces what was accepted inside it."
     )
+
+
+async def read_texts(
+    settings: ProjectorSettings, group_id: str, partitions: Iterable[Partition]
+) -> dict[Partition, OffsetAndMetadata]:
+    """Returns the texts of these partitions; a partition without one is left out.
+
+    Raises Unavailable, or Refused if Kafka does not let this user read the group.
+    """
+    wanted = [TopicPartition(*partition) for partition in partitions]
+    if not wanted:
+        return {}
+    admin = AIOKafkaAdminClient(**connection(settings))
+    try:
+        async with errors(), asyncio.timeout(_KAFKA_SECONDS):
+            await start(admin, settings)
+            found = await admin.list_consumer_group_offsets(group_id, partitions=wanted)
+    except Unavailable as error:
+        raise _refused(group_id, error) from error
+    finally:
+        await admin.close()
+    if missing := [partition for partition in wanted if partition not in found]:
+        # aiokafka returns no partitions if the coordinator has refused the request.
+        raise Unavailable(f"Kafka: the coordinator of the group {group_id} did not return its offsets of {missing}")
+    return {Partition(*at): stored for at, stored in found.items() if stored.offset >= 0}
+
+
+async def write_texts(settings: ProjectorSettings, group_id: str, texts: Mapping[Partition, OffsetAndMetadata]) -> bool:
+    """Store these texts. Returns False, and stores none of them, if one is longer than the brokers allow.
+
+    Raises Unavailable, or Refused if Kafka does not let this user write to the group.
+    """
+    if not texts:
+        return True
+    if max(len(stored.metadata.encode()) for stored in texts.values()) > _MAX_BYTES:
+        return False
+    # The longest one is stored first: if the brokers accept it, they accept the others, too.
+    ordered = sorted(texts, key=lambda partition: len(texts[partition].metadata), reverse=True)
+    member = consumer(settings, group_id)
+    try:
+        async with errors(), asyncio.timeout(_KAFKA_SECONDS):
+            await start(member, settings)
+            assigned = [TopicPartition(*partition) for partition in ordered]
+            member.assign(assigned)
+            member.pause(*assigned)  # it is used to commit only, and need not fetch records
+            for at in assigned:
+                await member.commit({at: texts[Partition(*at)]})
+    except Unavailable as error:
+        if isinstance(error.__cause__, OffsetMetadataTooLargeError):
+            return False
+        raise _refused(group_id, error) from error
+    finally:
+        await member.stop()
+    return True
+
+
+def _refused(group_id: str, error: Unavailable) -> Unavailable | Refused:
+    """Returns the error to raise: Refused if the user lacks a right, which waiting does not change."""
+    if isinstance(error.__cause__, GroupAuthorizationFailedError):
+        return Refused(f"Kafka does not let this user read and write the consumer group {group_id}.")
+    return error

@@ -1,0 +1,163 @@
+"""Carries out intents: writes them, and does what the replies require.
+
+The leads of a changed contact get its new summary (a fan-out in batches, with at most about 100 leads per call). A lead
+that has moved is removed from the index of its former contact. An API key whose hash has changed is written with both
+records. A deleted or recreated organization becomes a job. All of this is safe to repeat at any time.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, assert_never, cast
+
+import msgspec
+
+from leadview.redis.scripts import Command
+from projector.intent import (
+    DeleteApiKey,
+    DeleteDocument,
+    Intent,
+    PutApiKey,
+    PutDocument,
+    PutLead,
+    PutOrDelete,
+    PutOrganization,
+)
+from projector.redis import calls
+from projector.redis.calls import MAX_LEADS, Fan, Generations, compressed
+from projector.redis.node import Fence
+from projector.redis.store import Store
+from schemas.fields import UUID_BYTES
+from schemas.layouts import ERASE_DUE, ORGANIZATION_DELETED, REPLAY_DUE, STALE, WRITTEN
+from schemas.resources import CONTACT, LEAD
+
+
+class Applied(msgspec.Struct):
+    """Counts the intents of a batch: written, stale (not newer than the stored value), or of a deleted organization."""
+
+    written: int = 0
+    stale: int = 0
+    dropped: int = 0
+    respliced: int = 0
+    """Leads that got a new summary of their contact."""
+
+    def count(self, codes: bytes) -> None:
+        """Count the codes in the reply of a script: one digit for each intent."""
+        written, stale = codes.count(b"%d" % WRITTEN), codes.count(b"%d" % STALE)
+        self.written += written
+        self.stale += stale
+        self.dropped += len(codes) - written - stale
+
+    def add(self, other: "Applied") -> None:
+        self.written += other.written
+        self.stale += other.stale
+        self.dropped += other.dropped
+        self.respliced += other.respliced
+
+
+async def apply(
+    store: Store,
+    intents: Sequence[Intent],
+    generations: Generations,
+    *,
+    fence: Fence | None = None,
+    overwrite_equal: bool = False,
+    max_documents: int = calls.MAX_DOCUMENTS,
+) -> Applied:
+    """Write the intents, in any order, in all these generations, and do what the replies require. Raises Unavailable,
+    and is then safe to call again.
+
+    The `fence` is the session that the generations are from.
+
+    A script call contains at most `max_documents` documents. With `overwrite_equal`, a document or API key is also
+    written if the stored one was written by the same event.
+    """
+    if not intents:
+        return Applied()
+    clustered = await store.clustered()
+    wanted = list(
+        calls.calls(
+            map(compressed, intents) if store.compresses else intents,
+            generations,
+            overwrite_equal=overwrite_equal,
+            clustered=clustered,
+            max_documents=max_documents,
+        )
+    )
+    replies = await store.run([call.command for call in wanted], fence=fence)
+    applied = Applied()
+    moves: list[Command] = []
+    fans: list[Fan] = []
+    jobs: list[str] = []
+    for call, reply in zip(wanted, replies, strict=True):
+        match call.intents[0]:
+            case PutLead() | PutDocument() | DeleteDocument() as first:
+                documents = cast(Sequence[PutOrDelete], call.intents)
+                if first.resource is LEAD:
+                    moves += _moves(documents, reply, generations)
+                elif first.resource is CONTACT:
+                    fans += _fans(documents, reply)
+                applied.count(reply[0])
+            case PutApiKey() | DeleteApiKey() as key:
+                code = await _finish_api_key(store, key, reply, fence, overwrite_equal=overwrite_equal)
+                applied.count(b"%d" % code)
+            case PutOrganization() as organization:
+                due = {"erase": reply & ERASE_DUE, "replay": reply & REPLAY_DUE}
+                owner = f"{organization.organization_id} {organization.head.hex()}"
+                jobs += [f"{verb} {owner}" for verb, is_due in due.items() if is_due]
+                applied.count(b"%d" % (reply & (WRITTEN | ORGANIZATION_DELETED)))
+            case unknown:
+                assert_never(unknown)
+    if jobs:
+        await store.add_jobs(jobs)
+    if moves:
+        await store.run(moves, fence=fence)
+    applied.respliced = await _fan_out(store, fans, generations, fence)
+    return applied
+
+
+async def _fan_out(store: Store, fans: list[Fan], generations: Generations, fence: Fence | None) -> int:
+    """Put the new summaries into leads, a batch per contact and round. Returns how many leads were written."""
+    written = 0
+    clustered = await store.clustered()
+    while fans:
+        resplices = list(calls.resplices(fans, generations, clustered=clustered))
+        replies = await store.run(resplices, fence=fence)
+        written += sum(reply if reply >= 0 else -1 - reply for reply in replies)
+        # If a contact had less than a full batch, and every call did all, it has no other leads to update.
+        cut_off = min(replies) < 0
+        fans = [fan for fan in fans if cut_off or len(fan.lead_ids) >= MAX_LEADS]
+        if fans:
+            asks = [calls.pending_leads(fan.organization_id, fan.contact_id, generations) for fan in fans]
+            for fan, ids in zip(fans, await store.run(asks, fence=fence), strict=True):
+                fan.lead_ids = ids
+            fans = [fan for fan in fans if fan.lead_ids]
+    return written
+
+
+async def _finish_api_key(
+    store: Store, intent: PutApiKey | DeleteApiKey, reply: Any, fence: Fence | None, *, overwrite_equal: bool
+) -> int:
+    """Repeat the call with the record of the stored hash among its keys, until no other write intervenes."""
+    while isinstance(reply, bytes):
+        call = calls.api_key(intent, reply.decode(), overwrite_equal=overwrite_equal)
+        [reply] = await store.run([call], fence=fence)
+    return cast(int, reply)
+
+
+def _moves(leads: Sequence[PutOrDelete], reply: list[Any], generations: Generations) -> Iterator[Command]:
+    for number, contact_id in _pairs(reply):
+        if UUID_BYTES.fullmatch(contact_id):  # otherwise the stored lead was corrupted
+            yield calls.leave_contact(leads[number], contact_id.decode(), generations)
+
+
+def _fans(contacts: Sequence[PutOrDelete], reply: list[Any]) -> Iterable[Fan]:
+    fans: dict[int, Fan] = {}
+    for number, lead_id in _pairs(reply):
+        contact = contacts[number]
+        fan = fans.setdefault(number, Fan(contact.organization_id, contact.id, []))
+        fan.lead_ids.append(lead_id)
+    return fans.values()
+
+
+def _pairs(reply: list[Any]) -> Iterator[tuple[int, bytes]]:
+    """Yields the pairs after the codes in the reply of a script for documents: the number of an intent, and an id."""
+    return zip(reply[1::2], reply[2::2], strict=True)

@@ -5,6 +5,7 @@ ProjectorError
 ├── LineStopped       there are too many bad records: the line halts until an operator accepts them or restarts it
 ├── Superseded        a newer program has to write: the line waits until this one may write again
 ├── Unavailable       Redis or Kafka cannot be reached, or refuses writes: the line retries until it succeeds
+│   └── SessionEnded  the control record was changed by a command: the line reads again at once
 └── Refused           an operator's command cannot be carried out: the message says why, and what to do
     └── Conflict      the control record was changed at the same time
 """
@@ -52,6 +53,10 @@ class Superseded(ProjectorError):
 
 class Unavailable(ProjectorError):
     """Redis or Kafka cannot be reached, or refuses writes, at the moment."""
+
+
+class SessionEnded(Unavailable):
+    """The control record is no longer the one that the session was opened with. Another one can be opened at once."""
 
 
 class Refused(ProjectorError):

@@ -67,7 +67,7 @@ def consumer(
         auto_offset_reset="earliest",
         isolation_level="read_committed",
         metadata_max_age_ms=_METADATA_AGE_MS,
-        fetch_max_wait_ms=200,
+        fetch_max_wait_ms=fetching.LINGER_MS,
         max_partition_fetch_bytes=fetch_bytes // 2,
         fetch_max_bytes=fetch_bytes,
         session_timeout_ms=int(settings.kafka_session_timeout * 1000),

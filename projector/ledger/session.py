@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from projector.errors import Refused, Superseded, Unavailable
+from projector.errors import Refused, SessionEnded, Superseded
 from projector.ledger import copies
 from projector.ledger.control import ControlRecord
 from projector.mapping import VERSION
@@ -42,7 +42,7 @@ class Session:
         return self.record.stamp
 
     async def confirm(self) -> None:
-        """Raises Unavailable if the control record is no longer the one that this session was opened with.
+        """Raises SessionEnded if the control record is no longer the one that this session was opened with.
 
         Callers that come while the record is being read share the next reading: on a cluster, a reading may open a
         connection to each shard, and a batch may open many connections at once.
@@ -54,7 +54,7 @@ class Session:
             self._readings += 1
             record = await copies.read(self._store)
             if record is None or not record.agrees or not self.is_of(record):
-                raise Unavailable("Redis: the control record has changed while a batch was being written")
+                raise SessionEnded("Redis: the control record has changed while a batch was being written")
             self._confirmed_by = self._readings
 
 

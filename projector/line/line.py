@@ -13,7 +13,7 @@ from typing import assert_never
 
 from projector import defect
 from projector.accepted.book import AcceptedBook
-from projector.errors import LineStopped, Refused, Superseded, Unavailable
+from projector.errors import LineStopped, Refused, SessionEnded, Superseded, Unavailable
 from projector.kafka.source import Source
 from projector.ledger.checkpoint import ControlChanged, Outcome, Stored, WentBack
 from projector.ledger.ledger import Ledger
@@ -96,6 +96,8 @@ class Line:
                     await self._halt(error, stop)
                 except Superseded as error:
                     await self._wait_while_superseded(error, stop)
+                except SessionEnded:
+                    self._positions.reset()  # what has changed is logged as soon as the next session knows it
                 except Refused:
                     raise
                 except Exception as error:  # noqa: BLE001 - the other line must not end because this one fails

@@ -43,7 +43,8 @@ def coordinator(bootstrap_servers: str, group: str) -> int:
 def elect_preferred_leaders(bootstrap_servers: str) -> None:
     """Let each partition be led by the first of its replicas again, if that one is in sync. Kafka does this by itself
     every five minutes, while no fault is active that would explain what follows from it."""
-    admin(bootstrap_servers).elect_leaders(ElectionType.PREFERRED).result(PATIENCE_SECONDS)
+    client = admin(bootstrap_servers)
+    client.elect_leaders(ElectionType.PREFERRED).result(PATIENCE_SECONDS)
 
 
 def _alter(client: AdminClient, kind: Any, name: str, values: dict[str, str]) -> None:

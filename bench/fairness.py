@@ -2,6 +2,7 @@
 
 import socket
 import struct
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -105,13 +106,14 @@ def _sending(port: int, request: bytes, cores: set[int] | None) -> Iterator[None
     order = Order(port, _CONNECTIONS, 1e9, [request])
     with pinned(cores):
         sending = subprocess.Popen(
-            ("nice", "-n", "19", sys.executable, "-m", "bench.sender"),
+            (sys.executable, "-m", "bench.sender"),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             cwd=ROOT,
         )
     with sending:
         try:
+            os.setpriority(os.PRIO_PROCESS, sending.pid, 19)
             assert sending.stdin is not None  # noqa: S101 - it is a pipe
             sending.stdin.write(msgspec.msgpack.encode(order))
             sending.stdin.close()

@@ -1,8 +1,8 @@
 """One organization does its worst while another one reads: what the second one notices."""
 
+import os
 import socket
 import struct
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence

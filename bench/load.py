@@ -59,12 +59,15 @@ class Load:
         return self._send(Order(port, connections, seconds, self._requests, rate))
 
     @contextmanager
-    def in_background(self, port: int, connections: int, rate: float | None) -> Iterator[Callable[[], Report]]:
-        """Send `rate` requests a second while the block runs; None for as many as the server can answer.
+    def in_background(
+        self, port: int, connections: int, rate: float | None, *, idle: bool = False
+    ) -> Iterator[Callable[[], Report]]:
+        """Send `rate` requests a second while the block runs; None for as many as the server can answer. With `idle`,
+        the process runs only while no other one needs its core.
 
         Yields a function that stops them and returns the report, or raises MeasurementFailed.
         """
-        order = Order(port, connections, inf, self._requests, rate, announce=True)
+        order = Order(port, connections, inf, self._requests, rate, announce=True, idle=idle)
         with ordered(self._lab, "bench.sender", order, self._cores) as sender:
             sender.pipes[1].readline()
 

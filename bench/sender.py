@@ -10,6 +10,7 @@ It uses plain sockets and epoll instead of an event loop: that takes a third of 
 not be what is measured.
 """
 
+import os
 import re
 import select
 import signal
@@ -31,7 +32,8 @@ _DRAIN_SECONDS = 1.0
 class Order(Struct):
     """What to do. `requests` are whole HTTP requests, which are sent in turn. `rate` is in requests a second.
 
-    With `announce`, the process prints an empty line when it begins; from then on SIGTERM ends it.
+    With `announce`, the process prints an empty line when it begins; from then on SIGTERM ends it. With `idle`, it runs
+    only while no other process needs its core.
     """
 
     port: int
@@ -40,6 +42,7 @@ class Order(Struct):
     requests: list[bytes]
     rate: float | None = None
     announce: bool = False
+    idle: bool = False
 
 
 class Report(Struct):
@@ -191,6 +194,8 @@ def use_fine_timers() -> None:
 def main() -> None:
     use_fine_timers()
     order = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Order)
+    if order.idle:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     sender = Sender(order)
     signal.signal(signal.SIGTERM, lambda *_: sender.end())
     if order.announce:

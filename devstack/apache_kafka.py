@@ -216,6 +216,7 @@ def _properties(node: _Node, nodes: Sequence[_Node], login: Login | None, *, acl
             "controller.listener.names": "CONTROLLER",
             "log.dirs": node.directory / "data",
             "auto.create.topics.enable": str(auto_create).lower(),
+            "auto.leader.rebalance.enable": "false",  # leaders move when a broker ends, and if somebody asks for it
             "group.initial.rebalance.delay.ms": 0,
             "group.min.session.timeout.ms": 1_000,
             "min.insync.replicas": max(1, replicas - 1),

@@ -12,7 +12,7 @@ and a shard is believed for another slot only if all copies of all shards are co
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 
 from msgspec import Struct
@@ -125,16 +125,15 @@ class Serving:
 
     async def _ask(self, link: Link, tag: bytes | None, map_version: int) -> GenerationId:
         said: dict[bytes, list[bytes | None]] = {}
-        found: set[GenerationId] = set()
         while left := set(self._tags(link) or [names.HOME]) - said.keys():
             for copy in sorted(left):  # what they say may name further copies
-                said[copy], generation = await self._ask_copy(link, copy)
-                found.add(generation)
-        if len(found) > 1:
+                said[copy] = await self._ask_copy(link, copy)
+        try:
+            generation = self._live(said.values())
+        except Unavailable:
             link.serving = None
-            raise Unavailable("the copies of the control record name different generations")
+            raise
         reply = [word for words in said.values() for word in words]
-        generation = found.pop()
         if not self._servers.sharded:
             link.serving = _Served(reply, generation)
             return generation
@@ -147,6 +146,18 @@ class Serving:
             await self._ask_all()
             link.serving = _Served(reply, generation, map_version, _ALL_SLOTS)
         return generation
+
+    def _live(self, said: Collection[list[bytes | None]]) -> GenerationId:
+        """Returns the live generation, from what the complete copies of one shard say. Raises Rebuilding if one of them
+        does not have it.
+
+        A change of the record reaches one copy after the other, so they may name different generations for a moment,
+        or until a projector ends what a command began. The latest state is the one that all copies will have.
+        """
+        latest = max(said, key=lambda reply: reply[-1] or b"")  # its stamp, or the only reply
+        for layout, _, *others in said:
+            self._complete([layout, latest[1], *others])
+        return self._complete(latest)
 
     def _believes(self, served: _Served, tag: bytes) -> bool:
         slots = served.slots
@@ -172,15 +183,18 @@ class Serving:
             raise Rebuilding("the projection is not complete in this part of Redis")
         return generation
 
-    async def _ask_copy(self, link: Link | None, tag: bytes) -> tuple[list[bytes | None], GenerationId]:
+    async def _ask_copy(self, link: Link | None, tag: bytes) -> list[bytes | None]:
         """Returns what a copy says. If it is not complete, the link serves nothing."""
-        reply = await self._servers.call(tag, b"HMGET", names.copy(names.CONTROL, tag), *self._fields)
+        reply: list[bytes | None] = await self._servers.call(
+            tag, b"HMGET", names.copy(names.CONTROL, tag), *self._fields
+        )
         try:
-            return reply, self._complete(reply)
+            self._complete(reply)
         except Unavailable:
             if link is not None:
                 link.serving = None
             raise
+        return reply
 
     async def _ask_all(self) -> None:
         """Raises Unavailable, and Rebuilding, unless all copies are complete."""

@@ -62,6 +62,24 @@ _WITH_REPLICA = 11
 _MAX_TIME = 2**48 - 1
 """Of a record, in milliseconds: more does not fit into the head of a document (`schemas.layouts`)."""
 
+LINGER_MS = 200
+"""How long a broker waits for records."""
+_OF_FETCHES = max(ConnectionGroup) + 1
+
+
+class _Client:
+    """An AIOKafkaClient that sends requests for records over connections of their own."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def send(self, node: int, request: Any) -> Any:
+        group = _OF_FETCHES if isinstance(request, FetchRequest) else ConnectionGroup.DEFAULT
+        return await self._client.send(node, request, group=group)
+
 
 class Unpacker:
     """What a poll may return, and of which topics."""

@@ -63,6 +63,7 @@ def _broker_killed(world: World, node: int) -> Iterator[None]:
     world.brokers.kill(node - 1)
     yield
     world.brokers.restart(node - 1)
+    brokers.elect_preferred_leaders(world.leadview.kafka.bootstrap_servers)
 
 
 @contextmanager

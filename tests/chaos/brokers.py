@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from confluent_kafka import KafkaException
+from confluent_kafka import ElectionType, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
@@ -38,6 +38,13 @@ def coordinator(bootstrap_servers: str, group: str) -> int:
     if found.coordinator is None:
         raise KafkaException(f"{group} has no coordinator")
     return int(found.coordinator.id)
+
+
+def elect_preferred_leaders(bootstrap_servers: str) -> None:
+    """Let each partition be led by the first of its replicas again, if that one is in sync. Kafka does this by itself
+    every five minutes, while no fault is active that would explain what follows from it."""
+    client = admin(bootstrap_servers)
+    client.elect_leaders(ElectionType.PREFERRED).result(PATIENCE_SECONDS)
 
 
 def _alter(client: AdminClient, kind: Any, name: str, values: dict[str, str]) -> None:

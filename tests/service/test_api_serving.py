@@ -15,7 +15,7 @@ from api.request import Credentials, credentials
 from devstack.redis_cluster import RedisCluster
 from leadview.redis.access import Address
 from schemas import names, resources
-from schemas.control import LAYOUT
+from schemas.control import LAYOUT, Stamp
 from schemas.settings import ApiSettings
 from tests.harness import control
 from tests.harness.api_server import patient
@@ -171,6 +171,46 @@ async def test_a_shard_that_took_over_the_slots_of_a_lost_one_is_not_believed(cl
         with client_of(cluster.url) as client:
             client.flushdb()
         cluster.move_slot(slot, owners[lost])
+
+
+async def test_a_promotion_that_has_reached_one_of_the_copies_of_a_shard(cluster: RedisCluster) -> None:
+    """A shard that took over a slot has two copies, and a command changes one after the other. Both generations are
+    complete then, so nothing is refused; the later state is believed, because its generation is not dropped."""
+    settings = patient(cluster.url)
+    control.complete_all(settings)
+    with client_of(cluster.url) as client:
+        tags = [tag.encode() for tag in control.read_all(client)]
+    taker, moved = [tag for tag in tags if tag != names.HOME][:2]
+    slot, owner = names.tag_slot(moved), cluster.owner(names.tag_slot(moved))
+    cluster.move_slot(slot, cluster.owner(names.tag_slot(taker)))
+    promoted = generation(2)
+    try:
+        for first, second in ((taker, moved), (moved, taker)):
+            with client_of(cluster.url) as client:
+                for tag in tags:
+                    copy = names.copy(names.CONTROL, tag)
+                    filled = f"{generation(1)},{promoted}"
+                    client.hset(copy, mapping={"live": generation(1), "filled": filled})
+                stamp = Stamp(client.hget(names.copy(names.CONTROL, first), "stamp").decode())
+                changed = {"live": promoted, "stamp": stamp.next().text}
+                client.hset(names.copy(names.CONTROL, first), mapping=changed)
+            async with opened(settings) as (servers, serving, store):
+                link = servers.link(taker)
+                assert servers.link(moved) is link
+                assert await serving.ask(link) == promoted
+                assert (await store.serve(caller_of(caller_in(taker)), resources.LEAD, None, (), b"")).status == 401
+                with client_of(cluster.url) as client:  # a shard that lacks the generation is not complete
+                    client.hset(names.copy(names.CONTROL, second), "filled", generation(1))
+                with pytest.raises(Rebuilding):
+                    await serving.ask(link)
+                with pytest.raises(Rebuilding):
+                    await store.serve(caller_of(caller_in(taker)), resources.LEAD, None, (), b"")
+            with client_of(cluster.url) as client:
+                client.hset(names.copy(names.CONTROL, first), "stamp", stamp.text)
+    finally:
+        with client_of(cluster.url) as client:
+            client.flushdb()
+        cluster.move_slot(slot, owner)
 
 
 def caller_in(tag: bytes) -> Caller:

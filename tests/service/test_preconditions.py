@@ -26,6 +26,7 @@ from projector.rebuild.replay import Rebuild
 from projector.record import Partition
 from projector.redis.apply import apply
 from projector.redis.scripts import register_writer
+from projector.redis.servers import Cluster
 from projector.redis.store import Store
 from projector.upkeep import dead_letters, jobs
 from schemas import names, resources
@@ -175,7 +176,8 @@ async def eventually_without(*stores: Store) -> ControlRecord:
         while True:
             records = []
             for store in stores:
-                store._servers._stale = True  # type: ignore[attr-defined]
+                assert isinstance(store._servers, Cluster)
+                store._servers._cluster.outdated.set()
                 records.append(await copies.read(store))
             if all(record and record.shards_without for record in records):
                 assert records[0]

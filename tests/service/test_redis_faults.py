@@ -108,7 +108,8 @@ class ProjectorClient(Client):
         await self._store.ask_one(b"SET", names.usage(names.owner_of_key(entry.name)), b"written")
 
     def has_seen_reset(self, proxy: FaultyProxy) -> bool:  # noqa: ARG002
-        return all(opened.connection.closed for opened in self._store._servers._node._all)  # type: ignore[attr-defined]
+        [node] = self._store._servers.known()
+        return all(opened.connection.closed for opened in node._all)
 
 
 Open = Callable[..., Any]

@@ -65,7 +65,7 @@ class Documents:
         if caller is None:
             caller = request.caller = credentials(authorization)
             trial = await worker.keys.admit(caller, request)
-            # Whoever makes up keys that name an organization must not use up the turns of those who have one.
+            # Those who make up keys that name an organization must not use up the turns of those who have one.
             share = _UNTRIED + caller.organization_tag
         else:
             request.caller = caller

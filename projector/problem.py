@@ -117,7 +117,7 @@ class TopicNotCompacted(OfTopics, frozen=True):
 
 
 class TopicRecreated(OfTopics, frozen=True):
-    """The topic was deleted and made again. `noticed_at` is RFC 3339; an id is empty if it is not known.
+    """The topic was deleted and created again. `noticed_at` is RFC 3339; an id is empty if it is not known.
 
     `access`: it has organizations or API keys, so that `verify --access` ends the problem.
     """
@@ -129,7 +129,7 @@ class TopicRecreated(OfTopics, frozen=True):
 
 
 class TopicTruncated(TopicRecreated, frozen=True):
-    """The topic has lost records that were applied. The fields are those of a topic that was made again."""
+    """The topic has lost records that were applied. The fields are those of a topic that was created again."""
 
 
 class RedisEvicts(_Problem, frozen=True):

@@ -53,7 +53,7 @@ LAG = Metric(
     "leadview_projector_lag_records",
     "gauge",
     "records",
-    "Records of a partition that are not applied yet, whichever projector it belongs to. Absent if it is not known",
+    "Records of a partition that are not applied yet, also if no projector owns it. Absent if it is not known",
     ("topic", "partition"),
 )
 UNAPPLIED_AGE = Metric(

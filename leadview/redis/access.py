@@ -170,7 +170,7 @@ def _in_url(text: str) -> tuple[str | None, str | None]:
 
 
 class _Asked(ABC):
-    """Servers that are asked where Redis is, through redis-py. Whoever does not answer has more time next time."""
+    """Servers that are asked where Redis is, through redis-py. One that does not answer has more time next time."""
 
     def __init__(self, access_: Access, longest: float, first: float) -> None:
         self._access = access_
@@ -276,7 +276,7 @@ def _cancelled_if_told() -> Iterator[None]:
     """Raises CancelledError at the end of the block if the task was cancelled inside.
 
     redis-py sends with `asyncio.wait_for`, which swallows a cancellation that comes with the reply (Python 3.11). The
-    task would go on for ever, and so would the worker.
+    task would never end, and so would the worker.
     """
     try:
         yield

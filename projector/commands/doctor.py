@@ -253,7 +253,7 @@ async def _history(found: Observation) -> str:
         raise NotKnown(f"Redis cannot be read, which knows what was applied: {found.redis_unknown}")
     well = "the topics are those whose records were applied"
     if not all(topic.id for topic in topics):
-        well = "no loss was noticed; these brokers give topics no ids, so one that is made again may not be noticed"
+        well = "no loss was noticed; these brokers give topics no ids, so one that is created again may not be noticed"
     return _without(of_history(found), well)
 
 

@@ -243,7 +243,7 @@ class Report:
             self._output.write(f"{':'.join(map(str, place.values()))}: {words.fault(fault)}\n")
 
     def empty(self, place: Place) -> None:
-        """Note that a file or a topic has no record. With `strict` that is a fault: whoever checks it expects some."""
+        """Note that a file or a topic has no record. With `strict` that is a fault: those who check it expect some."""
         if self._strict:
             self._add(place, Fault("no_record", "line", "a record in each line"))
 

@@ -1,4 +1,4 @@
-"""How far the replay of a rebuild is: read from its ledger in Redis, whichever process runs it."""
+"""How far the replay of a rebuild is: read from its ledger in Redis, no matter which process runs it."""
 
 import time
 

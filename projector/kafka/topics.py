@@ -80,7 +80,7 @@ class Topic(NamedTuple):
     leaderless: tuple[int, ...]
     retention: Retention | None
     id: str = ""
-    """Another one whenever the topic was made again; empty if the brokers do not say it (Kafka before 2.8)."""
+    """Another one whenever the topic was created again; empty if the brokers do not say it (Kafka before 2.8)."""
 
 
 async def describe(settings: ProjectorSettings, kinds: Sequence[Kind]) -> list[Topic]:

@@ -1,4 +1,4 @@
-"""Breaks in the history of a topic: it was deleted and made again, or it has lost records that were applied.
+"""Breaks in the history of a topic: it was deleted and created again, or it has lost records that were applied.
 
 The positions of the former history say nothing about the new one, and documents of records that Kafka no longer has are
 still served. A line that finds a break notes it in the control record first, so that nobody who has not seen the note

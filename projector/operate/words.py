@@ -98,7 +98,7 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
             return f"{named}: {state}", advice, page
         case problem.TopicRecreated(topics, noticed_at, former_id, topic_id, access):
             lost = isinstance(about, problem.TopicTruncated)
-            happened = "has lost records that were applied" if lost else "was deleted and made again"
+            happened = "has lost records that were applied" if lost else "was deleted and created again"
             detail = (
                 f"Noticed at {noticed_at}; the topic id was {former_id or 'not known'}, and is "
                 f"{topic_id or 'not known'}."

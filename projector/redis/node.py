@@ -71,7 +71,7 @@ class _Opened(NamedTuple):
 
 
 class Node:
-    """Connections to one address, whichever server answers there."""
+    """Connections to one address, no matter which server answers there."""
 
     def __init__(self, where: Address | Sentinels, epoch: ReplicationEpoch, client_name: str, timeout: float) -> None:
         """All connections have the name. `timeout`, in seconds, applies to connecting, and to sending a pipeline and
@@ -113,7 +113,7 @@ class Node:
             return good(await self._exchange(await self._take(), [pack(words)]))[0]
 
     def close(self) -> None:
-        """Close all connections; whoever uses one fails."""
+        """Close all connections. Calls that use one fail."""
         for opened in list(self._all):
             self._drop(opened, "the connection was closed meanwhile")
         self._idle.clear()

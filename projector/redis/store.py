@@ -225,7 +225,7 @@ class Store:
 
     async def close_all_writers(self) -> None:
         """Close the connections of all programs that write, also of this one: no batch that any of them has under way
-        goes on unless the control record is still the same (`projector/redis/node.py`). Raises Unavailable.
+        continues unless the control record is still the same (`projector/redis/node.py`). Raises Unavailable.
         """
         self._servers.replication_epoch.fence()  # Redis does not close the connection that asks it to close the others
         found = await self.writer_connections()

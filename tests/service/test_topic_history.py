@@ -1,4 +1,4 @@
-"""Topics that lose their history: deleted and made again, or cut off below the position of a projector.
+"""Topics that lose their history: deleted and created again, or cut off below the position of a projector.
 
 Documents of records that Kafka no longer has are still served then. So `status`, `doctor`, `/healthz`, the metrics and
 an alert name it, until `verify` finds no difference, or a generation is served that was filled afterwards.
@@ -75,16 +75,16 @@ def test_a_topic_that_was_made_again_is_read_from_its_beginning_and_named(leadvi
     publish_again(leadview)
     match meanwhile:
         case "stopped":
-            assert "made again" in problems(leadview), "it is named although no projector runs"
-            assert "made again" in leadview.run("doctor")
+            assert "created again" in problems(leadview), "it is named although no projector runs"
+            assert "created again" in leadview.run("doctor")
             leadview.start("run", metrics_port=port)
         case "asleep":
             projector.resume()
     wait_until_right(leadview)
     leadview.wait_until_current()
     name = leadview.topics.name(resources.LEAD)
-    assert f"topic {name} was deleted and made again" in problems(leadview)
-    assert f"topic {name} was deleted and made again" in leadview.run("doctor")
+    assert f"topic {name} was deleted and created again" in problems(leadview)
+    assert f"topic {name} was deleted and created again" in leadview.run("doctor")
     wait_until(lambda: ask(port, "/healthz")[0] == 503, "the health names it")
     assert name in str(ask(port, "/healthz")[1])
     assert metric(port, PROBLEMS) == 1
@@ -104,19 +104,19 @@ def test_documents_that_kafka_no_longer_has_are_a_problem_until_a_rebuild(leadvi
     leadview.start("run")
     leadview.wait_until_served()
     leadview.topics.recreate(resources.LEAD, 3)
-    wait_until(lambda: "made again" in problems(leadview), "it is named")
+    wait_until(lambda: "created again" in problems(leadview), "it is named")
     assert "publish all" in problems(leadview)
     leadview.publish(crm.lead(2, id=LEADS[0]))
     leadview.wait_until_current()
     assert leadview.run("verify").status == 1
-    assert "made again" in problems(leadview)
+    assert "created again" in problems(leadview)
     assert leadview.run("rebuild").status == 0
     assert leadview.run("promote").status == 1, "the other leads would vanish"
     assert leadview.run("promote", "--force").status == 0
     assert leadview.documents() == leadview.expected()
     assert is_well(leadview)
     assert leadview.run("rollback").status == 0
-    assert "made again" in problems(leadview), "the former generation has them still"
+    assert "created again" in problems(leadview), "the former generation has them still"
 
 
 @pytest.mark.apache
@@ -147,7 +147,7 @@ def test_a_key_that_is_deleted_in_a_topic_made_again_stops_working(leadview: Lea
     leadview.topics.recreate(resources.API_KEY, 1)
     leadview.publish(crm.tombstone(resources.API_KEY, seconds=3000))
     leadview.wait_until_current()
-    wait_until(lambda: "made again" in problems(leadview), "it is named")
+    wait_until(lambda: "created again" in problems(leadview), "it is named")
     wait_until(lambda: leadview.run("verify", "--access").status == 0, "the key is gone, as in Kafka")
     wait_until(lambda: is_well(leadview), "and so the problem has ended")
 
@@ -227,7 +227,7 @@ def test_a_broker_that_does_not_say_it_raises_no_alarm(redis_server: RedisServic
             again = leadview.start("run")
             leadview.wait_until_current()
             wait_until(lambda: is_well(leadview), "all is well")
-            assert "made again" not in projector.log.read_text() + again.log.read_text()
+            assert "created again" not in projector.log.read_text() + again.log.read_text()
             assert leadview.documents() == leadview.expected()
 
 

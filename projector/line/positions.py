@@ -131,7 +131,8 @@ class Positions:
 
     async def take_back(self) -> bool:
         """Take back stored positions that say nothing about their topic any more, because it was created again or
-        was cut off below them, after noting that in the control record. Returns whether there were any: then open a session.
+        was cut off below them, after noting that in the control record. Returns whether there were any: then open a
+        session.
         """
         self._topic_ids = await self._source.topic_ids()
         session = self.session

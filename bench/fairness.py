@@ -101,7 +101,8 @@ def _measure(lab: Lab, stage: candidates.Stage, load: Load, attack: Attack, case
 def _sending(port: int, request: bytes, cores: set[int] | None) -> Iterator[None]:
     """Send the request over all connections again and again, in a process of its own.
 
-    It runs at the lowest priority: what it needs for itself is not what the service lets the other one notice.
+    It runs only while no other process needs its core: what it needs for itself is not what the service lets the other
+    one notice.
     """
     order = Order(port, _CONNECTIONS, 1e9, [request])
     with pinned(cores):
@@ -113,7 +114,7 @@ def _sending(port: int, request: bytes, cores: set[int] | None) -> Iterator[None
         )
     with sending:
         try:
-            os.setpriority(os.PRIO_PROCESS, sending.pid, 19)
+            os.sched_setscheduler(sending.pid, os.SCHED_IDLE, os.sched_param(0))
             assert sending.stdin is not None  # noqa: S101 - it is a pipe
             sending.stdin.write(msgspec.msgpack.encode(order))
             sending.stdin.close()

@@ -15,7 +15,7 @@ from leadview.redis.errors import Busy, ConnectionLost, ErrorReply, Unavailable
 # within a second of Redis's return, however long the outage was.
 _PAUSES_SECONDS = (0.01, 0.05, 0.1, 0.2, 0.3)
 
-LARGE_EACH, LARGE_TOGETHER = 2, 8
+LARGE_EACH, LARGE_TOGETHER = 1, 8
 """Large values that are under way from one server at the same time: for one organization, and for all of them."""
 
 logger = logging.getLogger(__name__)

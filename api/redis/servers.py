@@ -36,7 +36,7 @@ SHARE = 4
 # within a second of Redis's return, however long the outage was.
 _PAUSES_SECONDS = (0.01, 0.05, 0.1, 0.2, 0.3)
 
-LARGE_EACH, LARGE_TOGETHER = 2, 8
+LARGE_EACH, LARGE_TOGETHER = 1, 8
 """Large values that are under way from one server at the same time: for one organization, and for all of them."""
 
 _TRYAGAIN_PAUSE_SECONDS = 0.01

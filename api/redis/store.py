@@ -27,7 +27,7 @@ SCRIPT = serve.text.encode()
 _HEAD = struct.Struct("<HQIIIQIIIQQBB")
 _LIMITS = struct.Struct("<IIII")
 _ATTEMPTS = 3
-_PART_UNDER_WAY = 128
+_PART_UNDER_WAY = 256
 """An organization has at most this part of `LEADVIEW_API_MAX_IN_FLIGHT` calls under way. Others wait for their turn."""
 
 

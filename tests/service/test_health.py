@@ -180,7 +180,8 @@ def test_missing_topics(own: Leadview) -> None:
     wait_until_well(port)
     verified = own.run("verify", topic_prefix="wrong.")
     assert verified.status == 1
-    assert "topic wrong." in verified
+    assert ": missing: create what is missing" in verified
+    assert "wrong.leads" in verified
 
 
 def test_a_topic_that_is_not_compacted(own: Leadview) -> None:

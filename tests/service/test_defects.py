@@ -21,8 +21,6 @@ DEFECTIVE = (sys.executable, "-m", "tests.harness.defective")
 PROBLEM = (
     "line documents is failing: the line documents failed with KeyError, which is a defect of Leadview: see its log"
 )
-    "line documents is failing: the line documents failed with KeyError, which is a defect of Leadview: see its log"
-)
 
 
 def test_a_line_that_fails_is_retried_while_the_other_one_continues(leadview: Leadview, tmp_path: Path) -> None:

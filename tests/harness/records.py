@@ -2,7 +2,7 @@
 
 from uuid import uuid4
 
-import orjson
+import msgspec
 import redis
 from msgspec import Struct, field
 
@@ -106,7 +106,7 @@ class Records:
     ) -> str:
         """Write a lead with `body` as its JSON. Returns its id, which is a new one by default."""
         record_id = record_id or _new_id()
-        encoded = orjson.dumps(body)
+        encoded = msgspec.json.encode(body)
         value = head(state) + content_hash(encoded) + NO_CONTACT + bytes(6) + encoded
         self.client.set(
             names.document(resources.LEAD, names.organization(organization_id), generation_of(generation), record_id),
@@ -117,7 +117,7 @@ class Records:
     def contact(self, organization_id: str, body: object, *, generation: int = 1, state: bytes = b"L") -> str:
         """Write a contact with `body` as its JSON. Returns its id."""
         record_id = _new_id()
-        encoded = orjson.dumps(body)
+        encoded = msgspec.json.encode(body)
         value = head(state) + content_hash(encoded) + content_hash(b"summary") + bytes(3 + 28) + encoded
         self.client.set(
             names.document(

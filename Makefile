@@ -24,7 +24,7 @@ test: check
 	$(BIN)/python -m pytest -m "not long and not images and not clients and not docs and not wire and not browser" \
 		--numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-# The tests that take most of a minute each: quick benchmarks, and chaos on a cluster.
+# The tests that take most of a minute each: quick benchmarks, and chaos.
 test-long: .venv/dev.stamp
 	$(BIN)/python -m pytest -m long --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
@@ -115,7 +115,7 @@ $(BENCH)/stamp: requirements-dev.txt
 	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
 	@touch $@
 
-# `make test` includes a short run. This one lasts as long as you choose: ARGS="--seconds 3600 --kafka-nodes 3".
+# `make test-long` includes short runs. This one lasts as long as you choose: ARGS="--seconds 3600 --kafka-nodes 3".
 chaos: .venv/dev.stamp
 	$(BIN)/python -m tests.chaos $(ARGS)
 
@@ -127,7 +127,8 @@ rolling: .venv/dev.stamp
 fuzz: .venv/dev.stamp
 	$(BIN)/python -m tests.fuzz $(ARGS)
 
-# `make test` includes the small configurations. TLC, the model checker of TLA+, comes from Maven and needs Java.
+# Checks every configuration, and finds the hole that each rule closes. TLC, the model checker of TLA+, comes from Maven and
+# needs Java.
 model: .venv/dev.stamp
 	$(BIN)/python -m tests.model
 

@@ -31,6 +31,7 @@ REDIS_TIMEOUT = 8.0
 ACCESS_SECONDS = 20.0
 
 
+@pytest.mark.long
 def test_everything_breaks_once(kafka: Kafka, topic_prefix: str, tmp_path: Path) -> None:
     faults = [fault for fault in FAULTS.values() if fault.needs in ("", "address") and fault.name not in SLOW]
     with World(kafka, topic_prefix, tmp_path, api_redis_timeout=REDIS_TIMEOUT) as world:

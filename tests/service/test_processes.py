@@ -58,11 +58,12 @@ def test_they_end_with_their_parent(leadview: Leadview) -> None:
 
 def test_if_one_refuses_to_start_the_others_stop(leadview: Leadview) -> None:
     leadview.publish(crm.organization())
-    with socket.create_server(("127.0.0.1", 0)) as holder:
+    # An address of its own: at the usual one, another test's server may have the port of the first projector.
+    with socket.create_server(("127.0.0.77", 0)) as holder:
         taken = holder.getsockname()[1]
-        ended = leadview.run("run", "--processes", "2", metrics_port=taken - 1)
+        ended = leadview.run("run", "--processes", "2", metrics_host="127.0.0.77", metrics_port=taken - 1)
     assert ended.status == 1
-    assert f"Refused: cannot listen on 127.0.0.1:{taken}" in ended.stderr
+    assert f"Refused: cannot listen on 127.0.0.77:{taken}" in ended.stderr
     assert "a projector ended by itself: the others are stopped" in ended.stderr
 
 

@@ -188,10 +188,11 @@ def test_apache_kafka_keeps_records_over_a_crash(apache_jars: Path, tmp_path: Pa
 
 
 ORPHANAGE = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from devstack.{module} import {server}
 from tests.harness.waiting import PATIENCE_SECONDS
+signal.signal(signal.SIGINT, signal.default_int_handler)  # A shell makes programs in its background ignore it.
 server = {server}.start(Path(sys.argv[1]))
 print(*getattr(server, "pids", None) or [server.pid], flush=True)
 time.sleep(60)

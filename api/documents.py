@@ -97,7 +97,9 @@ class Documents:
             return Response(304, b"etag: %b\r\ncache-control: private, no-cache\r\n%b" % (tag, charged))
         head = b"%betag: %b\r\ncache-control: private, no-cache\r\n%b" % (JSON, tag, charged)
         json = reply.value[self._body :]
-        return Response(200, head, json if json.startswith(JSON_START) else self._unpacked(reply.value))
+        if json.startswith(JSON_START):
+            return Response(200, head, json, reply.rest)
+        return Response(200, head, self._unpacked(b"".join((reply.value, *reply.rest))))
 
     def _unpacked(self, value: bytes) -> bytes:
         try:

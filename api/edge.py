@@ -485,7 +485,12 @@ class Edge(asyncio.Protocol):
     def _write(self, response: Response, own_id: bytes, common: bytes, *, cors: bool, close: bool) -> None:
         head = encode_head(response, own_id, common, cors=cors, close=close)
         is_head = self._head.asks_for_head if self._scope is None else self._scope["method"] == "HEAD"
-        self._transport.write(head if is_head else head + response.body)
+        if is_head:
+            self._transport.write(head)
+        elif response.rest:
+            self._transport.writelines((head, response.body, *response.rest))
+        else:
+            self._transport.write(head + response.body)
         self._scope = None  # it holds the API key
 
     def _common_headers(self) -> bytes:

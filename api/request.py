@@ -195,6 +195,8 @@ class Response(Struct, frozen=True, gc=False):
     status: int
     headers: bytes = b""
     body: bytes = b""
+    rest: tuple[bytes, ...] = ()
+    """What follows the body. A large document is not copied into one piece."""
 
 
 def error_response(error: BaseException, request_id: bytes, docs_url: str | None) -> Response:
@@ -225,12 +227,15 @@ def error_response(error: BaseException, request_id: bytes, docs_url: str | None
 
 def encode_head(response: Response, request_id: bytes, common: bytes = b"", *, cors: bool, close: bool) -> bytes:
     """Returns all of a response but its body. `common` are the lines of every response. A 204 or 304 has no length."""
+    length = len(response.body)
+    if response.rest:
+        length += sum(map(len, response.rest))
     return b"%b%b%bx-request-id: %b\r\n%b%b%b\r\n" % (
         _STATUS_LINES[response.status],
         common,
         response.headers,
         request_id,
-        b"" if response.status in (204, 304) else b"content-length: %d\r\n" % len(response.body),
+        b"" if response.status in (204, 304) else b"content-length: %d\r\n" % length,
         _CORS if cors else b"",
         CLOSE if close else b"",
     )

@@ -135,6 +135,10 @@ KEY_ENTRY_EXPIRY = slice(SHORT_ID + 1, KEY_ENTRY)
 WHOLE = slice(0, 65_536)
 """A document's value that ends before this does is read together with key, access and limits. A longer one is read by
 itself, over a connection for such values, so that no reply holds up the small ones."""
+PART = 131_072
+"""It is read in parts of so many bytes, so that neither Redis nor the API is busy with it for long."""
+CERTAIN = slice(0, 128)
+"""Values of one name that begin with the same bytes are the same: head, ids, and whether the body is compressed."""
 
 STALE, WRITTEN, ORGANIZATION_DELETED = 0, 1, 2
 """What a script replies about an entity."""

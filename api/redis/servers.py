@@ -28,6 +28,7 @@ from leadview.redis.errors import (
     Unavailable,
 )
 from schemas import names
+from schemas.layouts import CERTAIN, PART
 from schemas.settings import ApiSettings
 
 SHARE = 4
@@ -192,28 +193,40 @@ class Link:
             raise ConnectionLost("the connection to Redis was lost a moment ago")
         raise Busy(str(self._busy)) if self._busy else Unavailable("there is no connection to Redis")
 
-    async def call_large(self, share: bytes, packed: bytes, check: bytes | None) -> Any:
-        """Returns the reply to a packed command that reads a large value, or both replies if there is a check, as
-        `Connection.call_checked` does. `share` names whose turn it takes (`Turns`). If it is cancelled, the turn lasts
-        until the reply has arrived all the same. Raises Unavailable.
+    async def read_large(self, share: bytes, name: bytes, check: bytes | None) -> tuple[list[bytes], Any]:
+        """Returns the parts of a large value, one empty part if there is none, and the reply to the check, which
+        Redis executed after the last part (`Connection.call_checked`). All parts are of one version of the value.
+
+        `share` names whose turn it takes (`Turns`). If it is cancelled, the turn lasts until all parts have arrived
+        all the same. Raises Unavailable.
         """
         turn = self._large_turns.take(share)
         if turn is not None:
             await self._large_turns.wait(share, turn)
-        try:
-            connection = await self._connection_for_large()
-            reply = connection.call_checked(packed, check) if check else connection.call_packed(packed)
-        except BaseException:
-            self._large_turns.leave(share)
-            raise
+        reading = asyncio.create_task(self._parts(name, check))
 
-        def arrived(reply: Future[Any]) -> None:
+        def ended(reading: Task[Any]) -> None:
             self._large_turns.leave(share)
-            if not reply.cancelled():
-                reply.exception()  # whoever asked may not be there any more
+            if not reading.cancelled():
+                reading.exception()  # whoever asked may not be there any more
 
-        reply.add_done_callback(arrived)
-        return await asyncio.shield(reply)
+        reading.add_done_callback(ended)
+        return await asyncio.shield(reading)
+
+    async def _parts(self, name: bytes, check: bytes | None) -> tuple[list[bytes], Any]:
+        connection = await self._connection_for_large()
+        again = pack((b"GETRANGE", name, CERTAIN.start, CERTAIN.stop - 1))
+        while True:
+            parts: list[bytes] = []
+            while not parts or len(parts[-1]) == PART:
+                place = len(parts) * PART
+                parts.append(await connection.call_packed(pack((b"GETRANGE", name, place, place + PART - 1))))
+            if check is None:
+                head, state = await connection.call_packed(again), None
+            else:
+                head, state = await connection.call_checked(again, check)
+            if parts[0][CERTAIN] == head:  # otherwise it was written between two parts
+                return parts, state
 
     async def _connection_for_large(self) -> Connection:
         async with self._opening_large:

@@ -4,6 +4,7 @@ document takes a second call, which reads its value alone.
 
 import asyncio
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -53,6 +54,8 @@ class Reply(Struct, frozen=True, gc=False):
     charged: int = 1
     """0 if Redis refused to write the charge."""
     value: bytes = b""
+    rest: tuple[bytes, ...] = ()
+    """What follows the value, if the document is large."""
 
 
 def read_reply(reply: int | bytes) -> Reply:
@@ -118,11 +121,12 @@ class Store:
         """
         try:
             async with asyncio.timeout(self._timeout):
-                value = await self._read(caller, resource, record_id, (), share)
+                parts = await self._read(caller, resource, record_id, (), share)
         except TimeoutError:
             raise Unavailable(f"a large document was not read within {self._timeout:g} s") from None
-        is_live = value is not None and value[0] == STATE_LIVE
-        return replace(reply, status=200, value=value) if is_live else replace(reply, status=404)
+        value, *rest = parts
+        is_live = bool(value) and value[0] == STATE_LIVE
+        return replace(reply, status=200, value=value, rest=(*rest,)) if is_live else replace(reply, status=404)
 
     async def _read(
         self,
@@ -132,8 +136,8 @@ class Store:
         tags: tuple[bytes, ...],
         large_share: bytes | None = None,
     ) -> Any:
-        """Returns the reply of the script in the generation that is live when it is executed; or the whole value of a
-        large document, if `large_share` names whose turn that takes. Raises Unavailable.
+        """Returns the reply of the script in the generation that is live when it is executed; or the parts of the value
+        of a large document, if `large_share` names whose turn that takes. Raises Unavailable.
         """
         tag = caller.organization_tag
         for attempt in range(_ATTEMPTS):
@@ -146,35 +150,46 @@ class Store:
                     generation = await self._serving.ask(link, tag)
                 name = names.document(resource, caller.organization, generation, record_id) if record_id else None
                 if large_share is None or name is None:
-                    packed = self._command(caller, name, tags)
+                    reply, live = await self._call(link, tag, self._command(caller, name, tags))
                 else:
-                    packed = pack((b"GET", name))
-                reply, live = await self._call(link, tag, packed, large_share)
+                    reply, live = await self._call_large(link, tag, name, large_share)
             except ConnectionLost:
                 continue
             if live == generation:  # otherwise another one was promoted a moment ago
                 return reply
         raise Unavailable("the connection is lost, or another generation is promoted, again and again")
 
-    async def _call(self, link: Link, tag: bytes, packed: bytes, large_share: bytes | None) -> tuple[Any, GenerationId]:
+    async def _call(self, link: Link, tag: bytes, packed: bytes) -> tuple[Any, GenerationId]:
         """Returns the reply to the command, and the generation that was live right after it. Raises Unavailable."""
         check = self._serving.check(link)
         try:
-            if large_share is not None:
-                reply = await link.call_large(large_share, packed, check)
-            elif check is not None:
-                reply = await link.connection.call_checked(packed, check)
-            else:
-                reply = await link.connection.call_packed(packed)
-        except ErrorReply as error:  # if slots are being moved, also a large value comes over the usual connection
+            if check is None:
+                return await link.connection.call_packed(packed), await self._believed(link, tag)
+            reply, state = await link.connection.call_checked(packed, check)
+        except ErrorReply as error:
             reply, answered = await self._servers.retry(error, link, tag, packed, SCRIPT)
             return reply, await self._believed(answered, tag)
-        if check is None:
-            return reply, await self._believed(link, tag)
-        reply, state = reply
+        return reply, await self._live(link, tag, state)
+
+    async def _call_large(
+        self, link: Link, tag: bytes, name: bytes, share: bytes
+    ) -> tuple[Sequence[bytes], GenerationId]:
+        """Returns the parts of a large value, and the generation that was live right after the last one was read.
+        Raises Unavailable.
+        """
+        check = self._serving.check(link)
+        try:
+            parts, state = await link.read_large(share, name, check)
+        except ErrorReply as error:  # slots are being moved: the value comes in one part, over the usual connection
+            value, answered = await self._servers.retry(error, link, tag, pack((b"GET", name)))
+            return (value or b"",), await self._believed(answered, tag)
+        return parts, await (self._believed(link, tag) if check is None else self._live(link, tag, state))
+
+    async def _live(self, link: Link, tag: bytes, state: Any) -> GenerationId:
+        """Returns the live generation by the reply to a check. Raises Unavailable."""
         # If it is an error, the copy of the control record is being moved.
         live = None if isinstance(state, ErrorReply) else self._serving.read(link, tag, state)
-        return reply, live or await self._serving.ask(link, tag)
+        return live or await self._serving.ask(link, tag)
 
     async def _believed(self, answered: Link, tag: bytes) -> GenerationId:
         """Returns the live generation, if the server that has answered is believed. Raises Unavailable."""

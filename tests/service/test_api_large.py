@@ -10,10 +10,9 @@ import pytest
 from api.redis.servers import LARGE_EACH, Link
 from devstack.redis_cluster import RedisCluster
 from leadview.redis.access import Address
-from leadview.redis.connection import pack
 from leadview.redis.errors import Unavailable
 from schemas import api_keys, names, resources
-from schemas.layouts import LEAD_BODY, WHOLE
+from schemas.layouts import LEAD_BODY, PART, WHOLE
 from schemas.settings import ApiSettings
 from tests.harness import control
 from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
@@ -26,8 +25,9 @@ from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 LARGE = 1_000_000
 LIMIT = (100, 24 * 3600)
 """Nothing comes back while a test runs."""
-READ = b"$3\r\nGET\r\n"
-"""Only a large value is read by a GET."""
+READ = b"$8\r\nGETRANGE\r\n"
+"""Only a large value is read by a GETRANGE of its own."""
+SECOND_PART = b"$%d\r\n%d\r\n" % (len(str(PART)), PART)
 
 
 @pytest.fixture
@@ -142,6 +142,9 @@ def deleted(records: Records, caller: Caller, lead: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "held", [pytest.param(READ, id="the first part"), pytest.param(SECOND_PART, id="the second part")]
+)
+@pytest.mark.parametrize(
     ("change", "body"),
     [
         pytest.param(replaced, b'{"pad":"%b"}' % (b"y" * (LARGE + 1)), id="another version"),
@@ -151,7 +154,7 @@ def deleted(records: Records, caller: Caller, lead: str) -> None:
         pytest.param(lambda records, caller, lead: records.client.delete(name_of(caller, lead)), None, id="vanished"),
     ],
 )
-def test_what_changes_between_both_calls(
+def test_what_changes_while_it_is_read(
     api: ApiServer,
     proxy: FaultyProxy,
     records: Records,
@@ -159,12 +162,13 @@ def test_what_changes_between_both_calls(
     pool: ThreadPoolExecutor,
     change: Callable[[Records, Caller, str], object],
     body: bytes | None,
+    held: bytes,
 ) -> None:
     """One version or the other, never a mix, and charged once."""
     lead = records.lead(caller.organization_id, text())
-    proxy.faults = Faults(held=READ)
+    proxy.faults = Faults(held=held)
     asked = pool.submit(get, api, caller, lead)
-    wait_until(lambda: proxy.holding, "the request is charged, and the value is asked for")
+    wait_until(lambda: proxy.holding, "the request is charged, and this part is asked for")
     change(records, caller, lead)
     proxy.faults = Faults()
     answer = asked.result(PATIENCE_SECONDS)
@@ -225,13 +229,13 @@ def test_a_refused_charge_reads_no_large_value(api: ApiServer, records: Records,
     lead = records.lead(caller.organization_id, text())
     records.client.config_set("maxmemory", "1")
     try:
-        before = records.client.info("commandstats").get("cmdstat_get", {"calls": 0})["calls"]
+        before = records.client.info("commandstats").get("cmdstat_getrange", {"calls": 0})["calls"]
         statuses = [get(api, caller, lead).status for _ in range(6)]
-        after = records.client.info("commandstats")["cmdstat_get"]["calls"]
+        after = records.client.info("commandstats")["cmdstat_getrange"]["calls"]
     finally:
         records.client.config_set("maxmemory", "0")
     assert statuses == [200, 200, 429, 429, 429, 429]
-    assert after - before == 2
+    assert after - before == len(statuses) + 2 * (LARGE // PART + 2), "the script's, then the parts and the head again"
 
 
 @pytest.mark.parametrize("is_tried", [True, False], ids=["a key in use", "a key that was never used"])
@@ -274,17 +278,17 @@ def test_made_up_keys_take_no_turn_of_the_organization_that_they_name(
 
 async def test_large_values_on_their_way_are_few(redis_server: RedisService, records: Records) -> None:
     """For one organization, and another one does not wait for the first one's."""
-    records.client.set("lv3:large", b"x" * LARGE)
-    packed = pack((b"GET", b"lv3:large"))
+    name = b"lv3:large"
+    records.client.set(name, b"x" * LARGE)
     with faulty_proxy(urlsplit(redis_server.url).port or 6379) as proxy:
         link = Link(Address(port=proxy.port), timeout=PATIENCE_SECONDS, max_in_flight=100)
         running = asyncio.create_task(link.run())
         await link.first_attempt()
         proxy.faults = Faults(held=READ)
-        calls = [asyncio.create_task(link.call_large(b"a", packed, None)) for _ in range(10)]
+        calls = [asyncio.create_task(link.read_large(b"a", name, None)) for _ in range(10)]
         await asyncio.to_thread(wait_until, lambda: proxy.holding, "the first ones are sent")
         assert link.in_flight == LARGE_EACH
-        other = asyncio.create_task(link.call_large(b"b", packed, None))
+        other = asyncio.create_task(link.read_large(b"b", name, None))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert link.in_flight == LARGE_EACH + 1
@@ -293,10 +297,11 @@ async def test_large_values_on_their_way_are_few(redis_server: RedisService, rec
         await asyncio.sleep(0)
         assert link.in_flight == LARGE_EACH + 1, "what was sent is still on its way"
         proxy.faults = Faults()
-        assert [len(value) for value in await asyncio.gather(other, *calls[1:])] == [LARGE] * 10
+        for parts, _ in await asyncio.gather(other, *calls[1:]):
+            assert len(b"".join(parts)) == LARGE
         link.disconnect("the test is over")
         with pytest.raises(Unavailable):
-            await link.call_large(b"a", packed, None)
+            await link.read_large(b"a", name, None)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 

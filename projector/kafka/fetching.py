@@ -48,7 +48,7 @@ MAX_WHY = 500
 """In characters, of what a codec says about a batch."""
 _ATTEMPTS = 3
 """A wrong checksum may be an error of the network, so the batch is fetched again before it counts as corrupt."""
-_LONGEST_SECONDS = 0.02
+LONGEST_SECONDS = 0.02
 """How long a poll may unpack. The event loop does nothing else meanwhile."""
 _RECORD_BYTES, _HEADER_BYTES = 400, 150
 """What the objects of a record, and of each of its headers, take in addition to their bytes."""
@@ -121,7 +121,7 @@ class Unpacker:
     def is_full(self) -> bool:
         """Has this poll unpacked as many bytes, or for as long, as it may?"""
         now = time.monotonic()
-        self._until = self._until or now + _LONGEST_SECONDS
+        self._until = self._until or now + LONGEST_SECONDS
         return self.unpacked >= MAX_POLL_BYTES or now > self._until
 
     def is_intact(self, partition: tuple[str, int], batch: Batch) -> bool | None:

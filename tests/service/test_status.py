@@ -71,7 +71,7 @@ def test_one_server_is_away_and_the_other_is_shown(leadview: Leadview, own_redis
     """The silent server never answers: what is said is said without it, and does not wait for any client's timeout."""
     leadview.topics.create(partitions=1)
     projector = leadview.start("run")
-    leadview.publish(crm.organization(), crm.lead())
+    leadview.publish(crm.organization(), crm.contact(), crm.lead())
     leadview.wait_until_served()
     wait_until(lambda: as_json(leadview)["well"], "all is well")
     projector.stop()
@@ -86,7 +86,7 @@ def test_one_server_is_away_and_the_other_is_shown(leadview: Leadview, own_redis
         assert (found["generation"], found["dead_letters"], found["lag"], found["freshness"]) == (1, 0, None, None)
         positions = {at["topic"]: (at["position"], at["head"]) for at in found["partitions"]}
         assert positions[leadview.topics.name(resources.LEAD)] == (1, None)
-        assert positions[leadview.topics.name(resources.CONTACT)] == (0, None)
+        assert positions[leadview.topics.name(resources.CONTACT)] == (1, None)
     with silent(own_redis.port) as proxy:
         url = f"redis://127.0.0.1:{proxy.port}/0"
         done = leadview.run("status", redis_url=url)

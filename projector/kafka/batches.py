@@ -245,15 +245,19 @@ def decompressed(codec: int, data: memoryview) -> bytes | bytearray:
 
 
 def _within_limit(decompress_into: Callable[[Any, Any], int], data: memoryview) -> bytearray:
-    """Decompress into a buffer that nearly always suffices, otherwise into one of the largest size."""
-    for size in (min(MAX_BATCH_BYTES, max(4096, 8 * len(data))), MAX_BATCH_BYTES):
+    """Decompress into a buffer that grows up to the limit."""
+    size = min(MAX_BATCH_BYTES, max(4096, 8 * len(data)))
+    while True:
         buffer = bytearray(size)
         try:
             del buffer[decompress_into(data, buffer) :]
         except cramjam.DecompressionError:
-            continue  # it does not say whether the buffer was too small
-        return buffer
-    raise ValueError(f"it is corrupt, or {_TOO_LARGE}")
+            # It does not say whether the buffer was too small.
+            if size == MAX_BATCH_BYTES:
+                raise ValueError(f"it is corrupt, or {_TOO_LARGE}") from None
+            size = min(MAX_BATCH_BYTES, 8 * size)
+        else:
+            return buffer
 
 
 def _snappy(data: memoryview) -> bytes | bytearray:

@@ -91,11 +91,11 @@ class Documents:
         if status == 400:
             raise InvalidId(headers=charged)
         if status == 404:
-            raise NoSuchRecord(headers=charged)
+            raise NoSuchRecord(headers=charged + reply.as_of)
         tag = etag(reply.value)
         if status == 304:
-            return Response(304, b"etag: %b\r\ncache-control: private, no-cache\r\n%b" % (tag, charged))
-        head = b"%betag: %b\r\ncache-control: private, no-cache\r\n%b" % (JSON, tag, charged)
+            return Response(304, b"etag: %b\r\ncache-control: private, no-cache\r\n%b%b" % (tag, charged, reply.as_of))
+        head = b"%betag: %b\r\ncache-control: private, no-cache\r\n%b%b" % (JSON, tag, charged, reply.as_of)
         json = reply.value[self._body :]
         if json.startswith(JSON_START):
             return Response(200, head, json, reply.rest)

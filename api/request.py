@@ -38,7 +38,7 @@ _IPV6_NETWORK_BYTES = 8
 _STATUS_LINES = {int(status): b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
 _CORS = (
     b"access-control-allow-origin: *\r\n"
-    b"access-control-expose-headers: ETag, RateLimit, RateLimit-Policy, Retry-After, WWW-Authenticate, "
+    b"access-control-expose-headers: Data-As-Of, ETag, RateLimit, RateLimit-Policy, Retry-After, WWW-Authenticate, "
     b"X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, X-Request-Id\r\n"
 )
 

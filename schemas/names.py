@@ -22,6 +22,7 @@ memory: up to 60 bytes fit into an allocation of 64 bytes. These keys belong to 
 
     lv3{ledger}:control            hash: the control record, with the checkpoint of each partition (`schemas.control`)
     lv3{ledger}:rebuild:<generation>   hash: positions of the replay that fills a generation, and its end offsets
+    lv3{ledger}:as-of              up to which moment everything that Kafka held is visible, in ms since 1970 (expires)
     lv3{ledger}:writers            hash: the programs that write, and when each of them was last alive
     lv3{ledger}:dead-letters       hash: records that could not be applied, `<topic>:<partition>:<offset>`
     lv3:latency                     hash: the latest latencies that each API worker measured
@@ -31,7 +32,8 @@ memory: up to 60 bytes fit into an allocation of 64 bytes. These keys belong to 
     lv3:task:accept                 the process that changes which bad records are accepted (expires)
 
 A checkpoint writes positions and dead letters in one script, so they share a hash tag as well. On a cluster each shard
-has a copy of the control record, `lv3{<number>}:control` (and `…:rebuild:<generation>`); `slot_tag` chooses the number.
+has a copy of the control record, `lv3{<number>}:control` (and `…:rebuild:<generation>`, `…:as-of`); `slot_tag` chooses
+the number.
 """
 
 import re
@@ -55,6 +57,7 @@ PREFIX = b"lv%d" % LAYOUT
 """Every name begins with this, and then `{` or `:`."""
 _START = PREFIX + b"{"
 CONTROL = PREFIX + b"{ledger}:control"
+AS_OF = PREFIX + b"{ledger}:as-of"
 WRITERS = PREFIX + b"{ledger}:writers"
 LATENCY = PREFIX + b":latency"
 DEAD_LETTERS = PREFIX + b"{ledger}:dead-letters"
@@ -212,7 +215,7 @@ def rebuild(generation: GenerationId) -> bytes:
 
 
 def copy(ledger: bytes, tag: bytes) -> bytes:
-    """Returns the name of the copy of a ledger (`CONTROL`, `rebuild`) under another hash tag."""
+    """Returns the name of the copy of a key (`CONTROL`, `rebuild`, `AS_OF`) under another hash tag."""
     return ledger.replace(b"{%b}" % HOME, b"{%b}" % tag)
 
 

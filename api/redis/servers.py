@@ -175,6 +175,8 @@ class Link:
         """Grows with each connection. What was read over an earlier connection may come from another Redis."""
         self.serving: Any = None
         """What the present connection's server was found to serve last (`api.redis.serving`)."""
+        self.as_of = b""
+        """The header `Data-As-Of` by what this server said last; empty if it is not known."""
 
     @property
     def connected(self) -> bool:
@@ -280,7 +282,7 @@ class Link:
         self._connection, self._address = connection, address
         self._busy = None
         self.times_connected += 1
-        self.serving = None
+        self.serving, self.as_of = None, b""
         self._attempted.set()
         self._next_attempt.set()  # for those who wait, and then not until the next loss
         self._next_attempt.clear()

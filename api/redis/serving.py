@@ -14,6 +14,7 @@ and a shard is believed for another slot only if all copies of all shards are co
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 
 from msgspec import Struct
 
@@ -252,10 +253,29 @@ class Serving:
         """Asks all shards twice a second until it is cancelled, and calls `then` after each time."""
         while True:
             for link in list(self._servers.links):
+                as_of = b""
                 with suppress(Unavailable):
                     await self.ask(link)
+                    as_of = await self._as_of(link)
+                link.as_of = as_of
             await then()
             await asyncio.sleep(POLL_SECONDS)
+
+    async def _as_of(self, link: Link) -> bytes:
+        """Returns the header `Data-As-Of` for what is read from this shard from now on; nothing if it is not known, or
+        if the shard has taken over slots of another one. Raises Unavailable.
+
+        A response has what was known before its document was read: what is asked together with a document may be about
+        a change that came a moment later.
+        """
+        tags, served = self._tags(link), link.serving
+        if served is None or served.slots is _ALL_SLOTS or len(tags) != 1:
+            return b""
+        moment = await link.connection.call((b"GET", names.copy(names.AS_OF, tags[0])))
+        if moment is None:
+            return b""
+        text = datetime.fromtimestamp(int(moment) / 1000, UTC).isoformat(timespec="milliseconds")
+        return b"data-as-of: %bZ\r\n" % text.removesuffix("+00:00").encode()
 
     def _tags(self, link: Link) -> list[bytes]:
         """Returns the hash tags of the copies of the control record that this shard should have."""

@@ -56,13 +56,15 @@ class Reply(Struct, frozen=True, gc=False):
     value: bytes = b""
     rest: tuple[bytes, ...] = ()
     """What follows the value, if the document is large."""
+    as_of: bytes = b""
+    """The header `Data-As-Of`; empty if it is not known."""
 
 
-def read_reply(reply: int | bytes) -> Reply:
+def read_reply(reply: int | bytes, as_of: bytes = b"") -> Reply:
     """Decode a reply of `serve.lua`, as the header of the script describes it."""
     if isinstance(reply, int):
         return Reply(reply)
-    fields: list[Any] = [*_HEAD.unpack_from(reply), reply[_HEAD.size :]]
+    fields: list[Any] = [*_HEAD.unpack_from(reply), reply[_HEAD.size :], (), as_of]
     return Reply(*fields)
 
 
@@ -106,7 +108,7 @@ class Store:
         if turn is not None:
             await self._turns.wait(share, turn)
         try:
-            reply = read_reply(await self._read(caller, resource, record_id, tags))
+            reply = read_reply(*await self._read(caller, resource, record_id, tags))
         finally:
             self._turns.leave(share)
         if reply.status == BEING_APPLIED:
@@ -121,7 +123,7 @@ class Store:
         """
         try:
             async with asyncio.timeout(self._timeout):
-                parts = await self._read(caller, resource, record_id, (), share)
+                parts, _ = await self._read(caller, resource, record_id, (), share)
         except TimeoutError:
             raise Unavailable(f"a large document was not read within {self._timeout:g} s") from None
         value, *rest = parts
@@ -135,15 +137,17 @@ class Store:
         record_id: str | None,
         tags: tuple[bytes, ...],
         large_share: bytes | None = None,
-    ) -> Any:
+    ) -> tuple[Any, bytes]:
         """Returns the reply of the script in the generation that is live when it is executed; or the parts of the value
-        of a large document, if `large_share` names whose turn that takes. Raises Unavailable.
+        of a large document, if `large_share` names whose turn that takes. With it comes the header `Data-As-Of`, as it
+        was known before. Raises Unavailable.
         """
         tag = caller.organization_tag
         for attempt in range(_ATTEMPTS):
             if attempt:
                 await self._servers.link(tag).reconnected()
             link = self._servers.link(tag)
+            as_of = link.as_of
             try:
                 generation = self._serving.known(link, tag)
                 if generation is None:
@@ -156,7 +160,7 @@ class Store:
             except ConnectionLost:
                 continue
             if live == generation:  # otherwise another one was promoted a moment ago
-                return reply
+                return reply, as_of
         raise Unavailable("the connection is lost, or another generation is promoted, again and again")
 
     async def _call(self, link: Link, tag: bytes, packed: bytes) -> tuple[Any, GenerationId]:

@@ -63,6 +63,11 @@ _HEADERS: dict[str, tuple[str, Json, Any]] = {
         _TEXT,
         ETAG,
     ),
+    "Data-As-Of": (
+        "Every change that the core product had published at this time is in this response. Absent if it is not known",
+        {"type": "string", "format": "date-time"},
+        "2026-11-23T13:37:00.123Z",
+    ),
     "RateLimit-Policy": (
         "The rate limits: `q` requests per `w` seconds",
         _TEXT,
@@ -100,7 +105,12 @@ _REQUIRED = {
     503: ("Retry-After",),
 }
 # Present only if the rate limiter was reached: some checks with these statuses come before it.
-_OPTIONAL = {400: _RATE_LIMIT, 404: _RATE_LIMIT}
+_OPTIONAL = {
+    200: ("Data-As-Of",),
+    304: ("Data-As-Of",),
+    400: _RATE_LIMIT,
+    404: (*_RATE_LIMIT, "Data-As-Of"),
+}
 
 
 @cache

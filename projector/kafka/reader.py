@@ -48,6 +48,13 @@ class _Fetching:
         """Give records the history of their topic (`Record.history`), which belongs to what is written to Redis."""
         self._unpacker.histories = histories
 
+    async def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """Returns the end offset of each partition. Raises Unavailable."""
+        wanted = [TopicPartition(*partition) for partition in partitions]
+        async with errors():
+            found = await self._consumer.end_offsets(wanted) if wanted else {}
+        return {Partition(*partition): offset for partition, offset in found.items()}
+
     async def _earliest(self, partition: Partition) -> int:
         [offset] = (await self._consumer.beginning_offsets([TopicPartition(*partition)])).values()
         return int(offset)
@@ -183,13 +190,6 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         """
         return self._fetcher.offsets.get(partition)
 
-    async def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Returns the end offset of each partition. Raises Unavailable."""
-        wanted = [TopicPartition(*partition) for partition in partitions]
-        async with errors():
-            found = await self._consumer.end_offsets(wanted) if wanted else {}
-        return {Partition(*partition): offset for partition, offset in found.items()}
-
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
         """Commit offsets to the group, for lag tools only: nothing resumes from them. Raises Unavailable."""
         owned = self.assigned()
@@ -230,6 +230,10 @@ class Reader(_Fetching):
         if missing := [topic.name for topic in topics if not topic.partitions]:
             raise Refused(f"{say(TopicMissing(tuple(missing)))}.")
         return [partition for topic in topics for partition in topic.partitions]
+
+    async def present(self) -> list[Topic]:
+        """Returns what any broker says about the topics, without their retention. Raises Unavailable."""
+        return await topics.present(client_of(self._consumer), self._kinds)
 
     async def topics(self) -> list[Topic]:
         """Returns what the brokers say about the topics. Raises Unavailable."""

@@ -8,7 +8,7 @@ DESCRIBE on the topic, which READ includes. What an older broker does not say is
 
 import asyncio
 from base64 import urlsafe_b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from io import BytesIO
 from typing import Any, NamedTuple
 
@@ -281,11 +281,16 @@ class Fork(NamedTuple):
     epoch: int
 
 
-async def topic_ids(client: Any, names: Iterable[str]) -> dict[str, str]:
-    """Asks any broker, with an AIOKafkaClient. A topic whose id is not known is left out. Raises Unavailable."""
+async def present(client: Any, names: Collection[str]) -> list[Topic]:
+    """Asks any broker for these topics without their retention, with an AIOKafkaClient. Raises Unavailable."""
     async with errors(), asyncio.timeout(_PATIENCE_SECONDS):
-        found = await _metadata(client, names)
-    return {topic["topic"]: topic["topic_id"] for topic in found if topic.get("topic_id") and not topic["error_code"]}
+        described = {found["topic"]: found for found in await _metadata(client, names)}
+    return [_topic(name, described.get(name), None) for name in names]
+
+
+async def topic_ids(client: Any, names: Collection[str]) -> dict[str, str]:
+    """Likewise. A topic whose id is not known is left out."""
+    return {topic.name: topic.id for topic in await present(client, names) if topic.id and topic.partitions}
 
 
 async def forks(client: Any, epochs: Mapping[Partition, int]) -> dict[Partition, Fork]:

@@ -30,6 +30,7 @@ SERVES = (
     *(("getrange", _KEY, "0", "1"), ("mget", _KEY)),
     *(("script", "load", "return 1"), ("client", "setname", "x"), ("select", "0")),
     *(("set", _LIMIT, "1"), ("incrby", _LIMIT, "1"), ("hset", _LATENCY, "f", "v"), ("expire", _LATENCY, "60")),
+    ("get", names.AS_OF.decode()),
     *(("hgetall", _WRITERS), ("hlen", _USAGE), ("hset", _USAGE, "f", "v"), ("expire", _USAGE, "60")),
 )
 """What the API needs."""

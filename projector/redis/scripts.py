@@ -20,6 +20,14 @@ class StepRow(NamedTuple):
     position: bytes
 
 
+class EndRow(NamedTuple):
+    """The end offset of a partition."""
+
+    partition: str
+    offset: int
+    topic_id: str
+
+
 class RewindRow(NamedTuple):
     """What is taken back of a partition."""
 
@@ -167,6 +175,10 @@ def change_control(
 def mark_filled(
     *, copy: Key, positions: Key, stamp: str, incarnation: str, generations: str, needed: Mapping[str, int]
 ) -> None: ...
+
+
+@_folder.script
+def store_as_of(*, copy: Key, as_of: Key, moment: int, lasts: int, needed: Sequence[EndRow]) -> None: ...
 
 
 @_folder.script

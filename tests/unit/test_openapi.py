@@ -68,12 +68,12 @@ def test_a_record_may_get_new_fields() -> None:
 @pytest.mark.parametrize(
     ("status", "headers"),
     [
-        pytest.param(200, {"ETag"} | RATE_LIMIT, id="record"),
-        pytest.param(304, {"ETag"} | RATE_LIMIT, id="not modified"),
+        pytest.param(200, {"ETag", "Data-As-Of"} | RATE_LIMIT, id="record"),
+        pytest.param(304, {"ETag", "Data-As-Of"} | RATE_LIMIT, id="not modified"),
         pytest.param(400, RATE_LIMIT, id="invalid id"),
         pytest.param(401, {"WWW-Authenticate"}, id="not authenticated"),
         pytest.param(403, set(), id="no access"),
-        pytest.param(404, RATE_LIMIT, id="not found"),
+        pytest.param(404, {"Data-As-Of"} | RATE_LIMIT, id="not found"),
         pytest.param(405, {"Allow"}, id="another method"),
         pytest.param(429, {"Retry-After"} | RATE_LIMIT, id="rate limit"),
         pytest.param(503, {"Retry-After"}, id="unavailable"),

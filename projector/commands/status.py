@@ -19,6 +19,7 @@ from projector.commands.operator import Operator
 from projector.ledger.control import ControlRecord, Position
 from projector.ledger.writers import Writer
 from projector.mapping import VERSION
+from projector.operate.explain.words import utc
 from projector.operate.observe import Observation, observe
 from projector.operate.problems import problems, unattended
 from projector.operate.words import Said, duration, headline, mib, say
@@ -79,7 +80,7 @@ class Status(msgspec.Struct, frozen=True):
     """The status of the projection. Of a server that cannot be read, everything is None or an empty list.
 
     `freshness` is the age in seconds of the oldest record that readers do not see yet, by Kafka's timestamp; 0 if there
-    is none.
+    is none. `data_as_of` is the earliest `Data-As-Of` of all shards, as the API sends it.
     """
 
     generation: int | None
@@ -89,6 +90,7 @@ class Status(msgspec.Struct, frozen=True):
     rebuild_due: bool
     lag: int | None
     freshness: float | None
+    data_as_of: str | None
     dead_letters: int | None
     redis_used_memory: int | None
     redis_max_memory: int | None
@@ -158,6 +160,7 @@ def of(found: Observation) -> Status:
         rebuild_due=bool(record and record.rebuild_due()),
         lag=found.lag,
         freshness=_freshness(found),
+        data_as_of=utc(redis.as_of) if redis and redis.as_of else None,
         dead_letters=redis.dead_letters if redis else None,
         redis_used_memory=sum(memory.used for memory in redis.memories) if redis else None,
         redis_max_memory=sum(memory.limit for memory in redis.memories) if redis else None,
@@ -287,6 +290,7 @@ def _summary(found: Status) -> str:
     if found.dead_letters:
         dead_letters = f"[yellow]{dead_letters}[/]"
     freshness = _seconds(found.freshness) if found.freshness is not None else "unknown"
+    freshness += f"   data as of {found.data_as_of or 'unknown'}"
     return f"lag {lag}   freshness {freshness}   dead letters {dead_letters}   {_memory(found)}"
 
 

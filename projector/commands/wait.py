@@ -18,7 +18,7 @@ from projector.dead_letter import DeadLetter
 from projector.errors import ProjectorError
 from projector.kafka.client import topic
 from projector.ledger import copies
-from projector.operate.explain.words import coordinates
+from projector.operate.explain.words import coordinates, utc
 from projector.operate.observe import Observation, observe
 from projector.record import Partition
 from projector.redis import calls
@@ -80,6 +80,9 @@ async def run_wait(arguments: argparse.Namespace, operator: Operator) -> int:
         shown = min(head.version for head in seen.heads.values() if head)
         newer = f", and {arguments.version} is older" if shown > arguments.version else ""
         operator.console.print(f"{name}: version {shown} is visible after {time.monotonic() - began:.1f} s{newer}")
+        with suppress(ProjectorError):  # nobody has to know it
+            if as_of := await copies.as_of(operator.store, await copies.require(operator.store)):
+                operator.console.print(f"  data as of {utc(as_of)}: every change that Kafka held then is visible")
         return 0
     operator.console.print(f"{name}: version {arguments.version} is not visible after {arguments.timeout:g} s")
     for line in await _reasons(operator, resource, (arguments.organization, arguments.id), seen, arguments.version):

@@ -201,6 +201,14 @@ async def store_targets(
     return all(await store.run([command], replication_epoch=record.replication_epoch))
 
 
+async def as_of(store: Store, record: ControlRecord) -> int | None:
+    """Returns the moment, in ms since 1970, up to which everything that Kafka held is visible in all shards; None if it
+    is not known. Raises Unavailable.
+    """
+    found = await store.ask([(b"GET", names.copy(names.AS_OF, tag)) for tag in record.copies])
+    return None if None in found else min(map(int, found))
+
+
 async def other_layouts(store: Store) -> list[int]:
     """Returns the layouts of other versions of Leadview that have data in this Redis, beside that of this program.
 

@@ -49,6 +49,8 @@ class RedisPart(msgspec.Struct, frozen=True):
     """The addresses of the servers that hold the copies of the record, by tag; empty if Redis is not a cluster."""
     other_layouts: list[int] = []
     """The layouts of other versions of Leadview that have data in this Redis as well."""
+    as_of: int | None = None
+    """Everything that Kafka held at this moment, in ms since 1970, is visible (`Data-As-Of`); None: not known."""
 
     @property
     def used(self) -> float:
@@ -204,7 +206,8 @@ class Observer:
         dead_letters = int(await store.ask_one(b"HLEN", names.DEAD_LETTERS))
         servers = await store.servers_of(record.copies) if record else {}
         others = await copies.other_layouts(store)
-        return RedisPart(record, dead_letters, memories, await writers.read(store), servers, others)
+        as_of = await copies.as_of(store, record) if record else None
+        return RedisPart(record, dead_letters, memories, await writers.read(store), servers, others, as_of)
 
     async def _with_silent_shards(self, why: str) -> str:
         """Returns why Redis cannot be read, with the shards that do not answer, if that can be found out."""

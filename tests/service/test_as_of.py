@@ -1,5 +1,7 @@
 """`Data-As-Of`: every change that Kafka held at this moment is in the response."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,10 +18,11 @@ from tests.harness.crm import Message
 from tests.harness.leadview import Leadview
 from tests.harness.projection import Projection
 from tests.harness.services import Kafka, empty_redis
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 from tests.service.conftest import new_leadview
 
 KEY = api_keys.mint(crm.ORGANIZATION)
+SAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "read_as_of.py"
 NEVER = datetime.min.replace(tzinfo=UTC)
 
 
@@ -75,8 +78,18 @@ def test_a_tool_reads_its_own_write(leadview: Leadview) -> None:
         assert (unchanged.status, as_of(unchanged) >= as_of(last)) == (304, True)
         refused = api.get(LEADS + crm.LEAD, key=api_keys.mint(crm.ORGANIZATION))
         assert (refused.status, as_of(refused)) == (401, NEVER)
-        *_, last = publish_and_read(leadview, api, crm.deleted(resources.LEAD, 4))
+        leadview.publish(lead(4))
+        assert b'"version 4"' in run_sample(api, datetime.now(UTC))
+        *_, last = publish_and_read(leadview, api, crm.deleted(resources.LEAD, 5))
         assert last.status == 404
+        assert run_sample(api, as_of(last)) == b"there is no such lead\n"
+
+
+def run_sample(api: ApiServer, changed_at: datetime) -> bytes:
+    """Returns what docs/examples/read_as_of.py prints."""
+    environment = {"API": f"http://127.0.0.1:{api.port}", "API_KEY": KEY}
+    command = [sys.executable, str(SAMPLE), str(crm.LEAD), changed_at.isoformat()]
+    return subprocess.run(command, env=environment, capture_output=True, check=True, timeout=PATIENCE_SECONDS).stdout
 
 
 def test_nobody_has_looked(leadview: Leadview) -> None:

@@ -1,6 +1,6 @@
 // The way of an event: Kafka, projectors, Redis, API, with figures.
 
-import { badge, byId, count, duration, fill, h, mebibytes, milliseconds, rate, say } from "./view.js";
+import { badge, byId, clock, count, duration, fill, h, mebibytes, milliseconds, rate, say } from "./view.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const SOON_SECONDS = 10; // what has waited for less than this is simply being applied
@@ -125,6 +125,7 @@ function redis(picture) {
         missing && missing < shards ? "in a part" : (status.generation ?? "none"),
         status.generation === null ? "bad" : "",
       ),
+      figure("data as of", status.data_as_of ? clock(Date.parse(status.data_as_of) / 1000, true) : "unknown"),
       figure("memory", memory, share !== null && share > 0.98 ? "bad" : ""),
       figure("dead letters", count(status.dead_letters)),
     ),

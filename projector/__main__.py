@@ -14,11 +14,13 @@ from projector.commands import rebuild, status, usage, verify
 from projector.commands.arguments import NO_OTHERS, parse
 from projector.commands.dead_letters import run_dead_letters
 from projector.commands.doctor import run_doctor
-from projector.commands.operator import Operator
+from projector.commands.operator import Operator, act_of
 from projector.commands.show import run_show
 from projector.commands.validate import run_validate
 from projector.commands.wait import run_wait
 from projector.errors import ProjectorError
+from projector.ledger import history
+from projector.ledger.history import Act
 from projector.redis.store import Store
 from projector.run import run, run_processes
 from schemas.settings import ProjectorSettings, SettingsError, load
@@ -34,6 +36,7 @@ def main(
 
     `program` is how its user calls it, and `others` are its commands that are not run here (`parser_of`).
     """
+    words = sys.argv[1:] if words is None else words
     arguments = parse(words, program, others)
     try:
         settings = load(ProjectorSettings, os.environ)
@@ -45,7 +48,7 @@ def main(
     if getattr(arguments, "processes", 1) > 1:
         return run_processes(settings, arguments.processes)
     try:
-        return uvloop.run(_execute(arguments, settings))
+        return uvloop.run(_execute(arguments, settings, act_of(arguments, words)))
     except (ProjectorError, ValueError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
@@ -53,7 +56,7 @@ def main(
         return 130
 
 
-async def _execute(arguments: argparse.Namespace, settings: ProjectorSettings) -> int:
+async def _execute(arguments: argparse.Namespace, settings: ProjectorSettings, act: Act | None) -> int:
     if arguments.command == "run":
         await run(settings)
         return 0
@@ -69,7 +72,8 @@ async def _execute(arguments: argparse.Namespace, settings: ProjectorSettings) -
         width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _FILE_WIDTH
         console = Console(highlight=False, soft_wrap=True, width=width)
         operator = Operator(settings, store, console, json=getattr(arguments, "json", False))
-        return await _COMMANDS[arguments.command](arguments, operator)
+        running = _COMMANDS[arguments.command](arguments, operator)
+        return await (history.noted(store, act, running, lasts=act.verb == "rebuild") if act else running)
     finally:
         await store.close()
 

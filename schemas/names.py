@@ -23,6 +23,7 @@ memory: up to 60 bytes fit into an allocation of 64 bytes. These keys belong to 
     lv3{ledger}:control            hash: the control record, with the checkpoint of each partition (`schemas.control`)
     lv3{ledger}:rebuild:<generation>   hash: positions of the replay that fills a generation, and its end offsets
     lv3{ledger}:as-of              up to which moment everything that Kafka held is visible, in ms since 1970 (expires)
+    lv3{ledger}:history            stream: what operators did, the latest 1000 acts (`projector/ledger/history.py`)
     lv3{ledger}:writers            hash: the programs that write, and when each of them was last alive
     lv3{ledger}:dead-letters       hash: records that could not be applied, `<topic>:<partition>:<offset>`
     lv3:latency                     hash: the latest latencies that each API worker measured
@@ -58,6 +59,7 @@ PREFIX = b"lv%d" % LAYOUT
 _START = PREFIX + b"{"
 CONTROL = PREFIX + b"{ledger}:control"
 AS_OF = PREFIX + b"{ledger}:as-of"
+HISTORY = PREFIX + b"{ledger}:history"
 WRITERS = PREFIX + b"{ledger}:writers"
 LATENCY = PREFIX + b":latency"
 DEAD_LETTERS = PREFIX + b"{ledger}:dead-letters"

@@ -3,6 +3,7 @@
 Every function is pure. Nothing takes these words apart again.
 """
 
+from datetime import UTC, datetime
 from typing import assert_never
 
 from schemas.faults import Fault, FaultKind, Hint
@@ -159,3 +160,8 @@ def accept_command(found: Halted) -> str:
 def defect(what: str, error: str) -> str:
     """Returns what to say of an error that nobody expected. `error` is the name of its type."""
     return f"{what} failed with {error}, which is a defect of Leadview: see its log"
+
+
+def utc(milliseconds: int, timespec: str = "milliseconds") -> str:
+    """Returns milliseconds since 1970 as RFC 3339."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec=timespec).replace("+00:00", "Z")

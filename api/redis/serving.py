@@ -14,7 +14,6 @@ and a shard is believed for another slot only if all copies of all shards are co
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 
 from msgspec import Struct
 
@@ -24,6 +23,7 @@ from leadview.redis.connection import pack
 from leadview.redis.errors import Unavailable
 from schemas import control, names
 from schemas.control import GenerationId, number_of, parse_generation, parse_slots
+from schemas.words import utc
 
 POLL_SECONDS = 0.5
 _FIELDS = [field.encode() for field in control.SERVED_FIELDS]
@@ -272,10 +272,7 @@ class Serving:
         if served is None or served.slots is _ALL_SLOTS or len(tags) != 1:
             return b""
         moment = await link.connection.call((b"GET", names.copy(names.AS_OF, tags[0])))
-        if moment is None:
-            return b""
-        text = datetime.fromtimestamp(int(moment) / 1000, UTC).isoformat(timespec="milliseconds")
-        return b"data-as-of: %bZ\r\n" % text.removesuffix("+00:00").encode()
+        return b"" if moment is None else b"data-as-of: %b\r\n" % utc(int(moment)).encode()
 
     def _tags(self, link: Link) -> list[bytes]:
         """Returns the hash tags of the copies of the control record that this shard should have."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from projector.commands import dead_letters, show, usage, validate, wait
+from projector.commands.operator import acting
 from projector.commands.words import processes, uuid
 from schemas.resources import AS_SPECIFIED, BY_NOUN, Resource
 from schemas.version import VERSION
@@ -66,7 +67,9 @@ def parser_of(program: str, others: Mapping[str, str] = NO_OTHERS) -> argparse.A
         "status", help="say whether all is well and what is not: projectors, lag, freshness, generations, dead letters"
     )
     about.add_argument("--json", action="store_true", help="print JSON, with --watch one document per line")
-    about.add_argument("--watch", action="store_true", help="keep it on the screen until Ctrl-C")
+    way = about.add_mutually_exclusive_group()
+    way.add_argument("--watch", action="store_true", help="keep it on the screen until Ctrl-C")
+    way.add_argument("--history", action="store_true", help="say who did what instead: the acts of operators")
     doctor = commands.add_parser("doctor", help="check what must be there before a start: Redis, Kafka, rights, topics")
     doctor.add_argument("--api", action="store_true", help="check the rights of the API's user, in its environment")
     doctor.add_argument(
@@ -89,9 +92,10 @@ def parser_of(program: str, others: Mapping[str, str] = NO_OTHERS) -> argparse.A
     usage.add_arguments(
         commands.add_parser("usage", help="print how often each key of an organization was used, and when last")
     )
-    commands.add_parser("rollback", help="serve the former generation again")
+    acting(commands.add_parser("rollback", help="serve the former generation again"))
     drop = commands.add_parser("drop", help="free the memory of a generation that is not live")
     drop.add_argument("generation", type=int, nargs="?", help="its number (default: the former one)")
+    acting(drop)
     for name, text in others.items():
         commands.add_parser(name, help=text)
     _add_version(parser)
@@ -130,6 +134,7 @@ def _console(command: argparse.ArgumentParser) -> None:
 
 
 def _rebuild(command: argparse.ArgumentParser) -> None:
+    acting(command)
     command.add_argument("--check", action="store_true", help="only report what it would cost and what prevents it")
     command.add_argument("--promote", action="store_true", help="verify and serve it as soon as it is complete")
     command.add_argument(
@@ -161,6 +166,7 @@ def _verify(command: argparse.ArgumentParser) -> None:
 
 
 def _promote(command: argparse.ArgumentParser) -> None:
+    acting(command)
     _forced(command)
     _compared(command)
 

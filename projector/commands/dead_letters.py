@@ -5,13 +5,13 @@ import argparse
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from projector.commands.operator import Operator
+from projector.commands.operator import Operator, acting
 from projector.commands.words import text, uuid
 from projector.dead_letter import DeadLetter
 from projector.ledger import copies, writers
 from projector.offsets import FORMS, OffsetRange, by_partition
-from projector.operate.explain.words import utc
 from projector.upkeep.dead_letters import Filter, Redriven, accept, choose, drop, matching, redrive
+from schemas.words import utc
 
 _ACTIONS = {
     "list": "print a line for each",
@@ -34,6 +34,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
             help="coordinates of a dead letter, or a range of them: topic:partition:first-last",
         )
         _filters(verb)
+        if action in ("redrive", "drop"):
+            acting(verb)
         if action == "drop":
             verb.add_argument("--all", action="store_true", help="all that are stored now")
         if action in ("list", "show"):
@@ -63,6 +65,7 @@ def _accept_arguments(command: argparse.ArgumentParser) -> None:
         "line: not in the projector, not after Redis was emptied, and not in a rebuild. A line that they have halted "
         "resumes by itself."
     )
+    acting(command)
     command.add_argument(
         "records",
         nargs="*",

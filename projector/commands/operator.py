@@ -1,8 +1,13 @@
 """What all commands of operators use."""
 
+import argparse
+from collections.abc import Sequence
+
 import msgspec
 from rich.console import Console
 
+from projector.ledger import history
+from projector.ledger.history import Act
 from projector.redis.store import Store
 from schemas.settings import ProjectorSettings
 
@@ -22,3 +27,22 @@ class Operator(msgspec.Struct, frozen=True):
         With msgspec, because most values are Structs, and documents in them may hold integers of any size.
         """
         self.console.out(msgspec.json.format(msgspec.json.encode(value), indent=indent).decode(), highlight=False)
+
+
+def acting(command: argparse.ArgumentParser) -> None:
+    """Declare that the command is an act of an operator, which `status --history` shows (`act_of`)."""
+    command.add_argument(
+        "--by", metavar="NAME", help="who does this, for `status --history` (default: the login and the host)"
+    )
+
+
+def act_of(arguments: argparse.Namespace, words: Sequence[str]) -> Act | None:
+    """Returns what a command line does; None if it changes nothing."""
+    if not hasattr(arguments, "by") or getattr(arguments, "check", False):
+        return None
+    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    own.add_argument("--by")
+    _, (verb, *rest) = own.parse_known_args(words)
+    if verb == "dead-letters":
+        verb, rest = f"{verb} {rest[0]}", rest[1:]
+    return Act(verb, rest, arguments.by or history.operator())

@@ -6,7 +6,7 @@ also right if no projector is alive, and if one of the servers is away: what can
 
 import argparse
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 from rich.console import Group, RenderableType
@@ -16,10 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from projector.commands.operator import Operator
+from projector.ledger import history
 from projector.ledger.control import ControlRecord, Position
+from projector.ledger.history import Act
 from projector.ledger.writers import Writer
 from projector.mapping import VERSION
-from projector.operate.explain.words import utc
 from projector.operate.observe import Observation, observe
 from projector.operate.problems import problems, unattended
 from projector.operate.words import Said, duration, headline, mib, say
@@ -29,6 +30,7 @@ from projector.redis.store import Store
 from schemas import words
 from schemas.control import GenerationId, in_order, number_of
 from schemas.settings import ProjectorSettings
+from schemas.words import utc
 
 WATCH_SECONDS = 2.0
 
@@ -116,7 +118,15 @@ async def run_status(arguments: argparse.Namespace, operator: Operator) -> int:
     """`status`: print the verdict first, then what it follows from. Returns 0 if all is well, otherwise 1.
 
     With `--watch`, show it again every two seconds, on the whole screen if this is a terminal, until it is cancelled.
+    With `--history`, print the acts of operators instead, the newest one first, and return 0.
     """
+    if arguments.history:
+        acts = await history.read(operator.store)
+        if operator.json:
+            operator.print_json(acts)
+        else:
+            operator.console.print(_history_table(acts) if acts else "nobody has done anything yet")
+        return 0
     if arguments.watch and operator.console.is_terminal and not operator.json:
         with Live(console=operator.console, screen=True, auto_refresh=False) as live:
             while True:
@@ -292,6 +302,15 @@ def _summary(found: Status) -> str:
     freshness = _seconds(found.freshness) if found.freshness is not None else "unknown"
     freshness += f"   data as of {found.data_as_of or 'unknown'}"
     return f"lag {lag}   freshness {freshness}   dead letters {dead_letters}   {_memory(found)}"
+
+
+def _history_table(acts: Sequence[Act]) -> Table:
+    table = _table("time", "act", "outcome", "by", "version")
+    for act in acts:
+        outcome = f"{act.outcome}: {act.reason}" if act.reason else act.outcome
+        words = " ".join((act.verb, *act.arguments))
+        table.add_row(act.time, *map(escape, (words, outcome, act.by, act.version)))
+    return table
 
 
 def _writer_table(found: Status) -> Table:

@@ -8,10 +8,10 @@ from rich.table import Table
 
 from projector.commands.operator import Operator
 from projector.commands.words import uuid
-from projector.operate.explain.words import utc
 from projector.redis.store import Store
 from schemas import names
 from schemas.layouts import API_KEY_HASH
+from schemas.words import utc
 
 _PREFIX = 12
 

@@ -18,7 +18,7 @@ from projector.dead_letter import DeadLetter
 from projector.errors import ProjectorError
 from projector.kafka.client import topic
 from projector.ledger import copies
-from projector.operate.explain.words import coordinates, utc
+from projector.operate.explain.words import coordinates
 from projector.operate.observe import Observation, observe
 from projector.record import Partition
 from projector.redis import calls
@@ -28,6 +28,7 @@ from schemas import names
 from schemas.control import GenerationId, number_of
 from schemas.layouts import HEAD, Head, read_head
 from schemas.resources import BY_NOUN, Resource
+from schemas.words import utc
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
 _LOOK_SECONDS = 5.0

@@ -9,7 +9,8 @@ import msgspec
 
 from projector import defect
 from projector.errors import ProjectorError, Refused
-from projector.ledger import copies, writers
+from projector.ledger import copies, history, writers
+from projector.ledger.history import Act
 from projector.rebuild import generations
 from projector.rebuild.generations import Criteria
 from projector.redis.store import Store
@@ -19,6 +20,7 @@ from schemas.settings import ProjectorSettings
 logger = logging.getLogger(__name__)
 
 Verb = Literal["compare", "promote", "rollback", "drop"]
+Ended = Literal["done", "refused"]
 
 
 class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,7 +59,7 @@ class Actions:
             raise Refused("Another action is under way. Wait until it has ended.")
         self.newest = Action(wanted.verb, wanted.generation, who, int(time.time() * 1000), "under way")
         logger.warning("action of the console", extra=self._fields())
-        self._running = asyncio.create_task(self._run(wanted))
+        self._running = asyncio.create_task(self._run(wanted, who))
 
     async def close(self) -> None:
         """Cancel what is under way. A drop that has begun is continued by a projector."""
@@ -69,20 +71,28 @@ class Actions:
         newest = self.newest
         return {} if newest is None else {"action": newest.verb, "generation": newest.generation, "who": newest.who}
 
-    async def _run(self, wanted: Wanted) -> None:
+    async def _run(self, wanted: Wanted, who: str) -> None:
+        await self._end_of(wanted)
+        ended = self.newest
+        if wanted.verb != "compare" and ended and ended.state != "under way":
+            reason = ended.text if ended.state == "refused" else ""
+            act = Act(wanted.verb, [str(wanted.generation)], f"{who} (console)", ended.state, reason)
+            await history.note(self._store, act)
+
+    async def _end_of(self, wanted: Wanted) -> None:
         try:
-            self._end("done", *await self._do(wanted.verb, wanted.generation))
+            self._end(*await self._do(wanted.verb, wanted.generation))
         except ProjectorError as error:
             self._end("refused", str(error))
         except Exception as error:  # noqa: BLE001 - the page has to say it
             self._end("refused", defect.report("an action of the console", error))
 
-    def _end(self, state: Literal["done", "refused"], text: str, by_field: dict[str, int] | None = None) -> None:
+    def _end(self, state: Ended, text: str, by_field: dict[str, int] | None = None) -> None:
         if self.newest:
             self.newest = msgspec.structs.replace(self.newest, state=state, text=text, by_field=by_field or {})
         logger.warning("action of the console has ended", extra={**self._fields(), "result": state, "text": text})
 
-    async def _do(self, verb: Verb, generation: int) -> tuple[str, dict[str, int]]:
+    async def _do(self, verb: Verb, generation: int) -> tuple[Ended, str, dict[str, int]]:
         """Returns what came of it, and `Action.by_field`. Raises Refused and Unavailable."""
         record = await copies.require(self._store)
         if verb in ("compare", "promote") and number_of(generations.complete_next(record)) != generation:
@@ -91,21 +101,33 @@ class Actions:
             case "compare":
                 report = await generations.verify_next(self._store, Criteria())
                 differ = f"{report.differences:,} differ" if report.differences else "none differs"
-                return f"{sum(report.checked.values()):,} documents were compared, and {differ}.", report.by_field
+                return (
+                    "done",
+                    f"{sum(report.checked.values()):,} documents were compared, and {differ}.",
+                    report.by_field,
+                )
             case "promote":
                 promoted = await generations.verify_and_promote(self._store, Criteria())
                 differing, flip = promoted.report.by_field, promoted.flip
                 if flip is None:
                     advice = "If that is meant, run `promote` with --allow or --force on the command line."
-                    return f"Not promoted: {promoted.report.differences:,} documents differ. {advice}", differing
-                return f"Generation {flip.live} is served instead of {flip.previous}, which is kept current.", differing
+                    return (
+                        "refused",
+                        f"Not promoted: {promoted.report.differences:,} documents differ. {advice}",
+                        differing,
+                    )
+                return (
+                    "done",
+                    f"Generation {flip.live} is served instead of {flip.previous}, which is kept current.",
+                    differing,
+                )
             case "rollback":
                 if record.state.previous is None or number_of(record.state.previous) != generation:
                     raise Refused(f"Generation {generation} is not the former one, to which a rollback returns.")
                 flip = await generations.rollback(self._store)
-                return f"Generation {flip.live} is served again instead of {flip.previous}.", {}
+                return "done", f"Generation {flip.live} is served again instead of {flip.previous}.", {}
             case "drop":
                 async with writers.writing(self._settings, "drop") as writing:
                     dropped = await generations.drop(writing, generation)
-                return f"Generation {dropped.generation} is dropped: {dropped.keys:,} keys were deleted.", {}
+                return "done", f"Generation {dropped.generation} is dropped: {dropped.keys:,} keys were deleted.", {}
         assert_never(verb)

@@ -18,6 +18,7 @@ from projector.console.api_figures import ApiMetrics, Recent
 from projector.console.picture import Picture, Point, Totals, picture, point, totals
 from projector.console.replay import ReplayReader
 from projector.errors import Unavailable
+from projector.ledger import history
 from projector.operate.observe import Observer
 from projector.redis.store import Store
 from schemas.settings import ProjectorSettings
@@ -84,12 +85,17 @@ def _event(name: str, json: bytes) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name.encode(), json)
 
 
+_ACTS = 10
+"""So many of the latest acts are shown."""
+
+
 class Sampler:
     """Publishes a picture again and again, until it is cancelled."""
 
     def __init__(
         self, store: Store, settings: ProjectorSettings, api: ApiMetrics, actions: Actions | None, feed: Feed
     ) -> None:
+        self._store = store
         self._observer = Observer(store, settings)
         self._api = api
         self._actions = actions
@@ -114,12 +120,13 @@ class Sampler:
         """Publish a picture. Returns for how many seconds Redis was being asked."""
         found, api = await asyncio.gather(self._observer.observe(), self._api.take())
         began = time.monotonic()
-        replay = None
+        replay, acts = None, []
         with suppress(Unavailable):
             replay = await self._replay.take(found)
+            acts = await history.read(self._store, _ACTS)
         asked = found.redis_seconds + time.monotonic() - began
         action = self._actions.newest if self._actions else None
-        self._feed.publish(picture(found, self._totals.oldest, api, replay, action))
+        self._feed.publish(picture(found, self._totals.oldest, api, replay, action, acts))
         if (sums := totals(found)) is None:
             self._totals.clear()
         else:

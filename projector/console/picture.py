@@ -9,6 +9,7 @@ from projector.commands.status import Status
 from projector.console.actions import Action
 from projector.console.api_figures import ApiFigures
 from projector.console.replay import Replayed
+from projector.ledger.history import Act
 from projector.operate.observe import Observation
 from projector.operate.words import Said
 
@@ -41,6 +42,8 @@ class Picture(msgspec.Struct, frozen=True):
     api: ApiFigures | None
     replay: Replayed | None
     action: Action | None
+    history: list[Act]
+    """The latest acts of operators, the newest one first."""
 
 
 class Point(msgspec.Struct, frozen=True, array_like=True):
@@ -65,6 +68,7 @@ def picture(
     api: ApiFigures | None,
     replay: Replayed | None,
     action: Action | None,
+    acts: list[Act],
 ) -> Picture:
     """Returns the picture of an observation. `before` is when another one was made, in s, and its `totals`."""
     problems, notes = status.said(found)
@@ -79,6 +83,7 @@ def picture(
         api=api,
         replay=replay,
         action=action,
+        history=acts,
     )
 
 

@@ -42,6 +42,8 @@ class _Fetching:
     async def stop(self) -> None:
         """Close all connections."""
         await self._fetcher.close()
+        # aiokafka cancels its tasks and waits for them. One that has not begun yet would raise CancelledError.
+        await asyncio.sleep(0)
         await self._consumer.stop()
 
     def read_as(self, histories: Mapping[str, int]) -> None:

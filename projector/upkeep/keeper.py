@@ -7,7 +7,7 @@ import time
 
 from projector.errors import ProjectorError, Refused, Unavailable
 from projector.kafka.reader import open_reader
-from projector.ledger import copies, writers
+from projector.ledger import copies, history, writers
 from projector.ledger.control import ControlRecord
 from projector.ledger.writers import Writing
 from projector.mapping import VERSION
@@ -39,6 +39,7 @@ class Keeper:
         """For each incarnation that is being filled, the end offsets when this keeper saw it first."""
         self._dropping_since: dict[GenerationId, float] = {}
         self._warned_at = -_WARN_SECONDS
+        self._acts = history.Reported(writing.store)
 
     async def run(self, stop: Stop) -> None:
         """Repeat until `stop` is set. Retries while Redis or Kafka is unavailable."""
@@ -50,6 +51,7 @@ class Keeper:
         await self._finish_drops(record)
         await writers.forget_silent(self._store)
         await self._warn(record)
+        await self._acts.report()
 
     async def _note_filled(self, record: ControlRecord) -> None:
         """Note which shards hold everything. Until then the API serves nothing from them, because it would return 404

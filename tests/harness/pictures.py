@@ -76,7 +76,7 @@ def fed_console() -> Iterator[FedConsole]:
 
 def picture_of(second: int) -> Picture:
     """Returns the picture of one second of a Leadview that works, is deployed again and again, and is full at times."""
-    return picture(observation_of(second), None, _api(second), None, None)
+    return picture(observation_of(second), None, _api(second), None, None, [])
 
 
 def observation_of(second: int) -> Observation:

@@ -159,7 +159,7 @@ def test_what_is_applied_is_zero_soon_after_a_stop() -> None:
     applied = []
     for second in range(12):
         found = observation(second, min(second, 5) * 10)
-        applied.append([topic.applied for topic in picture(found, readings.oldest, None, None, None).topics])
+        applied.append([topic.applied for topic in picture(found, readings.oldest, None, None, None, []).topics])
         sums = totals(found)
         assert sums
         readings.add(found.at / 1000, sums)

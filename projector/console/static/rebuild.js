@@ -36,6 +36,14 @@ export function showRebuild(picture, hello) {
   say(byId("replay"), replay ? progress(replay) : idle(status));
   if (replay) byId("replay-bar").value = replay.total ? replay.done / replay.total : 0;
   fill(byId("action"), ...(action ? outcome(action) : []));
+  const acts = picture.history.map((act) => h("li", {}, sentence(act)));
+  fill(byId("history"), ...(acts.length ? acts : [h("li", {}, "Nobody has done anything yet.")]));
+}
+
+function sentence(act) {
+  const words = [act.verb, ...act.arguments].join(" ");
+  const ended = act.reason ? `${act.outcome}: ${act.reason}` : act.outcome;
+  return `${new Date(act.time).toLocaleString()} ${act.by}: ${words} (${ended})`;
 }
 
 function idle(status) {

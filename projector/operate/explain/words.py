@@ -1,7 +1,6 @@
 """The words for what became of an entity, a record or a key: for the terminal, `--json` and the page. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Literal, assert_never
 
 import msgspec
@@ -19,6 +18,7 @@ from projector.operate.explain.records import NEWEST, BadField, Outcome, Publish
 from projector.operate.explain.stored import Check, Refusal, StoredEntity, StoredKey, StoredOrganization
 from schemas.layouts import Head
 from schemas.resources import API_KEY, CONTACT, LEAD, ORGANIZATION
+from schemas.words import utc
 
 _MOST_EVENTS = 50
 _MOST_CHARACTERS = 200
@@ -275,11 +275,6 @@ def coordinates(head: Head | None, topic: str) -> str:
     if head is None:
         return "no event of it was applied"
     return f"{'' if head.live else 'deleted '}{_place(head, topic)}, {utc(head.time)}"
-
-
-def utc(milliseconds: int, timespec: str = "milliseconds") -> str:
-    """Returns milliseconds since 1970 as RFC 3339."""
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
 
 
 def _place(head: Head, topic: str) -> str:

@@ -1,0 +1,128 @@
+"""Who did what: each act of an operator, in a stream of Redis beside the home copy of the control record.
+
+It is kept through promotions, restarts and failovers, like the record itself, and lost if Redis is emptied. Another
+version of Leadview leaves it alone, and what it has written is read as far as it is known.
+"""
+
+import getpass
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Sequence
+from contextlib import suppress
+from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from projector.errors import ProjectorError, Refused, Unavailable
+from projector.redis.store import Store
+from schemas import names
+from schemas.version import VERSION
+from schemas.words import utc
+
+MOST = 1000
+"""So many acts are kept."""
+_LONGEST_REASON = 500
+_FIELD = b"act"
+
+logger = logging.getLogger(__name__)
+
+Outcome = Literal["begun", "done", "refused", "failed", "interrupted"]
+
+
+class Act(msgspec.Struct, frozen=True):
+    """`arguments` are the words after the verb on the command line, or what the console was told. `by` is
+    `<login>@<host>`, the name of the console's user, or what `--by` said. `reason` says why it was refused or has
+    failed. `time` is RFC 3339, `version` that of the program.
+    """
+
+    verb: str
+    arguments: Sequence[str]
+    by: str
+    outcome: Outcome = "begun"
+    reason: str = ""
+    time: str = ""
+    version: str = VERSION
+
+
+def operator() -> str:
+    """Returns who runs this process: the login, that before `sudo` if there is one, and the host."""
+    login = os.environ.get("SUDO_USER", "")
+    if not login:
+        try:
+            login = getpass.getuser()
+        except (KeyError, OSError):  # a container has a number that nobody has
+            login = str(os.getuid())
+    return f"{login}@{socket.gethostname()}"
+
+
+async def noted(store: Store, act: Act, doing: Awaitable[int], *, lasts: bool = False) -> int:
+    """Returns the exit code of a command, and notes what came of it. One that `lasts` is noted when it begins as well.
+
+    Raises what the command raises. That the act cannot be noted is logged, and does not change its result.
+    """
+    if lasts:
+        await note(store, act)
+    try:
+        code = await doing
+    except BaseException as error:
+        reason = str(error) if isinstance(error, ProjectorError | ValueError) else type(error).__name__
+        await note(store, replace(act, outcome=_outcome(error), reason=reason))
+        raise
+    await note(store, replace(act, outcome="failed" if code else "done"))
+    return code
+
+
+def _outcome(error: BaseException) -> Outcome:
+    if isinstance(error, Refused):
+        return "refused"
+    return "failed" if isinstance(error, Exception) else "interrupted"
+
+
+async def note(store: Store, act: Act) -> None:
+    """Add an act to the history. Raises nothing."""
+    act = replace(act, reason=act.reason[:_LONGEST_REASON])
+    try:
+        await store.ask_one(b"XADD", names.HISTORY, b"MAXLEN", MOST, b"*", _FIELD, msgspec.json.encode(act))
+    except Unavailable as error:
+        fields = {"verb": act.verb, "outcome": act.outcome, "error": str(error)}
+        logger.error("this act is missing in `status --history`", extra=fields)  # noqa: TRY400 - it says why
+
+
+async def read(store: Store, most: int = MOST) -> list[Act]:
+    """Returns the latest acts, the newest one first. Raises Unavailable."""
+    return [act for _, act in await _entries(store, b"XREVRANGE", b"+", b"-", most)]
+
+
+class Reported:
+    """Logs the acts of all operators, wherever their commands ran, in the log of a projector."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._last: bytes | None = None
+
+    async def report(self) -> None:
+        """Log what was noted since the last call; the first call logs nothing. Raises Unavailable."""
+        if self._last is None:
+            newest = await _entries(self._store, b"XREVRANGE", b"+", b"-", 1)
+            self._last = newest[0][0] if newest else b"0"
+            return
+        for id_, act in await _entries(self._store, b"XRANGE", b"(" + self._last, b"+", MOST):
+            self._last = id_
+            fields = {name: value for name, value in msgspec.structs.asdict(act).items() if value}
+            logger.info("an operator has acted", extra=fields | {"at": fields.pop("time")})
+
+
+async def _entries(store: Store, command: bytes, first: bytes, last: bytes, most: int) -> list[tuple[bytes, Act]]:
+    found = []
+    for id_, fields in await store.ask_one(command, names.HISTORY, first, last, b"COUNT", most):
+        with suppress(msgspec.MsgspecError, KeyError):  # another version may write it otherwise
+            act = msgspec.json.decode(dict(zip(fields[::2], fields[1::2], strict=True))[_FIELD], type=Act)
+            found.append((id_, replace(act, time=_time(id_))))
+    return found
+
+
+def _time(id_: bytes) -> str:
+    """Returns the time of Redis at which an entry was added, from its id."""
+    return utc(int(id_.partition(b"-")[0]))

@@ -45,7 +45,8 @@ HEALTHY: Mapping[str, float] = {
     'leadview_api_redis_errors_total{instance="api", reason="error"}': 100,
     'leadview_api_requests_total{instance="api", route="lead", status="200"}': 15000,
     'leadview_api_requests_total{instance="api", route="lead", status="503"}': 1,
-    'leadview_api_requests_total{instance="api", route="readyz", status="503"}': 9000,
+    'leadview_api_requests_total{instance="api", route="readyz", status="200"}': 5,
+    'leadview_api_requests_total{instance="api", route="readyz", status="503"}': 3,
     'leadview_projector_unapplied_age_seconds{instance="a"}': 0,
     'leadview_projector_measured{instance="a", part="kafka"}': 1,
     'leadview_projector_measured{instance="a", part="redis"}': 1,
@@ -134,6 +135,11 @@ TROUBLES: dict[str, Trouble] = {
     "no worker is ready, so no request comes": trouble(
         10,
         {'leadview_api_ready_workers{instance="api"}': 0, SERVED: 0, FAILED: 0},
+        *("NoApi", "AvailabilityBurnsFast"),
+    ),
+    "`/readyz` is answered with 503, so no other request comes": trouble(
+        10,
+        {'leadview_api_requests_total{instance="api", route="readyz", status="200"}': 0, SERVED: 0, FAILED: 0},
         *("NoApi", "AvailabilityBurnsFast"),
     ),
     "everything is answered with 503": trouble(10, {SERVED: 0, FAILED: 15000}, "ServerErrors", "AvailabilityBurnsFast"),

@@ -220,8 +220,8 @@ TROUBLES: dict[str, Trouble] = {
         "VerifyFoundDifferences",
         silent_after=61,
     ),
-    "one request meets a busy and full Redis, and fails": trouble(
-        1, {BUSY: once, LIMITER: once, SERVED: 0, FAILED: once}
+    "in a quiet hour, one request meets a busy and full Redis, and fails": trouble(
+        10, {SERVED: 0} | dict.fromkeys((BUSY, LIMITER, FAILED), lambda step: 1.0 if step == 6 else 0.0)
     ),
     "what lasts for half a minute": trouble(
         1,
@@ -311,8 +311,30 @@ def test_a_budget_that_is_used_up_slowly_is_a_ticket(tmp_path: Path) -> None:
         tmp_path / "rules.yaml",
         "1m",
         {named(name, labels): values for name, values in series.items()},
-        [(begin, ever, []), (end, ever, expected), (minutes, ever, expected), (minutes, now, [])],
+        [
+            (begin, ever, []),
+            (end, ever, expected),
+            (minutes, ever, expected),
+            (minutes, now, []),
+            # Of 20 hours, 0.32 % of 0.1 % that may fail, and 4 % of 1 % that may be late.
+            (end + 10, "round(10 * leadview:availability:budget_left_ratio) == bool -22", [labels]),
+            (end + 10, "round(10 * leadview:freshness:budget_left_ratio) == bool -30", [labels]),
+        ],
     )
+
+
+def test_an_outage_pages_within_two_minutes(tmp_path: Path) -> None:
+    outages = {"Freshness": NO_PROJECTORS, "Availability": TROUBLES["no worker is ready, so no request comes"]}
+    series = {
+        named(name, {"installation": objective}): samples(
+            name, healthy, given, 2 + (WELL_BEFORE + 2) * STEPS_PER_MINUTE
+        )
+        for objective, given in outages.items()
+        for name, healthy in HEALTHY.items()
+    }
+    pages = 'group by (alertname, installation) (ALERTS{alertstate="firing", alertname=~".*Fast"})'
+    found = [{"alertname": f"Leadview{it}BurnsFast", "installation": it} for it in outages]
+    run(tmp_path, RULES, "30s", series, [(WELL_BEFORE, pages, []), (WELL_BEFORE + 2, pages, found)])
 
 
 def test_every_alert_fires_in_a_test() -> None:

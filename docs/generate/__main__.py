@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import orjson
 
-from docs.generate import asyncapi, events_page, key_vectors, preconditions, tables
+from docs.generate import asyncapi, events_page, key_vectors, monitoring, preconditions, tables
 from docs.generate.dashboard import dashboard
 from docs.generate.json_schema import event_schemas
 from docs.generate.openapi import document
@@ -25,7 +25,7 @@ def files(root: Path) -> dict[Path, str]:
         docs / "schemas" / "asyncapi.json": asyncapi.document(),
         root / "api" / "openapi.json": document(),
         docs / "api-keys.json": msgspec.to_builtins(key_vectors.vectors()),
-        deploy / "monitoring" / "dashboard.json": dashboard(),
+        deploy / "monitoring" / "dashboard.json": dashboard(monitoring.Options().labels),
     }
     parts = {
         root / "README.md": {"resources": tables.of_resources()},
@@ -40,6 +40,7 @@ def files(root: Path) -> dict[Path, str]:
         deploy / "kubernetes" / "strimzi" / "user.yaml": {"topics": tables.strimzi_rights()},
     }
     texts = {path: pretty(value) for path, value in whole.items()}
+    texts[deploy / "monitoring" / "rules.yaml"] = monitoring.rules(monitoring.Options())
     texts[docs / "examples" / "gitleaks.toml"] = key_vectors.scanner_rule()
     return texts | {path: _with_parts(path.read_text("utf-8"), named) for path, named in parts.items()}
 

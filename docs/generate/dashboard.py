@@ -1,4 +1,7 @@
-"""The Grafana dashboard in deploy/monitoring, derived from the declarations: a panel for each metric."""
+"""The Grafana dashboard in deploy/monitoring: the objectives, and a panel for each metric that is declared.
+
+Variables choose the installations. `All` is any value or none, so that a label that nobody sets does no harm.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,25 +20,27 @@ _SERVICE = (
 _PROJECTORS = tuple(metric for metric in metrics.PROJECTOR if metric not in _SERVICE)
 _API = tuple(metric for metric in metrics.API if metric not in _SERVICE)
 _PROCESSES = (metrics.BUILD, *metrics.PROCESS)
-_ROWS = (
-    ("The whole service", _SERVICE),
-    ("Projectors", _PROJECTORS),
-    ("API", _API),
-    ("Continuous verification", metrics.VERIFY),
-    ("Processes", _PROCESSES),
-)
+_ROWS = {
+    "The whole service": _SERVICE,
+    "Projectors": _PROJECTORS,
+    "API": _API,
+    "Continuous verification": metrics.VERIFY,
+    "Processes": _PROCESSES,
+}
 
 
-def dashboard() -> dict[str, Any]:
-    """Returns the dashboard as Grafana imports it."""
+def dashboard(labels: Sequence[str]) -> dict[str, Any]:
+    """Returns the dashboard as Grafana imports it. `labels` tell installations apart."""
     panels: list[dict[str, Any]] = []
     y = 0
-    for title, shown in _ROWS:
+    for title, shown in (("Objectives", _objectives(labels)), *((title, _of(title, labels)) for title in _ROWS)):
         panels.append(
             {"type": "row", "title": title, "collapsed": False, "gridPos": _place(0, y, _WIDTH, 1), "panels": []}
         )
-        for number, metric in enumerate(shown):
-            panels.append(_panel(metric, number, y + 1, per_instance=shown is not _SERVICE))
+        width = _WIDTH // _COLUMNS
+        for number, panel in enumerate(shown):
+            place = _place(number % _COLUMNS * width, y + 1 + number // _COLUMNS * _HEIGHT, width, _HEIGHT)
+            panels.append(panel | {"gridPos": place})
         y += 1 + _HEIGHT * -(-len(shown) // _COLUMNS)
     for number, panel in enumerate(panels, 1):
         panel["id"] = number
@@ -47,48 +52,114 @@ def dashboard() -> dict[str, Any]:
         "editable": True,
         "refresh": "10s",
         "time": {"from": "now-1h", "to": "now"},
-        "templating": {"list": [{"name": "datasource", "type": "datasource", "query": "prometheus"}]},
+        "templating": {
+            "list": [{"name": "datasource", "type": "datasource", "query": "prometheus"}, *_variables(labels)],
+        },
         "panels": panels,
     }
 
 
-def _panel(metric: Metric, number: int, y: int, *, per_instance: bool) -> dict[str, Any]:
-    width = _WIDTH // _COLUMNS
+def _variables(labels: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns a variable for each label. Each offers what the ones before it leave."""
+    return [
+        {
+            "name": label,
+            "type": "query",
+            "datasource": _SOURCE,
+            "query": f"label_values(leadview_build_info{_chosen(labels[:number])}, {label})",
+            "refresh": 2,
+            "multi": True,
+            "includeAll": True,
+            "allValue": ".*",
+            "current": {"text": "All", "value": "$__all"},
+        }
+        for number, label in enumerate(labels)
+    ]
+
+
+def _objectives(labels: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns panels of what deploy/monitoring/rules.yaml records."""
+    where, legend = _chosen(labels), _legend(labels)
+    return [
+        _panel(
+            "Error budget left",
+            "Of the last 30 days. Less than 0: the objective is missed. docs/objectives.md says what to do about it",
+            "percentunit",
+            [
+                (f"leadview:availability:budget_left_ratio{where}", f"availability {legend}"),
+                (f"leadview:freshness:budget_left_ratio{where}", f"freshness {legend}"),
+            ],
+        ),
+        _panel(
+            "Requests for documents that fail",
+            "A share of all. 1 while no worker of the API is ready, or none is scraped",
+            "percentunit",
+            [(f"leadview:unavailable:ratio{where}", legend)],
+        ),
+        _panel(
+            "Not fresh",
+            "1 while what is served is older than the objective allows, or this is not known; otherwise 0",
+            "short",
+            [(f"leadview:stale:ratio{where}", legend)],
+        ),
+    ]
+
+
+def _of(row: str, labels: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns the panels of the metrics in a row."""
+    return [
+        _panel(
+            metric.name,
+            metric.help,
+            _UNITS.get(metric.unit, "short"),
+            _queries(metric, labels, per_instance=row != "The whole service"),
+        )
+        for metric in _ROWS[row]
+    ]
+
+
+def _panel(title: str, description: str, unit: str, queries: Sequence[tuple[str, str]]) -> dict[str, Any]:
     return {
         "type": "timeseries",
-        "title": metric.name,
-        "description": metric.help,
+        "title": title,
+        "description": description,
         "datasource": _SOURCE,
-        "gridPos": _place(number % _COLUMNS * width, y + number // _COLUMNS * _HEIGHT, width, _HEIGHT),
-        "fieldConfig": {"defaults": {"unit": _UNITS.get(metric.unit, "short")}, "overrides": []},
+        "fieldConfig": {"defaults": {"unit": unit}, "overrides": []},
         "targets": [
             {"refId": letter, "datasource": _SOURCE, "expr": expression, "legendFormat": legend}
-            for letter, (expression, legend) in zip("AB", _queries(metric, per_instance=per_instance), strict=False)
+            for letter, (expression, legend) in zip("AB", queries, strict=False)
         ],
     }
 
 
-def _queries(metric: Metric, *, per_instance: bool) -> list[tuple[str, str]]:
+def _queries(metric: Metric, installation: Sequence[str], *, per_instance: bool) -> list[tuple[str, str]]:
     """Returns the expressions of a panel, with the names of their curves."""
-    labels = list(metric.labels)
-    legend = " ".join(f"{{{{{label}}}}}" for label in labels)
+    where, labels = _chosen(installation), [*installation, *metric.labels]
+    legend = _legend(labels)
     match metric.type:
         case "counter":
-            return [(f"{_by('sum', labels)} (rate({metric.exported[0]}[$__rate_interval]))", legend or "all")]
+            return [(f"sum by ({', '.join(labels)}) (rate({metric.exported[0]}{where}[$__rate_interval]))", legend)]
         case "histogram":
-            bucket = f"{_by('sum', ['le', *labels])} (rate({metric.exported[0]}[$__rate_interval]))"
+            rate = f"rate({metric.exported[0]}{where}[$__rate_interval])"
+            bucket = f"sum by ({', '.join(['le', *labels])}) ({rate})"
             return [
-                (f"histogram_quantile({share}, {bucket})", f"{name} {legend}".strip())
+                (f"histogram_quantile({share}, {bucket})", f"{name} {legend}")
                 for share, name in ((0.5, "p50"), (0.99, "p99"))
             ]
         case "gauge":
             if per_instance:
-                return [(metric.exported[0], f"{{{{instance}}}} {legend}".strip())]
-            return [(f"{_by('max', labels)} ({metric.exported[0]})", legend or "all")]
+                return [(f"{metric.exported[0]}{where}", f"{{{{instance}}}} {legend}")]
+            return [(f"max by ({', '.join(labels)}) ({metric.exported[0]}{where})", legend)]
 
 
-def _by(function: str, labels: Sequence[str]) -> str:
-    return f"{function} by ({', '.join(labels)})" if labels else function
+def _chosen(labels: Sequence[str]) -> str:
+    """Returns the selector of what the variables choose."""
+    matchers = ", ".join(f'{label}=~"${label}"' for label in labels)
+    return f"{{{matchers}}}" if matchers else ""
+
+
+def _legend(labels: Sequence[str]) -> str:
+    return " ".join(f"{{{{{label}}}}}" for label in labels)
 
 
 def _place(x: int, y: int, width: int, height: int) -> dict[str, int]:

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from api.server import SHUTDOWN_SECONDS
+from docs.generate.monitoring import Options
 from projector.commands import arguments
 from schemas import metrics
 from schemas.limits import MAX_HEADER_BYTES, MAX_KEY_BYTES, MAX_RECORD_BYTES
@@ -253,6 +254,12 @@ def test_budgets_and_monitors_select_pods_that_exist() -> None:
     assert set(expression["values"]) == selected
     [endpoint] = monitor["podMetricsEndpoints"]
     assert {"name": endpoint["port"], "containerPort": 9100} in PROGRAMS["api"].container["ports"]
+    [labels] = KUSTOMIZATION["labels"]
+    [relabeling] = endpoint["relabelings"]
+    assert relabeling["targetLabel"] in Options().labels
+    known = {f"__meta_kubernetes_pod_label_{re.sub(r'[^a-z]', '_', label)}" for label in labels["pairs"]}
+    assert labels["includeTemplates"]
+    assert set(relabeling["sourceLabels"]) <= known
 
 
 def test_network_policies_let_through_what_is_needed() -> None:

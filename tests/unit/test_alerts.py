@@ -1,0 +1,427 @@
+"""What the alert rules say in each trouble. `promtool` runs them over series that are made here.
+
+Each trouble has an installation of its own, all of them in one Prometheus, beside one that is well: an alert names the
+one that has the trouble. It comes after two hours in which all is well, and all is well again after it. Everything is
+scraped as rarely as the rules allow.
+"""
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import pytest
+import yaml
+
+from docs.generate.monitoring import main
+from tests.harness.services import not_available
+
+RULES = Path(__file__).parents[2] / "deploy/monitoring/rules.yaml"
+ALERTS = frozenset(
+    rule["alert"]
+    for group in yaml.safe_load(RULES.read_text("utf-8"))["groups"]
+    for rule in group["rules"]
+    if "alert" in rule
+)
+STEPS_PER_MINUTE = 2
+WELL_BEFORE = 120
+
+Value = float | Literal["gone"]
+Expected = tuple[int, str, Sequence[Mapping[str, str]]]
+"""Minutes, an expression, and the labels of what it finds then. Each value is 1."""
+Values = float | Literal["gone"] | Callable[[int], float]
+"""A value, the increase of a counter in each step, or how either follows from the step of the trouble."""
+
+HEALTHY: Mapping[str, float] = {
+    'leadview_build_info{instance="api", program="api"}': 1,
+    'leadview_build_info{instance="a", program="projector"}': 1,
+    'leadview_api_projectors{instance="api"}': 2,
+    'leadview_api_ready_workers{instance="api"}': 2,
+    'leadview_api_served_age_seconds{instance="api"}': 3,
+    'leadview_api_limiter_failures_total{instance="api"}': 0,
+    'leadview_api_redis_errors_total{instance="api", reason="busy"}': 0,
+    'leadview_api_redis_errors_total{instance="api", reason="error"}': 100,
+    'leadview_api_requests_total{instance="api", route="lead", status="200"}': 15000,
+    'leadview_api_requests_total{instance="api", route="lead", status="503"}': 1,
+    'leadview_api_requests_total{instance="api", route="readyz", status="200"}': 5,
+    'leadview_api_requests_total{instance="api", route="readyz", status="503"}': 3,
+    'leadview_projector_unapplied_age_seconds{instance="a"}': 0,
+    'leadview_projector_measured{instance="a", part="kafka"}': 1,
+    'leadview_projector_measured{instance="a", part="redis"}': 1,
+    'leadview_projector_line_stopped{instance="a", line="access"}': 0,
+    'leadview_projector_line_stopped{instance="a", line="documents"}': 0,
+    'leadview_projector_line_standing_by{instance="a", line="documents"}': 0,
+    'leadview_projector_problems{instance="a", problem="failing"}': 0,
+    'leadview_projector_problems{instance="a", problem="halted"}': 0,
+    'leadview_projector_problems{instance="a", problem="kafka_unknown"}': 0,
+    'leadview_projector_problems{instance="a", problem="no_partitions"}': 0,
+    'leadview_projector_problems{instance="a", problem="not_advancing"}': 0,
+    'leadview_projector_problems{instance="a", problem="redis_evicts"}': 0,
+    'leadview_projector_problems{instance="a", problem="redis_full"}': 0,
+    'leadview_projector_problems{instance="a", problem="standing_by"}': 0,
+    'leadview_projector_problems{instance="a", problem="topic_recreated"}': 0,
+    'leadview_projector_unverified_topic{instance="a", topic="crm.leads", problem="topic_recreated"}': 0,
+    'leadview_projector_records_total{instance="a", line="access", result="dead"}': 0,
+    'leadview_projector_records_total{instance="a", line="documents", result="dead"}': 0,
+    'leadview_projector_redis_memory_ratio{instance="a"}': 0.5,
+    'leadview_projector_rebuild_due{instance="a"}': 0,
+    'leadview_verify_differences_total{instance="v", topic="leads"}': 0,
+}
+SERVED = 'leadview_api_requests_total{instance="api", route="lead", status="200"}'
+FAILED = 'leadview_api_requests_total{instance="api", route="lead", status="503"}'
+BUSY = 'leadview_api_redis_errors_total{instance="api", reason="busy"}'
+LIMITER = 'leadview_api_limiter_failures_total{instance="api"}'
+API = [name for name in HEALTHY if 'instance="api"' in name]
+PROJECTOR = [name for name in HEALTHY if 'instance="a"' in name]
+AGES = ('leadview_api_served_age_seconds{instance="api"}', 'leadview_projector_unapplied_age_seconds{instance="a"}')
+NAN = float("nan")
+
+
+def of_line(kind: str, line: str) -> str:
+    return f'leadview_projector_line_{kind}{{instance="a", line="{line}"}}'
+
+
+def problem(name: str) -> str:
+    return f'leadview_projector_problems{{instance="a", problem="{name}"}}'
+
+
+def dead(line: str) -> str:
+    return f'leadview_projector_records_total{{instance="a", line="{line}", result="dead"}}'
+
+
+def gone(names: Iterable[str]) -> dict[str, Values]:
+    return dict.fromkeys(names, "gone")
+
+
+def grows(step: int) -> float:
+    """Seconds that have passed when a step of the trouble ends, after the three that it was old before."""
+    return 3 + (step + 1) * 60 / STEPS_PER_MINUTE
+
+
+def once(step: int) -> float:
+    return 1.0 if step == 0 else 0.0
+
+
+OLDER: dict[str, Values] = dict.fromkeys(AGES, grows)
+
+
+class Trouble(msgspec.Struct, frozen=True):
+    """`fires`: which alerts ever fire. All are silent `silent_after` minutes after the trouble."""
+
+    minutes: int
+    changed: Mapping[str, Values]
+    fires: frozenset[str]
+    silent_after: int
+
+
+def trouble(minutes: int, changed: Mapping[str, Values], *fires: str, silent_after: int = 32) -> Trouble:
+    return Trouble(minutes, changed, frozenset(f"Leadview{name}" for name in fires), silent_after)
+
+
+TROUBLES: dict[str, Trouble] = {
+    "the projectors have died, and with them what they export": trouble(
+        10,
+        {**gone(PROJECTOR), 'leadview_api_projectors{instance="api"}': 0, AGES[0]: grows},
+        *("NoProjector", "NotMeasured", "Stale", "FreshnessBurnsFast"),
+    ),
+    "the API is no longer scraped": trouble(10, gone(API), "NoApi", "AvailabilityBurnsFast"),
+    "nothing is scraped any more": trouble(
+        10,
+        gone(name for name in HEALTHY if 'instance="v"' not in name),
+        *("NoApi", "NotMeasured", "AvailabilityBurnsFast", "FreshnessBurnsFast"),
+    ),
+    "no worker is ready, so no request comes": trouble(
+        10,
+        {'leadview_api_ready_workers{instance="api"}': 0, SERVED: 0, FAILED: 0},
+        *("NoApi", "AvailabilityBurnsFast"),
+    ),
+    "`/readyz` is answered with 503, so no other request comes": trouble(
+        10,
+        {'leadview_api_requests_total{instance="api", route="readyz", status="200"}': 0, SERVED: 0, FAILED: 0},
+        *("NoApi", "AvailabilityBurnsFast"),
+    ),
+    "everything is answered with 503": trouble(10, {SERVED: 0, FAILED: 15000}, "ServerErrors", "AvailabilityBurnsFast"),
+    "everything that few ask for is answered with 503": trouble(
+        20, {SERVED: 0, FAILED: 3}, "ServerErrors", "AvailabilityBurnsFast"
+    ),
+    "the API may not read the heartbeats": trouble(
+        10,
+        {'leadview_api_projectors{instance="api"}': NAN, AGES[0]: NAN},
+        *("NotMeasured", "FreshnessBurnsFast"),
+    ),
+    "Kafka is away": trouble(
+        10,
+        {
+            'leadview_projector_measured{instance="a", part="kafka"}': 0,
+            problem("kafka_unknown"): 1,
+            problem("not_advancing"): 1,
+            problem("no_partitions"): 1,
+            AGES[0]: grows,
+            AGES[1]: NAN,
+        },
+        *("NotMeasured", "Stale", "FreshnessBurnsFast"),
+    ),
+    "a line is halted by bad records": trouble(
+        10,
+        {of_line("stopped", "documents"): 1, problem("not_advancing"): 1, dead("documents"): once, **OLDER}
+        | {problem("halted"): 1},
+        *("LineStopped", "DeadLettersGrow", "Stale", "FreshnessBurnsFast"),
+    ),
+    "a line meets a defect": trouble(
+        10,
+        {problem("failing"): 1, problem("not_advancing"): 1, **OLDER},
+        *("Problem", "Stale", "FreshnessBurnsFast"),
+    ),
+    "records wait, and no cause is known": trouble(
+        10, {problem("not_advancing"): 1, **OLDER}, "Problem", "Stale", "FreshnessBurnsFast"
+    ),
+    "a deployment was rolled back, and a newer program still works": trouble(
+        20,
+        {
+            of_line("standing_by", "documents"): 1,
+            problem("standing_by"): 1,
+            problem("no_partitions"): 1,
+            'leadview_projector_rebuild_due{instance="a"}': 1,
+        },
+        *("StandingBy", "RebuildDue"),
+        silent_after=1,
+    ),
+    "the policy of Redis was changed": trouble(10, {problem("redis_evicts"): 1}, "RecordsAtRisk", silent_after=1),
+    "a topic was created again": trouble(
+        10,
+        {
+            'leadview_projector_unverified_topic{instance="a", topic="crm.leads", problem="topic_recreated"}': 1,
+            problem("topic_recreated"): 1,
+        },
+        "TopicHistoryLost",
+        silent_after=1,
+    ),
+    "Redis is full": trouble(
+        10,
+        {
+            'leadview_projector_redis_memory_ratio{instance="a"}': 1.01,
+            problem("redis_full"): 1,
+            problem("not_advancing"): 1,
+            LIMITER: 30,
+            **OLDER,
+        },
+        *("RedisMemory", "LimiterFailing", "Problem", "Stale", "FreshnessBurnsFast"),
+    ),
+    "a script does not end": trouble(
+        10, {SERVED: 0, FAILED: 15000, BUSY: 15000}, "RedisBusy", "ServerErrors", "AvailabilityBurnsFast"
+    ),
+    "a revocation cannot be read": trouble(1, {dead("access"): once}, "AccessRecordsParked", silent_after=16),
+    "a lead cannot be read": trouble(1, {dead("documents"): once}, "DeadLettersGrow", silent_after=16),
+    "verification finds a difference": trouble(
+        1,
+        {'leadview_verify_differences_total{instance="v", topic="leads"}': once},
+        "VerifyFoundDifferences",
+        silent_after=61,
+    ),
+    "in a quiet hour, one request meets a busy and full Redis, and fails": trouble(
+        10, {SERVED: 0} | dict.fromkeys((BUSY, LIMITER, FAILED), lambda step: 1.0 if step == 6 else 0.0)
+    ),
+    "what lasts for half a minute": trouble(
+        1,
+        {
+            'leadview_api_projectors{instance="api"}': lambda step: 2.0 if step else 0.0,
+            'leadview_api_ready_workers{instance="api"}': lambda step: 2.0 if step else 0.0,
+            problem("not_advancing"): once,
+            LIMITER: once,
+            BUSY: once,
+            AGES[0]: 18,
+        },
+    ),
+}
+
+
+WELL = trouble(0, {}, silent_after=0)
+NO_PROJECTORS = TROUBLES["the projectors have died, and with them what they export"]
+
+
+def test_a_trouble_alerts_for_the_installation_that_has_it(tmp_path: Path) -> None:
+    every = TROUBLES | {"all is well": WELL}
+    judge(RULES, [({"installation": name}, given) for name, given in every.items()], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("production", "staging"),
+    [
+        pytest.param({"installation": "production"}, {"installation": "staging"}, id="our label"),
+        pytest.param({"cluster": "a", "namespace": "crm"}, {"cluster": "b", "namespace": "crm"}, id="two labels"),
+        pytest.param({}, {"installation": "staging"}, id="no label"),
+    ],
+)
+def test_any_of_the_labels_tells_installations_apart(
+    production: dict[str, str], staging: dict[str, str], tmp_path: Path
+) -> None:
+    judge(RULES, [(production, NO_PROJECTORS), (staging, WELL)], tmp_path)
+
+
+def test_the_labels_can_be_chosen(tmp_path: Path) -> None:
+    main([str(tmp_path), "--labels", "region,stage", "--runbook-base", "https://wiki.example.com/leadview"])
+    text = (tmp_path / "rules.yaml").read_text("utf-8")
+    assert "runbook_url: https://wiki.example.com/leadview#leadviewstale" in text
+    both = [({"region": "eu", "stage": "live"}, NO_PROJECTORS), ({"region": "eu", "stage": "test"}, WELL)]
+    judge(tmp_path / "rules.yaml", both, tmp_path)
+
+
+def test_a_prometheus_that_has_never_seen_leadview_says_so(tmp_path: Path) -> None:
+    fired = 'ALERTS{alertstate="firing"}'
+    run(
+        tmp_path,
+        RULES,
+        "30s",
+        {'up{job="other"}': [1] * 20},
+        [
+            (
+                5,
+                fired,
+                [
+                    {
+                        "__name__": "ALERTS",
+                        "alertname": "LeadviewNotMeasured",
+                        "alertstate": "firing",
+                        "severity": "page",
+                    }
+                ],
+            )
+        ],
+    )
+
+
+def test_a_budget_that_is_used_up_slowly_is_a_ticket(tmp_path: Path) -> None:
+    """For 16 hours, four of 1,000 requests fail, and one minute of 20 is not fresh. Six hours later, all is silent."""
+    main([str(tmp_path), "--freshness", "99"])
+    begin, end, minutes = 4 * 60, 20 * 60, 26 * 60
+    labels = {"installation": "production"}
+    series = {
+        'leadview_api_ready_workers{instance="api"}': [2] * (minutes + 1),
+        AGES[0]: [60 if begin < minute <= end and minute % 20 == 0 else 3 for minute in range(minutes + 1)],
+        SERVED: [60_000 * minute for minute in range(minutes + 1)],
+        FAILED: [240 * (min(max(minute, begin), end) - begin) for minute in range(minutes + 1)],
+    }
+    fired = 'ALERTS{alertstate="firing", alertname=~".*Burns.*"}'
+    ever, now = f"group by (alertname, installation) (count_over_time({fired}[3d]))", f"group ({fired})"
+    expected = [{"alertname": f"Leadview{it}BurnsSlowly"} | labels for it in ("Availability", "Freshness")]
+    run(
+        tmp_path,
+        tmp_path / "rules.yaml",
+        "1m",
+        {named(name, labels): values for name, values in series.items()},
+        [
+            (begin, ever, []),
+            (end, ever, expected),
+            (minutes, ever, expected),
+            (minutes, now, []),
+            # Of 20 hours, 0.32 % of 0.1 % that may fail, and 4 % of 1 % that may be late.
+            (end + 10, "round(10 * leadview:availability:budget_left_ratio) == bool -22", [labels]),
+            (end + 10, "round(10 * leadview:freshness:budget_left_ratio) == bool -30", [labels]),
+        ],
+    )
+
+
+def test_an_outage_pages_within_two_minutes(tmp_path: Path) -> None:
+    outages = {"Freshness": NO_PROJECTORS, "Availability": TROUBLES["no worker is ready, so no request comes"]}
+    series = {
+        named(name, {"installation": objective}): samples(
+            name, healthy, given, 2 + (WELL_BEFORE + 2) * STEPS_PER_MINUTE
+        )
+        for objective, given in outages.items()
+        for name, healthy in HEALTHY.items()
+    }
+    pages = 'group by (alertname, installation) (ALERTS{alertstate="firing", alertname=~".*Fast"})'
+    found = [{"alertname": f"Leadview{it}BurnsFast", "installation": it} for it in outages]
+    run(tmp_path, RULES, "30s", series, [(WELL_BEFORE, pages, []), (WELL_BEFORE + 2, pages, found)])
+
+
+def test_every_alert_fires_in_a_test() -> None:
+    fire = {name for each in TROUBLES.values() for name in each.fires}
+    slowly = {"LeadviewAvailabilityBurnsSlowly", "LeadviewFreshnessBurnsSlowly"}
+    assert fire == ALERTS - slowly
+
+
+def judge(rules: Path, installations: Sequence[tuple[Mapping[str, str], Trouble]], folder: Path) -> None:
+    """Compares what has ever fired before, in and after the trouble of each installation, given by its labels."""
+    series: dict[str, Sequence[Value]] = {}
+    steps = 1 + max(last_minute(given) for _, given in installations) * STEPS_PER_MINUTE
+    for labels, given in installations:
+        assert given.changed.keys() <= HEALTHY.keys()
+        for name, healthy in HEALTHY.items():
+            series[named(name, labels)] = samples(name, healthy, given, steps)
+    apart = ", ".join(sorted({"alertname"}.union(*(labels for labels, _ in installations))))
+    # Those that look at days have a test of their own.
+    fired = 'ALERTS{alertstate="firing", alertname!~".*Slowly"}'
+    everything = [{"alertname": name, **labels} for labels, given in installations for name in sorted(given.fires)]
+    end = max(last_minute(given) for _, given in installations)
+    ever = f"group by ({apart}) (count_over_time({fired}[1d]))"
+    expected: list[Expected] = [(WELL_BEFORE - 1, ever, []), (end, ever, everything)]
+    for labels, given in installations:
+        its = named(fired, {label: labels.get(label, "") for label in apart.split(", ") if label != "alertname"})
+        expected.append((last_minute(given), f"group by ({apart}) ({its})", []))
+    run(folder, rules, "30s", series, expected)
+
+
+def last_minute(given: Trouble) -> int:
+    return WELL_BEFORE + given.minutes + given.silent_after
+
+
+def samples(name: str, healthy: float, given: Trouble, steps: int) -> list[Value]:
+    """Returns the values of a series: well, in trouble, and well again. Counters go on from where they were."""
+    found: list[Value] = []
+    begin = WELL_BEFORE * STEPS_PER_MINUTE
+    trouble, total = range(begin, begin + given.minutes * STEPS_PER_MINUTE), 0.0
+    for step in range(steps):
+        value = given.changed.get(name, healthy) if step in trouble else healthy
+        if callable(value):
+            value = value(step - begin)
+        if value != "gone" and "_total{" in name:
+            total += value
+            value = total
+        found.append(value)
+    return found
+
+
+def named(series: str, labels: Mapping[str, str]) -> str:
+    return series[:-1] + "".join(f', {label}="{value}"' for label, value in labels.items()) + "}"
+
+
+def run(
+    folder: Path,
+    rules: Path,
+    interval: str,
+    series: Mapping[str, Sequence[Value]],
+    expected: Sequence[Expected],
+) -> None:
+    """Runs `promtool`."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        not_available("promtool is not installed: on Debian it is in the package prometheus")
+    test = {
+        "interval": interval,
+        "input_series": [{"series": name, "values": written(values)} for name, values in series.items()],
+        "promql_expr_test": [
+            {
+                "eval_time": f"{minute}m",
+                "expr": expression,
+                "exp_samples": [{"labels": named("{}", labels).replace("{, ", "{"), "value": 1} for labels in found],
+            }
+            for minute, expression, found in expected
+        ],
+    }
+    path = folder / "test.yaml"
+    path.write_text(
+        yaml.safe_dump({"rule_files": [str(rules)], "evaluation_interval": interval, "tests": [test]}), "utf-8"
+    )
+    done = subprocess.run([promtool, "test", "rules", str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def written(values: Sequence[Value]) -> str:
+    """A series that has gone is `stale` once, as after a scrape that failed, and then nothing."""
+    words = ["_" if value == "gone" else str(value) for value in values]
+    return " ".join(
+        "stale" if word == "_" and number and words[number - 1] != "_" else word for number, word in enumerate(words)
+    )

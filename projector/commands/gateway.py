@@ -29,6 +29,7 @@ _HTTPS_PORT, _HTTP_PORT = 443, 80
 _REDIRECTS = range(300, 400)
 _GZIP = 16 + zlib.MAX_WBITS
 _RENEW_SECONDS, _RENEW_SHARE = 14 * 86400, 0.2
+_ORIGIN = "https://doctor.example"
 _EXPOSED = frozenset(("etag", "ratelimit", "ratelimit-policy", "retry-after", "x-request-id"))
 _LIMITS = {
     "RateLimit": r'"key";r=\d+;t=\d+, "organization";r=\d+;t=\d+',
@@ -39,7 +40,6 @@ _LIMITS = {
 }
 _CHALLENGE = 'Bearer realm="leadview"'
 _AS_OF = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"
-_NO_PAGE = "the gateway puts a page of its own in place of errors"
 
 
 class Answer(NamedTuple):
@@ -112,15 +112,15 @@ class Gateway:
         answer = self.ask(path, method, **headers)
         problem = answer.problem
         if problem is None and self.replaces_errors and answer.status not in _REDIRECTS:
-            raise NotKnown(_NO_PAGE)
+            raise NotKnown("the gateway puts a page of its own in place of errors")
         if problem is None or f"{answer.status} {problem.error}" != expected:
             raise Refused(f"{method} {path} is answered with {answer} instead of {expected}")
         return answer
 
     @cached_property
     def page(self) -> Answer:
-        """The OpenAPI document, as it is sent without compression. Raises NotKnown."""
-        answer = self.ask(_page())
+        """The OpenAPI document, as a browser reads it, but not compressed. Raises NotKnown."""
+        answer = self.ask(_page(), Origin=_ORIGIN)
         if answer.status != 200 or answer.media != "application/json":
             raise NotKnown(f"{ROOT}/openapi.json is answered with {answer}, and this is looked at with it")
         return answer
@@ -133,16 +133,18 @@ class Gateway:
         return tag
 
     @cached_property
-    def admitted(self) -> Answer:
-        """The answer to a request with the key, for a record that does not exist. Raises NotKnown."""
+    def keyed(self) -> Answer:
+        """The answer to a request with the key, for a record that does not exist. Raises NotKnown without a key."""
         if self.key is None:
             raise NotKnown("it needs an API key: add `--key -`, which reads one from standard input")
-        answer = self.ask(_lead(), Authorization=f"Bearer {self.key}")
-        if answer.problem is None and self.replaces_errors:
-            raise NotKnown(_NO_PAGE)
-        if answer.problem is None or answer.problem.error != "not_found":
-            raise NotKnown(f"a request with the key is answered with {answer}")
-        return answer
+        return self.ask(_lead(), Authorization=f"Bearer {self.key}")
+
+    @property
+    def admitted(self) -> Answer:
+        """The same, if the key was accepted. Raises NotKnown."""
+        if self.keyed.problem is None or self.keyed.problem.error != "not_found":
+            raise NotKnown(f"a request with the key is answered with {self.keyed}")
+        return self.keyed
 
 
 def _page() -> str:
@@ -240,16 +242,10 @@ def _bad_key(gateway: Gateway) -> str:
 
 
 def _key(gateway: Gateway) -> str:
-    try:
-        answer = gateway.admitted
-    except NotKnown:
-        if gateway.key is None:
-            raise
-        answer = gateway.ask(_lead(), Authorization=f"Bearer {gateway.key}")
-        if answer.problem and answer.problem.error == "invalid_api_key":
-            raise Refused("the key is refused with 401 invalid_api_key") from None
-        raise
-    _expect(answer, "Cache-Control", "no-store")
+    problem = gateway.keyed.problem
+    if problem is not None and problem.error == "invalid_api_key":
+        raise Refused("the key is refused with 401 invalid_api_key")
+    _expect(gateway.admitted, "Cache-Control", "no-store")
     gateway.refusal("400 invalid_id", f"{ROOT}/{AS_SPECIFIED[0].topic}/doctor", Authorization=f"Bearer {gateway.key}")
     return "404 for an id that nothing has, 400 for what is no id. No record is read, so the 200 of records is not seen"
 
@@ -276,11 +272,11 @@ def _as_of(gateway: Gateway) -> str:
 
 
 def _request_id(gateway: Gateway) -> str:
+    _expect(gateway.page, "X-Request-Id", "[A-Za-z0-9._:-]{1,128}")
     sent = f"doctor-{uuid4().hex}"
     kept = gateway.ask(_page(), X_Request_Id=sent).headers.get("x-request-id")
-    if kept != sent and gateway.page:
+    if kept != sent:
         raise Refused(f"`X-Request-Id: {sent}` was sent, and {kept!r} came back")
-    _expect(gateway.ask(_page()), "X-Request-Id", "[A-Za-z0-9._:-]{1,128}")
     return "the id of a request is kept; a request without one gets one"
 
 
@@ -347,13 +343,12 @@ def _compression(gateway: Gateway) -> str:
 
 
 def _cors(gateway: Gateway) -> str:
-    answer = gateway.ask(_page(), Origin="https://doctor.example")
-    _expect(answer, "Access-Control-Allow-Origin", r"\*")
-    missing = _EXPOSED - _words(answer, "access-control-expose-headers")
+    _expect(gateway.page, "Access-Control-Allow-Origin", r"\*")
+    missing = _EXPOSED - _words(gateway.page, "access-control-expose-headers")
     if missing:
         raise Refused(f"Access-Control-Expose-Headers lacks {', '.join(sorted(missing))}")
     asked = {"Access_Control_Request_Method": "GET", "Access_Control_Request_Headers": "authorization"}
-    preflight = gateway.ask(_lead(), "OPTIONS", Origin="https://doctor.example", **asked)
+    preflight = gateway.ask(_lead(), "OPTIONS", Origin=_ORIGIN, **asked)
     if preflight.status not in range(200, 300):
         raise Refused(f"a preflight is answered with {preflight}")
     _expect(preflight, "Access-Control-Allow-Origin", r"\*")

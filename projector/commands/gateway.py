@@ -55,9 +55,10 @@ class Answer(NamedTuple):
         if self.media != "application/json":
             return None
         try:
-            return msgspec.json.decode(self.body, type=ErrorBody)
+            found = msgspec.json.decode(self.body, type=ErrorBody)
         except msgspec.DecodeError:
             return None
+        return found if found.error.isidentifier() else None
 
     @property
     def media(self) -> str:
@@ -65,7 +66,7 @@ class Answer(NamedTuple):
 
     def __str__(self) -> str:
         to = f" to {self.headers['location']!r}" if "location" in self.headers else ""
-        return f"{self.status}{to} ({self.problem.error if self.problem else self.media or 'without a type'})"
+        return f"{self.status}{to} ({self.problem.error if self.problem else self.media!r})"
 
 
 class Gateway:
@@ -116,6 +117,15 @@ class Gateway:
         if problem is None or f"{answer.status} {problem.error}" != expected:
             raise Refused(f"{method} {path} is answered with {answer} instead of {expected}")
         return answer
+
+    @cached_property
+    def certificate(self) -> Mapping[str, object]:
+        """Raises OSError, of which those of TLS are."""
+        with (
+            socket.create_connection((self.host, self.port), _SECONDS) as connection,
+            self.context.wrap_socket(connection, server_hostname=self.host) as secured,
+        ):
+            return secured.getpeercert() or {}
 
     @cached_property
     def page(self) -> Answer:
@@ -174,22 +184,21 @@ def _expect(answer: Answer, name: str, pattern: str) -> str:
     return value
 
 
-def _certificate(gateway: Gateway) -> str:
+def _https(gateway: Gateway) -> str:
     try:
-        with (
-            socket.create_connection((gateway.host, gateway.port), _SECONDS) as connection,
-            gateway.context.wrap_socket(connection, server_hostname=gateway.host) as secured,
-        ):
-            certificate, version = secured.getpeercert() or {}, secured.version()
+        return f"the certificate is valid until {gateway.certificate['notAfter']}"
     except ssl.SSLCertVerificationError as error:
         raise Refused(f"the certificate is not valid: {error.verify_message}") from error
     except OSError as error:
         raise Refused(f"{gateway.host}:{gateway.port} cannot be reached with TLS ({error})") from error
-    begin, end = (ssl.cert_time_to_seconds(str(certificate[name])) for name in ("notBefore", "notAfter"))
+
+
+def _renewed(gateway: Gateway) -> str:
+    begin, end = (ssl.cert_time_to_seconds(str(gateway.certificate[name])) for name in ("notBefore", "notAfter"))
     left = end - time.time()
     if left < min(_RENEW_SECONDS, _RENEW_SHARE * (end - begin)):
-        raise Refused(f"the certificate expires in {left / 3600:.0f} hours, and was not renewed")
-    return f"{version}; the certificate is valid until {certificate['notAfter']}"
+        raise Refused(f"it expires in {left / 3600:.0f} hours, after {(end - begin) / 3600:.0f}")
+    return f"it has {left / 3600:.0f} of its {(end - begin) / 3600:.0f} hours left"
 
 
 def _plain(gateway: Gateway) -> str:
@@ -304,7 +313,7 @@ def _cache_control(gateway: Gateway) -> str:
 
 
 def _weak(gateway: Gateway) -> str:
-    return "ETag: " + _expect(gateway.page, "ETag", 'W/"[^"]+"')
+    return "ETag: " + _expect(gateway.page, "ETag", 'W/"[!#-~]+"')
 
 
 def _not_modified(gateway: Gateway) -> str:
@@ -396,19 +405,20 @@ class Rule(NamedTuple):
 
 HTTPS = Rule(
     "HTTPS",
-    _certificate,
-    "Let the gateway send a certificate of this name with its whole chain, and renew it in time. The CA of a private "
-    "certificate is named by the environment variable SSL_CERT_FILE",
+    _https,
+    "Let the gateway send a certificate of this name with its whole chain. Name the CA of a private certificate in the "
+    "environment variable SSL_CERT_FILE",
 )
 """Without it, nothing else is looked at: no key goes to a server that nobody knows."""
 
 RULES = (
+    Rule("certificate is renewed", _renewed, "See why it was not renewed by now, before clients are refused"),
     Rule("HTTP is redirected or refused", _plain, "Close the port, or let it redirect to HTTPS and do nothing else"),
     Rule(
         "errors are JSON",
         _json,
         "Let the gateway pass the API's errors on, without pages of its own (nginx: no proxy_intercept_errors; "
-        "CloudFront: no custom error responses), and send all paths to the API",
+        "CloudFront: no custom error responses), and see that it reaches the API for all paths",
     ),
     Rule("404 without redirects", _paths, "Switch off what adds or removes slashes, and send paths as they came"),
     Rule("405 with Allow", _methods, "Let all methods through (nginx: no limit_except): the API refuses them itself"),

@@ -7,10 +7,12 @@ import re
 import shutil
 import ssl
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from zipfile import ZipFile
 
 import pytest
@@ -277,6 +279,16 @@ def test_without_a_valid_certificate_nothing_is_sent(
     assert found == expected(ALL, {"HTTPS"}), doctor.output
     assert "the certificate is not valid" in doctor.output
     assert doctor.code == 1
+
+
+def test_a_certificate_that_ends_soon(
+    api: ApiServer, certificate: Certificate, doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = time.time() + 1.8 * 86400  # it is valid for two days
+    monkeypatch.setattr("projector.commands.gateway.time", SimpleNamespace(time=lambda: later))
+    with nginx(tmp_path, api, certificate) as url:
+        found = doctor.run(url, certificate.certificate)
+    assert (found["HTTPS"], found["certificate is renewed"]) == ("ok", "problem"), doctor.output
 
 
 def test_a_key_that_is_not_known(

@@ -269,8 +269,8 @@ def _retry_after(gateway: Gateway) -> str:
     if not gateway.limited:
         raise NotKnown("no answer was 429 or 503, and none was provoked")
     for answer in gateway.limited:
-        if not re.fullmatch("[1-9][0-9]*", answer.headers.get("retry-after", "")):
-            raise Refused(f"an answer with {answer} has no Retry-After")
+        if not answer.headers.get("retry-after", "").isdecimal():
+            raise Refused(f"an answer with {answer} has no Retry-After in seconds")
     return f"{len(gateway.limited)} answer(s) with 429 or 503 have it"
 
 

@@ -6,6 +6,7 @@ ProjectorError
 ├── Superseded        a newer program has to write: the line waits until this one may write again
 ├── Unavailable       Redis or Kafka cannot be reached, or refuses writes: the line retries until it succeeds
 │   └── SessionEnded  the control record was changed by a command: the line reads again at once
+├── NotKnown          `doctor` cannot check something: the message says why
 └── Refused           an operator's command cannot be carried out: the message says why, and what to do
     └── Conflict      the control record was changed at the same time
 """
@@ -76,6 +77,10 @@ class Unavailable(ProjectorError):
 
 class SessionEnded(Unavailable):
     """The control record is no longer the one that the session was opened with. Another one can be opened at once."""
+
+
+class NotKnown(ProjectorError):
+    """A check is not possible. The message says why."""
 
 
 class Refused(ProjectorError):

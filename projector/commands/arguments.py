@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from projector.commands import dead_letters, show, usage, validate, wait
 from projector.commands.operator import acting
-from projector.commands.words import processes, uuid
+from projector.commands.words import key_is_read, processes, url, uuid
 from schemas.resources import AS_SPECIFIED, BY_NOUN, Resource
 from schemas.version import VERSION
 
@@ -30,6 +30,8 @@ def parse(
     if arguments.command == "rebuild" and entity(arguments) and not arguments.organization:
         flags = " and ".join(f"--{noun}" for noun in BY_NOUN)
         parser.error(f"{flags} need their --organization")
+    if arguments.command == "doctor" and arguments.key and not arguments.url:
+        parser.error("--key needs a --url")
     everything = arguments.command == "verify" and (arguments.access or arguments.continuous)
     if everything and (arguments.allow or arguments.sample < 1):
         parser.error("--sample and --allow only limit the comparison of all documents")
@@ -71,7 +73,17 @@ def parser_of(program: str, others: Mapping[str, str] = NO_OTHERS) -> argparse.A
     way.add_argument("--watch", action="store_true", help="keep it on the screen until Ctrl-C")
     way.add_argument("--history", action="store_true", help="say who did what instead: the acts of operators")
     doctor = commands.add_parser("doctor", help="check what must be there before a start: Redis, Kafka, rights, topics")
-    doctor.add_argument("--api", action="store_true", help="check the rights of the API's user, in its environment")
+    what = doctor.add_mutually_exclusive_group()
+    what.add_argument("--api", action="store_true", help="check the rights of the API's user, in its environment")
+    what.add_argument(
+        "--url",
+        type=url,
+        metavar="URL",
+        help="check instead, with requests to this address, what the gateway in front of the API does: https://…",
+    )
+    doctor.add_argument(
+        "--key", type=key_is_read, metavar="-", help="with --url: read an API key from standard input, to see more"
+    )
     doctor.add_argument(
         "--bundle", type=Path, metavar="FILE", help="also write a ZIP file for a ticket, without secrets and payload"
     )

@@ -1,5 +1,5 @@
-"""The command `doctor`: checks what must be there before a start, and writes a bundle for a ticket. No check writes
-anything to Redis or Kafka.
+"""The command `doctor`: checks what must be there before a start, or what the gateway in front of the API does, and
+writes a bundle for a ticket. No check writes anything to Redis or Kafka.
 """
 
 import argparse
@@ -19,9 +19,10 @@ import msgspec
 from rich.text import Text
 
 from leadview.redis.access import access
-from projector.commands import status
+from projector.commands import gateway, status
 from projector.commands.operator import Operator
-from projector.errors import ProjectorError, Refused, Unavailable
+from projector.commands.words import read_key
+from projector.errors import NotKnown, ProjectorError, Refused, Unavailable
 from projector.kafka.accepted import read_texts
 from projector.kafka.client import OLDEST_FETCH, newest_fetch, release
 from projector.kafka.reader import open_reader
@@ -34,6 +35,7 @@ from projector.problem import OtherLayout, Problem
 from projector.record import Partition
 from projector.redis import rights
 from projector.redis.store import Store
+from schemas import api_keys
 from schemas.control import LAYOUT, number_of
 from schemas.resources import KINDS
 from schemas.settings import ApiSettings, ProjectorSettings, RedisSettings, effective, load, secrets
@@ -58,15 +60,19 @@ class Check(NamedTuple):
     text: str
 
 
-class NotKnown(Exception):
-    """A check is not possible. The message says why."""
-
-
 async def run_doctor(arguments: argparse.Namespace, operator: Operator) -> int:
-    """Check everything, print a line for each check. Returns 0 if there is no problem, otherwise 1."""
+    """Check everything, print a line for each check. Returns 0 if there is no problem, otherwise 1.
+
+    Raises MalformedKey, for what standard input has in place of a key.
+    """
     settings: RedisSettings = load(ApiSettings, os.environ) if arguments.api else operator.settings
+    key = read_key() if arguments.key else None
+    if key is not None:
+        api_keys.parse(key)
     checks = [Check("settings", "ok", "every setting is known and valid, and their files can be read")]
-    if arguments.api:
+    if arguments.url:
+        checks = await _of_gateway(gateway.Gateway(arguments.url, key))
+    elif arguments.api:
         checks.append(await _rights("Redis rights of the API", settings, rights.SERVES))
     else:
         checks += await _of_projector(operator.store, operator.settings)
@@ -74,10 +80,11 @@ async def run_doctor(arguments: argparse.Namespace, operator: Operator) -> int:
         line = Text.assemble((f"{check.result:<9}", _STYLES[check.result]), f"{check.name}: {check.text}")
         operator.console.print(line)
     if arguments.bundle:
+        here = not (arguments.api or arguments.url)
         contents = {
             "doctor.json": [check._asdict() for check in checks],
             "settings.json": effective(settings),
-            "status.json": None if arguments.api else await status.read(operator.store, operator.settings),
+            "status.json": await status.read(operator.store, operator.settings) if here else None,
             "versions.json": {
                 "leadview": VERSION,
                 "mapping": MAPPING_VERSION,
@@ -87,7 +94,7 @@ async def run_doctor(arguments: argparse.Namespace, operator: Operator) -> int:
                 **{name: version_of(name) for name in _LIBRARIES},
             },
         }
-        write(arguments.bundle, contents, secrets(settings))
+        write(arguments.bundle, contents, [*secrets(settings), *filter(None, [key])])
         operator.console.print(f"written: {arguments.bundle}. It contains no secret, key or payload.", markup=False)
     return 1 if any(check.result == "problem" for check in checks) else 0
 
@@ -121,6 +128,16 @@ async def _of_projector(store: Store, settings: ProjectorSettings) -> list[Check
             },
         ),
     ]
+
+
+async def _of_gateway(of: gateway.Gateway) -> list[Check]:
+    """Check what clients see. Nothing else is needed: neither Redis nor Kafka nor their settings."""
+
+    def checking(rule: gateway.Rule) -> Callable[[], Awaitable[str]]:
+        return lambda: asyncio.to_thread(rule.check, of)
+
+    https = await _check(gateway.HTTPS.name, checking(gateway.HTTPS)())
+    return await _reachable(https, {rule.name: checking(rule) for rule in gateway.RULES})
 
 
 async def _check(name: str, checking: Awaitable[str]) -> Check:

@@ -1,14 +1,12 @@
 """`show`: what Redis holds of an entity, an organization or a key, and why the API would refuse a request for it."""
 
 import argparse
-import getpass
 import os
-import sys
 
 from rich.console import Console
 
 from projector.commands.operator import Operator
-from projector.commands.words import key, uuid
+from projector.commands.words import key, read_key, uuid
 from projector.errors import Refused
 from projector.operate.explain import stored
 from projector.operate.explain.explainer import Explainer
@@ -18,7 +16,6 @@ from schemas import api_keys, names
 from schemas.resources import API_KEY, BY_NOUN
 from schemas.settings import ApiSettings, SettingsError, load
 
-_MAX_INPUT = 4096
 _STYLES = {"well": "green", "wrong": "red", "waits": "yellow", "plain": ""}
 
 
@@ -83,11 +80,11 @@ async def _keys(arguments: argparse.Namespace, operator: Operator, explainer: Ex
     """
     form, text = arguments.key[0]
     if form == "-":
-        words = _read_standard_input().split()
+        word = read_key()
         try:
-            parsed = api_keys.parse(words[-1] if words else "")  # `Bearer` before it does not matter
+            parsed = api_keys.parse(word)
         except api_keys.MalformedKey as error:
-            refusal = Refusal(Check.MALFORMED, fault=str(error)) if words else Refusal(Check.NO_KEY)
+            refusal = Refusal(Check.MALFORMED, fault=str(error)) if word else Refusal(Check.NO_KEY)
             return [StoredKey(None, None, [], refusal)]
         return [await explainer.key(names.tagged(parsed.organization_tag), key_hash=parsed.hash)]
     asked = {"key_hash" if form == "hash" else "id": text}
@@ -95,10 +92,6 @@ async def _keys(arguments: argparse.Namespace, operator: Operator, explainer: Ex
     owners = {place.owner async for place in places if place.kind is API_KEY}
     found = [await explainer.key(owner, **asked) for owner in sorted(owners)]
     return found or [await stored.no_such_key(operator.store, asked.get("key_hash"))]
-
-
-def _read_standard_input() -> str:
-    return getpass.getpass("API key (it is not shown): ") if sys.stdin.isatty() else sys.stdin.read(_MAX_INPUT)
 
 
 def _print(shown: Answer, console: Console) -> None:

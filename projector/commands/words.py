@@ -1,18 +1,25 @@
-"""The types of words on the command line. Each raises argparse.ArgumentTypeError, with a message for the operator."""
+"""The types of words on the command line. Each raises argparse.ArgumentTypeError, with a message for the operator. And
+the one word that is never on it: a key.
+"""
 
 import argparse
+import getpass
 import re
+import sys
 from math import inf
+from urllib.parse import SplitResult, urlsplit
 from uuid import UUID
 
 from schemas.api_keys import PREFIX as KEY_PREFIX
 from schemas.fields import MAX_VERSION
 
+_MAX_INPUT = 4096
 _MAX_PROCESSES = 256
 _NO_KEY = (
     "expected the id of an API key or the SHA-256 of a key. Do not write a key itself on the command line, where "
     "others can read it: `show key -` reads it from standard input"
 )
+_NO_ADDRESS = "write the address that clients are given, such as https://api.example.com"
 
 
 def uuid(word: str) -> str:
@@ -35,6 +42,31 @@ def key(word: str) -> tuple[str, str]:
         return "id", str(UUID(word))
     except ValueError:
         raise argparse.ArgumentTypeError(_NO_KEY) from None
+
+
+def key_is_read(word: str) -> bool:
+    """Returns true for `-`. No message quotes the word: it may be a key."""
+    if word != "-":
+        raise argparse.ArgumentTypeError("write --key -, which reads the key from standard input: others see arguments")
+    return True
+
+
+def read_key() -> str:
+    """Returns what standard input has: the last word of it, because `Bearer` before it does not matter."""
+    text = getpass.getpass("API key (it is not shown): ") if sys.stdin.isatty() else sys.stdin.read(_MAX_INPUT)
+    return text.split()[-1] if text.split() else ""
+
+
+def url(word: str) -> SplitResult:
+    """Returns an address that begins with https."""
+    try:
+        parts = urlsplit(word)
+        is_address = parts.scheme == "https" and parts.hostname and parts.port != 0
+    except ValueError:
+        raise argparse.ArgumentTypeError(_NO_ADDRESS) from None
+    if not is_address or parts.username is not None or parts.query or parts.fragment:
+        raise argparse.ArgumentTypeError(_NO_ADDRESS)
+    return parts
 
 
 def text(word: str) -> str:

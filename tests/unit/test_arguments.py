@@ -70,6 +70,28 @@ def test_wrong_calls(words: list[str], said: str, capsys: pytest.CaptureFixture[
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param(["--url", "https://api.example", "--key", "lv_live_x"], "write --key -, which", id="a key"),
+        pytest.param(
+            ["--url", "https://lv_live_x@api.example"], "address that clients are given", id="a key in the URL"
+        ),
+        pytest.param(["--url", "http://api.example"], "such as https://", id="without TLS"),
+        pytest.param(["--url", "https://"], "such as https://", id="no host"),
+        pytest.param(["--url", "https://api.example:x"], "such as https://", id="no port"),
+        pytest.param(["--key", "-"], "--key needs a --url", id="a key for nothing"),
+        pytest.param(["--url", "https://api.example", "--api"], "not allowed with", id="two things at once"),
+    ],
+)
+def test_wrong_calls_of_doctor(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(["doctor", *words])
+    error = capsys.readouterr().err
+    assert (ended.value.code, said in error) == (2, True)
+    assert "lv_live" not in error
+
+
 def test_accepted_records() -> None:
     arguments = parse([*ACCEPT, "crm.leads:0:7", "crm.leads:1:120-420", "--note", " an import\nof 2024 "])
     assert [str(record) for record in arguments.records] == ["crm.leads:0:7", "crm.leads:1:120-420"]

@@ -1,0 +1,452 @@
+"""What `doctor --url` checks: the rules of the contract's section 1 that can be seen through the gateway in front of
+the API, with requests as its clients send them.
+
+One table, RULES: the rule, how it is looked at, and how a gateway that breaks it is usually mended. What several rules
+could complain of is the matter of one: a gateway with error pages of its own breaks `errors are JSON`, and what its
+pages hide is unknown. Most is looked at with errors and with the OpenAPI document, which need neither key nor record.
+"""
+
+import http.client
+import re
+import socket
+import ssl
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import NamedTuple
+from urllib.parse import SplitResult
+from uuid import uuid4
+
+import msgspec
+
+from projector.errors import NotKnown, Refused
+from schemas.problems import ErrorBody
+from schemas.resources import AS_SPECIFIED, ROOT
+
+_SECONDS = 5.0
+_HTTPS_PORT, _HTTP_PORT = 443, 80
+_REDIRECTS = range(300, 400)
+_GZIP = 16 + zlib.MAX_WBITS
+_RENEW_SECONDS, _RENEW_SHARE = 14 * 86400, 0.2
+_ORIGIN = "https://doctor.example"
+_EXPOSED = frozenset(("etag", "ratelimit", "ratelimit-policy", "retry-after", "x-request-id"))
+_LIMITS = {
+    "RateLimit": r'"key";r=\d+;t=\d+, "organization";r=\d+;t=\d+',
+    "RateLimit-Policy": r'"key";q=\d+;w=\d+, "organization";q=\d+;w=\d+',
+    "X-RateLimit-Limit": r"\d+",
+    "X-RateLimit-Remaining": r"\d+",
+    "X-RateLimit-Reset": r"\d+",
+}
+_CHALLENGE = 'Bearer realm="leadview"'
+_AS_OF = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"
+
+
+class Answer(NamedTuple):
+    """Names of headers are in lower case, and the values of a repeated one are joined by commas."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def problem(self) -> ErrorBody | None:
+        """The body, if it is that of an error of the API."""
+        if self.media != "application/json":
+            return None
+        try:
+            found = msgspec.json.decode(self.body, type=ErrorBody)
+        except msgspec.DecodeError:
+            return None
+        return found if found.error.isidentifier() else None
+
+    @property
+    def media(self) -> str:
+        return self.headers.get("content-type", "").partition(";")[0]
+
+    def __str__(self) -> str:
+        to = f" to {self.headers['location']!r}" if "location" in self.headers else ""
+        return f"{self.status}{to} ({self.problem.error if self.problem else self.media!r})"
+
+
+class Gateway:
+    """The address that clients are given, and a key of one of them. Each request has a connection of its own."""
+
+    def __init__(self, url: SplitResult, key: str | None) -> None:
+        self.host, self.port = url.hostname or "", url.port or _HTTPS_PORT
+        self.key = key
+        self.replaces_errors = False
+        self.limited: list[Answer] = []
+        """All answers with 429 and 503."""
+        self._base = url.path.rstrip("/").removesuffix(ROOT)
+        self.context = ssl.create_default_context()
+
+    def ask(self, path: str, method: str = "GET", **headers: str) -> Answer:
+        """Names of `headers` have underscores for hyphens. Raises Refused."""
+        https = http.client.HTTPSConnection(self.host, self.port, timeout=_SECONDS, context=self.context)
+        return self.exchange(https, path, method, **headers)
+
+    def exchange(self, connection: http.client.HTTPConnection, path: str, method: str, **headers: str) -> Answer:
+        """As `ask`, over this connection, which is closed."""
+        try:
+            sent = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method, self._base + path, headers=sent)
+            response = connection.getresponse()
+            received: dict[str, str] = {}
+            for name, value in response.getheaders():
+                low = name.lower()
+                received[low] = f"{received[low]}, {value}" if low in received else value
+            answer = Answer(response.status, received, response.read())
+        except (OSError, http.client.HTTPException) as error:
+            raise Refused(f"{method} {path} has no answer ({error!r})") from error
+        finally:
+            connection.close()
+        if answer.status in (429, 503):
+            self.limited.append(answer)
+        return answer
+
+    def refusal(self, expected: str, path: str, method: str = "GET", **headers: str) -> Answer:
+        """Returns the answer to a request that the API refuses with this status and code.
+
+        Raises Refused if it is another one, and NotKnown if a page of the gateway hides it.
+        """
+        answer = self.ask(path, method, **headers)
+        problem = answer.problem
+        if problem is None and self.replaces_errors and answer.status not in _REDIRECTS:
+            raise NotKnown("the gateway puts a page of its own in place of errors")
+        if problem is None or f"{answer.status} {problem.error}" != expected:
+            raise Refused(f"{method} {path} is answered with {answer} instead of {expected}")
+        return answer
+
+    @cached_property
+    def certificate(self) -> Mapping[str, object]:
+        """Raises OSError, of which those of TLS are."""
+        with (
+            socket.create_connection((self.host, self.port), _SECONDS) as connection,
+            self.context.wrap_socket(connection, server_hostname=self.host) as secured,
+        ):
+            return secured.getpeercert() or {}
+
+    @cached_property
+    def page(self) -> Answer:
+        """The OpenAPI document, as a browser reads it, but not compressed. Raises NotKnown."""
+        answer = self.ask(_page(), Origin=_ORIGIN)
+        if answer.status != 200 or answer.media != "application/json":
+            raise NotKnown(f"{ROOT}/openapi.json is answered with {answer}, and this is looked at with it")
+        return answer
+
+    @property
+    def tag(self) -> str:
+        """The opaque part of the ETag of the OpenAPI document. Raises NotKnown."""
+        if not (tag := _opaque(self.page)):
+            raise NotKnown("there is no ETag")
+        return tag
+
+    @cached_property
+    def keyed(self) -> Answer:
+        """The answer to a request with the key, for a record that does not exist. Raises NotKnown without a key."""
+        if self.key is None:
+            raise NotKnown("it needs an API key: add `--key -`, which reads one from standard input")
+        return self.ask(_lead(), Authorization=f"Bearer {self.key}")
+
+    @property
+    def admitted(self) -> Answer:
+        """The same, if the key was accepted. Raises NotKnown."""
+        if self.keyed.problem is None or self.keyed.problem.error != "not_found":
+            raise NotKnown(f"a request with the key is answered with {self.keyed}")
+        return self.keyed
+
+
+def _page() -> str:
+    """No cache on the way has what this names."""
+    return f"{ROOT}/openapi.json?doctor={uuid4().hex}"
+
+
+def _lead() -> str:
+    return f"{ROOT}/{AS_SPECIFIED[0].topic}/{uuid4()}"
+
+
+def _nothing() -> str:
+    return f"{ROOT}/doctor-{uuid4().hex}"
+
+
+def _opaque(answer: Answer) -> str:
+    return answer.headers.get("etag", "").removeprefix("W/")
+
+
+def _expect(answer: Answer, name: str, pattern: str) -> str:
+    """Returns the value of a header. Raises Refused if it does not match."""
+    value = answer.headers.get(name.lower())
+    if value is None:
+        raise Refused(f"{name} is missing")
+    if not re.fullmatch(pattern, value):
+        raise Refused(f"{name} is {value!r}")
+    return value
+
+
+def _https(gateway: Gateway) -> str:
+    try:
+        return f"the certificate is valid until {gateway.certificate['notAfter']}"
+    except ssl.SSLCertVerificationError as error:
+        raise Refused(f"the certificate is not valid: {error.verify_message}") from error
+    except OSError as error:
+        raise Refused(f"{gateway.host}:{gateway.port} cannot be reached with TLS ({error})") from error
+
+
+def _renewed(gateway: Gateway) -> str:
+    begin, end = (ssl.cert_time_to_seconds(str(gateway.certificate[name])) for name in ("notBefore", "notAfter"))
+    left = end - time.time()
+    if left < min(_RENEW_SECONDS, _RENEW_SHARE * (end - begin)):
+        raise Refused(f"it expires in {left / 3600:.0f} hours, after {(end - begin) / 3600:.0f}")
+    return f"it has {left / 3600:.0f} of its {(end - begin) / 3600:.0f} hours left"
+
+
+def _plain(gateway: Gateway) -> str:
+    port = _HTTP_PORT if gateway.port == _HTTPS_PORT else gateway.port
+    hsts = gateway.ask(_page()).headers.get("strict-transport-security")
+    hint = "" if hsts else ". It does not send Strict-Transport-Security: consider it (docs/production.md)"
+    try:
+        answer = gateway.exchange(http.client.HTTPConnection(gateway.host, port, timeout=_SECONDS), _page(), "GET")
+    except Refused:
+        return f"port {port} does not speak HTTP{hint}"
+    if answer.status in _REDIRECTS and answer.headers.get("location", "").startswith("https://"):
+        return f"HTTP on port {port} is redirected to HTTPS{hint}"
+    if answer.status >= 400 and answer.problem is None:
+        return f"HTTP on port {port} is refused with {answer.status}{hint}"
+    raise Refused(f"HTTP on port {port} is answered with {answer}")
+
+
+def _json(gateway: Gateway) -> str:
+    for path in (_nothing(), _lead()):
+        answer = gateway.ask(path)
+        if answer.problem is None and answer.status not in _REDIRECTS:
+            gateway.replaces_errors = True
+            raise Refused(f"GET {path} is answered with {answer}")
+    return "an unknown path and a request without a key are answered with the API's errors"
+
+
+def _paths(gateway: Gateway) -> str:
+    for path in (f"{_lead()}/", f"{ROOT}/openapi.json/", _nothing()):
+        gateway.refusal("404 not_found", path)
+    return "a path with a slash at its end is another path, which is unknown"
+
+
+def _methods(gateway: Gateway) -> str:
+    for method in ("POST", "DELETE"):
+        allowed = gateway.refusal("405 method_not_allowed", _lead(), method).headers.get("allow", "")
+        if {each.strip() for each in allowed.split(",")} != {"GET", "HEAD", "OPTIONS"}:
+            raise Refused(f"`Allow` of the answer to {method} is {allowed!r}")
+    return "POST and DELETE are answered with 405 and `Allow: GET, HEAD, OPTIONS`"
+
+
+def _no_key(gateway: Gateway) -> str:
+    answer = gateway.refusal("401 missing_api_key", _lead())
+    return f"WWW-Authenticate: {_expect(answer, 'WWW-Authenticate', _CHALLENGE)}"
+
+
+def _bad_key(gateway: Gateway) -> str:
+    answer = gateway.refusal("401 invalid_api_key", _lead(), Authorization="bearer doctor")
+    _expect(answer, "WWW-Authenticate", f'{_CHALLENGE}, error="invalid_token"')
+    return "`Authorization` reaches the API"
+
+
+def _key(gateway: Gateway) -> str:
+    problem = gateway.keyed.problem
+    if problem is not None and problem.error == "invalid_api_key":
+        raise Refused("the key is refused with 401 invalid_api_key")
+    _expect(gateway.admitted, "Cache-Control", "no-store")
+    gateway.refusal("400 invalid_id", f"{ROOT}/{AS_SPECIFIED[0].topic}/doctor", Authorization=f"Bearer {gateway.key}")
+    return "404 for an id that nothing has, 400 for what is no id. No record is read, so the 200 of records is not seen"
+
+
+def _limits(gateway: Gateway) -> str:
+    for name, pattern in _LIMITS.items():
+        _expect(gateway.admitted, name, pattern)
+    return f"RateLimit: {gateway.admitted.headers['ratelimit']}"
+
+
+def _retry_after(gateway: Gateway) -> str:
+    if not gateway.limited:
+        raise NotKnown("no answer was 429 or 503, and none was provoked")
+    for answer in gateway.limited:
+        if not answer.headers.get("retry-after", "").isdecimal():
+            raise Refused(f"an answer with {answer} has no Retry-After in seconds")
+    return f"{len(gateway.limited)} answer(s) with 429 or 503 have it"
+
+
+def _as_of(gateway: Gateway) -> str:
+    if "data-as-of" not in gateway.admitted.headers:
+        raise NotKnown("the answers do not have it; the API leaves it out while it does not know it")
+    return _expect(gateway.admitted, "Data-As-Of", _AS_OF)
+
+
+def _request_id(gateway: Gateway) -> str:
+    _expect(gateway.page, "X-Request-Id", "[A-Za-z0-9._:-]{1,128}")
+    sent = f"doctor-{uuid4().hex}"
+    kept = gateway.ask(_page(), X_Request_Id=sent).headers.get("x-request-id")
+    if kept != sent:
+        raise Refused(f"`X-Request-Id: {sent}` was sent, and {kept!r} came back")
+    return "the id of a request is kept; a request without one gets one"
+
+
+def _not_stored(gateway: Gateway) -> str:
+    """The body of each error has an id of its own, and so has the head of each answer."""
+    for expected, path in (("404 not_found", _nothing()), ("401 missing_api_key", _lead())):
+        first, second = (gateway.refusal(expected, path) for _ in range(2))
+        if first.body == second.body:
+            raise Refused(f"GET {path} was answered twice with the same answer, {first}")
+    path = f"/healthz?doctor={uuid4().hex}"
+    former, latter = (gateway.ask(path).headers.get("x-request-id") for _ in range(2))
+    if former is not None and former == latter:
+        raise Refused(f"GET {path} was answered twice with the same answer")
+    if gateway.key is not None:
+        path = _lead()
+        gateway.ask(path, Authorization=f"Bearer {gateway.key}")
+        gateway.refusal("401 missing_api_key", path)
+    return "no answer comes from a cache"
+
+
+def _cache_control(gateway: Gateway) -> str:
+    _expect(gateway.page, "Cache-Control", "public, max-age=300")
+    _expect(gateway.refusal("404 not_found", _nothing()), "Cache-Control", "no-store")
+    return "it comes as the API sends it"
+
+
+def _weak(gateway: Gateway) -> str:
+    return "ETag: " + _expect(gateway.page, "ETag", 'W/"[!#-~]+"')
+
+
+def _not_modified(gateway: Gateway) -> str:
+    answer = gateway.ask(_page(), If_None_Match=f"W/{gateway.tag}")
+    if answer.status != 304 or answer.body:
+        raise Refused(f"`If-None-Match` with the ETag is answered with {answer}")
+    if _opaque(answer) != gateway.tag:
+        raise Refused(f"the 304 has the ETag {answer.headers.get('etag')!r}")
+    return "`If-None-Match` with the ETag is answered with 304"
+
+
+def _head(gateway: Gateway) -> str:
+    answer, page = gateway.ask(_page(), "HEAD"), gateway.page
+    if answer.status != page.status:
+        raise Refused(f"HEAD is answered with {answer}, GET with {page}")
+    for name in ("etag", "content-type", "cache-control"):
+        if answer.headers.get(name) != page.headers.get(name):
+            raise Refused(f"{name} is {answer.headers.get(name)!r} for HEAD, {page.headers.get(name)!r} for GET")
+    return "HEAD has the headers of GET"
+
+
+def _compression(gateway: Gateway) -> str:
+    answer = gateway.ask(_page(), Accept_Encoding="gzip")
+    coding = answer.headers.get("content-encoding")
+    try:
+        body = zlib.decompress(answer.body, _GZIP) if coding == "gzip" else answer.body
+    except zlib.error as error:
+        raise Refused(f"what is sent as gzip is not ({error})") from None
+    if body != gateway.page.body:
+        raise Refused(f"the body is another one if gzip is accepted (Content-Encoding is {coding!r})")
+    if _opaque(answer) != gateway.tag:
+        raise Refused(f"the ETag with gzip is {answer.headers.get('etag')!r}, without it {gateway.tag!r}")
+    return "answers are compressed, and keep their ETags" if coding else "nothing is compressed"
+
+
+def _cors(gateway: Gateway) -> str:
+    _expect(gateway.page, "Access-Control-Allow-Origin", r"\*")
+    missing = _EXPOSED - _words(gateway.page, "access-control-expose-headers")
+    if missing:
+        raise Refused(f"Access-Control-Expose-Headers lacks {', '.join(sorted(missing))}")
+    asked = {"Access_Control_Request_Method": "GET", "Access_Control_Request_Headers": "authorization"}
+    preflight = gateway.ask(_lead(), "OPTIONS", Origin=_ORIGIN, **asked)
+    if preflight.status not in range(200, 300):
+        raise Refused(f"a preflight is answered with {preflight}")
+    _expect(preflight, "Access-Control-Allow-Origin", r"\*")
+    if "authorization" not in _words(preflight, "access-control-allow-headers"):
+        raise Refused("the answer to a preflight does not allow Authorization")
+    return "pages of every origin may read, and preflights allow Authorization"
+
+
+def _words(answer: Answer, name: str) -> set[str]:
+    return {word.strip().lower() for word in answer.headers.get(name, "").split(",")}
+
+
+def _health(gateway: Gateway) -> str:
+    alive, ready = gateway.ask("/healthz"), gateway.ask("/readyz")
+    if alive.status != 200 or alive.media != "application/json":
+        raise Refused(f"/healthz is answered with {alive}")
+    if ready.media != "application/json" or ready.status not in (200, 503):
+        raise Refused(f"/readyz is answered with {ready}")
+    return f"/healthz is answered with 200, /readyz with {ready.status}"
+
+
+def _large_heads(gateway: Gateway) -> str:
+    answer = gateway.ask(_page(), X_Doctor="x" * 10 * 1024)
+    if answer.status != gateway.page.status or answer.media != gateway.page.media:
+        raise Refused(f"a request with a header of 10 KB is answered with {answer}")
+    lines = {f"X_Doctor_{number}": "x" * 4 * 1024 for number in range(5)}
+    gateway.refusal("431 request_header_fields_too_large", _page(), **lines)
+    return "a header of 10 KB is accepted, and headers of 20 KB are refused in JSON"
+
+
+class Rule(NamedTuple):
+    """`judge` returns what was seen if the gateway keeps the rule, and otherwise raises Refused with what was seen, or
+    NotKnown.
+    """
+
+    name: str
+    judge: Callable[[Gateway], str]
+    mend: str
+
+    def check(self, gateway: Gateway) -> str:
+        """As `judge`; what a broken rule raises says as well how it is mended."""
+        try:
+            return self.judge(gateway)
+        except Refused as error:
+            raise Refused(f"{error}. {self.mend}") from error
+
+
+HTTPS = Rule(
+    "HTTPS",
+    _https,
+    "Let the gateway send a certificate of this name with its whole chain. Name the CA of a private certificate in the "
+    "environment variable SSL_CERT_FILE",
+)
+"""Without it, nothing else is looked at: no key goes to a server that nobody knows."""
+
+RULES = (
+    Rule("certificate is renewed", _renewed, "See why it was not renewed by now, before clients are refused"),
+    Rule("HTTP is redirected or refused", _plain, "Close the port, or let it redirect to HTTPS and do nothing else"),
+    Rule(
+        "errors are JSON",
+        _json,
+        "Let the gateway pass the API's errors on, without pages of its own (nginx: no proxy_intercept_errors; "
+        "CloudFront: no custom error responses), and see that it reaches the API for all paths",
+    ),
+    Rule("404 without redirects", _paths, "Switch off what adds or removes slashes, and send paths as they came"),
+    Rule("405 with Allow", _methods, "Let all methods through (nginx: no limit_except): the API refuses them itself"),
+    Rule("401 without a key", _no_key, "Let the gateway neither ask for a sign-in nor send `Authorization` of its own"),
+    Rule("401 for an invalid key", _bad_key, "Pass `Authorization` on, and do not check it in the gateway"),
+    Rule("a key is accepted", _key, "Pass `Authorization` on unchanged. `show key -` says whether the key is valid"),
+    Rule("RateLimit", _limits, "Pass these headers on, and let the gateway send none of these names itself"),
+    Rule("Data-As-Of", _as_of, "Pass it on unchanged"),
+    Rule(
+        "X-Request-Id",
+        _request_id,
+        "Pass it on in both directions. A gateway that makes ids sends its own only if the client has sent none",
+    ),
+    Rule(
+        "no caching", _not_stored, "Switch the cache off for the API (nginx: no proxy_cache), or let it obey no-store"
+    ),
+    Rule("Cache-Control", _cache_control, "Pass it on unchanged (nginx: no expires and no add_header Cache-Control)"),
+    Rule("weak ETag", _weak, "Pass ETag on, and change no body (nginx: no sub_filter, no SSI)"),
+    Rule("304", _not_modified, "Pass `If-None-Match` on to the API, and its ETag back as it is"),
+    Rule("HEAD", _head, "Pass HEAD on as HEAD"),
+    Rule("compression", _compression, "Keep the ETag of what is compressed, and add no suffix to it"),
+    Rule("CORS", _cors, "Let the API alone answer OPTIONS and send Access-Control-… headers: a second one breaks both"),
+    Rule("health", _health, "Send /healthz and /readyz to the API"),
+    Rule(
+        "large headers",
+        _large_heads,
+        "Raise the gateway's limit above the 16 KB of the API (nginx: large_client_header_buffers 4 32k)",
+    ),
+    # The last one, because it judges what all others have seen.
+    Rule("Retry-After", _retry_after, "Pass it on, and add it to the gateway's own answers with 429 and 503"),
+)

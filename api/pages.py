@@ -44,13 +44,14 @@ async def healthz(worker: Worker, request: Request) -> Response:  # noqa: ARG001
 
 @read_only
 async def readyz(worker: Worker, request: Request) -> Response:  # noqa: ARG001
-    """`/readyz`: this worker is not about to end, and a server of Redis responds and holds a complete projection.
+    """`/readyz`: this worker is not about to end, a server of Redis holds a complete projection, and each one that does
+    executes what a request executes.
 
     Raises Unavailable.
     """
     if worker.draining:
         raise Unavailable("this worker is about to end")
-    await worker.serving.ask_any()
+    await worker.serving.check_ready()
     return _HEALTH
 
 

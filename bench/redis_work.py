@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from api.redis.store import SCRIPT
+from api.redis.serving import SCRIPT
 from bench import crm
 from bench.api import script_call
 from bench.benchmark import (

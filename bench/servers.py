@@ -16,7 +16,7 @@ import psutil
 from msgspec import Struct
 from redis import Redis
 
-from api.redis.store import SCRIPT
+from api.redis.serving import SCRIPT
 from bench.benchmark import LEADVIEW, Lab, Subject, client
 from bench.crm import Crm, Tenant, lead_requests
 from bench.filling import fill, live

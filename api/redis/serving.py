@@ -14,15 +14,19 @@ and a shard is believed for another slot only if all copies of all shards are co
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
+from uuid import UUID
 
 from msgspec import Struct
 
 from api.errors import Rebuilding
+from api.redis.scripts import serve
 from api.redis.servers import Link, Servers
 from leadview.redis.connection import pack
-from leadview.redis.errors import Unavailable
-from schemas import control, names
+from leadview.redis.errors import ErrorReply, Unavailable
+from schemas import base62, control, names
 from schemas.control import GenerationId, number_of, parse_generation, parse_slots
+from schemas.layouts import SHORT_ID
+from schemas.resources import RESOURCES
 from schemas.words import utc
 
 POLL_SECONDS = 0.5
@@ -32,6 +36,9 @@ _LAYOUT = b"%d" % control.LAYOUT
 _ALL_SLOTS = b"\1" * names.SLOTS
 _STAMPS = 8
 """While the record is being changed, its copies have different stamps."""
+SCRIPT = serve.text.encode()
+_NOBODY = str(UUID(int=0))
+_NOBODYS = GenerationId("0.000000")
 
 
 class _Served(Struct, frozen=True):
@@ -58,6 +65,10 @@ class Serving:
         self._checks_of: tuple[int, bytes] = (-1, b"")
         self._slots: dict[bytes, dict[bytes, list[range]]] = {}
         """For which slots each copy answers, by the stamp of the record that said so."""
+        self.ready = False
+        """What `check_ready` has found last."""
+        self._reserved: dict[Link, str | None] = {}
+        self._reserved_of = -1
         self._incomplete = b""
         """The copy that was not complete when all were asked last."""
 
@@ -65,11 +76,6 @@ class Serving:
     def generation(self) -> int:
         """The live generation for the metrics; 0 if it is not known."""
         return max((number_of(link.serving.generation) for link in self._servers.links if link.serving), default=0)
-
-    @property
-    def ready(self) -> bool:
-        """Whether at least one shard was complete when it was asked last."""
-        return any(link.serving for link in self._servers.links)
 
     def known(self, link: Link, tag: bytes) -> GenerationId | None:
         """Returns the generation that was served from this shard when it was asked last; None if it has to be asked, or
@@ -237,27 +243,60 @@ class Serving:
         self._slots[stamp] = parse_slots(text)
         return self._slots[stamp]
 
-    async def ask_any(self) -> None:
-        """Ask the shards until one is complete. Raises Unavailable if none is."""
-        error = Unavailable("there is no connection to Redis")
-        for link in self._servers.links:
-            try:
-                await self.ask(link)
-            except Unavailable as failure:
-                error = failure
-            else:
-                return
-        raise error
+    async def check_ready(self) -> None:
+        """Ask all shards, and let each one that serves execute what a request executes. Raises Unavailable if none
+        serves, or if one that serves would refuse requests.
+        """
+        self.ready = False
+        asked = await asyncio.gather(*map(self._asked, list(self._servers.links)))
+        served = [link for link, error in asked if error is None]
+        if not served:
+            raise next((error for _, error in asked if error), Unavailable("there is no connection to Redis"))
+        await asyncio.gather(*map(self._try_out, served))
+        self.ready = True
+
+    async def _asked(self, link: Link) -> tuple[Link, Unavailable | None]:
+        """Returns why nothing is served from this shard; None if it serves."""
+        try:
+            await self.ask(link)
+            link.as_of = await self._as_of(link)
+        except Unavailable as error:
+            link.serving, link.as_of = None, b""
+            return link, error
+        return link, None
+
+    async def _try_out(self, link: Link) -> None:
+        """Execute what a request executes, for an organization that nobody has. Raises Unavailable."""
+        if (tag := self._tag_in(link)) is None:
+            return  # it has no slots
+        owner = names.tagged(tag)
+        key, document = names.api_key(owner, ""), names.document(RESOURCES[0], owner, _NOBODYS, _NOBODY)
+        quotas = {"key_limit": names.key_limit(owner, ""), "organization_limit": names.organization_limit(owner)}
+        command = serve(
+            key=key, organization=owner, document=document, tag=tag.encode(), limits=b"", etags=(), **quotas
+        )
+        packed = pack((*command.words(),))
+        try:
+            await link.connection.call_packed(packed)
+        except ErrorReply as error:
+            await self._servers.retry(error, link, tag.encode(), packed, SCRIPT)
+        # The script reads no document of an organization that does not exist.
+        await self._servers.call(tag.encode(), b"GETRANGE", document, 0, 0)
+
+    def _tag_in(self, link: Link) -> str | None:
+        """Returns the hash tag of an organization that nobody has, whose keys this shard holds. Raises Unavailable."""
+        if self._reserved_of != self._servers.map_version:
+            self._reserved, self._reserved_of = {}, self._servers.map_version
+        if link not in self._reserved:
+            tags = (base62.encode(number, SHORT_ID) for number in range(names.SLOTS))
+            self._reserved[link] = next((tag for tag in tags if self._servers.link(tag.encode()) is link), None)
+        return self._reserved[link]
 
     async def poll(self, then: Callable[[], Awaitable[None]]) -> None:
         """Asks all shards twice a second until it is cancelled, and calls `then` after each time."""
         while True:
-            for link in list(self._servers.links):
-                as_of = b""
-                with suppress(Unavailable):
-                    await self.ask(link)
-                    as_of = await self._as_of(link)
-                link.as_of = as_of
+            with suppress(Unavailable):
+                await self.check_ready()
             await then()
             await asyncio.sleep(POLL_SECONDS)
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from api.errors import Rebuilding
 from api.redis.scripts import serve
 from api.redis.servers import Link, Servers, Turns
-from api.redis.serving import Serving
+from api.redis.serving import SCRIPT, Serving
 from api.request import Credentials
 from leadview.redis.connection import pack, pack_words
 from leadview.redis.errors import ConnectionLost, ErrorReply, Unavailable
@@ -24,7 +24,6 @@ from schemas.layouts import BEING_APPLIED, STATE_LIVE
 from schemas.resources import Resource
 from schemas.settings import ApiSettings, limit
 
-SCRIPT = serve.text.encode()
 _HEAD = struct.Struct("<HQIIIQIIIQQBB")
 _LIMITS = struct.Struct("<IIII")
 _ATTEMPTS = 3

@@ -30,6 +30,13 @@ class Plain(NamedTuple):
 
 PLAIN = (
     Plain(
+        "projector/ledger/history.py",
+        "XADD",
+        "Adds an act of an operator to the history, and deletes the oldest one if there are more than 1000.",
+        "nothing: an entry replaces none, and the oldest ones are not needed for anything",
+        "none needed",
+    ),
+    Plain(
         "projector/rebuild/generations.py",
         "UNLINK",
         "Deletes the keys of a generation that is being dropped.",

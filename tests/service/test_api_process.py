@@ -120,6 +120,25 @@ def test_all_workers_end_by_themselves_after_the_drain(tmp_path: Path, redis_ser
     assert log.read_text().count("serves for a last time") == 2
 
 
+def test_a_worker_counts_as_ready_while_readyz_says_so(tmp_path: Path, own_redis: RedisServer) -> None:
+    metrics = ApiServer(free_port())
+
+    def is_ready(client: redis.Redis) -> None:
+        Records(client).serve()
+        wait_until(lambda: values(metrics)["leadview_api_ready_workers"] == 1, "it is counted")
+        assert api.get("/readyz").status == 200
+
+    settings = {"redis_url": own_redis.url, "metrics_port": metrics.port}
+    started = running_api_process(tmp_path / "log", **settings)
+    with redis.Redis(port=own_redis.port) as client, started as (_, api):
+        is_ready(client)
+        own_redis.kill()
+        wait_until(lambda: values(metrics)["leadview_api_ready_workers"] == 0, "it is not counted any more")
+        assert api.get("/readyz").status == 503
+        own_redis.restart()
+        is_ready(client)
+
+
 def values(metrics: ApiServer) -> dict[str, float]:
     text = metrics.get("/metrics").body.decode()
     return {name: float(value) for name, value in re.findall(r"^(\S+) (\S+)$", text, re.MULTILINE)}

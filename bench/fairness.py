@@ -71,7 +71,7 @@ def _measure(stage: Stage, reading: Load, attack: Attack, case: str) -> Values:
         _UNREAD: partial(_unread, port, request),
     }
     with attacks.get(case, partial(sending.in_background, port, _CONNECTIONS, None, idle=True))():
-        report = reading.open(port, _READERS, stage.lab.seconds(_SECONDS), _RATE)
+        report = reading.open(port, _READERS, stage.lab.seconds(_SECONDS), _RATE, first=True)
     return {P50.name: report.p50 * 1e3, P99.name: report.p99 * 1e3, _WORST.name: report.worst * 1e3}
 
 

@@ -54,9 +54,11 @@ class Load:
             raise MeasurementFailed(f"wrk: {ended.stderr}{ended.stdout}")
         return _checked(msgspec.json.decode(ended.stdout.splitlines()[-1], type=Report))
 
-    def open(self, port: int, connections: int, seconds: float, rate: float) -> Report:
-        """Send `rate` requests a second, however fast the server is. Raises MeasurementFailed."""
-        return self._send(Order(port, connections, seconds, self._requests, rate))
+    def open(self, port: int, connections: int, seconds: float, rate: float, *, first: bool = False) -> Report:
+        """Send `rate` requests a second, however fast the server is. With `first`, the process runs before all others
+        on its core. Raises MeasurementFailed.
+        """
+        return self._send(Order(port, connections, seconds, self._requests, rate, first=first))
 
     @contextmanager
     def in_background(

@@ -135,7 +135,7 @@ KEY_ENTRY_EXPIRY = slice(SHORT_ID + 1, KEY_ENTRY)
 WHOLE = slice(0, 65_536)
 """A document's value that ends before this does is read together with key, access and limits. A longer one is read by
 itself, over a connection for such values, so that no reply holds up the small ones."""
-PART = 131_072
+PART = 65_536
 """It is read in parts of so many bytes, so that neither Redis nor the API is busy with it for long."""
 CERTAIN = slice(0, 128)
 """Values of one name that begin with the same bytes are the same: head, ids, and whether the body is compressed."""

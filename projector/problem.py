@@ -164,6 +164,17 @@ class NoProjector(_Problem, frozen=True):
     silent: tuple[str, ...]
 
 
+class OtherSettings(_Problem, frozen=True):
+    """These projectors have another value of a setting that has to be the same in all programs. `ours` is that of the
+    program that says so.
+    """
+
+    programs: tuple[str, ...]
+    setting: Literal["LEADVIEW_TOPIC_PREFIX", "LEADVIEW_GROUP_ID"]
+    theirs: str
+    ours: str
+
+
 class Halted(OfLine, frozen=True):
     """Too many bad records have stopped the line."""
 
@@ -274,6 +285,7 @@ Problem = (
     | RedisEmpty
     | Incomplete
     | NoProjector
+    | OtherSettings
     | Halted
     | Failing
     | StandingBy

@@ -70,7 +70,8 @@ class Condition(Struct, frozen=True, kw_only=True):
     and `partitions` how many partitions each line has. `problems` are what its health check says, except what `status`
     finds by asking the servers itself, and `kinds` the names of these problems, in the same order. Everything that
     Kafka had before `complete_until` was visible when it was measured last, at `measured_at`; both are in milliseconds
-    since 1970, and 0 if it was never measured.
+    since 1970, and 0 if it was never measured. `prefix` and `group` are LEADVIEW_TOPIC_PREFIX and LEADVIEW_GROUP_ID;
+    None if its version does not say it.
     """
 
     lines: dict[str, str] = {}
@@ -80,6 +81,8 @@ class Condition(Struct, frozen=True, kw_only=True):
     kinds: list[str] = []
     measured_at: int = 0
     complete_until: int = 0
+    prefix: str | None = None
+    group: str | None = None
 
 
 class Heartbeat(Condition, frozen=True):

@@ -94,6 +94,9 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     oldest: Mapping[Partition, int] | None = None
     redis_seconds: float = 0.0
     """How long Redis was being asked."""
+    prefix: str | None = None
+    group: str | None = None
+    """Those of the program that observes, as in the heartbeats; None if they do not matter."""
 
     @property
     def lags(self) -> dict[Partition, int] | None:
@@ -176,6 +179,8 @@ class Observer:
             kafka_unknown=kafka if isinstance(kafka, str) else "",
             oldest=None if isinstance(oldest, str) else oldest,
             redis_seconds=seconds,
+            prefix=self._settings.topic_prefix,
+            group=self._settings.group_id,
         )
 
     async def close(self) -> None:

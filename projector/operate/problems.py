@@ -120,6 +120,15 @@ def reported(writer: Writer) -> Iterator[Problem]:
             yield problem.Reported(line if line in said.lines else "", (writer.id,), label, text)
 
 
+def _other_settings(writer: Writer, found: Observation) -> Iterator[Problem]:
+    """Yields that a projector reads other topics, or reads the same ones beside the others."""
+    theirs = writer.heartbeat
+    if None not in (theirs.prefix, found.prefix) and theirs.prefix != found.prefix:
+        yield problem.OtherSettings((writer.id,), "LEADVIEW_TOPIC_PREFIX", theirs.prefix or "", found.prefix or "")
+    elif None not in (theirs.group, found.group) and theirs.group != found.group:
+        yield problem.OtherSettings((writer.id,), "LEADVIEW_GROUP_ID", theirs.group or "", found.group or "")
+
+
 def unattended(redis: RedisPart) -> Problem | None:
     """Returns that nobody fills a newer generation, or that nobody writes it any more."""
     state = redis.record.state if redis.record else None
@@ -145,6 +154,7 @@ def _of_projection(found: Observation) -> Iterator[Problem]:
     if not redis.living:
         yield problem.NoProjector(tuple(it.id for it in redis.writers if not it.alive and it.heartbeat.role == "run"))
     for writer in redis.living:
+        yield from _other_settings(writer, found)
         yield from reported(writer)
     if redis.record and (tags := redis.incomplete):  # a shard is being filled, so that records wait
         addresses = tuple(redis.servers[tag] for tag in tags if tag in redis.servers)

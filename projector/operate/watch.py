@@ -86,6 +86,8 @@ class Watch(Collector):
             kinds=[problem.label for problem in own],
             measured_at=measured_at,
             complete_until=complete_until,
+            prefix=self._settings.topic_prefix,
+            group=self._settings.group_id,
         )
 
     def collect(self) -> Iterator[Metric]:

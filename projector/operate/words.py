@@ -61,7 +61,7 @@ def _where(about: Problem) -> tuple[str, ...]:
             return "redis", "projectors"
         case problem.RedisEvicts():
             return ("redis",)
-        case problem.OfLine() | problem.NoProjector() | problem.Stale():
+        case problem.OfLine() | problem.NoProjector() | problem.OtherSettings() | problem.Stale():
             return ("projectors",)
         case problem.GenerationUnfilled() | problem.GenerationUnwritten():
             return ("projectors",)
@@ -134,6 +134,9 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
             seen = f", after a look at why {', '.join(silent)} no longer stores heartbeats" if silent else ""
             advice = f"nothing is applied; start one with `python -m projector run`{seen}"
             return "no projector is running", advice, "runbook.md#leadviewnoprojector"
+        case problem.OtherSettings(programs, setting, theirs, ours):
+            what = f"{', '.join(programs)} runs with {setting}={theirs}, and this program has {setting}={ours}"
+            return what, "correct the one that is wrong, and restart it: all programs need the same value", page
         case problem.Halted(line, _, trouble):
             advice = "fix the producer, or deploy a projector that can read them (docs/dead-letters.md)"
             text, *more = _halted(trouble)

@@ -25,9 +25,8 @@ from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 LARGE = 1_000_000
 LIMIT = (100, 24 * 3600)
 """Nothing comes back while a test runs."""
-READ = b"$8\r\nGETRANGE\r\n"
-"""Only a large value is read by a GETRANGE of its own."""
-SECOND_PART = b"$%d\r\n%d\r\n" % (len(str(PART)), PART)
+READ, SECOND_PART = (b"$%d\r\n%d\r\n" % (len(str(at)), at) for at in (PART - 1, PART))
+"""Where the first part of a large value ends, and where the second one begins."""
 
 
 @pytest.fixture

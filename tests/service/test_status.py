@@ -59,6 +59,21 @@ def test_well_and_then_every_projector_dies(leadview: Leadview) -> None:
     assert done.status == 1
 
 
+def test_a_projector_with_other_settings(leadview: Leadview) -> None:
+    """It reads topics that do not exist, or everything a second time, while another one does its work."""
+    leadview.topics.create(partitions=1)
+    leadview.publish(crm.organization(), crm.lead())
+    leadview.start("run")
+    leadview.wait_until_served()
+    wait_until(lambda: as_json(leadview)["well"], "all is well")
+    other = leadview.start("run", topic_prefix="crn.")
+    leadview.wait_for_verdict("LEADVIEW_TOPIC_PREFIX=crn.", f"LEADVIEW_TOPIC_PREFIX={leadview.prefix}")
+    other.stop()
+    wait_until(lambda: as_json(leadview)["well"], "all is well again")
+    other = leadview.start("run", group_id="another")
+    leadview.wait_for_verdict("LEADVIEW_GROUP_ID=another")
+
+
 @contextmanager
 def silent(port: int) -> Iterator[FaultyProxy]:
     """A server that accepts connections, and does not answer."""

@@ -37,8 +37,6 @@ from schemas.control import number_of
 from schemas.resources import RESOURCES
 from schemas.settings import ProjectorSettings
 
-RATE = 20_000
-"""Records a second that one process replays on a small machine: an estimate until the actual rate is known."""
 _PATIENCE_SECONDS = 5.0
 _USABLE_SHARE = 0.9
 _NICENESS = 10
@@ -97,7 +95,7 @@ async def _estimate(operator: Operator) -> tuple[int, list[str]]:
         f"[bold]rebuild[/] of generation [bold]{generation}[/] {verb}, mapping version {VERSION} "
         f"(the live one: {live.mapping if live else 'unknown'})"
     )
-    say_line(f"  records to replay   {records:,}, about {duration(records / RATE)} at {RATE:,}/s")
+    say_line(f"  records to replay   {records:,}; the replay measures its rate, and says how long the rest takes")
     say_line(f"  memory              about {mib(needed)} more, {mib(free)} free of {bound}")
     if not all(it.retention for it in topics if it.exists):
         say_line("  [yellow]note[/]              the brokers do not report how long the topics keep their records")

@@ -123,7 +123,7 @@ def test_killed_repeatedly_during_live_writes(leadview: Leadview) -> None:
             rebuild.kill()
             if reached:
                 left = target(leadview) - reached
-                assert f"records to replay   {left:,}," in rebuild.log.read_text(), "it resumes where it stopped"
+                assert f"records to replay   {left:,};" in rebuild.log.read_text(), "it resumes where it stopped"
             reached = progress(leadview)
             assert reached < target(leadview)
     projector.kill()

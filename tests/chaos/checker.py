@@ -256,11 +256,21 @@ class Checker:
         self._place(answer, organization, organization, lambda value: value == "on", floors)
         shown = answer.shown if answer.status in SHOWN else None
         self._place(answer, answer.wanted, answer.wanted, lambda value: value == shown, floors)
+        self._check_as_of(answer, answer.wanted, shown)
         if answer.contact_id:
             name, contact = _summary(answer)
             found = self._place(answer, name, contact, lambda value: value == answer.contact_shown, floors)
+            self._check_as_of(answer, contact, answer.contact_shown)
             if found is not None and answer.contact_shown is not None:  # its own document was written before
                 self._raise(contact, found, answer)
+
+    def _check_as_of(self, answer: Response, register: Entity, shown: str | None) -> None:
+        """Check that the answer has each change that Kafka held at its `Data-As-Of`, also after a loss."""
+        newest = self._published.acked(register, answer.as_of)
+        if newest and not self._fitting(answer, register, lambda value: value == shown, newest):
+            state = self._published.of(register)[newest]
+            held = f"Kafka held {state.value!r} at {state.acked_at:.3f}, before {answer.as_of:.3f}"
+            self._wrong("as of", f"{register[0].noun} {register[2]}: shows {shown!r}, and {held}", answer)
 
     def _check_refusal(self, answer: Response, organization: Entity, floors: dict[object, int]) -> None:
         """Check a 401: the key is not active, or its organization is deleted. If both are possible, nothing follows."""

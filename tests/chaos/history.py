@@ -7,6 +7,7 @@ organization. Its history is a row of states; the first one, before anything was
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
+from datetime import datetime
 from itertools import pairwise
 from math import inf
 from typing import Any
@@ -16,6 +17,13 @@ from msgspec import Struct, field
 from projector.reference import Entity
 
 now: Callable[[], float] = time.monotonic
+
+
+def at(moment: datetime) -> float:
+    """Returns a moment of the wall clock as a time of the history."""
+    return now() - (time.time() - moment.timestamp())
+
+
 BUSY = "machine-busy"
 """The name of a window in which the machine was too busy to judge."""
 SOON_SECONDS = 0.5
@@ -69,6 +77,8 @@ class Response(Struct, gc=False):
     body: bytes = b""
     process: int = 0
     """The API process that answered."""
+    as_of: float = -inf
+    """`Data-As-Of`: the answer says that it has every change that Kafka held at this time."""
 
 
 class Window(Struct):

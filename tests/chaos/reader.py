@@ -3,6 +3,8 @@
 import http.client
 import threading
 from collections.abc import Sequence
+from datetime import datetime
+from math import inf
 from random import Random
 from typing import Any
 
@@ -11,7 +13,7 @@ import orjson
 from projector.reference import Entity
 from schemas import resources
 from tests.chaos.core import KEY_IDS, ORGANIZATIONS, Core, key_text
-from tests.chaos.history import Response, now
+from tests.chaos.history import Response, at, now
 from tests.harness.api_server import CONTACTS, LEADS
 
 _PATHS: dict[resources.Kind, str] = {resources.LEAD: LEADS, resources.CONTACT: CONTACTS}
@@ -49,14 +51,16 @@ class Reader(threading.Thread):
         connection = self._connections[process]
         asked_at = now()
         try:
-            status, body = self._request(connection, key_text(key), wanted)
+            status, body, as_of = self._request(connection, key_text(key), wanted)
         except (OSError, http.client.HTTPException):
             connection.close()
-            status, body = 0, b""
-        return read(Response(asked_at, now(), key, wanted, status, process=process), body)
+            status, body, as_of = 0, b"", -inf
+        return read(Response(asked_at, now(), key, wanted, status, process=process, as_of=as_of), body)
 
-    def _request(self, connection: http.client.HTTPConnection, key: str, wanted: Entity) -> tuple[int, bytes]:
-        """Returns status and body. Every other request is conditional; for 304, the body is the one that is known."""
+    def _request(self, connection: http.client.HTTPConnection, key: str, wanted: Entity) -> tuple[int, bytes, float]:
+        """Returns status, body, and `Data-As-Of`. Every other request is conditional; for 304, the body is the one that
+        is known.
+        """
         headers = {"Authorization": f"Bearer {key}"}
         tag, known = self._known.get(wanted, ("", b""))
         if tag and self._random.random() < 0.5:
@@ -66,7 +70,9 @@ class Reader(threading.Thread):
         body = reply.read()
         if reply.status == 200:
             self._known[wanted] = (reply.headers["ETag"], body)
-        return reply.status, known if reply.status == 304 else body
+        text = reply.headers["Data-As-Of"]
+        as_of = at(datetime.fromisoformat(text)) if text else -inf
+        return reply.status, known if reply.status == 304 else body, as_of
 
     def _wanted(self, organization: str) -> Entity:
         chance = self._random.random()

@@ -107,6 +107,8 @@ def window(began: float, recovered: float, *allows: int) -> Plant:
 RIGHT = [
     pytest.param(with_answers(answer(200, 1, "v1"), answer(200, 2, "v2"), answer(404, 3)), id="as published"),
     pytest.param(with_answers(answer(200, 2.5, "v1"), answer(200, 9, "v1")), id="behind, and not back"),
+    pytest.param(with_answers(answer(200, 3, "v2", as_of=2.5), answer(404, 3.5, as_of=3.2)), id="as of, and true"),
+    pytest.param(with_answers(answer(200, 5, "v4", as_of=3.5)), id="as of, and newer"),
     pytest.param(with_answers(answer(200, 2.5, "v2"), answer(404, 3), answer(200, 4, "v4")), id="created again"),
     pytest.param(with_answers(answer(200, 2.5, "v2"), answer(200, 2.45, "v1")), id="at the same time, any order"),
     pytest.param(
@@ -278,6 +280,14 @@ WRONG = [
     pytest.param(with_answers(answer(200, 2.5, "v2"), answer(200, 3, "v1")), "went back", id="went back"),
     pytest.param(
         with_answers(answer(200, 2.5, "v2"), answer(404, 3), answer(200, 3.5, "v2")), "resurrected", id="resurrected"
+    ),
+    pytest.param(with_answers(answer(200, 2.5, "v1", as_of=2.3)), "as of", id="as of a change that it does not show"),
+    pytest.param(with_answers(answer(404, 4.5, as_of=4.3)), "as of", id="as of a record that it does not know"),
+    pytest.param(with_answers(answer(304, 3.5, "v2", as_of=3.3)), "as of", id="as of a delete that it does not know"),
+    pytest.param(
+        with_answers(answer(200, 2.5, "v2", as_of=2.3, contact_id=CONTACT[2], contact_shown="v1")),
+        "as of",
+        id="as of a contact's change that its lead does not show",
     ),
     pytest.param(with_answers(answer(200, 4, "v4"), answer(404, 5)), "lost", id="lost after it was seen"),
     pytest.param(together(caught_up(5, 6), with_answers(answer(404, 7))), "lost", id="lost after it was applied"),

@@ -165,14 +165,14 @@ class NoProjector(_Problem, frozen=True):
 
 
 class OtherSettings(_Problem, frozen=True):
-    """These projectors have another value of a setting that has to be the same in all programs. `ours` is that of the
-    program that says so.
+    """These projectors have a value of a setting that has to be the same everywhere. `others` is that of the program
+    that says so, or of most projectors.
     """
 
     programs: tuple[str, ...]
     setting: Literal["LEADVIEW_TOPIC_PREFIX", "LEADVIEW_GROUP_ID"]
     theirs: str
-    ours: str
+    others: str
 
 
 class Halted(OfLine, frozen=True):

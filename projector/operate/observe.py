@@ -95,8 +95,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     redis_seconds: float = 0.0
     """How long Redis was being asked."""
     prefix: str | None = None
-    group: str | None = None
-    """Those of the program that observes, as in the heartbeats; None if they do not matter."""
+    """LEADVIEW_TOPIC_PREFIX of the program that observes; None if it does not matter."""
 
     @property
     def lags(self) -> dict[Partition, int] | None:
@@ -180,7 +179,6 @@ class Observer:
             oldest=None if isinstance(oldest, str) else oldest,
             redis_seconds=seconds,
             prefix=self._settings.topic_prefix,
-            group=self._settings.group_id,
         )
 
     async def close(self) -> None:

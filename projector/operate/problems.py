@@ -1,5 +1,6 @@
 """What is wrong, judged from what was observed. Pure: no clock, no connection, no words."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from math import inf
@@ -120,13 +121,15 @@ def reported(writer: Writer) -> Iterator[Problem]:
             yield problem.Reported(line if line in said.lines else "", (writer.id,), label, text)
 
 
-def _other_settings(writer: Writer, found: Observation) -> Iterator[Problem]:
-    """Yields that a projector reads other topics, or reads the same ones beside the others."""
-    theirs = writer.heartbeat
-    if None not in (theirs.prefix, found.prefix) and theirs.prefix != found.prefix:
-        yield problem.OtherSettings((writer.id,), "LEADVIEW_TOPIC_PREFIX", theirs.prefix or "", found.prefix or "")
-    elif None not in (theirs.group, found.group) and theirs.group != found.group:
-        yield problem.OtherSettings((writer.id,), "LEADVIEW_GROUP_ID", theirs.group or "", found.group or "")
+def _other_settings(writers: Sequence[Writer], prefix: str | None) -> Iterator[Problem]:
+    """Yields which projectors read other topics, or the same ones beside the others."""
+    groups = Counter(it.heartbeat.group for it in writers if it.heartbeat.group is not None)
+    for writer in writers:
+        theirs = writer.heartbeat
+        if prefix is not None and theirs.prefix not in (None, prefix):
+            yield problem.OtherSettings((writer.id,), "LEADVIEW_TOPIC_PREFIX", str(theirs.prefix), prefix)
+        elif theirs.group is not None and theirs.group != (usual := groups.most_common(1)[0][0]):
+            yield problem.OtherSettings((writer.id,), "LEADVIEW_GROUP_ID", theirs.group, str(usual))
 
 
 def unattended(redis: RedisPart) -> Problem | None:
@@ -153,8 +156,8 @@ def _of_projection(found: Observation) -> Iterator[Problem]:
         yield problem.RedisEmpty(bool(redis.living))
     if not redis.living:
         yield problem.NoProjector(tuple(it.id for it in redis.writers if not it.alive and it.heartbeat.role == "run"))
+    yield from _other_settings(redis.living, found.prefix)
     for writer in redis.living:
-        yield from _other_settings(writer, found)
         yield from reported(writer)
     if redis.record and (tags := redis.incomplete):  # a shard is being filled, so that records wait
         addresses = tuple(redis.servers[tag] for tag in tags if tag in redis.servers)

@@ -134,8 +134,8 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
             seen = f", after a look at why {', '.join(silent)} no longer stores heartbeats" if silent else ""
             advice = f"nothing is applied; start one with `python -m projector run`{seen}"
             return "no projector is running", advice, "runbook.md#leadviewnoprojector"
-        case problem.OtherSettings(programs, setting, theirs, ours):
-            what = f"{', '.join(programs)} runs with {setting}={theirs}, and this program has {setting}={ours}"
+        case problem.OtherSettings(programs, setting, theirs, others):
+            what = f"{setting} is {theirs} in {', '.join(programs)}, and {others} in others"
             return what, "correct the one that is wrong, and restart it: all programs need the same value", page
         case problem.Halted(line, _, trouble):
             advice = "fix the producer, or deploy a projector that can read them (docs/dead-letters.md)"

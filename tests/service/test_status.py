@@ -67,11 +67,11 @@ def test_a_projector_with_other_settings(leadview: Leadview) -> None:
     leadview.wait_until_served()
     wait_until(lambda: as_json(leadview)["well"], "all is well")
     other = leadview.start("run", topic_prefix="crn.")
-    leadview.wait_for_verdict("LEADVIEW_TOPIC_PREFIX=crn.", f"LEADVIEW_TOPIC_PREFIX={leadview.prefix}")
+    leadview.wait_for_verdict("LEADVIEW_TOPIC_PREFIX is crn. in ", f"and {leadview.prefix} in others")
     other.stop()
     wait_until(lambda: as_json(leadview)["well"], "all is well again")
     other = leadview.start("run", group_id="another")
-    leadview.wait_for_verdict("LEADVIEW_GROUP_ID=another")
+    leadview.wait_for_verdict("LEADVIEW_GROUP_ID is ", "another")
 
 
 @contextmanager

@@ -367,6 +367,7 @@ EVERY: list[problem.Problem] = [
     problem.Incomplete(1, 1, ()),
     problem.Incomplete(1, 3, ("10.0.0.1:7000",)),
     problem.NoProjector(("a",)),
+    problem.OtherSettings(("a",), "LEADVIEW_TOPIC_PREFIX", "crn.", "crm."),
     problem.Halted("documents", ("a",), HALT),
     problem.Halted("documents", ("a",), Former("halted", "bad")),
     problem.Failing("documents", (), Failing("documents", "KeyError")),

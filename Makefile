@@ -12,7 +12,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --req
 LOCK = .lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-emit-index-url --no-emit-find-links --no-annotate pyproject.toml
 
-.PHONY: run test test-long test-images clients browser page-memory screenshots wire docs lint-openapi check bench \
+.PHONY: run test test-long test-images clients browser page-memory screenshots wire docs lint-contracts check bench \
 	bench-quix chaos rolling fuzz model kubernetes release coverage lock clean
 
 run: .venv/run.stamp
@@ -68,13 +68,13 @@ docs: .venv/dev.stamp $(REFERENCE)/stamp
 	$(BIN)/python -m docs.generate.reference $(ARGS)
 	$(BIN)/python -m pytest -m docs tests/service/reference/test_site.py
 
-# Lints the OpenAPI and the AsyncAPI document, and refuses a change of the API that breaks clients of the last release.
-# Needs Node.js 20 and npm.
-lint-openapi: .venv/dev.stamp $(REFERENCE)/stamp $(REFERENCE)/oasdiff
+# Lints the OpenAPI and the AsyncAPI document, refuses a change that breaks clients or producers of the last release, and
+# lets gitleaks find the test vectors of keys. Needs Node.js 20 and npm.
+lint-contracts: .venv/dev.stamp $(REFERENCE)/stamp $(REFERENCE)/oasdiff $(REFERENCE)/gitleaks
 	$(REFERENCE)/node_modules/.bin/spectral lint --fail-severity hint --ruleset docs/generate/reference/spectral.yaml \
 		api/openapi.json docs/schemas/asyncapi.json
 	REDOCLY_TELEMETRY=off $(REFERENCE)/node_modules/.bin/redocly lint --config docs/generate/reference/redocly.yaml api/openapi.json
-	$(BIN)/python -m pytest -m docs tests/service/reference/test_released.py $(ARGS)
+	$(BIN)/python -m pytest -m docs tests/service/reference/test_released.py tests/service/reference/test_gitleaks.py $(ARGS)
 
 $(REFERENCE)/stamp: docs/generate/reference/package-lock.json
 	mkdir -p $(REFERENCE)
@@ -85,11 +85,15 @@ $(REFERENCE)/stamp: docs/generate/reference/package-lock.json
 $(REFERENCE)/oasdiff: | $(GO)/go
 	GOBIN=$(CURDIR)/$(REFERENCE) $(GO)/go install github.com/oasdiff/oasdiff@v1.35.0
 
-# Publishes with Confluent's serializer, Debezium's outbox event router, and the usual clients of Node.js and Java. Needs
-# PostgreSQL, Java 17, Maven, Node.js 20 and npm.
+$(REFERENCE)/gitleaks: | $(GO)/go
+	GOBIN=$(CURDIR)/$(REFERENCE) $(GO)/go install github.com/zricethezav/gitleaks/v8@v8.30.0
+
+# Publishes with Confluent's serializer, Debezium's outbox event router, and the usual clients of Node.js and Java, and
+# checks events with pre-commit. Needs git, PostgreSQL, Java 17, Maven, Node.js 20 and npm.
 wire: .venv/dev.stamp
 	"$(PYTHON)" -m venv build/wire
-	build/wire/bin/python -m pip install --quiet --disable-pip-version-check "confluent-kafka[json]==2.16.0"
+	build/wire/bin/python -m pip install --quiet --disable-pip-version-check "confluent-kafka[json]==2.16.0" \
+		pre-commit==4.7.0
 	cp tests/service/wire/producers/package.json tests/service/wire/producers/package-lock.json build/wire
 	cd build/wire && npm ci --silent --ignore-scripts --no-audit --no-fund
 	$(BIN)/python -m pytest -m wire tests/service/wire $(ARGS)

@@ -81,6 +81,7 @@ def problems(root: Path) -> Iterator[str]:
     version = version_of(root)
     yield from _versions(root, version)
     yield from _changelog((root / "CHANGELOG.md").read_text("utf-8"), version)
+    yield from _released(root)
     yield from _context(root)
     yield from _git(root, version)
 
@@ -118,6 +119,13 @@ def _changelog(text: str, version: str) -> Iterator[str]:
         yield f"CHANGELOG.md has {newest} as the newest version, not {version}: write a section for it."
     elif not re.fullmatch(r" - \d{4}-\d{2}-\d{2}", date):
         yield f"CHANGELOG.md has no date for {version}: write the heading as `## [{version}] - 2026-12-31`."
+
+
+def _released(root: Path) -> Iterator[str]:
+    for path in ("api/openapi.json", "docs/schemas/asyncapi.json"):
+        copied = root / "docs" / "released" / Path(path).name
+        if copied.read_bytes() != (root / path).read_bytes():
+            yield f"{copied.relative_to(root)} is not {path}: copy it, so that later changes are compared with it."
 
 
 def _context(root: Path) -> Iterator[str]:

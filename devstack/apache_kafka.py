@@ -19,6 +19,7 @@ _READY_TIMEOUT_SECONDS = 180.0
 _FORMAT_TIMEOUT_SECONDS = 180.0
 _REPLICAS = 3
 _AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+_BY_RACK = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 _CLUSTER_ID = "TGVhZHZpZXdMZWFkdmlldw"
 
 # A broker runs only for minutes here: the second compiler and a parallel collector would only delay its start.
@@ -55,6 +56,7 @@ class _Node(NamedTuple):
     controller_port: int
     sasl_port: int
     place: Place
+    rack: str
 
     @property
     def properties(self) -> Path:
@@ -80,22 +82,27 @@ class ApacheKafka:
         acls: bool = False,
         auto_create: bool = False,
         places: Sequence[Place] = (),
+        racks: Sequence[str] = (),
+        java_options: Sequence[str] = (),
     ) -> Self:
         """Format the storage below `directory` and start the nodes. Fetches the jars if they are not cached yet.
 
         `auto_create`: brokers create a topic that a client asks for, which is Kafka's own default.
         `places` has one for each node; if it is empty, all are on loopback.
+        `racks` has one for each node, too: then clients may fetch from the replica in their own rack.
         With `login`, there is a second port on which clients have to sign in (`sasl_servers`).
         `acls`: these users have the rights that ACLs give them, and no other. On the first port, everything is allowed.
         Raises JarsMissing, ServerFailed, TimeoutError.
         """
         jars = KAFKA.fetch()
         plan = [
-            _Node(i, directory.absolute() / str(i), free_port(), free_port(), free_port() if login else 0, place)
-            for i, place in enumerate(places or [LOOPBACK] * nodes, start=1)
+            _Node(i, directory.absolute() / str(i), free_port(), free_port(), free_port() if login else 0, place, rack)
+            for i, (place, rack) in enumerate(
+                zip(places or [LOOPBACK] * nodes, racks or [""] * nodes, strict=True), start=1
+            )
         ]
         _format(plan, jars, login, acls=acls, auto_create=auto_create)
-        cluster = cls(plan, jars, login.java_options if login else ())
+        cluster = cls(plan, jars, [*java_options, *(login.java_options if login else ())])
         try:
             for index in range(nodes):
                 cluster.wait_until_serving(index)
@@ -202,6 +209,7 @@ def _properties(node: _Node, nodes: Sequence[_Node], login: Login | None, *, acl
     voters = ",".join(f"{other.id}@{other.place.host}:{other.controller_port}" for other in nodes)
     broker = f"BROKER://{_address(node)}" + (f",LOGIN://{node.place.host}:{node.sasl_port}" if login else "")
     protocols = "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT" + (f",LOGIN:{login.protocol}" if login else "")
+    rack = {"broker.rack": node.rack, "replica.selector.class": _BY_RACK} if node.rack else {}
     authorizer = {"authorizer.class.name": _AUTHORIZER, "super.users": "User:ANONYMOUS"} if acls else {}
     return "\n".join(
         f"{name}={value}"
@@ -231,6 +239,7 @@ def _properties(node: _Node, nodes: Sequence[_Node], login: Login | None, *, acl
             "broker.heartbeat.interval.ms": 500,
             "controller.quorum.election.timeout.ms": 500,
             "controller.quorum.fetch.timeout.ms": 1_000,
+            **rack,
             **authorizer,
             **{f"listener.name.login.{name}": value for name, value in (login.properties if login else {}).items()},
         }.items()

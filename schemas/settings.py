@@ -140,6 +140,13 @@ class KafkaSettings(RedisSettings, frozen=True, kw_only=True):
             "it expires ([secrets](production.md#tokens-of-a-cloud))"
         ),
     ] = None
+    kafka_client_rack: Annotated[
+        str | None,
+        Meta(
+            description="Rack of this projector, as in `broker.rack`: records are fetched from a replica in it, if the "
+            "brokers name one ([zones](production.md#zones))"
+        ),
+    ] = None
     kafka_session_timeout: Annotated[
         float,
         Meta(

@@ -1,4 +1,4 @@
-"""Fetches records from the leaders of partitions, so that nothing in them can stop a consumer or exhaust the memory.
+"""Fetches records of partitions, so that nothing in them can stop a consumer or exhaust the memory.
 
 The consumer of aiokafka is not used for that. It decompresses a batch whatever its size becomes, and raises out of
 `getmany` if a batch cannot be decompressed or if the name of a header is not UTF-8: at the same position each time, and
@@ -7,6 +7,9 @@ partitions still have records.
 
 A broker answers the requests of a connection one after the other, and a request for records waits up to `LINGER_MS`
 for them. So these requests have connections of their own: a line that seeks its positions does not wait for them.
+
+Each request goes to the leader of a partition, and says in which rack this projector is. If the leader knows a replica
+in that rack, it names it in place of records (KIP-392), and the next requests go there.
 
 A record that cannot be read, or that exceeds a limit, is returned with `Record.problem`. If a whole batch cannot be
 read, one such record is returned for all of its offsets.
@@ -54,6 +57,10 @@ _RECORD_BYTES, _HEADER_BYTES = 400, 150
 """What the objects of a record, and of each of its headers, take in addition to their bytes."""
 LINGER_MS, _RETRY_SECONDS = 200, 0.1
 """How long a broker may wait for records, and how long until it is asked again after an error."""
+REPLICA_SECONDS = 10.0
+"""How long a replica that a leader has named is asked, until the leader is asked again. A replica that has lost the
+leader falls behind, and is named no more when it is out of sync.
+"""
 _OF_FETCHES = max(ConnectionGroup) + 1
 """The group of connections that only requests for records use."""
 _READ_COMMITTED = 1
@@ -61,24 +68,6 @@ _WITH_REPLICA = 11
 """Since this version of the answer, the preferred replica comes between the aborted transactions and the records."""
 _MAX_TIME = 2**48 - 1
 """Of a record, in milliseconds: more does not fit into the head of a document (`schemas.layouts`)."""
-
-LINGER_MS = 200
-"""How long a broker waits for records."""
-_OF_FETCHES = max(ConnectionGroup) + 1
-
-
-class _Client:
-    """An AIOKafkaClient that sends requests for records over connections of their own."""
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
-
-    async def send(self, node: int, request: Any) -> Any:
-        group = _OF_FETCHES if isinstance(request, FetchRequest) else ConnectionGroup.DEFAULT
-        return await self._client.send(node, request, group=group)
 
 
 class Unpacker:
@@ -286,16 +275,24 @@ class Fetcher:
 
     It holds up to `most` bytes that are not unpacked yet, from all brokers together, and asks for no more. Only a
     batch, the first that a broker returns, is returned whatever its size. `client` is an AIOKafkaClient, and
-    `earliest` returns the first offset of a partition.
+    `earliest` returns the first offset of a partition. `rack` is where this projector is; empty if it is not known.
     """
 
     def __init__(
-        self, client: Any, unpacker: Unpacker, most: int, earliest: Callable[[Partition], Awaitable[int]]
+        self,
+        client: Any,
+        unpacker: Unpacker,
+        most: int,
+        earliest: Callable[[Partition], Awaitable[int]],
+        rack: str = "",
     ) -> None:
         self._client = client
         self._unpacker = unpacker
         self._most = most
         self._earliest = earliest
+        self._rack = rack
+        self._replicas: dict[Partition, tuple[int, float]] = {}
+        """The broker that a leader has named, and until when it is asked."""
         self._offsets: dict[Partition, int] = {}
         self._held: dict[Partition, Rest] = {}
         self._asking: dict[int, asyncio.Task[None]] = {}
@@ -367,34 +364,44 @@ class Fetcher:
         return found
 
     def _ask(self) -> None:
-        """Ask each leader that is not being asked for what is wanted of it and not held."""
+        """Ask each broker that is not being asked for what is wanted of it and not held."""
         if sum(rest.size for rest in self._held.values()) >= self._most:
             return
-        by_leader: dict[int | None, list[tuple[Partition, int]]] = defaultdict(list)
+        by_broker: dict[int | None, list[tuple[Partition, int]]] = defaultdict(list)
         for partition, offset in self._offsets.items():
             if partition not in self._held:
-                by_leader[self._client.cluster.leader_for_partition(TopicPartition(*partition))].append(
-                    (partition, offset)
-                )
-        for leader, wanted in by_leader.items():
-            if leader is None or leader < 0:
+                by_broker[self._broker(partition)].append((partition, offset))
+        for broker, wanted in by_broker.items():
+            if broker is None or broker < 0:
                 self._client.force_metadata_update()
-            elif leader not in self._asking:
-                self._asking[leader] = asyncio.create_task(self._fetch(leader, wanted))
+            elif broker not in self._asking:
+                self._asking[broker] = asyncio.create_task(self._fetch(broker, wanted))
 
-    async def _fetch(self, leader: int, wanted: list[tuple[Partition, int]]) -> None:
+    def _broker(self, partition: Partition) -> int | None:
+        """Returns whom to ask: the replica that the leader has named, or the leader; None or -1 if it is not known."""
+        if named := self._replicas.get(partition):
+            replica, until = named
+            if time.monotonic() < until:
+                return replica
+            del self._replicas[partition]
+        leader: int | None = self._client.cluster.leader_for_partition(TopicPartition(*partition))
+        return leader
+
+    async def _fetch(self, broker: int, wanted: list[tuple[Partition, int]]) -> None:
         try:
-            await self._ask_leader(leader, wanted)
+            await self._ask_broker(broker, wanted)
         except (KafkaError, OSError) as error:
-            logger.warning("a broker did not return records", extra={"broker": leader, "error": str(error)})
+            logger.warning("a broker did not return records", extra={"broker": broker, "error": str(error)})
             self._client.force_metadata_update()
+            for partition, _ in wanted:
+                self._replicas.pop(partition, None)
             await asyncio.sleep(_RETRY_SECONDS)
         except Exception as error:  # noqa: BLE001 - the next poll raises it
             self._error = error
         finally:
-            del self._asking[leader]
+            del self._asking[broker]
 
-    async def _ask_leader(self, leader: int, wanted: list[tuple[Partition, int]]) -> None:
+    async def _ask_broker(self, broker: int, wanted: list[tuple[Partition, int]]) -> None:
         random.shuffle(wanted)  # a broker fills its answer in this order
         topics: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
         for (topic, number), offset in wanted:
@@ -403,17 +410,24 @@ class Fetcher:
         # have to wait for its answer.
         wait = 0 if self._held else LINGER_MS
         most = self._most // max(1, len(self._client.cluster.brokers()))
-        request = FetchRequest(wait, 1, most, _READ_COMMITTED, list(topics.items()))
-        answer = await self._client.send(leader, request, group=_OF_FETCHES)
+        request = FetchRequest(wait, 1, most, _READ_COMMITTED, list(topics.items()), self._rack)
+        answer = await self._client.send(broker, request, group=_OF_FETCHES)
         asked = dict(wanted)
         for topic, partitions in answer.topics:
             for number, code, _, *about, data in partitions:
                 at = Partition(topic, number)
                 if self._offsets.get(at) == asked[at] and at not in self._held:  # otherwise it was sought meanwhile
-                    aborted = about[2] if answer.API_VERSION >= _WITH_REPLICA else about[-1]
+                    if answer.API_VERSION >= _WITH_REPLICA:
+                        *_, aborted, replica = about
+                        if replica >= 0:
+                            self._replicas[at] = (replica, time.monotonic() + REPLICA_SECONDS)
+                    else:
+                        aborted = about[-1]
                     await self._note(at, for_code(code), data or b"", aborted or ())
 
     async def _note(self, at: Partition, error: type[KafkaError], data: bytes, aborted: Iterable[Any]) -> None:
+        if error is not NoError and at in self._replicas:
+            raise error(f"{at.topic}:{at.partition}")  # only the leader knows: a replica may not have this offset yet
         if error is NoError:
             if data and not Batches(data).has_next():  # brokers before Kafka 0.10.1 cut off the first batch, too
                 raise CorruptRecordException(f"no whole batch at {at.topic}:{at.partition}")

@@ -37,7 +37,8 @@ class _Fetching:
         self._kinds = {topic(settings, kind): kind for kind in kinds}
         self._unpacker = Unpacker(self._kinds, settings.max_record_bytes)
         self._consumer = consumer(settings, group_id)
-        self._fetcher = Fetcher(client_of(self._consumer), self._unpacker, fetch_bytes, self._earliest)
+        rack = settings.kafka_client_rack or ""
+        self._fetcher = Fetcher(client_of(self._consumer), self._unpacker, fetch_bytes, self._earliest, rack)
 
     async def stop(self) -> None:
         """Close all connections."""

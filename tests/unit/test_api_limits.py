@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from api.limits import exceeded, headers, seconds
+from api.errors import TooManyGuesses
+from api.limits import Guesses, exceeded, headers, seconds
 from api.redis.store import Reply
 from schemas.gcra import interval
+from schemas.settings import Limit
 
 REPLY = Reply(200, 1_700_000_000_000_001, 100, 10, 99, 100_000, 300, 10, 299, 33_334)
 
@@ -58,6 +60,18 @@ def test_t_of_a_limit_that_was_hit_is_not_later_than_retry_after(quota: int, win
     error = exceeded(Reply(429, 0, quota, window, 0, step * (quota - 1) + wait, 1, 1, 1, 0, wait, 1))
     [t] = re.findall(rb'"key";r=0;t=(\d+)', read(error.headers)[b"ratelimit"])
     assert (wait + 999_999) // 1_000_000 == int(t) <= error.retry_after
+
+
+def test_t_of_an_address_is_retry_after() -> None:
+    """It is when one more try remains, not when all of them do."""
+    guesses = Guesses(Limit(2, 7200))
+    guesses.charge(b"192.0.2.1")
+    guesses.charge(b"192.0.2.1")
+    with pytest.raises(TooManyGuesses) as raised:
+        guesses.charge(b"192.0.2.1")
+    error = raised.value
+    assert read(error.headers)[b"ratelimit"] == b'"address";r=0;t=%d' % error.retry_after
+    assert error.retry_after <= 3600
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,7 @@ FILES = (
     "schemas/version.py",
     "docs/generate/openapi.py",
     "deploy/kubernetes/base/kustomization.yaml",
-    "docs/schemas/asyncapi.json",
-    "api/openapi.json",
+    *(RELEASED := ("docs/schemas/asyncapi.json", "api/openapi.json")),
 )
 VERSION = version_of(ROOT)
 CHANGELOG = f"# Changelog\n\n## [Unreleased]\n\n## [{VERSION}] - 2026-12-31\n\nThe first.\n"
@@ -27,10 +26,13 @@ CHANGELOG = f"# Changelog\n\n## [Unreleased]\n\n## [{VERSION}] - 2026-12-31\n\nT
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """What the checks read, as it is here, with the changelog of a release."""
+    """What the checks read, as it is here, with the changelog and the contracts of a release."""
     for path in FILES:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / path, tmp_path / path)
+    for path in RELEASED:
+        (tmp_path / "docs/released").mkdir(exist_ok=True)
+        shutil.copy(ROOT / path, tmp_path / "docs/released")
     (tmp_path / "CHANGELOG.md").write_text(CHANGELOG)
     git(tmp_path, "init", "--quiet")
     commit(tmp_path)
@@ -88,6 +90,9 @@ def test_this_version_is_the_same_in_every_place(repository: Path) -> None:
         pytest.param(replaced("CHANGELOG.md", " - 2026-12-31", ""), "no date", id="date"),
         pytest.param(replaced("CHANGELOG.md", "[Unreleased]\n", "[Unreleased]\n\n- New.\n"), "move them", id="changes"),
         pytest.param(replaced("CHANGELOG.md", "## [Unreleased]\n", ""), "add an empty one", id="no place for changes"),
+        pytest.param(
+            replaced("docs/released/asyncapi.json", '"crm.', '"old.'), "asyncapi.json: copy it", id="released"
+        ),
         pytest.param(replaced(".dockerignore", "!api\n", ""), "the line !api", id="context"),
     ],
 )

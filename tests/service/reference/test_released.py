@@ -1,47 +1,106 @@
-"""A change of the OpenAPI document that breaks clients of the last release is refused. `make lint-openapi` runs it."""
+"""A change that breaks clients of the last release is refused, and so is one that breaks producers: events that were
+good have to stay good. `make lint-contracts` runs it.
+"""
 
 import copy
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import pytest
 
-from docs.generate.openapi import document
+from docs.generate import asyncapi, openapi
 
 pytestmark = pytest.mark.docs
 
 ROOT = Path(__file__).parents[3]
 OASDIFF = ROOT / "build" / "reference" / "oasdiff"
-RELEASED = ROOT / "docs" / "released" / "openapi.json"
 ACCEPTED = ROOT / "docs/generate/reference" / "accepted-changes.txt"
 LEADS = "/api/v1/ext/leads/{id}"
 
-STRICT = ("--fail-on", "WARN", "--err-ignore", ACCEPTED)
-"""The exit status is 1 if a change breaks clients and is not accepted."""
+STRICT = ("--fail-on", "WARN", "--err-ignore", ACCEPTED, "--warn-ignore", ACCEPTED)
+"""The exit status is 1 if a change breaks clients or producers and is not accepted."""
 
 Json = dict[str, Any]
 
 
-def breaking(changed: Json, folder: Path, *options: str | Path) -> subprocess.CompletedProcess[str]:
+def as_requests(document: Json) -> Json:
+    """Returns the OpenAPI document of an API to which producers send each message of an AsyncAPI document.
+
+    oasdiff knows what breaks those who send requests. It does not notice that an object was closed for unknown fields,
+    so that is said by their names.
+    """
+    paths = {
+        f"/{channel['address']}/{name}": {
+            "post": {
+                "requestBody": {"required": True, "content": _content(document["components"]["messages"][name])},
+                "responses": {"204": {"description": "It is published."}},
+            }
+        }
+        for channel in document["channels"].values()
+        for name in channel["messages"]
+    }
+    schemas = {"schemas": document["components"]["schemas"]}
+    requests: Json = _by_names({"openapi": "3.1.0", "info": document["info"], "paths": paths, "components": schemas})
+    return requests
+
+
+def _content(message: Json) -> Json:
+    parts = {"key": message["bindings"]["kafka"]["key"], "value": message["payload"]}
+    if "headers" in message:
+        parts["headers"] = message["headers"]
+    schema = {"type": "object", "properties": parts, "required": list(parts)}
+    return {message.get("contentType", "application/json"): {"schema": schema}}
+
+
+def _by_names(part: Any) -> Any:
+    match part:
+        case {"additionalProperties": False, **others}:
+            names: Any = others.get("properties", {})
+            return _by_names({**others, "propertyNames": {"enum": list(names)}})
+        case dict():
+            return {name: _by_names(each) for name, each in part.items()}
+        case list():
+            return [_by_names(each) for each in part]
+        case _:
+            return part
+
+
+class Contract(NamedTuple):
+    """What was released, what is there now, and how oasdiff is told."""
+
+    released: Path
+    now: Callable[[], Json]
+    told: Callable[[Json], Json] = copy.copy
+
+
+API = Contract(ROOT / "docs" / "released" / "openapi.json", openapi.document)
+EVENTS = Contract(ROOT / "docs" / "released" / "asyncapi.json", asyncapi.document, as_requests)
+BOTH = [pytest.param(API, id="API"), pytest.param(EVENTS, id="events")]
+
+
+def breaking(of: Contract, changed: Json, folder: Path, *options: str | Path) -> subprocess.CompletedProcess[str]:
     """Returns what oasdiff says about a document."""
-    assert OASDIFF.exists(), "run `make lint-openapi`, which installs oasdiff"
-    path = folder / "openapi.json"
-    path.write_bytes(orjson.dumps(changed))
-    command = [OASDIFF, "breaking", RELEASED, path, *options]
+    assert OASDIFF.exists(), "run `make lint-contracts`, which installs oasdiff"
+    old, new = folder / "released.json", folder / "changed.json"
+    old.write_bytes(orjson.dumps(of.told(orjson.loads(of.released.read_bytes()))))
+    new.write_bytes(orjson.dumps(of.told(changed)))
+    command = [OASDIFF, "breaking", old, new, *options]
     return subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
 
 
-def test_clients_of_the_last_release_keep_working(tmp_path: Path) -> None:
-    done = breaking(document(), tmp_path, *STRICT)
+@pytest.mark.parametrize("contract", BOTH)
+def test_what_worked_with_the_last_release_keeps_working(contract: Contract, tmp_path: Path) -> None:
+    done = breaking(contract, contract.now(), tmp_path, *STRICT)
     assert done.returncode == 0, f"{done.stdout}\nUndo this change, or accept it with a reason in {ACCEPTED.name}."
 
 
 def test_what_is_accepted_still_differs(tmp_path: Path) -> None:
     """So that a line which is no longer needed hides nothing else."""
-    found = breaking(document(), tmp_path, "--format", "singleline", "--color", "never").stdout
+    plain = ("--format", "singleline", "--color", "never")
+    found = "".join(breaking(contract, contract.now(), tmp_path, *plain).stdout for contract in (API, EVENTS))
     accepted = [line for line in ACCEPTED.read_text("utf-8").splitlines() if line and not line.startswith("#")]
     assert [line for line in accepted if line not in found] == []
 
@@ -65,8 +124,97 @@ def require_a_header(changed: Json) -> None:
 
 
 @pytest.mark.parametrize("plant", [remove_a_field, change_a_type, remove_a_path, require_a_header])
-def test_a_breaking_change_is_refused(plant: Callable[[Json], None], tmp_path: Path) -> None:
-    changed = copy.deepcopy(document())
+def test_a_change_that_breaks_clients_is_refused(plant: Callable[[Json], None], tmp_path: Path) -> None:
+    changed = copy.deepcopy(API.now())
     plant(changed)
-    done = breaking(changed, tmp_path, *STRICT)
+    done = breaking(API, changed, tmp_path, *STRICT)
     assert done.returncode == 1, done.stdout
+
+
+def put(changed: Json, *where: str | int, **content: Any) -> None:
+    """Change the part at this place below `components`: a name or a keyword gets another content."""
+    part = changed["components"]
+    for step in where:
+        part = part[step]
+    part.update(content)
+
+
+def lead(*where: str | int, **content: Any) -> Callable[[Json], None]:
+    """Returns a change of a field of a lead; without a place, of its fields."""
+    return lambda changed: put(changed, "schemas", "Lead", "properties", *where, **content)
+
+
+def key(**content: Any) -> Callable[[Json], None]:
+    """Returns a change of the message key of a lead."""
+    return lambda changed: put(changed, "messages", "crm.lead.changed", "bindings", "kafka", "key", **content)
+
+
+def require(struct: str, field: str) -> Callable[[Json], None]:
+    return lambda changed: changed["components"]["schemas"][struct]["required"].append(field)
+
+
+def forget(stage: str) -> Callable[[Json], None]:
+    return lambda changed: changed["components"]["schemas"]["Lead"]["properties"]["stage"]["enum"].remove(stage)
+
+
+def require_an_attribute(changed: Json) -> None:
+    changed["components"]["messages"]["crm.lead.changed.binary"]["headers"]["required"].append("ce_time")
+
+
+def rename_the_topic(changed: Json) -> None:
+    changed["channels"]["leads"]["address"] = "crm.inquiries"
+
+
+STRING, OPTIONAL = {"type": "string"}, [{"type": "string"}, {"type": "null"}]
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        pytest.param(require("Lead", "tags"), id="an optional field is required"),
+        pytest.param(require("LeadChanged", "time"), id="an optional attribute is required"),
+        pytest.param(require_an_attribute, id="an optional header is required"),
+        pytest.param(lead("version", type="string"), id="another type"),
+        pytest.param(lead(event_location=STRING), id="null is no longer good"),
+        pytest.param(lead("tags", "anyOf", 0, items={"type": "integer"}), id="another type of entries"),
+        pytest.param(forget("STALE"), id="a value of an enum is gone"),
+        pytest.param(lead("referrer", "anyOf", 0, enum=["web"]), id="only some values"),
+        pytest.param(lead("contact_id", pattern="^[0-9a-f-]{36}$"), id="another pattern"),
+        pytest.param(lead("referrer", "anyOf", 0, pattern="^https:"), id="a pattern"),
+        pytest.param(lead("booking_id", "anyOf", 0, format="uuid"), id="a format"),
+        pytest.param(lead("created_at", format="date"), id="another format"),
+        pytest.param(lead("version", maximum=1_000), id="a lower maximum"),
+        pytest.param(lead("version", minimum=2), id="a higher minimum"),
+        pytest.param(lead("referrer", "anyOf", 0, maxLength=100), id="a length"),
+        pytest.param(lead("tags", "anyOf", 0, minItems=1), id="entries are required"),
+        pytest.param(lambda changed: put(changed, "schemas", "Lead", additionalProperties=False), id="closed"),
+        pytest.param(lead("attribution", "anyOf", 0, additionalProperties=False), id="an object in a field is closed"),
+        pytest.param(key(maxLength=20), id="a shorter key"),
+        pytest.param(key(pattern="^lead:"), id="another key"),
+        pytest.param(lambda changed: changed["channels"]["leads"]["messages"].popitem(), id="a message is gone"),
+        pytest.param(rename_the_topic, id="another topic"),
+    ],
+)
+def test_a_change_that_breaks_producers_is_refused(plant: Callable[[Json], object], tmp_path: Path) -> None:
+    changed = copy.deepcopy(EVENTS.now())
+    plant(changed)
+    done = breaking(EVENTS, changed, tmp_path, *STRICT)
+    assert done.returncode == 1, done.stdout
+
+
+def test_a_change_that_all_events_survive_is_not_refused(tmp_path: Path) -> None:
+    changed = copy.deepcopy(EVENTS.now())
+    for plant in (
+        lead(colour={"anyOf": OPTIONAL, "default": None}),
+        lead("stage", description="Anything else"),
+        lead("version", maximum=2**60),
+        lead("contact_id", anyOf=OPTIONAL, type=["string", "null"]),
+        lead("referrer", anyOf=[*OPTIONAL, {"type": "object"}]),
+        lambda changed: changed["components"]["schemas"]["Lead"]["required"].remove("contact_id"),
+        lambda changed: changed["components"]["schemas"]["Lead"]["properties"]["stage"]["enum"].append("LOST"),
+        lambda changed: changed["components"]["schemas"].update(Unused={"type": "object"}),
+        key(maxLength=500),
+    ):
+        plant(changed)
+    done = breaking(EVENTS, changed, tmp_path, *STRICT)
+    assert done.returncode == 0, done.stdout

@@ -145,13 +145,13 @@ def _check_cost(value: bytes) -> None:
 
 
 def _found(value: bytes) -> bytes:
-    """Returns a mark of `_LIMITS` for each of what they limit, outside of texts, and for each text; for some of it, if
-    one of the limits is exceeded.
+    """Returns a mark of `_LIMITS` for each of what they limit, outside of texts, and for each text. The rest of a value
+    is not looked at if so much of it was found that one of the limits is exceeded.
     """
     value = value.replace(b"\\\\", b"").replace(b'\\"', b"")
     marks = value.translate(_MARKS, b"+-").replace(_EXTREME, b"E").replace(_LONG, b"E").replace(_EXPONENT, b"X")
-    # Without empty texts, and where one text ends and the next begins, something is between any two texts. So behind
-    # that many quotes, too much has been found.
+    # Without empty texts, something is between any two texts. So behind `_PARTS` quotes, at least half of the parts are
+    # outside of texts and hold a mark each, which is more than all limits together allow.
     outside = marks.translate(None, b" 0e").replace(b'""', b"").split(b'"', _PARTS)[:_PARTS:2]
     return b"".join(outside) + b'"' * (marks.count(b'"') // 2)
 

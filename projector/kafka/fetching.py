@@ -71,7 +71,7 @@ _MAX_TIME = 2**48 - 1
 
 
 class Unpacker:
-    """What a poll may return, and of which topics."""
+    """What a poll may still unpack, and what is remembered of each partition from one poll to the next."""
 
     def __init__(self, kinds: Mapping[str, Kind], max_record_bytes: int) -> None:
         self.kinds = kinds
@@ -108,7 +108,7 @@ class Unpacker:
 
     @property
     def is_full(self) -> bool:
-        """Has this poll unpacked as many bytes, or for as long, as it may?"""
+        """Has this poll unpacked as many bytes, or for as long, as it may? The time runs from the first call."""
         now = time.monotonic()
         self._until = self._until or now + LONGEST_SECONDS
         return self.unpacked >= MAX_POLL_BYTES or now > self._until
@@ -273,8 +273,9 @@ class Rest:
 class Fetcher:
     """Fetches partitions from the offsets that were sought.
 
-    It holds up to `most` bytes that are not unpacked yet, from all brokers together, and asks for no more. Only a
-    batch, the first that a broker returns, is returned whatever its size. `client` is an AIOKafkaClient, and
+    It asks for up to `most` bytes from all brokers together, and for nothing while it holds so many that are not
+    unpacked yet: so it holds less than twice as many. Only a batch, the first that a broker returns, is returned
+    whatever its size. `client` is an AIOKafkaClient, and
     `earliest` returns the first offset of a partition. `rack` is where this projector is; empty if it is not known.
     """
 

@@ -204,7 +204,9 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
 
 
 class Reader(_Fetching):
-    """Reads ranges of offsets without a consumer group: for redrive, reapply, rebuild, verify and status."""
+    """Reads ranges of offsets without a consumer group: for redrive, reapply, verify and status. A rebuild asks it for
+    offsets only, because its replay is a `Line`.
+    """
 
     def __init__(self, settings: ProjectorSettings, kinds: Sequence[Kind], fetch_bytes: int = _FETCH_BYTES) -> None:
         """`fetch_bytes` is what the brokers may return at once."""

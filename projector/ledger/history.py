@@ -7,6 +7,7 @@ version of Leadview leaves it alone, and what it has written is read as far as i
 import getpass
 import logging
 import os
+import re
 import socket
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
@@ -23,12 +24,16 @@ from schemas.words import utc
 
 MOST = 1000
 """So many acts are kept."""
-_LONGEST_REASON = 500
+_LONGEST = 500
+"""So many characters are kept of each word and reason."""
 _FIELD = b"act"
 
 logger = logging.getLogger(__name__)
 
 Outcome = Literal["begun", "done", "refused", "failed", "interrupted"]
+_INTERRUPTED = 130
+"""The exit code of a command that a signal has ended."""
+_KEY = re.compile(r"lv_live_\w*")
 
 
 class Act(msgspec.Struct, frozen=True):
@@ -40,7 +45,7 @@ class Act(msgspec.Struct, frozen=True):
     verb: str
     arguments: Sequence[str]
     by: str
-    outcome: Outcome = "begun"
+    outcome: str = "begun"
     reason: str = ""
     time: str = ""
     version: str = VERSION
@@ -70,7 +75,8 @@ async def noted(store: Store, act: Act, doing: Awaitable[int], *, lasts: bool = 
         reason = str(error) if isinstance(error, ProjectorError | ValueError) else type(error).__name__
         await note(store, replace(act, outcome=_outcome(error), reason=reason))
         raise
-    await note(store, replace(act, outcome="failed" if code else "done"))
+    outcomes: dict[int, Outcome] = {0: "done", _INTERRUPTED: "interrupted"}
+    await note(store, replace(act, outcome=outcomes.get(code, "failed")))
     return code
 
 
@@ -81,8 +87,8 @@ def _outcome(error: BaseException) -> Outcome:
 
 
 async def note(store: Store, act: Act) -> None:
-    """Add an act to the history. Raises nothing."""
-    act = replace(act, reason=act.reason[:_LONGEST_REASON])
+    """Add an act to the history, without API keys that somebody has pasted. Raises nothing."""
+    act = replace(act, arguments=[_shown(word) for word in act.arguments], by=_shown(act.by), reason=_shown(act.reason))
     try:
         await store.ask_one(b"XADD", names.HISTORY, b"MAXLEN", MOST, b"*", _FIELD, msgspec.json.encode(act))
     except Unavailable as error:
@@ -92,7 +98,7 @@ async def note(store: Store, act: Act) -> None:
 
 async def read(store: Store, most: int = MOST) -> list[Act]:
     """Returns the latest acts, the newest one first. Raises Unavailable."""
-    return [act for _, act in await _entries(store, b"XREVRANGE", b"+", b"-", most)]
+    return [act for _, act in await _entries(store, b"XREVRANGE", b"+", b"-", most) if act]
 
 
 class Reported:
@@ -110,16 +116,27 @@ class Reported:
             return
         for id_, act in await _entries(self._store, b"XRANGE", b"(" + self._last, b"+", MOST):
             self._last = id_
+            if act is None:
+                continue
             fields = {name: value for name, value in msgspec.structs.asdict(act).items() if value}
             logger.info("an operator has acted", extra=fields | {"at": fields.pop("time")})
 
 
-async def _entries(store: Store, command: bytes, first: bytes, last: bytes, most: int) -> list[tuple[bytes, Act]]:
-    found = []
+def _shown(text: str) -> str:
+    """Returns what is kept of a text."""
+    return _KEY.sub("lv_live_…", text.encode(errors="backslashreplace").decode())[:_LONGEST]
+
+
+async def _entries(
+    store: Store, command: bytes, first: bytes, last: bytes, most: int
+) -> list[tuple[bytes, Act | None]]:
+    """Returns the ids of entries, and what they say; None if another version has written it otherwise."""
+    found: list[tuple[bytes, Act | None]] = []
     for id_, fields in await store.ask_one(command, names.HISTORY, first, last, b"COUNT", most):
-        with suppress(msgspec.MsgspecError, KeyError):  # another version may write it otherwise
+        act = None
+        with suppress(msgspec.MsgspecError, KeyError):
             act = msgspec.json.decode(dict(zip(fields[::2], fields[1::2], strict=True))[_FIELD], type=Act)
-            found.append((id_, replace(act, time=_time(id_))))
+        found.append((id_, replace(act, time=_time(id_)) if act else None))
     return found
 
 

@@ -43,8 +43,10 @@ def _new_id() -> str:
 
 
 class Session(AbstractContextManager["Session"]):
-    """What a batch of writes depends on. It is a `Fence` for the connections that the batch uses. Nothing is written in
-    it after its block, or after `close`.
+    """What a batch of writes depends on. It is a `Fence` for the connections that the batch uses.
+
+    After its block, or after `close`, this program may acknowledge later control records. Nothing prevents a write in
+    the session then: its owner must have waited for all of them.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class Session(AbstractContextManager["Session"]):
         self._confirmed_by = 0
 
     def close(self) -> None:
-        """Nothing is written in this session any more."""
+        """Note that nothing is written in this session any more."""
         self._all_open.pop(self, None)
 
     def __exit__(self, *_: object) -> None:

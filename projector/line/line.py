@@ -51,9 +51,9 @@ logger = logging.getLogger(__name__)
 class Line:
     """Projects the topics of `kinds`. Call `run` once; `health` may be read from any thread.
 
-    A live line never ends by itself: if there are too many bad records, it halts until an operator intervenes, and a
-    step that fails with an error that nobody expected is tried again until it succeeds. With `ends`, `run` raises these
-    errors instead.
+    A live line never ends by itself, except with Refused, for example if a topic has too many partitions: if there are
+    too many bad records, it halts until an operator intervenes, and a step that fails with an error that nobody
+    expected is tried again until it succeeds. With `ends`, `run` raises these errors instead.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class Line:
         self._checked_at = now
         self._positions.keep_assigned()
         self._stored(await self._positions.check())
-        self._end_offsets.ask()
+        self._end_offsets.ask()  # it also commits to Kafka
 
     def _stored(self, outcome: Outcome | None) -> bool:
         """Returns whether positions were stored. If Redis has changed instead, the line returns to its positions."""

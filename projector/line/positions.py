@@ -88,8 +88,8 @@ class Positions:
         used = await self._source.seek(
             {partition: at.offset if at else None for partition, at in stored.items()}, epochs
         )
-        known |= await self.forget({p: known[p] for p, offset in used.items() if offset < known[p]})
-        self.offsets |= known
+        known |= await self.discard_stored({p: known[p] for p, offset in used.items() if offset < known[p]})
+        self.offsets |= known  # what Redis holds, and the next checkpoint expects; Kafka may begin later (`used`)
         self.keep_assigned()
         offsets = {names.position(*partition): offset for partition, offset in used.items()}
         logger.info("resumed at these offsets", extra={"line": self._line, "offsets": offsets})
@@ -126,7 +126,7 @@ class Positions:
         self._source.reset(before)
         await self._open()  # the present session has the positions with which it began
         if not await self.take_back():
-            await self.forget(before)
+            await self.discard_stored(before)
         self.reset()
 
     async def take_back(self) -> bool:
@@ -189,8 +189,8 @@ class Positions:
         """Returns whether a topic has another id than when this line sought its positions."""
         return any(topic_ids.get(topic, known) != known for topic, known in self._topic_ids.items())
 
-    async def forget(self, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
-        """Discard the positions of partitions that end before them, although nothing tells why.
+    async def discard_stored(self, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
+        """Discard, in Redis, the positions of partitions that end before them, although nothing tells why.
 
         Returns `NOTHING_STORED` for each of these partitions.
 
@@ -274,7 +274,7 @@ class Positions:
 
 
 class EndOffsets:
-    """Asks Kafka for the end offsets and the ids of the topics, and copies the positions to it, while the line works:
+    """Commits the positions to Kafka, and asks it for the end offsets and the ids of the topics, while the line works:
     otherwise, everything that arrives until Kafka has answered would be late.
 
     At most one question is under way. `end` must be called before the source is stopped.

@@ -32,7 +32,8 @@ MAX_DOCUMENTS = 20
 """Default for the maximum number of documents per script call. Redis is single-threaded: larger calls delay readers,
 smaller ones cost more per document."""
 MAX_LEADS = 100
-"""Maximum number of leads that one call updates with the summary of their contact."""
+"""Maximum number of leads that one call updates with the summary of their contact. At most the LIMIT in
+`index_repair.lua`: a fan-out takes fewer leads than this as the last ones."""
 T = TypeVar("T")
 
 

@@ -7,7 +7,7 @@ import orjson
 
 from projector.ledger import history
 from projector.ledger.history import Act
-from schemas import names
+from schemas import api_keys, names
 from schemas.version import VERSION
 from tests.harness import crm
 from tests.harness.leadview import Leadview
@@ -21,7 +21,7 @@ def acts(leadview: Leadview) -> list[tuple[str, str, str]]:
 
 
 def test_each_act_is_remembered(leadview: Leadview, tmp_path: Path) -> None:
-    """Also one that was refused, through a restart of Redis, and in the log of a projector."""
+    """Also one that was refused, and in the log of a projector."""
     leadview.publish(crm.organization(), crm.lead(), partition=0)
     leadview.start("run", log="projector")
     leadview.wait_until_served()
@@ -52,6 +52,19 @@ def test_each_act_is_remembered(leadview: Leadview, tmp_path: Path) -> None:
     assert re.search(rf"20\d\d-.*Z +promote --force +refused: .+ Ada Lovelace +{re.escape(VERSION)}", printed), printed
     log = tmp_path / "projector.log"
     wait_until(lambda: log.read_text().count("an operator has acted") == 9, "the projector has logged each of them")
+
+
+async def test_what_is_kept_of_words(projection: Projection) -> None:
+    """No key that somebody has pasted, and no more than a part of a long word, whatever its bytes are."""
+    key = api_keys.mint(crm.ORGANIZATION)
+    await history.note(
+        projection.store, Act("drop", [f"x{key}", "\udcff", "y" * 9999], key, "refused", f"{key} is no number")
+    )
+    await history.note(projection.store, Act("drop", [], "me", "an outcome of a later version"))
+    newest, oldest = await history.read(projection.store)
+    assert newest.outcome == "an outcome of a later version"
+    assert (oldest.arguments, oldest.by) == (["xlv_live_…", "\\udcff", "y" * 500], "lv_live_…")
+    assert oldest.reason == "lv_live_… is no number"
 
 
 async def test_it_is_bounded(projection: Projection) -> None:

@@ -1,8 +1,9 @@
 -- Leads and their contact: the summary of a contact, and the index of its leads.
 
--- Returns what a lead needs of its contact: the hash of the summary, the first lead (see below), and the summary in three
--- parts: JSON; or '', the packed summary and ''. Zeros, nil and 'null' if the contact does not exist. Only a marker is
--- shorter than CONTACT_BODY.
+-- Returns what a lead needs of its contact: the hash of the summary, the first lead (see below), and the text of the
+-- summary in three parts. They are the beginning of the JSON with the contact's id, its fields, and '}'; or '', the
+-- packed summary and '', so an empty first part means that it is packed. If the contact does not exist, the hash is
+-- zeros, the first lead nil, and the text 'null'. Only a marker is shorter than CONTACT_BODY.
 local function read_contact(contact)
   if #contact < CONTACT_BODY then return NO_CONTACT, nil, 'null', '', '' end
   -- One call that returns several slices costs little more than one slice.
@@ -14,8 +15,8 @@ local function read_contact(contact)
   return summary_hash, first, id, fields, '}'
 end
 
--- Returns the body of a lead before its summary, for a summary that is packed or is not: this decides the first byte of
--- a body that is not packed.
+-- Returns the body of a lead before its summary, with the right first byte: a body that is JSON begins with `(` if the
+-- summary inside it is packed, otherwise with `{`. A packed body begins with a zero byte, and is left as it is.
 local function opened(before, is_packed)
   local first, wanted = byte(before), is_packed and 40 or 123 -- '(' or '{'
   if first == wanted or first == 0 then return before end

@@ -29,7 +29,7 @@ def parser(program: str = "python -m api") -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(
         prog=program,
         description="Serves the HTTP API until SIGTERM. All settings are environment variables, such as "
-        "LEADVIEW_API_PORT: the README lists them.",
+        "LEADVIEW_API_PORT: docs/settings.md lists them.",
     )
     found.add_argument("--version", action="version", version=f"leadview {VERSION}")
     return found

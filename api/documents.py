@@ -1,4 +1,18 @@
-"""A document by its id: the checks of contract section 1, in the order of its table, from row 2 on."""
+"""A document by its id. The checks, in this order; code and documentation call them by these rows:
+
+    1   the path is known                                   404 not_found
+    2   the method is GET, HEAD or OPTIONS                  405 method_not_allowed
+    3   a key was sent                                      401 missing_api_key
+    4   its form and checksum are right                     401 invalid_api_key
+    5   it is known, active, and not expired                401 invalid_api_key
+    6   its organization has access to the API              403 api_access_disabled
+    7   both rate limits allow the request                  429 rate_limit_exceeded
+    8   the id is a UUID                                    400 invalid_id
+    9   the record exists in this organization              404 not_found
+    10  `If-None-Match` does not name what it is now        304
+
+Before row 5, Redis has to answer, and to hold the whole projection: otherwise 503 service_unavailable.
+"""
 
 import re
 

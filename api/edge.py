@@ -243,7 +243,10 @@ def normalized(path: bytes) -> bytes:
 
 
 class _Stop(Exception):
-    """Stops the parser: what follows must not be read as another request."""
+    """Stops the parser: what follows must not be read as another request. It is raised in a callback, so httptools
+    raises an HttpParserError: then the answer is 400, unless the request was refused or begun before
+    (`_reading_done`).
+    """
 
 
 class Edge(asyncio.Protocol):

@@ -77,7 +77,7 @@ class Credentials(Struct, frozen=True):
 
 
 def credentials(authorization: bytes | None) -> Credentials:
-    """Read the Authorization header. Raises MissingApiKey and InvalidApiKey (contract section 1, rows 3 and 4)."""
+    """Read the Authorization header. Raises MissingApiKey and InvalidApiKey (rows 3 and 4 of `api/documents.py`)."""
     if not authorization:
         raise MissingApiKey
     if REPEATED in authorization:

@@ -1,6 +1,6 @@
 """The control record: which generation is served, which ones are written, and how far (`docs/how-it-works.md`).
 
-It is a hash in Redis, of which every shard of a cluster has a copy (`schemas.names.control`). These fields are the same
+It is a hash in Redis, of which every shard of a cluster has a copy (`schemas.names.copy`). These fields are the same
 in all copies:
 
     layout      the layout of everything that Leadview stores: `LAYOUT`

@@ -138,7 +138,8 @@ itself, over a connection for such values, so that no reply holds up the small o
 PART = 65_536
 """It is read in parts of so many bytes, so that neither Redis nor the API is busy with it for long."""
 CERTAIN = slice(0, 128)
-"""Values of one name that begin with the same bytes are the same: head, ids, and whether the body is compressed."""
+"""The first bytes of a value differ whenever anything in it does: head, both hashes, a contact's first lead, and how
+the body is stored. So a value whose first bytes are unchanged was not written meanwhile."""
 
 STALE, WRITTEN, ORGANIZATION_DELETED = 0, 1, 2
 """What a script replies about an entity."""

@@ -224,10 +224,10 @@ class Link:
                 place = len(parts) * PART
                 parts.append(await connection.call_packed(pack((b"GETRANGE", name, place, place + PART - 1))))
             if check is None:
-                head, state = await connection.call_packed(again), None
+                beginning, state = await connection.call_packed(again), None
             else:
-                head, state = await connection.call_checked(again, check)
-            if parts[0][CERTAIN] == head:  # otherwise it was written between two parts
+                beginning, state = await connection.call_checked(again, check)
+            if parts[0][CERTAIN] == beginning:  # otherwise it was written between two parts
                 return parts, state
 
     async def _connection_for_large(self) -> Connection:

@@ -1,8 +1,8 @@
 """Which generation is served, and from which shards: each shard says so itself, in its copy of the control record.
 
-Redis executes a check after the requests of each write (`leadview/redis/connection.py`), so a reply counts only if the
-shard held everything of the live generation when it was made. From a shard that was emptied, or is still being filled,
-the API answers 503 and nothing else.
+Redis executes a check after the requests that are sent together (`leadview/redis/connection.py`), so a reply counts
+only if the shard held everything of the live generation when it was made. From a shard that was emptied, or is still
+being filled, the API answers 503 and nothing else.
 
 Usually a shard has one copy. If it took over the slots of another one, it has that one's copy too, or lacks it because
 the other one was lost with all it held: then all copies that it should have are asked after each reply.

@@ -28,7 +28,7 @@ _HEAD = struct.Struct("<HQIIIQIIIQQBB")
 _LIMITS = struct.Struct("<IIII")
 _ATTEMPTS = 3
 _PART_UNDER_WAY = 256
-"""An organization has at most this part of `LEADVIEW_API_MAX_IN_FLIGHT` calls under way. Others wait for their turn."""
+"""An organization has at most a 256th of `LEADVIEW_API_MAX_IN_FLIGHT` calls under way. Others wait for their turn."""
 
 
 class Reply(Struct, frozen=True, gc=False):
@@ -99,9 +99,10 @@ class Store:
         document is left to `read_large`.
 
         `record_id` is None if the path does not hold a UUID: the request is still charged, and the status is 400.
-        `share` names whose turns the request takes (`Turns`). If the connection is lost, the request is sent again over
-        the next one, and may then be charged twice. Raises Unavailable, also if the server that holds the organization
-        is not completely filled, or while the records of a recreated organization are applied again.
+        `share` names whose turns the request takes (`Turns`). If the connection is lost, or another generation was
+        promoted meanwhile, the request is sent again, and may then be charged twice. Raises Unavailable, also if the
+        server that holds the organization is not completely filled, or while the records of a recreated organization
+        are applied again.
         """
         turn = self._turns.take(share)
         if turn is not None:

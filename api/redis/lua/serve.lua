@@ -1,6 +1,6 @@
--- Serves one request in one round trip: key, access, both rate limits, ETag and document (contract section 1, rows 5
--- to 10). schemas/layouts.py describes the layout of the values. The rate limits use GCRA: the stored value of a bucket
--- is the time at which it will be full again.
+-- Serves one request in one round trip: key, access, both rate limits, ETag and document (rows 5 to 10 of
+-- `api/documents.py`). schemas/layouts.py describes the layout of the values. The rate limits use GCRA: the stored
+-- value of a bucket is the time at which it will be full again.
 -- Requires  nothing: it counts in buckets of the rate limits, which expire
 -- KEYS  key, organization, key_limit, organization_limit, document?
 --       key: the record of the key. document: absent if the id is invalid

@@ -389,6 +389,20 @@ async def test_a_topic_that_is_created_again_has_none(leadview: Leadview) -> Non
     await stored.close()
 
 
+@pytest.mark.apache
+def test_a_running_line_forgets_what_was_accepted_in_a_topic_that_is_created_again(leadview: Leadview) -> None:
+    [known] = publish_bad(leadview, 1)
+    leadview.start("run")
+    wait_until(leadview.is_current, "the record is parked")
+    assert leadview.run("dead-letters", "accept", f"{known.topic}:0:0", "--note", "known").status == 0
+    publish_bad(leadview, 1)
+    wait_until(leadview.is_current, "the line has looked what is accepted")
+    assert letters(leadview)[0]["accepted"]
+    leadview.topics.recreate(resources.LEAD, 3)
+    publish_bad(leadview, 1)
+    wait_until(lambda: not letters(leadview)[0]["accepted"], "another record is parked, which nobody has accepted")
+
+
 async def test_a_text_of_another_program_is_left_alone(stored: _Stored, any_leadview: Leadview) -> None:
     group = f"{any_leadview.group}.accepted"
     assert await write_texts(stored.settings, group, {stored.at: OffsetAndMetadata(1, "not ours")})

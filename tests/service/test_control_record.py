@@ -214,6 +214,19 @@ async def test_a_failover_brings_back_a_dropped_generation(redis_shards: RedisSe
         assert numbers((await copies.current(projection.store)).state.known) == [2]
 
 
+async def test_a_record_is_found_whatever_the_tags_of_its_copies_are(redis_shards: RedisService) -> None:
+    """Slots were moved, so the only copy is where nobody looks at first. No other record may begin beside it."""
+    async with open_projection(redis_shards) as projection:
+        client, store = projection.client, projection.store
+        record = await control.complete(store)
+        stored = client.hgetall(names.CONTROL)
+        client.delete(*(names.copy(names.CONTROL, tag) for tag in record.copies))
+        elsewhere = names.slot_tag(1)
+        assert elsewhere not in record.copies
+        client.hset(names.copy(names.CONTROL, elsewhere), mapping=stored | {b"copies": elsewhere})
+        assert (await copies.current(store)).stamp.lineage == record.stamp.lineage
+
+
 async def test_a_shard_that_went_back_to_a_time_before_the_live_generation_is_filled_again(
     redis_shards: RedisService,
 ) -> None:

@@ -112,6 +112,23 @@ async def test_two_drops_of_one_generation(projection: Projection) -> None:
     assert await generations.sweep(projection.writing, record, generation(1)) == 0
 
 
+async def test_the_last_pass_of_a_drop_finds_nothing(redis_server: RedisService) -> None:
+    """A key that comes to stand behind the cursor, as slots that move make it, is found by another pass."""
+    async with open_projection(redis_server) as projection:
+        record = await _begin_drop(projection)
+        async with _slow_store(redis_server, b"UNLINK") as (slow, proxy):
+            dropping = asyncio.create_task(
+                generations.sweep(Writing(slow, Sessions(slow), "slow"), record, generation(1))
+            )
+            await eventually(lambda: proxy.holding, "the first keys are about to be deleted")
+            owner = names.organization(crm.OTHER_ORGANIZATION)
+            behind = names.document(resources.LEAD, owner, generation(1), crm.OTHER_LEAD)
+            projection.client.set(behind, b"")
+            proxy.faults = Faults()
+            assert await dropping == 3
+        assert not projection.client.exists(behind)
+
+
 @pytest.mark.parametrize("finished", [pytest.param(True, id="finished"), pytest.param(False, id="changed")])
 async def test_the_control_record_changes_at_the_end_of_a_drop(redis_server: RedisService, finished: bool) -> None:
     """A projector finishes the same drop at the same moment, or changes something else: the drop is not refused."""

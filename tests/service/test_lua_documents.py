@@ -531,6 +531,14 @@ async def test_a_lead_that_leaves_a_contact_leaves_nothing_after_the_erasure(pro
     assert list(projection.client.scan_iter(names.of_organization(OWNER))) == []
 
 
+async def test_a_contact_that_is_deleted_during_the_erasure_leaves_no_index(projection: Projection) -> None:
+    """The index of its leads did not exist when the erasure passed it, and would be made for its only lead."""
+    await projection.apply(crm.organization(1).record(0), contact(1, 0), lead(1, 1))
+    await projection.apply(crm.deleted(resources.ORGANIZATION, 2).record(1))
+    await projection.apply(contact_deleted(2, 2))
+    assert not projection.client.exists(names.contact_leads(OWNER, generation(1), crm.CONTACT))
+
+
 async def test_numbers_and_empty_arrays_survive_a_splice(projection: Projection) -> None:
     """Lua's cjson would turn `[]` into `{}` and round the digits: bytes are cut, never decoded."""
     digits = "12345678901234567890.123456789"

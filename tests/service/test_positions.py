@@ -1,14 +1,16 @@
 """The positions of a line while the group rebalances, and their copy in Kafka."""
 
+import asyncio
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from aiokafka import TopicPartition
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
 
 from devstack.apache_kafka import ApacheKafka
@@ -17,13 +19,19 @@ from devstack.ports import free_port
 from devstack.topics import admin
 from projector.errors import Unavailable
 from projector.kafka.reader import Source
+from projector.ledger import copies
 from projector.ledger.control import NOTHING_STORED, Position, Step
+from projector.ledger.ledger import Ledger
+from projector.ledger.writers import Sessions
+from projector.line.line import Line
+from projector.line.pace import Pacer
 from projector.line.positions import Positions
 from projector.record import Partition
 from projector.redis.store import Store
+from projector.stop import Stop
 from schemas import resources
 from schemas.settings import ProjectorSettings
-from tests.harness import crm
+from tests.harness import control, crm
 from tests.harness.crm import Message
 from tests.harness.leadview import Leadview
 from tests.harness.ledgers import Opened
@@ -134,6 +142,97 @@ async def test_what_the_group_committed_is_not_passed_until_the_partition_was_so
         positions.end()
         await source.stop()
         await store.close()
+
+
+async def test_a_session_under_another_record_positions_all_partitions_again(
+    kafka: Kafka, redis_server: RedisService, topic_prefix: str
+) -> None:
+    """Kafka has assigned one partition more, and Redis was emptied meanwhile: what was read of the others is gone."""
+    topics = Topics(kafka, topic_prefix)
+    topics.create(2)
+    topics.publish([crm.lead(id=crm.uuid(number)) for number in range(RECORDS)], partition=0)
+    known, more = (Partition(topics.name(resources.LEAD), number) for number in range(2))
+    settings = ProjectorSettings(
+        kafka_bootstrap_servers=kafka.bootstrap_servers, redis_url=redis_server.url, topic_prefix=topic_prefix
+    )
+    store = Store(settings)
+    opened = await Opened.open(store)
+
+    async def on_revoked() -> None:
+        pass
+
+    source = Source(settings, [resources.LEAD], f"{topic_prefix}group", on_revoked)
+    positions = Positions("documents", source, opened.ledger)
+    await source.start()
+    try:
+        await eventually(lambda: source.assigned() == {known, more}, "both partitions are assigned")
+        await positions.seek()
+
+        async def read() -> bool:
+            await source.poll(RECORDS, 1.0)
+            return source.position(known) == RECORDS
+
+        await eventually(read, "the records are read")
+        await positions.cover({known: Step(NOTHING_STORED, Position(RECORDS, 0, 0))})
+        assert positions.offsets[known] == RECORDS
+        with redis_server.client() as client:
+            client.flushdb()
+        await copies.current(store)
+        source.reset([more])
+        await positions.seek()
+        assert positions.offsets == {known: NOTHING_STORED, more: NOTHING_STORED}
+        assert source.position(known) == 0
+    finally:
+        positions.end()
+        await source.stop()
+        await store.close()
+
+
+class RevokingOnce(Pacer):
+    """In the middle of the first batch, Kafka revokes all partitions of the line."""
+
+    def __init__(self, revoke: Callable[[], Awaitable[None]]) -> None:
+        super().__init__()
+        self._revoke = revoke
+        self.revoking: asyncio.Task[None] | None = None
+
+    async def wait(self) -> None:
+        if self.revoking is None:
+            self.revoking = asyncio.create_task(self._revoke())  # type: ignore[arg-type]
+            await asyncio.sleep(0)
+
+
+async def test_a_revocation_waits_until_the_batch_is_covered(
+    kafka: Kafka, redis_server: RedisService, topic_prefix: str
+) -> None:
+    """Otherwise the next owner would begin before it, while its writes are still under way."""
+    topics = Topics(kafka, topic_prefix)
+    topics.create(1)
+    topics.publish(crm.lead(id=crm.uuid(number)) for number in range(RECORDS))
+    leads = Partition(topics.name(resources.LEAD), 0)
+    settings = ProjectorSettings(
+        kafka_bootstrap_servers=kafka.bootstrap_servers, redis_url=redis_server.url, topic_prefix=topic_prefix
+    )
+    store, stop = Store(settings), Stop()
+    covered: list[Position | None] = []
+
+    async def revoke() -> None:
+        await line._source.on_partitions_revoked([TopicPartition(*leads)])
+        copy = control.read(client)
+        covered.append(copy.positions.get(leads) if copy else None)
+        stop.set()
+
+    await copies.current(store)
+    ledger, pacer = Ledger(store, Sessions(store)), RevokingOnce(revoke)
+    line = Line("documents", settings, [resources.LEAD], f"{topic_prefix}group", store, ledger, pacer)
+    try:
+        with redis_server.client() as client:
+            await line.run(stop)
+    finally:
+        await store.close()
+    [position] = covered
+    assert position
+    assert position.offset == RECORDS
 
 
 @pytest.mark.long

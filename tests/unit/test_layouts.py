@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import examples, layouts, names
-from schemas.layouts import Head, content_hash, milliseconds, read_head
+from schemas.layouts import Head, content_hash, milliseconds, read_head, write_head
 
 
 def head(state: bytes, version: int, offset: int, partition: int, time: int) -> bytes:
@@ -43,6 +43,11 @@ def test_read_head_answers_or_refuses_any_bytes(value: bytes) -> None:
     else:
         with pytest.raises(ValueError, match="does not begin with a head"):
             read_head(value)
+
+
+def test_a_time_before_1970_becomes_0() -> None:
+    """Kafka's timestamps may be negative."""
+    assert write_head(b"L", 1, 2, 3, -1) == write_head(b"L", 1, 2, 3, 0) == head(b"L", 1, 2, 3, 0)
 
 
 def test_a_head_has_the_length_of_its_format() -> None:

@@ -7,7 +7,6 @@ version of Leadview leaves it alone, and what it has written is read as far as i
 import getpass
 import logging
 import os
-import re
 import socket
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
@@ -33,7 +32,7 @@ logger = logging.getLogger(__name__)
 Outcome = Literal["begun", "done", "refused", "failed", "interrupted"]
 _INTERRUPTED = 130
 """The exit code of a command that a signal has ended."""
-_KEY = re.compile(r"lv_live_\w*")
+_KEY = "lv_live_"
 
 
 class Act(msgspec.Struct, frozen=True):
@@ -123,8 +122,9 @@ class Reported:
 
 
 def _shown(text: str) -> str:
-    """Returns what is kept of a text."""
-    return _KEY.sub("lv_live_…", text.encode(errors="backslashreplace").decode())[:_LONGEST]
+    """Returns what is kept of a text: nothing from an API key on."""
+    before, key, _ = text.encode(errors="backslashreplace").decode().partition(_KEY)
+    return (f"{before}{key}…" if key else before)[:_LONGEST]
 
 
 async def _entries(

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from projector.errors import ProjectorError, Refused, Unavailable
 from projector.redis.store import Store
 from schemas import names
+from schemas.api_keys import PREFIX
 from schemas.version import VERSION
 from schemas.words import utc
 
@@ -32,7 +33,6 @@ logger = logging.getLogger(__name__)
 Outcome = Literal["begun", "done", "refused", "failed", "interrupted"]
 _INTERRUPTED = 130
 """The exit code of a command that a signal has ended."""
-_KEY = "lv_live_"
 
 
 class Act(msgspec.Struct, frozen=True):
@@ -123,7 +123,7 @@ class Reported:
 
 def _shown(text: str) -> str:
     """Returns what is kept of a text: nothing from an API key on."""
-    before, key, _ = text.encode(errors="backslashreplace").decode().partition(_KEY)
+    before, key, _ = text.encode(errors="backslashreplace").decode().partition(PREFIX)
     return (f"{before}{key}…" if key else before)[:_LONGEST]
 
 

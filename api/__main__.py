@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from api.errors import CannotListen
 from api.exporter import serve_metrics
 from api.server import listen, serve
-from leadview import logs
+from leadview import logs, metrics_port
 from leadview.redis.access import access
 from leadview.redis.errors import AddressError
 from schemas.settings import ApiSettings, SettingsError, effective, load
@@ -63,7 +63,7 @@ def _run(settings: ApiSettings) -> int:
         snapshots = Path(directory)
         if settings.metrics_port is not None:
             serve_metrics(settings.metrics_host, settings.metrics_port, snapshots)
-        url = f"http://{settings.api_host}:{listener.getsockname()[1]}"
+        url = metrics_port.url(settings.api_host, listener.getsockname()[1])
         logger.info("the API is starting", extra={"url": url, "settings": effective(settings)})
         return serve(settings, listener, snapshots)
 

@@ -14,7 +14,7 @@ from uvicorn.supervisors import Multiprocess
 from api.app import create_app
 from api.edge import MAX_CONNECTIONS, RECEIVE_BUFFER, SEND_BUFFER, Edge
 from api.errors import CannotListen
-from leadview import logs
+from leadview import logs, metrics_port
 from schemas.settings import ApiSettings
 
 BACKLOG = 2048
@@ -25,8 +25,7 @@ _OTHER_FILES = 128
 def listen(host: str, port: int) -> socket.socket:
     """Returns a listening socket. Raises CannotListen."""
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        listener = metrics_port.listen(host, port, BACKLOG)
     except OSError as error:
         raise CannotListen(host, port, error, "LEADVIEW_API") from error
     # What the kernel holds for each connection: how much, and for how long if the client takes nothing of it.

@@ -38,7 +38,6 @@ PEERS = (
     Subject("idiomatic", "peer", "Starlette and redis-py, three calls a request: what most teams would write"),
     Subject("nginx-lua", "peer", "nginx with Lua: the same script call, checks and headers"),
 )
-_READY_SECONDS = 20.0
 _WARM_UP_SECONDS = 1.0
 _WARM_UP_CONNECTIONS = 16
 _NGINX_NEEDS = "nginx with the Lua module and nginx.redis (Debian: nginx-light libnginx-mod-http-lua lua-nginx-redis)"
@@ -57,17 +56,27 @@ class Server(Struct, frozen=True):
 
     def wait_until_ready(self, request: bytes) -> None:
         """Wait until it responds to this request with 200. Raises ServerFailed, TimeoutError."""
-        ready = while_running(self.child, lambda: self._answers(request))
-        wait_until(ready, f"the server on port {self.port} answers", _READY_SECONDS)
+        said: object = None
 
-    def _answers(self, request: bytes) -> bool:
+        def answers() -> bool:
+            nonlocal said
+            said = self._answer(request)
+            return said == 200
+
+        try:
+            wait_until(while_running(self.child, answers), f"the server on port {self.port} answers")
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}: {said}. Its log: {self.child.log.read_text()[-1000:]}") from None
+
+    def _answer(self, request: bytes) -> object:
+        """Returns the status, or why there is none."""
         method, path, headers = words(request)
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=2)
         try:
             connection.request(method, path, headers=headers)
-            return connection.getresponse().status == 200
-        except OSError:
-            return False
+            return connection.getresponse().status
+        except OSError as error:
+            return error
         finally:
             connection.close()
 
@@ -185,6 +194,7 @@ def _nginx(stage: Stage) -> Server | None:
     directory.mkdir()
     with client(stage.redis) as connection:
         connection.script_load(SCRIPT)
+        generation = live(connection)
     configuration = directory / "nginx.conf"
     configuration.write_text(
         (peers / "nginx.conf")
@@ -195,6 +205,8 @@ def _nginx(stage: Stage) -> Server | None:
             script=peers / "nginx.lua",
             redis_port=stage.redis.port,
             sha=hashlib.sha1(SCRIPT, usedforsecurity=False).hexdigest(),
+            prefix=names.PREFIX.decode(),
+            generation=generation,
             port=port,
         )
     )

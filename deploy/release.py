@@ -1,9 +1,12 @@
 """`make release`: checks that this checkout can be released, then builds it into `dist/`. Nothing is published.
 
     python -m deploy.release check     the checks alone; exit code 1 if there is a problem
-    python -m deploy.release           the checks, then the wheel, the context of the image, the SBOM and SHA256SUMS
+    python -m deploy.release build     the files alone, of a commit that is not to be released
+    python -m deploy.release           the checks, then the files
 
-The wheel and the context are made from the commit, not from the files that lie around.
+The files are wheel, sdist, the constraints of the tested lock, the context of the image, the image itself if Docker or
+Podman runs here, the rendered manifests of Kubernetes, the SBOM and SHA256SUMS.
+They are made from the commit, not from the files that lie around; the same commit gives the same wheel and context.
 """
 
 import hashlib
@@ -14,6 +17,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,23 +25,30 @@ import orjson
 
 ROOT = Path(__file__).parents[1]
 CYCLONEDX = "build/release/bin/cyclonedx-py"
+KUSTOMIZE = "build/kubernetes/bin/kustomize"
 _HEADING = re.compile(r"^## \[(.+?)\](.*)$", re.MULTILINE)
+# The constraints are without hashes: with them, pip would demand one of the wheel as well.
+_PINNED = re.compile(r"^(\S+==.+?) \\$", re.MULTILINE)
+_SDIST = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+_ENGINES = ("docker", "podman")
+_BASE = re.compile(r"^ARG PYTHON_IMAGE=(\S+)", re.MULTILINE)
 _COPY = re.compile(r"^COPY (?!--from)(\S+) ", re.MULTILINE)
 
 
 def main(words: Sequence[str], root: Path = ROOT) -> int:
     """Returns the exit code: 0, 1 if the checkout cannot be released, 2 if the command line is wrong."""
-    if words not in ([], ["check"]):
+    if words not in ([], ["check"], ["build"]):
         print(__doc__, file=sys.stderr)
         return 2
-    found = list(problems(root))
+    found = list(problems(root)) if words != ["build"] else []
     for problem in found:
         print(problem, file=sys.stderr)
     if found:
         print(f"Not released: {len(found)} problems.", file=sys.stderr)
         return 1
-    print(f"{version_of(root)} can be released")
-    if not words:
+    if words != ["build"]:
+        print(f"{version_of(root)} can be released")
+    if words != ["check"]:
         build(root, root / "dist")
     return 0
 
@@ -47,16 +58,13 @@ def build(root: Path, dist: Path) -> None:
     shutil.rmtree(dist, ignore_errors=True)
     dist.mkdir()
     name = f"leadview-{version_of(root)}"
-    committed_at = _run(root, "git", "log", "-1", "--format=%ct").strip()
-    os.environ["SOURCE_DATE_EPOCH"] = committed_at  # the same commit gives the same files
     _run(root, "git", "archive", f"--output={dist / name}-image.tar.gz", "HEAD", "Dockerfile", ".dockerignore",
          *context_of(root))  # fmt: skip
-    with TemporaryDirectory(prefix="leadview-release-") as scratch:
-        _run(root, "git", "archive", f"--output={scratch}/source.tar", "HEAD")
-        source = Path(scratch) / "source"
-        shutil.unpack_archive(f"{scratch}/source.tar", source, filter="data")
-        pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check")
-        _run(source, *pip, "--no-deps", "--no-build-isolation", "--wheel-dir", dist, ".")
+    image(root, dist / f"{name}-image.tar.gz", dist / f"{name}-image.docker.tar")
+    packages(root, dist)
+    (dist / f"{name}-constraints.txt").write_text(constraints(root), "utf-8")
+    with _commit(root) as source:
+        (dist / "install.yaml").write_text(manifests(source), "utf-8")
     sbom = dist / f"{name}.cdx.json"
     _run(root, root / CYCLONEDX, "requirements", "--pyproject", "pyproject.toml", "--output-reproducible",
          "--output-file", sbom, "requirements.txt")  # fmt: skip
@@ -64,6 +72,64 @@ def build(root: Path, dist: Path) -> None:
     sums = "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files)
     (dist / "SHA256SUMS").write_text(sums)
     print(sums, end="")
+
+
+def image(root: Path, context: Path, saved: Path) -> None:
+    """Build the image from its context, and save it for `docker load`, if there is an engine that has its base.
+
+    The base is the newest one that can be pulled, by its digest; otherwise the one that the engine has.
+    """
+    base = base_image(root)
+    engines = [name for name in _ENGINES if shutil.which(name) and _succeeds(name, "info")]
+    pulling = next((name for name in engines if _succeeds(name, "pull", base)), None)
+    engine = pulling or next((name for name in engines if _succeeds(name, "image", "inspect", base)), None)
+    if engine is None:
+        print(f"There is no image: no Docker or Podman runs here that has {base}, or can pull it.")
+        return
+    if pulling:
+        base = _run(root, engine, "image", "inspect", "--format", "{{index .RepoDigests 0}}", base).strip()
+    tag, commit = f"leadview:{version_of(root)}", _run(root, "git", "rev-parse", "HEAD").strip()
+    with TemporaryDirectory(prefix="leadview-image-") as folder:
+        _run(root, "tar", "-x", "-f", context, "-C", folder)
+        label = f"org.opencontainers.image.revision={commit}"
+        _run(root, engine, "build", "--tag", tag, "--label", label, "--build-arg", f"PYTHON_IMAGE={base}", folder)
+    _run(root, engine, "save", "--output", saved, tag)
+
+
+def packages(root: Path, dist: Path) -> None:
+    """Build wheel and sdist. The wheel of a commit is the same for everybody who builds it."""
+    epoch = {"SOURCE_DATE_EPOCH": _run(root, "git", "log", "-1", "--format=%ct").strip()}
+    with _commit(root) as source:
+        pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check")
+        _run(source, *pip, "--no-deps", "--no-build-isolation", "--wheel-dir", dist, ".", **epoch)
+        _run(source, sys.executable, "-c", _SDIST, dist, **epoch)
+
+
+def manifests(source: Path) -> str:
+    """Returns everything of Leadview that runs in a namespace of Kubernetes."""
+    return _run(source, ROOT / KUSTOMIZE, "build", "deploy/kubernetes/base")
+
+
+@contextmanager
+def _commit(root: Path) -> Iterator[Path]:
+    """Yields a folder with the files of the commit."""
+    with TemporaryDirectory(prefix="leadview-release-") as scratch:
+        source = Path(scratch) / "source"
+        _run(root, "git", "archive", f"--output={scratch}/source.tar", "HEAD")
+        source.mkdir()
+        _run(source, "tar", "-x", "-f", f"{scratch}/source.tar")
+        yield source
+
+
+def base_image(root: Path) -> str:
+    """Returns the image that the Dockerfile builds upon."""
+    [found] = _BASE.findall((root / "Dockerfile").read_text("utf-8"))
+    return str(found)
+
+
+def constraints(root: Path) -> str:
+    """Returns the tested version of each dependency, as `pip install --constraint` reads them."""
+    return "".join(f"{pinned}\n" for pinned in _PINNED.findall((root / "requirements.txt").read_text("utf-8")))
 
 
 def version_of(root: Path) -> str:
@@ -148,9 +214,21 @@ def _ask_git(root: Path, *words: str) -> str:
     return _run(root, "git", *words).rstrip()
 
 
-def _run(directory: Path, *command: str | Path) -> str:
+def _succeeds(*command: str) -> bool:
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def _run(directory: Path, *command: str | Path, **environment: str) -> str:
     """Returns what a program prints. Exits with its error output if it fails."""
-    ended = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        command,
+        cwd=directory,
+        env=os.environ | environment,
+        umask=0o022,  # modes of files are in archives
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if ended.returncode:
         sys.exit(f"{' '.join(map(str, command))} failed:\n{ended.stdout}{ended.stderr}")
     return ended.stdout

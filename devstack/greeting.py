@@ -85,7 +85,7 @@ def _settings(variables: Mapping[str, str]) -> list[str]:
 def _lines(base_url: str, tenant: Tenant, other: Tenant, etag: str | None) -> Iterator[str]:
     def curl(what: str, path: str, *options: str) -> Iterator[str]:
         yield from ("", f"# {what}")
-        yield " ".join(["curl -i", *options, f"{base_url}{_PATH}{path}"])
+        yield " ".join(["curl -i -w '\\n'", *options, f"{base_url}{_PATH}{path}"])
 
     key = f"-H 'Authorization: Bearer {tenant.api_key}'"
     contact = f"/contacts/{tenant.contact_id}"

@@ -1,10 +1,11 @@
 """Shows what Leadview does: a small table refreshed in place on a terminal, otherwise a line every few seconds. The
 figures come from the metrics of the projector and the API, in the Prometheus text format."""
 
+import math
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Protocol, TextIO
@@ -34,9 +35,8 @@ class Figures(Struct, frozen=True, kw_only=True):
     """Records by result: written, stale, dropped, dead."""
     lag: int
     dead_letters: int
-    freshness_seconds: float
-    """The sum over `freshness_batches`."""
-    freshness_batches: int
+    freshness: Mapping[float, int]
+    """How many batches were visible within so many seconds: a histogram."""
     answers: dict[str, int]
     """Responses of the API by status, without health checks."""
 
@@ -61,7 +61,9 @@ class Rates(Struct, frozen=True, kw_only=True):
     answered: float
     """Responses per second."""
     freshness: float | None
-    """Mean seconds from an event to its visible document; None if nothing was applied."""
+    """Median of the seconds from an event to its visible document; None if nothing was applied. The mean would show one
+    event with an old `time` only.
+    """
 
 
 def read(projector: str, api: str, at: float) -> Figures:
@@ -72,8 +74,10 @@ def read(projector: str, api: str, at: float) -> Figures:
         records=_by(samples, "leadview_projector_records_total", "result"),
         lag=_sum(samples, "leadview_projector_lag_records"),
         dead_letters=_sum(samples, "leadview_projector_dead_letters"),
-        freshness_seconds=sum(s.value for s in samples if s.name == "leadview_projector_freshness_seconds_sum"),
-        freshness_batches=_sum(samples, "leadview_projector_freshness_seconds_count"),
+        freshness={
+            float(bound): count
+            for bound, count in _by(samples, "leadview_projector_freshness_seconds_bucket", "le").items()
+        },
         answers=_by(
             (sample for sample in samples if sample.labels.get("route") not in _HEALTH),
             "leadview_api_requests_total",
@@ -85,12 +89,22 @@ def read(projector: str, api: str, at: float) -> Figures:
 def rates(before: Figures, after: Figures) -> Rates:
     """Returns the rates between two figures; zeros if no time has passed."""
     seconds = after.at - before.at
-    batches = after.freshness_batches - before.freshness_batches
     return Rates(
         applied=(after.applied - before.applied) / seconds if seconds > 0 else 0.0,
         answered=(after.answered - before.answered) / seconds if seconds > 0 else 0.0,
-        freshness=(after.freshness_seconds - before.freshness_seconds) / batches if batches > 0 else None,
+        freshness=_median({bound: n - before.freshness.get(bound, 0) for bound, n in after.freshness.items()}),
     )
+
+
+def _median(batches: Mapping[float, int]) -> float | None:
+    """Returns the median of a histogram, as Prometheus estimates it; None if it is empty."""
+    half = batches.get(math.inf, 0) / 2
+    lower, below = 0.0, 0
+    for bound, count in sorted(batches.items()):
+        if count > below and count >= half:
+            return lower if bound == math.inf else lower + (bound - lower) * (half - below) / (count - below)
+        lower, below = bound, count
+    return None
 
 
 def _samples(text: str) -> list[Sample]:

@@ -18,6 +18,7 @@ from devstack.sample import Crm, SampleCrm
 from devstack.sandbox import CHANGES_PER_SECOND, PERSONAS, UNSTEADY_ORGANIZATION, Sandbox
 from devstack.scratch import Scratch
 from devstack.stack import Stack
+from leadview.metrics_port import listen
 from schemas.redis_url import Host, redis_url
 from schemas.settings import PREFIX, ApiSettings, ProjectorSettings, SettingsError, load
 
@@ -78,7 +79,7 @@ def _run(arguments: Arguments, settings: ApiSettings, scratch: Scratch, started:
         etag = stack.wait_until_readable(
             _READY_SECONDS_ON_REAL_SERVERS if arguments.on_real_servers else _READY_SECONDS
         )
-        print(f"Leadview is ready, {time.monotonic() - started:.1f} s after the start.\n")
+        print(f"Leadview is ready, {time.monotonic() - started:.1f} s after the start. Ctrl-C ends it.\n")
         limits = f"{settings.key_rate_limit} per key, {settings.organization_rate_limit} per organization"
         text = greeting(
             stack.base_url,
@@ -137,8 +138,7 @@ def _console_port(api_port: int | None) -> int:
 
 def _is_free(host: str, port: int) -> bool:
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        socket.create_server((host, port), family=family).close()
+        listen(host, port).close()
     except OSError:
         return False
     return True

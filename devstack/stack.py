@@ -20,10 +20,11 @@ from devstack.publish import PARTITIONS, Publisher, create_missing_topics
 from devstack.redis_server import RedisServer, RedisServerMissing
 from devstack.sample import Crm, Tenant
 from devstack.sandbox import unsteady
+from leadview.metrics_port import url
 from schemas.resources import BY_TOPIC
 from schemas.settings import ApiSettings, ProjectorSettings, effective, load
 
-_EVERY_ADDRESS = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - the address to connect to, not to listen on
+_EVERY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 - compared, not listened on
 _SERVERS = {"Kafka": "LEADVIEW_KAFKA_BOOTSTRAP_SERVERS", "Redis": "LEADVIEW_REDIS_URL"}
 _CONSOLE = "console"
 _STOP_SECONDS = 8.0
@@ -59,12 +60,11 @@ class Stack:
     @property
     def host(self) -> str:
         """The address at which this machine reaches the API."""
-        return _EVERY_ADDRESS.get(self.api.api_host, self.api.api_host)
+        return "127.0.0.1" if self.api.api_host in _EVERY_ADDRESS else self.api.api_host
 
     @property
     def base_url(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.api.api_port}"
+        return url(self.host, self.api.api_port)
 
     @property
     def tenants(self) -> list[Tenant]:

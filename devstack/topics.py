@@ -1,8 +1,10 @@
 """Topics of a running Kafka, managed with the admin protocol, which the embedded Kafka does not have."""
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+
+from devstack.waiting import wait_until
 
 _TIMEOUT_SECONDS = 60.0
 
@@ -32,6 +34,22 @@ def create_topic(
     except KafkaException as exception:
         if exception.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise
+
+
+def wait_for_groups(bootstrap_servers: str) -> None:
+    """Returns when consumer groups have a coordinator: a Kafka that has just started first creates a topic for that."""
+    member = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "any", "log_level": 0})
+
+    def has_coordinator() -> bool:
+        try:
+            return bool(member.committed([TopicPartition("any", 0)], timeout=_TIMEOUT_SECONDS))
+        except KafkaException:
+            return False
+
+    try:
+        wait_until(has_coordinator, "consumer groups have a coordinator", _TIMEOUT_SECONDS)
+    finally:
+        member.close()
 
 
 def broker_ids(bootstrap_servers: str) -> set[int]:

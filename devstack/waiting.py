@@ -1,9 +1,10 @@
 """Waiting for servers, in synchronous code."""
 
+import os
 import time
 from collections.abc import Callable
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = float(os.environ.get("LEADVIEW_TEST_PATIENCE", "60"))
 """The timeout for what usually takes a moment. On a busy machine it can take much longer."""
 _INTERVAL_SECONDS = 0.02
 

@@ -25,18 +25,23 @@ def main(words: Sequence[str] | None = None) -> int:
     # Only what the command needs is imported: the API needs no Kafka, the projector no HTTP server.
     match words:
         case ["api", *rest]:
-            code: int = import_module("api.__main__").main(rest, "leadview api")
+            code: int = import_module("api.__main__").main(rest, _as_called("api"))
         case ["completion", *rest]:
             code = _complete(rest)
         case _:
-            code = import_module("projector.__main__").main(words, "leadview", _OTHERS)
+            code = import_module("projector.__main__").main(words, _OTHERS)
     return code
+
+
+def _as_called(words: str) -> str:
+    called: str = import_module("schemas.words").as_called(words)
+    return called
 
 
 def _complete(words: Sequence[str]) -> int:
     """Print what a shell needs to complete the words of the command."""
     parser = argparse.ArgumentParser(
-        prog="leadview completion",
+        prog=_as_called("completion"),
         description="Prints the completion of `leadview` for a shell. For bash, put this line into ~/.bashrc: "
         'eval "$(leadview completion bash)"',
     )

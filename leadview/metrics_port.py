@@ -6,12 +6,12 @@ one is closed: it is idle, because an answer takes milliseconds. So idle connect
 """
 
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from http import HTTPStatus
-from socket import SHUT_RDWR
 from socketserver import ThreadingMixIn
 from typing import Any, NamedTuple
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -37,11 +37,26 @@ def responds() -> Health:
     return Health(True, {"status": "ok"})
 
 
+def listen(host: str, port: int, backlog: int | None = None) -> socket.socket:
+    """Returns a listening socket. `::` is every address, of IPv4 too, and of IPv4 alone where the system has no IPv6.
+    Raises OSError.
+    """
+    every = host == "::"
+    if every and not socket.has_dualstack_ipv6():
+        host, every = "0.0.0.0", False  # noqa: S104 - as the setting says
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+    return socket.create_server((host, port), family=family, backlog=backlog, dualstack_ipv6=every)
+
+
+def url(host: str, port: int) -> str:
+    """Returns the URL of what listens there."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 class MetricsServer(ThreadingMixIn, WSGIServer):
     """Serves from its creation until `close`. The overridden methods are hooks of socketserver."""
 
     daemon_threads = True
-    request_queue_size = 128
 
     def __init__(
         self,
@@ -63,7 +78,11 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         self._max_connections = max_connections
         self._connection_seconds = connection_seconds
         self._deadlines: dict[Any, float] = {}  # of each connection, the oldest first
-        super().__init__((host, port), _Handler)
+        super().__init__((host, port), _Handler, bind_and_activate=False)
+        self.socket.close()  # it is for IPv4 alone
+        self.socket = listen(host, port)
+        self.server_name, self.server_port = host, self.socket.getsockname()[1]  # without asking DNS for a name
+        self.setup_environ()
         self.set_app(self._respond)
         threading.Thread(target=self.serve_forever, name="metrics", daemon=True).start()
 
@@ -114,7 +133,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
 
 def _shut_down(connection: Any) -> None:
     with suppress(OSError):  # its thread closed it a moment ago
-        connection.shutdown(SHUT_RDWR)
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Handler(WSGIRequestHandler):

@@ -29,15 +29,13 @@ _FILE_WIDTH = 160
 Command = Callable[[argparse.Namespace, Operator], Awaitable[int]]
 
 
-def main(
-    words: Sequence[str] | None = None, program: str = "python -m projector", others: Mapping[str, str] = NO_OTHERS
-) -> int:
+def main(words: Sequence[str] | None = None, others: Mapping[str, str] = NO_OTHERS) -> int:
     """Run a command. Returns its exit code: 0 if it succeeded, 1 if it failed, 2 for wrong arguments or settings.
 
-    `program` is how its user calls it, and `others` are its commands that are not run here (`parser_of`).
+    `others` are commands of the program that are not run here (`parser_of`).
     """
     words = sys.argv[1:] if words is None else words
-    arguments = parse(words, program, others)
+    arguments = parse(words, others)
     try:
         settings = load(ProjectorSettings, os.environ)
     except SettingsError as error:
@@ -48,12 +46,17 @@ def main(
     if getattr(arguments, "processes", 1) > 1:
         return run_processes(settings, arguments.processes)
     try:
-        return uvloop.run(_execute(arguments, settings, act_of(arguments, words)))
+        code = uvloop.run(_execute(arguments, settings, act_of(arguments, words)))
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has ended, as in `| head`; rich ends with the same status
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (ProjectorError, ValueError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
+    return code
 
 
 async def _execute(arguments: argparse.Namespace, settings: ProjectorSettings, act: Act | None) -> int:

@@ -8,7 +8,6 @@ import re
 from typing import Any, cast
 
 import msgspec
-from msgspec.structs import replace
 
 from projector.errors import BadRecord
 from projector.record import MAGIC, EntityKey, Record, entity_key, unframed
@@ -53,10 +52,8 @@ _DATA: dict[Kind, dict[str, msgspec.json.Decoder[Any]]] = {
     }
     for kind in KINDS
 }
-_OTHER_IDS: dict[type[events.Entity], Ids] = {
-    kind.event: ids for kind in KINDS if (ids := Ids(kind.event, but=frozenset(events.Entity.__struct_fields__)))
-}
-"""The ids in an entity other than its own and its organization's, for the kinds that have such ids."""
+_IDS: dict[type[events.Entity], Ids] = {kind.event: Ids(kind.event) for kind in KINDS}
+_IDS[events.Deleted] = Ids(events.Deleted)
 _JSON_TYPE = re.compile(r"[a-z]+/([a-z0-9.+-]+\+)?json\s*(;.*)?", re.IGNORECASE)
 # What takes long: any object or array becomes `[`, any digit 0 and any letter of an exponent `e`; a colon, which each
 # name has behind it, and a quote remain. A sign is left out.
@@ -98,22 +95,14 @@ def decoded(record: Record) -> Change:
     """Returns the change that a record describes, after `check_cost`. Raises BadRecord."""
     if record.problem:
         raise BadRecord(record.problem)
-    key = entity_key(record)
     if record.value is None:
-        return Change(record.kind, key, None, record.timestamp)
-    value = _content(record.value)
+        return Change(record.kind, entity_key(record), None, record.timestamp)
     try:
-        entity, time = _read_event(record, value)
-    except msgspec.MsgspecError as error:
-        binary = "ce_specversion" in dict(record.headers)
-        # msgspec quotes the bad value, which may be personal and contain quotes.
-        message = _VALUE.sub("'…'", str(error))
-        raise BadRecord(fault_of(message, record.kind, binary=binary)) from None
-    except UnicodeDecodeError:
-        raise BadRecord(Fault("not_utf8", expected="UTF-8")) from None
-    except RecursionError:
-        raise BadRecord(Fault("recursion")) from None
-    entity = _with_checked_ids(key, entity)
+        entity, time = _read_event(record, record.value)
+    except BadRecord:
+        entity_key(record)  # what is wrong with the key is said first
+        raise
+    key, entity = _with_checked_ids(record, entity)
     return Change(record.kind, key, entity, record.timestamp if time is None else time)
 
 
@@ -173,9 +162,21 @@ def version_of(record: Record) -> int | None:
 
 
 def _read_event(record: Record, value: bytes) -> tuple[events.Entity, int | None]:
-    if record.headers and "ce_specversion" in (headers := dict(record.headers)):
-        return _read_binary(record.kind, headers, value)
-    event = _STRUCTURED[record.kind].decode(value)
+    """Returns the entity and the time of an event, as far as it has one. Raises BadRecord."""
+    try:
+        value = _content(value)
+        if record.headers and "ce_specversion" in (headers := dict(record.headers)):
+            return _read_binary(record.kind, headers, value)
+        event = _STRUCTURED[record.kind].decode(value)
+    except msgspec.MsgspecError as error:
+        binary = "ce_specversion" in dict(record.headers)
+        # msgspec quotes the bad value, which may be personal and contain quotes.
+        message = _VALUE.sub("'…'", str(error))
+        raise BadRecord(fault_of(message, record.kind, binary=binary)) from None
+    except UnicodeDecodeError:
+        raise BadRecord(Fault("not_utf8", expected="UTF-8")) from None
+    except RecursionError:
+        raise BadRecord(Fault("recursion")) from None
     if event.datacontenttype is not None:
         _check_json(event.datacontenttype, "$.datacontenttype")
     return event.data, None if event.time is None else milliseconds(event.time)
@@ -209,17 +210,16 @@ def _check_json(content_type: str, path: str) -> None:
         raise BadRecord(Fault("not_json_type", path, "a JSON type, such as application/json"))
 
 
-def _with_checked_ids(key: EntityKey, entity: events.Entity) -> events.Entity:
-    """Returns the entity with its ids in lower case. Raises BadRecord."""
-    if entity.id != key.id or entity.organization_id != key.organization_id:
-        # The ids of the key are already UUIDs in lower case.
-        for name in ("organization_id", "id"):
-            if getattr(entity, name).lower() != getattr(key, name):
-                raise BadRecord(Fault("other_than_key", f"$.data.{name}", "that of the message key"))
-        entity = replace(entity, id=key.id, organization_id=key.organization_id)
-    others = _OTHER_IDS.get(type(entity))
-    if others is None or others.are_lower(entity):
-        return entity
-    if wrong := others.wrong(entity):
+def _with_checked_ids(record: Record, entity: events.Entity) -> tuple[EntityKey, events.Entity]:
+    """Returns the ids in the message key, and the entity with its ids in lower case. Raises BadRecord."""
+    ids = _IDS[type(entity)]
+    # Nearly always the key is made of ids of the entity in lower case. Then it need not be parsed.
+    if record.key == f"{entity.organization_id}:{entity.id}".encode() and ids.are_lower(entity):
+        return EntityKey(entity.organization_id, entity.id), entity
+    key = entity_key(record)
+    for name in ("organization_id", "id"):
+        if getattr(entity, name).lower() != getattr(key, name):
+            raise BadRecord(Fault("other_than_key", f"$.data.{name}", "that of the message key"))
+    if wrong := ids.wrong(entity):
         raise BadRecord(Fault("not_expected", f"$.data.{wrong}", "a UUID"))
-    return cast(events.Entity, others.lowered(entity))
+    return key, cast(events.Entity, ids.lowered(entity))

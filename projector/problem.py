@@ -19,12 +19,15 @@ Label = Literal[
     "no_step",
     "not_advancing",
     "no_partitions",
+    "few_projectors",
+    "other_settings",
     "topic_missing",
     "topic_not_compacted",
     "topic_recreated",
     "topic_truncated",
     "redis_evicts",
     "redis_full",
+    "redis_refuses_writes",
     "redis_unknown",
     "kafka_unknown",
 ]
@@ -144,6 +147,12 @@ class RedisFull(_Problem, frozen=True):
     used: float
 
 
+class RedisRefusesWrites(_Problem, frozen=True):
+    """Although it is not full. `reason` is what Redis said."""
+
+    reason: str
+
+
 class RedisEmpty(_Problem, frozen=True):
     """`filling`: a projector is alive that fills it."""
 
@@ -162,6 +171,13 @@ class NoProjector(_Problem, frozen=True):
     """No projector is alive. `silent` were a moment ago."""
 
     silent: tuple[str, ...]
+
+
+class FewProjectors(_Problem, frozen=True):
+    """Fewer projectors are alive than LEADVIEW_EXPECTED_PROJECTORS says."""
+
+    alive: int
+    expected: int
 
 
 class OtherSettings(_Problem, frozen=True):
@@ -219,8 +235,16 @@ class Reported(OfLine, frozen=True):
         return self.reported
 
 
+class AccessAsBefore(_Problem, frozen=True):
+    """Records of these organizations and API keys, given by their message keys, are bad: what they should have changed,
+    such as the status of a key, is as it was before.
+    """
+
+    keys: tuple[str, ...]
+
+
 class Stale(_Problem, frozen=True):
-    """So many records wait to be applied, the oldest for so long: readers see an old state."""
+    """`records` wait to be applied, the oldest for `seconds`: readers see an old state."""
 
     records: int
     seconds: float
@@ -282,9 +306,11 @@ Problem = (
     | TopicTruncated
     | RedisEvicts
     | RedisFull
+    | RedisRefusesWrites
     | RedisEmpty
     | Incomplete
     | NoProjector
+    | FewProjectors
     | OtherSettings
     | Halted
     | Failing
@@ -292,6 +318,7 @@ Problem = (
     | NotAdvancing
     | NoPartitions
     | Reported
+    | AccessAsBefore
     | Stale
     | RebuildDue
     | GenerationUnfilled
@@ -305,7 +332,7 @@ Problem = (
 
 def stops(it: Problem) -> Literal["", "line", "all"]:
     """Returns which lines apply nothing because of a problem: none, one, or all."""
-    if isinstance(it, RedisUnknown | RedisFull | NoProjector):
+    if isinstance(it, RedisUnknown | RedisFull | RedisRefusesWrites | NoProjector):
         return "all"
     return "line" if isinstance(it, Halted | Failing | StandingBy) or it.label in OF_STOPPED_LINES else ""
 

@@ -88,12 +88,14 @@ class Condition(Struct, frozen=True, kw_only=True):
 class Heartbeat(Condition, frozen=True):
     """What a writer says about itself.
 
-    `role` is the command. `stamp` is the oldest control record under which it may still write.
+    `role` is the command. `stamp` is the oldest control record under which it may still write. It was started at
+    `started_at`, in milliseconds since 1970; 0 if its version does not say it.
     """
 
     role: str
     mapping: int
     stamp: str
+    started_at: int = 0
 
     def trouble(self, line: str) -> LineTrouble | None:
         """Returns why a line does not work; None if it does."""

@@ -14,11 +14,11 @@ from schemas.fields import Uuid, are_lower_uuids, are_uuids
 
 
 class Ids:
-    """The ids of a Struct and of the Structs in its lists, without the fields named in `but`."""
+    """The ids of a Struct and of the Structs in its lists."""
 
-    def __init__(self, struct: type[Struct], but: frozenset[str] = frozenset()) -> None:
+    def __init__(self, struct: type[Struct]) -> None:
         hints = get_type_hints(struct, include_extras=True)
-        self._fields = tuple(name for name, hint in hints.items() if name not in but and _is_id(hint))
+        self._fields = tuple(name for name, hint in hints.items() if _is_id(hint))
         self._lists = {name: Ids(item) for name, hint in hints.items() if (item := _items(hint))}
         self._lists = {name: ids for name, ids in self._lists.items() if ids}
         self._get = _getter(self._fields)

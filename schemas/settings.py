@@ -87,7 +87,7 @@ class RedisSettings(Struct, frozen=True, kw_only=True):
         Port | None,
         Meta(description="Port that serves `/metrics`, `/livez` and `/healthz`; if it is unset, no port is opened"),
     ] = None
-    metrics_host: Annotated[str, Meta(description="Address that the metrics port listens on")] = "127.0.0.1"
+    metrics_host: Annotated[str, Meta(description="Address of the metrics port; `::` is every one")] = "127.0.0.1"
 
 
 class KafkaSettings(RedisSettings, frozen=True, kw_only=True):
@@ -160,7 +160,7 @@ class KafkaSettings(RedisSettings, frozen=True, kw_only=True):
 class ApiSettings(RedisSettings, frozen=True, kw_only=True):
     """Settings of `python -m api`."""
 
-    api_host: Annotated[str, Meta(description="Address that the API listens on")] = "127.0.0.1"
+    api_host: Annotated[str, Meta(description="Address of the API; `::` is every one")] = "127.0.0.1"
     api_port: Annotated[Port, Meta(description="Port that the API listens on")] = 8000
     api_workers: Annotated[int, Meta(ge=1, le=256, description="Worker processes of the API")] = 1
     api_drain_seconds: Annotated[
@@ -222,6 +222,9 @@ class ProjectorSettings(KafkaSettings, frozen=True, kw_only=True):
             "accepted bad records are stored under it plus `.accepted`",
         ),
     ] = "leadview"
+    expected_projectors: Annotated[
+        int, Meta(ge=0, le=10_000, description="Projectors that should be alive; fewer are a problem (0: any number)")
+    ] = 0
     batch_records: Annotated[
         int, Meta(ge=1, le=100_000, description="Maximum number of records read from Kafka per checkpoint")
     ] = 5000

@@ -1,9 +1,11 @@
 """The words for what the program stores and compares as kinds: made here, once, where somebody reads them.
 
-Every function is pure. Nothing takes these words apart again.
+Nothing takes these words apart again. Every function is pure; `as_called` alone looks at how this process was called.
 """
 
+import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import assert_never
 
 from schemas.faults import Fault, FaultKind, Hint
@@ -154,7 +156,20 @@ def acceptable(found: Halted) -> str:
 
 def accept_command(found: Halted) -> str:
     """Returns a line to paste."""
-    return f"python -m projector dead-letters accept {' '.join(found.ranges)} --note 'why'"
+    return as_called(f"dead-letters accept {' '.join(found.ranges)} --note 'why'")
+
+
+def as_called(words: str = "") -> str:
+    """Returns a command of operators as this process was called: `leadview <words>` if that is installed,
+    `python -m leadview <words>`, or otherwise `python -m projector <words>`.
+
+    Without words it is the program. Worker processes inherit how the first one was called.
+    """
+    called = Path(sys.argv[0])
+    of_package = called.name == "__main__.py"
+    name = called.parent.name if of_package else called.stem
+    program = "python -m projector" if name != "leadview" else f"python -m {name}" if of_package else name
+    return f"{program} {words}".rstrip()
 
 
 def defect(what: str, error: str) -> str:

@@ -1,6 +1,6 @@
-"""`make screenshots`: writes the pictures of `docs/runbook.md`, of `make run` in Chromium, in two widths and schemes.
+"""`make screenshots`: writes the pictures of README.md and docs/runbook.md, of `make run` in Chromium.
 
-The service works for a while, some requests are refused, and a lead is looked for.
+The page is shown in two widths and schemes.
 """
 
 import os
@@ -35,6 +35,7 @@ def _take(page: Page, printed: str) -> None:
     page.wait_for("#connection", "live")
     _work(found["base URL"], found["API key"], lead[1])
     _ask(page, f"{found['of organization']}:{lead[1]}")
+    page.screenshot(IMAGES / "console-way.webp", until="#lines")
     for width in (_WIDE, _NARROW):
         for dark in (False, True):
             page.size(width, dark=dark)

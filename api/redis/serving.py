@@ -152,6 +152,7 @@ class Serving:
         if link.serving is None or (tag is not None and not self._believes(before, tag)):
             await self._ask_all()
             link.serving = _Served(reply, generation, map_version, _ALL_SLOTS)
+            link.as_of = b""  # it is what the copy of this shard says, which knows nothing of the other slots
         return generation
 
     def _live(self, said: Collection[list[bytes | None]]) -> GenerationId:
@@ -294,6 +295,7 @@ class Serving:
 
     async def poll(self, then: Callable[[], Awaitable[None]]) -> None:
         """Asks all shards twice a second until it is cancelled, and calls `then` after each time."""
+        await self._servers.first_attempt()  # otherwise every start would warn that there is no connection
         while True:
             with suppress(Unavailable):
                 await self.check_ready()
@@ -311,7 +313,9 @@ class Serving:
         if served is None or served.slots is _ALL_SLOTS or len(tags) != 1:
             return b""
         moment = await link.connection.call((b"GET", names.copy(names.AS_OF, tags[0])))
-        return b"" if moment is None else b"data-as-of: %b\r\n" % utc(int(moment)).encode()
+        if moment is None or link.serving is not served:
+            return b""
+        return b"data-as-of: %b\r\n" % utc(int(moment)).encode()
 
     def _tags(self, link: Link) -> list[bytes]:
         """Returns the hash tags of the copies of the control record that this shard should have."""

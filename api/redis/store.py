@@ -123,10 +123,11 @@ class Store:
         """
         try:
             async with asyncio.timeout(self._timeout):
-                parts, _ = await self._read(caller, resource, record_id, (), share)
+                parts, as_of = await self._read(caller, resource, record_id, (), share)
         except TimeoutError:
             raise Unavailable(f"a large document was not read within {self._timeout:g} s") from None
         value, *rest = parts
+        reply = replace(reply, as_of=as_of)  # meanwhile, another server may have taken over
         is_live = bool(value) and value[0] == STATE_LIVE
         return replace(reply, status=200, value=value, rest=(*rest,)) if is_live else replace(reply, status=404)
 
@@ -147,11 +148,11 @@ class Store:
             if attempt:
                 await self._servers.link(tag).reconnected()
             link = self._servers.link(tag)
-            as_of = link.as_of
             try:
                 generation = self._serving.known(link, tag)
                 if generation is None:
                     generation = await self._serving.ask(link, tag)
+                as_of = link.as_of
                 name = names.document(resource, caller.organization, generation, record_id) if record_id else None
                 if large_share is None or name is None:
                     reply, live = await self._call(link, tag, self._command(caller, name, tags))
@@ -160,7 +161,7 @@ class Store:
             except ConnectionLost:
                 continue
             if live == generation:  # otherwise another one was promoted a moment ago
-                return reply, as_of
+                return reply, as_of if link.as_of else b""
         raise Unavailable("the connection is lost, or another generation is promoted, again and again")
 
     async def _call(self, link: Link, tag: bytes, packed: bytes) -> tuple[Any, GenerationId]:
@@ -172,6 +173,8 @@ class Store:
             reply, state = await link.connection.call_checked(packed, check)
         except ErrorReply as error:
             reply, answered = await self._servers.retry(error, link, tag, packed, SCRIPT)
+            if answered is not link:
+                link.as_of = b""  # it says nothing about the slot that has moved
             return reply, await self._believed(answered, tag)
         return reply, await self._live(link, tag, state)
 

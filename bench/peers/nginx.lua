@@ -1,10 +1,11 @@
 -- A peer: nginx answers what Leadview's API does, with the same script call to Redis (api/redis/lua/serve.lua).
--- Takes the port of Redis and the script's SHA-1; returns what serves a request for a kind of record.
+-- Takes the port of Redis, the script's SHA-1, what names begin with, and the generation that is served; returns what
+-- serves a request for a kind of record.
 --
 -- As in Leadview: the key's form, checksum and SHA-256, remembered for 8192 keys; one call; the same headers and body.
--- Not as in Leadview: one generation, no CORS, short error bodies, no metrics, limits for all organizations built in.
+-- Not as in Leadview: one generation, no CORS, no Data-As-Of, short error bodies, no metrics, limits for all organizations built in.
 
-local redis_port, sha = ...
+local redis_port, sha, prefix, generation = ...
 local ffi = require 'ffi'
 local redis = require 'nginx.redis'
 local lrucache = require 'resty.lrucache'
@@ -73,7 +74,7 @@ local function parse(key)
   if checksum(sub(key, 1, 60)) ~= sub(key, 61) then return nil end
   ffi.C.SHA256(key, #key, digest)
   local hash, tag = hex(ffi.string(digest, 32)), sub(key, 9, 30)
-  local owner = 'lv:{' .. tag .. '}'
+  local owner = prefix .. '{' .. tag .. '}'
   return { tag = tag, owner = owner, active = owner .. 'k' .. hash, by_key = owner .. 'q' .. hash, all = owner .. 'q' }
 end
 
@@ -139,7 +140,7 @@ return function(kind, body_at)
   ngx.ctx.tag = wanted and (wanted:gsub('^W/"(%x+)"$', '%1'):gsub('%x%x', function(digits)
     return string.char(tonumber(digits, 16))
   end)) or ''
-  local reply = ask(who, id and who.owner .. '1' .. kind .. id)
+  local reply = ask(who, id and who.owner .. generation .. kind .. id)
   if not reply then return refuse(503, 'service_unavailable') end
   if type(reply) == 'number' then return refuse(reply, CODES[reply]) end
   local head, headers = ffi.cast('const head *', reply), ngx.header

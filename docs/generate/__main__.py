@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import orjson
 
-from docs.generate import asyncapi, events_page, key_vectors, monitoring, preconditions, tables
+from docs.generate import asyncapi, events_page, key_vectors, monitoring, preconditions, tables, troubles
 from docs.generate.dashboard import dashboard
 from docs.generate.json_schema import event_schemas
 from docs.generate.openapi import document
@@ -32,15 +32,17 @@ def files(root: Path) -> dict[Path, str]:
         docs / "reading.md": key_vectors.parts(),
         docs / "how-it-works.md": {"preconditions": preconditions.table()},
         docs / "events.md": events_page.parts() | {"limits": tables.of_limits()},
-        docs / "runbook.md": tables.of_metrics(),
+        docs / "runbook.md": tables.of_metrics() | {"troubles": troubles.runbook()},
         docs / "production.md": {"topics": tables.sentence_of_topics()},
         docs / "settings.md": tables.of_settings(),
-        docs / "generate" / "reference" / "pages" / "keys.md": {"pattern": key_vectors.pattern()},
+        docs / "generate" / "reference" / "pages" / "index.md": {"lead": tables.lead()},
         deploy / "kubernetes" / "strimzi" / "topics.yaml": {"topics": tables.strimzi_topics()},
         deploy / "kubernetes" / "strimzi" / "user.yaml": {"topics": tables.strimzi_rights()},
     }
     texts = {path: pretty(value) for path, value in whole.items()}
     texts[deploy / "monitoring" / "rules.yaml"] = monitoring.rules(monitoring.Options())
+    in_kubernetes = deploy / "kubernetes" / "components" / "monitoring" / "prometheus-rule.yaml"
+    texts[in_kubernetes] = monitoring.prometheus_rule(monitoring.Options())
     texts[docs / "examples" / "gitleaks.toml"] = key_vectors.scanner_rule()
     return texts | {path: _with_parts(path.read_text("utf-8"), named) for path, named in parts.items()}
 

@@ -1,4 +1,4 @@
-"""The alert rules and the dashboard in deploy/monitoring.
+"""The alert rules and the dashboard in deploy/monitoring, and the rules as a resource of Kubernetes.
 
 `python -m docs.generate.monitoring` writes them for labels, objectives and a runbook of one's own. Those that are
 committed have the defaults.
@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
+from textwrap import indent
 
 import msgspec
 import orjson
@@ -49,6 +50,13 @@ def rules(options: Options) -> str:
     return _HEAD + words.sub(lambda found: values[found[1]], _TEMPLATE.read_text("utf-8"))
 
 
+def prometheus_rule(options: Options) -> str:
+    """Returns the same rules for the operator of Prometheus."""
+    comments, groups = rules(options).split("\n\n", 1)
+    resource = "apiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\nmetadata:\n  name: leadview\nspec:\n"
+    return f"{comments}\n\n{resource}{indent(groups, '  ')}"
+
+
 def _budget(objective: Decimal) -> str:
     return f"{((100 - objective) / 100).normalize():f}"
 
@@ -84,7 +92,7 @@ def _url(text: str) -> str:
 def _parser() -> argparse.ArgumentParser:
     default = Options()
     parser = argparse.ArgumentParser(prog="python -m docs.generate.monitoring", description=__doc__)
-    parser.add_argument("folder", type=Path, help="where rules.yaml and dashboard.json are written")
+    parser.add_argument("folder", type=Path, help="where the files are written")
     parser.add_argument("--labels", type=_labels, default=default.labels, help="which tell installations apart")
     parser.add_argument("--runbook-base", type=_url, default=default.runbook, help="absolute URL of docs/runbook.md")
     parser.add_argument(
@@ -96,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write both files."""
+    """Write the files."""
     given = _parser().parse_args(arguments)
     options = Options(
         labels=given.labels,
@@ -106,6 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         availability=given.availability,
     )
     (given.folder / "rules.yaml").write_text(rules(options), "utf-8")
+    (given.folder / "prometheus-rule.yaml").write_text(prometheus_rule(options), "utf-8")
     shown = orjson.dumps(dashboard(options.labels), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
     (given.folder / "dashboard.json").write_bytes(shown)
 

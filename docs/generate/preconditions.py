@@ -59,6 +59,13 @@ PLAIN = (
     ),
     Plain(
         "projector/redis/store.py",
+        "PERSIST",
+        "Asks whether Redis accepts writes.",
+        "nothing: a copy of the control record never expires, so that nothing changes",
+        "none needed",
+    ),
+    Plain(
+        "projector/redis/store.py",
         "SADD",
         "Adds a job.",
         "nothing: a job that is not due does nothing",

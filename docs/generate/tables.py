@@ -6,12 +6,14 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
+import msgspec
+import orjson
 from msgspec import NODEFAULT, Meta
 from msgspec.structs import fields
 
 from schemas import limits, metrics
 from schemas.metrics import Metric
-from schemas.resources import ACCESS_KINDS, AS_SPECIFIED, ROOT
+from schemas.resources import ACCESS_KINDS, AS_SPECIFIED, LEAD, ROOT
 from schemas.settings import ApiSettings, ProjectorSettings, variable
 
 _PREFIX = ProjectorSettings().topic_prefix
@@ -55,6 +57,12 @@ def of_resources() -> str:
         for resource in AS_SPECIFIED
     )
     return table(("resource", "topic", "endpoint", "what the records are"), rows)
+
+
+def lead() -> str:
+    """Returns the lead of the sandbox in which every field has a value, as a block of Markdown."""
+    document = orjson.loads(msgspec.json.encode(LEAD.example))
+    return f"```json\n{orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()}\n```"
 
 
 def of_limits() -> str:

@@ -11,6 +11,7 @@ from projector.commands.operator import acting
 from projector.commands.words import key_is_read, processes, url, uuid
 from schemas.resources import AS_SPECIFIED, BY_NOUN, Resource
 from schemas.version import VERSION
+from schemas.words import as_called
 
 _TOPICS = [resource.topic for resource in AS_SPECIFIED]
 NO_OTHERS: Mapping[str, str] = MappingProxyType({})
@@ -21,11 +22,9 @@ _CHECKS = {
 }
 
 
-def parse(
-    words: Sequence[str] | None = None, program: str = "python -m projector", others: Mapping[str, str] = NO_OTHERS
-) -> argparse.Namespace:
+def parse(words: Sequence[str] | None = None, others: Mapping[str, str] = NO_OTHERS) -> argparse.Namespace:
     """Parse a command line, by default that of this process. Exits the process with code 2 if it is wrong."""
-    parser = parser_of(program, others)
+    parser = parser_of(as_called(), others)
     arguments = parser.parse_args(words)
     if arguments.command == "rebuild" and entity(arguments) and not arguments.organization:
         flags = " and ".join(f"--{noun}" for noun in BY_NOUN)

@@ -169,7 +169,7 @@ async def _rights(name: str, settings: RedisSettings, needed: tuple[tuple[str, .
 
 async def _reachable(server: Check, checks: Mapping[str, Callable[[], Awaitable[str]]]) -> list[Check]:
     """Returns the check whether a server is there, and those of it."""
-    if server.result != "ok":
+    if server.result == "problem":
         return [server, *(Check(name, "unknown", f"{server.name} cannot be reached") for name in checks)]
     return [server, *[await _check(name, check()) for name, check in checks.items()]]
 
@@ -190,6 +190,14 @@ def _known(part: T | None, why_not: str) -> T:
 
 def _kafka(found: Observation) -> KafkaPart:
     return _known(found.kafka, found.kafka_unknown)
+
+
+def _existing(found: Observation) -> KafkaPart:
+    """Returns what an observation has of Kafka. Raises NotKnown if a topic is missing, which `Kafka topics` names."""
+    kafka = _kafka(found)
+    if not all(topic.exists for topic in kafka.topics):
+        raise NotKnown("a topic is missing")
+    return kafka
 
 
 async def _reached(store: Store, settings: RedisSettings) -> str:
@@ -265,7 +273,7 @@ async def _topics(found: Observation) -> str:
 
 
 async def _history(found: Observation) -> str:
-    topics = _kafka(found).topics
+    topics = _existing(found).topics
     if found.redis is None:
         raise NotKnown(f"Redis cannot be read, which knows what was applied: {found.redis_unknown}")
     well = "the topics are those whose records were applied"
@@ -275,18 +283,21 @@ async def _history(found: Observation) -> str:
 
 
 async def _partitions(found: Observation) -> str:
-    counts = ", ".join(f"{topic.name} {len(topic.partitions)}" for topic in _kafka(found).topics)
+    counts = ", ".join(f"{topic.name} {len(topic.partitions)}" for topic in _existing(found).topics)
     return f"{counts}. At most so many projectors share the work of a topic"
 
 
 async def _records(found: Observation, settings: ProjectorSettings) -> str:
-    ranges = _kafka(found).ranges
+    kafka = _existing(found)
+    ranges = kafka.ranges
     filled = {partition.topic: (partition, span) for partition, span in ranges.items() if span[0] < span[1]}
     if not filled:
         return "all topics are empty"
     async with open_reader(settings, KINDS) as reader:
         await reader.first_times(dict(filled.values()))
-    return f"records of {len(filled)} topics can be read; the others are empty"
+    read = [topic.name for topic in kafka.topics if topic.name in filled]
+    empty = [topic.name for topic in kafka.topics if topic.name not in filled]
+    return f"those of {', '.join(read)} can be read" + (f"; empty: {', '.join(empty)}" if empty else "")
 
 
 async def _read_group(settings: ProjectorSettings, group: str, partitions: list[Partition]) -> None:

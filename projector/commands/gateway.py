@@ -1,7 +1,7 @@
 """What `doctor --url` checks: the rules of the contract's section 1 that can be seen through the gateway in front of
 the API, with requests as its clients send them.
 
-One table, RULES: the rule, how it is looked at, and how a gateway that breaks it is usually mended. What several rules
+One table, RULES: the rule, how it is looked at, and how a gateway that breaks it is repaired. What several rules
 could complain of is the matter of one: a gateway with error pages of its own breaks `errors are JSON`, and what its
 pages hide is unknown. Most is looked at with errors and with the OpenAPI document, which need neither key nor record.
 """
@@ -14,6 +14,7 @@ import time
 import zlib
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from ipaddress import ip_address
 from typing import NamedTuple
 from urllib.parse import SplitResult
 from uuid import uuid4
@@ -73,7 +74,8 @@ class Gateway:
     """The address that clients are given, and a key of one of them. Each request has a connection of its own."""
 
     def __init__(self, url: SplitResult, key: str | None) -> None:
-        self.host, self.port = url.hostname or "", url.port or _HTTPS_PORT
+        self.is_secure = url.scheme == "https"
+        self.host, self.port = url.hostname or "", url.port or (_HTTPS_PORT if self.is_secure else _HTTP_PORT)
         self.key = key
         self.replaces_errors = False
         self.limited: list[Answer] = []
@@ -83,8 +85,12 @@ class Gateway:
 
     def ask(self, path: str, method: str = "GET", **headers: str) -> Answer:
         """Names of `headers` have underscores for hyphens. Raises Refused."""
-        https = http.client.HTTPSConnection(self.host, self.port, timeout=_SECONDS, context=self.context)
-        return self.exchange(https, path, method, **headers)
+        connection: http.client.HTTPConnection
+        if self.is_secure:
+            connection = http.client.HTTPSConnection(self.host, self.port, timeout=_SECONDS, context=self.context)
+        else:
+            connection = http.client.HTTPConnection(self.host, self.port, timeout=_SECONDS)
+        return self.exchange(connection, path, method, **headers)
 
     def exchange(self, connection: http.client.HTTPConnection, path: str, method: str, **headers: str) -> Answer:
         """As `ask`, over this connection, which is closed."""
@@ -120,7 +126,9 @@ class Gateway:
 
     @cached_property
     def certificate(self) -> Mapping[str, object]:
-        """Raises OSError, of which those of TLS are."""
+        """Raises NotKnown without TLS, and OSError, of which those of TLS are."""
+        if not self.is_secure:
+            raise NotKnown("the address begins with http, so there is no certificate")
         with (
             socket.create_connection((self.host, self.port), _SECONDS) as connection,
             self.context.wrap_socket(connection, server_hostname=self.host) as secured,
@@ -185,12 +193,21 @@ def _expect(answer: Answer, name: str, pattern: str) -> str:
 
 
 def _https(gateway: Gateway) -> str:
+    if not (gateway.is_secure or _is_this_machine(gateway.host)):
+        raise Refused("the address begins with http, so keys and records could be read on the way")
     try:
         return f"the certificate is valid until {gateway.certificate['notAfter']}"
     except ssl.SSLCertVerificationError as error:
         raise Refused(f"the certificate is not valid: {error.verify_message}") from error
     except OSError as error:
         raise Refused(f"{gateway.host}:{gateway.port} cannot be reached with TLS ({error})") from error
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _renewed(gateway: Gateway) -> str:
@@ -202,6 +219,8 @@ def _renewed(gateway: Gateway) -> str:
 
 
 def _plain(gateway: Gateway) -> str:
+    if not gateway.is_secure:
+        raise NotKnown("the address itself begins with http")
     port = _HTTP_PORT if gateway.port == _HTTPS_PORT else gateway.port
     hsts = gateway.ask(_page()).headers.get("strict-transport-security")
     hint = "" if hsts else ". It does not send Strict-Transport-Security: consider it (docs/production.md)"
@@ -396,7 +415,7 @@ class Rule(NamedTuple):
     mend: str
 
     def check(self, gateway: Gateway) -> str:
-        """As `judge`; what a broken rule raises says as well how it is mended."""
+        """As `judge`; what a broken rule raises says as well how it is repaired."""
         try:
             return self.judge(gateway)
         except Refused as error:
@@ -409,7 +428,8 @@ HTTPS = Rule(
     "Let the gateway send a certificate of this name with its whole chain. Name the CA of a private certificate in the "
     "environment variable SSL_CERT_FILE",
 )
-"""Without it, nothing else is looked at: no key goes to a server that nobody knows."""
+"""If it is broken, nothing else is looked at: no key goes to a server that nobody knows. It is unknown for an address
+of this machine that begins with http, such as that of the API itself."""
 
 RULES = (
     Rule("certificate is renewed", _renewed, "See why it was not renewed by now, before clients are refused"),

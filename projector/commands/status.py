@@ -82,7 +82,8 @@ class Status(msgspec.Struct, frozen=True):
     """The status of the projection. Of a server that cannot be read, everything is None or an empty list.
 
     `freshness` is the age in seconds of the oldest record that readers do not see yet, by Kafka's timestamp; 0 if there
-    is none. `data_as_of` is the earliest `Data-As-Of` of all shards, as the API sends it.
+    is none; None if that is not known, or if none waits and no projector has looked for a while. `data_as_of` is the
+    earliest `Data-As-Of` of all shards, as the API sends it.
     """
 
     generation: int | None
@@ -106,8 +107,12 @@ class Status(msgspec.Struct, frozen=True):
     """Whether there is no problem."""
     problems: list[str]
     """What is not well, each with what to do."""
+    kinds: list[str]
+    """The names of the problems, in their order: for programs, which should not read words. Those that projectors
+    report are sections of `docs/runbook.md`."""
     notes: list[str]
     """What to do some time, although it does no harm yet."""
+    note_kinds: list[str]
     projectors: int | None
     """How many projectors are alive."""
     verdict: str
@@ -152,16 +157,22 @@ async def read(store: Store, settings: ProjectorSettings) -> Status:
 
 def said(found: Observation) -> tuple[list[Said], list[Said]]:
     """Returns the problems and the notes in words."""
+    wrong, notes = _apart(found)
+    return [say(it) for it in wrong], [say(it) for it in notes]
+
+
+def _apart(found: Observation) -> tuple[list[Problem], list[Problem]]:
     both = problems(found)
-    wrong, notes = ([say(it) for it in both if it.severity == severity] for severity in ("problem", "note"))
-    return wrong, notes
+    return [it for it in both if it.severity == "problem"], [it for it in both if it.severity == "note"]
 
 
 def of(found: Observation) -> Status:
     """Returns the status that follows from what was observed."""
     redis, record = found.redis, found.redis.record if found.redis else None
     live = record.state.generations.get(record.state.live) if record else None
-    wrong, notes = said(found)
+    wrong, notes = _apart(found)
+    texts = [say(it) for it in wrong]
+    silent = redis.silent(found.at) if redis else []
     return Status(
         generation=number_of(record.state.live) if record and record.serves else None,
         writing=[number_of(each) for each in record.state.written] if record else [],
@@ -178,19 +189,23 @@ def of(found: Observation) -> Status:
         partitions=_partitions(found),
         epoch=record.stamp.epoch if record else None,
         incomplete_shards=len(redis.incomplete) if redis else None,
-        writers=[_writer(writer) for writer in redis.writers] if redis else [],
+        writers=[_writer(it) for it in redis.writers if it.alive or it in silent] if redis else [],
         well=not wrong,
-        problems=[str(problem) for problem in wrong],
-        notes=[str(note) for note in notes],
+        problems=[str(said) for said in texts],
+        kinds=[it.label for it in wrong],
+        notes=[str(say(it)) for it in notes],
+        note_kinds=[it.label for it in notes],
         projectors=len(redis.living) if redis else None,
-        verdict=headline(wrong),
+        verdict=headline(texts),
     )
 
 
 def _freshness(found: Observation) -> float | None:
     """Returns None also if the brokers did not return the oldest record in time, or if it has no time."""
-    ages = found.ages
-    return None if ages is None or (found.waiting and not ages) else round(max(ages.values(), default=0.0), 3)
+    ages, looked = found.ages, bool(found.redis and found.redis.as_of)
+    if ages is None or (not ages and (found.waiting or not looked)):
+        return None
+    return round(max(ages.values(), default=0.0), 3)
 
 
 def _writer(writer: Writer) -> WriterStatus:

@@ -35,7 +35,12 @@ from schemas.faults import Fault, unknown_type
 from schemas.resources import BY_TOPIC, KINDS, LEAD, ORGANIZATION, Kind
 from schemas.settings import ProjectorSettings
 
-_FORMS = 'a JSON object with "key", "headers" and "value", or a key, a tab and a value'
+_FORMS = 'a JSON object with "key", "value" and, if it has any, "headers", or a key, a tab and a value'
+_SEVERAL_LINES = (
+    "its JSON cannot be read, because the line ends before it does: write each record in one line, as `jq -c .` does"
+)
+_WITHIN = b' \t"]}'
+"""A line that follows the first one of JSON over several lines begins with one of these."""
 Place = Mapping[str, str | int]
 """Where a record is: its file and line, or its topic, partition and offset."""
 
@@ -118,6 +123,8 @@ class Lines:
         BadRecord.
         """
         self._offset += 1
+        if line.strip() == b"[":
+            raise _SeveralLines
         if line.lstrip().startswith(b"{"):
             key, value, headers, topic = _parse(line)
         else:
@@ -134,7 +141,18 @@ class Lines:
 
 
 def _bad_line(why: str) -> BadRecord:
-    return BadRecord(Fault("not_a_record", "line", _FORMS, found=why))
+    return BadRecord(_not_a_record(why))
+
+
+class _SeveralLines(BadRecord):
+    """The JSON of a record does not end with its line."""
+
+    def __init__(self) -> None:
+        super().__init__(_not_a_record(_SEVERAL_LINES))
+
+
+def _not_a_record(why: str) -> Fault:
+    return Fault("not_a_record", "line", _FORMS, found=why)
 
 
 def _parse(line: bytes) -> tuple[bytes | None, bytes | None, Headers, str | None]:
@@ -150,6 +168,8 @@ def _parse(line: bytes) -> tuple[bytes | None, bytes | None, Headers, str | None
     except msgspec.ValidationError as error:
         raise _bad_line(str(error)) from None
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        if "truncated" in str(error):  # msgspec has no other way to say it
+            raise _SeveralLines from None
         raise _bad_line(f"its JSON cannot be read ({error})") from None
 
 
@@ -276,6 +296,8 @@ async def run_validate(arguments: argparse.Namespace, settings: ProjectorSetting
                 report.add(place, record)
             if not report.records:
                 report.empty({"topic": arguments.topic})
+    except BrokenPipeError:  # of the output: `main` ends the program
+        raise
     except OSError as error:
         sys.stderr.write(f"{error.filename} cannot be read: {error.strerror}\n")
         return 2
@@ -289,13 +311,17 @@ async def run_validate(arguments: argparse.Namespace, settings: ProjectorSetting
 def _read_files(names: Sequence[str], lines: Lines, report: Report) -> None:
     """Raises OSError if a file cannot be read."""
     for name in names:
-        before = report.records
+        before, several = report.records, False
         for number, line in _lines(name):
+            if several and line[0] in _WITHIN:
+                continue
+            several = False
             place: Place = {"file": name, "line": number}
             try:
                 report.add(place, *lines.record(line))
             except BadRecord as error:
                 report.judged(place, [error.fault])
+                several = isinstance(error, _SeveralLines)
         if report.records == before:
             report.empty({"file": name})
 

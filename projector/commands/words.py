@@ -58,10 +58,10 @@ def read_key() -> str:
 
 
 def url(word: str) -> SplitResult:
-    """Returns an address that begins with https."""
+    """Returns an address that begins with https or http."""
     try:
         parts = urlsplit(word)
-        is_address = parts.scheme == "https" and parts.hostname and parts.port != 0
+        is_address = parts.scheme in ("https", "http") and parts.hostname and parts.port != 0
     except ValueError:
         raise argparse.ArgumentTypeError(_NO_ADDRESS) from None
     if not is_address or parts.username is not None or parts.query or parts.fragment:

@@ -17,6 +17,7 @@ import msgspec
 import uvicorn
 from starlette.applications import Starlette
 
+from leadview import metrics_port
 from projector.console.actions import Actions
 from projector.console.api_figures import ApiMetrics
 from projector.console.app import create_app
@@ -50,8 +51,7 @@ class Options(msgspec.Struct, frozen=True):
 
     @property
     def url(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+        return metrics_port.url(self.host, self.port)
 
 
 def options(arguments: argparse.Namespace, api: ApiSettings) -> Options:
@@ -176,8 +176,7 @@ class _Server(uvicorn.Server):
 
 def _listen(chosen: Options) -> socket.socket:
     try:
-        family = socket.getaddrinfo(chosen.host, chosen.port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((chosen.host, chosen.port), family=family)
+        return metrics_port.listen(chosen.host, chosen.port)
     except OSError as error:
         raise Refused(
             f"cannot listen on {chosen.host}:{chosen.port}: {error.strerror or error}. Stop the program that uses this "

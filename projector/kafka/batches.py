@@ -178,8 +178,14 @@ def _pieces(content: memoryview) -> Iterator[tuple[memoryview, list[int]]]:
     """
     start = at = 0
     sizes: list[int] = []
-    while at < len(content):
-        size = _size_of_record(content, at)
+    end = len(content)
+    while at < end:
+        low = content[at]
+        # Nearly all lengths have two bytes. To call a function for each would take a fifth of the time of unpacking.
+        if low >= 0x80 and not low & 1 and at + 1 < end and (high := content[at + 1]) < 0x80:
+            size = min(2 + ((low & 0x7F | high << 7) >> 1), end - at)
+        else:
+            size = _size_of_record(content, at)
         if sizes and (size > _SMALL or len(sizes) == _RECORDS_AT_ONCE or at - start > _BYTES_AT_ONCE):
             yield content[start:at], sizes
             start, sizes = at, []

@@ -14,6 +14,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.conn import collect_hosts, create_conn
 from aiokafka.errors import (
     IllegalSaslStateError,
+    IncompatibleBrokerVersion,
     KafkaConnectionError,
     KafkaError,
     SaslAuthenticationFailed,
@@ -136,6 +137,7 @@ _REFUSALS = (
     SaslAuthenticationFailed,
     UnsupportedSaslMechanismError,
     IllegalSaslStateError,
+    IncompatibleBrokerVersion,
     ssl.SSLError,
 )
 
@@ -174,6 +176,8 @@ def explain(cause: Exception, settings: ProjectorSettings) -> str:
                 f"no TLS connection to Kafka at {at} ({cause.reason or cause}): correct {protocol}, the port in "
                 "LEADVIEW_KAFKA_BOOTSTRAP_SERVERS, or the client certificate (LEADVIEW_KAFKA_SSL_CERT_FILE)"
             )
+        case IncompatibleBrokerVersion():
+            return f"what answers at {at} is not Kafka 0.11 or later: correct LEADVIEW_KAFKA_BOOTSTRAP_SERVERS"
         case TimeoutError():
             why = "it does not answer"
         case KafkaConnectionError():

@@ -324,14 +324,13 @@ class Fetcher:
         self._unpacker.begin()
         until = time.monotonic() + wait
         while True:
-            self._ask()
             found = self._take(most)
+            self._ask()  # also for what comes behind these records, while they are applied
             if error := self._error:
                 self._error = None
                 raise error
             left = until - time.monotonic()
             if found or left <= 0:
-                self._ask()  # the next records come while these are applied
                 return found
             if self._asking:
                 await asyncio.wait(self._asking.values(), timeout=left, return_when=asyncio.FIRST_COMPLETED)

@@ -11,6 +11,7 @@ has acknowledged that the generation is not written any more, and `status` shows
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from os import getpid
@@ -238,10 +239,12 @@ async def writing(
 
 
 async def _beat(here: Writing, role: str, condition: Callable[[], Condition], ended: asyncio.Event) -> None:
+    started_at = int(time.time() * 1000)
     while not ended.is_set():
         try:
             await here.sessions.look()
-            heartbeat = Heartbeat(role, VERSION, here.sessions.acknowledged.text, **msgspec.structs.asdict(condition()))
+            stamp, said = here.sessions.acknowledged.text, msgspec.structs.asdict(condition())
+            heartbeat = Heartbeat(role, VERSION, stamp, started_at, **said)
             stored = msgspec.json.encode(heartbeat)
             await here.store.run([register_writer(writers=names.WRITERS, writer=here.id, heartbeat=stored)])
         except ProjectorError as error:

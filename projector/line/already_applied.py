@@ -11,9 +11,7 @@ it need not be sent: to read a head costs Redis less than half of what a stale r
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
-
-import msgspec
+from itertools import count, islice
 
 from leadview.redis.scripts import Command
 from projector.change import version_of
@@ -23,22 +21,15 @@ from projector.record import EntityKey, Partition, Record, entity_key
 from projector.redis import calls
 from projector.redis.calls import Generations, groups
 from projector.redis.store import Store
-from schemas.layouts import COORDINATES, HEAD, HISTORY_BIT, NO_HEAD, TIME, VERSION, coordinates
+from schemas.layouts import HEAD, HISTORY_BIT, NO_HEAD, STATE_TOMBSTONE, VERSION, head_numbers
 from schemas.resources import RESOURCES, Resource
 
 # Reading a head takes Redis much less time than writing a document, so a call may hold more of them.
 _MAX_HEADS = 100
 _CALLS = 10
 
-
-class _Query(msgspec.Struct, frozen=True, gc=False):
-    """A document whose head is read. It goes to `heads[index]`."""
-
-    key: EntityKey
-    heads: list[bytes]
-    index: int
-
-
+_Query = tuple[EntityKey, list[bytes], int]
+"""A document whose head is read, and where the head goes: a list of heads, and the index there."""
 _Call = tuple[Command, list[_Query]]
 
 
@@ -56,9 +47,9 @@ async def stored_heads(
             asking.append((some, asyncio.create_task(store.run([command for command, _ in some]))))
             await asyncio.sleep(0)  # sends them: Redis reads these heads while the next calls are built
         for some, task in asking:
-            for (_, queries), heads in zip(some, await task, strict=True):
-                for number, query in enumerate(queries):
-                    query.heads[query.index] = heads[number * HEAD : number * HEAD + HEAD]
+            for (_, queries), reply in zip(some, await task, strict=True):
+                for start, (_, heads, index) in zip(count(0, HEAD), queries, strict=False):
+                    heads[index] = reply[start : start + HEAD]
     finally:
         await asyncio.gather(*(task for _, task in asking), return_exceptions=True)
     return found
@@ -66,18 +57,14 @@ async def stored_heads(
 
 def event_time(record: Record, head: bytes) -> int | None:
     """Returns the time of the record's event if a document with this head shows it; otherwise None."""
-    if record.problem:
+    number, at, time = head_numbers(head)
+    if record.problem or at != record.offset | (record.partition | record.history << HISTORY_BIT) << 48:
         return None
-    if not head[0]:
-        return None  # zeros, which would also be the coordinates of the very first record
-    if head[COORDINATES] != coordinates(record.offset, record.partition | record.history << HISTORY_BIT):
-        return None
-    is_tombstone = head[:1] == b"T"  # its head keeps the version of the event before it
-    if is_tombstone != (record.value is None):
-        return None
-    if not is_tombstone and version_of(record) != int.from_bytes(head[VERSION], "little"):
-        return None
-    return int.from_bytes(head[TIME], "little")
+    state, version = number & 0xFF, number >> 8
+    if state == STATE_TOMBSTONE:  # its head keeps the version of the event before it
+        return time if record.value is None else None
+    # Zeros have no state, and would also be the coordinates of the very first record.
+    return time if state and version_of(record) == version else None
 
 
 def is_stale(intent: Intent, head: bytes) -> bool:
@@ -111,15 +98,15 @@ def _calls(
             by_resource[resource] += _queries(records, found[partition])
     for resource, all_queries in by_resource.items():
         for queries in groups(
-            all_queries, lambda query: query.key.organization_id, clustered=clustered, max_items=_MAX_HEADS
+            all_queries, lambda query: query[0].organization_id, clustered=clustered, max_items=_MAX_HEADS
         ):
-            entities = ((query.key.organization_id, query.key.id) for query in queries)
+            entities = ((key.organization_id, key.id) for key, _, _ in queries)
             yield calls.heads(resource, entities, generations), queries
 
 
 def _queries(records: Sequence[Record], heads: list[bytes]) -> Iterator[_Query]:
     for index, record in enumerate(records):
         try:
-            yield _Query(entity_key(record), heads, index)
+            yield entity_key(record), heads, index
         except BadRecord:
             continue  # the batch parks it

@@ -12,7 +12,7 @@ from schemas import names
 from schemas.settings import ProjectorSettings
 
 _BACKLOG_RECORDS = 1000
-"""So many records in one batch have waited. Without a backlog, a batch has those of a few milliseconds."""
+"""A batch with this number of records has waited. Without a backlog, a batch has those of a few milliseconds."""
 _PATIENCE_SECONDS = 60.0
 # A replay runs at full rate after 5 seconds without API traffic. Requests that resume are noticed half a second later.
 _IDLE_SECONDS, _REFRESH_SECONDS = 5.0, 0.5
@@ -95,7 +95,7 @@ class Pacer:
         return self._store is not None and (self._answers or self._clock() - self._answered_at < self._idle)
 
     async def pace(self, records: int) -> Pace:
-        """Returns the pace of the next batch, which has so many records."""
+        """Returns the pace of the next batch, which has this number of records."""
         if self._store is None or records < self._backlog:
             self._behind_since = None
             return FULL

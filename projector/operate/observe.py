@@ -14,6 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from projector import defect
+from projector.dead_letter import DeadLetter
 from projector.errors import ProjectorError, Unavailable
 from projector.kafka.reader import Reader
 from projector.kafka.topics import Topic
@@ -22,6 +23,7 @@ from projector.ledger.control import Break, ControlRecord, Position
 from projector.ledger.writers import Writer
 from projector.record import Partition
 from projector.redis.store import Memory, Store
+from projector.upkeep.dead_letters import of_access
 from schemas import names
 from schemas.resources import KINDS
 from schemas.settings import ProjectorSettings
@@ -49,6 +51,10 @@ class RedisPart(msgspec.Struct, frozen=True):
     """The addresses of the servers that hold the copies of the record, by tag; empty if Redis is not a cluster."""
     other_layouts: list[int] = []
     """The layouts of other versions of Leadview that have data in this Redis as well."""
+    bad_access: list[DeadLetter] = []
+    """The dead letters of organizations and API keys, unless they were accepted."""
+    refusal: str = ""
+    """Why a server refuses writes, in its words; nothing if none does."""
     as_of: int | None = None
     """Everything that Kafka held at this moment, in ms since 1970, is visible (`Data-As-Of`); None: not known."""
 
@@ -61,6 +67,21 @@ class RedisPart(msgspec.Struct, frozen=True):
     def living(self) -> list[Writer]:
         """The projectors that are alive."""
         return [writer for writer in self.writers if writer.is_living_projector]
+
+    def silent(self, at: float) -> list[Writer]:
+        """Returns the writers that have stored no heartbeat for a while, without projectors that were replaced: another
+        one has been started since. `at` is now, in ms since 1970.
+        """
+        found, starts = [], sorted(each.heartbeat.started_at for each in self.writers if each.heartbeat.role == "run")
+        for writer in sorted(self.writers, key=lambda writer: -writer.age_ms):
+            if writer.alive:
+                continue
+            later = [started for started in starts if started >= at - writer.age_ms]
+            if later and writer.heartbeat.role == "run":
+                starts.remove(later[0])
+            else:
+                found.append(writer)
+        return found
 
     @property
     def incomplete(self) -> list[bytes]:
@@ -96,6 +117,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """How long Redis was being asked."""
     prefix: str | None = None
     """LEADVIEW_TOPIC_PREFIX of the program that observes; None if it does not matter."""
+    expected: int = 0
+    """LEADVIEW_EXPECTED_PROJECTORS of the program that observes."""
 
     @property
     def lags(self) -> dict[Partition, int] | None:
@@ -179,6 +202,7 @@ class Observer:
             oldest=None if isinstance(oldest, str) else oldest,
             redis_seconds=seconds,
             prefix=self._settings.topic_prefix,
+            expected=self._settings.expected_projectors,
         )
 
     async def close(self) -> None:
@@ -208,9 +232,17 @@ class Observer:
         store, record = self._store, await copies.read(self._store)
         dead_letters = int(await store.ask_one(b"HLEN", names.DEAD_LETTERS))
         servers = await store.servers_of(record.copies) if record else {}
-        others = await copies.other_layouts(store)
-        as_of = await copies.as_of(store, record) if record else None
-        return RedisPart(record, dead_letters, memories, await writers.read(store), servers, others, as_of)
+        return RedisPart(
+            record,
+            dead_letters,
+            memories,
+            await writers.read(store),
+            servers,
+            await copies.other_layouts(store),
+            await of_access(store, self._settings, dead_letters),
+            await store.refusal(names.copy(names.CONTROL, tag) for tag in (record.copies if record else (names.HOME,))),
+            await copies.as_of(store, record) if record else None,
+        )
 
     async def _with_silent_shards(self, why: str) -> str:
         """Returns why Redis cannot be read, with the shards that do not answer, if that can be found out."""

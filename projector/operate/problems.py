@@ -42,7 +42,11 @@ def problems(found: Observation) -> list[Problem]:
     for it in every:
         by = getattr(it, "programs", ())
         programs.setdefault(replace(it, programs=()) if by else it, []).extend(by)
-    together = [replace(it, programs=tuple(by)) if by else it for it, by in programs.items()]
+    return causes([replace(it, programs=tuple(by)) if by else it for it, by in programs.items()])
+
+
+def causes(together: Sequence[Problem]) -> list[Problem]:
+    """Returns those that do not only follow from another one."""
     return [it for it in together if not any(_follows(it, cause) for cause in together)]
 
 
@@ -50,11 +54,14 @@ def _follows(it: Problem, cause: Problem) -> bool:
     """Returns whether a problem is only an effect of another one."""
     stopped = it.label in OF_STOPPED_LINES
     match cause:
-        case problem.RedisFull() if stopped:
+        case problem.RedisFull() | problem.RedisRefusesWrites() | problem.RedisUnknown() if stopped:
             return True
-        case problem.Halted() if stopped:
-            same = isinstance(it, problem.Reported | problem.NotAdvancing) and it.line == cause.line
-            return same and set(getattr(it, "programs", ())) <= set(cause.programs)
+        case problem.RedisFull() | problem.RedisRefusesWrites():  # so heartbeats are not stored either
+            return isinstance(it, problem.NoProjector | problem.FewProjectors | problem.Silent | problem.Stale)
+        case problem.Reported(reported="no_step") if it.label == "not_advancing":
+            return _is_of_line(it, cause)
+        case problem.Halted() | problem.Failing() if stopped:
+            return _is_of_line(it, cause)
         case problem.StandingBy() if it.label == "no_partitions":
             return True
         case problem.StandingBy() if isinstance(it, problem.GenerationUnfilled | problem.GenerationUnwritten):
@@ -63,6 +70,11 @@ def _follows(it: Problem, cause: Problem) -> bool:
             return stopped or it.label == cause.label
     late = isinstance(it, problem.Stale)
     return late and (isinstance(cause, problem.RedisEmpty | problem.Incomplete) or bool(stops(cause)))
+
+
+def _is_of_line(it: Problem, cause: problem.OfLine) -> bool:
+    """Returns whether a problem is one of the same line, and of no other programs."""
+    return isinstance(it, problem.OfLine) and it.line == cause.line and {*it.programs} <= {*cause.programs}
 
 
 def of_servers(found: Observation) -> Iterator[Problem]:
@@ -84,6 +96,8 @@ def of_redis(redis: RedisPart) -> Iterator[Problem]:
         yield problem.RedisEvicts(tuple(policies))
     if redis.used >= FULL:
         yield problem.RedisFull(redis.used)
+    if redis.refusal:
+        yield problem.RedisRefusesWrites(redis.refusal)
 
 
 def of_topics(topics: Sequence[Topic]) -> Iterator[Problem]:
@@ -121,8 +135,13 @@ def reported(writer: Writer) -> Iterator[Problem]:
             yield problem.Reported(line if line in said.lines else "", (writer.id,), label, text)
 
 
-def _other_settings(writers: Sequence[Writer], prefix: str | None) -> Iterator[Problem]:
-    """Yields which projectors read other topics, or the same ones beside the others."""
+def of_projectors(redis: RedisPart, found: Observation) -> Iterator[Problem]:
+    """Yields what anybody sees who compares the heartbeats of the projectors: too few are alive, or one reads other
+    topics than the others, or the same ones beside them.
+    """
+    writers, prefix = redis.living, found.prefix
+    if 0 < len(writers) < found.expected:
+        yield problem.FewProjectors(len(writers), found.expected)
     groups = Counter(it.heartbeat.group for it in writers if it.heartbeat.group is not None)
     for writer in writers:
         theirs = writer.heartbeat
@@ -156,9 +175,11 @@ def _of_projection(found: Observation) -> Iterator[Problem]:
         yield problem.RedisEmpty(bool(redis.living))
     if not redis.living:
         yield problem.NoProjector(tuple(it.id for it in redis.writers if not it.alive and it.heartbeat.role == "run"))
-    yield from _other_settings(redis.living, found.prefix)
+    yield from of_projectors(redis, found)
     for writer in redis.living:
         yield from reported(writer)
+    if keys := tuple(dict.fromkeys(letter.key for letter in redis.bad_access)):
+        yield problem.AccessAsBefore(keys)
     if redis.record and (tags := redis.incomplete):  # a shard is being filled, so that records wait
         addresses = tuple(redis.servers[tag] for tag in tags if tag in redis.servers)
         yield problem.Incomplete(len(tags), len(redis.record.copies), addresses)
@@ -176,11 +197,13 @@ def _notes(found: Observation) -> Iterator[Problem]:
         yield nobody
     for layout in redis.other_layouts:
         yield problem.OtherLayout(layout)
-    if redis.dead_letters:
-        yield problem.DeadLetters(redis.dead_letters)
-    for writer in redis.writers:  # if no projector is alive, that problem says which ones there were
-        if not writer.alive and (redis.living or writer.heartbeat.role != "run"):
-            yield problem.Silent(writer.id, writer.heartbeat.role, writer.age_ms / 1000)
+    if others := redis.dead_letters - len(redis.bad_access):
+        yield problem.DeadLetters(others)
+    for writer in redis.silent(found.at):
+        role = writer.heartbeat.role
+        # If no projector is alive, that problem says which ones there were. A rebuild whose generation is gone is over.
+        if redis.living if role == "run" else role != "rebuild" or (record and record.state.next):
+            yield problem.Silent(writer.id, role, writer.age_ms / 1000)
     if _NEARLY_FULL <= redis.used < FULL:
         yield problem.RedisNearlyFull(redis.used)
 
@@ -200,16 +223,23 @@ class Lasting:
     def __init__(self, now: float, session_seconds: float) -> None:
         """`now` is a monotonic time in seconds. `session_seconds` is how long Kafka may take to reassign partitions."""
         self._unowned_seconds = max(UNOWNED_SECONDS, 2 * session_seconds)
-        self._known_at: dict[type, float] = {problem.RedisUnknown: now, problem.KafkaUnknown: now}
+        lasting = (
+            problem.RedisUnknown,
+            problem.RedisRefusesWrites,
+            problem.KafkaUnknown,
+            problem.FewProjectors,
+            problem.OtherSettings,
+        )
+        self._known_at: dict[type, float] = dict.fromkeys(lasting, now)
         self._moved: dict[Partition, tuple[int, float]] = {}
         self._owned_at: dict[str, float] = {}
 
     def problems(self, found: Observation, lines: Sequence[WatchedLine], now: float) -> list[Problem]:
         """Returns the problems that this observation shows, which was made `now`."""
-        servers = [*of_servers(found)]
-        for known in self._known_at.keys() - {type(it) for it in servers}:
+        seen = [*of_servers(found), *(of_projectors(found.redis, found) if found.redis else ())]
+        for known in self._known_at.keys() - {type(it) for it in seen}:
             self._known_at[known] = now
-        shown: list[Problem] = [it for it in servers if now - self._known_at.get(type(it), -inf) > UNKNOWN_SECONDS]
+        shown: list[Problem] = [it for it in seen if now - self._known_at.get(type(it), -inf) > UNKNOWN_SECONDS]
         if (waiting := found.waiting) is not None:
             moved = {at: self._moved.get(at) for at in waiting}
             self._moved = {

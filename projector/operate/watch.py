@@ -16,7 +16,7 @@ from leadview.instruments import family
 from leadview.metrics_port import Health
 from projector.ledger.breaks import BREAKS
 from projector.operate.observe import Observation, Observer
-from projector.operate.problems import Lasting, WatchedLine
+from projector.operate.problems import Lasting, WatchedLine, causes
 from projector.operate.words import say
 from projector.problem import LABELS, KafkaUnknown, OfLine, Problem, RedisUnknown
 from projector.redis.store import Store
@@ -52,11 +52,11 @@ class Watch(Collector):
         """What the start waits for, in words."""
 
     def problems(self) -> list[Problem]:
-        """Returns everything that is wrong now."""
+        """Returns what is wrong now, without what only follows from it."""
         found = [it for line in self._lines if (it := line.health.problem())]
         if self.waits_for and not any(isinstance(it, RedisUnknown) for it in self._found):
             found.append(RedisUnknown(self.waits_for))
-        return found + self._found
+        return causes(found + self._found)
 
     def live(self) -> Health:
         """The answer to `/livez`: whether the event loop turns, whatever Redis and Kafka do."""

@@ -57,17 +57,23 @@ def _where(about: Problem) -> tuple[str, ...]:
             return "redis", "projectors", "api"
         case problem.RedisEmpty() | problem.Incomplete():
             return "redis", "api"
-        case problem.RedisFull():
+        case problem.AccessAsBefore():
+            return ("api",)
+        case problem.RedisFull() | problem.RedisRefusesWrites():
             return "redis", "projectors"
         case problem.RedisEvicts():
             return ("redis",)
-        case problem.OfLine() | problem.NoProjector() | problem.OtherSettings() | problem.Stale():
+        case problem.OfLine() | problem.NoProjector() | problem.FewProjectors() | problem.OtherSettings():
             return ("projectors",)
-        case problem.GenerationUnfilled() | problem.GenerationUnwritten():
+        case problem.Stale() | problem.GenerationUnfilled() | problem.GenerationUnwritten():
             return ("projectors",)
-        case problem.DeadLetters() | problem.OtherLayout() | problem.RebuildDue() | problem.Silent():
-            return ()
-        case problem.RedisNearlyFull():
+        case (
+            problem.DeadLetters()
+            | problem.OtherLayout()
+            | problem.RebuildDue()
+            | problem.Silent()
+            | problem.RedisNearlyFull()
+        ):
             return ()
         case _:
             assert_never(about)
@@ -111,6 +117,11 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
         case problem.RedisFull():
             advice = "it refuses writes, so nothing is applied: raise its maxmemory (docs/capacity.md)"
             return "Redis is full", advice, page
+        case problem.RedisRefusesWrites(reason):
+            advice = (
+                f"{reason.rstrip('.')}. Nothing is applied until Redis accepts writes: repair its replicas or its disk"
+            )
+            return "Redis refuses writes", advice, page
         case problem.RedisEmpty(filling):
             advice = (
                 "a projector fills it from the topics, and the API answers 503 until then"
@@ -131,9 +142,14 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
             what = ", ".join((f"not complete: {parts} (shards) of Redis", *addresses))
             return what, f"for {for_whom}, the API answers 503 until a projector has filled them", _NOT_COMPLETE
         case problem.NoProjector(silent):
-            seen = f", after a look at why {', '.join(silent)} no longer stores heartbeats" if silent else ""
-            advice = f"nothing is applied; start one with `python -m projector run`{seen}"
+            start = f"start one with `{words.as_called('run')}`"
+            if silent:  # one that stands still must be ended: a new one would only hide it
+                start = f"look whether {', '.join(silent)} still exists and stands still, and end it; then {start}"
+            advice = f"nothing is applied; {start} (docs/runbook.md#leadviewnoprojector)"
             return "no projector is running", advice, "runbook.md#leadviewnoprojector"
+        case problem.FewProjectors(alive, expected):
+            what = f"{alive} of {expected} projectors are running"
+            return what, "start the others, or correct LEADVIEW_EXPECTED_PROJECTORS", page
         case problem.OtherSettings(programs, setting, theirs, others):
             what = f"{setting} is {theirs} in {', '.join(programs)}, and {others} in others"
             return what, "correct the one that is wrong, and restart it: all programs need the same value", page
@@ -159,6 +175,11 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
             return f"{line}: {partitions} partitions belong to no projector{own}", advice, page
         case problem.Reported(_, programs, label, text):
             return text.rstrip("."), _log(programs), f"runbook.md#{label or 'leadviewproblem'}"
+        case problem.AccessAsBefore(keys):
+            named = ", ".join(map(_named, keys[:_MOST_NAMED])) + (", …" if len(keys) > _MOST_NAMED else "")
+            what = f"bad records of {named}: what they should have changed is as before; a revoked key may still work"
+            advice = "`dead-letters list` says why; let the core product publish them again"
+            return what, advice, "runbook.md#leadviewaccessrecordsparked"
         case problem.Stale(records, seconds):
             wait = "record waits" if records == 1 else "records wait"
             what = f"stale: {records:,} {wait} to be applied, the oldest for {duration(seconds)}"
@@ -187,7 +208,7 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
         case problem.Silent(program, role, seconds):
             what = f"silent for {seconds:.0f} s: {role} {program}"
             advice = "it has crashed, stands still, or cannot reach Redis"
-            return what, advice, "runbook.md#leadviewnoprojector"
+            return what, advice, "runbook.md#few_projectors"
         case problem.RedisNearlyFull(used):
             what = f"the memory of Redis is {used:.0%} used"
             return what, "raise its maxmemory (docs/capacity.md)", "runbook.md#leadviewredismemory"
@@ -195,6 +216,12 @@ def _words(about: Problem) -> tuple[str, ...]:  # noqa: C901 - a case for each k
             assert_never(about)
 
 
+def _named(message_key: str) -> str:
+    organization, _, api_key = message_key.partition(":")
+    return f"API key {api_key} of organization {organization}" if api_key else f"organization {organization}"
+
+
+_MOST_NAMED = 3
 _NOT_COMPLETE = "runbook.md#redis-is-empty-or-not-complete"
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from leadview.redis.connection import pack, pack_bytes
-from leadview.redis.errors import ScriptMissing
+from leadview.redis.errors import ErrorReply, ScriptMissing
 from leadview.redis.scripts import Command
 from projector.errors import Refused, Unavailable
 from projector.operate.words import say
@@ -175,6 +175,13 @@ class Store:
 
         silent = await asyncio.gather(*map(is_silent, nodes))
         return [str(node) for node, is_one in zip(nodes, silent, strict=True) if is_one], len(nodes)
+
+    async def refusal(self, keys: Iterable[bytes]) -> str:
+        """Returns why the servers of these keys refuse writes; nothing if they do not. The keys never expire, so that
+        PERSIST changes nothing. Raises Unavailable.
+        """
+        replies = await self._servers.send([Request(key, pack((b"PERSIST", key))) for key in keys])
+        return next((str(reply) for reply in replies if isinstance(reply, ErrorReply)), "")
 
     async def check(self) -> None:
         """Check that Redis cannot evict documents and that it is what its URL says. Raises Refused or Unavailable."""

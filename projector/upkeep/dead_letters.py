@@ -36,12 +36,13 @@ from schemas.control import GenerationId
 from schemas.faults import Fault
 from schemas.fields import UUID_AS_0, are_lower_uuids
 from schemas.layouts import HEAD, Head, read_head
-from schemas.resources import API_KEY, KINDS, ORGANIZATION, Kind, Resource
+from schemas.resources import ACCESS_KINDS, API_KEY, KINDS, ORGANIZATION, Kind, Resource
 from schemas.settings import ProjectorSettings
 
 _MAX_GAP = 5000
 _MAX_GROUP = 1000
 _LOOK_SECONDS = 10.0
+_MOST_TO_LOOK_AT = 10_000
 _SHARE = 0.02
 """The share of the time that a look at very many dead letters may take."""
 
@@ -62,6 +63,19 @@ async def all_dead_letters(store: Store) -> list[DeadLetter]:
     values = await store.ask_one(b"HVALS", names.DEAD_LETTERS)
     dead_letters = [msgspec.json.decode(value, type=DeadLetter) for value in values]
     return sorted(dead_letters, key=lambda dead_letter: (dead_letter.topic, dead_letter.partition, dead_letter.offset))
+
+
+async def of_access(store: Store, settings: ProjectorSettings, count: int) -> list[DeadLetter]:
+    """Returns those of organizations and API keys that nobody has accepted: what they should have changed is as before.
+
+    `count` is how many dead letters there are. The list is empty if to look at all of them would keep Redis busy.
+    Raises Unavailable.
+    """
+    if not 0 < count <= _MOST_TO_LOOK_AT:
+        return []
+    patterns = [f"{topic(settings, kind)}:*".encode() for kind in ACCESS_KINDS]
+    found = [letter for each in patterns async for letters in in_slices(store, each) for letter in letters]
+    return [letter for letter in found if not letter.accepted]
 
 
 class Filter(msgspec.Struct, frozen=True):
@@ -181,11 +195,14 @@ async def _check_existing(reader: Reader, settings: ProjectorSettings, offsets: 
             )
 
 
-async def in_slices(store: Store) -> AsyncIterator[list[DeadLetter]]:
-    """Yields all dead letters, some at a time. One may come twice. Raises Unavailable."""
+async def in_slices(store: Store, pattern: bytes = b"*") -> AsyncIterator[list[DeadLetter]]:
+    """Yields dead letters, some at a time: all, or those whose coordinates match a pattern. One may come twice. Raises
+    Unavailable.
+    """
     cursor = b"0"
     while True:
-        cursor, found = await store.ask_one(b"HSCAN", names.DEAD_LETTERS, cursor, b"COUNT", SLICE)
+        words = (b"HSCAN", names.DEAD_LETTERS, cursor, b"MATCH", pattern, b"COUNT", SLICE)
+        cursor, found = await store.ask_one(*words)
         if found:
             yield [msgspec.json.decode(value, type=DeadLetter) for value in found[1::2]]
         if cursor == b"0":

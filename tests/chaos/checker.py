@@ -59,11 +59,13 @@ class Anomaly(Struct, frozen=True):
 
 
 class Verdict(Struct):
-    """`checked` counts answers by status; `latest` is the longest that a change of access took, and `longest` the
-    longest that 503 lasted although nothing hindered the projectors and nothing was applied, in seconds."""
+    """`checked` counts answers by status, and `dated` those with `Data-As-Of`. `latest` is the longest that a change of
+    access took, and `longest` the longest that 503 lasted although nothing hindered the projectors and nothing was
+    applied, in seconds."""
 
     anomalies: list[Anomaly] = field(default_factory=list)
     checked: Counter[int] = field(default_factory=Counter)
+    dated: int = 0
     latest: float = 0.0
     longest: float = 0.0
 
@@ -257,6 +259,7 @@ class Checker:
         shown = answer.shown if answer.status in SHOWN else None
         self._place(answer, answer.wanted, answer.wanted, lambda value: value == shown, floors)
         self._check_as_of(answer, answer.wanted, shown)
+        self._verdict.dated += answer.as_of > -inf
         if answer.contact_id:
             name, contact = _summary(answer)
             found = self._place(answer, name, contact, lambda value: value == answer.contact_shown, floors)

@@ -81,6 +81,7 @@ class Nemesis:
         name = " with ".join(fault.name for fault in faults)
         try:
             world.catch_up()
+            world.settle()
         except TimeoutError as error:
             raise TimeoutError(f"after {name}: {error}") from error
         for window in windows:

@@ -1,20 +1,17 @@
 """Notes what the checker must know to judge the API: when the machine was too busy, and when all was well."""
 
 import threading
-import time
 from contextlib import suppress
 from typing import Any
 
-import msgspec
 from confluent_kafka import KafkaException
 
 from devstack.topics import admin
 from projector.ledger.control import Copy
 from projector.record import Partition
-from schemas import names, resources
-from schemas.heartbeat import Heartbeat
+from schemas import resources
 from tests.chaos.history import BUSY, Beat, Window, now
-from tests.chaos.world import ABSENT, World
+from tests.chaos.world import ABSENT, World, projectors
 from tests.harness import control
 from tests.harness.services import client_of
 
@@ -23,7 +20,6 @@ _LATE_SECONDS = 0.15
 _AFTER_SECONDS = 1.0  # until a connection that was closed is open again
 _PROBE_SECONDS = 0.2
 _KAFKA_SECONDS = 1.0
-_HEARTBEAT_SECONDS = 2.5  # a projector stores one each second
 
 
 class Pulse(threading.Thread):
@@ -102,7 +98,7 @@ class Probe(threading.Thread):
         url = self._world.leadview.server.url
         if url != self._url:
             self._redis, self._url = client_of(url), url
-        if not any(_is_projector(value) for value in self._redis.hgetall(names.WRITERS).values()):
+        if not projectors(self._redis):
             return None
         copies = control.read_all(self._redis).values()
         mark = self._world.mark.items()
@@ -112,10 +108,3 @@ class Probe(threading.Thread):
 def _offset(copy: Copy | None, partition: Partition) -> int:
     position = copy.positions.get(partition) if copy else None
     return position.offset if position else 0
-
-
-def _is_projector(written: bytes) -> bool:
-    """Is this the recent heartbeat of a projector? Redis and this program read the same clock."""
-    at, _, heartbeat = written.partition(b" ")
-    role = msgspec.json.decode(heartbeat, type=Heartbeat).role
-    return role == "run" and time.time() - int(at) / 1000 < _HEARTBEAT_SECONDS

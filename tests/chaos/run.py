@@ -70,7 +70,8 @@ class Report(Struct):
             f"{count} x {status or 'no answer'}" for status, count in sorted(self.verdict.checked.items())
         )
         lines = [
-            f"seed {self.seed}, {self.seconds:.0f} s, {self.published} changes published; answers checked: {checked}"
+            f"seed {self.seed}, {self.seconds:.0f} s, {self.published} changes published; answers checked: {checked}",
+            f"{self.verdict.dated} of them say what they contain (Data-As-Of)",
         ]
         lines += [
             f"  {name:<20} x {count:<3} recovered within {self.slowest[name]:.1f} s"

@@ -2,6 +2,7 @@
 
 import subprocess
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -9,6 +10,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import msgspec
 import orjson
 import redis
 from redis.exceptions import RedisClusterException
@@ -22,6 +24,7 @@ from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer
 from schemas import names, resources
 from schemas.control import GenerationId, number_of
+from schemas.heartbeat import Heartbeat
 from tests.chaos import brokers as kafka_brokers
 from tests.chaos.core import KEY_IDS, ORGANIZATIONS, key_text
 from tests.chaos.history import CaughtUp, History, Loss, Outage, now
@@ -38,6 +41,7 @@ RECOVER_SECONDS = 3 * PATIENCE_SECONDS
 # The log is written before the reply, whatever the disk does: a killed Redis has lost nothing that it acknowledged.
 _REDIS_OPTIONS = ("--appendfsync", "no", "--auto-aof-rewrite-percentage", "0")
 NO_LEAD = crm.uuid(0xDEAD)
+_HEARTBEAT_SECONDS = 2.5  # a projector stores one each second
 ABSENT = (redis.RedisError, RedisClusterException, OSError, AttributeError)
 """What clients of Redis raise while it is away. Of a slot without a node, redis-py asks for an attribute of None."""
 
@@ -300,6 +304,12 @@ class World:
         wait_until(self._is_served_by_api, "the API serves all organizations again", seconds)
         self.history.caught_up.append(CaughtUp(up_to, now()))
 
+    def settle(self) -> None:
+        """Wait until each partition is read by one projector, and each projector reads some: until then a group
+        rebalances, and what is published next waits, although all before it was applied. Raises TimeoutError.
+        """
+        self.wait_until(self._is_settled, "each partition is read by one of the projectors")
+
     def lost(
         self,
         began_at: float,
@@ -345,6 +355,15 @@ class World:
             return not others
         return False
 
+    def _is_settled(self) -> bool:
+        with suppress(*ABSENT):
+            heartbeats = projectors(self.client)
+            if heartbeats.keys() != {child.pid for child in self.projectors.values()}:
+                return False
+            shares = [share for heartbeat in heartbeats.values() for share in heartbeat.partitions.values()]
+            return sum(shares) == sum(self.partitions.values()) and all(shares)
+        return False
+
     def _has_applied(self, end_offsets: dict[tuple[str, int], int]) -> bool:
         with suppress(*ABSENT):
             applied = self.leadview.has_applied(end_offsets)
@@ -354,3 +373,14 @@ class World:
 
 def _new_cluster(directory: Path) -> RedisCluster:
     return RedisCluster(directory, replicas=True, appendonly=True, options=_REDIS_OPTIONS)
+
+
+def projectors(client: Any) -> dict[int, Heartbeat]:
+    """Returns the recent heartbeats of projectors by process id. Redis and this program read the same clock."""
+    found = {}
+    for id_, written in client.hgetall(names.WRITERS).items():
+        at, _, stored = written.partition(b" ")
+        heartbeat = msgspec.json.decode(stored, type=Heartbeat)
+        if heartbeat.role == "run" and time.time() - int(at) / 1000 < _HEARTBEAT_SECONDS:
+            found[int(id_.split(b"-")[-2])] = heartbeat
+    return found

@@ -46,9 +46,10 @@ class Response(Struct, frozen=True):
 
 
 class ApiServer(Struct, frozen=True):
-    """A running API."""
+    """A running API. A request waits for its response for `timeout` seconds."""
 
     port: int
+    timeout: float = PATIENCE_SECONDS
 
     def get(
         self, path: str, *, key: str | None = None, headers: Mapping[str, str] | None = None, method: str = "GET"
@@ -57,7 +58,7 @@ class ApiServer(Struct, frozen=True):
         sent = dict(headers or {})
         if key is not None:
             sent["Authorization"] = f"Bearer {key}"
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.timeout)
         try:
             connection.request(method, path, headers=sent)
             reply = connection.getresponse()
@@ -78,7 +79,7 @@ class ApiServer(Struct, frozen=True):
 
     def connect(self) -> socket.socket:
         """Returns a TCP connection; the caller closes it."""
-        return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_SECONDS)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=self.timeout)
 
     def exchange(self, sent: bytes) -> bytes:
         """Returns everything that the server sends in response to `sent` until it closes the connection."""
@@ -114,7 +115,7 @@ def running_api(settings: ApiSettings, *, edge: type[Edge] = Edge, ready: bool =
     has begun a control record, one is written that says that everything is complete."""
     if ready:
         control.complete_all(settings)
-    listener = server.listen("127.0.0.1", 0)
+    listener = server.listen(settings.api_host, 0)
     api = ApiServer(listener.getsockname()[1])
     configuration = server.config(settings)
     configuration.app = partial(create_app, settings)  # without configuring logs, as a worker would

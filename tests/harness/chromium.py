@@ -117,10 +117,13 @@ class Page:
         )
         self._call("Input.dispatchMouseEvent", type="mouseMoved", x=box[0], y=box[1])
 
-    def screenshot(self, path: Path) -> None:
-        """Write a picture of the whole page, in the format that the name of the file says: PNG or WebP."""
+    def screenshot(self, path: Path, until: str = "") -> None:
+        """Write a picture of the page, in the format that the name of the file says: PNG or WebP. It ends before the
+        element `until`, if one is named.
+        """
         size = self._call("Page.getLayoutMetrics")["cssContentSize"]
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+        height = self.do(f"document.querySelector('{until}').offsetTop") if until else size["height"]
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": height, "scale": 1}
         form = {"format": "webp", "quality": 85} if path.suffix == ".webp" else {"format": "png"}
         taken = self._call("Page.captureScreenshot", **form, clip=clip, captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(taken["data"]))

@@ -1,5 +1,6 @@
 """compose.yaml, run by Docker or Podman, beside what else runs on the machine."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -9,11 +10,15 @@ from typing import Any, Self
 import orjson
 import yaml
 
+from deploy.release import base_image
 from devstack.ports import free_port
 from tests.harness.processes import ROOT
+from tests.harness.stand_ins import StandInFailed, make
 
 _COMMAND_TIMEOUT_SECONDS = 1800.0  # the first build fetches every dependency
 _PROBE_TIMEOUT_SECONDS = 60.0
+_COMPOSE = ROOT / "build/compose/docker-compose"
+"""Made by `make test-images` where the engine has no Compose."""
 
 
 class EngineMissing(Exception):
@@ -28,15 +33,13 @@ class Compose:
 
     def __init__(self, directory: Path) -> None:
         """`directory` is for the changed compose.yaml. Raises EngineMissing."""
-        self._engine = _engine()
+        self._engine, self._compose, self._environment = _engine()
         self.port = free_port()
         self._project = f"leadview-test-{self.port}"
         self._file = directory / "compose.yaml"
         self._images: set[str] = set()
         self.use_images("test")
-        found = re.search(r"^ARG PYTHON_IMAGE=(\S+)", (ROOT / "Dockerfile").read_text("utf-8"), re.MULTILINE)
-        assert found
-        self.base_image = found[1]
+        self.base_image = base_image(ROOT)
         others = {service["image"] for service in self.services.values() if "build" not in service}
         for image in sorted(others | {self.base_image}):
             self._get(image)
@@ -73,19 +76,23 @@ class Compose:
     def __call__(self, *words: str) -> str:
         """Run a command of Compose, and return its standard output."""
         options = ("--project-name", self._project, "--project-directory", str(ROOT), "--file", str(self._file))
-        return self.engine("compose", *options, *words)
+        return self._run(*self._compose, *options, *words)
 
     def engine(self, *words: str, standard_input: str = "") -> str:
         """Run a command of the engine, and return its standard output."""
+        return self._run(self._engine, *words, standard_input=standard_input)
+
+    def _run(self, *command: str, standard_input: str = "") -> str:
         ended = subprocess.run(
-            [self._engine, *words],
+            command,
+            env=self._environment,
             input=standard_input,
             capture_output=True,
             text=True,
             check=False,
             timeout=_COMMAND_TIMEOUT_SECONDS,
         )
-        assert ended.returncode == 0, f"{self._engine} {' '.join(words)}:\n{ended.stdout}{ended.stderr}"
+        assert ended.returncode == 0, f"{' '.join(command)}:\n{ended.stdout}{ended.stderr}"
         return ended.stdout
 
     def container(self, service: str) -> dict[str, Any]:
@@ -100,15 +107,25 @@ class Compose:
         return self("--profile", "sample", "exec", "-T", service, "sh", "-c", f"cat {' '.join(files)} 2>/dev/null || :")
 
     def _get(self, image: str) -> None:
-        if not _succeeds(self._engine, "image", "inspect", image) and not _succeeds(self._engine, "pull", image):
-            raise EngineMissing(f"{self._engine} has no image {image} and cannot pull it")
+        if _succeeds(self._engine, "image", "inspect", image) or _succeeds(self._engine, "pull", image):
+            return
+        try:
+            make(self._engine, image, self._environment)
+        except StandInFailed as error:
+            raise EngineMissing(f"{self._engine} has no image {image} and cannot pull it: {error}") from error
 
 
-def _engine() -> str:
+def _engine() -> tuple[str, list[str], dict[str, str]]:
+    """Returns the engine, the command of its Compose, and the environment for both."""
     for name in ("docker", "podman"):
-        if shutil.which(name) and _succeeds(name, "info") and _succeeds(name, "compose", "version"):
-            return name
-    raise EngineMissing("neither `docker compose` nor `podman compose` works here")
+        if not shutil.which(name) or not _succeeds(name, "info"):
+            continue
+        if _succeeds(name, "compose", "version"):
+            return name, [name, "compose"], dict(os.environ)
+        if name == "docker" and _COMPOSE.exists():
+            # Without plug-ins there is no BuildKit either. What is built at the same time does not share its layers.
+            return name, [str(_COMPOSE)], os.environ | {"DOCKER_BUILDKIT": "0", "COMPOSE_PARALLEL_LIMIT": "1"}
+    raise EngineMissing("neither Docker nor Podman runs here, with Compose (CONTRIBUTING.md)")
 
 
 def _succeeds(*command: str) -> bool:

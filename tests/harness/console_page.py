@@ -27,7 +27,8 @@ def says_the_same(page: Page, leadview: Leadview, *words: str) -> None:
 
     def agrees() -> bool:
         nonlocal said
-        said = orjson.loads(leadview.run("status", "--json").stdout)
+        # The page shows what is between backticks in another font, without them.
+        said = orjson.loads(leadview.run("status", "--json").stdout.replace("`", ""))
         problems, notes = page.text("#problems"), page.text("#notes")
         return bool(
             verdict(page) == said["verdict"]

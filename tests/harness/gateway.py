@@ -1,4 +1,6 @@
-"""A proxy between a tool and the API that has errors of its own, as load balancers have: HTML, without Retry-After."""
+"""A proxy between a tool and the API that has errors of its own, as load balancers have: HTML, usually without
+Retry-After.
+"""
 
 import threading
 import urllib.error
@@ -14,10 +16,11 @@ _HOP = ("connection", "content-length", "transfer-encoding")
 
 
 @contextmanager
-def gateway(upstream: str, statuses: Sequence[int], *, forever: bool = False) -> Iterator[str]:
-    """Yields the URL of a gateway whose first answers have these statuses, or all if `forever`; the others are those of
-    `upstream`, a URL.
+def gateway(upstream: str, statuses: Sequence[int], *, forever: bool = False, **headers: str) -> Iterator[str]:
+    """Yields the URL of a gateway whose first answers have these statuses, or all if `forever`, and these headers; the
+    others are those of `upstream`, a URL.
     """
+    own = {"Content-Type": "text/html"} | {name.replace("_", "-"): value for name, value in headers.items()}
     last = repeat(statuses[-1] if forever else 0)
     answers = chain(statuses, last)
 
@@ -27,7 +30,7 @@ def gateway(upstream: str, statuses: Sequence[int], *, forever: bool = False) ->
         def do_GET(self) -> None:
             status = next(answers)
             if status:
-                self._answer(status, {"Content-Type": "text/html"}, b"<html><h1>%d</h1></html>\n" % status)
+                self._answer(status, own, b"<html><h1>%d</h1></html>\n" % status)
                 return
             headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
             request = urllib.request.Request(upstream + self.path, headers=headers)  # noqa: S310 - the API of a test

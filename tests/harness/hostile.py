@@ -33,7 +33,7 @@ class Log(logging.Handler):
             self.severe.append(line)
 
 
-class Target(ApiServer, frozen=True):
+class Target(ApiServer, frozen=True, kw_only=True):
     """An API with high limits. `log` has everything that this process logs meanwhile."""
 
     log: Log
@@ -59,7 +59,7 @@ def target(
     try:
         with running_api(settings, edge=edge) as api:
             root.setLevel(logging.DEBUG)
-            yield Target(api.port, log)
+            yield Target(api.port, log=log)
     finally:
         root.removeHandler(log)
         root.setLevel(level)

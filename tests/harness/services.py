@@ -92,7 +92,9 @@ def start_kafka(stack: ExitStack, directory: Path) -> Kafka:
     if address:
         return _with_admin("container", address)
     if KAFKA.why_unavailable() is None:
-        return _with_admin("apache", stack.enter_context(ApacheKafka.start(directory)).bootstrap_servers)
+        kafka = stack.enter_context(ApacheKafka.start(directory))
+        topics.wait_for_groups(kafka.bootstrap_servers)
+        return _with_admin("apache", kafka.bootstrap_servers)
     embedded = stack.enter_context(EmbeddedKafka.start(directory))
     return Kafka("embedded", embedded.bootstrap_servers, embedded.create_topic)
 

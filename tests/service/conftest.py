@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 
+from devstack.embedded_kafka import EmbeddedKafka
 from devstack.jars import KAFKA, JarsMissing
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer, RedisServerMissing
@@ -71,6 +72,19 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
 
 
 @pytest.fixture(scope="session")
+def embedded_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    with EmbeddedKafka.start(tmp_path_factory.mktemp("embedded-kafka")) as embedded:
+        yield Kafka("embedded", embedded.bootstrap_servers, embedded.create_topic)
+
+
+@pytest.fixture(scope="session")
+def real_kafka(kafka: Kafka) -> Kafka:
+    if kafka.kind == "embedded":
+        not_available("there is no other Kafka than the embedded one")
+    return kafka
+
+
+@pytest.fixture(scope="session")
 def apache_jars() -> Path:
     """For tests that start an `ApacheKafka` of their own."""
     try:
@@ -118,6 +132,22 @@ async def projection(request: pytest.FixtureRequest) -> AsyncIterator[Projection
 def leadview(kafka: Kafka, redis_server: RedisService, topic_prefix: str, tmp_path: Path) -> Iterator[Leadview]:
     """A Leadview with topics; no process runs yet."""
     with new_leadview(kafka, topic_prefix, redis_server, tmp_path) as leadview:
+        yield leadview
+
+
+@pytest.fixture(params=[pytest.param("redis_server", id="one server"), pytest.param("redis_shards", id="three shards")])
+def any_redis(request: pytest.FixtureRequest) -> Iterator[RedisService]:
+    service: RedisService = request.getfixturevalue(request.param)
+    yield service
+    empty_redis(service)
+
+
+@pytest.fixture(params=[pytest.param("real_kafka", id="Kafka"), pytest.param("embedded_kafka", id="embedded Kafka")])
+def leadview_anywhere(
+    request: pytest.FixtureRequest, any_redis: RedisService, topic_prefix: str, tmp_path: Path
+) -> Iterator[Leadview]:
+    """A Leadview with topics, for what the contract promises outside: once on each kind of Redis and Kafka."""
+    with new_leadview(request.getfixturevalue(request.param), topic_prefix, any_redis, tmp_path) as leadview:
         yield leadview
 
 

@@ -188,19 +188,27 @@ def test_pipelines_and_calls_may_share_a_connection(redis_server: RedisService, 
         runner.run(use())
 
 
-async def test_commands_of_one_turn_go_out_in_one_write(redis_server: RedisService) -> None:
+async def test_commands_of_one_turn_go_out_in_one_write_and_one_check_follows_them() -> None:
     pieces: list[bytes] = []
 
     async def record(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        pieces.append(await reader.read(65536))
-        writer.write(b"+OK\r\n" * 3)
-        await silent(reader, writer)
+        while piece := await reader.read(65536):
+            pieces.append(piece)
+            writer.write(b"+OK\r\n" * piece.count(b"*1"))
 
+    ping, check, other = (pack((word,)) for word in (b"PING", b"CHECK", b"OTHER"))
     async with peer(record) as port:
         connection = await open_connection(port)
         await asyncio.gather(*(connection.call((b"PING",)) for _ in range(3)))
+        assert await connection.call_checked(ping, check) == (b"OK", b"OK")
+        await connection.call((b"PING",))
+        await asyncio.gather(connection.call_checked(ping, check), connection.call_checked(ping, check))
+        # What is checked with another command goes out before, with its own check.
+        await asyncio.gather(connection.call_checked(ping, check), connection.call_checked(ping, other))
+        assert connection.in_flight == 0
         connection.close("done")
-    assert pieces == [b"*1\r\n$4\r\nPING\r\n" * 3]
+    assert b"".join(pieces) == b"".join([ping * 3, ping + check, ping, ping * 2 + check, ping + check, ping + other])
+    assert pieces[:4] == [ping * 3, ping + check, ping, ping * 2 + check]
 
 
 @pytest.mark.parametrize("end", ["close", "reset", "stall"])
@@ -363,7 +371,7 @@ async def test_a_silent_peer_is_given_up_however_many_calls_follow() -> None:
                 calls.append(connection.call((b"PING",)))
                 await asyncio.sleep(0.02)
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
-    assert all(isinstance(outcome, Unavailable) for outcome in outcomes)
+    assert {type(outcome) for outcome in outcomes} == {Unavailable}, "it would not be better to ask again at once"
     assert "did not reply" in connection.lost.result()
 
 

@@ -11,9 +11,12 @@ from uuid import uuid4
 import pytest
 
 from schemas import api_keys
-from tests.harness.api_server import LEADS, ApiServer, patient, running_api
+from tests.harness import crm
+from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
+from tests.harness.leadview import Leadview
 from tests.harness.records import Records
 from tests.harness.services import RedisService
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 NO_RECORD = LEADS + str(uuid4())
 DAY = 24 * 3600
@@ -155,3 +158,39 @@ def test_a_limit_that_was_changed_holds_at_once(api: ApiServer, records: Records
     assert (answer.status, answer.headers["retry-after"]) == (429, "1")
     time.sleep(1)
     assert api.get(NO_RECORD, key=caller.key).status == 404
+
+
+def test_t_is_true_wherever_leadview_runs(leadview_anywhere: Leadview) -> None:
+    """When `t` seconds have passed, more requests remain than `r` says; it is 0 if the bucket is full, and never later
+    than `Retry-After`. The limits are those of the organization's event.
+    """
+    key = api_keys.mint(crm.ORGANIZATION)
+    limits = {"key": {"quota": 2, "window_seconds": 4}, "organization": {"quota": 50, "window_seconds": DAY}}
+    leadview_anywhere.publish(
+        crm.organization(rate_limits=limits), crm.api_key(hash=api_keys.key_hash(key)), crm.lead(1)
+    )
+    leadview_anywhere.start("run")
+    lead = LEADS + crm.LEAD
+
+    def left(answer: Response) -> list[tuple[int, int]]:
+        """Returns `r` and `t` of both limits."""
+        return [(int(r), int(t)) for r, t in re.findall(r";r=(\d+);t=(\d+)", answer.headers["ratelimit"])]
+
+    with leadview_anywhere.api() as api:
+
+        def unchanged() -> Response:
+            """Returns an answer that is free of charge."""
+            return api.get(lead, key=key, headers={"If-None-Match": "*"})
+
+        wait_until(lambda: unchanged().status == 304, "the lead is served")
+        assert left(unchanged()) == [(2, 0), (50, 0)]
+        (remaining, more_in), (_, of_organization) = left(api.get(lead, key=key))
+        assert (remaining, 1 <= more_in <= 2) == (1, True)
+        assert DAY // 50 - PATIENCE_SECONDS <= of_organization <= DAY // 50
+        time.sleep(more_in)  # the promise itself
+        assert left(unchanged())[0] == (2, 0)
+        answers = [api.get(lead, key=key)]
+        while answers[-1].status != 429:
+            answers.append(api.get(lead, key=key))
+        (remaining, more_in), _ = left(answers[-1])
+        assert (remaining, 1 <= more_in <= int(answers[-1].headers["retry-after"])) == (0, True)

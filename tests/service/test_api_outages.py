@@ -249,8 +249,8 @@ def test_a_redis_of_another_layout(api: ApiServer, caller: Caller, client: redis
 
 
 def test_a_demoted_primary_is_left(client: redis.Redis, api: ApiServer, caller: Caller) -> None:
-    """The connection ends with the first refused charge, so that the present master is looked for; the next request
-    waits for that."""
+    """The data of a replica may be long out of date. The connection ends with the first refused charge, so that the
+    present master is looked for; the next request waits for that."""
 
     def connected() -> set[str]:
         return {each["id"] for each in client.client_list() if each["name"] == "leadview-api"}
@@ -294,13 +294,3 @@ def test_requests_that_fail_because_of_redis_are_counted(server: RedisServer, re
         for _ in range(3):
             assert_unavailable(ask(api, caller))
         wait_until(lambda: counted() == 3, "each of them is counted")
-
-
-def test_a_demoted_primary_serves_nothing(client: redis.Redis, api: ApiServer, caller: Caller) -> None:
-    """The data of a replica may be long out of date."""
-    assert ask(api, caller).status == 404
-    client.replicaof("127.0.0.1", "1")
-    client.config_set("replica-serve-stale-data", "yes")
-    assert_unavailable(ask(api, caller))
-    client.replicaof("NO", "ONE")
-    assert_back_within_a_second(api, caller)

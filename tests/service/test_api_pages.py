@@ -10,6 +10,7 @@ from tests.harness.records import Records
 from tests.harness.services import RedisService
 
 EXPOSED = {
+    "data-as-of",
     "etag",
     "ratelimit",
     "ratelimit-policy",

@@ -6,8 +6,7 @@ import signal
 import socket
 import subprocess
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -61,6 +60,13 @@ def test_a_port_that_is_taken(taken: str) -> None:
     assert f"LEADVIEW_{taken.upper()}" in orjson.loads(line)["message"]
 
 
+def test_the_url_of_an_address_of_ipv6(tmp_path: Path, redis_server: RedisService) -> None:
+    log = tmp_path / "log"
+    with running_api_process(log, redis_url=redis_server.url, api_host="::") as (_, api):
+        [started] = [line for line in map(orjson.loads, log.read_text().splitlines()) if "url" in line]
+    assert started["url"] == f"http://[::]:{api.port}"
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_requests_in_progress_are_answered_after_sigterm(tmp_path: Path, workers: int) -> None:
     metrics, log = ApiServer(free_port()), tmp_path / "log"
@@ -68,21 +74,35 @@ def test_requests_in_progress_are_answered_after_sigterm(tmp_path: Path, workers
     with (
         RedisServer.start(tmp_path / "redis") as server,
         running_api_process(log, redis_url=server.url, **settings) as (child, api),
-        ThreadPoolExecutor() as pool,
+        ExitStack() as connections,
     ):
         wait_until(lambda: values(metrics)["leadview_api_ready_workers"] == workers, "all workers are ready")
         server.pause()
-        own = 2 * workers  # each asks which generation is live, and reports its latency
-        wait_until(lambda: values(metrics)["leadview_api_redis_in_flight"] == own, "the workers wait for Redis")
-        asked = [pool.submit(api.get, LEADS + "x", key=api_keys.mint(str(uuid4()))) for _ in range(4)]
-        wait_until(lambda: values(metrics)["leadview_api_redis_in_flight"] == own + 4, "the requests are in progress")
+        asked = [connections.enter_context(api.connect()) for _ in range(4)]
+        for connection in asked:
+            key = api_keys.mint(str(uuid4()))
+            connection.sendall(f"GET {LEADS}x HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n\r\n".encode())
+        wait_until(lambda: unread(api.port) == 0, "the workers have read the requests")
         os.kill(child.pid, signal.SIGTERM)
         # Not that the port refuses connections: the main process keeps it open until the last worker has ended.
         wait_until(lambda: log.read_text().count("Shutting down") == workers, "all workers are shutting down")
-        assert not any(it.done() for it in asked)
         server.resume()
-        assert [it.result(PATIENCE_SECONDS).status for it in asked] == [401] * 4
+        assert [it.status for connection in asked for it in responses(read_all(connection))] == [401] * 4
         assert child.wait(PATIENCE_SECONDS) == 0
+
+
+def unread(port: int) -> int:
+    """Returns how many bytes the kernel holds that a server on this port has not read yet."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(int(row[4].partition(":")[2], 16) for row in rows if row[1].endswith(f":{port:04X}"))
+
+
+def test_a_healthy_start_warns_of_nothing(tmp_path: Path, redis_server: RedisService) -> None:
+    log = tmp_path / "log"
+    with running_api_process(log, redis_url=redis_server.url):
+        lines = [orjson.loads(line) for line in log.read_text().splitlines()]
+    assert "connected to Redis" in {line["message"] for line in lines}
+    assert {line["level"] for line in lines} == {"info"}
 
 
 def test_after_sigterm_it_serves_on_until_others_have_noticed(tmp_path: Path, redis_server: RedisService) -> None:

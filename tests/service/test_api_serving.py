@@ -16,6 +16,7 @@ from devstack.redis_cluster import RedisCluster
 from leadview.redis.access import Address
 from schemas import names, resources
 from schemas.control import LAYOUT, Stamp
+from schemas.layouts import LARGE
 from schemas.settings import ApiSettings
 from tests.harness import control
 from tests.harness.api_server import patient
@@ -126,6 +127,38 @@ async def test_one_request_is_one_write(request: pytest.FixtureRequest, service:
         assert [await status() for _ in range(5)] == [200] * 5
         assert transport.writes == 5
     empty_redis(redis)  # requested by name, so the usual clean-up does not see it
+
+
+async def test_data_as_of_was_known_before_the_document_was_read(redis_server: RedisService) -> None:
+    """What is found out while the document is being read may be about a later change. And what one connection said does
+    not hold for the next one, which may lead to a server that has lost writes.
+    """
+    settings = patient(redis_server.url)
+    control.complete_all(settings)
+    with redis_server.client() as client:
+        records = Records(client)
+        caller = records.caller()
+        lead = records.lead(caller.organization_id, {"pad": "x" * 100_000})
+        client.set(names.AS_OF, 1000)
+    async with opened(settings) as (servers, serving, store):
+
+        async def told() -> bytes:
+            return (await store.serve(caller_of(caller), resources.LEAD, None, (), b"")).as_of
+
+        assert await told() == b"", "nobody has asked"
+        await serving.check_ready()
+        assert await told() == b"data-as-of: 1970-01-01T00:00:01.000Z\r\n"
+        reading = asyncio.create_task(told())
+        await asyncio.sleep(0)  # Redis is called
+        servers.link(names.HOME).as_of = b"data-as-of: 1970-01-01T00:00:02.000Z\r\n"
+        assert await reading == b"data-as-of: 1970-01-01T00:00:01.000Z\r\n"
+        large = await store.serve(caller_of(caller), resources.LEAD, lead, (), b"")
+        assert (large.status, large.as_of) == (LARGE, b"data-as-of: 1970-01-01T00:00:02.000Z\r\n")
+        with redis_server.client() as client:
+            client.client_kill_filter(_type="normal", skipme=True)
+        whole = await store.read_large(caller_of(caller), resources.LEAD, lead, large, b"")
+        assert (whole.status, whole.as_of) == (200, b"")
+        assert await told() == b""
 
 
 @pytest.fixture

@@ -1,25 +1,34 @@
 """`Data-As-Of`: every change that Kafka held at this moment is in the response."""
 
+import asyncio
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+import orjson
 import pytest
 
+from devstack.redis_server import RedisServer
+from projector.kafka.reader import open_reader
 from projector.ledger.control import NO_ID
+from projector.ledger.writers import writing
 from projector.redis import scripts
 from projector.redis.scripts import EndRow
+from projector.stop import Stop
+from projector.upkeep.as_of import Sampler
 from schemas import api_keys, names, resources
+from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
 from tests.harness.api_server import LEADS, ApiServer, Response
 from tests.harness.crm import Message
+from tests.harness.faulty_proxy import Faults, faulty_proxy
 from tests.harness.leadview import Leadview
 from tests.harness.projection import Projection
-from tests.harness.services import Kafka, empty_redis
-from tests.harness.waiting import PATIENCE_SECONDS, wait_until
-from tests.service.conftest import new_leadview
+from tests.harness.services import Kafka
+from tests.harness.topics import Topics
+from tests.harness.waiting import PATIENCE_SECONDS, eventually, wait_until
 
 KEY = api_keys.mint(crm.ORGANIZATION)
 SAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "read_as_of.py"
@@ -30,14 +39,12 @@ def lead(number: int) -> Message:
     return crm.lead(number, referrer=f"version {number}")
 
 
-@pytest.fixture(params=["redis_server", pytest.param("redis_shards", id="three shards")])
-def leadview(request: pytest.FixtureRequest, kafka: Kafka, topic_prefix: str, tmp_path: Path) -> Iterator[Leadview]:
-    service = request.getfixturevalue(request.param)
-    with new_leadview(kafka, topic_prefix, service, tmp_path) as leadview:
-        leadview.settings["key_rate_limit"] = leadview.settings["organization_rate_limit"] = "1000000/1s"
-        leadview.publish(crm.organization(), crm.api_key(hash=api_keys.key_hash(KEY)), lead(1))
-        yield leadview
-    empty_redis(service)
+@pytest.fixture
+def leadview(leadview_anywhere: Leadview) -> Leadview:
+    limits = {"quota": 1_000_000, "window_seconds": 1}
+    unlimited = crm.organization(rate_limits={"key": limits, "organization": limits})
+    leadview_anywhere.publish(unlimited, crm.api_key(hash=api_keys.key_hash(KEY)), lead(1))
+    return leadview_anywhere
 
 
 def get(api: ApiServer, **headers: str) -> Response:
@@ -45,8 +52,12 @@ def get(api: ApiServer, **headers: str) -> Response:
 
 
 def as_of(response: Response) -> datetime:
+    """Returns the time of the header, which is in UTC with milliseconds; NEVER if there is none."""
     text = response.headers.get("data-as-of")
-    return datetime.fromisoformat(text) if text else NEVER
+    if text is None:
+        return NEVER
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", text), text
+    return datetime.fromisoformat(text)
 
 
 def version(response: Response) -> int:
@@ -54,15 +65,19 @@ def version(response: Response) -> int:
     return int(response.json["referrer"].removeprefix("version ")) if response.status == 200 else 0
 
 
-def publish_and_read(leadview: Leadview, api: ApiServer, change: Message) -> Iterator[Response]:
-    """Yields what is read until a response says that it has the change."""
+def publish_and_read(leadview: Leadview, api: ApiServer, change: Message) -> Response:
+    """Returns the first response that says that it has the change."""
     leadview.publish(change)
     changed_at = datetime.now(UTC)
-    while True:
-        answer = get(api)
-        yield answer
-        if as_of(answer) >= changed_at:
-            return
+    last = get(api)
+
+    def is_in_it() -> bool:
+        nonlocal last
+        last = get(api)
+        return as_of(last) >= changed_at
+
+    wait_until(is_in_it, "a response says that it has the change")
+    return last
 
 
 def test_a_tool_reads_its_own_write(leadview: Leadview) -> None:
@@ -70,26 +85,64 @@ def test_a_tool_reads_its_own_write(leadview: Leadview) -> None:
     leadview.start("run")
     with leadview.api() as api:
         wait_until(lambda: get(api).status == 200, "it is served")
-        *_, last = publish_and_read(leadview, api, lead(2))
+        last = publish_and_read(leadview, api, lead(2))
         assert version(last) == 2
-        *_, last = publish_and_read(leadview, api, lead(3))
+        last = publish_and_read(leadview, api, lead(3))
         assert version(last) == 3
         unchanged = get(api, **{"If-None-Match": last.headers["etag"]})
         assert (unchanged.status, as_of(unchanged) >= as_of(last)) == (304, True)
-        refused = api.get(LEADS + crm.LEAD, key=api_keys.mint(crm.ORGANIZATION))
-        assert (refused.status, as_of(refused)) == (401, NEVER)
+        others = [api.get(LEADS + crm.LEAD, key=api_keys.mint(crm.ORGANIZATION)), api.get(LEADS + "1", key=KEY)]
+        assert [(other.status, as_of(other)) for other in others] == [(401, NEVER), (400, NEVER)]
         leadview.publish(lead(4))
         assert b'"version 4"' in run_sample(api, datetime.now(UTC))
-        *_, last = publish_and_read(leadview, api, crm.deleted(resources.LEAD, 5))
+        last = publish_and_read(leadview, api, crm.deleted(resources.LEAD, 5))
         assert last.status == 404
         assert run_sample(api, as_of(last)) == b"there is no such lead\n"
+        unknown = refusal(api.port, crm.LEAD, as_of(last).isoformat(), key=api_keys.mint(crm.OTHER_ORGANIZATION))
+        assert unknown.startswith(b"401: {")
+
+
+def sample(port: int, *arguments: str, key: str = KEY) -> subprocess.Popen[bytes]:
+    """Starts docs/examples/read_as_of.py."""
+    environment = {"API": f"http://127.0.0.1:{port}/", "API_KEY": key}
+    return subprocess.Popen(
+        [sys.executable, str(SAMPLE), *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
 
 
 def run_sample(api: ApiServer, changed_at: datetime) -> bytes:
-    """Returns what docs/examples/read_as_of.py prints."""
-    environment = {"API": f"http://127.0.0.1:{api.port}", "API_KEY": KEY}
-    command = [sys.executable, str(SAMPLE), str(crm.LEAD), changed_at.isoformat()]
-    return subprocess.run(command, env=environment, capture_output=True, check=True, timeout=PATIENCE_SECONDS).stdout
+    """Returns what it prints. Its first connection is lost."""
+    with faulty_proxy(api.port) as proxy:
+        proxy.faults = Faults(refusing=True)
+        with sample(proxy.port, crm.LEAD, changed_at.isoformat()) as process:
+            assert process.stderr
+            assert b"asking again" in process.stderr.readline()
+            proxy.faults = Faults()
+            output, _ = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 0
+    return output
+
+
+def refusal(port: int, *arguments: str, key: str = KEY) -> bytes:
+    """Returns why it ends at once."""
+    with sample(port, *arguments, key=key) as process:
+        _, errors = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode != 0
+    assert b"Traceback" not in errors
+    return errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        pytest.param((), b"usage: read_as_of.py", id="no arguments"),
+        pytest.param((crm.LEAD, "2026-11-23T13:37:00"), b"has no offset from UTC", id="a local time"),
+        pytest.param(("", "2026-11-23T13:37:00Z"), b"invalid UUID value", id="no id"),
+        pytest.param((crm.LEAD, "yesterday"), b"invalid moment value", id="not a time"),
+    ],
+)
+def test_the_sample_says_what_is_wrong_with_its_arguments(arguments: tuple[str, ...], said: bytes) -> None:
+    assert said in refusal(1, *arguments)
 
 
 def test_nobody_has_looked(leadview: Leadview) -> None:
@@ -103,12 +156,65 @@ def test_nobody_has_looked(leadview: Leadview) -> None:
         assert as_of(get(api)) < changed_at
         stored = [names.copy(names.AS_OF, tag.encode()) for tag in control.read_all(leadview.redis)]
         assert all(0 < leadview.redis.pttl(name) <= 20_000 for name in stored)
+        for second, name in enumerate(reversed(stored), 1):
+            leadview.redis.set(name, second * 1000)
+        said = "data as of 1970-01-01T00:00:01.000Z"  # the earliest of all shards
+        assert orjson.loads(leadview.run("status", "--json").stdout)["data_as_of"] == said.rpartition(" ")[2]
+        assert said in leadview.run("status")
+        assert said in leadview.run("wait", "lead", crm.ORGANIZATION, crm.LEAD, "--version", "1", "--timeout", "0")
         for name in stored:
             leadview.redis.pexpire(name, 1)
+        assert "data as of unknown" in leadview.run("status")
         wait_until(lambda: as_of(get(api)) == NEVER, "what was stored has expired")
         leadview.start("run")
         wait_until(lambda: as_of(get(api)) >= changed_at, "it is known again")
         assert version(get(api)) == 2
+
+
+async def test_a_moment_is_earlier_than_its_end_offsets(
+    kafka: Kafka, topic_prefix: str, own_redis: RedisServer
+) -> None:
+    """What is published while the sampler asks Redis for the time is not held before that time. No line applies
+    anything here: the test sets the position, and the time moves on although newer changes have arrived meanwhile.
+    """
+    topics = Topics(kafka, topic_prefix)
+    topics.create(1)
+    with faulty_proxy(own_redis.port) as proxy, own_redis.client() as client:
+        settings = ProjectorSettings(
+            redis_url=proxy.url, kafka_bootstrap_servers=kafka.bootstrap_servers, topic_prefix=topic_prefix
+        )
+        async with writing(settings, "run") as here, open_reader(settings, [resources.LEAD]) as reader:
+            await control.complete(here.store)
+            [topic] = await reader.present()
+
+            def apply(end: int) -> None:
+                """Say that all leads before this offset are applied."""
+                client.hset(names.CONTROL, names.position(topic.name, 0), f"{end} 1 1 0 {topic.id or NO_ID}")
+
+            async def stored() -> int:
+                """Returns the time that is stored, after at least one more whole sample."""
+                for _ in range(3):
+                    client.persist(names.AS_OF)
+                    await eventually(lambda: client.pttl(names.AS_OF) > 0, "the sampler stores what it knows")
+                return int(client.get(names.AS_OF))
+
+            topics.publish([lead(1)])
+            apply(1)
+            stop = Stop()
+            sampling = asyncio.create_task(Sampler(settings, here).run(stop))
+            await eventually(lambda: client.get(names.AS_OF), "the first sample is stored")
+            proxy.faults = Faults(held=names.AS_OF)
+            await eventually(lambda: proxy.holding, "the sampler asks for the time")
+            topics.publish([lead(2)])
+            published_at = int(datetime.now(UTC).timestamp() * 1000)
+            proxy.faults = Faults()
+            assert await stored() < published_at
+            topics.publish([lead(3)])
+            assert await stored() < published_at
+            apply(2)
+            await eventually(lambda: int(client.get(names.AS_OF)) >= published_at, "it has moved on")
+            stop.set()
+            await sampling
 
 
 async def test_what_is_stored(projection: Projection) -> None:
@@ -129,7 +235,7 @@ async def test_what_is_stored(projection: Projection) -> None:
     reached = EndRow("crm.leads:0", 7, NO_ID)
     assert await store(100, EndRow("crm.leads:0", 8, NO_ID)) == 0, "a record is missing"
     assert await store(100, reached, EndRow("crm.leads:1", 1, NO_ID)) == 0, "nothing of a partition is applied"
-    assert await store(100, EndRow("crm.leads:0", 7, "another")) == 0, "the topic was made again"
+    assert await store(100, EndRow("crm.leads:0", 7, "another")) == 0, "the topic was created again"
     assert await store(100, reached) == 100
     assert await store(90, reached) == 100, "it does not go back"
     assert await store(200, EndRow("crm.leads:0", 8, NO_ID)) == 100, "it stands still"

@@ -1,7 +1,9 @@
 """The contract by hand: kcat publishes its events, curl reads them back (real projector, API, Kafka and Redis)."""
 
+import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -11,6 +13,7 @@ import pytest
 from schemas import api_keys
 from tests.harness.api_server import CONTACTS, LEADS
 from tests.harness.leadview import Leadview
+from tests.harness.processes import ROOT
 from tests.harness.services import not_available
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
@@ -159,6 +162,20 @@ def hands(programs: None, leadview: Leadview) -> Iterator[Hands]:
     wait_until(leadview.is_served, "the projector has begun")
     with leadview.api() as api:
         yield Hands(leadview, api.port)
+
+
+def test_a_first_organization(programs: None, leadview: Leadview) -> None:
+    """The commands that docs/examples/first_organization.py prints give access to a new organization."""
+    program = [sys.executable, "-m", "docs.examples.first_organization"]
+    printed = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    script = printed.replace("-t crm.", f"-t {leadview.prefix}") + "echo $ORGANIZATION $API_KEY\n"
+    environment = {**os.environ, "KAFKA": leadview.kafka.bootstrap_servers}
+    done = subprocess.run(["/bin/sh", "-ec", script], env=environment, capture_output=True, text=True, check=True)
+    organization, key = done.stdout.split()
+    leadview.start("run")
+    with leadview.api() as api:
+        wait_until(lambda: api.get(LEADS + LEAD, key=key).status == 404, "the organization has access")
+    assert api_keys.parse(key).organization_id == organization
 
 
 def test_the_life_of_a_lead(hands: Hands) -> None:

@@ -72,6 +72,7 @@ def test_every_run_ends_with_a_verdict(kafka: Kafka, topic_prefix: str, tmp_path
         report = run(world, SEED, 0, [Fault("unrepaired", unrepaired)], pace=PACE, access_seconds=ACCESS_SECONDS)
     assert report.status == 2
     assert report.verdict.checked
+    assert report.verdict.dated
     assert str(report).splitlines()[-2:] == [
         "NOT FINISHED: ConnectionError: the server is away",
         "not finished, and nothing wrong until then",

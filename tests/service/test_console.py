@@ -231,6 +231,19 @@ def test_actions_with_tokens(leadview: Leadview, tmp_path: Path) -> None:
         assert ada not in log
         assert grace not in log
 
+        def by_console() -> list[tuple[Any, ...]]:
+            acts = reversed(orjson.loads(leadview.run("status", "--history", "--json").stdout))
+            return [(act["verb"], *act["arguments"], act["outcome"], act["by"]) for act in acts if "(" in act["by"]]
+
+        wait_until(lambda: len(by_console()) == 5, "the history has every act")
+        assert by_console() == [
+            ("promote", "1", "refused", "grace (console)"),
+            ("promote", "2", "done", "ada (console)"),
+            ("rollback", "2", "refused", "grace (console)"),
+            ("rollback", "1", "done", "grace (console)"),
+            ("drop", "2", "done", "grace (console)"),
+        ]
+
 
 def test_it_ends_while_pages_are_open(leadview: Leadview) -> None:
     leadview.topics.create(partitions=1)

@@ -26,7 +26,7 @@ from projector.upkeep import dead_letters, reapply
 from schemas import names, resources
 from schemas.api_keys import key_hash, mint, organization_tag
 from schemas.control import GenerationId, number_of
-from schemas.heartbeat import Condition
+from schemas.heartbeat import SILENT_MS, Condition
 from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
 from tests.harness.api_server import LEADS, ApiServer
@@ -356,6 +356,14 @@ async def test_heartbeats(projection: Projection) -> None:
         assert (writer.heartbeat.role, writer.alive) == ("run", True)
         assert writer.heartbeat.lines == {"documents": "running"}
         assert list(await projection.store.writer_connections()) == [writing.id]
+        at, _, heartbeat = projection.client.hget(names.WRITERS, writing.id).partition(b" ")
+        assert 0 <= writer.age_ms < PATIENCE_SECONDS * 1000
+        projection.client.hset(names.WRITERS, "silent", b"%d %b" % (int(at) - SILENT_MS, heartbeat))
+        assert {each.id: each.alive for each in await writers.read(projection.store)} == {
+            writing.id: True,
+            "silent": False,
+        }
+        projection.client.hdel(names.WRITERS, "silent")
     assert await writers.read(projection.store) == []
 
 

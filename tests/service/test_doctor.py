@@ -14,7 +14,7 @@ import redis
 from devstack.redis_server import RedisServer
 from projector.commands import doctor
 from projector.redis.rights import PROJECTS, SERVES
-from schemas import names
+from schemas import names, resources
 from tests.harness import crm
 from tests.harness.leadview import Finished, Leadview
 from tests.harness.processes import ROOT
@@ -22,6 +22,7 @@ from tests.harness.services import Kafka, not_available
 from tests.service.test_redis_users import EXAMPLE, access
 
 ALL = "settings", "Redis", "Redis version", "Redis eviction", "Redis clock", "Redis data"
+FILLED, EMPTY = (resources.ORGANIZATION, resources.LEAD), (resources.API_KEY, resources.CONTACT)
 ALL_OF_KAFKA = "Kafka", "Kafka topics", "Kafka history", "Kafka partitions", "Kafka records", "Kafka consumer groups"
 
 
@@ -54,6 +55,9 @@ def test_all_is_there(leadview: Leadview) -> None:
     leadview.publish(crm.organization(), crm.lead())
     done = leadview.run("doctor")
     assert done.status == 0, done.output
+    [(read, empty)] = re.findall(r"Kafka records: those of (.+) can be read; empty: (.+)", done.stdout)
+    named = [{leadview.topics.name(kind) for kind in kinds} for kinds in (FILLED, EMPTY)]
+    assert [set(topics.split(", ")) for topics in (read, empty)] == named
     found = results(done)
     assert found.pop("Redis rights of the projector") in ("ok", "unknown"), "only Redis 7 says it"
     assert found == dict.fromkeys((*ALL, *ALL_OF_KAFKA), "ok") | {"Redis rights of the API": "unknown"}
@@ -79,10 +83,14 @@ def test_what_is_not_there(leadview: Leadview) -> None:
     )
     assert "correct LEADVIEW_REDIS_URL" in done
     assert "nothing.leads: missing: create what is missing" in done
+    assert {found[f"Kafka {what}"] for what in ("history", "partitions", "records")} == {"unknown"}
 
     done = leadview.run("doctor", kafka_bootstrap_servers="127.0.0.1:1")
     assert (done.status, results(done)["Kafka"], results(done)["Redis"]) == (1, "problem", "ok")
     assert "Kafka cannot be reached at 127.0.0.1:1" in done
+    done = leadview.run("doctor", kafka_bootstrap_servers=leadview.server.url.split("/")[2])
+    assert (done.status, results(done)["Kafka"]) == (1, "problem")
+    assert "Error" not in done, done.output
 
     leadview.redis.config_set("maxmemory-policy", "allkeys-lru")
     try:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
+from uuid import uuid4
 from zipfile import ZipFile
 
 import pytest
@@ -278,6 +279,24 @@ def test_without_a_valid_certificate_nothing_is_sent(
         found = doctor.run(url, other.certificate)
     assert found == expected(ALL, {"HTTPS"}), doctor.output
     assert "the certificate is not valid" in doctor.output
+    assert doctor.code == 1
+
+
+WITHOUT_TLS = {"HTTPS", "certificate is renewed", "HTTP is redirected or refused"}
+
+
+def test_the_api_itself_keeps_every_rule_that_needs_no_tls(
+    api: ApiServer, caller: Caller, certificate: Certificate, doctor: Doctor
+) -> None:
+    found = doctor.run(f"http://127.0.0.1:{api.port}", certificate.certificate, key=caller.key)
+    assert found.pop("Data-As-Of") in ("ok", "unknown"), "it depends on projectors"
+    assert found | {"Data-As-Of": "unknown"} == expected(UNSEEN | WITHOUT_TLS), doctor.output
+    assert doctor.code == 0
+
+
+def test_without_tls_no_key_leaves_this_machine(certificate: Certificate, doctor: Doctor) -> None:
+    found = doctor.run("http://leadview.invalid", certificate.certificate, key=api_keys.mint(str(uuid4())))
+    assert found == expected(ALL, {"HTTPS"}), doctor.output
     assert doctor.code == 1
 
 

@@ -87,6 +87,10 @@ def heartbeat_problems(leadview: Leadview) -> list[str]:
     return [problem for value in values for problem in orjson.loads(value)["problems"]]
 
 
+def heartbeat_time(leadview: Leadview) -> int:
+    return max(int(value.partition(b" ")[0]) for value in leadview.redis.hvals(names.WRITERS))
+
+
 @pytest.mark.long
 def test_a_full_redis(own: Leadview) -> None:
     """The lag is measured although no write succeeds, the heartbeat is still stored, and no task is left unasked."""
@@ -101,9 +105,8 @@ def test_a_full_redis(own: Leadview) -> None:
     wait_until(lambda: metric(port, LAG) == MANY, "the lag is that of Kafka and Redis")
     wait_until(lambda: (metric(port, AGE) or 0) > 0, "the oldest record waits")
     wait_for_problem(port, "Redis is full")
-    wait_for_problem(port, "no step has succeeded")
-    wait_until(lambda: any("no step" in text for text in heartbeat_problems(own)), "a heartbeat is stored that says it")
-    wait_for_problem(port, f"documents: {MANY:,} records behind, and has not advanced")
+    before = heartbeat_time(own)
+    wait_until(lambda: heartbeat_time(own) > before, "a heartbeat is stored")
     assert ask(port, "/livez")[0] == 200
     own.redis.config_set("maxmemory", "0")
     wait_until_well(port)
@@ -150,7 +153,6 @@ async def test_a_line_that_stands_by(leadview: Leadview) -> None:
     leadview.publish(*leads(7, 3))
     wait_until(lambda: metric(port, LAG) == 7, "the lag is known")
     assert metric(port, 'leadview_projector_line_standing_by{line="documents"}') == 1
-    wait_for_problem(port, "partitions belong to no projector. This line has none")
 
 
 def test_missing_topics(own: Leadview) -> None:
@@ -238,7 +240,6 @@ def test_a_frozen_redis(own: Leadview, server: RedisServer) -> None:
     assert "nan" in str(metric(port, AGE))
     assert "nan" in str(metric(port, "leadview_projector_redis_memory_ratio"))
     wait_for_problem(port, "Redis cannot be read")
-    wait_for_problem(port, "no step has succeeded")
     assert ask(port, "/livez")[0] == 200
     server.resume()
     wait_until_well(port)

@@ -36,6 +36,7 @@ def test_each_act_is_remembered(leadview: Leadview, tmp_path: Path) -> None:
     accepted = f"{leadview.prefix}leads:0:0"
     assert leadview.run("dead-letters", "accept", accepted, "--note", "a test").status == 0
     assert leadview.run("dead-letters", "redrive").status == 0, "also if there is nothing to redrive"
+    assert leadview.run("dead-letters", "drop", "--all").status == 0
     assert leadview.run("dead-letters", "list").status == 0
     assert acts(leadview) == [
         ("promote --force", "refused", "Ada Lovelace"),
@@ -47,11 +48,12 @@ def test_each_act_is_remembered(leadview: Leadview, tmp_path: Path) -> None:
         (f"rebuild --organization {crm.ORGANIZATION}", "done", me),
         (f"dead-letters accept {accepted} --note a test", "done", me),
         ("dead-letters redrive", "done", me),
+        ("dead-letters drop --all", "done", me),
     ]
     printed = leadview.run("status", "--history").stdout
     assert re.search(rf"20\d\d-.*Z +promote --force +refused: .+ Ada Lovelace +{re.escape(VERSION)}", printed), printed
     log = tmp_path / "projector.log"
-    wait_until(lambda: log.read_text().count("an operator has acted") == 9, "the projector has logged each of them")
+    wait_until(lambda: log.read_text().count("an operator has acted") == 10, "the projector has logged each of them")
 
 
 async def test_what_is_kept_of_words(projection: Projection) -> None:

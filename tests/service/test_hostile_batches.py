@@ -75,7 +75,7 @@ class Attack:
         self.leadview.publish(lead, contact, partition=0)
 
     def publish(self, data: bytes, kind: resources.Kind = resources.LEAD, records: int = 1, partition: int = 0) -> None:
-        """Publish a batch of so many records as it is."""
+        """Publish a batch with this number of records as it is."""
         topics = self.leadview.topics
         at = topics.name(kind), partition
         publish(self.leadview, at, data)
@@ -381,7 +381,7 @@ class Seen(NamedTuple):
 @apache
 def test_a_revocation_behind_the_worst_records(attack: Attack, tmp_path: Path) -> None:
     """The worst records, of 1 MiB each, keep a projector busy for seconds. Meanwhile a key is revoked, and the API
-    refuses it; health and heartbeats go on, and no partition changes hands. No record makes a slice of the event loop
+    refuses it; health and heartbeats continue, and no partition changes hands. No record makes a slice of the loop
     much longer than a plain record of that size takes.
 
     Whether records still wait is asked behind each answer, so they waited when it was given. If they did not last until

@@ -1,6 +1,7 @@
 """The wheel, installed into a fresh environment and called in a folder with packages that have the same names."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,10 +12,14 @@ from pathlib import Path
 from typing import NamedTuple
 from zipfile import ZipFile
 
+import msgspec
+import orjson
 import pytest
 
+from deploy.release import packages
 from devstack.child import Child
 from devstack.ports import free_port
+from schemas.resources import LEAD
 from schemas.version import VERSION
 from tests.harness.api_server import ApiServer
 from tests.harness.processes import ROOT, while_running
@@ -97,6 +102,9 @@ def test_the_wheel_holds_what_is_needed_to_run(installed: Installed) -> None:
     assert {str(path.relative_to(ROOT)) for path in static} <= set(names)
     pages = {f"{data}/data/share/leadview/docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
     assert pages <= set(names), "the console shows the runbook"
+    deployed = {path for path in (ROOT / "deploy").rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
+    deployed -= set((ROOT / "deploy/kubernetes").rglob("*"))
+    assert {f"{data}/data/share/leadview/{path.relative_to(ROOT)}" for path in deployed} <= set(names)
 
 
 def test_one_version() -> None:
@@ -119,6 +127,37 @@ def test_help_version_and_completion(installed: Installed) -> None:
     assert installed.run("completion", "fish").returncode == 2
 
 
+def test_every_command_starts_in_an_empty_folder(installed: Installed) -> None:
+    commands = re.findall(r"^    ([a-z][a-z-]+)", installed.run("--help").stdout, re.MULTILINE)
+    assert set(commands) >= COMMANDS
+    for command in commands:
+        done = installed.run(command, "--help")
+        assert (done.returncode, done.stderr) == (0, ""), command
+
+
+def test_events_are_validated_without_the_checkout(installed: Installed) -> None:
+    key = f"{LEAD.event_example.organization_id}:{LEAD.event_example.id}"
+    event = {"specversion": "1.0", "id": "1", "source": "crm", "type": "crm.lead.changed"}
+    value = orjson.dumps(event | {"data": msgspec.to_builtins(LEAD.event_example)}).decode()
+    (installed.strangers / "events.tsv").write_text(f"{key}\t{value}\n")
+    done = installed.run("validate", "--render", "events.tsv")
+    assert (done.returncode, orjson.loads(done.stdout)["id"]) == (0, LEAD.event_example.id), done.stderr
+
+
+def test_two_builds_are_equal_under_any_umask(installed: Installed, tmp_path: Path) -> None:
+    """Of the same commit: the umask of whoever builds, and the folder in which it is built, are not in the wheel."""
+    wheels = []
+    for umask in (0o022, 0o077):
+        before = os.umask(umask)
+        try:
+            packages(ROOT, tmp_path / str(umask))
+        finally:
+            os.umask(before)
+        [wheel] = (tmp_path / str(umask)).glob("*.whl")
+        wheels.append(wheel.read_bytes())
+    assert wheels[0] == wheels[1]
+
+
 def test_commands_find_their_own_packages(installed: Installed) -> None:
     away = {"redis_url": "redis://127.0.0.1:1/0", "kafka_bootstrap_servers": "127.0.0.1:1"}
     done = installed.run("status", **away)
@@ -127,6 +166,28 @@ def test_commands_find_their_own_packages(installed: Installed) -> None:
     done = installed.run("doctor", "--api", **away)
     assert (done.returncode, done.stderr) == (1, "")
     assert "problem  Redis rights of the API" in done.stdout
+
+
+@pytest.mark.parametrize("called", ["leadview", "python -m leadview", "python -m projector"])
+def test_advice_and_usage_name_the_command_as_it_was_called(
+    installed: Installed, redis_server: RedisService, tmp_path: Path, called: str
+) -> None:
+    program, *words = called.split()
+
+    def run(*arguments: str) -> str:
+        return subprocess.run(
+            [installed.leadview.parent / program, *words, *arguments],
+            cwd=tmp_path,
+            env=installed.environment(redis_url=redis_server.url, kafka_bootstrap_servers="127.0.0.1:1")
+            | {"PYTHONPATH": ""},
+            capture_output=True,
+            text=True,
+            timeout=4 * PATIENCE_SECONDS,
+            check=False,
+        ).stdout
+
+    assert f"start one with `{called} run`" in run("status")
+    assert run("status", "--help").startswith(f"usage: {called} status ")
 
 
 @pytest.fixture

@@ -234,6 +234,10 @@ async def test_erasing_stops_if_the_organization_is_recreated(projection: Projec
     name = names.document(resources.LEAD, OWNER, generation(1), crm.LEAD)
     assert await projection.store.run([erase(organization=OWNER, erased=[name])]) == [-1]
     assert projection.client.exists(name)
+    await projection.apply(organization_deleted(3, 2))
+    for existed in (1, 0):
+        assert await projection.store.run([erase(organization=OWNER, erased=[name, name + b"-"])]) == [existed]
+    assert not projection.client.exists(name)
 
 
 async def test_an_erasure_that_comes_too_late_finishes_no_replay(projection: Projection) -> None:

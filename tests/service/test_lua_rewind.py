@@ -39,6 +39,8 @@ async def test_a_position_is_taken_back(
 ) -> None:
     if stored:
         projection.client.hset(names.CONTROL, FIELD, stored.format())
-    await projection.store.run([scripts.rewind(positions=names.CONTROL, rewinds=[row])])
+    other = rewind(Partition("crm.contacts", 7), "new")
+    command = scripts.rewind(positions=names.CONTROL, rewinds=[row, other])
+    assert await projection.store.run([command]) == [stored != after]
     found = projection.client.hget(names.CONTROL, FIELD)
     assert (Position.parse(found) if found else None) == after

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from redis.asyncio.cluster import NodesManager
 
+from api.redis import serving
 from api.redis.servers import Cluster
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer, RedisServerMissing
@@ -286,7 +287,8 @@ async def test_the_api_ends_although_a_cancellation_was_swallowed(
     assert running.cancelled()
 
 
-async def test_one_trip_a_request(cluster: RedisCluster) -> None:
+async def test_one_trip_a_request(cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "POLL_SECONDS", PATIENCE_SECONDS)  # each poll tries the script out on each shard
     with client_of(cluster.url) as client, running_api(api_settings(cluster)) as api:
         callers = [Records(client).caller() for _ in range(20)]
         before = commands(cluster)

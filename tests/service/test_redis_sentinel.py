@@ -1,6 +1,7 @@
 """A master that a Sentinel watches fails, and the promoted replica lacks the writes that were acknowledged last."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,9 @@ def redis(tmp_path: Path) -> Iterator[RedisSentinel]:
 async def test_a_failover_that_loses_acknowledged_writes(
     kafka: Kafka, topic_prefix: str, redis: RedisSentinel, tmp_path: Path
 ) -> None:
-    """The projector notices lower positions and reads again; the API is back within a second of the promotion."""
+    """The projector notices lower positions and reads again; the API is back within a second of the promotion, and says
+    truly what its responses contain.
+    """
     key = mint(crm.ORGANIZATION)
     with Leadview(kafka, topic_prefix, redis, tmp_path) as leadview:
         leadview.topics.create()
@@ -51,16 +54,31 @@ async def test_a_failover_that_loses_acknowledged_writes(
         leadview.start("run", batch_records=200)
         await leadview.settled()
         await eventually(leadview.is_served, "it is served")
-        with running_api(ApiSettings(redis_url=redis.url)) as api, redis.losing():
+        assert leadview.run("drop", "--by", "Ada Lovelace").status == 1, "there is nothing to drop"
+        unlimited = "1000000/1s"
+        settings = ApiSettings(redis_url=redis.url, key_rate_limit=unlimited, organization_rate_limit=unlimited)
+        with running_api(settings) as api, redis.losing():
             leadview.publish(crm.lead(2, stage="STALE"))
+            changed_at = datetime.now(UTC)
             leadview.publish_all(traffic(2, 300))
             await leadview.settled()  # acknowledged, and covered
-            assert api.get(LEADS + crm.LEAD, key=key).json["stage"] == "STALE"
+            told: list[tuple[str, bool]] = []
+            """The stage of each response, and whether the response says that it has the change."""
+
+            def is_served() -> bool:
+                answer = api.get(LEADS + crm.LEAD, key=key)
+                if answer.status == 200:
+                    as_of = answer.headers.get("data-as-of", "0001-01-01T00:00:00Z")
+                    told.append((answer.json["stage"], datetime.fromisoformat(as_of) >= changed_at))
+                return answer.status == 200
+
+            await eventually(lambda: is_served() and told[-1] == ("STALE", True), "the change is served")
             redis.fail_over()
-            seconds = await seconds_until(lambda: api.get(LEADS + crm.LEAD, key=key).status == 200, "the API is back")
-            assert seconds < 1.5
+            assert await seconds_until(is_served, "the API is back") < 1.5
+            await eventually(lambda: is_served() and told[-1] == ("STALE", True), "the change is served again")
+            assert not any(in_it and stage != "STALE" for stage, in_it in told)
             await leadview.settled()
-            assert api.get(LEADS + crm.LEAD, key=key).json["stage"] == "STALE"
+        assert "Ada Lovelace" in leadview.run("status", "--history"), "who did what is still known"
 
 
 async def test_a_batch_is_not_covered_if_redis_has_restarted_meanwhile(tmp_path: Path) -> None:

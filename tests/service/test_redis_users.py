@@ -67,7 +67,7 @@ async def test_the_example_is_enough(kafka: Kafka, topic_prefix: str, server: Re
         projector = access("leadview-projector")
         leadview.start("run", **projector)
         await leadview.settled()
-        leadview.publish(crm.contact(2, first_name="Grace"), crm.organization(1, id=crm.OTHER_ORGANIZATION))
+        leadview.publish(crm.contact(2, first_name="Grace"), crm.lead(2, stage="WRONG"))
         await leadview.settled()
         await eventually(leadview.is_served, "it is served")
         assert leadview.run("status", **projector).status == 0

@@ -187,6 +187,32 @@ async def test_a_reshard_while_all_is_complete_costs_no_503(
     assert statuses == [SERVED] * len(statuses)
 
 
+async def test_data_as_of_is_that_of_the_shard_that_answers(
+    cluster: RedisCluster, shards: list[Shard], store: Store, move: Move
+) -> None:
+    """It is what the copy of this shard says, so it is absent for a slot of which that copy knows nothing yet."""
+    _, source, target = shards
+    with client_of(cluster.url) as client:
+        for second, shard in enumerate(shards, 1):
+            client.set(names.copy(names.AS_OF, shard.tag), second * 1000)
+
+    def told(shard: Shard) -> tuple[int, str | None]:
+        answer = api.get(LEADS + crm.LEAD, key=shard.caller.key)
+        return answer.status, answer.headers.get("data-as-of")
+
+    with running_api(patient(cluster.url)) as api:
+        expected = [(SERVED, f"1970-01-01T00:00:0{second}.000Z") for second in (1, 2, 3)]
+        wait_until(lambda: [told(shard) for shard in shards] == expected, "each shard has said what it knows")
+        with client_of(cluster.url) as client:
+            client.delete(names.copy(names.AS_OF, shards[0].tag))
+        wait_until(lambda: told(shards[0]) == (SERVED, None), "one shard does not know it any more")
+        assert [told(source), told(target)] == expected[1:]
+        move(source.slot, target.server)
+        assert [told(source) for _ in range(3)] == [(SERVED, None)] * 3, "no projector has seen it"
+        await record_follows(store, source.slot, target.tag)
+        wait_until(lambda: told(source) == expected[2], "the copy of the other shard answers for it")
+
+
 async def test_the_record_says_which_copies_answer_for_which_slots(
     cluster: RedisCluster, shards: list[Shard], store: Store, move: Move
 ) -> None:

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from devstack.redis_server import RedisServer
-from schemas import resources
+from schemas import names, resources
 from tests.harness import crm
 from tests.harness.faulty_proxy import Faults, FaultyProxy, faulty_proxy
 from tests.harness.leadview import Finished, Leadview
@@ -50,7 +50,7 @@ def test_well_and_then_every_projector_dies(leadview: Leadview) -> None:
     assert (found["well"], found["verdict"]) == (True, "all is well")
     assert [note.partition(" for")[0] for note in found["notes"]] == ["silent"]
     second.kill()
-    done = leadview.wait_for_verdict("no projector is running: nothing is applied; start one")
+    done = leadview.wait_for_verdict("no projector is running: nothing is applied; look whether")
     leadview.publish(crm.lead(2))
     found = as_json(leadview)
     assert (found["projectors"], found["lag"]) == (0, 1)
@@ -90,6 +90,10 @@ def test_one_server_is_away_and_the_other_is_shown(leadview: Leadview, own_redis
     leadview.wait_until_served()
     wait_until(lambda: as_json(leadview)["well"], "all is well")
     projector.stop()
+    for name in leadview.redis.scan_iter(names.AS_OF):
+        leadview.redis.delete(name)
+    found = as_json(leadview)
+    assert (found["lag"], found["data_as_of"], found["freshness"]) == (0, None, None), "no projector says what it knows"
 
     with silent(int(leadview.kafka.bootstrap_servers.rpartition(":")[2])) as proxy:
         address = f"127.0.0.1:{proxy.port}"

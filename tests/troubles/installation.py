@@ -1,173 +1,211 @@
-"""An installation as a company runs it, on this machine: Apache Kafka, Redis, two projectors, the API with two workers.
-Everything is a process and may be broken.
+"""An installation as a company runs it, on this machine: Apache Kafka, Redis, two projectors, the API with two workers,
+the console. Everything is a process and may be broken.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import orjson
+from msgspec import Struct
 
 from devstack.apache_kafka import ApacheKafka
 from devstack.child import Child
 from devstack.ports import free_port
+from devstack.programs import PROJECTOR
+from devstack.redis_cluster import RedisCluster
+from devstack.redis_sentinel import RedisSentinel
+from devstack.redis_server import RedisServer
+from docs.generate.troubles import Row
 from schemas.api_keys import key_hash, mint
 from tests.harness import crm
 from tests.harness.api_server import LEADS, ApiServer
-from tests.harness.leadview import HasUrl, Leadview
+from tests.harness.console import Console, running_console
+from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import ask
 from tests.harness.services import Kafka
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 KEY = mint(crm.ORGANIZATION)
-_METRICS = re.compile(
-    r"^(leadview_projector_(?:problems|line_stopped|line_standing_by|measured|partitions|rebuild_due)"
-    r"|leadview_api_ready_workers)(\{[^}]*\})? (\S+)$",
-    re.MULTILINE,
-)
-_VARIABLE = (
-    (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "<id>"),
-    (re.compile(r"[0-9a-f]{64}"), "<hash>"),
-    (re.compile(r"[\w.-]+-\d+-[0-9a-f]{6}\b"), "<program>"),
-    (re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z"), "<time>"),
-    (re.compile(r"\bt[0-9a-f]{12}\."), "crm."),
-    (re.compile(r"(?:127\.0\.0\.1|localhost):\d+"), "<address>"),
-    (re.compile(r"\d[\d,.]*(?= ?(?:s|ms|seconds|MiB|%|bytes)\b)|(?<=s: )\d+\.\d+"), "<n>"),
-    (re.compile(r"(?<=/)\d+\.log"), "<n>.log"),
-)
+API_USER, PROJECTOR_USER, _PASSWORD = "api", "projector", "secret"
+Redis = RedisServer | RedisSentinel | RedisCluster
+_SERIES = re.compile(r"^(leadview_\w+)(?:\{([^}]*)\})? (\S+)$", re.MULTILINE)
+_REPORTED = re.compile(r'^leadview_projector_problems\{problem="(\w+)"\} (?!0\.0$)', re.MULTILINE)
+_SECONDS = 3 * PATIENCE_SECONDS
+_HANGS_SECONDS = 5.0
+"""A request that has had no response for so long counts as one that gets none."""
+WELL = Row(sign="", command="")
+
+Series = dict[str, float]
+"""What was scraped: the value of each series, with its labels and that of the program."""
+
+
+class Seen(Struct, frozen=True):
+    """What all surfaces say at the same time, in the form of a row of the table."""
+
+    exit: int
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+    on_console: tuple[tuple[str, ...], tuple[str, ...]]
+    reported: tuple[tuple[str, ...], ...]
+    """By projector that runs; for those that are healthy, nothing."""
+    healths: tuple[int, ...]
+    lives: tuple[int, ...]
+    ready: bool
+    answer: tuple[int, str | None]
+
+    def differs(self, row: Row) -> list[str]:
+        """Returns what is not as the row says."""
+        reported = {tuple(sorted(row.by_projectors))} if self.reported else set()
+        healths = {503 if row.by_projectors else 200} if self.healths else set()
+        if row.by_one:
+            reported, healths = {*reported, ()}, {*healths, 200}
+        expected = {
+            "exit code": (self.exit, 1 if row.problems else 0),
+            "status --json": (sorted(self.problems), sorted(row.problems)),
+            "notes": (sorted(self.notes), sorted(row.notes)),
+            "console": ([*map(sorted, self.on_console)], [sorted(row.problems), sorted(row.notes)]),
+            "metrics of projectors": ({*self.reported}, reported),
+            "/healthz of projectors": ({*self.healths}, healths),
+            "/livez of projectors": ({*self.lives}, {200} if self.lives else set()),
+            "/readyz": (self.ready, row.ready),
+            "a request": (self.answer, row.answer),
+        }
+        return [f"{surface}: {seen}, not {said}" for surface, (seen, said) in expected.items() if seen != said]
 
 
 class Installation:
-    """`leadview` has the topics, the commands and the programs; `projectors` are those that were started."""
+    """`leadview` has the topics, the commands and the programs; `projectors` are those that run, by metrics port."""
 
-    def __init__(self, leadview: Leadview) -> None:
+    def __init__(self, leadview: Leadview, kafka: ApacheKafka, redis: Redis, folder: Path) -> None:
         self.leadview = leadview
-        self.projectors: list[Child] = []
-        self.ports: list[int] = []
-        self.api = ApiServer(free_port())
-        self.api_metrics = free_port()
-        self.api_process: Child | None = None
+        self.kafka = kafka
+        self.redis = redis
+        self.folder = folder
+        self.projectors: dict[int, Child] = {}
+        self.api = ApiServer(free_port(), timeout=_HANGS_SECONDS)
+        self.api_process: Child
+        self.well: Series = {}
+        """What was scraped when all was well."""
+        self._api_metrics = free_port()
+        self._console: Console
+        self._version = 10
 
-    def start_projector(self, **settings: Any) -> Child:
+    def start_projector(self, command: Sequence[str] = PROJECTOR, **settings: object) -> None:
         port = free_port()
-        child = self.leadview.start("run", metrics_port=port, **settings)
-        self.projectors.append(child)
-        self.ports.append(port)
-        return child
+        # Three bad records in a row stop a line.
+        all_settings: dict[str, Any] = {
+            **self.user(PROJECTOR_USER),
+            "metrics_port": port,
+            "dead_letter_row": 3,
+            **settings,
+        }
+        self.projectors[port] = self.leadview.start("run", command=command, **all_settings)
 
-    def start_api(self) -> Child:
-        self.api_process = self.leadview.start_api(self.api.port, api_workers=2, metrics_port=self.api_metrics)
-        return self.api_process
+    def start_api(self) -> None:
+        settings: dict[str, Any] = {"api_workers": 2, "metrics_port": self._api_metrics}
+        self.api_process = self.leadview.start_api(self.api.port, **self.user(API_USER), **settings)
 
-    def start(self, **settings: object) -> None:
-        """Start everything, and wait until a lead is served."""
+    def user(self, name: str) -> dict[str, str]:
+        """Settings of a user of Redis who may do everything at first; none where servers come and go."""
+        if not isinstance(self.redis, RedisServer):
+            return {}
+        self.leadview.redis.execute_command("ACL", "SETUSER", name, "on", f">{_PASSWORD}", "~*", "&*", "+@all")
+        return {"redis_username": name, "redis_password": _PASSWORD}
+
+    def kill_projectors(self) -> None:
+        for child in self.projectors.values():
+            child.kill()
+        self.projectors.clear()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Starts everything, and waits until all is well."""
         self.leadview.topics.create(partitions=2)
         self.publish()
-        self.start_projector(**settings)
-        self.start_projector(**settings)
+        self.start_projector()
+        self.start_projector()
         self.start_api()
-        self.leadview.wait_until_served()
-        wait_until(self.api.is_ready, "the API is ready")
-        self.wait_for("all is well")
+        with running_console(self.leadview) as (_, self._console):
+            self.wait_for(WELL)
+            self.well = self.scrape()
+            yield
 
     def publish(self) -> None:
         self.leadview.publish(crm.organization(), crm.api_key(hash=key_hash(KEY)), crm.contact(), crm.lead())
 
-    def verdict(self) -> str:
-        return self.leadview.run("status").stdout.partition("\n")[0]
+    def publish_again(self) -> None:
+        """Publish a newer version of the lead."""
+        self._version += 1
+        self.leadview.publish(crm.lead(self._version))
 
-    def wait_for(self, *words: str) -> None:
-        """Wait until `status` says these words."""
-        said = ""
+    def see(self) -> Seen:
+        status = self.leadview.run("status", "--json")
+        found = orjson.loads(status.stdout)
+        shown = self._console.picture()["status"]
+        running = [port for port, child in self.projectors.items() if child.running]
+        healths = {port: ask(port, "/healthz")[0] for port in running}
+        answering = [port for port, health in healths.items() if health]  # others stand still
+        return Seen(
+            exit=status.status,
+            problems=tuple(found["kinds"]),
+            notes=tuple(found["note_kinds"]),
+            on_console=(tuple(shown["kinds"]), tuple(shown["note_kinds"])),
+            reported=tuple(tuple(sorted(_REPORTED.findall(ask(port, "/metrics")[1] or ""))) for port in answering),
+            healths=tuple(healths[port] for port in answering),
+            lives=tuple(ask(port, "/livez")[0] for port in answering),
+            ready=self.api.is_ready(),
+            answer=self._request(),
+        )
+
+    def wait_for(self, row: Row) -> None:
+        """Wait until every surface says what the row says, and nothing else."""
+        differences = ["nothing was seen"]
 
         def is_said() -> bool:
-            nonlocal said
-            said = self.leadview.run("status").output
-            return all(word in said for word in words)
+            nonlocal differences
+            differences = self.see().differs(row)
+            return not differences
 
         try:
-            wait_until(is_said, f"status says {words}", 60.0)
+            wait_until(is_said, "every surface says it", _SECONDS)
         except TimeoutError as error:
-            raise TimeoutError(f"{error}; it said: {said}") from None
+            last = self.leadview.run("status")
+            raise TimeoutError("\n".join((str(error), *differences, last.output))) from None
 
-    def read(self) -> Any:
-        """Returns what every surface says now, without what differs from run to run."""
-        status, doctor = self.leadview.run("status"), self.leadview.run("doctor")
-        as_json = orjson.loads(self.leadview.run("status", "--json").stdout)
-        kept = ("verdict", "well", "problems", "notes", "projectors", "generation", "writing", "incomplete_shards")
-        lead = self.leadview.run("show", "lead", crm.ORGANIZATION, crm.LEAD, "--json")
-        key = self.leadview.run("show", "key", key_hash(KEY), "--json")
-        answer = self.api.get(LEADS + crm.LEAD, key=KEY) if self.api.answers() else None
-        found = {
-            "status": {"exit": status.status, "lines": status.stdout.partition("\n\n")[0].splitlines()},
-            "status --json": {name: as_json[name] for name in kept},
-            "lines": [writer["lines"] for writer in as_json["writers"] if writer["alive"]],
-            "doctor": {"exit": doctor.status, "lines": doctor.stdout.splitlines()},
-            "show lead": {"exit": lead.status, "json": _decoded(lead.stdout)},
-            "show key": {"exit": key.status, "json": _decoded(key.stdout)},
-            "projectors": [self._port(port) for port in self.ports],
-            "api": self._port(self.api_metrics),
-            "/readyz": self._path("/readyz"),
-            "/healthz": self._path("/healthz"),
-            "request": answer and [answer.status, answer.json.get("error")],
-        }
-        return _constant(found)
+    def scrape(self) -> Series:
+        """Returns the series of all programs, as Prometheus has them after a scrape."""
+        found: Series = {}
+        for port in [*self.projectors, self._api_metrics]:
+            for name, labels, value in _SERIES.findall(ask(port, "/metrics")[1] or ""):
+                instance = ", ".join(filter(None, (labels.replace(",", ", "), f'instance="{port}"')))
+                found[f"{name}{{{instance}}}"] = float(value)
+        return found
 
-    def _path(self, path: str) -> Any:
+    def _request(self) -> tuple[int, str | None]:
         try:
-            answer = self.api.get(path)
+            answer = self.api.get(LEADS + crm.LEAD, key=KEY)
         except OSError:
-            return None
-        return [answer.status, answer.json.get("error")]
-
-    @staticmethod
-    def _port(port: int) -> Any:
-        health = ask(port, "/healthz")
-        if not health[0]:
-            return None
-        metrics = sorted(
-            f"{name}{labels} {value}" for name, labels, value in _METRICS.findall(ask(port, "/metrics")[1])
-        )
-        return {
-            "/livez": ask(port, "/livez"),
-            "/healthz": health,
-            "metrics": [it for it in metrics if it[-4:] != " 0.0"],
-        }
-
-
-def _decoded(text: str) -> Any:
-    return orjson.loads(text) if text.startswith(("{", "[")) else text
-
-
-def _constant(found: Any) -> Any:
-    """Replaces ids, times and numbers that differ from run to run."""
-    match found:
-        case str():
-            for pattern, word in _VARIABLE:
-                found = pattern.sub(word, found)
-            return found
-        case dict():
-            return {name: _constant(value) for name, value in found.items()}
-        case list() | tuple():
-            return [_constant(value) for value in found]
-        case float():
-            return "<number>"
-        case _:
-            return found
+            return 0, None
+        return answer.status, answer.json.get("error")
 
 
 @contextmanager
-def installation(kafka: ApacheKafka, redis: HasUrl, directory: Path, **settings: object) -> Iterator[Installation]:
-    """Yields an installation in which nothing runs yet, on these servers."""
+def installation(kafka: ApacheKafka, redis: Redis, folder: Path, **settings: object) -> Iterator[Installation]:
+    """Yields an installation on these servers in which all is well."""
 
     def create_topic(name: str, partitions: int) -> None:
         kafka.create_topic(name, partitions)
 
+    folder.mkdir(parents=True)
     known = Kafka("apache", kafka.bootstrap_servers, create_topic)
-    prefix = f"t{uuid4().hex[:12]}."
-    directory.mkdir(parents=True)
-    with Leadview(known, prefix, redis, directory, kafka_session_timeout=2, **settings) as leadview:
-        yield Installation(leadview)
+    own: dict[str, object] = {"kafka_session_timeout": 2, "expected_projectors": 2, **settings}
+    if isinstance(redis, RedisCluster):
+        own["redis_url"] = redis.url_of_all
+    with Leadview(known, f"t{uuid4().hex[:12]}.", redis, folder, **own) as leadview:
+        here = Installation(leadview, kafka, redis, folder)
+        with here.running():
+            yield here

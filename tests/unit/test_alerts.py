@@ -5,8 +5,6 @@ one that has the trouble. It comes after two hours in which all is well, and all
 scraped as rarely as the rules allow.
 """
 
-import shutil
-import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -16,7 +14,9 @@ import pytest
 import yaml
 
 from docs.generate.monitoring import main
-from tests.harness.services import not_available
+from tests.harness.promtool import Expected, Value, named, run
+
+pytestmark = pytest.mark.heavy
 
 RULES = Path(__file__).parents[2] / "deploy/monitoring/rules.yaml"
 ALERTS = frozenset(
@@ -28,9 +28,6 @@ ALERTS = frozenset(
 STEPS_PER_MINUTE = 2
 WELL_BEFORE = 120
 
-Value = float | Literal["gone"]
-Expected = tuple[int, str, Sequence[Mapping[str, str]]]
-"""Minutes, an expression, and the labels of what it finds then. Each value is 1."""
 Values = float | Literal["gone"] | Callable[[int], float]
 """A value, the increase of a counter in each step, or how either follows from the step of the trouble."""
 
@@ -382,46 +379,3 @@ def samples(name: str, healthy: float, given: Trouble, steps: int) -> list[Value
             value = total
         found.append(value)
     return found
-
-
-def named(series: str, labels: Mapping[str, str]) -> str:
-    return series[:-1] + "".join(f', {label}="{value}"' for label, value in labels.items()) + "}"
-
-
-def run(
-    folder: Path,
-    rules: Path,
-    interval: str,
-    series: Mapping[str, Sequence[Value]],
-    expected: Sequence[Expected],
-) -> None:
-    """Runs `promtool`."""
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        not_available("promtool is not installed: on Debian it is in the package prometheus")
-    test = {
-        "interval": interval,
-        "input_series": [{"series": name, "values": written(values)} for name, values in series.items()],
-        "promql_expr_test": [
-            {
-                "eval_time": f"{minute}m",
-                "expr": expression,
-                "exp_samples": [{"labels": named("{}", labels).replace("{, ", "{"), "value": 1} for labels in found],
-            }
-            for minute, expression, found in expected
-        ],
-    }
-    path = folder / "test.yaml"
-    path.write_text(
-        yaml.safe_dump({"rule_files": [str(rules)], "evaluation_interval": interval, "tests": [test]}), "utf-8"
-    )
-    done = subprocess.run([promtool, "test", "rules", str(path)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def written(values: Sequence[Value]) -> str:
-    """A series that has gone is `stale` once, as after a scrape that failed, and then nothing."""
-    words = ["_" if value == "gone" else str(value) for value in values]
-    return " ".join(
-        "stale" if word == "_" and number and words[number - 1] != "_" else word for number, word in enumerate(words)
-    )

@@ -6,8 +6,12 @@ import orjson
 import pytest
 
 from api.app import Endpoint
+from api.documents import Documents
+from api.errors import InternalError
+from api.redis.store import Reply
 from api.request import Request, Response
 from api.worker import Worker
+from schemas.resources import CONTACT
 from schemas.settings import ApiSettings
 
 SCOPE: dict[str, Any] = {
@@ -40,3 +44,9 @@ async def test_in_a_handler(caplog: pytest.LogCaptureFixture) -> None:
     assert worker.counters.routes["x"].statuses == {500: 1}
     assert [vars(record)["request_id"] for record in caplog.records] == ["mine"]
     assert "secret" not in caplog.text
+
+
+def test_a_stored_document_that_cannot_be_read_says_what_to_do() -> None:
+    stored = Reply(200, 0, 100, 10, 5, 0, 300, 10, 5, 0, value=bytes(CONTACT.body) + b"\xff")
+    with pytest.raises(InternalError, match="`rebuild --organization` writes it again"):
+        Documents(CONTACT)._response(stored)

@@ -39,3 +39,14 @@ def test_the_application_of_a_connection() -> None:
 def test_status_lines() -> None:
     head = encode_head(Response(431), b"mine", cors=False, close=False)
     assert head == b"HTTP/1.1 431 Request Header Fields Too Large\r\nx-request-id: mine\r\ncontent-length: 0\r\n\r\n"
+
+
+def test_the_head_of_a_response() -> None:
+    large = Response(200, b"a: b\r\n", b"12", (b"345", b"6"))
+    common = b"HTTP/1.1 200 OK\r\ndate: now\r\na: b\r\nx-request-id: mine\r\ncontent-length: 6\r\n"
+    assert encode_head(large, b"mine", b"date: now\r\n", cors=False, close=False) == common + b"\r\n"
+    closing = encode_head(large, b"mine", b"date: now\r\n", cors=True, close=True)
+    assert closing.startswith(common + b"access-control-allow-origin: *\r\n")
+    assert closing.endswith(b"\r\nconnection: close\r\n\r\n")
+    for status in (204, 304):
+        assert b"content-length" not in encode_head(Response(status), b"mine", cors=False, close=False)

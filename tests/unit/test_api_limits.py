@@ -1,6 +1,7 @@
 """Rate-limit headers from the script's reply; its times are in microseconds."""
 
 import re
+import time
 
 import pytest
 from hypothesis import given
@@ -48,7 +49,9 @@ def test_headers() -> None:
 def test_t_is_when_more_requests_remain(quota: int, window: int, remaining: int, full_in: int, more_in: int) -> None:
     """draft-ietf-httpapi-ratelimit-headers-10: the effective window is that of `r`, not that of the whole quota."""
     by_key = Reply(200, 0, quota, window, remaining, full_in, 300, 10, 300, 0)
-    assert read(headers(by_key))[b"ratelimit"] == b'"key";r=%d;t=%d, "organization";r=300;t=0' % (remaining, more_in)
+    found = read(headers(by_key))
+    assert found[b"ratelimit"] == b'"key";r=%d;t=%d, "organization";r=300;t=0' % (remaining, more_in)
+    assert found[b"x-ratelimit-reset"] == b"%d" % seconds(full_in), "when all of them remain"
     by_organization = Reply(200, 0, 300, 10, 300, 0, quota, window, remaining, full_in)
     assert read(headers(by_organization))[b"ratelimit"].endswith(b'"organization";r=%d;t=%d' % (remaining, more_in))
 
@@ -65,6 +68,7 @@ def test_t_of_a_limit_that_was_hit_is_not_later_than_retry_after(quota: int, win
 def test_t_of_an_address_is_retry_after() -> None:
     """It is when one more try remains, not when all of them do."""
     guesses = Guesses(Limit(2, 7200))
+    began = time.time()
     guesses.charge(b"192.0.2.1")
     guesses.charge(b"192.0.2.1")
     with pytest.raises(TooManyGuesses) as raised:
@@ -72,6 +76,8 @@ def test_t_of_an_address_is_retry_after() -> None:
     error = raised.value
     assert read(error.headers)[b"ratelimit"] == b'"address";r=0;t=%d' % error.retry_after
     assert error.retry_after <= 3600
+    full_at = int(read(error.headers)[b"x-ratelimit-reset"])
+    assert began + 7200 <= full_at <= time.time() + 7200 + 2, "rounded up twice"
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_wrong_calls(words: list[str], said: str, capsys: pytest.CaptureFixture[
         pytest.param(
             ["--url", "https://lv_live_x@api.example"], "address that clients are given", id="a key in the URL"
         ),
-        pytest.param(["--url", "http://api.example"], "such as https://", id="without TLS"),
+        pytest.param(["--url", "ftp://api.example"], "such as https://", id="another scheme"),
         pytest.param(["--url", "https://"], "such as https://", id="no host"),
         pytest.param(["--url", "https://api.example:x"], "such as https://", id="no port"),
         pytest.param(["--key", "-"], "--key needs a --url", id="a key for nothing"),

@@ -172,6 +172,7 @@ def test_bad_data(data: Json, reason: str) -> None:
 
 
 CONTACT = crm.contact_data(first_name=SECRET)
+IN_UPPER_CASE = "ABCDEFAB-CDEF-4ABC-9DEF-ABCDEFABCDEF"
 DEEP = b'{"a":' * 5000 + b"1" + b"}" * 5000
 
 
@@ -187,6 +188,13 @@ DEEP = b'{"a":' * 5000 + b"1" + b"}" * 5000
         pytest.param(bare((LEAD.value or b"").replace(b"NEW", b"\xff\xfe")), "UTF-8", id="invalid UTF-8"),
         pytest.param(bare((LEAD.value or b"").replace(b"NEW", b"\\ud800x")), "", id="half a surrogate pair"),
         pytest.param(bare(orjson.dumps(crm.envelope(resources.LEAD))), "`$.data` is missing", id="no data"),
+        pytest.param(Message(resources.LEAD, b"?", b"{"), "message key is not", id="half an object under a bad key"),
+        pytest.param(Message(resources.LEAD, LEAD.key + b"\n", LEAD.value), "message key is not", id="a longer key"),
+        pytest.param(
+            Message(resources.LEAD, f"{crm.ORGANIZATION}:{IN_UPPER_CASE}".encode(), crm.lead(id=IN_UPPER_CASE).value),
+            "message key is not",
+            id="a key in upper case, like its event",
+        ),
         pytest.param(structured([1]), "`$.data`", id="data is not an object"),
         pytest.param(structured(specversion="0.3"), "`$.specversion`", id="another version of CloudEvents"),
         pytest.param(structured(specversion=None), "`$.specversion` is missing", id="no version of CloudEvents"),

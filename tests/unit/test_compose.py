@@ -152,6 +152,8 @@ def test_mounts_are_where_the_image_writes(name: str) -> None:
     service = SERVICES[name]
     volumes = [volume.split(":") for volume in service.get("volumes", [])]
     written = {path.partition(":")[0] for path in service.get("tmpfs", [])}
+    # Docker gives each of them to root, with the mode of the folder in the image.
+    assert all(path.startswith("/tmp") or path.endswith(":mode=1777") for path in service.get("tmpfs", []))  # noqa: S108
     written |= {target for source, target, *mode in volumes if mode != ["ro"]}
     assert written <= image_of(name).writable
     if image_of(name).user == "appuser":
@@ -260,14 +262,26 @@ def test_the_image_has_every_dependency() -> None:
     """The lock is older than pyproject.toml where this fails: `make lock`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = {re.split(r"[\[<>=; ]", dependency)[0] for dependency in project["dependencies"]}
-    locked = re.findall(r"^([a-z0-9-]+)==", (ROOT / "requirements.txt").read_text(), re.MULTILINE)
-    assert wanted <= set(locked)
+    assert wanted <= set(locked("requirements.txt"))
+
+
+def locked(file: str) -> dict[str, str]:
+    return dict(re.findall(r"^([a-z0-9-]+)==(\S+)", (ROOT / file).read_text(), re.MULTILINE))
+
+
+def test_each_extra_of_the_image_has_a_lock_with_the_tested_versions() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for extra in extras.keys() - {"dev", "devstack"}:
+        file = f"requirements-{extra}.txt"
+        assert f"COPY {file} .\n" in stage("build")
+        assert locked("requirements.txt").items() <= locked(file).items()
+        assert {re.split(r"[\[<>=; ]", dependency)[0] for dependency in extras[extra]} <= set(locked(file))
 
 
 def test_the_dockerfile_names_no_registry_and_ends_without_root() -> None:
     images = re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)
     assert set(images) == {"${PYTHON_IMAGE}", "build", "base"}
-    assert re.findall(r"^ARG (.*)", DOCKERFILE, re.MULTILINE) == ["PYTHON_IMAGE=python:3.12-slim"]
+    assert re.findall(r"^ARG (.*)", DOCKERFILE, re.MULTILINE) == ["PYTHON_IMAGE=python:3.12-slim", "EXTRA"]
     for target in ("base", "sample", "runtime"):
         users = re.findall(r"^USER (\S+)", stage(target), re.MULTILINE)
         assert users[-1:] in ([], ["10001:10001"])

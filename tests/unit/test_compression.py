@@ -7,12 +7,12 @@ import pytest
 import zstandard
 
 from bench import dictionary
-from projector.intent import PutLead
+from projector.intent import PutDocument, PutLead
 from projector.redis.calls import compressed
 from schemas import compression
-from schemas.bodies import SUMMARY, body, packed_lead
+from schemas.bodies import SUMMARY, body, packed_lead, packed_value
 from schemas.compression import Unreadable, packed, unpacked
-from schemas.layouts import HEAD, LEAD_BODY
+from schemas.layouts import HEAD, LEAD_BODY, LEAD_SUMMARY_PLACE, NUMBER_BYTES, SUMMARY_FIELDS_STOP
 from schemas.limits import MAX_DOCUMENT_BYTES
 from schemas.resources import CONTACT, LEAD, RESOURCES, Resource
 from tests.harness import crm
@@ -36,6 +36,7 @@ def test_the_newest_dictionary_can_be_trained_again() -> None:
     assert dictionary.trained(corpus) == compression.dictionary(compression.DICTIONARY)
 
 
+@pytest.mark.heavy
 def test_texts_of_the_sample_data_are_written_for_the_next_dictionary(tmp_path: Path) -> None:
     dictionary.write_corpus(tmp_path / "corpus.zst")
     texts = dictionary.read_corpus(tmp_path / "corpus.zst")
@@ -63,6 +64,28 @@ def test_sample_documents_are_packed_into_a_third() -> None:
     assert isinstance(intent, PutLead)
     text = b"".join((intent.before, SUMMARY, intent.after))
     assert len(b"".join(packed_lead(intent.contact_id, text))) < len(text) / 3
+
+
+@pytest.mark.parametrize("fields", [pytest.param({}, id="short"), pytest.param({"referrer": "x" * 2000}, id="long")])
+def test_a_packed_lead_is_read_with_its_contact(fields: crm.Json) -> None:
+    intent = intent_of(crm.lead(**fields).record())
+    assert isinstance(intent, PutLead)
+    text = b"".join((intent.before, SUMMARY, intent.after))
+    before, after = packed_lead(intent.contact_id, text)
+    summary = b'{"id":"%b"}' % intent.contact_id.encode()
+    value = bytearray(LEAD_BODY)
+    value[LEAD_SUMMARY_PLACE] = b"".join(len(part).to_bytes(NUMBER_BYTES, "little") for part in (before, summary))
+    assert body(LEAD, b"".join((value, before, summary, after))) == text.replace(SUMMARY, summary)
+
+
+def test_a_packed_contact_is_read() -> None:
+    intent = intent_of(crm.contact(email="ada@example.com", custom_fields={"a": "b"}).record())
+    assert isinstance(intent, PutDocument)
+    head = SUMMARY_FIELDS_STOP.stop
+    stored = packed_value(CONTACT, intent.value)
+    first_lead = bytes(CONTACT.body - head)
+    assert stored[head:] != intent.value[head:]
+    assert body(CONTACT, stored[:head] + first_lead + stored[head:]) == intent.value[head:]
 
 
 @pytest.mark.parametrize(

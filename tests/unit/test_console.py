@@ -2,6 +2,7 @@
 
 import argparse
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,9 @@ def test_pages_of_the_documentation_have_their_anchors() -> None:
     assert "<script>" not in pages.render("# a\n\n<script>alert(1)</script>", "a.md")
 
 
+page_of = cache(pages.page)
+
+
 @pytest.mark.parametrize("source", ["projector/operate/words.py", "projector/console", "projector/operate/explain"])
 def test_every_page_that_is_linked_exists(source: str) -> None:
     path = ROOT / source
@@ -117,7 +121,7 @@ def test_every_page_that_is_linked_exists(source: str) -> None:
     linked |= {f"runbook.md#{label}" for label in LABELS}
     for page in linked:
         name, _, section = page.partition("#")
-        html = pages.page(name)
+        html = page_of(name)
         assert html, page
         assert not section or f'id="{section}"' in html, page
 

@@ -3,7 +3,7 @@
 import pytest
 
 from projector.dead_letter import DeadLetter
-from projector.upkeep.dead_letters import _neighbours
+from projector.upkeep.dead_letters import _MAX_GAP, _neighbours
 from tests.harness import crm
 
 
@@ -18,6 +18,8 @@ def letters(*places: tuple[str, int, int]) -> list[DeadLetter]:
         pytest.param([7], [1], id="one"),
         pytest.param([7, 8, 5000], [3], id="near"),
         pytest.param([7, 8, 6000], [2, 1], id="far"),
+        pytest.param([7, 8 + _MAX_GAP], [2], id="as far as it may be"),
+        pytest.param([7, 9 + _MAX_GAP], [1, 1], id="too far by one"),
         pytest.param(list(range(2500)), [1000, 1000, 500], id="many"),
     ],
 )

@@ -15,8 +15,13 @@ PROJECTOR = """\
 leadview_projector_records_total{line="access",result="written"} 9.0
 leadview_projector_records_total{line="documents",result="written"} 331.0
 leadview_projector_records_total{line="documents",result="stale"} 2.0
-leadview_projector_freshness_seconds_sum{line="documents"} 3.0
-leadview_projector_freshness_seconds_count{line="documents"} 20.0
+leadview_projector_freshness_seconds_bucket{line="access",le="0.125"} 1.0
+leadview_projector_freshness_seconds_bucket{line="access",le="0.25"} 1.0
+leadview_projector_freshness_seconds_bucket{line="access",le="+Inf"} 1.0
+leadview_projector_freshness_seconds_bucket{line="documents",le="0.125"} 4.0
+leadview_projector_freshness_seconds_bucket{line="documents",le="0.25"} 14.0
+leadview_projector_freshness_seconds_bucket{line="documents",le="+Inf"} 19.0
+leadview_projector_freshness_seconds_sum{line="documents"} 1410544.9
 leadview_projector_lag_records{topic="crm.leads",partition="0"} 4.0
 leadview_projector_lag_records{topic="crm.leads",partition="1"} 3.0
 leadview_projector_dead_letters 1.0
@@ -42,18 +47,19 @@ def test_what_could_not_be_measured_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("at", "expected"),
     [
-        pytest.param(15.0, Rates(applied=68.0, answered=1.6, freshness=0.15), id="five seconds later"),
-        pytest.param(10.0, Rates(applied=0.0, answered=0.0, freshness=0.15), id="no time has passed"),
+        pytest.param(15.0, Rates(applied=68.0, answered=1.6, freshness=0.1875), id="five seconds later"),
+        pytest.param(10.0, Rates(applied=0.0, answered=0.0, freshness=0.1875), id="no time has passed"),
     ],
 )
 def test_rates_are_of_the_time_between(at: float, expected: Rates) -> None:
+    """The event with an old `time` does not make the freshness old."""
     assert rates(read("", "", at=10.0), read(PROJECTOR, API, at=at)) == expected
 
 
 def test_a_line_says_it_all() -> None:
     before, after = read("", "", at=10.0), read(PROJECTOR, API, at=15.0)
     assert line(after, rates(before, after)) == (
-        "applied 340 (68.0/s)  lag 7  freshness 150 ms  requests 8 (1.6/s) 200: 7  404: 1  dead letters 1"
+        "applied 340 (68.0/s)  lag 7  freshness 188 ms  requests 8 (1.6/s) 200: 7  404: 1  dead letters 1"
     )
     assert "freshness -" in line(before, rates(before, before))
 

@@ -108,3 +108,12 @@ def test_a_page_that_a_program_names_is_found() -> None:
 def test_every_page_of_docs_is_linked_from_the_readme() -> None:
     readme = (ROOT / "README.md").read_text("utf-8")
     assert [page.name for page in ROOT.glob("docs/*.md") if f"(docs/{page.name})" not in readme] == []
+
+
+def test_the_readme_fits_on_a_few_screens_and_the_pages_are_few() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert len(text.splitlines()) <= 140
+    begin = ["Try it", "Three doors", "Promises", "Figures", "Where the code begins", "Documentation"]
+    assert re.findall("^## (.+)", text, re.MULTILINE) == begin
+    assert len(re.findall(r"^!\[.+\]\(docs/images/", text, re.MULTILINE)) == 1
+    assert len([*ROOT.glob("docs/*.md")]) <= 17

@@ -58,9 +58,8 @@ def test_a_bad_example_has_the_printed_reason(bad: events_page.Bad) -> None:
 
 
 def test_the_lead_to_paste_is_good() -> None:
-    [line] = re.findall(
-        r"^(\S+?)\|(\{.*\})$", PAGE.replace("$ORGANIZATION", LEAD.event_example.organization_id), re.MULTILINE
-    )
+    page = re.sub(r"\$\{?ORGANIZATION\}?", LEAD.event_example.organization_id, PAGE)
+    [line] = re.findall(r"^(\S+?)\|(\{.*\})$", page, re.MULTILINE)
     event = orjson.loads(line[1])
     assert record(event).key == line[0].encode()
     interpret(record(event))

@@ -11,6 +11,8 @@ import pytest
 from devstack.fault_proxy import Faults, FaultyProxy, faulty_proxy
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 
+pytestmark = pytest.mark.heavy
+
 TEXT = bytes(range(256)) * 40
 
 

@@ -107,3 +107,39 @@ async def test_the_leader_is_asked_again_after_a_while(monkeypatch: pytest.Monke
     """The replica may have fallen behind, or another one is nearer."""
     monkeypatch.setattr(fetching, "REPLICA_SECONDS", 0.0)
     assert await asked(Brokers(ASK_THE_REPLICA, RECORDS)) == [LEADER, LEADER]
+
+
+class TwoPartitions(Brokers):
+    """A broker that has a record of `AT`, and then nothing. It notes what it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wanted: list[dict[int, int]] = []
+        self.waiting = asyncio.Event()
+
+    async def send(self, node: int, request: FetchRequest, **_group: int) -> FetchResponse_v11:  # noqa: ARG002
+        sent: Any = request.build(FetchRequest_v11)
+        [(topic, partitions)] = sent.topics
+        self.wanted.append({number: offset for number, _, offset, *_ in partitions})
+        if len(self.wanted) > 1:
+            self.waiting.set()
+            await asyncio.Event().wait()
+        _, _, data = RECORDS
+        return FetchResponse_v11(0, 0, 0, [(topic, [(AT.partition, 0, 9, 9, 0, [], NOBODY, data)])])
+
+
+async def test_while_records_are_applied_all_partitions_are_asked_for_what_comes_next() -> None:
+    """Otherwise a record that comes meanwhile would wait for the answer of a request that does not ask for it."""
+
+    async def earliest(_partition: Partition) -> int:
+        raise AssertionError("the position was given up")
+
+    broker = TwoPartitions()
+    fetcher = Fetcher(broker, Unpacker({AT.topic: LEAD}, MAX_RECORD_BYTES), 1_000_000, earliest, RACK)
+    fetcher.seek(AT, FIRST)
+    fetcher.seek(Partition(AT.topic, 1), FIRST)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        assert [*await fetcher.poll(10, PATIENCE_SECONDS)] == [AT]
+        await broker.waiting.wait()
+    await fetcher.close()
+    assert broker.wanted == [{0: FIRST, 1: FIRST}, {0: FIRST + 1, 1: FIRST}]

@@ -13,11 +13,13 @@ from schemas.control import (
     GenerationId,
     Stamp,
     format_generations,
+    format_slots,
     in_order,
     new_generation,
     number_of,
     parse_generation,
     parse_generations,
+    parse_slots,
 )
 from tests.harness.generations import generation, ids
 
@@ -152,3 +154,36 @@ def test_of_two_generations_with_one_number_the_one_that_is_not_served_is_droppe
     found = record(1, 0, 1)
     twice = msgspec.structs.replace(found, state=msgspec.structs.replace(found.state, dropping=(other,)))
     assert generations._choose(twice, 1) == other
+
+
+@pytest.mark.parametrize(
+    ("slots", "text"),
+    [
+        pytest.param({}, "", id="none"),
+        pytest.param({b"a": {0}}, "a:0", id="one"),
+        pytest.param({b"a": {0, 1, 2, 4, 16_383}}, "a:0-2,4,16383", id="ranges"),
+        pytest.param({b"b": {5}, b"a": {3, 4}, b"c": set()}, "a:3-4 b:5", id="several copies, one without slots"),
+    ],
+)
+def test_slots_of_copies_are_read_as_they_were_written(slots: dict[bytes, set[int]], text: str) -> None:
+    assert format_slots({tag: frozenset(of_tag) for tag, of_tag in slots.items()}) == text
+    found = {tag: {slot for each in ranges for slot in each} for tag, ranges in parse_slots(text.encode()).items()}
+    assert found == {tag: of_tag for tag, of_tag in slots.items() if of_tag}
+
+
+@pytest.mark.parametrize(
+    ("filled", "moved_to"),
+    [
+        pytest.param((1,), "b:7 ledger:5-6", id="a slot that has moved belongs to its new copy"),
+        pytest.param((), "ledger:5-6", id="to nobody while a copy is being filled"),
+    ],
+)
+def test_a_slot_that_has_moved(filled: tuple[int, ...], moved_to: str) -> None:
+    before = record(1, 0, 1)
+    copies = {
+        tag: Copy(STAMP, before.state, "i", (), ids(1) if tag == b"ledger" else ids(*filled), (), {})
+        for tag in (b"ledger", b"b")
+    }
+    state = msgspec.structs.replace(before.state, slots="ledger:5-7", copies=("b", "ledger"))
+    served = {b"ledger": frozenset({5, 6}), b"b": frozenset({7})}
+    assert msgspec.structs.replace(before, state=state, copies=copies, served=served).slots() == moved_to

@@ -12,6 +12,8 @@ from tests.harness import crm
 from tests.harness.crm import Message
 from tests.harness.hostile_events import MORSELS, SECRET, VALID, check, tokens
 
+pytestmark = pytest.mark.heavy
+
 texts = st.text(max_size=8) | st.just(SECRET)
 json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,

@@ -37,17 +37,19 @@ def literal_slices(path: Path) -> Iterator[str]:
                 yield f"line {node.lineno}: [{ast.unparse(node)}]"
 
 
-@pytest.mark.parametrize("path", [path for path in sources() if path != LAYOUTS], ids=name)
-def test_no_place_in_a_stored_value_is_a_literal(path: Path) -> None:
-    assert list(literal_slices(path)) == [], "name it in schemas/layouts.py"
+def test_no_place_in_a_stored_value_is_a_literal() -> None:
+    found = [f"{name(path)} {place}" for path in sources() if path != LAYOUTS for place in literal_slices(path)]
+    assert found == [], "name it in schemas/layouts.py"
 
 
-@pytest.mark.parametrize(
-    "path", [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.lua"))], ids=name
-)
-def test_no_place_in_a_script_is_a_literal(path: Path) -> None:
-    lines = [line.partition("--")[0] for line in path.read_text("utf-8").splitlines()]
-    found = [f"line {number}: {line.strip()}" for number, line in enumerate(lines, 1) if PLACE_IN_LUA.search(line)]
+def test_no_place_in_a_script_is_a_literal() -> None:
+    found = [
+        f"{name(path)} line {number}: {line.strip()}"
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.lua")
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if PLACE_IN_LUA.search(line.partition("--")[0])
+    ]
     assert found == [], "name it in schemas/layouts.py, which is put in front of every script"
 
 
@@ -82,10 +84,9 @@ def lists_of_kinds(source: str) -> Iterator[str]:
                     yield f"line {node.lineno}: {ast.unparse(node)}"
 
 
-@pytest.mark.parametrize("path", WRITTEN, ids=name)
-def test_no_list_of_resources_is_a_literal(path: Path) -> None:
+def test_no_list_of_resources_is_a_literal() -> None:
     """A resource that is added would be missing there."""
-    found = list(lists_of_kinds(path.read_text("utf-8")))
+    found = [f"{name(path)} {each}" for path in WRITTEN for each in lists_of_kinds(path.read_text("utf-8"))]
     assert found == [], "let it follow the rows of schemas/resources.py (KINDS, RESOURCES, BY_TOPIC)"
 
 

@@ -100,14 +100,7 @@ def test_ids_in_upper_case_are_lowered(upper: Whole, lower: Whole) -> None:
         pytest.param(Ids(Whole), True, id="ids"),
         pytest.param(Ids(OnlyItems), True, id="ids in a list only"),
         pytest.param(Ids(Texts), False, id="no ids"),
-        pytest.param(Ids(Item, but=frozenset({"own", "other"})), False, id="no ids but those that are left out"),
     ],
 )
 def test_has_ids(ids: Ids, has_ids: bool) -> None:
     assert bool(ids) is has_ids
-
-
-def test_ids_that_are_left_out() -> None:
-    ids = Ids(Whole, but=frozenset({"id"}))
-    assert ids.of(Whole(id=NOT_AN_ID, parent=TWO)) == [TWO]
-    assert ids.wrong(Whole(id=NOT_AN_ID, parent=TWO)) is None

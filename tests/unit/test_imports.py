@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -11,10 +12,17 @@ ROOT = Path(__file__).parents[2]
 OURS = {"api", "bench", "deploy", "devstack", "docs", "leadview", "projector", "schemas", "tests"}
 
 
+@cache
+def imports(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    """All statements of a file that import something."""
+    tree = ast.parse(path.read_text("utf-8"), str(path))
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imported(path: Path) -> Iterator[str]:
     """Full names of all modules that a file imports."""
     package = path.relative_to(ROOT).parts[:-1]
-    for node in ast.walk(ast.parse(path.read_text("utf-8"), str(path))):
+    for node in imports(path):
         match node:
             case ast.Import(names=names):
                 yield from (name.name for name in names)
@@ -88,7 +96,7 @@ def test_the_api_imports_no_private_part_of_uvicorn() -> None:
 
 def modules_of(path: Path) -> Iterator[str]:
     """What a file imports, with the names that are imported: `from projector import mapping` is `projector.mapping`."""
-    for node in ast.walk(ast.parse(path.read_text("utf-8"), str(path))):
+    for node in imports(path):
         match node:
             case ast.Import(names=names):
                 yield from (name.name for name in names)

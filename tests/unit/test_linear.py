@@ -14,6 +14,8 @@ from schemas.limits import MAX_CONTAINERS, MAX_EXPONENTS, MAX_EXTREMES, MAX_NAME
 from tests.harness.services import services_required
 from tests.harness.worst_inputs import OF_RECORDS, PLAIN, WORST, Worst, counted, longest_step, seconds, slow
 
+pytestmark = pytest.mark.heavy
+
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("projector", "schemas", "api", "leadview")
 OURS = "it sees only what this repository holds, or what an operator wrote into settings or a command"

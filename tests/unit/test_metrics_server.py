@@ -10,8 +10,10 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from devstack.ports import free_port
-from leadview.metrics_port import Health, MetricsServer
+from leadview.metrics_port import Health, MetricsServer, listen
 from tests.harness.waiting import wait_until
+
+pytestmark = pytest.mark.heavy
 
 MAX_CONNECTIONS = 16
 UNFINISHED = [b"", b"GET /met", b"GET /metrics HTTP/1.1\r\nHost: x\r\n"]
@@ -167,6 +169,30 @@ def test_slow_connections_are_closed(hurried_port: Port, sent: bytes) -> None:
 def test_a_port_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder, pytest.raises(OSError, match="in use"):
         MetricsServer("127.0.0.1", holder.getsockname()[1], CollectorRegistry(), lambda: Health(True, {}))
+
+
+def test_every_address_is_of_ipv4_and_of_ipv6() -> None:
+    with listen("::", 0) as listener:
+        for address in ("127.0.0.1", "::1"):
+            with socket.create_connection((address, listener.getsockname()[1]), timeout=5):
+                accepted, _ = listener.accept()
+                accepted.close()
+
+
+def test_every_address_where_the_system_has_no_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    with listen("::", 0) as listener:
+        assert listener.family == socket.AF_INET
+
+
+def test_an_address_of_ipv6() -> None:
+    server = MetricsServer("::1", 0, CollectorRegistry(), lambda: Health(True, {}))
+    try:
+        with closing(http.client.HTTPConnection("::1", server.server_port, timeout=5)) as connection:
+            connection.request("GET", "/healthz")
+            assert connection.getresponse().status == 200
+    finally:
+        server.close()
 
 
 def test_alive_although_it_does_not_do_its_work(fresh_port: Port) -> None:

@@ -100,6 +100,7 @@ def test_a_problem_has_a_section_in_the_runbook(kind: str) -> None:
     assert f"\n### {kind}\n" in RUNBOOK
 
 
+@pytest.mark.heavy
 def test_promtool_agrees_with_the_configuration_and_its_rules() -> None:
     promtool = shutil.which("promtool")
     if promtool is None:

@@ -1,6 +1,7 @@
 """What `status` judges: each problem alone, its words, and that nothing is said twice."""
 
 import time
+from functools import cache
 from typing import Any, get_args
 
 import msgspec
@@ -38,15 +39,24 @@ def projector(
     kinds: tuple[str, ...] = (),
     mapping: int = VERSION,
     troubles: dict[str, LineTrouble] = {},  # noqa: B006 - never changed
+    started_ms_ago: int | None = None,
 ) -> Writer:
+    started_at = 0 if started_ms_ago is None else int(NOW - started_ms_ago)
     said = Heartbeat(
-        "run", mapping, STAMP.text, lines=lines, troubles=troubles, problems=list(problems), kinds=list(kinds)
+        "run",
+        mapping,
+        STAMP.text,
+        started_at,
+        lines=lines,
+        troubles=troubles,
+        problems=list(problems),
+        kinds=list(kinds),
     )
     return Writer("host-1-ab", age_ms, said)
 
 
-def rebuilding() -> Writer:
-    return Writer("host-2-cd", 100, Heartbeat("rebuild", VERSION, STAMP.text))
+def rebuilding(age_ms: int = 100) -> Writer:
+    return Writer("host-2-cd", age_ms, Heartbeat("rebuild", VERSION, STAMP.text))
 
 
 def record(*, filled: bool = True, position: int = 5, mapping: int = VERSION) -> ControlRecord:
@@ -207,6 +217,15 @@ def test_the_page_of_what_a_projector_says() -> None:
     assert [problem.page for problem in wrong(survey(redis(unknown), kafka()))] == ["runbook.md#leadviewproblem"]
 
 
+def test_a_line_that_completes_no_step_does_not_advance() -> None:
+    said = projector(problems=("documents: no step", "documents: late"), kinds=("no_step", "not_advancing"))
+    assert [it.label for it in problems(survey(redis(said), kafka()))] == ["no_step"]
+
+
+def test_a_rebuild_whose_generation_was_dropped_is_forgotten() -> None:
+    assert notes(survey(redis(projector(), rebuilding(age_ms=9000)), kafka())) == []
+
+
 def test_notes() -> None:
     found = survey(redis(projector(), projector(age_ms=9000), dead_letters=2, control=record(mapping=0)), kafka())
     said = [str(note) for note in notes(found)]
@@ -363,6 +382,7 @@ EVERY: list[problem.Problem] = [
     problem.TopicTruncated(("a",), "2026-01-01T00:00:00Z", "old", "", access=False),
     problem.RedisEvicts(("allkeys-lru",)),
     problem.RedisFull(1.0),
+    problem.RedisRefusesWrites("NOREPLICAS Not enough good replicas to write."),
     problem.RedisEmpty(filling=False),
     problem.Incomplete(1, 1, ()),
     problem.Incomplete(1, 3, ("10.0.0.1:7000",)),
@@ -382,16 +402,19 @@ EVERY: list[problem.Problem] = [
     problem.OtherLayout(2),
     problem.DeadLetters(5),
     problem.Silent("a", "run", 9.0),
+    problem.FewProjectors(1, 2),
+    problem.AccessAsBefore(("a:b", "a")),
     problem.RedisNearlyFull(0.9),
 ]
 
 
 def test_every_kind_has_words_and_a_page_and_is_read_as_it_was_written() -> None:
     assert {type(it) for it in EVERY} == set(get_args(problem.Problem))
+    page_of = cache(pages.page)
     for it in EVERY:
         said = say(it)
         name, _, section = said.page.partition("#")
-        html = pages.page(name)
+        html = page_of(name)
         assert html, said
         assert not section or f'id="{section}"' in html, said
         assert said.what in str(said)
@@ -400,3 +423,45 @@ def test_every_kind_has_words_and_a_page_and_is_read_as_it_was_written() -> None
 
 def test_every_label_is_that_of_a_kind_or_said_by_projectors_alone() -> None:
     assert {it.label for it in EVERY} >= set(problem.LABELS)
+
+
+@pytest.mark.parametrize(
+    ("writers", "silent"),
+    [
+        pytest.param([projector(), projector(age_ms=9000)], 1, id="nobody says when it was started"),
+        pytest.param([projector(started_ms_ago=8000), projector(age_ms=9000)], 0, id="another one was started since"),
+        pytest.param([projector(started_ms_ago=9001), projector(age_ms=9000)], 1, id="the other one was there before"),
+        pytest.param(
+            [projector(started_ms_ago=5000), projector(age_ms=9000), projector(age_ms=8000)],
+            1,
+            id="one was started for two that died",
+        ),
+        pytest.param(
+            [projector(started_ms_ago=5000), projector(started_ms_ago=4000), projector(age_ms=9000)],
+            0,
+            id="two were started for one",
+        ),
+        pytest.param(
+            [projector(), projector(started_ms_ago=9000, age_ms=8000), projector(age_ms=20_000)],
+            1,
+            id="the one that was started since has died as well",
+        ),
+    ],
+)
+def test_a_projector_that_was_replaced_is_forgotten(writers: list[Writer], silent: int) -> None:
+    assert [note.what.partition(" ")[0] for note in notes(survey(redis(*writers), kafka()))] == ["silent"] * silent
+
+
+@pytest.mark.parametrize(
+    ("expected", "kinds"),
+    [
+        pytest.param(0, [], id="any number is right"),
+        pytest.param(1, [], id="as many as are expected"),
+        pytest.param(2, ["few_projectors"], id="fewer"),
+    ],
+)
+def test_projectors_that_are_expected(expected: int, kinds: list[str]) -> None:
+    found = msgspec.structs.replace(WELL, expected=expected)
+    assert [it.kind for it in problems(found)] == kinds
+    nobody = msgspec.structs.replace(survey(redis(projector(age_ms=9000)), kafka()), expected=expected)
+    assert [it.kind for it in problems(nobody)] == ["no_projector"]

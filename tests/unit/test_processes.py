@@ -5,8 +5,12 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from tests.harness.processes import descendants, is_alive
 from tests.harness.waiting import wait_until
+
+pytestmark = pytest.mark.heavy
 
 
 def test_a_child_that_was_killed_does_not_run_although_nobody_has_waited_for_it() -> None:

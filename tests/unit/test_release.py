@@ -1,5 +1,6 @@
 """The checks of `make release`, on a repository that can be released, and with one thing wrong at a time."""
 
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -7,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy.release import context_of, main, problems, version_of
+from deploy.release import constraints, context_of, main, problems, version_of
+
+pytestmark = pytest.mark.heavy
 
 ROOT = Path(__file__).parents[2]
 FILES = (
@@ -121,6 +124,16 @@ def test_a_version_is_released_once(repository: Path) -> None:
 def test_the_context_of_the_image_exists() -> None:
     assert {"requirements.txt", "api", "projector", "schemas", "leadview"} <= set(context_of(ROOT))
     assert all((ROOT / path).exists() for path in context_of(ROOT))
+
+
+def test_the_constraints_are_those_of_the_lock() -> None:
+    """With the conditions under which a dependency is wanted, and without hashes: the wheel would need one, too."""
+    lock = (ROOT / "requirements.txt").read_text("utf-8")
+    found = constraints(ROOT)
+    assert [line.split()[0] for line in found.splitlines()] == re.findall(r"^[a-z].*?==\S+", lock, re.MULTILINE)
+    assert "uvloop" in found
+    assert found.count(" ; ") == lock.count(" ; ")
+    assert "--hash" not in found
 
 
 def test_other_words_are_refused() -> None:

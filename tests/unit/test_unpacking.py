@@ -127,6 +127,7 @@ def test_a_batch_that_cannot_be_decompressed(codec: int, content: bytes) -> None
     assert after == 9
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
 def test_the_memory_for_a_batch_is_limited(codec: int) -> None:
     data = batch([record(0, b"k", bytes(6 * MAX_BATCH_BYTES))], codec=codec)
@@ -140,6 +141,7 @@ def test_the_memory_for_a_batch_is_limited(codec: int) -> None:
     assert after == 1
 
 
+@pytest.mark.heavy
 def test_a_batch_of_records_with_many_headers_takes_little_memory() -> None:
     data = batch([record(offset, b"k", None, [(b"", None)] * 3_000) for offset in range(200)], codec=ZSTD)
     tracemalloc.start()

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import os
 import re
 import shlex
 import subprocess
@@ -194,6 +195,56 @@ def test_bad_records(validated: Validated, line: str | bytes, path: str, said: s
     assert all(said in fault["reason"] for fault in faults)
 
 
+def test_the_command_of_the_readme_works_in_a_clone(tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    file.write_text(LINE)
+    [words] = re.findall(r"`\.venv/bin/python (.+ validate) events\.jsonl`", (ROOT / "README.md").read_text("utf-8"))
+    command = [sys.executable, *words.split(), str(file)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "1 record: all good\n"
+
+
+INDENTED = orjson.dumps(orjson.loads(LINE), option=orjson.OPT_INDENT_2).decode()
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param([INDENTED], id="alone"),
+        pytest.param([orjson.dumps([orjson.loads(LINE)], option=orjson.OPT_INDENT_2).decode()], id="in a list"),
+        pytest.param([LINE, INDENTED, LINE], id="between others"),
+    ],
+)
+def test_a_record_over_several_lines_is_one_fault(validated: Validated, lines: list[str]) -> None:
+    status, output = validated(lines)
+    assert (status, output.count("write each record in one line")) == (1, 1)
+    assert output.endswith(f"{len(lines)} record{'s' * (len(lines) > 1)}: 1 bad\n")
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        pytest.param([LINE], ["--render"], id="documents"),
+        pytest.param(["x"] * 1000, [], id="while it reads"),
+    ],
+)
+def test_the_reader_of_its_output_has_ended(lines: list[str], words: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as output:
+        done = subprocess.run(
+            [sys.executable, "-m", "projector", "validate", *words],
+            input="\n".join(lines).encode(),
+            stdout=output,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert b"Error" not in done.stderr, done.stderr
+    assert b"cannot be read" not in done.stderr
+
+
 def test_what_a_fault_says(validated: Validated) -> None:
     bad = as_line(crm.lead(1, stage="new"))
     text = f"`$.data.stage` is not valid: allowed are {', '.join(STAGES)} (event e1 of /crm)"
@@ -341,6 +392,7 @@ def test_wrong_calls(words: list[str], said: str, capsys: pytest.CaptureFixture[
 ACTIONS, HOOKS = (yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("line", "status"), [(LINE, 0), (as_line(TYPO), 1)])
 def test_the_examples_for_producers_run(tmp_path: Path, line: str, status: int) -> None:
     """Their commands, in a folder of a producer, with the command `leadview` in the path."""

@@ -148,6 +148,11 @@ def test_the_reason_says_what_to_set(message: Message, hint: str) -> None:
     assert reason.endswith(hint) if hint else ". " not in reason, reason
 
 
+def test_nothing_is_said_of_a_key_that_is_not_there() -> None:
+    with pytest.raises(BadRecord, match=r"with ids in lower case \(event"):
+        interpret(msgspec.structs.replace(LEAD.record(), key=None))
+
+
 @pytest.mark.parametrize("kind", resources.KINDS)
 def test_a_tombstone_is_never_framed(kind: resources.Kind) -> None:
     assert read(crm.tombstone(kind).record()).entity is None

@@ -88,3 +88,30 @@ def test_the_words_take_nothing_apart() -> None:
     tree = ast.parse(Path(words.__file__).read_text("utf-8"))
     used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     assert used & {"split", "removeprefix", "removesuffix", "find", "search", "match", "fullmatch"} == set()
+
+
+@pytest.mark.parametrize(
+    ("called", "command"),
+    [
+        pytest.param("/opt/leadview/bin/leadview", "leadview run", id="installed"),
+        pytest.param("/app/leadview/__main__.py", "python -m leadview run", id="in a checkout"),
+        pytest.param("/app/projector/__main__.py", "python -m projector run", id="the projector"),
+        pytest.param("/app/api/__main__.py", "python -m projector run", id="the API, which has no such commands"),
+        pytest.param("", "python -m projector run", id="not known"),
+    ],
+)
+def test_a_command_is_named_as_it_was_called(monkeypatch: pytest.MonkeyPatch, called: str, command: str) -> None:
+    monkeypatch.setattr("sys.argv", [called, "status"])
+    assert words.as_called("run") == command
+
+
+def test_nothing_else_names_a_program() -> None:
+    """What is printed to be pasted works only if the program is called like this one (`as_called`)."""
+    named = re.compile(r"\b(python -m )?(projector|leadview) (run|rebuild|status|dead-letters|promote|drop|verify)\b")
+    for package in ("api", "leadview", "projector", "schemas"):
+        for path in (ROOT / package).rglob("*.py"):
+            tree = ast.parse(path.read_text("utf-8"))
+            documents = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+            texts = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in documents)
+            found = [node.value for node in texts if isinstance(node.value, str) and named.search(node.value)]
+            assert not found, name(path)

@@ -20,12 +20,15 @@ def main() -> int:
         metavar="URL",
         help="URL of your API, for the box to try it; repeatable",
     )
+    parser.add_argument(
+        "--contact", metavar="ADDRESS", help="whom readers ask for help: an email address, or the URL of your support"
+    )
     arguments = parser.parse_args()
     packages = BUILD / "reference"
     if not (packages / RENDERER).exists():
         print(f"{packages / RENDERER} is missing. Run `make docs`, which installs it.", file=sys.stderr)
         return 1
-    write(arguments.folder, packages, arguments.server)
+    write(arguments.folder, packages, arguments.server, arguments.contact)
     print(f"The documentation is in {arguments.folder}: open index.html in a browser.")
     return 0
 

@@ -5,6 +5,7 @@
 //        width, dark   of the screen, and the reader's choice of colours
 //        offline       whether the network is away
 //        screenshots   a folder, or null
+//        words         what is searched for from the last page
 //        key, id       null, or what is sent from the box to try the API; the last page must then be that of the API
 import { basename, join } from "node:path";
 import { createRequire } from "node:module";
@@ -28,19 +29,25 @@ page.on("console", (message) => message.type() === "error" && problems.push(`${p
 
 const wide = [];
 const overlapping = [];
+const lost = [];
 for (const url of order.pages) {
   await page.goto(url);
-  if (url.endsWith("/api.html")) await page.getByRole("heading", { name: "Retries" }).waitFor();
+  if (url.includes("/api.html")) await page.getByRole("heading", { name: "Retries" }).waitFor();
   // A page that is wider than the screen has to be moved sideways to be read.
   if (await page.evaluate(() => document.documentElement.scrollWidth > innerWidth)) wide.push(url);
   for (const texts of await page.evaluate(overlaps)) overlapping.push([url, ...texts]);
+  // Where a link leads to has to exist. The page of the API makes its parts itself, after it was opened.
+  const anchor = decodeURIComponent(new URL(url).hash.slice(1));
+  if (anchor && !(await page.waitForFunction((id) => document.getElementById(id), anchor).catch(() => null))) lost.push(url);
   if (order.screenshots) {
     const name = `${basename(url, ".html")}-${order.width}-${order.dark ? "dark" : "light"}.png`;
     await page.screenshot({ path: join(order.screenshots, name) });
   }
 }
+const found = [];
+for (const words of order.words) found.push(await searched(words));
 const tried = order.key ? await tryIt() : null;
-console.log(JSON.stringify({ requests, problems, wide, overlapping, tried }));
+console.log(JSON.stringify({ requests, problems, wide, overlapping, lost, found, tried }));
 await browser.close();
 
 // Runs in the page. Returns the pairs of texts that are drawn over each other, or of which one is cut off where the other
@@ -93,9 +100,20 @@ function overlaps() {
   }
 }
 
+// Returns what the page shows for these words: the title and the target of each result.
+async function searched(words) {
+  await page.getByRole("searchbox", { name: "Search all pages" }).fill(words);
+  const list = page.locator("#found li");
+  await list.first().waitFor();
+  return list.evaluateAll((items) => items.flatMap((item) => [...item.querySelectorAll("a")].map((link) => ({
+    title: link.firstChild.data, href: link.href,
+  }))));
+}
+
 async function tryIt() {
-  await page.getByText("Read one lead").first().click();
-  await page.getByRole("button", { name: "Test Request" }).first().click();
+  await searched("Read one lead");
+  await page.getByRole("link", { name: "GET /api/v1/ext/leads/{id}" }).click();
+  await page.getByRole("region", { name: "Read one lead" }).getByRole("button", { name: "Test Request" }).first().click();
   const box = page.getByRole("dialog");
   await box.getByPlaceholder("Token").fill(order.key);
   const id = box.locator("[contenteditable=true]", { hasText: /^[0-9a-f-]{36}$/ }).first();

@@ -3,32 +3,36 @@
 import shutil
 from collections.abc import Iterator, Sequence
 from html import escape
+from itertools import groupby
 from pathlib import Path
 from string import Template
 from typing import Any
 
+import msgspec
 import orjson
 from pygments.formatters import HtmlFormatter
 
 from docs.generate.__main__ import pretty
-from docs.generate.reference.pages import API, DOCS, HERE, SCHEMAS, Page, pages, schema_files, to_html
+from docs.generate.reference.pages import API, DOCS, HERE, TOOLS, Found, Page, files, pages, parts, to_html
 
 RENDERER = Path("node_modules/@scalar/api-reference/dist/browser/standalone.js")
+_SEARCH = Path("node_modules/minisearch/dist/umd/index.js")
 SAMPLE_SERVER = {"url": "http://127.0.0.1:8000", "description": "make run, on your machine"}
 
 _PAGE = Template((HERE / "page.html").read_text("utf-8"))
 _API = (HERE / "api.html").read_text("utf-8")
 
 
-def write(folder: Path, packages: Path, servers: Sequence[str]) -> None:
+def write(folder: Path, packages: Path, servers: Sequence[str], contact: str | None = None) -> None:
     """Writes all files into the folder, whose former content is removed. `packages` has the npm packages.
 
-    Requests from the page of the API go to the first of `servers`, unless the reader chooses another one.
+    Requests from the page of the API go to the first of `servers`, unless the reader chooses another one. `contact` is
+    whom readers ask for help.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    (folder / SCHEMAS).mkdir(parents=True)
+    folder.mkdir(parents=True)
     document = _document(servers)
-    found = pages()
+    found = pages(contact)
     for page in found:
         (folder / f"{page.name}.md").write_text(page.markdown, "utf-8")
         (folder / f"{page.name}.html").write_text(_html(page.name, page.title, to_html(page.markdown), found), "utf-8")
@@ -38,8 +42,13 @@ def write(folder: Path, packages: Path, servers: Sequence[str]) -> None:
     (folder / "site.css").write_text("\n".join(_styles()), "utf-8")
     shutil.copy(HERE / "site.js", folder)
     shutil.copy(packages / RENDERER, folder / "renderer.js")
-    for path in schema_files():
-        shutil.copy(path, folder / SCHEMAS)
+    shutil.copy(packages / _SEARCH, folder / "search.js")
+    searched = [*(part for page in found for part in parts(page)), *_operations(document)]
+    # A page that was opened from a file can load a script, but no other file.
+    (folder / "searched.js").write_text(f"const SEARCHED = {msgspec.json.encode(searched).decode()};\n", "utf-8")
+    for name, source in files().items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copy(source, folder / name)
 
 
 def _document(servers: Sequence[str]) -> dict[str, Any]:
@@ -48,17 +57,51 @@ def _document(servers: Sequence[str]) -> dict[str, Any]:
 
 
 def _html(name: str, title: str, content: str, found: list[Page]) -> str:
-    entries = [(page.name, page.title) for page in found]
-    entries.insert(1, (API, "API reference"))
-    current = ' aria-current="page"'
-    links = [f'<a href="{each}.html"{current if each == name else ""}>{label}</a>' for each, label in entries]
+    entries = [(page.group, page.name, page.title) for page in found]
+    entries.insert(3, (TOOLS, API, "API reference"))
     return _PAGE.substitute(
         name=name,
         title=escape(title),
-        navigation="\n".join(links),
+        navigation="\n".join(_navigation(name, entries)),
         kind="renderer" if name == API else "text",
         content=content,
     )
+
+
+def _navigation(current: str, entries: list[tuple[str, str, str]]) -> Iterator[str]:
+    for group, members in groupby(entries, key=lambda entry: entry[0]):
+        yield f"<strong>{group}</strong>"
+        for _, name, title in members:
+            marked = ' aria-current="page"' if name == current else ""
+            yield f'<a href="{name}.html"{marked}>{title}</a>'
+
+
+def _operations(document: dict[str, Any]) -> Iterator[Found]:
+    """Yields what a search finds on the page of the API: each operation, with the fields of what it returns."""
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            if "operationId" not in operation:
+                continue  # parameters that all methods of the path share
+            tag, slug = operation["tags"][0].lower(), operation["operationId"]
+            href = f"{API}.html#api-1/tag/{tag}/{slug}"
+            words = dict.fromkeys((operation["summary"], operation["description"], *_fields(operation, document)))
+            yield Found("API reference", f"{method.upper()} {path}", " ".join(words), href)
+
+
+def _fields(part: Any, document: dict[str, Any]) -> Iterator[str]:
+    """Yields the names of all headers, and the names and descriptions of all fields, in a part of the document."""
+    if isinstance(part, list):
+        for value in part:
+            yield from _fields(value, document)
+    elif isinstance(part, dict):
+        yield from part.get("headers", ())
+        if (reference := part.get("$ref", "")).startswith("#/components/"):
+            _, _, kind, name = reference.split("/")
+            yield from _fields(document["components"][kind][name], document)
+        for name, field in part.get("properties", {}).items():
+            yield f"{name} {field.get('description', '')}"
+        for value in part.values():
+            yield from _fields(value, document)
 
 
 def _renderer(document: dict[str, Any]) -> str:

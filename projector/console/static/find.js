@@ -2,7 +2,7 @@
 
 import { fault, hash, looksLikeKey } from "./key.js";
 import { ask } from "./server.js";
-import { badge, byId, commandLine, fill, h, pageLink, shown } from "./view.js";
+import { badge, byId, commandLine, fill, h, pageLink, prose } from "./view.js";
 
 const WORDS = {
   well: "as it should be",
@@ -40,7 +40,10 @@ async function find(input) {
     answers = [{ title: "no answer", verdict: error.message, state: "wrong", facts: [], events: [] }];
   }
   const cause = answers.find((answer) => answer.state === "wrong");
-  if (number === asked) fill(byId("answers"), ...answers.map((answer) => show(answer, answer === cause)));
+  if (number !== asked) return;
+  // The page that says more is named once, if it is that of several answers in a row.
+  const page = (index) => (answers[index].page === answers[index - 1]?.page ? null : answers[index].page);
+  fill(byId("answers"), ...answers.map((answer, index) => show(answer, answer === cause, page(index))));
 }
 
 async function ofKey(input, text) {
@@ -59,14 +62,14 @@ async function ofKey(input, text) {
   return ask("/api/find", { text: await hash(key) });
 }
 
-function show(answer, isCause) {
+function show(answer, isCause, page) {
   return h(
     "article",
     { class: `answer ${answer.state}` },
     h("h3", {}, answer.title),
-    h("p", { class: "say" }, badge(answer.state, isCause ? "here is the cause" : WORDS[answer.state]), ` ${shown(answer.verdict)}`),
+    h("p", { class: "say" }, badge(answer.state, isCause ? "here is the cause" : WORDS[answer.state]), " ", ...prose(answer.verdict)),
     answer.command ? commandLine(answer.command) : null,
-    answer.page ? h("p", {}, pageLink(answer.page, "More about it")) : null,
+    page ? h("p", {}, pageLink(page, "More about it")) : null,
     answer.facts.length
       ? h(
           "dl",
@@ -75,7 +78,7 @@ function show(answer, isCause) {
         )
       : null,
     answer.events.length ? events(answer.events, answer.title) : null,
-    answer.note ? h("p", { class: "hint" }, answer.note) : null,
+    answer.note ? h("p", { class: "hint" }, ...prose(answer.note)) : null,
     answer.document
       ? h(
           "details",

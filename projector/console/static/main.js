@@ -1,7 +1,7 @@
 // The page: hears the pictures of the server, and hands each to the sections.
 
 import { listen } from "./server.js";
-import { byId, clock, commandLine, duration, fill, h, pageLink, say } from "./view.js";
+import { byId, clock, commandLine, duration, fill, h, pageLink, prose, say } from "./view.js";
 import { showWay } from "./way.js";
 import { addPoint, redrawLines, showHistory } from "./lines.js";
 import { startFind } from "./find.js";
@@ -16,8 +16,8 @@ let why = "connecting";
 
 // The verdict says what to do about a single problem: then only more about it is left to say.
 function finding(said, alone) {
-  const first = alone ? [] : [h("strong", {}, said.what), `: ${said.advice}. `];
-  const more = said.detail ? [`${said.detail} `] : [];
+  const first = alone ? [] : [h("strong", {}, ...prose(said.what)), ...prose(`: ${said.advice}. `)];
+  const more = said.detail ? prose(`${said.detail} `) : [];
   return h("li", {}, ...first, ...more, said.command ? commandLine(said.command) : null, pageLink(said.page));
 }
 
@@ -26,7 +26,7 @@ function showVerdict(picture) {
   byId("verdict").className = `verdict ${status.well ? "well" : "wrong"}`;
   const sign = h("span", { class: "sign", "aria-hidden": "true" }, status.well ? "✓ " : "✕ ");
   const words = status.verdict;
-  fill(byId("verdict-text"), sign, words);
+  fill(byId("verdict-text"), sign, ...prose(words));
   byId("verdict-text").classList.toggle("long", words.length > LONG);
   fill(byId("problems"), ...problems.map((said) => finding(said, problems.length === 1)));
   fill(byId("notes"), ...notes.map((said) => finding(said, false)));

@@ -1,7 +1,7 @@
 // Generations side by side, how far a replay is, and what an operator may do.
 
 import { ask } from "./server.js";
-import { badge, byId, count, duration, fill, h, milliseconds, say } from "./view.js";
+import { badge, byId, count, duration, fill, h, milliseconds, prose, say } from "./view.js";
 
 const ABOUT = {
   compare: ["Compare", "Compares every document with the one that is served. It takes a while, and changes nothing."],
@@ -33,7 +33,7 @@ export function showRebuild(picture, hello) {
   const busy = action?.state === "under way";
   fill(byId("generations"), ...status.generations.map((generation) => card(generation, status, hello, busy)));
   byId("replay-bar").hidden = !replay;
-  say(byId("replay"), replay ? progress(replay) : idle(status));
+  fill(byId("replay"), ...prose(replay ? progress(replay) : idle(status)));
   if (replay) byId("replay-bar").value = replay.total ? replay.done / replay.total : 0;
   fill(byId("action"), ...(action ? outcome(action) : []));
   const acts = picture.history.map((act) => h("li", {}, sentence(act)));
@@ -90,7 +90,7 @@ function card(generation, status, hello, busy) {
     { class: `generation ${generation.state}` },
     h("h3", {}, `Generation ${generation.number}`),
     badge(state, words),
-    generation.unattended ? h("p", {}, `${generation.unattended}.`) : null,
+    generation.unattended ? h("p", {}, ...prose(`${generation.unattended}.`)) : null,
     h(
       "dl",
       {},

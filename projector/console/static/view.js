@@ -26,6 +26,9 @@ export function h(tag, attributes = {}, ...children) {
   return element;
 }
 
+// What a sentence has between backticks is a command or a field.
+export const prose = (text) => text.split("`").map((part, index) => (index % 2 ? h("code", {}, part) : part));
+
 export const byId = (id) => document.getElementById(id);
 
 // Puts children into an element, unless they say what is there already: so the focus and a selection stay.

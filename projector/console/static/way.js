@@ -107,7 +107,7 @@ function redis(picture) {
   const share = limit ? status.redis_used_memory / limit : null;
   const memory = limit
     ? `${mebibytes(status.redis_used_memory)} of ${mebibytes(limit)} (${Math.round(share * 100)}%)`
-    : `${mebibytes(status.redis_used_memory)}, without a limit`;
+    : mebibytes(status.redis_used_memory);
   const missing = status.incomplete_shards ?? 0;
   const complete =
     shards === null
@@ -126,7 +126,7 @@ function redis(picture) {
         status.generation === null ? "bad" : "",
       ),
       figure("data as of", status.data_as_of ? clock(Date.parse(status.data_as_of) / 1000, true) : "unknown"),
-      figure("memory", memory, share !== null && share > 0.98 ? "bad" : ""),
+      figure(limit ? "memory" : "memory, no limit", memory, share !== null && share > 0.98 ? "bad" : ""),
       figure("dead letters", count(status.dead_letters)),
     ),
     share === null

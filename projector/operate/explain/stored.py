@@ -45,6 +45,7 @@ from schemas.layouts import (
 )
 from schemas.resources import API_KEY, BY_LETTER, CONTACT, LEAD, Kind, Resource
 from schemas.settings import ApiSettings, Limit, limit
+from schemas.words import as_called
 
 SHARE = 0.2
 """During at most so much of the time a command of a patient search is under way, so that readers do not notice it."""
@@ -225,8 +226,8 @@ async def _in_generation(
     except (Unreadable, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Refused(
             f"The document of {resource.noun} {entity_id} in generation {number_of(generation)} cannot be read: "
-            f"{error}. To write it again: python -m projector rebuild "
-            f"--organization {names.organization_id(owner)} --{resource.noun} {entity_id}"
+            f"{error}. To write it again: "
+            + as_called(f"rebuild --organization {names.organization_id(owner)} --{resource.noun} {entity_id}")
         ) from error
     contact = None
     if resource is LEAD:

@@ -206,13 +206,14 @@ def _about_organization(found: AboutOrganization, topic_prefix: str) -> Answer:
     stored = found.stored
     verdict, state = _verdict(stored.refusal, "A request with a valid key of this organization")
     verdict += " Its keys and documents are being deleted." if stored.job_due == "erase" else ""
+    verdict, state = _as_before(stored.dead_letters, verdict, state)
     facts = [*_organization(stored, topic_prefix), *_letters(stored.dead_letters)]
     title = f"organization {stored.organization}"
     return Answer(_kind(stored.refusal), title, verdict, state, _ACCESS, facts, _events(found.told))
 
 
 def _key(found: StoredKey, topic_prefix: str) -> Answer:
-    verdict, state = _verdict(found.refusal, "A request with this key")
+    verdict, state = _as_before(found.dead_letters, *_verdict(found.refusal, "A request with this key"))
     facts = [Fact("SHA-256", found.hash or "not known")]
     for each in found.api_keys:
         expiry = f", expires at {utc(each.expires_at)}" if each.expires_at else ""
@@ -295,6 +296,15 @@ def _verdict(refusal: Refusal | None, subject: str) -> tuple[str, State]:
     row, status, error = refusal.answer
     said = "" if row == "-" else f" (row {row} of the table of answers)"
     return f"{subject} is refused with {status} {error}{said}. {why(refusal)}", "wrong"
+
+
+def _as_before(letters: Sequence[DeadLetter], verdict: str, state: State) -> tuple[str, State]:
+    """Says first that a record could not be read: what is stored is what was there before it."""
+    bad = [letter.field for letter in letters if not letter.accepted]
+    if not bad:
+        return verdict, state
+    records = "A record is" if len(bad) == 1 else "Records are"
+    return f"{records} bad ({', '.join(bad)}), so what they should have changed is as before. {verdict}", "wrong"
 
 
 def _organization(found: StoredOrganization, topic_prefix: str) -> list[Fact]:

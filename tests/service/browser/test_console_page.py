@@ -3,6 +3,7 @@
 `make browser` runs this. axe-core comes from npm.
 """
 
+import re
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,7 @@ def test_where_did_my_event_go(page: Page, leadview: Leadview) -> None:
     with running_console(leadview, "--show-documents") as (_, console):
         page.open(console.url)
         page.wait_for("#verdict-text", "all is well")
+        wait_until(lambda: re.search(r"data as of\s+\d+:\d\d", page.text("#stage-redis")), "it says Data-As-Of")
         shown = find(page, f"{crm.ORGANIZATION}:{crm.LEAD}", "was ignored", "contact")
         assert "readers see" in shown
         page.do("document.querySelectorAll('#answers details').forEach((each) => { each.open = true })")
@@ -53,7 +55,9 @@ def test_where_did_my_event_go(page: Page, leadview: Leadview) -> None:
         assert page.do("document.documentElement.scrollWidth <= innerWidth"), "a long name makes nothing wider"
         assert axe(page) == []
         find(page, f"{leads}:0:1", "was ignored")
-        find(page, crm.OTHER_LEAD, "`contact` is null", "ever published")
+        find(page, crm.OTHER_LEAD, "contact is null", "ever published")
+        linked = page.do("[...document.querySelectorAll('#answers a')].map((each) => each.href)")
+        assert linked == [*dict.fromkeys(linked)], "no page is named twice"
         assert page.do("document.title").endswith("Leadview console")
 
         # Keys: no part of them but the prefix leaves the page, except as a hash.

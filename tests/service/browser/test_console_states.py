@@ -157,7 +157,7 @@ def test_a_deployment_that_was_rolled_back(page: Page, leadview: Leadview) -> No
     with running_console(leadview, "--allow-actions", command=NEXT) as (_, console):
         page.open(console.url)
         page.wait_for("#notes", "rebuild due")
-        page.wait_for("#generations", "Generation 2", "is not written any more", "`drop 2`")
+        page.wait_for("#generations", "Generation 2", "is not written any more", "drop 2")
         assert "may be promoted" not in page.text("#generations")
         page.do("document.querySelector('button[data-verb=compare]').click()")
         type_number(page, "2")

@@ -50,14 +50,25 @@ def pipelined(api: ApiServer, keys: list[str]) -> list[Response]:
 
 
 def look_ups(api: ApiServer, records: Records) -> int:
-    """Returns how often a key was looked up. A first one makes sure that Redis knows the script."""
+    """Returns how often a key was looked up. A first one makes sure that Redis knows the script. A worker that looks
+    whether it is ready calls the script as well, and then GETRANGE, which no key here leads to.
+    """
     get(api, unknown_key())
-    return int(records.client.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"])
+    stats = records.client.info("commandstats")
+    scripts, others = (stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("evalsha", "getrange"))
+    return int(scripts) - int(others)
 
 
-def test_redis_is_asked_once_for_a_key_that_it_refused_a_moment_ago(api: ApiServer, records: Records) -> None:
+@pytest.mark.parametrize("was_valid", [pytest.param(False, id="unknown"), pytest.param(True, id="revoked")])
+def test_redis_is_asked_once_for_a_key_that_it_refused_a_moment_ago(
+    api: ApiServer, records: Records, was_valid: bool
+) -> None:
     records.serve()
     key = unknown_key()
+    if was_valid:
+        key = records.caller().key
+        assert get(api, key).status == 404
+        records.revoke(key)
     before = look_ups(api, records)
     began = time.monotonic()
     answers = pipelined(api, [key] * 200)
@@ -206,6 +217,17 @@ def test_the_farthest_of_several_proxies_is_limited(redis_server: RedisService, 
     with running_api(settings) as api:
         statuses = [get(api, unknown_key(), f"10.1.0.1, 10.0.0.{number}").status for number in range(LIMIT + 1)]
         other = get(api, unknown_key(), "10.1.0.2, 10.0.0.1")
+    assert statuses == [401] * LIMIT + [429]
+    assert other.status == 401
+
+
+def test_a_proxy_of_ipv4_is_known_where_ipv6_is_served_too(redis_server: RedisService, records: Records) -> None:
+    """Its address is `::ffff:127.0.0.1` there."""
+    records.serve()
+    settings = patient(redis_server.url, api_host="::", api_unknown_key_limit=LONG, api_trusted_proxies=PROXY)
+    with running_api(settings) as api:
+        statuses = [get(api, unknown_key(), "192.0.2.9").status for _ in range(LIMIT + 1)]
+        other = get(api, unknown_key(), "192.0.2.10")
     assert statuses == [401] * LIMIT + [429]
     assert other.status == 401
 

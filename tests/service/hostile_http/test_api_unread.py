@@ -3,7 +3,7 @@ seconds, also after their connections are closed. Clients that read are not affe
 
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -194,6 +194,22 @@ def test_a_closing_connection_is_not_held_open_by_a_client_that_does_not_read(
         wait_until(lambda: not in_kernel(impatient), "the kernel has forgotten the bytes")
         assert Watched.unread.total == 0
         assert is_reset(connection)
+
+
+def test_a_client_that_reads_a_little_is_disconnected(impatient: Target, records: Records) -> None:
+    """What it takes now and then is a sign of life for the kernel, which would wait for the rest without end."""
+    with ExitStack() as stack:
+        connection = ask(stack, impatient, lead_of(records, records.caller(), LARGE) + b"\r\n", LITTLE)
+        taken = 0
+
+        def closed() -> bool:
+            nonlocal taken
+            with suppress(ConnectionResetError):
+                taken += len(connection.recv(1000))
+            return not Watched.opened
+
+        wait_until(closed, "the connection is closed")
+        assert taken < LARGE // 2
 
 
 def test_a_crowd_that_does_not_read_leaves_nothing_in_the_kernel(api: Target, records: Records) -> None:

@@ -1,5 +1,5 @@
 """gitleaks with the rule for API keys (`docs/examples/gitleaks.toml`) finds those that leaked, and nothing else. `make
-lint-contracts` installs it. tests/unit/test_api_keys.py has further texts, for the expression alone.
+lint` installs it. tests/unit/test_api_keys.py has further texts, for the expression alone.
 """
 
 import subprocess
@@ -26,7 +26,7 @@ FORM_OF_A_KEY = {
 
 
 def test_gitleaks_finds_keys_and_nothing_else(tmp_path: Path) -> None:
-    assert GITLEAKS.exists(), "run `make lint-contracts`, which installs gitleaks"
+    assert GITLEAKS.exists(), "run `make lint`, which installs gitleaks"
     known = vectors()
     texts = [f'export API_KEY="{vector.key}" # {number}\n' for number, vector in enumerate(known.valid)]
     texts += [row.text for row in known.malformed]

@@ -1,5 +1,5 @@
 """A change that breaks clients of the last release is refused, and so is one that breaks producers: events that were
-good have to stay good. `make lint-contracts` runs it.
+good have to stay good. `make lint` runs it.
 """
 
 import copy
@@ -83,7 +83,7 @@ BOTH = [pytest.param(API, id="API"), pytest.param(EVENTS, id="events")]
 
 def breaking(of: Contract, changed: Json, folder: Path, *options: str | Path) -> subprocess.CompletedProcess[str]:
     """Returns what oasdiff says about a document."""
-    assert OASDIFF.exists(), "run `make lint-contracts`, which installs oasdiff"
+    assert OASDIFF.exists(), "run `make lint`, which installs oasdiff"
     old, new = folder / "released.json", folder / "changed.json"
     old.write_bytes(orjson.dumps(of.told(orjson.loads(of.released.read_bytes()))))
     new.write_bytes(orjson.dumps(of.told(changed)))

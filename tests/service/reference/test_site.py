@@ -39,7 +39,7 @@ PACKAGES = ROOT / "build" / "reference"
 CHROMIUM = shutil.which("chromium")
 WIDTHS = (1200, 400)
 PRINTED = {"index": "ACCEPTED", "keys": "404", "rate-limits": "ACCEPTED", "etags": "304", "errors": "not_found"}
-"""What each sample of a page prints."""
+"""What each sample of a page prints. Those of the guide are tested with the client that it generates."""
 
 
 class Service(Struct, frozen=True):
@@ -79,7 +79,14 @@ def written(folder: Path, servers: list[str]) -> Path:
 def look(pages: list[str], **order: Any) -> Any:
     """Returns what `docs/generate/reference/look.mjs` prints."""
     assert CHROMIUM, "install Chromium, on Debian with `apt-get install chromium`"
-    given = {"chromium": CHROMIUM, "pages": pages, "width": WIDTHS[0], "dark": False, "offline": False} | order
+    given = {
+        "chromium": CHROMIUM,
+        "pages": pages,
+        "width": WIDTHS[0],
+        "dark": False,
+        "offline": False,
+        "words": [],
+    } | order
     given = {"screenshots": os.environ.get("LEADVIEW_TEST_SCREENSHOTS"), "key": None, "id": None} | given
     done = subprocess.run(
         ["node", str(ROOT / "docs/generate/reference" / "look.mjs"), orjson.dumps(given).decode()],  # noqa: S607 - wherever it is installed
@@ -176,8 +183,52 @@ def test_programs_find_every_page_as_markdown(site: Path) -> None:
 
 def samples() -> Iterator[Any]:
     for page in pages():
+        if page.name not in PRINTED:
+            continue
         for language, text in blocks(page.markdown):
             yield pytest.param(page.name, language, text, id=f"{page.name}-{language}")
+
+
+def test_the_response_that_is_shown_is_what_the_api_sends(service: Service) -> None:
+    [start] = [page.markdown for page in pages() if page.name == "index"]
+    [head] = re.findall("```http\n(.+?)```", start, re.DOTALL)
+    [lead] = re.findall("```json\n(.+?)```", start, re.DOTALL)
+    answer = service.api.get(f"/api/v1/ext/leads/{service.lead}", key=service.caller.key)
+    shown = {line.partition(": ")[0].lower(): line.partition(": ")[2] for line in head.splitlines()[1:]}
+    sent = {name.lower(): value for name, value in answer.headers.items()}
+    # The limits of this service are other ones, and it has no projector, which would say what the answer contains.
+    assert shown.keys() - {"data-as-of"} == sent.keys() - {"date"}
+    assert all(shown[name] == sent[name] for name in ("content-type", "cache-control", "content-length"))
+    assert orjson.loads(lead) == answer.json
+
+
+FOUND = {
+    "Data-As-Of": "Read what you have just changed",
+    "sandbox revoked": "Keys",
+    "invalid_id": "invalid_id",
+    "event_guests": "GET /api/v1/ext/leads/{id}",
+    "tombstone": "Versions and deletion",
+}
+"""Words, and what is among the first results for them."""
+
+
+@pytest.mark.parametrize("page", ["api", "reading"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_one_search_finds_what_any_page_has(site: Path, width: int, page: str) -> None:
+    seen = look([(site / f"{page}.html").as_uri()], width=width, offline=True, words=[*FOUND, "wordthatnopagehas"])
+    assert seen["problems"] == []
+    *found, nothing = seen["found"]
+    titles = [[each["title"] for each in results] for results in found]
+    assert all(title in results for title, results in zip(FOUND.values(), titles, strict=True)), titles
+    assert nothing == []
+    opened = look(sorted({each["href"] for results in found for each in results}), width=width, offline=True)
+    assert (opened["problems"], opened["lost"]) == ([], [])
+
+
+def test_readers_learn_whom_to_ask(tmp_path: Path) -> None:
+    assert "Ask whoever gave you your key" in (written(tmp_path / "none", []) / "index.html").read_text("utf-8")
+    write(tmp_path / "docs", PACKAGES, [], "help@example.com")
+    assert 'href="mailto:help@example.com"' in (tmp_path / "docs/index.html").read_text("utf-8")
 
 
 @pytest.mark.parametrize(("page", "language", "text"), list(samples()))
@@ -272,5 +323,5 @@ def compiled(text: str, folder: Path) -> Path:
 
 
 def test_there_are_samples_in_three_languages() -> None:
-    found = {(page.name, language) for page in pages() for language, _ in blocks(page.markdown)}
+    found = {tuple(sample.values[:2]) for sample in samples()}
     assert found == {(page, language) for page in PRINTED for language in ("sh", "python", "typescript")}

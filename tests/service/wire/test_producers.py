@@ -52,7 +52,7 @@ def published(broker: Kafka) -> list[tuple[bytes | None, bytes | None]]:
 
 def test_kafkajs(broker: Kafka) -> None:
     """It asks the controller for its producer id."""
-    program = str(shutil.copy(SOURCES / "publish.mjs", INSTALLED))
+    program = str(shutil.copy(ROOT / "docs" / "examples" / "publish.mjs", INSTALLED))
     done = publish(["node", program], broker)
     assert done.returncode == 0, done.stderr
     assert published(broker) == SENT

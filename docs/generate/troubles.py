@@ -1,0 +1,275 @@
+"""What operators are told in each trouble: one table. `tests/troubles` makes each of them on real servers and compares
+every surface with its row; `docs/runbook.md` shows it to people.
+"""
+
+from collections.abc import Iterator
+from typing import Literal
+
+from msgspec import Struct
+
+from docs.generate.tables import table
+from projector.problem import LABELS
+
+Servers = Literal["one", "sentinel", "shards"]
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """What is said while a trouble lasts, and nothing else. What is not named here is as if all were well.
+
+    `problems` and `notes` are the kinds in `status --json` and on the console. `reported` are the labels in the metrics
+    of each projector that runs, or of one if `by_one`; then its `/healthz` is 503. `alerts` fire if it lasts; they lack
+    the prefix `Leadview`.
+    """
+
+    sign: str
+    """What somebody sees first."""
+    command: str
+    """What to run, to learn more or to repair it."""
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    reported: tuple[str, ...] | None = None
+    """None: the problems, as far as projectors report them."""
+    by_one: bool = False
+    ready: bool = True
+    """Whether `/readyz` of the API answers 200."""
+    answer: tuple[int, str | None] = (200, None)
+    """What a request for a lead gets."""
+    alerts: tuple[str, ...] = ()
+    servers: Servers = "one"
+    """Redis on which it is made: one server, a master with a replica and a Sentinel, or a cluster of three shards with
+    three brokers of Kafka."""
+
+    @property
+    def by_projectors(self) -> tuple[str, ...]:
+        """The labels in the metrics of the projectors."""
+        return tuple(it for it in self.problems if it in LABELS) if self.reported is None else self.reported
+
+
+_AWAY = (503, "service_unavailable")
+_LATE = ("FreshnessBurnsFast", "Stale")
+
+ROWS: dict[str, Row] = {
+    "no projector": Row(
+        sign="`status`: no projector is running; changes are not visible",
+        command="`python -m projector run`, and the log of those that ended",
+        problems=("no_projector",),
+        alerts=("NoProjector", *_LATE, "NotMeasured"),
+    ),
+    "one of two projectors is dead": Row(
+        sign="`status`: 1 of 2 projectors are running, if `LEADVIEW_EXPECTED_PROJECTORS` is 2; otherwise only a note "
+        "that one is silent",
+        command="the log of that projector; start it again",
+        problems=("few_projectors",),
+        notes=("silent",),
+        alerts=("Problem",),
+    ),
+    "one of two projectors stands still": Row(
+        sign="`status`: 1 of 2 projectors are running, although both processes exist",
+        command="end that process (SIGKILL), and start it again",
+        problems=("few_projectors",),
+        notes=("silent",),
+        alerts=("Problem",),
+    ),
+    "all projectors stand still": Row(
+        sign="`status`: no projector is running, although their processes exist",
+        command="end these processes (SIGKILL), and start them again",
+        problems=("no_projector",),
+        alerts=("NoProjector", *_LATE, "NotMeasured"),
+    ),
+    "Kafka is away": Row(
+        sign="`status`: Kafka cannot be read; what is stored is served",
+        command="`python -m projector doctor`; repair the brokers",
+        problems=("kafka_unknown",),
+        alerts=(*_LATE, "NotMeasured"),
+    ),
+    "a topic is missing": Row(
+        sign="`status`: topic …: missing",
+        command="create it, compacted; then publish its entities again",
+        problems=("topic_missing",),
+        alerts=(*_LATE, "Problem"),
+    ),
+    "a topic is not compacted": Row(
+        sign="`status`: topic …: not compacted",
+        command="`kafka-configs.sh --alter --add-config cleanup.policy=compact`",
+        problems=("topic_not_compacted",),
+        alerts=("RecordsAtRisk",),
+    ),
+    "a topic was deleted and created again": Row(
+        sign="`status`: topic … was deleted and created again",
+        command="publish all of its entities again, then `python -m projector verify`",
+        problems=("topic_recreated",),
+        alerts=("TopicHistoryLost",),
+    ),
+    "one projector has another prefix": Row(
+        sign="`status`: LEADVIEW_TOPIC_PREFIX is … in …, and … in others",
+        command="correct the setting of that projector, and restart it",
+        problems=("other_settings",),
+        alerts=("Problem",),
+    ),
+    "all projectors have another prefix": Row(
+        sign="`status`: LEADVIEW_TOPIC_PREFIX is … in …, and … in this command",
+        command="correct the setting of the projectors, and restart them",
+        problems=("other_settings",),
+        reported=("topic_missing",),
+        alerts=(*_LATE, "Problem"),
+    ),
+    "one projector has another group": Row(
+        sign="`status`: LEADVIEW_GROUP_ID is … in …, and … in others",
+        command="correct the setting of that projector, and restart it",
+        problems=("other_settings",),
+        alerts=("Problem",),
+    ),
+    "Redis is away": Row(
+        sign="Every request gets 503; `status`: Redis cannot be read",
+        command="`python -m projector doctor`; repair Redis",
+        problems=("redis_unknown",),
+        ready=False,
+        answer=_AWAY,
+        alerts=("NoApi", "AvailabilityBurnsFast", *_LATE, "NotMeasured"),
+    ),
+    "Redis was emptied, and no projector fills it": Row(
+        sign="Every request gets 503; `status`: Redis is empty",
+        command="`python -m projector run`",
+        problems=("redis_empty", "no_projector"),
+        ready=False,
+        answer=_AWAY,
+        alerts=("NoApi", "AvailabilityBurnsFast", "NoProjector", *_LATE, "NotMeasured"),
+    ),
+    "Redis evicts": Row(
+        sign="`status`: Redis evicts keys when its memory is full",
+        command="`redis-cli CONFIG SET maxmemory-policy noeviction`",
+        problems=("redis_evicts",),
+        alerts=("RecordsAtRisk",),
+    ),
+    "Redis is full": Row(
+        sign="`status`: Redis is full; what is stored is served",
+        command="`redis-cli CONFIG SET maxmemory …`",
+        problems=("redis_full",),
+        alerts=("RedisMemory", "Problem"),
+    ),
+    "a line is halted": Row(
+        sign="`status`: line documents is stopped",
+        command="`python -m projector dead-letters accept …`, as the message says, or deploy a corrected program",
+        problems=("halted",),
+        by_one=True,
+        alerts=("LineStopped", *_LATE),
+    ),
+    "a line is failing": Row(
+        sign="`status`: line documents is failing",
+        command="the log of the projector has the traceback; deploy the former version",
+        problems=("failing",),
+        by_one=True,
+        alerts=(*_LATE, "Problem"),
+    ),
+    "a bad record": Row(
+        sign="`status` has a note: dead letters",
+        command="`python -m projector dead-letters list`",
+        notes=("dead_letters",),
+        alerts=("DeadLettersGrow",),
+    ),
+    "a bad record of an API key": Row(
+        sign="`status`: bad records of API key …: what they should have changed is as before",
+        command="`python -m projector dead-letters list`; let the core product publish it again",
+        problems=("access_as_before",),
+        alerts=("AccessRecordsParked",),
+    ),
+    "a producer's clock is a day ahead": Row(sign="Nothing: ages are those of Kafka's timestamps", command=""),
+    "a producer's clock is a day behind": Row(sign="Nothing: what is applied does not wait", command=""),
+    "an older program": Row(
+        sign="`status`: line documents is standing by",
+        command="deploy the newer program again, or `python -m projector drop <generation>`",
+        problems=("standing_by",),
+        alerts=("StandingBy",),
+    ),
+    "a rebuild that nobody continues": Row(
+        sign="`status` has a note: generation … is not complete, and no rebuild is running",
+        command="`python -m projector rebuild`, or `drop <generation>`",
+        notes=("generation_unfilled", "silent"),
+    ),
+    "Redis refuses writes": Row(
+        sign="`status`: Redis refuses writes; what is stored is served",
+        command="read Redis's reply in the message; repair its replicas or its disk",
+        problems=("redis_refuses_writes",),
+        alerts=(*_LATE, "Problem"),
+    ),
+    "the API's user lacks a right": Row(
+        sign="Every request gets 503; `/readyz` says 503; `status`: all is well",
+        command="read the command in the API's log, and give the user the rights of `deploy/redis-users.conf.example`",
+        ready=False,
+        answer=_AWAY,
+        alerts=("NoApi", "AvailabilityBurnsFast"),
+    ),
+    "the projectors' user lacks a right": Row(
+        sign="`status`: line … has completed no step; what is stored is served",
+        command="read the error in the message, and give the user the rights of `deploy/redis-users.conf.example`",
+        problems=("no_step",),
+        by_one=True,
+        alerts=(*_LATE, "Problem"),
+    ),
+    "one shard is away": Row(
+        servers="shards",
+        sign="Requests for its organizations get 503; `status`: Redis cannot be read: 1 of its 3 shards",
+        command="repair that shard",
+        problems=("redis_unknown",),
+        answer=_AWAY,
+        alerts=(*_LATE, "NotMeasured"),
+    ),
+    "one shard was emptied, and no projector fills it": Row(
+        servers="shards",
+        sign="Requests for its organizations get 503; `status`: not complete: 1 of the 3 parts",
+        command="`python -m projector run`",
+        problems=("no_projector", "incomplete"),
+        answer=_AWAY,
+        alerts=("NoProjector", *_LATE, "NotMeasured"),
+    ),
+    "one shard is lost, its slots were given away, and no projector fills them": Row(
+        servers="shards",
+        sign="Requests for its organizations get 503; `status`: not complete: 1 of the 2 parts",
+        command="`python -m projector run`",
+        problems=("no_projector", "incomplete"),
+        answer=_AWAY,
+        alerts=("NoProjector", *_LATE, "NotMeasured"),
+    ),
+    "one broker of three is away": Row(servers="shards", sign="Nothing: its partitions have other leaders", command=""),
+    "all API workers hang": Row(
+        sign="Requests are accepted, and never answered",
+        command="end the API with SIGKILL, start it again, and read its log",
+        ready=False,
+        answer=(0, None),
+        alerts=("NoApi", "AvailabilityBurnsFast"),
+    ),
+    "a replica took the place of its master": Row(
+        servers="sentinel", sign="Nothing: the Sentinels name the new master", command=""
+    ),
+    "master and replica are away": Row(
+        servers="sentinel",
+        sign="The same with Sentinels, if no replica is left",
+        command="`python -m projector doctor`; repair Redis",
+        problems=("redis_unknown",),
+        ready=False,
+        answer=_AWAY,
+        alerts=("NoApi", "AvailabilityBurnsFast", *_LATE, "NotMeasured"),
+    ),
+    "no API worker": Row(
+        sign="No connection is accepted",
+        command="start the API, and read its log",
+        ready=False,
+        answer=(0, None),
+        alerts=("NoApi", "AvailabilityBurnsFast"),
+    ),
+}
+
+
+def runbook() -> str:
+    """Returns the table for people: what they see, what to run, and what proves that it is over."""
+    return table(("what you see first", "what readers get", "alerts", "what to do"), _rows())
+
+
+def _rows() -> Iterator[tuple[str, ...]]:
+    for row in ROWS.values():
+        if not row.command:
+            continue
+        status, error = row.answer
+        gets = f"{status} `{error}`" if error else str(status) if status else "nothing"
+        alerts = ", ".join(f"[`{name}`](#leadview{name.lower()})" for name in row.alerts)
+        yield row.sign, gets, alerts, row.command

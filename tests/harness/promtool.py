@@ -1,0 +1,58 @@
+"""`promtool`, which evaluates alert rules over series."""
+
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import yaml
+
+from tests.harness.services import not_available
+
+Value = float | Literal["gone"]
+Expected = tuple[int, str, Sequence[Mapping[str, str]]]
+"""Minutes, an expression, and the labels of what it finds then. Each value is 1."""
+
+
+def named(series: str, labels: Mapping[str, str]) -> str:
+    return series[:-1] + "".join(f', {label}="{value}"' for label, value in labels.items()) + "}"
+
+
+def run(
+    folder: Path,
+    rules: Path,
+    interval: str,
+    series: Mapping[str, Sequence[Value]],
+    expected: Sequence[Expected],
+) -> None:
+    """Runs `promtool`."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        not_available("promtool is not installed: on Debian it is in the package prometheus")
+    test = {
+        "interval": interval,
+        "input_series": [{"series": name, "values": written(values)} for name, values in series.items()],
+        "promql_expr_test": [
+            {
+                "eval_time": f"{minute}m",
+                "expr": expression,
+                "exp_samples": [{"labels": named("{}", labels).replace("{, ", "{"), "value": 1} for labels in found],
+            }
+            for minute, expression, found in expected
+        ],
+    }
+    path = folder / "test.yaml"
+    path.write_text(
+        yaml.safe_dump({"rule_files": [str(rules)], "evaluation_interval": interval, "tests": [test]}), "utf-8"
+    )
+    done = subprocess.run([promtool, "test", "rules", str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def written(values: Sequence[Value]) -> str:
+    """A series that has gone is `stale` once, as after a scrape that failed, and then nothing."""
+    words = ["_" if value == "gone" else str(value) for value in values]
+    return " ".join(
+        "stale" if word == "_" and number and words[number - 1] != "_" else word for number, word in enumerate(words)
+    )

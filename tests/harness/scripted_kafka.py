@@ -1,0 +1,184 @@
+"""What a line sees of Kafka, by script: records, rebalances, recreated topics and failures come when the test says so.
+
+Redis is real, and so is everything of the line but its source. That the source itself says what Kafka does is shown by
+the tests with a real Kafka.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+import pytest
+from aiokafka.structs import OffsetAndMetadata
+
+from projector.kafka import accepted
+from projector.kafka.accepted import Accepted
+from projector.kafka.client import topic
+from projector.kafka.topics import UNKNOWN_EPOCH, Fork
+from projector.line import line
+from projector.offsets import Ranges
+from projector.record import Partition, Record
+from schemas.resources import Kind
+from schemas.settings import ProjectorSettings
+from tests.harness.crm import Message
+
+_QUIET_SECONDS = 0.002
+"""How long a poll waits for records that do not come."""
+
+
+class ScriptedKafka:
+    """A source for the next line that is created. All partitions are assigned to it, once it has joined."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.records: dict[Partition, list[Record]] = {}
+        self.ends: dict[Partition, int] = {}
+        """Where a partition ends, if markers follow on its last record."""
+        self.ids: dict[str, str] = {}
+        self.epochs: dict[Partition, int] = {}
+        self._forks: dict[Partition, Fork] = {}
+        self._was_cut_off = False
+        self.accepted: dict[Partition, Accepted] = {}
+        self.meanwhile: list[Callable[[], None]] = []
+        """What happens while accepted records are read, one of them each time."""
+        self.errors: list[Exception] = []
+        """What the next polls raise."""
+        self.calls: list[str] = []
+        self._seeks: list[Mapping[Partition, int | None]] = []
+        self.committed: dict[Partition, int] = {}
+        self.member = False
+        self._paused = False
+        self.pauses = 0
+        self.offsets: dict[Partition, int] = {}
+        self.revoke: Callable[[], Awaitable[None]]
+        self.topics: frozenset[str] = frozenset()
+        monkeypatch.setattr(line, "Source", self._made)
+        monkeypatch.setattr(accepted, "read_texts", self._read_accepted)
+
+    def _made(
+        self, settings: ProjectorSettings, kinds: Sequence[Kind], _: str, on_revoked: Callable[[], Awaitable[None]]
+    ) -> "ScriptedKafka":
+        self.topics = frozenset(topic(settings, kind) for kind in kinds)
+        self.revoke = on_revoked
+        self.offsets.clear()
+        for name in self.topics:
+            self.records.setdefault(Partition(name, 0), [])
+            self.ids.setdefault(name, f"{name}-1")
+        return self
+
+    def publish(self, *messages: Message) -> None:
+        """Add these messages to partition 0 of their topics."""
+        for message in messages:
+            log = self.records[Partition(f"crm.{message.kind.topic}", 0)]
+            log.append(message.record(log[-1].next_offset if log else 0))
+
+    def recreate(self, name: str) -> None:
+        """Delete a topic and create it again, without records."""
+        self.records[Partition(name, 0)] = []
+        self.ids[name] = f"{name}-2"
+
+    def cut_off(self, partition: Partition, offset: int, epoch: int) -> None:
+        """A new leader, in this epoch, has no record from this offset on."""
+        self.records[partition] = [record for record in self.records[partition] if record.offset < offset]
+        self._forks[partition], self.epochs[partition] = Fork(offset, self.epochs[partition]), epoch
+        self._was_cut_off = True
+
+    def sought(self, partition: Partition) -> list[int | None]:
+        """Returns where the line wanted to read on, each time; None: from the beginning."""
+        return [offsets[partition] for offsets in self._seeks if partition in offsets]
+
+    def accept(self, name: str, *offsets: int) -> None:
+        self.accepted[Partition(name, 0)] = Accepted().accept(Ranges.of((offset, offset) for offset in offsets), 0, "x")
+
+    async def _read_accepted(
+        self, _settings: ProjectorSettings, _group: str, partitions: Iterable[Partition]
+    ) -> dict[Partition, OffsetAndMetadata]:
+        if self.meanwhile:
+            self.meanwhile.pop(0)()
+        return {at: OffsetAndMetadata(0, self.accepted[at].text) for at in partitions if at in self.accepted}
+
+    def _end(self, partition: Partition) -> int:
+        log = self.records[partition]
+        return self.ends.get(partition, log[-1].next_offset if log else 0)
+
+    # What follows is what `Source` has.
+
+    @property
+    def paused(self) -> bool:
+        return self._paused
+
+    @paused.setter
+    def paused(self, paused: bool) -> None:
+        self._paused = paused
+        self.pauses += paused
+
+    async def start(self) -> None:
+        self.join()
+
+    def join(self) -> None:
+        self.calls.append("join")
+        self.member = True
+
+    def leave(self) -> None:
+        self.calls.append("leave")
+        self.member = False
+        self.offsets.clear()
+
+    async def stop(self) -> None:
+        self.calls.append("stop")
+
+    def read_as(self, histories: Mapping[str, int]) -> None:
+        pass
+
+    def assigned(self) -> set[Partition]:
+        return set(self.records) if self.member else set()
+
+    def unpositioned(self) -> list[Partition]:
+        return sorted(self.assigned() - self.offsets.keys())
+
+    def reset(self, partitions: Iterable[Partition]) -> None:
+        for partition in partitions:
+            self.offsets.pop(partition, None)
+
+    async def seek(
+        self, offsets: Mapping[Partition, int | None], _epochs: Mapping[Partition, int] | None = None
+    ) -> dict[Partition, int]:
+        self._seeks.append(offsets)
+        used = {at: offset if offset is not None and offset <= self._end(at) else 0 for at, offset in offsets.items()}
+        self.offsets |= used
+        return used
+
+    def position(self, partition: Partition) -> int | None:
+        return self.offsets.get(partition)
+
+    def epoch(self, partition: Partition) -> int:
+        return self.epochs.get(partition, UNKNOWN_EPOCH)
+
+    async def topic_ids(self) -> dict[str, str]:
+        return dict(self.ids)
+
+    async def forks(self, epochs: Mapping[Partition, int]) -> dict[Partition, Fork]:
+        return {at: fork for at, fork in self._forks.items() if at in epochs}
+
+    async def was_cut_off(self) -> bool:
+        was, self._was_cut_off = self._was_cut_off, False
+        return was
+
+    async def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        return {at: self._end(at) for at in partitions}
+
+    async def commit(self, offsets: Mapping[Partition, int]) -> None:
+        self.committed |= offsets
+
+    async def poll(self, most: int, _wait: float) -> dict[Partition, list[Record]]:
+        if self.errors:
+            raise self.errors.pop(0)
+        if self.paused:
+            return {}
+        found: dict[Partition, list[Record]] = {}
+        for partition, offset in self.offsets.items():
+            if wanted := [record for record in self.records[partition] if record.offset >= offset][:most]:
+                found[partition] = wanted
+                self.offsets[partition] = wanted[-1].next_offset
+            else:
+                self.offsets[partition] = max(offset, self.ends.get(partition, 0))
+        await asyncio.sleep(0 if found else _QUIET_SECONDS)
+        return found

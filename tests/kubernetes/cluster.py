@@ -1,0 +1,222 @@
+"""A Kubernetes without kubelets: etcd, API server, controller manager and scheduler on loopback. Nodes are objects.
+
+Everything that the API server decides is real: validation, admission, conflicts, evictions. Controllers make pods, and
+the scheduler places them. No container runs, so tests say what kubelets would say of a pod (`start`, `end`).
+"""
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+import orjson
+import requests
+import yaml
+
+from devstack.child import Child
+from devstack.ports import free_port
+from tests.harness import certificates
+from tests.harness.waiting import wait_until
+from tests.kubernetes.definitions import BUILD, Resource
+
+_TOKEN = "of-this-cluster"
+_PROGRAM = BUILD / "bin/kube"
+
+
+class Refused(Exception):
+    """The API server has answered with an error. The message is the server's."""
+
+
+class Cluster:
+    """A context manager. `folder` is empty, and holds data, certificates and logs."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._certificate = certificates.create(folder)
+        self._port = free_port()
+        self._session = requests.Session()
+        self._session.headers["Authorization"] = f"Bearer {_TOKEN}"
+        self._paths: dict[tuple[str, str], tuple[str, bool]] = {}
+        self._running = ExitStack()
+        self.warnings: list[str] = []
+        """What the API server has warned of: deprecated versions, or pods that the namespace would refuse."""
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.callback(self._session.close)
+            self._start_servers(stack)
+            self._running = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._running.close()
+
+    def apply(self, resources: Iterable[Resource], namespace: str = "default") -> list[Resource]:
+        """Apply on the server, as `kubectl apply --server-side` does. Returns the resources as they are afterwards.
+
+        Raises Refused, also if a field is unknown, or belongs to somebody else.
+        """
+        query = "fieldManager=kubectl&fieldValidation=Strict"
+        return [
+            self._ask("PATCH", f"{self._path(each, namespace)}?{query}", each, "application/apply-patch+yaml")
+            for each in resources
+        ]
+
+    def create(self, resource: Resource, namespace: str = "default") -> Resource:
+        """Raises Refused."""
+        path = self._path(resource, namespace).rpartition("/")[0]
+        created: Resource = self._ask("POST", path, resource)
+        return created
+
+    def define(self, definition: Resource) -> None:
+        """Apply a CustomResourceDefinition, and return when its resources are served."""
+        self.apply([definition])
+        spec = definition["spec"]
+        [served] = [each["name"] for each in spec["versions"] if each["storage"]]
+        path = f"/apis/{spec['group']}/{served}/{spec['names']['plural']}"
+        wait_until(lambda: self._serves(path), f"{path} is served")
+
+    def get(self, path: str) -> Any:
+        """Returns the answer to `/api/v1/…` or `/apis/…`. Raises Refused."""
+        return self._ask("GET", path)
+
+    def pods(self, namespace: str, name: str | None = None, instance: str | None = None) -> list[Resource]:
+        """Returns the pods of a program that do not end, or those of all."""
+        wanted = {"app.kubernetes.io/name": name, "app.kubernetes.io/instance": instance}
+        selector = ",".join(f"{label}={value}" for label, value in wanted.items() if value)
+        found = self.get(f"/api/v1/namespaces/{namespace}/pods?labelSelector={selector}")["items"]
+        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+    def start(self, pods: Iterable[Resource], *, ready: bool = True) -> None:
+        """Say of pods what a kubelet does when their containers run."""
+        conditions = [{"type": kind, "status": str(ready)} for kind in ("Ready", "ContainersReady")]
+        for pod in pods:
+            status = {"status": {"phase": "Running", "conditions": conditions}}
+            self._ask("PATCH", f"{_path_of(pod)}/status", status, "application/merge-patch+json")
+
+    def evict(self, pod: Resource) -> None:
+        """Ask as `kubectl drain` does. Raises Refused if the disruption budget does not permit it."""
+        name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+        metadata = {"name": name, "namespace": namespace}
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
+        self._ask("POST", f"{_path_of(pod)}/eviction", eviction)
+
+    def end(self, pod: Resource) -> None:
+        """Say of a pod that its containers have ended."""
+        self._ask("DELETE", f"{_path_of(pod)}?gracePeriodSeconds=0")
+
+    def add_node(self, name: str, zone: str, cpu: str) -> None:
+        """Add an idle machine with this much CPU time for pods."""
+        labels = {"kubernetes.io/hostname": name, "topology.kubernetes.io/zone": zone}
+        resources = {"cpu": cpu, "memory": "64Gi", "pods": "110"}
+        status = {"capacity": resources, "allocatable": resources, "conditions": [{"type": "Ready", "status": "True"}]}
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "status": status}
+        self.create(node)
+        # Nobody else says that the node is ready, so the taint of a new one would stay.
+        self._ask("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": None}}, "application/merge-patch+json")
+
+    def _start_servers(self, stack: ExitStack) -> None:
+        folder, (certificate, key) = self._folder, self._certificate
+        etcd, peers = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}"
+        (tokens := folder / "tokens.csv").write_text(f"{_TOKEN},admin,admin,system:masters\n")
+        (kubeconfig := folder / "kubeconfig").write_text(yaml.safe_dump(self._kubeconfig()))
+
+        def run(program: str, **options: object) -> Child:
+            words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+            child = Child([str(_PROGRAM), program, *words], log=folder / f"{program}.log")
+            stack.callback(child.stop)
+            return child
+
+        run(
+            "etcd",
+            data_dir=folder / "etcd",
+            unsafe_no_fsync="true",
+            listen_client_urls=etcd,
+            advertise_client_urls=etcd,
+            listen_peer_urls=peers,
+            initial_advertise_peer_urls=peers,
+            initial_cluster=f"default={peers}",
+        )
+        server = run(
+            "apiserver",
+            etcd_servers=etcd,
+            bind_address="127.0.0.1",
+            advertise_address="127.0.0.1",
+            endpoint_reconciler_type="none",
+            secure_port=self._port,
+            tls_cert_file=certificate,
+            tls_private_key_file=key,
+            token_auth_file=tokens,
+            authorization_mode="RBAC",
+            service_cluster_ip_range="10.99.0.0/24",
+            service_account_issuer="https://kubernetes.default.svc",
+            service_account_key_file=certificate,
+            service_account_signing_key_file=key,
+        )
+        wait_until(lambda: self._is_ready(server), "the API server is ready")
+        run(
+            "manager",
+            kubeconfig=kubeconfig,
+            leader_elect="false",
+            secure_port=0,
+            service_account_private_key_file=key,
+            horizontal_pod_autoscaler_sync_period="1s",
+            controllers="*,-node-lifecycle-controller,-taint-eviction-controller",  # they miss the kubelets
+        )
+        run("scheduler", kubeconfig=kubeconfig, leader_elect="false", secure_port=0)
+
+    def _kubeconfig(self) -> Resource:
+        cluster = {
+            "server": f"https://127.0.0.1:{self._port}",
+            "certificate-authority": str(self._certificate.certificate),
+        }
+        return {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "local", "cluster": cluster}],
+            "users": [{"name": "admin", "user": {"token": _TOKEN}}],
+            "contexts": [{"name": "local", "context": {"cluster": "local", "user": "admin"}}],
+            "current-context": "local",
+        }
+
+    def _is_ready(self, server: Child) -> bool:
+        server.check_running()
+        return self._serves("/api/v1/namespaces/default")
+
+    def _serves(self, path: str) -> bool:
+        try:
+            self.get(path)
+        except (OSError, Refused):  # while it starts, nobody listens
+            return False
+        return True
+
+    def _path(self, resource: Resource, namespace: str) -> str:
+        """Returns the path of a resource. Raises Refused if the server does not know its kind."""
+        version, kind, metadata = resource["apiVersion"], resource["kind"], resource["metadata"]
+        group = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        if (version, kind) not in self._paths:
+            for each in self.get(group)["resources"]:
+                if "/" not in each["name"]:
+                    self._paths[version, each["kind"]] = each["name"], each["namespaced"]
+        plural, namespaced = self._paths[version, kind]
+        folder = f"/namespaces/{metadata.get('namespace', namespace)}" if namespaced else ""
+        return f"{group}{folder}/{plural}/{metadata['name']}"
+
+    def _ask(self, method: str, path: str, body: object = None, kind: str = "application/json") -> Any:
+        answer = self._session.request(
+            method,
+            f"https://127.0.0.1:{self._port}{path}",
+            data=None if body is None else orjson.dumps(body),
+            headers={"Content-Type": kind},
+            verify=str(self._certificate.certificate),
+            timeout=60,
+        )
+        if warning := answer.headers.get("Warning"):
+            self.warnings.append(f"{path}: {warning}")
+        if not answer.ok:
+            raise Refused(f"{method} {path}: {answer.text}")
+        return orjson.loads(answer.content)
+
+
+def _path_of(pod: Resource) -> str:
+    return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"

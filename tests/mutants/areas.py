@@ -1,0 +1,328 @@
+"""The modules that carry promises, and the tests that are about them. The quick ones come first, because the first
+failure ends a run.
+"""
+
+from typing import NamedTuple
+
+
+class Area(NamedTuple):
+    """`number` changes of the files that match `paths` are in a sample. `tests` are files in `tests`, without `test_`
+    and `.py`."""
+
+    name: str
+    number: int
+    paths: tuple[str, ...]
+    tests: tuple[str, ...]
+    chosen: str = ""
+    """Which of the tests are run, as pytest's `-k` takes it."""
+
+    @property
+    def stages(self) -> list[list[str]]:
+        """The files that are run together. Usually the first ones, which need no server, decide."""
+        places = (name.rpartition("/") for name in self.tests)
+        files = [f"tests/{folder}/test_{name}.py" for folder, _, name in places]
+        unit = [file for file in files if file.startswith("tests/unit/")]
+        return [stage for stage in (unit, files[len(unit) :]) if stage]
+
+
+_SINGLE = "not cluster and not shards"
+"""Scripts are tested on three kinds of servers; one kills as much as three."""
+
+
+def _scripts(*names: str) -> tuple[str, ...]:
+    return tuple(f"projector/redis/lua/{name}.lua" for name in names)
+
+
+AREAS = (
+    Area(
+        "scripts of documents",
+        28,
+        _scripts(
+            "contact_index",
+            "heads",
+            "index_repair",
+            "layout",
+            "leave_contact",
+            "pending_leads",
+            "put_contacts",
+            "put_documents",
+            "put_leads",
+            "resplice",
+            "write_each",
+        ),
+        ("service/lua_documents", "service/shown", "service/jobs", "service/laws"),
+        _SINGLE,
+    ),
+    Area(
+        "scripts of access",
+        14,
+        _scripts(
+            "delete_api_key",
+            "erase",
+            "expire_lock",
+            "finish_work",
+            "key_record",
+            "may",
+            "put_api_key",
+            "put_organization",
+        ),
+        ("service/lua_access", "service/lua_documents", "service/jobs", "service/recreated"),
+        _SINGLE,
+    ),
+    Area(
+        "scripts of the control record",
+        20,
+        _scripts(
+            "change_control",
+            "checkpoint",
+            "create_copy",
+            "delete_dead_letters",
+            "delete_rebuild",
+            "forget_writers",
+            "mark_*",
+            "re[ag]*",
+            "replace_*",
+            "rewind",
+            "store_*",
+        ),
+        (
+            "service/lua_checkpoint",
+            "service/lua_rewind",
+            "service/lua_dead_letters",
+            "service/preconditions",
+            "service/as_of",
+            "service/control_record",
+        ),
+        _SINGLE,
+    ),
+    Area(
+        "scripts of the API",
+        14,
+        ("api/redis/lua/*.lua",),
+        ("service/api_serve_lua", "service/api_limits", "service/usage", "service/api_outages"),
+        _SINGLE,
+    ),
+    Area(
+        "change, mapping",
+        24,
+        (
+            "projector/change.py",
+            "projector/interpret.py",
+            "projector/mapping.py",
+            "projector/offsets.py",
+            "projector/record.py",
+            "schemas/api_keys.py",
+            "schemas/base62.py",
+            "schemas/bodies.py",
+            "schemas/compression.py",
+            "schemas/control.py",
+            "schemas/gcra.py",
+            "schemas/ids.py",
+            "schemas/layouts.py",
+            "schemas/names.py",
+        ),
+        (
+            "unit/mapping",
+            "unit/change",
+            "unit/change_ids",
+            "unit/record_keys",
+            "unit/layouts",
+            "unit/names",
+            "unit/api_keys",
+            "unit/gcra",
+            "unit/ids",
+            "unit/ranges",
+            "unit/compression",
+            "unit/generations",
+            "unit/limits",
+            "unit/wire_format",
+            "unit/faults",
+            "unit/resources",
+            "unit/scripts",
+            "unit/versions",
+            "unit/batch",
+            "service/lua_documents",
+            "service/lua_access",
+        ),
+        _SINGLE,
+    ),
+    Area(
+        "calls, applier",
+        14,
+        ("projector/redis/[!_r]*.py",),
+        (
+            "unit/writer",
+            "unit/compression",
+            "unit/scripts",
+            "service/lua_documents",
+            "service/lead_updates",
+            "service/pipelines",
+            "service/redis_faults",
+            "service/redis_sentinel",
+            "service/preconditions",
+        ),
+    ),
+    Area(
+        "connections to Redis",
+        20,
+        ("leadview/redis/connection.py", "leadview/redis/cluster.py", "leadview/redis/errors.py"),
+        (
+            "unit/redis_packing",
+            "unit/redis_access",
+            "service/api_connection",
+            "service/redis_faults",
+            "service/redis_cluster",
+        ),
+    ),
+    Area(
+        "requests",
+        20,
+        (
+            "api/documents.py",
+            "api/errors.py",
+            "api/keys.py",
+            "api/limits.py",
+            "api/request.py",
+            "api/usage.py",
+        ),
+        (
+            "unit/api_credentials",
+            "unit/api_errors",
+            "unit/api_etags",
+            "unit/api_limits",
+            "unit/api_local_limiter",
+            "unit/api_recent",
+            "unit/api_usage",
+            "unit/api_defects",
+            "unit/api_request_log",
+            "unit/api_edge",
+            "service/api_requests",
+            "service/api_edge",
+            "service/api_limits",
+            "service/api_limiter_outages",
+            "service/hostile_http/api_unknown_keys",
+            "service/hostile_http/api_near_misses",
+            "service/api_outages",
+            "service/api_process",
+        ),
+    ),
+    Area(
+        "the API's way into Redis",
+        20,
+        ("api/redis/servers.py", "api/redis/serving.py", "api/redis/store.py"),
+        (
+            "unit/turns",
+            "service/api_serving",
+            "service/api_large",
+            "service/api_connection",
+            "service/redis_faults",
+            "service/api_outages",
+            "service/redis_cluster",
+            "service/slots",
+        ),
+    ),
+    Area(
+        "edge",
+        16,
+        ("api/edge.py",),
+        (
+            "unit/api_edge",
+            "unit/api_head",
+            "service/api_edge",
+            "service/hostile_http/api_rfc",
+            "service/hostile_http/api_hostile_http",
+            "service/hostile_http/api_unread",
+            "service/hostile_http/api_crowd",
+            "service/hostile_http/api_left_behind",
+        ),
+    ),
+    Area(
+        "line",
+        24,
+        ("projector/line/[!m]*.py",),
+        (
+            "unit/batch",
+            "unit/guard",
+            "unit/shown",
+            "unit/observations",
+            "unit/preflight",
+            "unit/writer",
+            "service/line",
+            "service/shown",
+            "service/catching_up",
+            "service/positions",
+            "service/line_pauses",
+        ),
+    ),
+    Area(
+        "ledger",
+        18,
+        ("projector/ledger/[!h]*.py",),
+        (
+            "unit/breaks",
+            "unit/checkpoint",
+            "unit/difference",
+            "unit/generations",
+            "service/line",
+            "service/lua_checkpoint",
+            "service/lua_rewind",
+            "service/preconditions",
+            "service/drop",
+            "service/control_record",
+        ),
+    ),
+    Area(
+        "rebuild",
+        10,
+        ("projector/rebuild/*.py",),
+        (
+            "unit/generations",
+            "unit/preflight",
+            "service/drop",
+            "service/preconditions",
+            "service/promote",
+            "service/rebuild",
+        ),
+    ),
+    Area(
+        "upkeep",
+        12,
+        ("projector/upkeep/*.py",),
+        (
+            "unit/reapply",
+            "unit/dead_letters",
+            "unit/superseded",
+            "service/lua_dead_letters",
+            "service/jobs",
+            "service/recreated",
+            "service/superseded",
+            "service/as_of",
+            "service/keeper",
+        ),
+    ),
+    Area(
+        "accepted",
+        8,
+        ("projector/kafka/accepted.py",),
+        ("unit/acceptance", "unit/guard", "unit/batch", "service/accept"),
+    ),
+    Area(
+        "verify, health",
+        12,
+        (
+            "projector/line/health.py",
+            "projector/operate/observe.py",
+            "projector/operate/problems.py",
+            "projector/verify/[!_]*.py",
+        ),
+        (
+            "unit/report",
+            "unit/problems",
+            "unit/observations",
+            "unit/breaks",
+            "service/verify_access",
+            "service/verify_continuous",
+            "service/verify",
+        ),
+    ),
+)

@@ -1,0 +1,500 @@
+"""The loop of a line: what it covers, what makes it read again, and when it leaves its work. Kafka is scripted."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from projector import defect
+from projector.dead_letter import DeadLetter
+from projector.errors import LineStopped, Refused, Unavailable
+from projector.ledger import copies
+from projector.ledger.control import Outcome
+from projector.ledger.ledger import Ledger
+from projector.ledger.writers import Session
+from projector.line import line
+from projector.line.line import Line
+from projector.line.metrics import APPLIED, DEFECTS, PARKED, REWINDS, UNAVAILABLE
+from projector.line.positions import Positions
+from projector.rebuild import generations
+from projector.record import Partition
+from projector.stop import Stop
+from projector.upkeep.dead_letters import all_dead_letters
+from schemas import names, resources
+from schemas.heartbeat import Failing, Halted, StandingBy
+from schemas.settings import ProjectorSettings
+from tests.harness import control, crm
+from tests.harness.generations import generation
+from tests.harness.projection import Projection, open_projection
+from tests.harness.scripted_kafka import ScriptedKafka
+from tests.harness.services import RedisService
+from tests.harness.waiting import eventually
+
+LEADS, CONTACTS = Partition("crm.leads", 0), Partition("crm.contacts", 0)
+ROW = 5
+BAD = crm.changed(resources.LEAD, crm.lead_data() | {"stage": 1})
+
+
+@pytest.fixture
+def kafka(monkeypatch: pytest.MonkeyPatch) -> ScriptedKafka:
+    for name in ("_CHECK_SECONDS", "_HALTED_SECONDS", "_SUPERSEDED_SECONDS", "FIRST_PAUSE"):
+        monkeypatch.setattr(line, name, 0.0)
+    return ScriptedKafka(monkeypatch)
+
+
+@pytest.fixture
+async def projection(redis_server: RedisService) -> AsyncIterator[Projection]:
+    async with open_projection(redis_server) as projection:
+        await copies.current(projection.store)
+        yield projection
+
+
+class Running:
+    """A line that runs, and what it has stored."""
+
+    def __init__(self, line: Line, projection: Projection, stop: Stop) -> None:
+        self.line = line
+        self.stop = stop
+        self._projection = projection
+
+    def stored(self, partition: Partition = LEADS) -> int | None:
+        """Returns the stored position."""
+        copy = control.read(self._projection.client)
+        position = copy.positions.get(partition) if copy else None
+        return position.offset if position else None
+
+    async def covers(self, offset: int, partition: Partition = LEADS) -> None:
+        await eventually(lambda: self.stored(partition) == offset, f"the position of {partition} is {offset}")
+
+    @property
+    def trouble(self) -> Any:
+        return self.line.health.trouble
+
+
+def new_line(projection: Projection, ledger: Ledger | None = None, *, ends: bool = False) -> Line:
+    settings = ProjectorSettings(redis_url=projection.settings.redis_url, dead_letter_row=ROW)
+    ledger = ledger or Ledger(projection.store, projection.writing.sessions)
+    return Line("documents", settings, resources.RESOURCES, "group", projection.store, ledger, ends=ends)
+
+
+@asynccontextmanager
+async def running(projection: Projection, ledger: Ledger | None = None) -> AsyncIterator[Running]:
+    stop, made = Stop(), new_line(projection, ledger)
+    task = asyncio.create_task(made.run(stop))
+    try:
+        yield Running(made, projection, stop)
+    finally:
+        stop.set()
+        await task
+
+
+def leads(count: int, version: int = 1) -> list[crm.Message]:
+    return [crm.lead(version, id=crm.uuid(0x100 + number)) for number in range(count)]
+
+
+def parked() -> float:
+    return sum(
+        sample.value for metric in PARKED.collect() for sample in metric.samples if sample.name.endswith("_total")
+    )
+
+
+def counted(metric: Any, *labels: str) -> float:
+    return float(metric.labels(*labels)._value.get())
+
+
+async def test_what_is_written_is_covered_and_committed(projection: Projection, kafka: ScriptedKafka) -> None:
+    async with running(projection) as it:
+        kafka.publish(*leads(7), crm.contact())
+        await it.covers(7)
+        await it.covers(1, CONTACTS)
+        assert len(projection.documents()) == 8
+        await eventually(lambda: kafka.committed == {LEADS: 7, CONTACTS: 1}, "Kafka has a copy")
+        kafka.publish(*leads(7, version=2))
+        await it.covers(14)
+        assert it.trouble is None
+        assert it.line.health.state == "running"
+    assert kafka.committed[LEADS] == 14
+    assert kafka.calls == ["join", "stop"]
+    assert kafka.sought(LEADS) == [None]
+    assert not projection.writing.sessions._open
+
+
+async def test_a_line_continues_from_the_stored_position(projection: Projection, kafka: ScriptedKafka) -> None:
+    async with running(projection) as it:
+        kafka.publish(*leads(3))
+        await it.covers(3)
+    async with running(projection) as it:
+        kafka.publish(*leads(2, version=2))
+        await it.covers(5)
+    assert kafka.sought(LEADS) == [None, 3]
+
+
+async def test_an_outage_of_kafka_is_waited_for(projection: Projection, kafka: ScriptedKafka) -> None:
+    before = counted(UNAVAILABLE, "documents")
+    async with running(projection) as it:
+        kafka.publish(*leads(3))
+        await it.covers(3)
+        kafka.errors = [Unavailable("no broker answers")] * 3
+        kafka.publish(*leads(3, version=2))
+        await it.covers(6)
+        assert it.trouble is None
+        await eventually(lambda: it.line.health.unavailable == "", "it is over")
+    assert counted(UNAVAILABLE, "documents") == before + 3
+    assert kafka.sought(LEADS)[1:] == [3] * 3
+
+
+class Waiting(Stop):
+    """A line that pauses does nothing more."""
+
+    async def sleep(self, _: float) -> None:
+        await self.wait()
+
+
+async def test_an_outage_has_a_reason(projection: Projection, kafka: ScriptedKafka) -> None:
+    kafka.errors = [Unavailable("no broker answers")]
+    made, stop = new_line(projection), Waiting()
+    task = asyncio.create_task(made.run(stop))
+    await eventually(lambda: made.health.unavailable, "it has failed")
+    assert made.health.unavailable == "no broker answers"
+    assert not projection.writing.sessions._open
+    stop.set()
+    await task
+
+
+async def test_a_defect_is_reported_until_the_line_advances(
+    projection: Projection, kafka: ScriptedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = counted(DEFECTS, "documents")
+    reported: list[str] = []
+    monkeypatch.setattr(defect, "report", lambda what, _: reported.append(what))
+    async with running(projection) as it:
+        kafka.errors = [KeyError()] * 2
+        kafka.publish(*leads(3))
+        await it.covers(3)
+        await eventually(lambda: it.trouble is None, "it has advanced")
+        kafka.errors = [KeyError()]
+        await eventually(lambda: len(reported) == 3, "it has failed again")
+        await eventually(lambda: it.trouble is None, "all positions are at the ends")
+    assert reported == ["the line documents"] * 3
+    assert counted(DEFECTS, "documents") == before + 3
+
+
+async def test_a_line_fails_until_it_advances(
+    projection: Projection, kafka: ScriptedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(defect, "report", lambda *_: None)
+    monkeypatch.setattr(Positions, "are_at", lambda *_: False)
+    async with running(projection) as it:
+        kafka.errors = [KeyError()]
+        await eventually(lambda: it.trouble == Failing("documents", "KeyError"), "it has failed")
+        await eventually(lambda: kafka.offsets, "it reads again")
+        assert it.line.health.state == "failing"
+        kafka.publish(*leads(1))
+        await it.covers(1)
+        await eventually(lambda: it.trouble is None, "it has advanced")
+
+
+@pytest.mark.parametrize("error", [KeyError(), Refused("no")])
+async def test_a_replay_raises_what_a_live_line_repeats(
+    projection: Projection, kafka: ScriptedKafka, error: Exception
+) -> None:
+    kafka.errors = [error]
+    with pytest.raises(type(error)):
+        await new_line(projection, ends=True).run(Stop())
+    assert kafka.calls[-1] == "stop"
+    assert not projection.writing.sessions._open
+
+
+async def test_too_many_bad_records_halt_the_line_until_one_is_accepted(
+    projection: Projection, kafka: ScriptedKafka
+) -> None:
+    async with running(projection) as it:
+        kafka.publish(*leads(2), *[BAD] * ROW, *leads(2, version=2))
+        await eventually(lambda: it.trouble, "it is halted")
+        assert isinstance(it.trouble, Halted)
+        assert (it.trouble.limit, it.trouble.count, it.trouble.bad) == ("row", ROW, ROW)
+        assert it.trouble.ranges == (f"crm.leads:0:2-{ROW + 1}",)
+        await eventually(lambda: kafka.paused, "it is still a member, and reads nothing")
+        assert it.stored() is None
+        assert not projection.writing.sessions._open, "no command waits for it"
+        kafka.accept("crm.leads", 2)
+        await it.covers(ROW + 4)
+        await eventually(lambda: it.trouble is None, "it works again")
+        assert not kafka.paused
+    assert kafka.calls == ["join", "stop"]
+
+
+async def test_a_halted_line_ends(projection: Projection, kafka: ScriptedKafka) -> None:
+    async with running(projection) as it:
+        kafka.publish(*[BAD] * ROW)
+        await eventually(lambda: kafka.paused, "it is halted")
+    assert it.stored() is None
+
+
+async def test_a_replay_that_is_halted_ends_with_the_reason(projection: Projection, kafka: ScriptedKafka) -> None:
+    made = new_line(projection, ends=True)
+    kafka.publish(*[BAD] * ROW)
+    with pytest.raises(LineStopped):
+        await made.run(Stop())
+
+
+async def test_a_line_does_not_halt_if_the_operator_was_faster(projection: Projection, kafka: ScriptedKafka) -> None:
+    """It has read what is accepted before the operator accepted these records."""
+    kafka.meanwhile = [lambda: None, lambda: kafka.accept("crm.leads", *range(ROW))]
+    async with running(projection) as it:
+        kafka.publish(*[BAD] * ROW)
+        await it.covers(ROW)
+        assert not kafka.meanwhile
+        assert kafka.pauses == 0
+
+
+async def test_a_bad_record_that_is_accepted_meanwhile_is_stored_as_such(
+    projection: Projection, kafka: ScriptedKafka
+) -> None:
+    kafka.meanwhile = [lambda: None, lambda: kafka.accept("crm.leads", 0)]
+    async with running(projection) as it:
+        kafka.publish(BAD)
+        await it.covers(1)
+    [letter] = await all_dead_letters(projection.store)
+    assert letter.accepted
+
+
+async def test_bad_records_of_a_batch_that_is_read_again_count_once(
+    projection: Projection, kafka: ScriptedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = [Unavailable("Redis fails after the batch was read")] * 3
+    cover = Positions.cover
+
+    async def failing(*given: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await cover(*given)
+
+    monkeypatch.setattr(Positions, "cover", failing)
+    before = parked()
+    async with running(projection) as it:
+        kafka.publish(*[BAD] * (ROW - 1))
+        await it.covers(ROW - 1)
+        kafka.publish(BAD)
+        await eventually(lambda: it.trouble, "the row continues in the next batch")
+    assert parked() == before + ROW - 1
+
+
+async def test_a_redis_that_was_emptied_is_filled_from_the_beginning(
+    projection: Projection, kafka: ScriptedKafka
+) -> None:
+    before = counted(REWINDS, "documents")
+    async with running(projection) as it:
+        kafka.publish(*leads(5))
+        await it.covers(5)
+        projection.client.flushdb()
+        await it.covers(5)
+        assert len(projection.documents(1)) in (0, 5)
+        await eventually(lambda: counted(REWINDS, "documents") == before + 1, "it is counted")
+    assert kafka.sought(LEADS)[-1] is None
+
+
+async def test_positions_that_went_back_are_read_from_again(projection: Projection, kafka: ScriptedKafka) -> None:
+    before = counted(REWINDS, "documents")
+    async with running(projection) as it:
+        kafka.publish(*leads(2))
+        await it.covers(2)
+        former = projection.client.hget(names.CONTROL, names.position(*LEADS))
+        kafka.publish(*leads(3, version=2))
+        await it.covers(5)
+        projection.client.hset(names.CONTROL, names.position(*LEADS), former)
+        await eventually(lambda: kafka.sought(LEADS)[-1] == 2, "it has sought again")
+        await it.covers(5)
+    assert counted(REWINDS, "documents") == before + 1
+
+
+async def test_a_partition_that_ends_before_its_position_is_read_from_the_beginning(
+    projection: Projection, kafka: ScriptedKafka
+) -> None:
+    async with running(projection) as it:
+        kafka.publish(*leads(5))
+        await it.covers(5)
+    kafka.records[LEADS] = []
+    async with running(projection) as it:
+        await it.covers(0)
+        kafka.publish(*leads(2, version=2))
+        await it.covers(2)
+
+
+async def test_records_from_before_the_position_start_over(projection: Projection, kafka: ScriptedKafka) -> None:
+    """The broker that leads now has less: nothing says so but the offsets."""
+    async with running(projection) as it:
+        kafka.publish(*leads(5))
+        await it.covers(5)
+        kafka.records[LEADS] = []
+        kafka.publish(*leads(3, version=2))
+        kafka.offsets[LEADS] = 0
+        await it.covers(3)
+        assert kafka.sought(LEADS)[-1] is None
+
+
+async def test_a_partition_that_was_cut_off_is_read_again_from_there(
+    projection: Projection, kafka: ScriptedKafka
+) -> None:
+    kafka.epochs[LEADS] = 3
+    async with running(projection) as it:
+        kafka.publish(*leads(5))
+        await it.covers(5)
+        kafka.cut_off(LEADS, 2, epoch=4)
+        await it.covers(2)
+        copy = control.read(projection.client)
+        assert copy
+        [noted] = copy.state.breaks
+        assert (noted.kind, noted.topic) == ("topic_truncated", "crm.leads")
+        assert noted.former_id == noted.topic_id == copy.positions[LEADS].topic_id == "crm.leads-1"
+        assert copy.positions[LEADS].leader_epoch == 3, "that of the batch before"
+        assert kafka.sought(LEADS)[-1] == 2
+        kafka.publish(*leads(2, version=2))
+        await it.covers(4)
+        copy = control.read(projection.client)
+        assert copy
+        assert copy.positions[LEADS].leader_epoch == 4
+
+
+async def test_a_topic_that_was_created_again_is_read_from_the_beginning(
+    projection: Projection, kafka: ScriptedKafka
+) -> None:
+    async with running(projection) as it:
+        kafka.publish(*leads(5))
+        await it.covers(5)
+        kafka.recreate("crm.leads")
+        kafka.publish(*leads(2, version=2))
+        await it.covers(2)
+        copy = control.read(projection.client)
+        assert copy
+        [noted] = copy.state.breaks
+        assert (noted.kind, noted.topic) == ("topic_recreated", "crm.leads")
+        assert (noted.former_id, noted.topic_id) == ("crm.leads-1", "crm.leads-2")
+        assert copy.state.histories == {"crm.leads": 1}
+
+
+async def test_markers_at_the_end_are_passed(projection: Projection, kafka: ScriptedKafka) -> None:
+    """No record follows, and yet nothing is left to be read."""
+    async with running(projection) as it:
+        kafka.publish(*leads(2))
+        kafka.ends[LEADS] = 4
+        await it.covers(4)
+        await eventually(lambda: kafka.committed.get(LEADS) == 4, "Kafka has it, too")
+
+
+async def test_a_line_stands_by_while_a_generation_needs_a_newer_program(
+    projection: Projection, kafka: ScriptedKafka
+) -> None:
+    async with running(projection) as it:
+        kafka.publish(*leads(2))
+        await it.covers(2)
+        control.write(projection.client, written=(1, 2), mappings={2: 999})
+        await eventually(lambda: it.trouble, "it stands by")
+        assert isinstance(it.trouble, StandingBy)
+        assert (it.trouble.generation, it.trouble.required) == (2, 999)
+        assert not kafka.member
+        control.write(projection.client)
+        await eventually(lambda: it.trouble is None, "it works again")
+        kafka.publish(*leads(2, version=2))
+        await it.covers(4)
+    assert kafka.calls == ["join", "leave", "join", "stop"]
+
+
+async def test_partitions_that_are_revoked_are_committed_and_forgotten(
+    projection: Projection, kafka: ScriptedKafka
+) -> None:
+    async with running(projection) as it:
+        kafka.publish(*leads(2))
+        await it.covers(2)
+        kafka.member = False
+        await kafka.revoke()
+        kafka.offsets.clear()
+        assert kafka.committed[LEADS] == 2
+        assert it.line._positions.offsets == {}
+        kafka.publish(*leads(2, version=2))
+        kafka.member = True
+        await it.covers(4)
+    assert kafka.sought(LEADS)[1:] == [2]
+
+
+async def test_records_that_are_read_again_are_stale(projection: Projection, kafka: ScriptedKafka) -> None:
+    written, stale = (counted(APPLIED, "documents", result) for result in ("written", "stale"))
+    async with running(projection) as it:
+        kafka.publish(*leads(6))
+        await it.covers(6)
+        for _ in range(3):
+            kafka.publish(*leads(6))
+        await it.covers(24)
+    assert counted(APPLIED, "documents", "written") == written + 6
+    assert counted(APPLIED, "documents", "stale") == stale + 18
+
+
+async def test_a_bad_record_of_a_deleted_organization_is_not_parked(
+    projection: Projection, kafka: ScriptedKafka
+) -> None:
+    await projection.apply(crm.organization(1).record())
+    async with running(projection) as it:
+        kafka.publish(BAD)
+        await it.covers(1)
+        assert projection.client.delete(names.DEAD_LETTERS) == 1
+        await projection.apply(crm.deleted(resources.ORGANIZATION, 2).record())
+        kafka.publish(BAD)
+        await it.covers(2)
+    assert not projection.client.exists(names.DEAD_LETTERS)
+
+
+class DeletedMeanwhile(Ledger):
+    """An organization is deleted, and its erasure ends, while its bad record is being stored."""
+
+    def __init__(self, projection: Projection) -> None:
+        super().__init__(projection.store, projection.writing.sessions)
+        self._projection = projection
+
+    async def cover(self, session: Session, steps: Any, dead_letters: Sequence[DeadLetter] = ()) -> Outcome:
+        if dead_letters:
+            await self._projection.apply(crm.deleted(resources.ORGANIZATION, 2).record())
+            self._projection.client.delete(names.JOBS)
+        return await super().cover(session, steps, dead_letters)
+
+
+async def test_a_bad_record_is_erased_although_the_erasure_ended_before_it_was_stored(
+    projection: Projection, kafka: ScriptedKafka
+) -> None:
+    async with running(projection, DeletedMeanwhile(projection)):
+        kafka.publish(BAD)
+        await eventually(lambda: projection.jobs() == {f"erase {crm.ORGANIZATION}"}, "a job erases it")
+
+
+async def test_a_replay_has_positions_of_its_own_and_parks_nothing(
+    projection: Projection, kafka: ScriptedKafka
+) -> None:
+    """The live line has parked the bad records already. Its positions, and the ids of topics with them, are others."""
+    async with running(projection) as it:
+        kafka.publish(*leads(3), BAD)
+        await it.covers(4)
+    assert projection.client.delete(names.DEAD_LETTERS) == 1
+    added = (await generations.add(projection.store, await control.complete(projection.store))).state.next
+    assert added
+    kafka.ids["crm.leads"] = "crm.leads-2"
+    ledger = Ledger(projection.store, projection.writing.sessions, rebuild=added)
+    replayed = names.copy(names.rebuild(added), names.HOME)
+    async with running(projection, ledger) as it:
+        await eventually(
+            lambda: (projection.client.hget(replayed, names.position(*LEADS)) or b"").startswith(b"4 "), "it is covered"
+        )
+    assert it.stored() == 4
+    assert not projection.client.exists(names.DEAD_LETTERS)
+    copy = control.read(projection.client)
+    assert copy
+    assert copy.state.breaks == ()
+    written = list(projection.client.scan_iter(names.of_generation(added)))
+    assert len(written) == 3 + 1, "the leads, and the index of their contact"
+
+
+async def test_a_replay_of_a_generation_that_is_gone_ends(projection: Projection, kafka: ScriptedKafka) -> None:
+    ledger = Ledger(projection.store, projection.writing.sessions, rebuild=generation(7))
+    with pytest.raises(Refused, match="Generation 7 is gone"):
+        await new_line(projection, ledger, ends=True).run(Stop())
+    assert not projection.writing.sessions._open

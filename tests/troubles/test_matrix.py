@@ -1,0 +1,137 @@
+"""Each trouble of the table, on real servers: every surface says what its row says and nothing else. After it was
+repaired, every surface says that all is well. `make troubles` runs this.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from devstack.apache_kafka import ApacheKafka
+from devstack.redis_cluster import RedisCluster
+from devstack.redis_sentinel import RedisSentinel
+from devstack.redis_server import RedisServer
+from docs.generate.troubles import ROWS, Row
+from tests.harness.promtool import Expected, Value, run
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
+from tests.troubles.installation import WELL, Installation, Redis, Series, installation
+from tests.troubles.troubles import TROUBLES
+
+pytestmark = pytest.mark.troubles
+
+RULES = Path(__file__).parents[2] / "deploy/monitoring/rules.yaml"
+STEP_SECONDS, STEPS = 30, 64
+"""So long is each: all is well, the trouble, all is well again. The alerts here look at half an hour at most."""
+_LONE_SHARDS = ("--cluster-require-full-coverage", "no")  # as docs/production.md says
+_RENEWED_SECONDS = 15.0
+"""A greater age is not that of a measurement which is repeated every second: it grows."""
+# The alerts that look at days have tests of their own.
+_ALERTS = 'ALERTS{alertstate="firing", alertname!~".*Slowly"}'
+FIRING, FIRED = f"group by (alertname) ({_ALERTS})", f"group by (alertname) (count_over_time({_ALERTS}[29m]))"
+
+
+class Stage:
+    """The servers, and one installation for all troubles. After one that was not repaired there is a new one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._servers = ExitStack()
+        self._installation = ExitStack()
+        self._number = 0
+        self._here: Installation | None = None
+        self._kind = ""
+
+    def here(self, servers: str) -> Installation:
+        if self._here is None or self._kind != servers:
+            self.close()
+            self._number += 1
+            folder = self._folder / str(self._number)
+            folder.mkdir()
+            self._kind = servers
+            shards = servers == "shards"
+            kafka = self._servers.enter_context(ApacheKafka.start(folder / "kafka", 3 if shards else 1))
+            redis: Redis
+            match servers:
+                case "shards":
+                    redis = RedisCluster(folder / "redis", appendonly=True, options=_LONE_SHARDS)
+                case "sentinel":
+                    redis = RedisSentinel(folder / "redis")
+                case _:
+                    redis = RedisServer.start(folder / "redis", appendonly=True)
+            self._servers.enter_context(redis)
+            self._here = self._installation.enter_context(installation(kafka, redis, folder / "leadview"))
+        return self._here
+
+    def give_up(self) -> None:
+        """What a trouble has left behind must not be seen in the next one."""
+        self._here = None
+
+    def close(self) -> None:
+        with suppress(Exception):  # servers that stand still do not end as they should
+            self._installation.close()
+        self._servers.close()
+        self._here = None
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    stage = Stage(tmp_path_factory.mktemp("troubles"))
+    yield stage
+    stage.close()
+
+
+def test_each_row_has_a_trouble() -> None:
+    assert TROUBLES.keys() == ROWS.keys()
+
+
+@pytest.mark.parametrize(("name", "row"), [pytest.param(name, row, id=name) for name, row in ROWS.items()])
+def test_every_surface_says_it(stage: Stage, tmp_path: Path, name: str, row: Row) -> None:
+    here = stage.here(row.servers)
+    try:
+        before = scraped(here, tmp_path, [], WELL)
+        with TROUBLES[name](here):
+            here.wait_for(row)
+            during = scraped(here, tmp_path, [before], row)
+        here.wait_for(WELL)
+        scraped(here, tmp_path, [before, during], WELL)
+    except BaseException:
+        stage.give_up()
+        raise
+
+
+def scraped(here: Installation, folder: Path, earlier: Sequence[Series], row: Row) -> Series:
+    """Returns what is scraped as soon as it makes these alerts fire, and no others, if it lasts for half an hour after
+    half an hour of each of the earlier ones. Once all is well, none fires at the end.
+    """
+    firing = [{"alertname": f"Leadview{alert}"} for alert in sorted(row.alerts)]
+    found: Series = {}
+    why = ""
+
+    def fire() -> bool:
+        nonlocal found, why
+        found = here.scrape()
+        values: dict[str, list[Value]] = {name: [] for series in (*earlier, found) for name in series}
+        for series in (*earlier, found):
+            for name in values:
+                values[name] += lasting(name, series.get(name, "gone"))
+        end = (len(earlier) + 1) * STEPS * STEP_SECONDS // 60 - 1
+        expected: list[Expected] = [(end, FIRED if row.alerts else FIRING, firing)]
+        try:
+            run(folder, RULES, f"{STEP_SECONDS}s", values, expected)
+        except AssertionError as error:
+            why = str(error)
+            return False
+        return True
+
+    try:
+        wait_until(fire, "these alerts fire, and no others", 2 * PATIENCE_SECONDS)
+    except TimeoutError as error:
+        raise TimeoutError(f"{error}: {why}") from None
+    return found
+
+
+def lasting(name: str, value: Value) -> list[Value]:
+    """Returns the values of a series if what was scraped lasts."""
+    grows = "_age_seconds" in name and isinstance(value, float) and value > _RENEWED_SECONDS
+    return [value + STEP_SECONDS * step if grows and isinstance(value, float) else value for step in range(STEPS)]

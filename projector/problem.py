@@ -5,34 +5,12 @@ A problem of `severity` "note" has to be dealt with some time, although all is w
 """
 
 import re
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import msgspec
 
 from schemas import heartbeat
 from schemas.heartbeat import LineTrouble
-
-Label = Literal[
-    "halted",
-    "failing",
-    "standing_by",
-    "no_step",
-    "not_advancing",
-    "no_partitions",
-    "few_projectors",
-    "other_settings",
-    "topic_missing",
-    "topic_not_compacted",
-    "topic_recreated",
-    "topic_truncated",
-    "redis_evicts",
-    "redis_full",
-    "redis_refuses_writes",
-    "redis_unknown",
-    "kafka_unknown",
-]
-LABELS: tuple[Label, ...] = get_args(Label)
-"""The names of the problems that projectors report: in metrics, in logs, and as sections of `docs/runbook.md`."""
 
 OF_STOPPED_LINES = frozenset(("no_step", "not_advancing"))
 """What follows if a line cannot write, or may not."""
@@ -51,7 +29,7 @@ class _Problem(msgspec.Struct, frozen=True, tag_field="kind", tag=_tag):
 
     @property
     def label(self) -> str:
-        """One of `LABELS`, or another name if no projector reports it."""
+        """One of `schemas.metrics.PROBLEM_LABELS`, or another name if no projector reports it."""
         return self.kind
 
     @property
@@ -225,7 +203,9 @@ class NoPartitions(OfLine, frozen=True):
 
 
 class Reported(OfLine, frozen=True):
-    """What a projector says about itself in words. `reported` is one of `LABELS`; empty if it does not say that."""
+    """What a projector says about itself in words. `reported` is one of `schemas.metrics.PROBLEM_LABELS`, or empty if
+    it does not say that.
+    """
 
     reported: str
     text: str

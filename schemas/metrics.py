@@ -13,6 +13,27 @@ MetricType = Literal["counter", "gauge", "histogram"]
 LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 BATCH_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 FRESHNESS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
+PROBLEM_LABELS = (
+    "halted",
+    "failing",
+    "standing_by",
+    "no_step",
+    "not_advancing",
+    "no_partitions",
+    "few_projectors",
+    "other_settings",
+    "topic_missing",
+    "topic_not_compacted",
+    "topic_recreated",
+    "topic_truncated",
+    "redis_evicts",
+    "redis_full",
+    "redis_refuses_writes",
+    "redis_unknown",
+    "kafka_unknown",
+)
+"""The names of the problems that projectors report: in `leadview_projector_problems`, in logs, and as sections of
+`docs/runbook.md`."""
 
 
 class Metric(Struct, frozen=True):

@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from docs.generate.tables import table
-from projector.problem import LABELS
+from schemas.metrics import PROBLEM_LABELS
 
 Servers = Literal["one", "sentinel", "shards"]
 
@@ -42,7 +42,7 @@ class Row(Struct, frozen=True, kw_only=True):
     @property
     def by_projectors(self) -> tuple[str, ...]:
         """The labels in the metrics of the projectors."""
-        return tuple(it for it in self.problems if it in LABELS) if self.reported is None else self.reported
+        return tuple(it for it in self.problems if it in PROBLEM_LABELS) if self.reported is None else self.reported
 
 
 _AWAY = (503, "service_unavailable")

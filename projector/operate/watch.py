@@ -18,7 +18,7 @@ from projector.ledger.breaks import BREAKS
 from projector.operate.observe import Observation, Observer
 from projector.operate.problems import Lasting, WatchedLine, causes
 from projector.operate.words import say
-from projector.problem import LABELS, KafkaUnknown, OfLine, Problem, RedisUnknown
+from projector.problem import KafkaUnknown, OfLine, Problem, RedisUnknown
 from projector.redis.store import Store
 from projector.stop import Stop
 from schemas import metrics
@@ -101,7 +101,7 @@ class Watch(Collector):
         age = max(0.0, time.time() - until / 1000) if until is not None and any(lags.values()) else 0.0
         yield family(metrics.UNAPPLIED_AGE, _NAN if until is None else age)
         yield from _parts(found)
-        count: dict[tuple[str, ...], float] = {(label,): 0 for label in LABELS}
+        count: dict[tuple[str, ...], float] = {(label,): 0 for label in metrics.PROBLEM_LABELS}
         for problem in self.problems():
             count[(problem.label,)] += len(problem.subjects)
         yield family(metrics.PROBLEMS, count)

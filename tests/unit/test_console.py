@@ -16,7 +16,7 @@ from projector.console.picture import Totals, picture, totals
 from projector.console.server import options
 from projector.errors import Refused
 from projector.operate.observe import Observation
-from projector.problem import LABELS
+from schemas.metrics import PROBLEM_LABELS
 from schemas.settings import ApiSettings
 from tests.harness import pictures
 
@@ -118,7 +118,7 @@ def test_every_page_that_is_linked_exists(source: str) -> None:
     path = ROOT / source
     text = "".join(each.read_text("utf-8") for each in ([path] if path.is_file() else path.rglob("*.py")))
     linked = set(re.findall(r'"([a-z-]+\.md(?:#[a-z_-]+)?)"', text)) - {"a.md"}
-    linked |= {f"runbook.md#{label}" for label in LABELS}
+    linked |= {f"runbook.md#{label}" for label in PROBLEM_LABELS}
     for page in linked:
         name, _, section = page.partition("#")
         html = page_of(name)

@@ -11,7 +11,6 @@ import yaml
 
 from docs.generate.dashboard import dashboard
 from docs.generate.monitoring import Options
-from projector.problem import LABELS
 from schemas import metrics
 from schemas.version import VERSION
 from tests.harness.services import not_available
@@ -95,7 +94,7 @@ def test_a_mistake_would_be_found(expression: str, found: list[str]) -> None:
     assert unknown(expression) == found
 
 
-@pytest.mark.parametrize("kind", LABELS)
+@pytest.mark.parametrize("kind", metrics.PROBLEM_LABELS)
 def test_a_problem_has_a_section_in_the_runbook(kind: str) -> None:
     assert f"\n### {kind}\n" in RUNBOOK
 

@@ -18,7 +18,7 @@ from projector.operate.problems import problems, unattended
 from projector.operate.words import Said, headline, say
 from projector.record import Partition
 from projector.redis.store import Memory
-from schemas import words
+from schemas import metrics, words
 from schemas.control import Stamp
 from schemas.faults import Fault
 from schemas.heartbeat import Failing, Former, Halted, Heartbeat, LineTrouble, StandingBy
@@ -422,7 +422,7 @@ def test_every_kind_has_words_and_a_page_and_is_read_as_it_was_written() -> None
 
 
 def test_every_label_is_that_of_a_kind_or_said_by_projectors_alone() -> None:
-    assert {it.label for it in EVERY} >= set(problem.LABELS)
+    assert {it.label for it in EVERY} >= set(metrics.PROBLEM_LABELS)
 
 
 @pytest.mark.parametrize(

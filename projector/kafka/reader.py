@@ -94,7 +94,7 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
 
     def leave(self) -> None:
         """Leave all partitions to the other members, until `join`."""
-        self.reset_all()
+        self.reset(self._fetcher.offsets)
         self._consumer.unsubscribe()
 
     def assigned(self) -> set[Partition]:
@@ -109,10 +109,6 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         """Return no records of these partitions until the next `seek`."""
         self._fetcher.forget(partitions)
 
-    def reset_all(self) -> None:
-        """Return no records until the next `seek`."""
-        self._fetcher.forget(self._fetcher.offsets)
-
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
         """Called by aiokafka."""
         if revoked:
@@ -123,7 +119,7 @@ class Source(_Fetching, ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         """Called by aiokafka."""
         self._consumer.pause(*self._consumer.assignment())  # so that aiokafka's consumer fetches nothing
         # Also those that another member has now: until here they counted as assigned, and may have been sought again.
-        self.reset_all()
+        self.reset(self._fetcher.offsets)
 
     async def seek(
         self, offsets: Mapping[Partition, int | None], epochs: Mapping[Partition, int] | None = None

@@ -23,7 +23,7 @@ from projector.intent import (
 )
 from projector.redis import calls
 from projector.redis.calls import MAX_LEADS, Fan, Generations, compressed
-from projector.redis.node import Fence
+from projector.redis.servers import Fence
 from projector.redis.store import Store
 from schemas.fields import UUID_BYTES
 from schemas.layouts import ERASE_DUE, ORGANIZATION_DELETED, REPLAY_DUE, STALE, WRITTEN

@@ -1,22 +1,36 @@
 """The Redis servers behind the store: one server, the master that Sentinels monitor, or the primaries of a cluster.
 
 Commands are sent as bytes, in one pipeline to each server, concurrently. Connections are opened when they are needed.
+
+Each pipeline has a connection of its own while it lasts. If it is given up, that connection is closed, and what was not
+sent is discarded: nothing of a batch arrives after the program has acknowledged that its generation is gone. For the
+same reason a batch is not continued over a connection that was opened after it had begun, unless its *fence* allows it:
+a program that stood still (SIGSTOP, a suspended machine) may wake up in the middle of a batch, long after the
+generation that it writes was dropped. Therefore `drop` closes the connections of each program that has not acknowledged
+the change (`projector/rebuild/generations.py`), and the control record is read once more before a later connection is
+used.
+
+A server and its replicas share a replication id. It changes with a restart or a failover, and writes that were
+acknowledged before may then be missing. So every new connection asks for the id, and the *replication epoch* counts its
+changes. A caller passes the epoch in which it wrote, so that its next commands fail unless they reach the same data.
+The first pipeline to an address counts as a change, too.
 """
 
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from leadview.redis import cluster, errors
 from leadview.redis.access import Address, Sentinels, SlotMap, location
-from leadview.redis.connection import pack
+from leadview.redis.connection import Connection, connect, pack
 from leadview.redis.errors import ErrorReply, Redirected
 from projector.errors import Unavailable
-from projector.redis.node import Fence, Node, ReplicationEpoch, good
 from schemas import names
+from schemas.redis_url import Host
 from schemas.settings import RedisSettings
 
 _ASKED_SECONDS = 5.0
@@ -29,6 +43,169 @@ _REDIRECT_PAUSE = 0.02
 _MAP_SECONDS, _SHORTEST_MAP_SECONDS = 10.0, 0.5
 _LOOK_SECONDS = 0.9
 _ASKING, _SLOTS = pack((b"ASKING",)), pack((b"CLUSTER", b"SLOTS"))
+_INFO = pack((b"INFO", b"replication"))
+
+
+class Fence(Protocol):
+    """What a batch knows about the connections it may use."""
+
+    opened: int
+    """How many connections the program had opened when the batch began. Later ones have a higher number."""
+    confirmed: set[int]
+    """The numbers of the later connections that were confirmed: `drop` will find them, as it finds the earlier ones."""
+
+    async def confirm(self) -> None:
+        """Raises Unavailable if the control record is no longer the one that the batch began with."""
+
+
+class ReplicationEpoch:
+    """Counts how often a server had another replication id than before, and how many connections were opened."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.opened = 0
+        self._fenced = 0
+
+    def fence(self) -> None:
+        """From now on, batches that this program has under way have to confirm each connection before they use it."""
+        self.opened += 1
+        self._fenced = self.opened
+
+    async def check(self, connection: int, replication_epoch: int | None, fence: Fence | None) -> None:
+        """Check that a batch may use the connection with this number. Raises Unavailable."""
+        is_later = fence is not None and (connection > fence.opened or fence.opened < self._fenced)
+        if fence is not None and is_later and connection not in fence.confirmed:
+            await fence.confirm()
+            fence.confirmed.add(connection)
+        if replication_epoch not in (None, self.number):
+            raise Unavailable("Redis: it restarted or failed over while a batch was being written")
+
+
+class _Opened(NamedTuple):
+    """A connection, its number, and the replication id that its server had when it was opened."""
+
+    connection: Connection
+    number: int
+    replication_id: bytes
+
+
+class Node:
+    """Connections to one address, no matter which server answers there."""
+
+    def __init__(self, where: Address | Sentinels, epoch: ReplicationEpoch, client_name: str, timeout: float) -> None:
+        """All connections have the name. `timeout`, in seconds, applies to connecting, and to sending a pipeline and
+        receiving all of its replies.
+        """
+        self.at: Host = (where.host, where.port) if isinstance(where, Address) else ("", 0)
+        """Host and port, unless a Sentinel names them."""
+        self._where = where
+        self._epoch = epoch
+        self._client_name = client_name.encode()
+        self._timeout = timeout
+        self._replication_id = b""
+        """That of the connection that was opened last."""
+        self._counted_id = b""
+        """That of the last pipeline."""
+        self._all: set[_Opened] = set()
+        self._idle: list[_Opened] = []
+
+    async def send(
+        self, packed: Sequence[bytes], replication_epoch: int | None = None, fence: Fence | None = None
+    ) -> list[Any]:
+        """Returns the replies in order; each may be an ErrorReply. Raises Unavailable, also if `replication_epoch` is
+        no longer the current one, or if the fence refuses the connection.
+        """
+        if not packed:
+            return []
+        with _errors():
+            opened = await self._take()
+            if self._counted_id != opened.replication_id:
+                self._counted_id = opened.replication_id
+                self._epoch.number += 1
+            return await self._exchange(opened, packed, replication_epoch, fence)
+
+    async def ask(self, *words: Any) -> Any:
+        """Returns the reply to a single command about the server: no batch depends on it, so that it is not what finds
+        out about another replication id. Raises Unavailable.
+        """
+        with _errors():
+            return good(await self._exchange(await self._take(), [pack(words)]))[0]
+
+    def close(self) -> None:
+        """Close all connections. Calls that use one fail."""
+        for opened in list(self._all):
+            self._drop(opened, "the connection was closed meanwhile")
+        self._idle.clear()
+
+    async def _exchange(
+        self,
+        opened: _Opened,
+        packed: Sequence[bytes],
+        replication_epoch: int | None = None,
+        fence: Fence | None = None,
+    ) -> list[Any]:
+        try:
+            await self._epoch.check(opened.number, replication_epoch, fence)
+            replies = await opened.connection.pipeline(packed)
+        except BaseException:
+            self._drop(opened, "a pipeline was given up")
+            raise
+        for reply in replies:
+            if isinstance(reply, errors.ReadOnly):  # the server was demoted: this connection must not be used again
+                self._drop(opened, str(reply))
+                raise reply
+        self._idle.append(opened)
+        return replies
+
+    def __repr__(self) -> str:
+        return f"{self.at[0]}:{self.at[1]}"
+
+    async def _take(self) -> _Opened:
+        while self._idle:
+            opened = self._idle.pop()
+            if not opened.connection.closed and opened.replication_id == self._replication_id:
+                return opened
+            self._drop(opened, "Redis has restarted or failed over")
+        connection, replication_id = await connect(
+            await self._where.find(), self._prove, within=self._timeout, max_in_flight=1
+        )
+        self._epoch.opened += 1
+        self._replication_id = replication_id
+        opened = _Opened(connection, self._epoch.opened, replication_id)
+        self._all.add(opened)
+        return opened
+
+    def _drop(self, opened: _Opened, reason: str) -> None:
+        self._all.discard(opened)
+        opened.connection.close(reason)
+
+    async def _prove(self, connection: Connection) -> bytes:
+        """Returns the replication id of the server, after the connection has its name."""
+        await connection.call((b"CLIENT", b"SETNAME", self._client_name))
+        return fields(await connection.call_packed(_INFO))["master_replid"].encode()
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Raise every error of the client as the projector's Unavailable."""
+    try:
+        yield
+    except errors.Unavailable as error:
+        raise Unavailable(f"Redis: {error}") from error
+
+
+def good(replies: list[Any]) -> list[Any]:
+    """Returns the replies. Raises Unavailable if there is an error among them."""
+    for reply in replies:
+        if isinstance(reply, errors.ErrorReply):
+            raise Unavailable(f"Redis: {reply}") from reply
+    return replies
+
+
+def fields(info: bytes) -> dict[str, str]:
+    """Returns the fields of a reply to INFO."""
+    lines = (line.partition(":") for line in info.decode(errors="replace").splitlines())
+    return {name: value for name, colon, value in lines if colon}
 
 
 class Request(NamedTuple):

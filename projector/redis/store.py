@@ -17,9 +17,8 @@ from leadview.redis.scripts import Command
 from projector.errors import Refused, Unavailable
 from projector.operate.words import say
 from projector.problem import RedisEvicts
-from projector.redis.node import Fence, Node, fields, good
 from projector.redis.scripts import SCRIPTS
-from projector.redis.servers import Request, all_of, servers
+from projector.redis.servers import Fence, Node, Request, all_of, fields, good, servers
 from schemas import names
 from schemas.settings import ProjectorSettings, RedisSettings
 
@@ -94,7 +93,7 @@ class Store:
 
     @property
     def replication_epoch(self) -> int:
-        """Increases whenever a server restarted or failed over, and so may have lost writes (`node.py`)."""
+        """Increases whenever a server restarted or failed over, and so may have lost writes (`servers.py`)."""
         return self._servers.replication_epoch.number
 
     @property
@@ -232,7 +231,7 @@ class Store:
 
     async def close_all_writers(self) -> None:
         """Close the connections of all programs that write, also of this one: no batch that any of them has under way
-        continues unless the control record is still the same (`projector/redis/node.py`). Raises Unavailable.
+        continues unless the control record is still the same (`projector/redis/servers.py`). Raises Unavailable.
         """
         self._servers.replication_epoch.fence()  # Redis does not close the connection that asks it to close the others
         found = await self.writer_connections()

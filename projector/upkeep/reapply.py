@@ -14,7 +14,7 @@ from projector.ledger.writers import Writing
 from projector.record import Partition, Record
 from projector.redis.apply import Applied, apply
 from projector.redis.calls import Generations
-from projector.redis.node import Fence
+from projector.redis.servers import Fence
 from projector.redis.store import Store
 from projector.upkeep import dead_letters
 from schemas.resources import ORGANIZATION, RESOURCES, Kind

@@ -41,6 +41,10 @@ class ScriptedKafka:
         """What happens while accepted records are read, one of them each time."""
         self.errors: list[Exception] = []
         """What the next polls raise."""
+        self.refusals: list[Exception] = []
+        """What the next commits raise."""
+        self.of_others: set[Partition] = set()
+        """Partitions that another member has by now."""
         self.calls: list[str] = []
         self._seeks: list[Mapping[Partition, int | None]] = []
         self.committed: dict[Partition, int] = {}
@@ -73,6 +77,7 @@ class ScriptedKafka:
     def recreate(self, name: str) -> None:
         """Delete a topic and create it again, without records."""
         self.records[Partition(name, 0)] = []
+        self.accepted.pop(Partition(name, 0), None)
         self.ids[name] = f"{name}-2"
 
     def cut_off(self, partition: Partition, offset: int, epoch: int) -> None:
@@ -129,7 +134,7 @@ class ScriptedKafka:
         pass
 
     def assigned(self) -> set[Partition]:
-        return set(self.records) if self.member else set()
+        return self.records.keys() - self.of_others if self.member else set()
 
     def unpositioned(self) -> list[Partition]:
         return sorted(self.assigned() - self.offsets.keys())
@@ -166,6 +171,8 @@ class ScriptedKafka:
         return {at: self._end(at) for at in partitions}
 
     async def commit(self, offsets: Mapping[Partition, int]) -> None:
+        if self.refusals:
+            raise self.refusals.pop(0)
         self.committed |= offsets
 
     async def poll(self, most: int, _wait: float) -> dict[Partition, list[Record]]:

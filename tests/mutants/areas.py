@@ -250,8 +250,7 @@ AREAS = (
             "service/line",
             "service/shown",
             "service/catching_up",
-            "service/positions",
-            "service/line_pauses",
+            "service/source",
         ),
     ),
     Area(

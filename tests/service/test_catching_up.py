@@ -1,25 +1,17 @@
 """A live line that is behind yields to readers, for a minute at most."""
 
 from collections.abc import AsyncIterator
-from urllib.parse import urlsplit
 
 import pytest
 
 from projector.line.pace import FULL, YIELDING, Pace, Pacer
 from projector.redis.store import Store
-from schemas import names, resources
+from schemas import names
 from schemas.settings import ProjectorSettings
-from tests.harness import crm
 from tests.harness.changes import now_ms
-from tests.harness.faulty_proxy import Faults, faulty_proxy
-from tests.harness.generations import any_tag, generation
-from tests.harness.leadview import Leadview
-from tests.harness.processes import while_running
 from tests.harness.records import Records
 from tests.harness.services import RedisService
-from tests.harness.waiting import wait_until
 
-LEADS, HELD = 2_000, 40
 BATCH = 500
 REPORT = 700
 
@@ -81,23 +73,3 @@ async def test_it_does_not_yield_on_a_cluster(redis_shards: RedisService) -> Non
         assert await TimedPacer(store, settings).at(0, settings.batch_records) == FULL
     finally:
         await store.close()
-
-
-@pytest.mark.apache
-def test_a_projector_that_is_behind_has_one_small_slice_in_flight(leadview: Leadview) -> None:
-    """A proxy holds back the write of one lead: nothing that comes after its slice is written."""
-    leadview.publish(crm.organization(), crm.api_key())
-    leadview.publish(*(crm.lead(id=crm.uuid(number)) for number in range(LEADS)), partition=0)
-    report(leadview.redis, at=now_ms() + 3_600_000)
-    with faulty_proxy(urlsplit(leadview.environment()["LEADVIEW_REDIS_URL"]).port or 6379) as proxy:
-        held = names.document(resources.LEAD, names.organization(crm.ORGANIZATION), generation(1), crm.uuid(HELD))
-        proxy.faults = Faults(held=any_tag(held))
-        child = leadview.start("run", redis_url=f"redis://127.0.0.1:{proxy.port}/0")
-        wait_until(while_running(child, lambda: proxy.holding), "the write of the lead is held back")
-        leadview.publish(crm.api_key(2, status="revoked"))
-        wait_until(lambda: leadview.caught_up(*resources.ACCESS_KINDS), "the other line continues")
-        assert len(leadview.documents()) <= HELD + YIELDING.slice_records
-        proxy.faults = Faults()
-        proxy.reset_all()
-        wait_until(while_running(child, leadview.is_current), "the projector has caught up")
-    assert len(leadview.documents()) == LEADS

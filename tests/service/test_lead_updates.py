@@ -8,7 +8,7 @@ import pytest
 from leadview.redis.scripts import Command
 from projector.redis import calls
 from projector.redis.apply import apply
-from projector.redis.node import Fence
+from projector.redis.servers import Fence
 from projector.redis.store import Store
 from schemas import names, resources
 from schemas.layouts import FIRST_LEAD, JOB_DUE

@@ -1,22 +1,25 @@
 """The loop of a line: what it covers, what makes it read again, and when it leaves its work. Kafka is scripted."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from projector import defect
 from projector.dead_letter import DeadLetter
 from projector.errors import LineStopped, Refused, Unavailable
 from projector.ledger import copies
-from projector.ledger.control import Outcome
+from projector.ledger.control import NOTHING_STORED, Outcome, Position, Step
 from projector.ledger.ledger import Ledger
 from projector.ledger.writers import Session
 from projector.line import line
-from projector.line.line import Line
+from projector.line.line import FIRST_PAUSE, Line
 from projector.line.metrics import APPLIED, DEFECTS, PARKED, REWINDS, UNAVAILABLE
+from projector.line.pace import Pacer
 from projector.line.positions import Positions
 from projector.rebuild import generations
 from projector.record import Partition
@@ -26,6 +29,7 @@ from schemas import names, resources
 from schemas.heartbeat import Failing, Halted, StandingBy
 from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
+from tests.harness.expected import documents_of
 from tests.harness.generations import generation
 from tests.harness.projection import Projection, open_projection
 from tests.harness.scripted_kafka import ScriptedKafka
@@ -73,15 +77,19 @@ class Running:
         return self.line.health.trouble
 
 
-def new_line(projection: Projection, ledger: Ledger | None = None, *, ends: bool = False) -> Line:
+def new_line(
+    projection: Projection, ledger: Ledger | None = None, pacer: Pacer | None = None, *, ends: bool = False
+) -> Line:
     settings = ProjectorSettings(redis_url=projection.settings.redis_url, dead_letter_row=ROW)
     ledger = ledger or Ledger(projection.store, projection.writing.sessions)
-    return Line("documents", settings, resources.RESOURCES, "group", projection.store, ledger, ends=ends)
+    return Line("documents", settings, resources.RESOURCES, "group", projection.store, ledger, pacer, ends=ends)
 
 
 @asynccontextmanager
-async def running(projection: Projection, ledger: Ledger | None = None) -> AsyncIterator[Running]:
-    stop, made = Stop(), new_line(projection, ledger)
+async def running(
+    projection: Projection, ledger: Ledger | None = None, pacer: Pacer | None = None
+) -> AsyncIterator[Running]:
+    stop, made = Stop(), new_line(projection, ledger, pacer)
     task = asyncio.create_task(made.run(stop))
     try:
         yield Running(made, projection, stop)
@@ -143,6 +151,68 @@ async def test_an_outage_of_kafka_is_waited_for(projection: Projection, kafka: S
         await eventually(lambda: it.line.health.unavailable == "", "it is over")
     assert counted(UNAVAILABLE, "documents") == before + 3
     assert kafka.sought(LEADS)[1:] == [3] * 3
+
+
+async def test_a_commit_that_failed_is_repeated(projection: Projection, kafka: ScriptedKafka) -> None:
+    """No record comes after it, so nothing else would tell Kafka the position."""
+    kafka.refusals = [Unavailable("the group has no coordinator")] * 3
+    async with running(projection) as it:
+        kafka.publish(*leads(3))
+        await eventually(lambda: kafka.committed.get(LEADS) == 3, "Kafka has the position")
+        assert it.line.health.unavailable == ""
+
+
+class NotedPauses(Stop):
+    """Notes each pause instead of waiting, and is set after eight of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pauses: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        if len(self.pauses) == 8:
+            self.set()
+
+
+async def test_a_line_tries_again_within_a_second_however_long_the_outage_was(
+    projection: Projection, kafka: ScriptedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key that was revoked during the outage works until then."""
+    monkeypatch.setattr(line, "FIRST_PAUSE", FIRST_PAUSE)
+    kafka.errors = [Unavailable("no broker answers")] * 8
+    stop = NotedPauses()
+    await new_line(projection).run(stop)
+    assert stop.pauses == [FIRST_PAUSE, 0.2, 0.4, 0.8, *[1.0] * 4]
+
+
+class ChangedAfterEachSession(Ledger):
+    """Between the first sessions and what is written in them, a command changes the control record and closes the
+    connections of all that write, as `promote` and `drop` do."""
+
+    changes = 0
+
+    async def open(self) -> Session:
+        session = await super().open()
+        if self.changes < 8:
+            self.changes += 1
+            await self._store.ask_one(b"HSET", names.CONTROL, b"stamp", session.stamp.next().text)
+            await self._store.close_all_writers()
+        return session
+
+
+async def test_a_line_does_not_wait_if_a_command_has_changed_the_control_record(
+    projection: Projection, kafka: ScriptedKafka
+) -> None:
+    """A revocation that is published meanwhile holds at once, however many commands there are."""
+    ledger, stop = ChangedAfterEachSession(projection.store, projection.writing.sessions), NotedPauses()
+    made = new_line(projection, ledger)
+    kafka.publish(*leads(2))
+    task = asyncio.create_task(made.run(stop))
+    await Running(made, projection, stop).covers(2)
+    stop.set()
+    await task
+    assert (ledger.changes, stop.pauses) == (8, [])
 
 
 class Waiting(Stop):
@@ -248,6 +318,56 @@ async def test_a_line_does_not_halt_if_the_operator_was_faster(projection: Proje
         await it.covers(ROW)
         assert not kafka.meanwhile
         assert kafka.pauses == 0
+
+
+async def test_another_acceptance_does_not_let_it_pass(projection: Projection, kafka: ScriptedKafka) -> None:
+    """Whoever accepts one of the records has not accepted the others."""
+    async with running(projection) as it:
+        kafka.publish(*[BAD] * (ROW + 1))
+        await eventually(lambda: it.trouble, "it is halted")
+        kafka.accept("crm.leads", 0)
+        await eventually(lambda: it.trouble and it.trouble.ranges == (f"crm.leads:0:1-{ROW}",), "because of the others")
+        assert it.stored() is None
+        kafka.accept("crm.leads", 0, ROW)
+        await it.covers(ROW + 1)
+    accepted = {letter.offset for letter in await all_dead_letters(projection.store) if letter.accepted}
+    assert accepted == {0, ROW}
+
+
+async def test_what_was_accepted_in_a_topic_that_is_created_again_is_forgotten(
+    projection: Projection, kafka: ScriptedKafka
+) -> None:
+    kafka.accept("crm.leads", 0)
+    async with running(projection) as it:
+        kafka.publish(BAD)
+        await it.covers(1)
+        assert [letter.accepted for letter in await all_dead_letters(projection.store)] == [True]
+        kafka.recreate("crm.leads")
+        kafka.publish(BAD, BAD)
+        await it.covers(2)
+    assert [letter.accepted for letter in await all_dead_letters(projection.store)] == [False, False]
+
+
+POISON: list[Callable[[crm.Message], crm.Message]] = [
+    lambda message: msgspec.structs.replace(message, value=b"{"),
+    lambda message: msgspec.structs.replace(message, value=b"\xff\x00"),
+    lambda message: msgspec.structs.replace(message, value=(message.value or b"").replace(b'"NEW"', b'"OLD"')),
+    lambda message: msgspec.structs.replace(message, key=message.key.upper() + b"X"),
+    lambda message: msgspec.structs.replace(message, value=b"[" * 100_000),
+]
+
+
+async def test_one_bad_record_in_a_hundred(projection: Projection, kafka: ScriptedKafka) -> None:
+    """The good ones are all there, and the dead letters are exact."""
+    random = Random(1)
+    messages = leads(1000) + leads(1000, version=2)
+    bad = {number for number in range(len(messages)) if random.random() < 0.01}
+    messages = [random.choice(POISON)(each) if number in bad else each for number, each in enumerate(messages)]
+    async with running(projection) as it:
+        kafka.publish(*messages)
+        await it.covers(len(messages))
+    assert {letter.offset for letter in await all_dead_letters(projection.store)} == bad
+    assert projection.documents() == documents_of(kafka.records[LEADS])
 
 
 async def test_a_bad_record_that_is_accepted_meanwhile_is_stored_as_such(
@@ -419,7 +539,69 @@ async def test_partitions_that_are_revoked_are_committed_and_forgotten(
     assert kafka.sought(LEADS)[1:] == [2]
 
 
+class RevokingOnce(Pacer):
+    """In the middle of the first batch, Kafka revokes the partitions of the line."""
+
+    def __init__(self, revoke: Callable[[], Awaitable[None]]) -> None:
+        super().__init__()
+        self._revoke = revoke
+        self.revoking: asyncio.Task[None] | None = None
+
+    async def wait(self) -> None:
+        if self.revoking is None:
+            self.revoking = asyncio.create_task(self._revoke())  # type: ignore[arg-type]
+            await asyncio.sleep(0)
+
+
+async def test_a_revocation_waits_until_the_batch_is_covered(projection: Projection, kafka: ScriptedKafka) -> None:
+    """Otherwise the next owner would begin before it, while its writes are still under way."""
+    covered: list[int | None] = []
+
+    async def revoke() -> None:
+        await kafka.revoke()
+        covered.append(it.stored())
+
+    async with running(projection, pacer=RevokingOnce(revoke)) as it:
+        kafka.publish(*leads(3))
+        await eventually(lambda: covered, "the partitions are revoked")
+        assert covered == [3]
+
+
+async def test_partitions_of_another_projector_are_not_held_against_it(
+    projection: Projection, kafka: ScriptedKafka
+) -> None:
+    """While the group rebalances, a line may seek partitions that another member has afterwards."""
+    async with running(projection) as it:
+        kafka.publish(*leads(2))
+        await it.covers(2)
+        kafka.of_others = {LEADS}
+        await eventually(lambda: it.line._positions.offsets.keys() == {CONTACTS}, "it has forgotten the other one")
+
+
+async def test_a_session_under_another_record_positions_all_partitions_again(
+    projection: Projection, kafka: ScriptedKafka
+) -> None:
+    """Kafka has assigned one partition more, and Redis was emptied meanwhile: what was read of the others is gone."""
+    positions = new_line(projection)._positions
+    kafka.join()
+    kafka.publish(*leads(3))
+    await positions.seek()
+    await kafka.poll(10, 0)
+    await positions.cover({LEADS: Step(NOTHING_STORED, Position(3, 0, 0))})
+    assert positions.offsets[LEADS] == kafka.position(LEADS) == 3
+    projection.client.flushdb()
+    await copies.current(projection.store)
+    kafka.reset([CONTACTS])
+    await positions.seek()
+    assert positions.offsets == {LEADS: NOTHING_STORED, CONTACTS: NOTHING_STORED}
+    assert kafka.position(LEADS) == 0
+    kafka.reset([LEADS])
+    assert await positions.pass_markers({LEADS: 3}) is None, "what was not sought again is not at its end"
+    positions.end()
+
+
 async def test_records_that_are_read_again_are_stale(projection: Projection, kafka: ScriptedKafka) -> None:
+    """They are not decoded again; a document that was lost is nevertheless repaired."""
     written, stale = (counted(APPLIED, "documents", result) for result in ("written", "stale"))
     async with running(projection) as it:
         kafka.publish(*leads(6))
@@ -427,8 +609,16 @@ async def test_records_that_are_read_again_are_stale(projection: Projection, kaf
         for _ in range(3):
             kafka.publish(*leads(6))
         await it.covers(24)
-    assert counted(APPLIED, "documents", "written") == written + 6
-    assert counted(APPLIED, "documents", "stale") == stale + 18
+        copy = control.read(projection.client)
+        assert copy
+        owner = names.organization(crm.ORGANIZATION)
+        lost = names.document(resources.LEAD, owner, copy.state.live, crm.uuid(0x100))
+        assert projection.client.delete(lost) == 1
+        kafka.publish(*leads(6))
+        await it.covers(30)
+    assert counted(APPLIED, "documents", "written") == written + 7
+    assert counted(APPLIED, "documents", "stale") == stale + 23
+    assert projection.client.exists(lost)
 
 
 async def test_a_bad_record_of_a_deleted_organization_is_not_parked(

@@ -13,7 +13,7 @@ import uvloop
 from leadview.redis.access import access
 from leadview.redis.connection import Connection, pack
 from projector.errors import Unavailable
-from projector.redis.node import Node, ReplicationEpoch
+from projector.redis.servers import Node, ReplicationEpoch
 from projector.redis.store import TIMEOUT, Store
 from schemas.settings import ProjectorSettings
 from tests.harness.faulty_proxy import Faults, FaultyProxy, faulty_proxy

@@ -116,16 +116,30 @@ def _only_our_keys(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(
     params=[
         pytest.param("redis_server", id="single"),
-        pytest.param("redis_cluster_server", id="cluster"),
-        pytest.param("redis_shards", id="shards"),
+        pytest.param("redis_cluster_server", id="cluster", marks=pytest.mark.long),
+        pytest.param("redis_shards", id="shards", marks=pytest.mark.long),
     ]
 )
 async def projection(request: pytest.FixtureRequest) -> AsyncIterator[Projection]:
-    """The projector's way into Redis: on a single server, on one in cluster mode, and on a cluster of three."""
+    """The projector's way into Redis: on a single server, on one in cluster mode, and on a cluster of three. The tables
+    of the scripts find on one server what they find on all three; `everywhere` is for a call of each script.
+    """
     service = request.getfixturevalue(request.param)
     async with open_projection(service) as projection:
         yield projection
     empty_redis(service)
+
+
+everywhere = pytest.mark.parametrize(
+    "projection",
+    [
+        pytest.param("redis_server", id="single"),
+        pytest.param("redis_cluster_server", id="cluster"),
+        pytest.param("redis_shards", id="shards"),
+    ],
+    indirect=True,
+)
+"""For a test that `make test` runs on every kind of Redis."""
 
 
 @pytest.fixture

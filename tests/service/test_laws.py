@@ -3,6 +3,7 @@
 twice is once · any order ends the same · rebuild from empty equals live
 """
 
+import os
 from collections.abc import Iterator
 from random import Random
 from typing import Any
@@ -20,11 +21,15 @@ from tests.harness.expected import documents, documents_of, key_expiries
 from tests.harness.generations import ids
 from tests.harness.histories import History
 from tests.harness.projection import Projection
+from tests.service.conftest import everywhere
 
-law = settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+EXAMPLES = int(os.environ.get("LEADVIEW_TEST_EXAMPLES", "30"))
+"""`make test-long` tries many more."""
+law = settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 seeds = st.integers(0, 2**32)
 
 
+@everywhere
 @law
 @given(history=histories.histories(), seed=seeds)
 async def test_any_order_ends_the_same(projection: Projection, history: History, seed: int) -> None:
@@ -119,7 +124,7 @@ async def test_a_crash_before_what_follows_a_script(projection: Projection, hist
         stored.assert_consistent(projection.client, generation, after_crash=True)
 
 
-@settings(law, max_examples=50)
+@law
 @given(history=histories.histories(), seed=seeds)
 async def test_compression_changes_no_document(projection: Projection, history: History, seed: int) -> None:
     """Some projectors compress and others do not."""

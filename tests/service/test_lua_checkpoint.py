@@ -31,6 +31,7 @@ from tests.harness import control, crm
 from tests.harness.generations import ids, numbers
 from tests.harness.ledgers import Opened
 from tests.harness.projection import Projection
+from tests.service.conftest import everywhere
 
 LEADS, CONTACTS = Partition("crm.leads", 0), Partition("crm.contacts", 3)
 LETTER = DeadLetter.of(crm.lead().record(offset=6), Fault("other", found="it is bad"))
@@ -137,6 +138,7 @@ async def test_a_dead_letter_that_is_parked_twice_is_stored_once(projection: Pro
     assert await opened.cover({}, [again]) == Stored(1)
 
 
+@everywhere
 async def test_the_ledger_of_a_rebuild_parks_nothing(projection: Projection) -> None:
     record = await generations.add(projection.store, await control.complete(projection.store))
     live, rebuild = await Opened.open(projection.store), await Opened.open(projection.store, rebuild=record.state.next)
@@ -147,6 +149,7 @@ async def test_the_ledger_of_a_rebuild_parks_nothing(projection: Projection) -> 
     assert await all_dead_letters(projection.store) == []
 
 
+@everywhere
 @pytest.mark.parametrize(
     "forget",
     [

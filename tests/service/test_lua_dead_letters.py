@@ -9,9 +9,11 @@ from projector.upkeep import dead_letters
 from schemas import names
 from tests.harness import crm
 from tests.harness.projection import Projection
+from tests.service.conftest import everywhere
 from tests.service.test_lua_checkpoint import LETTER
 
 
+@everywhere
 async def test_only_stored_dead_letters_are_replaced(projection: Projection) -> None:
     """One that was dropped meanwhile does not come back."""
     projection.client.hset(names.DEAD_LETTERS, LETTER.field, msgspec.json.encode(LETTER))

@@ -26,7 +26,7 @@ def known(leadview: Leadview) -> int:
     return int(orjson.loads(leadview.run("status", "--json").stdout)["projectors"])
 
 
-def test_two_share_the_work_and_a_killed_one_is_replaced(leadview: Leadview) -> None:
+def test_two_share_the_work_and_end_with_their_parent(leadview: Leadview) -> None:
     leadview.publish(crm.organization(), *(crm.lead(1, id=crm.uuid(0x1000 + number)) for number in range(50)))
     parent = leadview.start("run", "--processes", "2")
     leadview.wait_until_served()
@@ -40,17 +40,6 @@ def test_two_share_the_work_and_a_killed_one_is_replaced(leadview: Leadview) -> 
     leadview.publish(*(crm.lead(2, id=crm.uuid(0x1000 + number)) for number in range(50)))
     leadview.wait_until_current()
     assert leadview.documents() == leadview.expected()
-    started = projectors(parent)
-    parent.stop()
-    assert parent.wait(0) == 0
-    assert not any(map(is_alive, started))
-
-
-def test_they_end_with_their_parent(leadview: Leadview) -> None:
-    leadview.publish(crm.organization())
-    parent = leadview.start("run", "--processes", "2")
-    leadview.wait_until_served()
-    wait_until(lambda: len(projectors(parent)) == 2, "both projectors have been started")
     started = projectors(parent)
     parent.kill()
     wait_until(lambda: not any(map(is_alive, started)), "the children notice that nobody watches them")

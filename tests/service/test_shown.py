@@ -11,6 +11,7 @@ from schemas import resources
 from tests.harness import crm
 from tests.harness.generations import ids
 from tests.harness.projection import Projection
+from tests.service.conftest import everywhere
 
 LEADS, CONTACTS, KEYS = Partition("crm.leads", 0), Partition("crm.contacts", 0), Partition("crm.api-keys", 0)
 GRACE = crm.contact(2, first_name="Grace", seconds=3).record(1)
@@ -24,6 +25,7 @@ async def times(
     return {partition: list(map(event_time, records, heads[partition])) for partition, records in polled.items()}
 
 
+@everywhere
 async def test_what_documents_show_is_found(projection: Projection) -> None:
     leads = [
         *(crm.lead(1, id=crm.uuid(1000 + n), seconds=n).record(n) for n in range(230)),

@@ -1,7 +1,5 @@
 """Headers of scripts bind KEYS and ARGV to names, for Lua and for Python; codes of replies have one place."""
 
-import ast
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec
@@ -11,15 +9,10 @@ import pytest
 import api.redis.scripts
 import projector.redis.scripts
 from leadview.redis.scripts import Key, Keys, OptionalKey, Script, ScriptError
-from schemas import layouts
 
 P = ParamSpec("P")
 ROOT = Path(__file__).parents[2]
 LUA = sorted(path for package in ("api", "projector") for path in (ROOT / package).rglob("*.lua"))
-CODES = (
-    *("STALE", "WRITTEN", "ORGANIZATION_DELETED", "ERASE_DUE", "REPLAY_DUE", "CONTROL_CHANGED", "LARGE"),
-    *("BEING_APPLIED", "STATE_LIVE", "STATE_TOMBSTONE", "JOB_NONE", "JOB_ERASE", "JOB_REPLAY", "KEY_REVOKED"),
-)
 
 
 class Row(NamedTuple):
@@ -160,61 +153,3 @@ def test_every_script_is_declared() -> None:
     }
     parts = {"layout", "contact_index", "index_repair", "key_record", "write_each"}
     assert declared == {(path.relative_to(ROOT).parts[0], path.stem) for path in LUA if path.stem not in parts}
-
-
-def code_of(path: Path) -> str:
-    return "\n".join(line.partition("--")[0] for line in path.read_text("utf-8").splitlines())
-
-
-BY_NUMBER = re.compile(r"\b(?:KEYS|ARGV)\s*\[\s*\d|\bunpack\((?:KEYS|ARGV),\s*[2-9]|#ARGV\s*[-+]\s*\d")
-
-
-@pytest.mark.parametrize("path", LUA, ids=lambda path: path.stem)
-def test_no_script_counts_its_keys_and_arguments(path: Path) -> None:
-    assert BY_NUMBER.findall(code_of(path)) == [], "name it in the header"
-
-
-@pytest.mark.parametrize("line", ["f(KEYS[1])", "f(ARGV[ 2 ])", "f(unpack(ARGV, 3))"])
-def test_the_check_finds_numbers(line: str) -> None:
-    assert BY_NUMBER.search(line)
-
-
-@pytest.mark.parametrize("path", LUA, ids=lambda path: path.stem)
-def test_no_script_defines_a_code(path: Path) -> None:
-    """Neither by its name, nor as the text or the byte that stands for it. Numbers as 0 and 1 have other uses."""
-    code = code_of(path)
-    assert not re.search(rf"\blocal [^=\n]*\b(?:{'|'.join(CODES)})\b[^=\n]*=", code)
-    values = [layouts.CONTROL_CHANGED, *(value.decode() for value in (layouts.JOB_ERASE, layouts.JOB_REPLAY))]
-    assert not re.search(rf"(?:return|[=~]=|=) \{{? ?'(?:{'|'.join(values)})'", code)
-    assert not re.search(r"\b(?:206|503)\b|[=~]= (?:8[24]|7[69]|49|45)\b", code)
-
-
-def test_no_module_defines_a_code_again() -> None:
-    """A code has its value in `schemas/layouts.py` only."""
-    found = [
-        f"{path.relative_to(ROOT)}: {name.id}"
-        for package in ("api", "projector", "schemas", "leadview")
-        for path in (ROOT / package).rglob("*.py")
-        for node in ast.parse(path.read_text("utf-8")).body
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        for name in ast.walk(target)
-        if isinstance(name, ast.Name) and name.id in CODES
-    ]
-    assert sorted(found) == sorted(f"schemas/layouts.py: {code}" for code in CODES)
-
-
-def test_no_module_spells_a_job_or_a_state() -> None:
-    """Where the byte of a job, or that of an API key's state, is read, its values have names."""
-    spelled = re.compile(r"(?:JOB_DUE|KEY_ENTRY_STATE)\b.*\bb\".\"|\bb\".\".*(?:JOB_DUE|KEY_ENTRY_STATE)\b")
-    for package in ("api", "projector"):
-        for path in (ROOT / package).rglob("*.py"):
-            assert not spelled.search(path.read_text("utf-8")), path
-
-
-@pytest.mark.parametrize("package", ["api", "projector"])
-def test_no_caller_counts_arguments(package: str) -> None:
-    """Only `leadview/redis/scripts.py` makes a command; nobody else writes EVALSHA or fills a Command."""
-    for path in (ROOT / package).rglob("*.py"):
-        text = path.read_text("utf-8")
-        assert not re.search(r"\bCommand\(|b\"EVALSHA\"", text), path

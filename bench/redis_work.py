@@ -36,7 +36,7 @@ from bench.crm import Traffic
 from bench.filling import fill, intents, live
 from devstack.redis_server import RedisServer, redis_program
 from projector.intent import Intent
-from projector.line.already_applied import event_time, stored_heads
+from projector.line.batch import event_time, stored_heads
 from projector.line.pace import FULL
 from projector.record import Partition, Record
 from projector.redis.apply import apply as apply_intents

@@ -19,8 +19,7 @@ from projector.kafka.accepted import AcceptedRecords
 from projector.kafka.reader import Source
 from projector.ledger.control import ControlChanged, Outcome, Stored, WentBack
 from projector.ledger.ledger import Ledger
-from projector.line.already_applied import stored_heads
-from projector.line.batch import BadRecordGuard, Batch
+from projector.line.batch import BadRecordGuard, Batch, stored_heads
 from projector.line.health import LineHealth
 from projector.line.metrics import DEFECTS, PARKED, REWINDS, UNAVAILABLE, LineMetrics, UnknownFields
 from projector.line.pace import Pacer

@@ -137,26 +137,6 @@ async def test_redis_is_restarted_emptied_and_goes_back_in_time(leadview: Leadvi
     await eventually(lambda: ask(port, "/healthz") == healthy, "both lines are well again")
 
 
-async def test_a_recreated_topic_is_read_from_its_beginning_for_good(leadview: Leadview) -> None:
-    """The position in the former topic must not return: the records before it in the new topic would be skipped."""
-    leads = [crm.uuid(0x700 + number) for number in range(100)]
-    leadview.topics.create(partitions=1)
-    leadview.publish_all(crm.lead(version, id=lead) for version in (1, 2, 3) for lead in leads)
-    projector = leadview.start("run")
-    await leadview.settled()
-
-    topic = leadview.topics.name(resources.LEAD)
-    leadview.topics.recreate(resources.LEAD, 1)
-    leadview.publish_all(crm.lead(3, id=lead) for lead in leads)
-    await eventually(lambda: leadview.positions().get((topic, 0)) == 100, "the position is one of the new topic")
-    projector.kill()
-    leadview.publish_all(crm.lead(version, id=lead) for version in (4, 5) for lead in leads)
-    leadview.publish_all(crm.lead(1, id=crm.uuid(0x800 + number)) for number in range(50))
-    leadview.group += "-again"
-    leadview.start("run")
-    await leadview.settled()
-
-
 async def test_access_is_not_behind_the_leads(leadview: Leadview, server: RedisServer) -> None:
     """A proxy never lets the write of one lead reach Redis: however fast the machine is, the leads are not done. The
     line yields meanwhile, because the API answers requests: it has one small slice in flight."""

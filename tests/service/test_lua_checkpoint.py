@@ -1,6 +1,5 @@
-"""The checkpoint script, and how scripts are called, on a real Redis, alone and in cluster mode."""
+"""The scripts of positions and dead letters, and how scripts are called, on a real Redis, alone and in cluster mode."""
 
-import asyncio
 from typing import Any
 
 import msgspec
@@ -9,6 +8,7 @@ import pytest
 from projector.dead_letter import DeadLetter
 from projector.errors import Refused, Unavailable
 from projector.ledger import copies
+from projector.ledger.breaks import rewind
 from projector.ledger.control import (
     NOTHING_STORED,
     ControlChanged,
@@ -22,7 +22,10 @@ from projector.ledger.control import (
 )
 from projector.rebuild import generations
 from projector.record import Partition
+from projector.redis import scripts
+from projector.redis.scripts import RewindRow
 from projector.redis.store import Store
+from projector.upkeep import dead_letters
 from projector.upkeep.dead_letters import all_dead_letters
 from schemas import names
 from schemas.faults import Fault
@@ -168,17 +171,6 @@ async def test_scripts_are_loaded_again_if_redis_has_forgotten_them(projection: 
     assert projection.documents() != before
 
 
-async def test_a_redis_that_cannot_write_is_unavailable(projection: Projection) -> None:
-    """Calls that succeeded before the refusal have written, and may be sent again."""
-    projection.client.config_set("maxmemory", "1")
-    try:
-        with pytest.raises(Unavailable, match="OOM"):
-            await projection.apply(crm.contact(1).record(0))
-    finally:
-        projection.client.config_set("maxmemory", "0")
-    assert (await projection.apply(crm.contact(1).record(0))).written == 1
-
-
 @pytest.mark.parametrize(
     ("policy", "refused"),
     [
@@ -209,14 +201,90 @@ async def test_no_redis_is_unavailable() -> None:
     await store.close()
 
 
-async def test_a_reply_never_reaches_another_caller(projection: Projection) -> None:
-    """A cancelled call leaves replies on its connection: no other caller may receive them."""
-    opened = await Opened.open(projection.store)
-    calls = [crm.lead(n, id=crm.uuid(2000)).record(n) for n in range(1, 200)]
-    for _ in range(20):
-        task = asyncio.create_task(projection.apply(*calls))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        task.cancel()
-        assert await opened.cover({}, [LETTER]) == Stored(1)
-        await asyncio.gather(task, return_exceptions=True)  # the cancellation may have come too late
+AT = Partition("crm.leads", 0)
+FIELD = names.position(*AT)
+
+
+def position(offset: int, topic_id: str = "old") -> Position:
+    return Position(offset, 1_700_000_000_000, 9, 3, topic_id)
+
+
+@pytest.mark.parametrize(
+    ("stored", "row", "after"),
+    [
+        pytest.param(position(9), rewind(AT, "new"), None, id="another topic"),
+        pytest.param(position(9, "new"), rewind(AT, "new"), position(9, "new"), id="this topic"),
+        pytest.param(position(9, ""), rewind(AT, "new"), position(9, ""), id="it is not known which topic"),
+        pytest.param(position(9), rewind(AT, "old", 5, position(5)), position(5), id="above the cut"),
+        pytest.param(position(100), rewind(AT, "old", 99, position(99)), position(99), id="100 to 99 compares numbers"),
+        pytest.param(position(5), rewind(AT, "old", 5, position(5)), position(5), id="at the cut"),
+        pytest.param(position(3), rewind(AT, "old", 5, position(5)), position(3), id="never forward"),
+        pytest.param(position(9), rewind(AT, "new", 5, position(5, "new")), None, id="above the cut of another topic"),
+        pytest.param(position(9), rewind(AT, "", 8), None, id="beyond the end, and nothing is known"),
+        pytest.param(position(7), rewind(AT, "", 8), position(7), id="another projector was faster"),
+        pytest.param(None, rewind(AT, "new"), None, id="nothing is stored"),
+    ],
+)
+async def test_a_position_is_taken_back(
+    projection: Projection, stored: Position | None, row: RewindRow, after: Position | None
+) -> None:
+    if stored:
+        projection.client.hset(names.CONTROL, FIELD, stored.format())
+    other = rewind(Partition("crm.contacts", 7), "new")
+    command = scripts.rewind(positions=names.CONTROL, rewinds=[row, other])
+    assert await projection.store.run([command]) == [stored != after]
+    found = projection.client.hget(names.CONTROL, FIELD)
+    assert (Position.parse(found) if found else None) == after
+
+
+@everywhere
+async def test_only_stored_dead_letters_are_replaced(projection: Projection) -> None:
+    """One that was dropped meanwhile does not come back."""
+    projection.client.hset(names.DEAD_LETTERS, LETTER.field, msgspec.json.encode(LETTER))
+    dropped = msgspec.structs.replace(LETTER, offset=LETTER.offset + 1)
+    accepted = [letter.accept("known", 7) for letter in (LETTER, dropped)]
+    assert await dead_letters.replace(projection.store, accepted) == 1
+    assert await dead_letters.all_dead_letters(projection.store) == [accepted[0]]
+    assert await dead_letters.replace(projection.store, []) == 0
+
+
+async def test_many_are_replaced(projection: Projection) -> None:
+    letters = [msgspec.structs.replace(LETTER, offset=offset) for offset in range(1005)]
+    projection.client.hset(
+        names.DEAD_LETTERS, mapping={letter.field: msgspec.json.encode(letter) for letter in letters}
+    )
+    accepted = [letter.accept("known", 7) for letter in letters]
+    assert await dead_letters.replace(projection.store, accepted) == 1005
+    assert await dead_letters.all_dead_letters(projection.store) == accepted
+
+
+async def test_a_dead_letter_of_an_older_program_is_read(projection: Projection) -> None:
+    older = {name: value for name, value in msgspec.to_builtins(LETTER).items() if not name.startswith(("acc", "note"))}
+    projection.client.hset(names.DEAD_LETTERS, LETTER.field, msgspec.json.encode(older))
+    assert await dead_letters.all_dead_letters(projection.store) == [LETTER]
+
+
+async def test_which_dead_letters_are_meant(projection: Projection) -> None:
+    """By their places, or by what all of them have in common."""
+    letters = [msgspec.structs.replace(LETTER, offset=offset) for offset in range(4)]
+    letters.append(msgspec.structs.replace(LETTER, topic="crm.other", key=f"{crm.OTHER_ORGANIZATION}:{crm.LEAD}"))
+    projection.client.hset(
+        names.DEAD_LETTERS, mapping={letter.field: msgspec.json.encode(letter) for letter in letters}
+    )
+
+    async def chosen(*words: str, **filtered: str) -> list[DeadLetter]:
+        return await dead_letters.choose(projection.store, words, dead_letters.Filter(**filtered))
+
+    where, other = f"{LETTER.topic}:{LETTER.partition}", letters[-1]
+    assert await chosen() == letters
+    assert await chosen(f"{where}:1-2") == letters[1:3]
+    assert await chosen(f"{where}:3", f"{where}:0-1") == [*letters[:2], letters[3]]
+    assert await chosen(topic=LETTER.topic) == letters[:4]
+    assert await chosen(organization=crm.OTHER_ORGANIZATION) == [other]
+    assert await chosen(reason=LETTER.reason[2:-2]) == letters
+    assert await chosen(reason="nobody says this") == []
+    for unknown in (f"{where}:4", f"{LETTER.topic}:7:0", "nonsense"):
+        with pytest.raises(Refused, match=f"There is no dead letter {unknown}"):
+            await chosen(f"{where}:0", unknown)
+    with pytest.raises(Refused, match="No dead letter matches"):
+        await dead_letters.matching(projection.store, projection.settings, dead_letters.Filter(reason="nobody"))

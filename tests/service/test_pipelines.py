@@ -41,17 +41,6 @@ async def store(proxy: FaultyProxy) -> AsyncIterator[Store]:
     await store.close()
 
 
-async def test_a_reply_that_comes_too_late(proxy: FaultyProxy) -> None:
-    store = new_store(proxy, SHORT)
-    await answers(store)
-    proxy.faults = Faults(held=b"first")
-    with pytest.raises(Unavailable, match="did not reply within"):
-        await store.ask_one(*FIRST)
-    proxy.faults = Faults()
-    await answers(store)
-    await store.close()
-
-
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def test_what_was_not_sent_in_time_is_never_sent(proxy: FaultyProxy, redis_server: RedisService, loop: Any) -> None:
     """Its generation may have been dropped meanwhile: the program that gave the batch up has acknowledged that."""
@@ -103,38 +92,6 @@ async def test_a_connection_that_is_closed_while_the_batch_is_confirmed(redis_se
         await node.send([pack(FIRST)], fence=Closing())
     assert await node.send([pack(SECOND)]) == [b"second"]
     node.close()
-
-
-async def test_a_caller_that_is_cancelled(proxy: FaultyProxy, store: Store) -> None:
-    proxy.faults = Faults(held=b"first")
-    asking = asyncio.create_task(store.ask_one(*FIRST))
-    await eventually(lambda: proxy.holding, "the request is on its way")
-    asking.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await asking
-    proxy.faults = Faults()
-    assert await store.ask_one(*SECOND) == b"second"
-
-
-def test_a_connection_that_was_reset_while_nobody_used_it(proxy: FaultyProxy) -> None:
-    """Projectors use uvloop. Whatever is asked is sent over a new connection."""
-
-    async def use() -> None:
-        store = new_store(proxy)
-
-        async def reset() -> None:
-            await store.ask_one(*FIRST)
-            [connection] = connections_of(store)
-            proxy.reset_all()
-            await eventually(lambda: connection.closed, "the projector has seen that it was reset")
-
-        await reset()
-        assert await store.ask_one(*SECOND) == b"second"
-        await reset()
-        assert await store.info("memory")
-        await store.close()
-
-    uvloop.run(use())
 
 
 def new_store(proxy: FaultyProxy, timeout: float = TIMEOUT) -> Store:

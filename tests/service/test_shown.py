@@ -3,8 +3,7 @@
 import pytest
 
 from projector.intent import PutDocument, PutLead
-from projector.line.already_applied import event_time, stored_heads
-from projector.line.batch import BadRecordGuard, Batch
+from projector.line.batch import BadRecordGuard, Batch, event_time, stored_heads
 from projector.record import Partition, Record
 from projector.redis import calls
 from schemas import resources

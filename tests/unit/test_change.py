@@ -1,4 +1,4 @@
-"""Reading records: every form that an event may have, and everything that breaks contract section 3."""
+"""Reading records and their keys: every form that an event may have, and everything that breaks contract section 3."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import pytest
 
 from projector.change import Change, read
 from projector.errors import BadRecord
-from projector.record import EntityKey
+from projector.record import EntityKey, Record, entity_key
 from schemas import events, resources
 from tests.harness import crm
 from tests.harness.crm import Json, Message, lead_data
@@ -299,3 +299,50 @@ def _assert_bad(message: Message, reason: str) -> None:
         read(message.record())
     assert reason in caught.value.reason
     assert SECRET not in caught.value.reason
+
+
+ORGANIZATION_ID, LEAD_ID = crm.ORGANIZATION.encode(), crm.LEAD.encode()
+BOTH = ORGANIZATION_ID + b":" + LEAD_ID
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "expected"),
+    [
+        pytest.param(resources.LEAD, BOTH, EntityKey(crm.ORGANIZATION, crm.LEAD), id="organization and entity"),
+        pytest.param(
+            resources.ORGANIZATION,
+            ORGANIZATION_ID,
+            EntityKey(crm.ORGANIZATION, crm.ORGANIZATION),
+            id="an organization alone",
+        ),
+    ],
+)
+def test_good_keys(kind: resources.Kind, key: bytes, expected: EntityKey) -> None:
+    assert entity_key(_with_key(kind, key)) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        pytest.param(resources.LEAD, None, id="no key"),
+        pytest.param(resources.LEAD, b"", id="an empty key"),
+        pytest.param(resources.LEAD, ORGANIZATION_ID, id="an organization where an entity is due"),
+        pytest.param(resources.ORGANIZATION, BOTH, id="an entity where an organization is due"),
+        pytest.param(resources.LEAD, BOTH.upper(), id="upper case"),
+        pytest.param(resources.LEAD, BOTH + b"\n", id="a line feed after it"),
+        pytest.param(resources.LEAD, b" " + BOTH, id="a space before it"),
+        pytest.param(resources.LEAD, BOTH.replace(b":", b"/"), id="another separator"),
+        pytest.param(resources.LEAD, BOTH + b":" + LEAD_ID, id="a third id"),
+        pytest.param(resources.LEAD, b"{" + ORGANIZATION_ID + b"}:" + LEAD_ID, id="braces"),
+        pytest.param(resources.LEAD, BOTH.replace(b"-", b""), id="no hyphens"),
+        pytest.param(resources.LEAD, BOTH[:-1] + "\N{ARABIC-INDIC DIGIT ONE}".encode(), id="a digit of another script"),
+        pytest.param(resources.LEAD, b"\xff" * 73, id="no UTF-8"),
+    ],
+)
+def test_bad_keys(kind: resources.Kind, key: bytes | None) -> None:
+    with pytest.raises(BadRecord, match="message key is not <organization_id>"):
+        entity_key(_with_key(kind, key))
+
+
+def _with_key(kind: resources.Kind, key: bytes | None) -> Record:
+    return msgspec.structs.replace(crm.tombstone(kind).record(), key=key)

@@ -1,6 +1,9 @@
-"""Which broker is asked for records: the leader, or the replica in the same rack that the leader has named."""
+"""Which broker is asked for records: the leader, or the replica in the same rack that the leader has named. What
+answers may also be no broker at all.
+"""
 
 import asyncio
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,11 +18,14 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.fetch import FetchRequest, FetchRequest_v11, FetchResponse_v11
 
+from projector.errors import Unavailable
 from projector.kafka import fetching
 from projector.kafka.fetching import Fetcher, Unpacker
+from projector.kafka.topics import describe
 from projector.record import Partition
 from schemas.limits import MAX_RECORD_BYTES
-from schemas.resources import LEAD
+from schemas.resources import KINDS, LEAD
+from schemas.settings import ProjectorSettings
 from tests.harness.raw_batches import batch, record
 from tests.harness.waiting import PATIENCE_SECONDS
 
@@ -143,3 +149,18 @@ async def test_while_records_are_applied_all_partitions_are_asked_for_what_comes
         await broker.waiting.wait()
     await fetcher.close()
     assert broker.wanted == [{0: FIRST, 1: FIRST}, {0: FIRST + 1, 1: FIRST}]
+
+
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Say in response to the first request that no request is known."""
+    [size] = struct.unpack(">i", await reader.readexactly(4))
+    request = await reader.readexactly(size)
+    writer.write(struct.pack(">i4shi", 10, request[4:8], 0, 0))
+    writer.close()
+
+
+async def test_it_knows_no_request_of_kafka() -> None:
+    async with await asyncio.start_server(_answer, "127.0.0.1", 0) as server:
+        at = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises(Unavailable, match=f"what answers at {at} is not Kafka 0.11 or later"):
+            await describe(ProjectorSettings(kafka_bootstrap_servers=at), KINDS)

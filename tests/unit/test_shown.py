@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from projector import mapping
 from projector.change import read
 from projector.intent import DeleteDocument, PutLead
-from projector.line.already_applied import event_time, is_stale
+from projector.line.batch import event_time, is_stale
 from projector.record import Record
 from schemas import resources
 from tests.harness import crm

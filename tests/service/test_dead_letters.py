@@ -1,5 +1,6 @@
-"""Dead letters: what they say, how they are counted and chosen, and that they go when nobody needs them any more."""
+"""Dead letters: what they say, how they are counted and redriven, and that they go when nobody needs them any more."""
 
+import sys
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from projector.upkeep import dead_letters
 from schemas import names, resources
 from schemas.faults import Fault
 from tests.harness import control, crm
+from tests.harness.bad_deploy import REASON
 from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import ask, metric
 from tests.harness.projection import Projection
@@ -112,3 +114,73 @@ def test_all_of_them(leadview: Leadview) -> None:
 def listed(leadview: Leadview, *words: str) -> list[Any]:
     found: list[Any] = orjson.loads(leadview.run("dead-letters", "list", "--json", *words).stdout)
     return found
+
+
+BAD_DEPLOY = (sys.executable, "-m", "tests.harness.bad_deploy")
+
+
+@pytest.mark.apache
+def test_a_bad_deploy(leadview: Leadview) -> None:
+    """It stops at the limit and says why. The next deploy resumes there, and the dead letters are redriven."""
+    leads = [crm.uuid(0x100000 + number) for number in range(100)]
+    leadview.publish_all(crm.lead(version, id=lead) for version in range(1, 4) for lead in leads)
+    # Not of the same leads: their dead letters would be deleted as soon as a newer version of the lead is applied.
+    others = [crm.uuid(0x200000 + number) for number in range(1000)]
+    good = leadview.start("run")
+    leadview.wait_until_served()
+    good.stop()
+
+    port = free_port()
+    bad = leadview.start("run", command=BAD_DEPLOY, metrics_port=port, batch_records=50)
+    leadview.publish_all(crm.lead(1, id=lead, referrer="v1") for lead in others)
+    wait_until(lambda: ask(port, "/healthz")[0] == 503, "the line is halted")
+    problem = ask(port, "/healthz")[1]["problems"][0]
+    assert REASON in problem
+    assert "of the last 1000 records are bad" in problem
+    bad.stop()
+    letters = [msgspec.json.decode(letter, type=DeadLetter) for letter in _letters(leadview).values()]
+    assert 0 < len(letters) <= 100
+    assert all(letter.reason == f"{REASON} (event e1 of /crm)" for letter in letters)
+    assert not leadview.is_current(), "nothing was drained into the dead letters"
+
+    leadview.start("run")
+    wait_until(leadview.is_current, "the line resumes there")
+    done = leadview.run("dead-letters", "redrive")
+    assert f"{len(letters)} redriven, 0 still bad" in done
+    driven = [line.split()[0].rsplit(":", 2) for line in done.stdout.splitlines()[:-1]]
+    places = [(topic, int(partition), int(offset)) for topic, partition, offset in driven]
+    assert places == sorted(places)
+    assert len(places) == len(letters)
+    assert leadview.documents() == leadview.expected()
+    assert not _letters(leadview)
+
+
+@pytest.mark.apache
+def test_dead_letters_of_one_lead_are_redriven_in_their_order(leadview: Leadview) -> None:
+    """Nothing newer was published meanwhile, so the last of them decides."""
+    leads = [crm.uuid(0x100001 + 2 * number) for number in range(5)]
+    leadview.publish_all(
+        crm.lead(version, id=lead, referrer=f"v{version}") for version in range(1, 5) for lead in leads
+    )
+    leadview.publish(crm.deleted(resources.LEAD, 5, leads[0]), crm.tombstone(resources.LEAD, leads[1]))
+    leadview.start("run", command=BAD_DEPLOY)
+    wait_until(lambda: len(_letters(leadview)) == 22, "all are parked")
+    assert leadview.documents() == {}
+    done = leadview.run("dead-letters", "redrive")
+    assert "22 redriven, 0 still bad" in done
+    assert leadview.documents() == leadview.expected()
+    assert len(leadview.documents()) == 3
+
+    # Dead letters as an older projector may have left them: of a record that is stale by now, and of none.
+    topic, partition, _ = done.stdout.partition(" ")[0].rsplit(":", 2)
+    for offset in (0, 9999):
+        letter = DeadLetter(topic, int(partition), offset, "key", "an older projector could not read it", 1)
+        leadview.redis.hset(names.DEAD_LETTERS, letter.field, msgspec.json.encode(letter).decode())
+    done = leadview.run("dead-letters", "redrive")
+    assert f"{topic}:{partition}:0  stale" in done
+    assert f"{topic}:{partition}:9999  gone" in done
+
+
+def _letters(leadview: Leadview) -> dict[bytes, Any]:
+    letters: dict[bytes, Any] = leadview.redis.hgetall(names.DEAD_LETTERS)
+    return letters

@@ -181,70 +181,74 @@ class Hostile(NamedTuple):
     good: Sequence[Message] = ()
 
 
-def packed(message: Message, place: str, text: bytes, codec: int = NONE) -> bytes:
-    """Returns a batch of a message with these bytes of JSON at a place."""
-    value = (message.value or b"").replace(b'"%s"' % place.encode(), text)
+def packed(message: Message, text: bytes, codec: int = NONE) -> bytes:
+    """Returns a batch of a message with these bytes of JSON in place of "PLACE"."""
+    value = (message.value or b"").replace(b'"PLACE"', text)
     return batch([record(msgspec.structs.replace(message, value=value))], codec=codec)
+
+
+def of_text(megabytes: int) -> bytes:
+    """Returns a batch of a lead with a text of this size."""
+    return packed(crm.lead(2, id=crm.uuid(0x79), referrer="PLACE"), b'"%b"' % (b"x" * megabytes * MEGA), LZ4)
+
+
+def of_key(megabytes: int, codec: int = ZSTD) -> bytes:
+    """Returns a batch of a record with a key of this size."""
+    return batch([raw_batches.record(0, b"k" * megabytes * MEGA, b"{}")], codec=codec)
+
+
+def of_many(megabytes: int, text: bytes, codec: int, **fields: Any) -> bytes:
+    """Returns a batch of a lead with so many megabytes of short texts, which hardly take any space in the codec."""
+    many = b"[%b]" % b",".join([text] * (megabytes * MEGA // len(text)))
+    return packed(crm.lead(2, id=crm.uuid(0x79), **fields), many, codec)
+
+
+LEAD, CONTACT, KEY, ORGANIZATION = resources.LEAD, resources.CONTACT, resources.API_KEY, resources.ORGANIZATION
+BINARY, FIRST = crm.lead(id=crm.uuid(0x77), referrer="binary"), crm.lead(id=crm.uuid(0x78))
+NO_TYPE = tuple((name.encode(), None if name == "content-type" else of) for name, of in crm.binary(BINARY).headers)
+BAD = msgspec.structs.replace(crm.lead(), value=b"{")
+NOT_UTF_8 = batch([record(BAD, ((b"\xff\xfe", b"x"),), offset) for offset in range(3)])
+DIGITS = b"9" * 4300
+TOO_LARGE, NOT_IN_ORDER = "has more than 16,777,216 bytes", "the offsets of its records are not in order"
+EVENT, EMPTY = b'{"id":"%b"}' % crm.uuid(1).encode(), b'{"a":[]}'
 
 
 def of_any_producer() -> dict[str, Hostile]:
     """What Apache Kafka stores."""
-    rows = {}
-    in_binary, twice = crm.lead(id=crm.uuid(0x77), referrer="binary"), crm.lead(id=crm.uuid(0x78))
-    headers = ((name.encode(), None if name == "content-type" else of) for name, of in crm.binary(in_binary).headers)
-    content = batch([record(crm.binary(in_binary), tuple(headers))])
-    rows["a content type that is null is as good as none"] = Hostile(content, number=(0,), good=[in_binary])
-    bad = msgspec.structs.replace(crm.lead(), value=b"{")
-    records = [record(bad, ((b"\xff\xfe", b"x"),), offset) for offset in range(3)]
-    for kind in (resources.LEAD, resources.API_KEY):
-        rows[f"a header whose name is not UTF-8 ({kind.noun})"] = Hostile(batch(records), "", (3,), 3, kind)
-    for offsets in ((0, 0, 2), (0, 99)):
-        data = batch([record(twice, offset=offset) for offset in offsets])
-        said = "the offsets of its records are not in order"
-        rows[f"offsets {offsets}"] = Hostile(data, said, records=len(offsets), good=[twice])
-
-    too_large = "has more than 16,777,216 bytes"
-    for size in (20 * MEGA, 110 * MEGA):
-        data = batch([raw_batches.record(0, b"k" * size, b"{}")], codec=ZSTD)
-        for kind in (resources.LEAD, resources.ORGANIZATION):
-            rows[f"a key of {size} bytes ({kind.noun})"] = Hostile(data, too_large, kind=kind)
-    data = batch([raw_batches.record(0, b"k" * (15 * MEGA), b"{}")], codec=GZIP)
-    rows["a key of 15 MB"] = Hostile(data, "the message key has 15,000,000 bytes, more than 200")
-    lead = crm.lead(2, id=crm.uuid(0x79), referrer="PLACE")
-    for size, reason in ((17, too_large), (12, "the value has 12,000,")):
-        text = b'"%b"' % (b"x" * size * MEGA)
-        rows[f"a lead of {size} MB"] = Hostile(packed(lead, "PLACE", text, LZ4), reason)
-    for codec in (LZ4, ZSTD):
-        for field, text, size in (
-            ({"events": "PLACE"}, b'{"id":"%b"}' % crm.uuid(1).encode(), 100),
-            ({"attribution": {"a": "PLACE"}}, b'{"a":[]}', 50),
-        ):
-            many = b"[%b]" % b",".join([text] * (size * MEGA // len(text)))
-            lead = crm.lead(2, id=crm.uuid(0x79), **field)
-            rows[f"{size} MB of {[*field]} in codec {codec}"] = Hostile(packed(lead, "PLACE", many, codec), too_large)
-    number = b"9" * 4300
-    contact = packed(crm.contact(2, custom_fields={"a": "PLACE"}), "PLACE", number)
-    rows["4300 digits in a contact"] = Hostile(contact, "$.data.custom_fields", kind=resources.CONTACT)
-    lead = crm.lead(2, attribution={"a": "PLACE"})
-    rows["4300 digits in a lead"] = Hostile(packed(lead, "PLACE", number), "$.data.attribution")
-    return rows
+    in_lead, in_contact = crm.lead(2, attribution={"a": "PLACE"}), crm.contact(2, custom_fields={"a": "PLACE"})
+    return {
+        "no content type": Hostile(batch([record(crm.binary(BINARY), NO_TYPE)]), number=(0,), good=[BINARY]),
+        "a name of a header": Hostile(NOT_UTF_8, "", (3,), 3),
+        "a name of a header of a key": Hostile(NOT_UTF_8, "", (3,), 3, KEY),
+        "twice": Hostile(batch([record(FIRST, offset=at) for at in (0, 0, 2)]), NOT_IN_ORDER, records=3, good=[FIRST]),
+        "behind": Hostile(batch([record(FIRST, offset=at) for at in (0, 99)]), NOT_IN_ORDER, records=2, good=[FIRST]),
+        "a key of 20 MB": Hostile(of_key(20), TOO_LARGE),
+        "a key of 110 MB": Hostile(of_key(110), TOO_LARGE, kind=ORGANIZATION),
+        "a key of 15 MB": Hostile(of_key(15, GZIP), "the message key has 15,000,000 bytes, more than 200"),
+        "a lead of 17 MB": Hostile(of_text(17), TOO_LARGE),
+        "a lead of 12 MB": Hostile(of_text(12), "the value has 12,000,"),
+        "events, LZ4": Hostile(of_many(100, EVENT, LZ4, events="PLACE"), TOO_LARGE),
+        "events, ZSTD": Hostile(of_many(100, EVENT, ZSTD, events="PLACE"), TOO_LARGE),
+        "attribution": Hostile(of_many(50, EMPTY, ZSTD, attribution={"a": "PLACE"}), TOO_LARGE),
+        "digits in a contact": Hostile(packed(in_contact, DIGITS), "$.data.custom_fields", kind=CONTACT),
+        "digits in a lead": Hostile(packed(in_lead, DIGITS), "$.data.attribution"),
+    }
 
 
 def of_a_broken_broker() -> dict[str, Hostile]:
     """What only the embedded Kafka stores."""
-    rows = {}
-    good = record(crm.lead(1, id=crm.uuid(0x77)))
-    huge = b"\xfe" + b"\xff" * 8 + b"\x01"
-    for content in (good[:-20], huge + good, b"\x22\x00\x00\x00" + huge + b"keys"):
-        rows[f"a wrong length in {content[:4]!r}"] = Hostile(batch([b""], compressed=content))
-    for kind in (resources.LEAD, resources.API_KEY):
+    good, huge = record(crm.lead(1, id=crm.uuid(0x77))), b"\xfe" + b"\xff" * 8 + b"\x01"
+    lengths = {"cut off": good[:-20], "huge": huge + good, "a huge key": b"\x22\x00\x00\x00" + huge + b"keys"}
+    rows = {name: Hostile(batch([b""], compressed=content)) for name, content in lengths.items()}
+    markers = (b"\x02\x00", raw_batches.record(0, b"", None), raw_batches.record(0, b"\0\0", b""))
+    for kind in (LEAD, KEY):
         for codec in (GZIP, SNAPPY, LZ4, ZSTD, 7):
             data = batch([b""] * 3, attributes=codec, compressed=b"\x00garbage" * 20)
             said = "cannot be read: it cannot be decompressed"
             rows[f"garbage in codec {codec} ({kind.noun})"] = Hostile(data, said, (1,), 3, kind)
-        for content in (b"\x02\x00", raw_batches.record(0, b"", None), raw_batches.record(0, b"\0\0", b"")):
+        for content in markers:
             data = batch([content], attributes=CONTROL | TRANSACTIONAL, producer=7)
-            rows[f"a control record {content!r} ({kind.noun})"] = Hostile(data, number=(0,), kind=kind)
+            rows[f"a marker {content!r} ({kind.noun})"] = Hostile(data, number=(0,), kind=kind)
     return rows
 
 

@@ -1,5 +1,6 @@
-"""Dead letters: which are read from Kafka in one read when they are redriven, and which are not needed any more, because
-a newer event of their entity was applied.
+"""Dead letters: which are read from Kafka in one read when they are redriven, and which are not needed any more.
+
+Those are not needed whose entity has a newer event that was applied.
 """
 
 import pytest

@@ -22,7 +22,6 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import GroupAuthorizationFailedError, OffsetMetadataTooLargeError
 from aiokafka.structs import OffsetAndMetadata
 
-from projector import defect
 from projector.errors import Coordinates, Refused, Unavailable
 from projector.kafka.client import connection, consumer, errors, start
 from projector.kafka.reader import open_reader
@@ -30,14 +29,14 @@ from projector.offsets import Ranges, spans
 from projector.record import Partition
 from projector.redis.scripts import expire_lock
 from projector.redis.store import Store
-from projector.stop import Stop
+from projector.stop import Stop, repeat
 from schemas import names
 from schemas.resources import KINDS
 from schemas.settings import ProjectorSettings
 
 _LOCK_SECONDS = 30
 _LOCK_PAUSE_SECONDS = 0.1
-_RENEW_SECONDS, _RETRY_SECONDS = 600.0, 60.0
+_RENEW_SECONDS = 600.0
 _KAFKA_SECONDS = 10.0
 _MAX_BYTES = 32_767  # Kafka's protocol allows no more, whatever the brokers' limit is
 
@@ -190,18 +189,16 @@ class AcceptedRecords:
         Kafka deletes the offsets of a group without members if they are not committed for `offsets.retention.minutes`,
         7 days by default. So every projector commits them again, every ten minutes.
         """
-        while not stop.is_set():
-            pause = _RENEW_SECONDS
+
+        async def renew() -> None:
             try:
                 async with open_reader(self._settings, KINDS) as reader:
                     partitions = await reader.partitions()
                 await self.renew(partitions)
-            except (Refused, Unavailable) as error:
-                logger.warning("accepted bad records not renewed; retrying later", extra={"error": str(error)})
-                pause = _RETRY_SECONDS if isinstance(error, Unavailable) else pause
-            except Exception as error:  # noqa: BLE001 - the lines must not end because this fails
-                defect.report("the renewal of accepted bad records", error)
-            await stop.sleep(pause)
+            except Refused as error:
+                logger.warning("accepted bad records not renewed", extra={"error": str(error)})
+
+        await repeat("the renewal of accepted bad records", renew, stop, lambda: _RENEW_SECONDS)
 
     async def renew(self, partitions: Iterable[Partition]) -> None:
         """Write what is stored of these partitions once more. Raises Refused."""

@@ -152,24 +152,15 @@ class Batch:
         return Unread(offset, timestamp, key, value, tuple(headers))
 
 
-class Batches:
-    """Splits what a broker has returned for a partition. The last batch may be incomplete, and is left out."""
-
-    def __init__(self, data: bytes | None) -> None:
-        self._data = memoryview(data or b"")
-        self._at = 0
-
-    def has_next(self) -> bool:
-        return self._at + _START <= len(self._data) and self._end() <= len(self._data)
-
-    def next_batch(self) -> Batch:
-        """Raises struct.error if the batch is shorter than its header."""
-        start, self._at = self._at, self._end()
-        return Batch(self._data[start : self._at])
-
-    def _end(self) -> int:
-        length: int = _LENGTH.unpack_from(self._data, self._at + _LENGTH_AT)[0]
-        return self._at + _START + max(0, length)
+def whole_batches(data: bytes) -> Iterator[memoryview]:
+    """Yields the batches that a broker has returned for a partition. The last is left out if incomplete."""
+    rest = memoryview(data)
+    while len(rest) >= _START:
+        end = _START + max(0, _LENGTH.unpack_from(rest, _LENGTH_AT)[0])
+        if end > len(rest):
+            return
+        yield rest[:end]
+        rest = rest[end:]
 
 
 def _pieces(content: memoryview) -> Iterator[tuple[memoryview, list[int]]]:

@@ -37,7 +37,7 @@ from aiokafka.errors import (
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.record.control_record import ABORT_MARKER, ControlRecord
 
-from projector.kafka.batches import WRONG_LENGTH, Batch, Batches, Headers, Unread, too_many_headers
+from projector.kafka.batches import WRONG_LENGTH, Batch, Headers, Unread, too_many_headers, whole_batches
 from projector.record import Partition, Record
 from schemas import words
 from schemas.envelopes import HEADERS
@@ -141,16 +141,16 @@ class FetchedRecords:
         self.next_offset = next_offset
         self.size = len(data)
         self._at = at
-        self._batches = Batches(data)
+        self._batches = whole_batches(data)
         self._aborted = deque(sorted((Aborted(*each) for each in aborted), key=lambda each: each.first))
         self._aborted_producers: set[int] = set()
         self._unpacker = unpacker
 
     def pieces(self) -> Iterator[list[Record]]:
         """Yields the records, a few at a time, so that the work for each is little."""
-        while self._batches.has_next():
+        for data in self._batches:
             try:
-                batch = self._batches.next_batch()
+                batch = Batch(data)
             except struct.error:
                 raise CorruptRecordException("a record batch is shorter than its header") from None
             is_intact = self._unpacker.is_intact(self._at, batch)
@@ -429,7 +429,7 @@ class Fetcher:
         if error is not NoError and at in self._replicas:
             raise error(f"{at.topic}:{at.partition}")  # only the leader knows: a replica may not have this offset yet
         if error is NoError:
-            if data and not Batches(data).has_next():  # brokers before Kafka 0.10.1 cut off the first batch, too
+            if data and not next(whole_batches(data), None):  # brokers before Kafka 0.10.1 cut off the first batch, too
                 raise CorruptRecordException(f"no whole batch at {at.topic}:{at.partition}")
             if data:
                 self._held[at] = Rest(

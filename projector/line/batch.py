@@ -109,10 +109,6 @@ class BadRecordGuard:
         self._consecutive = [at for at in self._consecutive if not acceptance(at)]
 
 
-def _no_acceptance(_: Coordinates) -> Acceptance | None:
-    return None
-
-
 class Batch:
     """Records of several partitions, in order for each. Bad records become `dead_letters`.
 
@@ -124,7 +120,7 @@ class Batch:
         polled: Mapping[Partition, list[Record]],
         guard: BadRecordGuard,
         heads: Mapping[Partition, Sequence[bytes]] | None = None,
-        acceptance: Callable[[Coordinates], Acceptance | None] = _no_acceptance,
+        acceptance: Callable[[Coordinates], Acceptance | None] = lambda _: None,
     ) -> None:
         """`heads` has the head of each record's document. Records that would not change it are left out.
 
@@ -167,25 +163,28 @@ class Batch:
 
     async def write(self, session: Session, store: Store, pacer: Pacer) -> Applied:
         """Write all of it into Redis, in the generations of the session, while the rest of it is decoded: a few slices
-        at once, in any order, since versions guard every write.
+        at once, since versions guard every write.
 
         Raises Unavailable, or LineStopped if there are too many bad records.
         """
         applied = Applied()
         pace = await pacer.pace(self.size)
-        in_flight: set[asyncio.Task[Applied]] = set()
+        in_flight: deque[asyncio.Task[Applied]] = deque()
+        started = time.perf_counter()
         try:
-            for intents, seconds in _timed(self.slices(pace.slice_records)):
+            for intents in self.slices(pace.slice_records):
+                seconds = time.perf_counter() - started
                 await pacer.wait()
                 if len(in_flight) == pace.slices_in_flight:
-                    _add(applied, in_flight, await _first_of(in_flight))
+                    applied.add(await in_flight.popleft())
                 applying = apply(store, intents, session.generations, fence=session, max_documents=pace.max_documents)
-                in_flight.add(asyncio.create_task(applying))
+                in_flight.append(asyncio.create_task(applying))
                 # Lets the slice be sent, and Kafka's heartbeat run. A change of access needs many turns of the event
                 # loop, so after a slice that took long the other line has some time for itself.
                 await asyncio.sleep(seconds * _REST if seconds > _LONG_SECONDS else 0)
+                started = time.perf_counter()
             while in_flight:
-                _add(applied, in_flight, await _first_of(in_flight))
+                applied.add(await in_flight.popleft())
         finally:
             await asyncio.gather(*in_flight, return_exceptions=True)  # empty unless something failed
         if self.stopped:
@@ -299,31 +298,6 @@ def _is_bad(record: Record) -> Generator[None, None, bool]:
     except BadRecord:
         return True
     return False
-
-
-def _timed(slices: Iterator[list[Intent]]) -> Iterator[tuple[list[Intent], float]]:
-    """Yields each slice with the seconds that it took to decode it."""
-    started = time.perf_counter()
-    for intents in slices:
-        yield intents, time.perf_counter() - started
-        started = time.perf_counter()
-
-
-async def _first_of(in_flight: set[asyncio.Task[Applied]]) -> set[asyncio.Task[Applied]]:
-    """Wait until at least one task has finished. Returns all finished tasks."""
-    done, _ = await asyncio.wait(in_flight, return_when=asyncio.FIRST_COMPLETED)
-    return done
-
-
-def _add(applied: Applied, in_flight: set[asyncio.Task[Applied]], done: set[asyncio.Task[Applied]]) -> None:
-    """Move finished tasks out of `in_flight` and count their results. Raises what the first failed task raised."""
-    in_flight -= done
-    # All of them are asked: asyncio reports the error of a task that nobody has asked.
-    errors = [error for task in done if (error := task.exception())]
-    if errors:
-        raise errors[0]
-    for task in done:
-        applied.add(task.result())
 
 
 # Reading a head takes Redis much less time than writing a document, so a call may hold more of them.

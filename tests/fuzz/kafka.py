@@ -18,7 +18,7 @@ from devstack.embedded_kafka import EmbeddedKafka
 from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord
 from projector.interpret import interpret
-from projector.kafka.batches import Batches
+from projector.kafka.batches import Batch, whole_batches
 from projector.kafka.fetching import FetchedRecords, Unpacker
 from projector.kafka.reader import Reader, open_reader
 from projector.record import Partition, Record
@@ -114,12 +114,11 @@ def _check(data: bytes, intact: list[tuple[int, int]]) -> list[Record]:
 
 def _from(data: bytes, first: int) -> bytes:
     """Returns what a broker returns from an offset on: whole batches."""
-    batches, size = Batches(data), 0
-    while batches.has_next():
-        batch = batches.next_batch()
-        if batch.last >= first:
+    size = 0
+    for content in whole_batches(data):
+        if Batch(content).last >= first:
             return data[size:]
-        size += len(batch.data)
+        size += len(content)
     return b""
 
 

@@ -30,7 +30,7 @@ from projector.dead_letter import DeadLetter
 from projector.errors import BadRecord
 from projector.intent import Intent
 from projector.interpret import in_steps, interpret
-from projector.kafka.batches import Batch, Batches, decompressed
+from projector.kafka.batches import Batch, decompressed, whole_batches
 from projector.kafka.sign_in import _CODE, _TOKEN
 from projector.operate.explain.explainer import question
 from projector.record import Record, entity_key
@@ -212,9 +212,7 @@ def _unpacked(data: bytes) -> None:
 
 
 def _batches(data: bytes) -> Iterator[Batch]:
-    batches = Batches(data)
-    while batches.has_next():
-        yield batches.next_batch()
+    yield from map(Batch, whole_batches(data))
 
 
 def _batch(content: bytes, records: int = 1) -> bytes:

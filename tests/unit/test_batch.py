@@ -3,6 +3,7 @@
 import asyncio
 import gc
 from itertools import chain
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -12,11 +13,14 @@ import pytest
 from projector.dead_letter import DeadLetter
 from projector.errors import Coordinates, LineStopped, Unavailable
 from projector.kafka.accepted import Acceptance
-from projector.line.batch import WINDOW, BadRecordGuard, Batch, _add, _first_of
+from projector.line.batch import WINDOW, BadRecordGuard, Batch
+from projector.line.pace import Pacer
 from projector.offsets import Ranges
 from projector.record import Partition, Record
 from projector.redis.apply import Applied
+from projector.redis.store import Store
 from schemas.faults import Fault
+from schemas.settings import ProjectorSettings
 from tests.harness import crm
 
 LEADS, OTHER = Partition("crm.leads", 0), Partition("crm.leads", 1)
@@ -98,7 +102,7 @@ def test_a_large_record_is_read_in_steps() -> None:
     assert slices == [[]] * 4
 
 
-async def fail() -> Applied:
+async def fail(*_: Any, **__: Any) -> Applied:
     raise Unavailable("OOM command not allowed")
 
 
@@ -106,11 +110,15 @@ async def test_no_error_is_left_that_nobody_asks_for() -> None:
     """asyncio would report it with a traceback: "Task exception was never retrieved"."""
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    slices = Batch({LEADS: records("......")}, BadRecordGuard(1, 3))
+    session: Any = SimpleNamespace(generations=())
     try:
-        in_flight = {asyncio.create_task(fail()) for _ in range(3)}
-        with pytest.raises(Unavailable):
-            _add(Applied(), in_flight, await _first_of(in_flight))
-        assert not in_flight, "all have failed in the same turn of the event loop"
+        with (
+            patch("projector.line.batch._SLICE_SECONDS", -1.0),
+            patch("projector.line.batch.apply", fail),
+            pytest.raises(Unavailable),
+        ):
+            await slices.write(session, Store(ProjectorSettings()), Pacer())
         gc.collect()
         assert reported == []
     finally:

@@ -14,6 +14,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from devstack.ports import free_port
+from projector.dead_letter import DeadLetter
 from projector.errors import Refused
 from projector.kafka.accepted import Accepted, AcceptedRecords, write_texts
 from projector.offsets import OffsetRange, Ranges, by_partition
@@ -21,6 +22,7 @@ from projector.record import Partition, Record
 from projector.redis.store import Store
 from projector.upkeep import dead_letters
 from schemas import resources
+from schemas.faults import Fault
 from schemas.settings import ProjectorSettings
 from tests.harness import crm
 from tests.harness.leadview import Leadview
@@ -33,10 +35,10 @@ ROW = 5
 COMMAND = re.compile(r"python -m projector (dead-letters accept .+)$")
 
 
-def publish_bad(leadview: Leadview, count: int, value: bytes = b"{") -> list[Record]:
+def publish_bad(leadview: Leadview, count: int) -> list[Record]:
     """Publish bad records to partition 0 of the leads, each of a lead of its own."""
     leads = [crm.lead(1, id=crm.uuid(0xBAD000 + number)) for number in range(count)]
-    return leadview.publish(*(msgspec.structs.replace(lead, value=value) for lead in leads), partition=0)
+    return leadview.publish(*(msgspec.structs.replace(lead, value=b"{") for lead in leads), partition=0)
 
 
 def range_of(records: list[Record]) -> str:
@@ -111,39 +113,6 @@ def _assert_accepted(leadview: Leadview, records: list[Record], note: str) -> No
     assert f"accepted: {note}" in leadview.run("dead-letters", "list")
 
 
-def test_a_rebuild_passes(leadview: Leadview) -> None:
-    leadview.publish(crm.lead(1), crm.contact(1))
-    known = publish_bad(leadview, 8)
-    leadview.start("run")  # its limits let all of them through
-    leadview.wait_until_served()
-    halted = leadview.run("rebuild", "--max-latency", "0", dead_letter_row=ROW)
-    assert halted.status == 1
-    assert "LineStopped: 5 consecutive bad records" in halted.stderr
-    words = advised(halted.stderr.strip().splitlines()[-1])
-    assert words[2] == range_of(known)
-    assert leadview.run(*words).status == 0
-    resumed = leadview.run("rebuild", "--promote", "--max-latency", "0", dead_letter_row=ROW)
-    assert "generation 2 is served" in resumed, resumed.output
-
-
-def test_by_topic_and_by_reason(leadview: Leadview) -> None:
-    stage = (crm.lead(1).value or b"").replace(b'"NEW"', b'"OLD"')
-    staged = publish_bad(leadview, 2, stage)
-    broken = publish_bad(leadview, 2)
-    leadview.start("run")
-    leadview.wait_until_served()
-    topic = leadview.topics.name(resources.LEAD)
-    none = leadview.run("dead-letters", "accept", "--reason", "no such reason", "--note", "x")
-    assert none.status == 1
-    assert "No dead letter matches" in none
-    done = leadview.run("dead-letters", "accept", "--topic", topic, "--reason", "data.stage", "--note", "old stages")
-    assert f"{range_of(staged)}  accepted" in done
-    assert [letter["note"] for letter in letters(leadview)] == ["old stages"] * 2 + [""] * 2
-    done = leadview.run("dead-letters", "accept", "--topic", topic, "--note", "all")
-    assert "Dead letters among them: 4" in done
-    assert [letter["note"] for letter in letters(leadview)] == ["all"] * len(staged + broken)
-
-
 class Book:
     """The accepted records of a Leadview, as the programs use them."""
 
@@ -190,6 +159,25 @@ async def test_what_does_not_exist_is_refused(book: Book) -> None:
     with pytest.raises(Refused, match="is not a topic of Leadview"):
         await dead_letters.matching(book.store, book.settings, dead_letters.Filter(topic="other.leads"))
     assert not (await book.read()).offsets
+
+
+async def test_those_of_a_topic_or_with_a_reason(book: Book) -> None:
+    records = publish_bad(book.leadview, 3)
+    faults = [Fault("not_valid", "$.data.stage"), Fault("not_json"), Fault("not_json")]
+    letters = [DeadLetter.of(record, fault) for record, fault in zip(records, faults, strict=True)]
+    await dead_letters.park(book.store, letters)
+
+    async def accept(note: str, **filtered: str) -> int:
+        found = await dead_letters.matching(book.store, book.settings, dead_letters.Filter(**filtered))
+        return await dead_letters.accept(book.store, book.settings, by_partition(found), note)
+
+    with pytest.raises(Refused, match="No dead letter matches"):
+        await accept("x", reason="no such reason")
+    assert await accept("old stages", topic=book.at.topic, reason="data.stage") == 1
+    assert [letter.note for letter in await dead_letters.all_dead_letters(book.store)] == ["old stages", "", ""]
+    assert await accept("all", topic=book.at.topic) == 3
+    found = await book.read()
+    assert [(str(accepted.offsets), accepted.note) for accepted in found.acceptances] == [("0-2", "all")]
 
 
 async def test_operators_at_the_same_time_lose_nothing(book: Book) -> None:

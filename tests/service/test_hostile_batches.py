@@ -278,6 +278,7 @@ def test_what_a_broken_broker_returns(attack_on_embedded: Attack) -> None:
 
 
 @apache
+@pytest.mark.long
 def test_records_of_the_largest_size(attack: Attack) -> None:
     """100 MB of good leads in batches of a few kilobytes: memory is bounded by bytes, not by the number of records.
 
@@ -299,6 +300,7 @@ def test_records_of_the_largest_size(attack: Attack) -> None:
 
 
 @apache
+@pytest.mark.long
 def test_the_first_records_of_many_partitions(leadview: Leadview) -> None:
     """To know since when they wait, one batch is decompressed at a time, whatever the number of partitions."""
     deletions = [raw_batches.record(n, b"%b:%d" % (crm.uuid(1).encode(), n), None) for n in range(300_000)]

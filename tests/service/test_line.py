@@ -321,6 +321,12 @@ async def test_a_replay_that_is_halted_ends_with_the_reason(projection: Projecti
     kafka.publish(*[BAD] * ROW)
     with pytest.raises(LineStopped):
         await made.run(Stop())
+    kafka.accept("crm.leads", *range(ROW))
+    stop, again = Stop(), new_line(projection, ends=True)
+    task = asyncio.create_task(again.run(stop))
+    await Running(again, projection, stop).covers(ROW)
+    stop.set()
+    await task
 
 
 async def test_a_line_does_not_halt_if_the_operator_was_faster(projection: Projection, kafka: ScriptedKafka) -> None:

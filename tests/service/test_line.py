@@ -353,6 +353,18 @@ async def test_another_acceptance_does_not_let_it_pass(projection: Projection, k
     assert accepted == {0, ROW}
 
 
+async def test_what_was_counted_before_it_was_accepted_counts_no_more(
+    projection: Projection, kafka: ScriptedKafka
+) -> None:
+    async with running(projection) as it:
+        kafka.publish(*[BAD] * (ROW - 1))
+        await it.covers(ROW - 1)
+        kafka.publish(BAD)
+        await eventually(lambda: it.trouble, "the row continues in the next batch")
+        kafka.accept("crm.leads", *range(ROW - 1))
+        await it.covers(ROW)
+
+
 async def test_what_was_accepted_in_a_topic_that_is_created_again_is_forgotten(
     projection: Projection, kafka: ScriptedKafka
 ) -> None:

@@ -13,7 +13,6 @@ from projector.upkeep import dead_letters
 from schemas import names, resources
 from schemas.faults import Fault
 from tests.harness import control, crm
-from tests.harness.bad_deploy import REASON
 from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import ask, metric
 from tests.harness.projection import Projection
@@ -120,44 +119,8 @@ BAD_DEPLOY = (sys.executable, "-m", "tests.harness.bad_deploy")
 
 
 @pytest.mark.apache
-def test_a_bad_deploy(leadview: Leadview) -> None:
-    """It stops at the limit and says why. The next deploy resumes there, and the dead letters are redriven."""
-    leads = [crm.uuid(0x100000 + number) for number in range(100)]
-    leadview.publish_all(crm.lead(version, id=lead) for version in range(1, 4) for lead in leads)
-    # Not of the same leads: their dead letters would be deleted as soon as a newer version of the lead is applied.
-    others = [crm.uuid(0x200000 + number) for number in range(1000)]
-    good = leadview.start("run")
-    leadview.wait_until_served()
-    good.stop()
-
-    port = free_port()
-    bad = leadview.start("run", command=BAD_DEPLOY, metrics_port=port, batch_records=50)
-    leadview.publish_all(crm.lead(1, id=lead, referrer="v1") for lead in others)
-    wait_until(lambda: ask(port, "/healthz")[0] == 503, "the line is halted")
-    problem = ask(port, "/healthz")[1]["problems"][0]
-    assert REASON in problem
-    assert "of the last 1000 records are bad" in problem
-    bad.stop()
-    letters = [msgspec.json.decode(letter, type=DeadLetter) for letter in _letters(leadview).values()]
-    assert 0 < len(letters) <= 100
-    assert all(letter.reason == f"{REASON} (event e1 of /crm)" for letter in letters)
-    assert not leadview.is_current(), "nothing was drained into the dead letters"
-
-    leadview.start("run")
-    wait_until(leadview.is_current, "the line resumes there")
-    done = leadview.run("dead-letters", "redrive")
-    assert f"{len(letters)} redriven, 0 still bad" in done
-    driven = [line.split()[0].rsplit(":", 2) for line in done.stdout.splitlines()[:-1]]
-    places = [(topic, int(partition), int(offset)) for topic, partition, offset in driven]
-    assert places == sorted(places)
-    assert len(places) == len(letters)
-    assert leadview.documents() == leadview.expected()
-    assert not _letters(leadview)
-
-
-@pytest.mark.apache
 def test_dead_letters_of_one_lead_are_redriven_in_their_order(leadview: Leadview) -> None:
-    """Nothing newer was published meanwhile, so the last of them decides."""
+    """A bad deploy has parked them. Nothing newer was published meanwhile, so the last of them decides."""
     leads = [crm.uuid(0x100001 + 2 * number) for number in range(5)]
     leadview.publish_all(
         crm.lead(version, id=lead, referrer=f"v{version}") for version in range(1, 5) for lead in leads

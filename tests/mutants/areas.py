@@ -282,7 +282,7 @@ AREAS = (
         12,
         ("projector/upkeep/*.py",),
         (
-            "unit/reapply",
+            "unit/batch",
             "unit/dead_letters",
             "service/lua_checkpoint",
             "service/jobs",

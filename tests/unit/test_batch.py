@@ -19,6 +19,7 @@ from projector.offsets import Ranges
 from projector.record import Partition, Record
 from projector.redis.apply import Applied
 from projector.redis.store import Store
+from projector.upkeep import reapply
 from schemas.faults import Fault
 from schemas.settings import ProjectorSettings
 from tests.harness import crm
@@ -228,3 +229,20 @@ def test_what_is_accepted_meanwhile_counts_no_longer(share: float, row: int) -> 
     with pytest.raises(LineStopped) as stopped:
         guard.note(bad(4), IT_IS_BAD)
     assert [offset for _, _, offset in stopped.value.bad] == [2, 3, 4]
+
+
+LARGE = 1_000_000
+
+
+async def test_a_large_record_that_is_applied_again_is_read_in_steps() -> None:
+    """It is bad, so that nothing is written: no turn is one in which Redis is awaited."""
+    large = crm.lead(1, referrer="x" * LARGE).record()
+    bad = msgspec.structs.replace(large, value=(large.value or b"")[:-1])
+    store = Store(ProjectorSettings())
+    writing = asyncio.create_task(reapply.write(store, [bad] * 3, ()))
+    turns = 0
+    while not writing.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert (await writing).written == 0
+    assert turns > len([bad] * 3)

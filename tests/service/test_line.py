@@ -12,17 +12,20 @@ import pytest
 from projector import defect
 from projector.dead_letter import DeadLetter
 from projector.errors import LineStopped, Refused, Unavailable
+from projector.intent import Intent
 from projector.ledger import copies
 from projector.ledger.control import NOTHING_STORED, Outcome, Position, Step
 from projector.ledger.ledger import Ledger
 from projector.ledger.writers import Session
-from projector.line import line
+from projector.line import batch, line
 from projector.line.line import FIRST_PAUSE, Line
 from projector.line.metrics import APPLIED, DEFECTS, PARKED, REWINDS, UNAVAILABLE
 from projector.line.pace import Pacer
 from projector.line.positions import Positions
 from projector.rebuild import generations
 from projector.record import Partition
+from projector.redis.apply import Applied, apply
+from projector.redis.store import Store
 from projector.stop import Stop
 from projector.upkeep.dead_letters import all_dead_letters
 from schemas import names, resources
@@ -632,24 +635,33 @@ async def test_a_session_under_another_record_positions_all_partitions_again(
     positions.end()
 
 
-async def test_records_that_are_read_again_are_stale(projection: Projection, kafka: ScriptedKafka) -> None:
-    """They are not decoded again; a document that was lost is nevertheless repaired."""
+async def test_records_that_are_read_again_are_not_sent_again(
+    projection: Projection, kafka: ScriptedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As soon as most of a batch was stale, Redis is asked first. A document that was lost is nevertheless repaired."""
     written, stale = (counted(APPLIED, "documents", result) for result in ("written", "stale"))
+    sent: list[Intent] = []
+
+    async def noting(store: Store, intents: Sequence[Intent], *given: Any, **options: Any) -> Applied:
+        sent.extend(intents)
+        return await apply(store, intents, *given, **options)
+
+    monkeypatch.setattr(batch, "apply", noting)
     async with running(projection) as it:
-        kafka.publish(*leads(6))
-        await it.covers(6)
-        for _ in range(3):
+        for number, all_sent in enumerate((6, 12, 12), start=1):
             kafka.publish(*leads(6))
-        await it.covers(24)
+            await it.covers(6 * number)
+            assert len(sent) == all_sent
         copy = control.read(projection.client)
         assert copy
         owner = names.organization(crm.ORGANIZATION)
         lost = names.document(resources.LEAD, owner, copy.state.live, crm.uuid(0x100))
         assert projection.client.delete(lost) == 1
         kafka.publish(*leads(6))
-        await it.covers(30)
+        await it.covers(24)
+    assert len(sent) == 13
     assert counted(APPLIED, "documents", "written") == written + 7
-    assert counted(APPLIED, "documents", "stale") == stale + 23
+    assert counted(APPLIED, "documents", "stale") == stale + 17
     assert projection.client.exists(lost)
 
 

@@ -206,7 +206,9 @@ def of_many(megabytes: int, text: bytes, codec: int, **fields: Any) -> bytes:
 LEAD, CONTACT, KEY, ORGANIZATION = resources.LEAD, resources.CONTACT, resources.API_KEY, resources.ORGANIZATION
 BINARY, FIRST = crm.lead(id=crm.uuid(0x77), referrer="binary"), crm.lead(id=crm.uuid(0x78))
 NO_TYPE = tuple((name.encode(), None if name == "content-type" else of) for name, of in crm.binary(BINARY).headers)
-BAD = msgspec.structs.replace(crm.lead(), value=b"{")
+BAD_ID = crm.uuid(0x7A)
+"""Nothing newer is applied of it, so its dead letters stay."""
+BAD = msgspec.structs.replace(crm.lead(id=BAD_ID), value=b"{")
 NOT_UTF_8 = batch([record(BAD, ((b"\xff\xfe", b"x"),), offset) for offset in range(3)])
 DIGITS = b"9" * 4300
 TOO_LARGE, NOT_IN_ORDER = "has more than 16,777,216 bytes", "the offsets of its records are not in order"
@@ -215,7 +217,8 @@ EVENT, EMPTY = b'{"id":"%b"}' % crm.uuid(1).encode(), b'{"a":[]}'
 
 def of_any_producer() -> dict[str, Hostile]:
     """What Apache Kafka stores."""
-    in_lead, in_contact = crm.lead(2, attribution={"a": "PLACE"}), crm.contact(2, custom_fields={"a": "PLACE"})
+    in_lead = crm.lead(2, id=BAD_ID, attribution={"a": "PLACE"})
+    in_contact = crm.contact(2, id=BAD_ID, custom_fields={"a": "PLACE"})
     return {
         "no content type": Hostile(batch([record(crm.binary(BINARY), NO_TYPE)]), number=(0,), good=[BINARY]),
         "a name of a header": Hostile(NOT_UTF_8, "", (3,), 3),

@@ -119,6 +119,13 @@ async def test_a_batch_that_was_written_before_redis_was_emptied_is_not_covered(
     assert await opened.positions(LEADS) == {LEADS: None}
 
 
+async def test_a_shard_that_was_emptied_and_has_its_copy_again_is_not_covered(projection: Projection) -> None:
+    """The stamp is the same then, and the incarnation is not."""
+    opened = await Opened.open(projection.store)
+    projection.client.hset(names.CONTROL, "incarnation", "another")
+    assert await opened.cover({LEADS: step(NOTHING_STORED, 7)}) == ControlChanged()
+
+
 @pytest.mark.parametrize(
     ("expected", "outcome", "kept"),
     [

@@ -40,11 +40,11 @@ def lead(number: int) -> Message:
 
 
 @pytest.fixture
-def leadview(leadview_anywhere: Leadview) -> Leadview:
+def leadview(leadview_on_cluster: Leadview) -> Leadview:
     limits = {"quota": 1_000_000, "window_seconds": 1}
     unlimited = crm.organization(rate_limits={"key": limits, "organization": limits})
-    leadview_anywhere.publish(unlimited, crm.api_key(hash=api_keys.key_hash(KEY)), lead(1))
-    return leadview_anywhere
+    leadview_on_cluster.publish(unlimited, crm.api_key(hash=api_keys.key_hash(KEY)), lead(1))
+    return leadview_on_cluster
 
 
 def get(api: ApiServer, **headers: str) -> Response:

@@ -1,12 +1,15 @@
-"""The Authorization header (contract section 1, rows 3 and 4): no Redis is needed to refuse these."""
+"""The credentials of a request (contract section 1, rows 3 and 4: refused without Redis), and the address of its client."""
+
+from ipaddress import ip_address
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from api.errors import ApiError, InvalidApiKey, MissingApiKey
-from api.request import REPEATED, credentials
+from api.request import REPEATED, Request, client_address, credentials
 from schemas import api_keys, names
+from schemas.settings import networks
 
 ORGANIZATION = "2b9f4d8e-6c3a-4e51-b7d0-9a8c1f2e3d4b"
 KEY = api_keys.mint(ORGANIZATION, "r" * 30)
@@ -63,3 +66,30 @@ def test_every_near_miss_is_refused(place: int) -> None:
 def test_any_header_is_refused(header: bytes) -> None:
     with pytest.raises((MissingApiKey, InvalidApiKey)):
         credentials(header)
+
+
+@pytest.mark.parametrize(
+    ("sent", "found"),
+    [
+        pytest.param("192.0.2.8", "192.0.2.8", id="one address"),
+        pytest.param("192.0.2.7, 192.0.2.8", "192.0.2.8", id="what the client sent itself comes first"),
+        pytest.param("192.0.2.7\n192.0.2.8", "192.0.2.8", id="two headers"),
+        pytest.param("nonsense, 192.0.2.8:4711, 127.0.0.1", "192.0.2.8", id="a port, and a proxy behind it"),
+        pytest.param("::ffff:192.0.2.8", "192.0.2.8", id="mapped to IPv6"),
+        pytest.param("10.1.0.1, 10.0.0.1", "10.1.0.1", id="the farthest of several proxies"),
+        pytest.param("192.0.2.7, 10.1.0.1, nonsense, 10.0.0.1", "10.0.0.1", id="behind what is not an address"),
+        pytest.param("[2001:db8:0:1:ffff::1]:4711", "2001:db8:0:1::", id="a network of IPv6"),
+        pytest.param("", "127.0.0.1", id="nothing"),
+        pytest.param("nonsense", "127.0.0.1", id="nonsense"),
+        pytest.param("127.0.0.1," * 40, "127.0.0.1", id="proxies alone"),
+    ],
+)
+def test_the_client_is_the_last_address_that_is_not_a_proxy(sent: str, found: str) -> None:
+    """Clients whose address is not known share that of their proxy. An address of IPv6 stands for its network."""
+    expected = ip_address(found).packed[:8]
+    for connected_from in ("127.0.0.1", "::ffff:127.0.0.1"):  # the latter where IPv6 is served, too
+        request = Request(b"", headers={b"x-forwarded-for": sent.encode()}, client=connected_from)
+        assert client_address(request, networks("127.0.0.1,10.0.0.0/8")) == expected
+    stranger = Request(b"", headers={b"x-forwarded-for": sent.encode()}, client="198.51.100.1")
+    assert client_address(stranger, networks("127.0.0.1")) == ip_address("198.51.100.1").packed
+    assert client_address(Request(b""), ()) == b""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from api.request import Credentials, Packed, Used, credentials
+from api.request import Credentials, credentials
 from api.usage import MAX_KEYS, MAX_REFUSED_KEYS, Usage
 from schemas.api_keys import mint
 from tests.harness import crm
@@ -14,7 +14,7 @@ def caller(digit: str = "1") -> Credentials:
 
 def named(number: int) -> Credentials:
     name = b"key %d" % number
-    return Credentials(name, name, name, name, name, Used(), Packed())
+    return Credentials(name, name, name, name, name)
 
 
 def figures(usage: Usage) -> dict[bytes, tuple[int, int, float]]:

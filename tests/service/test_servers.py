@@ -85,14 +85,9 @@ time.sleep(60)
         pytest.param("redis_server", "RedisServer", signal.SIGKILL, id="Redis and kill -9"),
         pytest.param("redis_server", "RedisServer", signal.SIGINT, id="Redis and Ctrl-C"),
         pytest.param("embedded_kafka", "EmbeddedKafka", signal.SIGKILL, id="embedded Kafka and kill -9"),
-        pytest.param("apache_kafka", "ApacheKafka", signal.SIGKILL, id="Apache Kafka and kill -9"),
     ],
 )
-def test_servers_die_with_their_parent(
-    request: pytest.FixtureRequest, tmp_path: Path, module: str, server: str, end: signal.Signals
-) -> None:
-    if server == "ApacheKafka":
-        request.getfixturevalue("apache_jars")
+def test_servers_die_with_their_parent(tmp_path: Path, module: str, server: str, end: signal.Signals) -> None:
     program = ORPHANAGE.format(module=module, server=server)
     command = [sys.executable, "-c", program, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=ROOT) as parent:

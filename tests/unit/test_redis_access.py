@@ -1,15 +1,68 @@
-"""Where Redis is and how to log in, from the settings."""
+"""Where Redis is and how to log in, from the settings; and how commands are packed."""
 
 import ssl
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from leadview.redis.access import Address, Login, access
+from leadview.redis.connection import pack, pack_bytes
 from leadview.redis.errors import AddressError
-from schemas.redis_url import Host
+from schemas.redis_url import Host, RedisUrl, redis_url
 from schemas.settings import RedisSettings
 from tests.harness import certificates
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("redis://r:7/2", RedisUrl("server", "redis://r:7/2", (("r", 7),)), id="one server"),
+        pytest.param("rediss://r", RedisUrl("server", "rediss://r", (("r", 6379),)), id="one server, TLS"),
+        pytest.param("redis://", RedisUrl("server", "redis://", (("127.0.0.1", 6379),)), id="one server, no host"),
+        pytest.param(
+            "redis+sentinel://a,b:7/crm",
+            RedisUrl("sentinel", "redis://a", (("a", 26379), ("b", 7)), "crm"),
+            id="Sentinels",
+        ),
+        pytest.param(
+            "rediss+sentinel://u:p%40@a:1/the%2Fmaster/3?ssl_cert_reqs=none",
+            RedisUrl("sentinel", "rediss://u:p%40@a:1/3?ssl_cert_reqs=none", (("a", 1),), "the/master"),
+            id="Sentinels with everything",
+        ),
+        pytest.param(
+            "redis+cluster://a:1,[::1]:2",
+            RedisUrl("cluster", "redis://a:1", (("a", 1), ("::1", 2))),
+            id="a cluster",
+        ),
+        pytest.param(
+            "rediss+cluster://u:p@a/0?ssl_check_hostname=false",
+            RedisUrl("cluster", "rediss://u:p@a?ssl_check_hostname=false", (("a", 6379),)),
+            id="a cluster with everything",
+        ),
+    ],
+)
+def test_url(text: str, expected: RedisUrl) -> None:
+    assert redis_url(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param("redis://a,b", r"redis\+cluster://", id="several hosts of what?"),
+        pytest.param("redis+sentinel://a", "master's name", id="no master's name"),
+        pytest.param("redis+sentinel:///crm", "lacks a host", id="no Sentinel"),
+        pytest.param("redis+cluster://a,,b", "lacks a host", id="an empty host"),
+        pytest.param("redis+cluster://a/1", "database 0", id="a database of a cluster"),
+        pytest.param("redis+cluster://a:0", "65535", id="port 0"),
+        pytest.param("redis+cluster://a:x", "invalid host or port", id="no port"),
+        pytest.param("redis+ring://a", r"redis\+cluster://", id="another form"),
+    ],
+)
+def test_urls_that_are_refused(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        redis_url(text)
 
 
 def address(settings: RedisSettings) -> Address:
@@ -125,3 +178,17 @@ def test_an_invalid_url_is_not_shown() -> None:
     with pytest.raises(AddressError, match="it begins with") as raised:
         access(RedisSettings(redis_url="http://secret@r"))
     assert "secret" not in str(raised.value)
+
+
+WORDS = st.lists(st.binary(max_size=40), min_size=1)
+
+
+@given(WORDS)
+def test_it_packs_as_hiredis_does(words: list[bytes]) -> None:
+    assert pack_bytes(words) == pack((*words,))
+
+
+@pytest.mark.parametrize("length", [0, 9, 10, 4095, 4096, 1_048_576])
+def test_words_of_any_length(length: int) -> None:
+    words = [b"SET", b"x" * length]
+    assert pack_bytes(words) == pack((*words,))

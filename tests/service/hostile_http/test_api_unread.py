@@ -206,7 +206,7 @@ def test_a_crowd_that_does_not_read_leaves_nothing_in_the_kernel(api: Target, re
     """A connection that is closed for another one does not count any more, so nothing may be held for it."""
     with ExitStack() as stack:
         request = lead_of(records, records.caller(), SMALL)
-        for number in range(4 * MOST):
+        for number in range(2 * MOST):
             ask(stack, api, request + (b"Connection: close\r\n\r\n" if number % 2 else b"\r\n"), LITTLE)
             wait_until(lambda: len(in_kernel(api)) <= MOST, "no more connections than that have bytes in the kernel")
         assert in_kernel(api)

@@ -1,4 +1,4 @@
-"""The credentials of a request (contract section 1, rows 3 and 4: refused without Redis), and the address of its client."""
+"""What the API reads of a request (contract section 1): credentials, the client's address, tags; and what it sends."""
 
 from ipaddress import ip_address
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.errors import ApiError, InvalidApiKey, MissingApiKey
-from api.request import REPEATED, Request, client_address, credentials
+from api.request import MAX_TAGS, REPEATED, Request, client_address, credentials, etag, tags_to_match
 from schemas import api_keys, names
 from schemas.settings import networks
 
@@ -93,3 +93,46 @@ def test_the_client_is_the_last_address_that_is_not_a_proxy(sent: str, found: st
     stranger = Request(b"", headers={b"x-forwarded-for": sent.encode()}, client="198.51.100.1")
     assert client_address(stranger, networks("127.0.0.1")) == ip_address("198.51.100.1").packed
     assert client_address(Request(b""), ()) == b""
+
+
+RAW = bytes(range(12))
+TAG = RAW.hex().encode()
+
+
+def test_the_tag_of_a_value() -> None:
+    assert etag(b"h" * 22 + RAW + b"rest") == b'W/"%b"' % TAG
+
+
+@pytest.mark.parametrize(
+    ("header", "tags"),
+    [
+        pytest.param(b'W/"%b"' % TAG, (RAW,), id="weak"),
+        pytest.param(b'"%b"' % TAG, (RAW,), id="strong"),
+        pytest.param(b"*", (b"*",), id="any"),
+        pytest.param(b" * ", (b"*",), id="any, with spaces"),
+        pytest.param(b'"*"', (), id="a star in quotes is somebody's tag"),
+        pytest.param(b'"x", W/"%b","y"' % TAG, (RAW,), id="in a list"),
+        pytest.param(b'"x"\n"%b"' % TAG, (RAW,), id="of two headers"),
+        pytest.param(TAG, (), id="no quotes"),
+        pytest.param(b'"%b' % TAG, (), id="no end"),
+        pytest.param(b'"%b"' % TAG.upper(), (), id="upper case is another tag"),
+        pytest.param(b'"%b0"' % TAG, (), id="too long"),
+        pytest.param(b'"%b-gzip"' % TAG, (), id="changed by a proxy"),
+        pytest.param(b'"a"%b"b"' % TAG, (), id="between two tags"),
+        pytest.param(b"", (), id="empty"),
+        pytest.param(b'"%b", ' % TAG * 1000, (RAW,) * MAX_TAGS, id="too many"),
+    ],
+)
+def test_if_none_match(header: bytes, tags: tuple[bytes, ...]) -> None:
+    assert tags_to_match(header) == tags
+
+
+@given(st.binary(max_size=200))
+def test_any_header_is_read(header: bytes) -> None:
+    tags = tags_to_match(header)
+    assert tags == (b"*",) or all(len(tag) == 12 for tag in tags)
+
+
+@given(st.binary(min_size=12, max_size=12))
+def test_every_tag_that_is_sent_is_recognized(raw: bytes) -> None:
+    assert tags_to_match(etag(bytes(22) + raw)) == (raw,)

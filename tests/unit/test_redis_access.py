@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leadview.redis.access import Address, Login, access
+from leadview.redis.access import Address, access
 from leadview.redis.connection import pack, pack_bytes
 from leadview.redis.errors import AddressError
 from schemas.redis_url import Host, RedisUrl, redis_url
@@ -120,14 +120,6 @@ def test_access(settings: RedisSettings, kind: str, hosts: tuple[Host, ...], mas
     assert found.server(("m", 1)).must_be_master == (kind == "sentinel")
 
 
-def test_sentinels_have_users_of_their_own() -> None:
-    settings = RedisSettings(
-        redis_url="redis+sentinel://u:p@a/crm", redis_sentinel_username="s", redis_sentinel_password="t"
-    )
-    assert access(settings).login.get_credentials() == ("u", "p")
-    assert Login(settings, of_sentinels=True).get_credentials() == ("s", "t")
-
-
 def test_tls_files(tmp_path: Path) -> None:
     """They are of no use, and not read, if the connection is not encrypted."""
     certificate, key = map(str, certificates.create(tmp_path))
@@ -139,15 +131,14 @@ def test_tls_files(tmp_path: Path) -> None:
 
 
 def test_tls() -> None:
-    tls = address(RedisSettings(redis_url="rediss://r:7")).ssl_context()
+    secure, insecure = (
+        address(RedisSettings(redis_url=f"rediss://:secret@r:7{options}")) for options in ("", "?ssl_cert_reqs=none")
+    )
+    tls, without_check = secure.ssl_context(), insecure.ssl_context()
     assert tls is not None
-    assert (tls.verify_mode, tls.check_hostname) == (ssl.CERT_REQUIRED, True)
-
-
-def test_tls_options_of_the_url() -> None:
-    tls = address(RedisSettings(redis_url="rediss://r:7?ssl_cert_reqs=none")).ssl_context()
-    assert tls is not None
-    assert tls.verify_mode == ssl.CERT_NONE
+    assert without_check is not None
+    assert (tls.verify_mode, tls.check_hostname, without_check.verify_mode) == (ssl.CERT_REQUIRED, True, ssl.CERT_NONE)
+    assert "secret" not in repr(secure)
 
 
 @pytest.mark.parametrize(
@@ -168,10 +159,6 @@ def test_tls_options_of_the_url() -> None:
 def test_refused(settings: RedisSettings, named: str) -> None:
     with pytest.raises(AddressError, match=named):
         address(settings)
-
-
-def test_the_password_is_not_shown() -> None:
-    assert "secret" not in repr(address(RedisSettings(redis_url="redis://:secret@r")))
 
 
 def test_an_invalid_url_is_not_shown() -> None:

@@ -37,12 +37,6 @@ class Brief(Edge):
 
 
 @pytest.fixture(scope="module")
-def api(redis_server: RedisService) -> Iterator[ApiServer]:
-    with running_api(patient(redis_server.url)) as api:
-        yield api
-
-
-@pytest.fixture(scope="module")
 def hurried_api(redis_server: RedisService) -> Iterator[ApiServer]:
     with running_api(patient(redis_server.url), edge=Hurried) as api:
         yield api

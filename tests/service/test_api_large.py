@@ -29,12 +29,6 @@ READ, SECOND_PART = (b"$%d\r\n%d\r\n" % (len(str(at)), at) for at in (PART - 1, 
 
 
 @pytest.fixture
-def proxy(redis_server: RedisService) -> Iterator[FaultyProxy]:
-    with faulty_proxy(urlsplit(redis_server.url).port or 6379) as proxy:
-        yield proxy
-
-
-@pytest.fixture
 def api(proxy: FaultyProxy) -> Iterator[ApiServer]:
     with running_api(patient(f"redis://127.0.0.1:{proxy.port}/0")) as api:
         yield api
@@ -182,19 +176,6 @@ def test_an_emptied_redis_between_both_calls(
     records.client.flushdb()
     proxy.faults = Faults()
     assert asked.result(PATIENCE_SECONDS).status == 503, "not 404: nothing is known of the lead"
-
-
-def test_a_connection_that_is_lost_between_both_calls(
-    api: ApiServer, proxy: FaultyProxy, records: Records, caller: Caller, pool: ThreadPoolExecutor
-) -> None:
-    lead = records.lead(caller.organization_id, text())
-    proxy.faults = Faults(held=READ)
-    asked = pool.submit(get, api, caller, lead)
-    wait_until(lambda: proxy.holding, "the value is asked for")
-    proxy.faults = Faults()
-    proxy.reset_all()
-    answer = asked.result(PATIENCE_SECONDS)
-    assert (answer.status, len(answer.body), remaining(answer)) == (200, LARGE + 10, 99)
 
 
 def test_a_refused_charge_reads_no_large_value(api: ApiServer, records: Records, caller: Caller) -> None:

@@ -44,11 +44,6 @@ def api(server: RedisServer) -> Iterator[ApiServer]:
         yield api
 
 
-@pytest.fixture
-def caller(records: Records) -> Caller:
-    return records.caller()
-
-
 def ask(api: ApiServer, caller: Caller) -> Response:
     return api.get(LEADS + str(uuid4()), key=caller.key)
 

@@ -95,14 +95,6 @@ def unread(port: int) -> int:
     return sum(int(row[4].partition(":")[2], 16) for row in rows if row[1].endswith(f":{port:04X}"))
 
 
-def test_a_healthy_start_warns_of_nothing(tmp_path: Path, redis_server: RedisService) -> None:
-    log = tmp_path / "log"
-    with running_api_process(log, redis_url=redis_server.url):
-        lines = [orjson.loads(line) for line in log.read_text().splitlines()]
-    assert "connected to Redis" in {line["message"] for line in lines}
-    assert {line["level"] for line in lines} == {"info"}
-
-
 def test_after_sigterm_it_serves_on_until_others_have_noticed(tmp_path: Path, redis_server: RedisService) -> None:
     with redis_server.client() as client:
         caller = Records(client).caller()

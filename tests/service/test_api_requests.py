@@ -2,7 +2,6 @@
 and the pages that need no key."""
 
 import re
-from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
@@ -22,17 +21,6 @@ LIMIT_HEADERS = {
 }
 UNKNOWN = "7734d9ad-624d-4093-aa96-4d1cb89f253f"
 A_KEY = api_keys.mint(str(uuid4()))
-
-
-@pytest.fixture(scope="module")
-def api(redis_server: RedisService) -> Iterator[ApiServer]:
-    with running_api(patient(redis_server.url)) as api:
-        yield api
-
-
-@pytest.fixture
-def caller(records: Records) -> Caller:
-    return records.caller()
 
 
 def assert_error(answer: Response, status: int, code: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from api.redis.scripts import serve
 from api.redis.store import Reply, read_reply
 from schemas import api_keys, names, resources
-from schemas.layouts import CONTACT_BODY, LEAD_BODY, WHOLE
+from schemas.layouts import LEAD_BODY, WHOLE
 from tests.harness.generations import generation
 from tests.harness.records import Caller, Records
 from tests.harness.services import RedisService
@@ -89,13 +89,6 @@ def test_a_bucket_does_not_expire_before_it_is_full_again(records: Records, quot
     for _ in range(charges):
         run(records, caller, None)
     assert_expires(records, bucket_names(caller)[0])
-
-
-def test_contact(records: Records) -> None:
-    caller = records.caller()
-    contact_id = records.contact(caller.organization_id, {"id": "c"})
-    reply = run(records, caller, names.document(resources.CONTACT, caller.name, generation(1), contact_id))
-    assert (reply.status, reply.value[CONTACT_BODY:]) == (200, b'{"id":"c"}')
 
 
 @pytest.mark.parametrize("matching", [pytest.param("tag", id="its tag"), pytest.param("any", id="any")])

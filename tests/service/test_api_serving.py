@@ -71,7 +71,8 @@ async def test_the_live_generation_must_be_filled(link: Link, live: bytes, fille
         assert serving.read(link, names.HOME, found) == live.decode()
         assert serving.known(link, names.HOME) == live.decode()
         return
-    for refused in (found, found, [None] * 4):
+    nothing: list[bytes | None] = [None] * 4
+    for refused in (found, found, nothing):
         with pytest.raises(Rebuilding):
             serving.read(link, names.HOME, refused)
         assert serving.known(link, names.HOME) is None

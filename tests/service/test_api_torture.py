@@ -6,7 +6,6 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
-from urllib.parse import urlsplit
 
 import orjson
 import pytest
@@ -14,7 +13,7 @@ from msgspec import Struct, field
 
 from schemas.settings import ApiSettings
 from tests.harness.api_server import LEADS, ApiServer, running_api
-from tests.harness.faulty_proxy import Faults, FaultyProxy, faulty_proxy
+from tests.harness.faulty_proxy import Faults, FaultyProxy
 from tests.harness.records import Caller, Records
 from tests.harness.services import RedisService
 from tests.harness.stopwatch import Stopwatch
@@ -57,12 +56,6 @@ def population(redis_server: RedisService) -> Iterator[Population]:
             for each in callers
         ]
         yield Population(callers, leads)
-
-
-@pytest.fixture
-def proxy(redis_server: RedisService) -> Iterator[FaultyProxy]:
-    with faulty_proxy(urlsplit(redis_server.url).port or 6379) as proxy:
-        yield proxy
 
 
 def settings_of(proxy: FaultyProxy) -> ApiSettings:

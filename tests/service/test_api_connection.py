@@ -12,6 +12,7 @@ import pytest
 import uvloop
 
 from api.redis.servers import Link
+from devstack.redis_server import RedisServer
 from leadview.redis.access import Address, location
 from leadview.redis.connection import Connection, pack
 from leadview.redis.errors import ErrorReply, Unavailable
@@ -331,13 +332,30 @@ async def test_waiting_callers_are_bounded() -> None:
         await asyncio.gather(*calls, return_exceptions=True)
 
 
-async def test_a_link_selects_the_database_and_names_itself(redis_server: RedisService) -> None:
-    where = of(ApiSettings(redis_url=redis_server.url))
-    link = Link(Address(where.host, where.port, db=1), timeout=PATIENCE_SECONDS, max_in_flight=10)
+@asynccontextmanager
+async def kept(address: Address) -> AsyncIterator[Link]:
+    """A link whose first attempt to connect has ended."""
+    link = Link(address, timeout=PATIENCE_SECONDS, max_in_flight=10)
     keeping = asyncio.create_task(link.run())
     await link.first_attempt()
-    own = (await link.connection.call((b"CLIENT", b"INFO"))).decode()
+    yield link
     keeping.cancel()
     await asyncio.gather(keeping, return_exceptions=True)
+
+
+async def test_a_link_selects_the_database_and_names_itself(redis_server: RedisService) -> None:
+    where = of(ApiSettings(redis_url=redis_server.url))
+    async with kept(Address(where.host, where.port, db=1)) as link:
+        own = (await link.connection.call((b"CLIENT", b"INFO"))).decode()
     assert " db=1 " in own
     assert " name=leadview-api " in own
+
+
+async def test_a_demoted_master_is_not_used(own_redis: RedisServer) -> None:
+    """Sentinels may still name one that was demoted a moment ago. Both programs log in in this way."""
+    with own_redis.client() as client:
+        client.replicaof("127.0.0.1", "1")
+        async with kept(Address(port=own_redis.port, must_be_master=True)) as link:
+            assert link.times_connected == 0
+            client.replicaof("NO", "ONE")
+            await eventually(lambda: link.connected, "it is connected")

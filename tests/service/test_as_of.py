@@ -132,19 +132,6 @@ def refusal(port: int, *arguments: str, key: str = KEY) -> bytes:
     return errors
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        pytest.param((), b"usage: read_as_of.py", id="no arguments"),
-        pytest.param((crm.LEAD, "2026-11-23T13:37:00"), b"has no offset from UTC", id="a local time"),
-        pytest.param(("", "2026-11-23T13:37:00Z"), b"invalid UUID value", id="no id"),
-        pytest.param((crm.LEAD, "yesterday"), b"invalid moment value", id="not a time"),
-    ],
-)
-def test_the_sample_says_what_is_wrong_with_its_arguments(arguments: tuple[str, ...], said: bytes) -> None:
-    assert said in refusal(1, *arguments)
-
-
 def test_nobody_has_looked(leadview: Leadview) -> None:
     """Without projectors it says nothing about what was published since, and then nothing at all."""
     projector = leadview.start("run")

@@ -27,7 +27,7 @@ import struct
 import sys
 import termios
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from heapq import nsmallest
 from ipaddress import IPv6Address
 from typing import Any, ClassVar, cast
@@ -36,8 +36,8 @@ import httptools
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from api.errors import BadRequest, BodyNotAllowed, HeadTooLarge, HeadTooSlow
-from api.request import CLOSE, Request, Response, encode_head, error_response, request_id
+from api.errors import ApiError, BadRequest, BodyNotAllowed, HeadTooLarge, HeadTooSlow
+from api.request import Request, Response, encode_head, error_response, request_id
 from api.worker import Worker
 
 MAX_CONNECTIONS = 4096
@@ -52,9 +52,6 @@ MAX_UNREAD_BYTES = 64 * 1024 * 1024
 """Of each worker: 64 of the largest documents, or some tens of thousands of usual ones."""
 MAX_HEAD_BYTES = 16 * 1024
 LINGER_SECONDS = 1.0
-FRAMING = frozenset((b"content-length", b"host", b"transfer-encoding"))
-"""The headers that say where a request ends and whom it is for."""
-
 _SHARE = 10
 _DISCARD = struct.pack("ii", 1, 0)
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
@@ -71,35 +68,6 @@ _HOST = re.compile(rb"(?:\[([0-9A-Fa-f:.]*)\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-
 _UNRESERVED = re.compile(rb"%(4[1-9A-Fa-f]|5[0-9AaFf]|6[1-9A-Fa-f]|7[0-9AaEe]|3[0-9]|2[DdEe])")
 
 logger = logging.getLogger(__name__)
-
-
-class Timer:
-    """Calls an action once it has run for `seconds` without being stopped. Only a running timer refers to its action,
-    so a connection whose timers are stopped is freed at once, without a garbage collection.
-    """
-
-    __slots__ = ("_handle", "_loop", "_seconds")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
-        self._loop = loop
-        self._seconds = seconds
-        self._handle: asyncio.TimerHandle | None = None
-
-    def start(self, action: Callable[[], object]) -> None:
-        """Start the timer. A timer that was started before keeps its time and its action."""
-        if self._handle is None:
-            self._handle = self._loop.call_later(self._seconds, action)
-
-    @property
-    def started_at(self) -> float | None:
-        """When it was started, by the clock of the event loop; None if it does not run."""
-        return self._handle.when() - self._seconds if self._handle else None
-
-    def stop(self) -> None:
-        """Stop the timer, so that it can be started again."""
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
 
 
 class Unread:
@@ -140,90 +108,6 @@ class Unread:
                 del self._held[organization]
 
 
-class Head:
-    """The head of a request: one at a time, part by part. `clear` begins the next one.
-
-    No body is ever read, so everything that is received consists of heads. Each ends with an empty line. The parser
-    accepts no line end but CRLF, so both agree on where a head ends.
-    """
-
-    __slots__ = ("_begin", "complete", "size")
-
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget this head. Its parts may hold an API key."""
-        self.size = 0
-        """The bytes that were received of it; 0 if it has not begun."""
-        self.complete = False
-        self._begin: bytes | bytearray = b""
-
-    def take(self, received: bytes, start: int) -> bytes:
-        """Add the part that begins at `start` in what was received. Returns this part: it ends with the head, or where
-        the head has reached the maximum size.
-        """
-        if not self.size:  # nearly always, and then nearly always all of it
-            end = received.find(_END, start) + len(_END)
-            if len(_END) <= end <= start + MAX_HEAD_BYTES:
-                self.complete, self.size = True, end - start
-                self._begin = received[start:end]
-                return self._begin
-            self._begin = bytearray()
-        begin, before = cast(bytearray, self._begin), self.size
-        begin += received[start : start + MAX_HEAD_BYTES - before]
-        end = begin.find(_END, max(0, before - len(_END) + 1))  # it may have begun in an earlier part
-        if end >= 0:
-            self.complete = True
-            del begin[end + len(_END) :]
-        self.size = len(begin)
-        return bytes(begin[before:])
-
-    @property
-    def asks_for_head(self) -> bool:
-        """Whether the method is HEAD, so that a response has no body."""
-        return self._begin.startswith(b"HEAD ")
-
-    def version(self, place: int) -> str | None:
-        """Returns the version in the first line, behind its first `place` bytes, which are the method, a space and the
-        target. None if it is not one of HTTP/1 (the parser accepts RTSP), or if there are more spaces.
-        """
-        return _VERSIONS.get(bytes(self._begin[place : place + _VERSION_LENGTH]))
-
-
-class Framing:
-    """What these headers of one request said so far, for the rules of RFC 9112 that the parser does not check. `clear`
-    begins the next request.
-    """
-
-    __slots__ = ("_coding", "_hosts", "has_body")
-
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        self.has_body = False
-        self._hosts = 0  # one that is not valid counts twice
-        self._coding = b""  # the last Transfer-Encoding; the parser refuses an empty one
-
-    def add(self, name: bytes, value: bytes) -> None:
-        """`name` is one of FRAMING."""
-        if name == b"host":
-            self._hosts += 1 if is_host(value) else 2
-        elif name == b"transfer-encoding":
-            self.has_body, self._coding = True, value
-        elif value.strip(b" \t0"):
-            self.has_body = True
-
-    def is_valid(self, version: str) -> bool:
-        """Returns whether the request keeps to RFC 9112, sections 3.2 (Host), 6.1 and 6.3 (transfer codings)."""
-        if version == "1.0":
-            return self._hosts <= 1 and not self._coding
-        # If the last coding is not `chunked`, the body has no end.
-        is_chunked = self._coding.rpartition(b",")[2].strip(b" \t").lower() == b"chunked"
-        return self._hosts == 1 and (is_chunked or not self._coding)
-
-
 @lru_cache(maxsize=_CACHED_HOSTS)
 def is_host(value: bytes) -> bool:
     """Returns whether this is a valid value of the header `Host` (RFC 9112, section 3.2). It may be empty."""
@@ -240,13 +124,6 @@ def is_host(value: bytes) -> bool:
 def normalized(path: bytes) -> bytes:
     """Returns the equivalent path without needless percent-encoding (RFC 3986, section 6.2.2.2)."""
     return _UNRESERVED.sub(lambda match: bytes([int(match[1], 16)]), path) if _PERCENT in path else path
-
-
-class _Stop(Exception):
-    """Stops the parser: what follows must not be read as another request. It is raised in a callback, so httptools
-    raises an HttpParserError: then the answer is 400, unless the request was refused or begun before
-    (`_reading_done`).
-    """
 
 
 class Edge(asyncio.Protocol):
@@ -280,18 +157,15 @@ class Edge(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._client: tuple[str, int] | None = None
         self._parser = httptools.HttpRequestParser(self)
-        self._parser.set_dangerous_leniencies(
-            lenient_data_after_close=True
-        )  # nothing behind a request is parsed with it
-        self._head = Head()
-        self._framing = Framing()
+        # Nothing behind a request is parsed with it.
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._head = bytearray()  # what was received of the present head, which may hold an API key
+        self._head_complete = False
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
-        self._head_timer = Timer(self.loop, self.head_seconds)
-        self._idle_timer = Timer(self.loop, self.idle_seconds)
-        self._stall_timer = Timer(self.loop, self.stalled_seconds)
-        self._linger_timer = Timer(self.loop, LINGER_SECONDS)
-        self.timers: tuple[Timer, ...] = (self._head_timer, self._idle_timer, self._stall_timer, self._linger_timer)
+        self._timer: asyncio.TimerHandle | None = None
+        self.waiting_since: float | None = None
+        """When it began to wait for its client, by the clock of the event loop; None if it does not wait."""
         self._received = b""  # is parsed from `_place` on, once the present request is answered
         self._place = 0
         self._scope: dict[str, Any] | None = None  # of the request that is being answered
@@ -308,11 +182,10 @@ class Edge(asyncio.Protocol):
         self._connections.add(self)
         if len(self._connections) > self.max_connections:
             self._make_room()
-        self._head_timer.start(self._on_head_timeout)
+        self._wait(self.head_seconds, self._on_head_timeout)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        for timer in self.timers:
-            timer.stop()
+        self._stop_waiting()
         self.unread.remove(self)
         self._connections.discard(self)
         self._received = b""
@@ -327,10 +200,18 @@ class Edge(asyncio.Protocol):
         for _, each in nsmallest(max(1, self.max_connections // _SHARE), waiting, key=lambda found: found[0]):
             each.abort()
 
-    @property
-    def waiting_since(self) -> float | None:
-        """When it began to wait for its client, by the clock of the event loop; None if it does not wait."""
-        return min((at for timer in self.timers if (at := timer.started_at) is not None), default=None)
+    def _wait(self, seconds: float, action: Callable[[], object]) -> None:
+        """Call this action unless the wait ends within these seconds. A wait that has begun before keeps its time and
+        its action. While there is none, nothing refers to this connection, so it is freed without a garbage collection.
+        """
+        if self._timer is None:
+            self.waiting_since = self.loop.time()
+            self._timer = self.loop.call_later(seconds, action)
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = self.waiting_since = None
 
     def shutdown(self) -> None:
         """End the connection once its request is answered: the server is about to end."""
@@ -340,7 +221,6 @@ class Edge(asyncio.Protocol):
             self._keep_alive = False
 
     def data_received(self, data: bytes) -> None:
-        self._idle_timer.stop()
         if self._received:  # reading is paused, but this had been received already
             self._received, self._place = self._received[self._place :] + data, 0
         else:
@@ -360,72 +240,63 @@ class Edge(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _feed_part(self) -> None:
-        head, received = self._head, self._received
-        if not head.size and received[self._place] in b"\r\n":
-            self._place = _EMPTY_LINES.match(received, self._place).end()  # type: ignore[union-attr]  # it always matches
-            if self._place == len(received):
-                self._head_timer.start(self._on_head_timeout)
-                return
-        if not head.size:
-            self._head_timer.stop()  # the time for the head starts now
-        part = head.take(received, self._place)
+        """Parse what was received of one head, which ends with an empty line. The parser accepts no line end but CRLF,
+        so both agree on where a head ends.
+        """
+        received, before = self._received, len(self._head)
+        if not before:
+            if received[self._place] in b"\r\n":
+                self._place = _EMPTY_LINES.match(received, self._place).end()  # type: ignore[union-attr]  # always matches
+                if self._place == len(received):
+                    return
+            self._stop_waiting()  # the time for the head starts now
+        part = received[self._place : self._place + MAX_HEAD_BYTES - before]
+        self._head += part
+        end = self._head.find(_END, max(0, before - len(_END) + 1))  # it may have begun in an earlier part
+        if end >= 0:
+            del self._head[end + len(_END) :]
+            part = part[: len(self._head) - before]
         self._place += len(part)
-        self._parse(part)
-        if head.complete:
-            head.clear()
-        elif not self._reading_done:
-            self._wait_for_the_rest()
+        try:
+            self._parse(part)
+            if self._head_complete != (end >= 0):
+                raise BadRequest
+            if end >= 0:
+                self._begin()
+            elif len(self._head) >= MAX_HEAD_BYTES:
+                raise HeadTooLarge
+            else:
+                self._wait(self.head_seconds, self._on_head_timeout)
+        except httptools.HttpParserError:
+            self._refuse(BadRequest())
+        except ApiError as error:
+            self._refuse(error)
 
     def _parse(self, part: bytes) -> None:
-        try:
+        try:  # noqa: SIM105 - `suppress` takes three times as long
             self._parser.feed_data(part)
         except httptools.HttpParserUpgrade:
             pass  # it is not granted, and the head ends here
-        except httptools.HttpParserError:
-            if not self._reading_done:
-                self._refuse(BadRequest())
-
-    def _wait_for_the_rest(self) -> None:
-        if self._head.size >= MAX_HEAD_BYTES:
-            self._refuse(HeadTooLarge())
-        else:
-            self._head_timer.start(self._on_head_timeout)
-
-    def on_message_begin(self) -> None:
-        """The parser calls this, and the methods `on_…` that follow."""
-        self._url = b""
-        self._headers = []
-        self._framing.clear()
 
     def on_url(self, url: bytes) -> None:
+        """The parser calls this, and the methods `on_…` that follow."""
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """`Expect` is ignored: no body is wanted."""
-        name = name.lower()
-        value = value.rstrip(b" \t")  # llhttp leaves tabs at the end (RFC 9112, section 5.1)
-        self._headers.append((name, value))
-        if name in FRAMING:
-            self._framing.add(name, value)
+        self._headers.append((name.lower(), value.rstrip(b" \t")))  # the parser leaves tabs (RFC 9112, section 5.1)
 
     def on_headers_complete(self) -> None:
-        head, framing = self._head, self._framing
-        method = self._parser.get_method()
-        version = head.version(len(method) + 1 + len(self._url))
-        # A fragment is no part of a request target (RFC 9112, section 3.2).
-        if version is None or not head.complete or _NUMBER_SIGN in self._url or not framing.is_valid(version):
-            raise _Stop
-        if framing.has_body and method in (b"GET", b"HEAD"):
-            self._refuse(BodyNotAllowed())
-            raise _Stop
-        self._begin(method, version)
-        if framing.has_body:
-            self._reading_done = True
-            raise _Stop
+        self._head_complete = True
+        self._keep_alive = self._parser.should_keep_alive()
 
-    def _begin(self, method: bytes, version: str) -> None:
-        """Start the request."""
-        target = self._url
+    def _begin(self) -> None:
+        """Start the request, whose head is complete. Raises BadRequest, BodyNotAllowed and HttpParserError."""
+        method, target = self._parser.get_method(), self._url
+        version = self._version(method)
+        has_body = self._check_framing(version)
+        if has_body and method in (b"GET", b"HEAD"):
+            raise BodyNotAllowed
         if target.startswith(b"/"):  # what this form may contain was checked by the parser
             path, _, query = target.partition(b"?")
         else:
@@ -445,11 +316,46 @@ class Edge(asyncio.Protocol):
             "query_string": query,
             "headers": self._headers,
         }
-        self._scope, self._headers = scope, []
-        self._keep_alive = version != "1.0" and self._parser.should_keep_alive() and not self._worker.draining
+        self._keep_alive &= version != "1.0" and not has_body and not self._worker.draining
+        self._reading_done = has_body
+        self._scope = scope
+        self._forget_head()
+        self._stop_waiting()
         task = self.loop.create_task(self._serve(scope))
         self._server.tasks.add(task)
         task.add_done_callback(self._server.tasks.discard)
+
+    def _version(self, method: bytes) -> str:
+        """Returns the version in the first line. Raises BadRequest if it is not one of HTTP/1, if there are more spaces
+        than two, or if the target has a fragment (RFC 9112, sections 2.3 and 3). The parser accepts RTSP as well.
+        """
+        place = len(method) + 1 + len(self._url)
+        version = _VERSIONS.get(bytes(self._head[place : place + _VERSION_LENGTH]))
+        if version is None or _NUMBER_SIGN in self._url:
+            raise BadRequest
+        return version
+
+    def _check_framing(self, version: str) -> bool:
+        """Returns whether the request has a body. Raises BadRequest if its headers break a rule of RFC 9112 that the
+        parser does not check: sections 3.2 (Host) and 6.1 (no transfer coding in HTTP/1.0).
+        """
+        hosts, has_body = 0, False
+        for name, value in self._headers:
+            if name == b"host":
+                hosts += 1 if is_host(value) else 2
+            elif name == b"transfer-encoding":
+                has_body = True
+                if version == "1.0":
+                    raise BadRequest
+            elif name == b"content-length" and value.strip(b"0"):
+                has_body = True
+        if hosts > 1 or (hosts == 0 and version == "1.1"):
+            raise BadRequest
+        return has_body
+
+    def _forget_head(self) -> None:
+        self._head.clear()
+        self._head_complete, self._url, self._headers = False, b"", []
 
     async def _serve(self, scope: dict[str, Any]) -> None:
         try:
@@ -470,31 +376,30 @@ class Edge(asyncio.Protocol):
         self._organization = message["organization"]
         if self._transport.is_closing():
             return
-        after_body = self._framing.has_body
-        common = self._common_headers() + CLOSE if after_body else self._common_headers()
         self._write(
-            response, message["request_id"], common, cors=message["cors"], close=not (self._keep_alive or after_body)
+            response, message["request_id"], self._common_headers(), cors=message["cors"], close=not self._keep_alive
         )
         if self._transport.is_closing():  # `unread` has chosen this connection
             return
         self._resume_reading()
-        if self._reading_done or not self._keep_alive:
+        if not self._keep_alive:
             self._close_gently()
         elif self._received:
             self._feed()
         else:
-            self._idle_timer.start(self.abort)
+            self._wait(self.idle_seconds, self.abort)
 
     def _write(self, response: Response, own_id: bytes, common: bytes, *, cors: bool, close: bool) -> None:
         head = encode_head(response, own_id, common, cors=cors, close=close)
-        is_head = self._head.asks_for_head if self._scope is None else self._scope["method"] == "HEAD"
+        is_head = self._head.startswith(b"HEAD ") if self._scope is None else self._scope["method"] == "HEAD"
         if is_head:
             self._transport.write(head)
         elif response.rest:
             self._transport.writelines((head, response.body, *response.rest))
         else:
             self._transport.write(head + response.body)
-        self._scope = None  # it holds the API key
+        self._scope = None  # it holds the API key, and so may the head
+        self._forget_head()
 
     def _common_headers(self) -> bytes:
         return b"".join([b"%b: %b\r\n" % header for header in self._server.default_headers])
@@ -502,6 +407,7 @@ class Edge(asyncio.Protocol):
     def _refuse(self, error: BaseException) -> None:
         """Report an error that no endpoint has reported, and close the connection."""
         self._reading_done = True
+        self._stop_waiting()
         parsed = dict(self._headers)
         own_id = request_id(parsed.get(b"x-request-id"))
         response = error_response(error, own_id, self._worker.docs_url)
@@ -514,17 +420,21 @@ class Edge(asyncio.Protocol):
     def pause_writing(self) -> None:
         """A part of a response did not fit into the send buffer."""
         self._writing_paused = True
-        self._stall_timer.start(self.abort)
+        self._wait(self.stalled_seconds, self.abort)
         self.unread.add(self, self._organization, self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         """The rest of it did."""
         self._writing_paused = False
-        self._stall_timer.stop()
         self.unread.remove(self)
-        if self._received and not self._transport.is_closing():
+        if self._reading_done or self._transport.is_closing():
+            return
+        self._stop_waiting()
+        if self._received:
             self._resume_reading()
             self._feed()
+        else:
+            self._wait(self.idle_seconds, self.abort)
 
     def eof_received(self) -> bool:
         """The client sends nothing more, but it may still wait for a response: that one closes the connection."""
@@ -555,27 +465,26 @@ class Edge(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _on_head_timeout(self) -> None:
-        if self._head.size:
+        if self._head:
             self._refuse(HeadTooSlow())
         else:
             self.abort()
 
     def _close_gently(self) -> None:
+        """Close the connection once the client has taken everything, or after `stalled_seconds`."""
         self._reading_done = True
         self._received, self._place = b"", 0
-        self._head_timer.stop()
-        self._idle_timer.stop()
         self._transport.write_eof()
-        self._linger_timer.start(self._end)
+        self._stop_waiting()
+        self._wait(LINGER_SECONDS, partial(self._end, self.loop.time() + self.stalled_seconds))
 
-    def _end(self) -> None:
-        """Close the connection, but not before the client has taken everything."""
-        self._linger_timer.stop()
-        if self._in_kernel():
-            self._stall_timer.start(self.abort)
-            self._linger_timer.start(self._end)
-        else:
+    def _end(self, latest: float) -> None:
+        if not self._in_kernel():
             self._transport.close()
+        elif self.loop.time() > latest:
+            self.abort()
+        else:
+            self._timer = self.loop.call_later(LINGER_SECONDS, self._end, latest)
 
 
 async def _receive() -> dict[str, Any]:

@@ -7,7 +7,7 @@ valid when it was used last is not affected. No key is kept, only hashes. Each w
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from hashlib import sha256
 from typing import Generic, TypeVar
@@ -127,30 +127,26 @@ class KnownKeys:
 
 
 class Recent(Generic[T]):
-    """Holds at most `most` values: once half of them are newer than the others, those others are forgotten.
+    """Holds at most `most` values. Beyond that, the one that has not been used for the longest time is forgotten.
 
     `functools.lru_cache` would keep the arguments of its function, which may be secrets.
     """
 
     def __init__(self, most: int) -> None:
-        self._half = max(1, most // 2)
-        self._newer: dict[bytes, T] = {}
-        self._older: dict[bytes, T] = {}
+        self._most = most
+        self._values: OrderedDict[bytes, T] = OrderedDict()
 
     def get(self, name: bytes) -> T | None:
-        """Returns the value, which is now one of the newer ones; None if there is none."""
-        found = self._newer.get(name)
-        if found is None:
-            found = self._older.pop(name, None)
-            if found is not None:
-                self.put(name, found)
+        found = self._values.get(name)
+        if found is not None:
+            self._values.move_to_end(name)
         return found
 
     def put(self, name: bytes, value: T) -> None:
-        if len(self._newer) >= self._half and name not in self._newer:
-            self._older, self._newer = self._newer, {}
-        self._newer[name] = value
+        self._values[name] = value
+        self._values.move_to_end(name)
+        if len(self._values) > self._most:
+            self._values.popitem(last=False)
 
     def remove(self, name: bytes) -> None:
-        self._newer.pop(name, None)
-        self._older.pop(name, None)
+        self._values.pop(name, None)

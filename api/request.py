@@ -43,27 +43,7 @@ _CORS = (
 )
 
 
-class Used(Struct, eq=False):
-    """How often a key was used since this was written to Redis last (`api/usage.py`).
-
-    `last` is the time of the last request, on the clock of `time.perf_counter`.
-    """
-
-    requests: int = 0
-    refusals: int = 0
-    last: float = 0.0
-
-
-class Packed(Struct, eq=False):
-    """What all calls of the script for one caller have in common (`api/redis/store.py`): the words before the name of
-    the document, and those after it, in the protocol of Redis. They are empty until the first call.
-    """
-
-    before: bytes = b""
-    after: bytes = b""
-
-
-class Credentials(Struct, frozen=True):
+class Credentials(Struct, eq=False):
     """The names in Redis that belong to a key. They contain no secret: the key itself is not kept."""
 
     organization_tag: bytes
@@ -72,8 +52,10 @@ class Credentials(Struct, frozen=True):
     active_key: bytes
     key_limit: bytes
     organization_limit: bytes
-    used: Used
-    packed: Packed
+    packed: tuple[bytes, bytes] | None = None
+    """What all calls of the script for this caller have in common (`api/redis/store.py`): the words before the name of
+    the document, and those after it, in the protocol of Redis. None until the first call.
+    """
 
 
 def credentials(authorization: bytes | None) -> Credentials:
@@ -97,8 +79,6 @@ def credentials(authorization: bytes | None) -> Credentials:
         active_key=names.api_key(owner, key.hash),
         key_limit=names.key_limit(owner, key.hash),
         organization_limit=names.organization_limit(owner),
-        used=Used(),
-        packed=Packed(),
     )
 
 

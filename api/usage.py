@@ -7,17 +7,19 @@ import asyncio
 import logging
 import time
 
+from msgspec import Struct
+
 from api.redis.scripts import UseRow, usage
 from api.redis.servers import Servers
-from api.request import Credentials, Used
+from api.request import Credentials
 from leadview.redis.errors import ErrorReply, Unavailable
 from schemas import names
 
 INTERVAL_SECONDS = 60.0
 MAX_KEYS = 10_000
-"""Keys that are counted between two writes; further ones are not counted."""
+"""Keys that are counted between two writes, with those that could not be written; further ones are not counted."""
 MAX_REFUSED_KEYS = 1_000
-"""Likewise, keys that got no other answer than 401."""
+"""Likewise, keys that were answered with 401."""
 EXPIRY_SECONDS = 90 * 24 * 3600
 _CHUNK = 50
 _LAST_SECONDS = 1.0
@@ -28,30 +30,32 @@ _SCRIPT = usage.text.encode()
 logger = logging.getLogger(__name__)
 
 
+class Used(Struct):
+    """How often a key was used since this was written to Redis last.
+
+    `last` is the time of the last request, on the clock of `time.perf_counter`.
+    """
+
+    requests: int = 0
+    refusals: int = 0
+    last: float = 0.0
+
+
 class Usage:
     """The counts of one worker. Keys are named as the records of keys in Redis."""
 
     def __init__(self) -> None:
-        self._callers: list[Credentials] = []
-        """Those whose counts are not 0."""
-        self._kept: dict[bytes, Used] = {}
-        """What could not be written."""
+        self._accepted: dict[bytes, Used] = {}
         self._refused: dict[bytes, Used] = {}
 
     def count(self, caller: Credentials, status: int, started: float) -> None:
-        """Count a response to a request that began at this time, on the clock of `time.perf_counter`.
-
-        A caller that was accepted once carries its own counts, so that counting takes a request almost no time.
-        """
-        used = caller.used
-        if status == _UNAUTHORIZED:
-            if caller.active_key not in self._refused and len(self._refused) >= MAX_REFUSED_KEYS:
+        """Count a response to a request that began at this time, on the clock of `time.perf_counter`."""
+        counts, most = (self._refused, MAX_REFUSED_KEYS) if status == _UNAUTHORIZED else (self._accepted, MAX_KEYS)
+        used = counts.get(caller.active_key)
+        if used is None:
+            if len(counts) >= most:
                 return
-            used = self._refused.setdefault(caller.active_key, Used())
-        elif not used.requests:
-            if len(self._callers) >= MAX_KEYS:
-                return
-            self._callers.append(caller)
+            used = counts[caller.active_key] = Used()
         used.requests += 1
         used.last = started
         if status in _REFUSALS:
@@ -88,20 +92,17 @@ class Usage:
                     self._keep(some)
 
     def _take(self) -> dict[bytes, Used]:
-        """Returns all counts by key, and sets them to 0. Several callers may have the same key."""
-        found, self._kept = self._kept, {}
-        for caller in self._callers:
-            _add(found, caller.active_key, caller.used)
-            caller.used.requests = caller.used.refusals = 0
-        for key, used in self._refused.items():
+        """Returns all counts by key, and sets them to 0."""
+        found, refused = self._accepted, self._refused
+        self._accepted, self._refused = {}, {}
+        for key, used in refused.items():
             _add(found, key, used)
-        self._callers, self._refused = [], {}
         return found
 
     def _keep(self, some: dict[bytes, Used]) -> None:
         for key, used in some.items():
-            if len(self._kept) < MAX_KEYS:
-                _add(self._kept, key, used)
+            if len(self._accepted) < MAX_KEYS:
+                _add(self._accepted, key, used)
 
 
 def _add(counts: dict[bytes, Used], key: bytes, used: Used) -> None:

@@ -2,13 +2,13 @@
 
 It runs in its own threads, so that it still responds when the event loop does not. Each connection has its own thread
 and is closed after one request, so that an idle connection does not delay the others. If there are too many, the oldest
-one is closed: it is idle, because an answer takes milliseconds. So idle connections never keep others out either.
+one is closed: it is idle, because an answer takes milliseconds. So idle connections never keep others out either, and
+need no limit in time.
 """
 
 import logging
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from http import HTTPStatus
@@ -20,7 +20,6 @@ import orjson
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 MAX_CONNECTIONS = 32
-CONNECTION_SECONDS = 10.0
 
 logger = logging.getLogger(__name__)
 
@@ -67,17 +66,14 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         *,
         live: Callable[[], Health] = responds,
         max_connections: int = MAX_CONNECTIONS,
-        connection_seconds: float = CONNECTION_SECONDS,
     ) -> None:
-        """`health` and `live` are called in threads of this server. Every connection is closed after
-        `connection_seconds`, and the oldest one if there are more than `max_connections`. Raises OSError if the
-        server cannot listen.
+        """`health` and `live` are called in threads of this server. The oldest connection is closed if there are more
+        than `max_connections`. Raises OSError if the server cannot listen.
         """
         self._metrics = make_wsgi_app(registry)
         self._answers = {"/healthz": health, "/livez": live}
         self._max_connections = max_connections
-        self._connection_seconds = connection_seconds
-        self._deadlines: dict[Any, float] = {}  # of each connection, the oldest first
+        self._open: dict[Any, None] = {}  # the connections, the oldest first
         super().__init__((host, port), _Handler, bind_and_activate=False)
         self.socket.close()  # it is for IPv4 alone
         self.socket = listen(host, port)
@@ -103,37 +99,21 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         return [body]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if len(self._deadlines) >= self._max_connections:
-            with suppress(StopIteration, RuntimeError):  # its thread removed another one a moment ago
-                oldest = next(iter(self._deadlines))
-                self._deadlines.pop(oldest, None)
-                _shut_down(oldest)
-        self._deadlines[request] = time.monotonic() + self._connection_seconds
+        if len(self._open) >= self._max_connections:
+            with suppress(StopIteration, RuntimeError, OSError):  # threads remove and close their own ones meanwhile
+                oldest = next(iter(self._open))
+                self._open.pop(oldest, None)
+                oldest.shutdown(socket.SHUT_RDWR)  # then its thread can neither read nor write, and ends
+        self._open[request] = None
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        self._deadlines.pop(request, None)
+        self._open.pop(request, None)
         super().shutdown_request(request)
-
-    def service_actions(self) -> None:
-        """Shut down connections whose time is over. Their threads can then neither read nor write, and end.
-
-        `serve_forever` calls this at least twice a second. A socket timeout would not suffice, because it starts
-        again with every byte.
-        """
-        now = time.monotonic()
-        for request, deadline in self._deadlines.copy().items():
-            if now > deadline:
-                _shut_down(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - socketserver's signature
         """Log that a connection failed. By default socketserver writes a traceback to standard error."""
         logger.debug("a connection of the metrics port failed", exc_info=True)  # noqa: LOG014 - called while it is handled
-
-
-def _shut_down(connection: Any) -> None:
-    with suppress(OSError):  # its thread closed it a moment ago
-        connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Handler(WSGIRequestHandler):

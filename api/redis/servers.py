@@ -156,13 +156,11 @@ class Link:
     def __init__(self, location: Address | Sentinels, *, timeout: float, max_in_flight: int) -> None:
         """`timeout`, in seconds, applies to each reply and to each attempt to connect."""
         self._location = location
-        self.host = ""
-        """The host of the last attempt to connect."""
+        self.address = Address()
+        """Where the last attempt to connect led to."""
         self._timeout = timeout
         self._max_in_flight = max_in_flight
         self._connection: Connection | None = None
-        self._address = Address()
-        """Where the present connection leads to."""
         self._large: Connection | None = None
         self._opening_large = asyncio.Lock()
         self._large_turns = Turns(LARGE_EACH, LARGE_TOGETHER, most=max_in_flight, timeout=timeout)
@@ -234,7 +232,7 @@ class Link:
         async with self._opening_large:
             present, large = self.connection, self._large
             if large is None or large.closed:
-                large = await self._connect(self._address, late=True)
+                large = await self._connect(late=True)
                 if self._connection is not present:
                     large.close("it belongs to an earlier connection")
                     raise ConnectionLost("the connection to Redis was lost a moment ago")
@@ -261,8 +259,8 @@ class Link:
         try:
             while True:
                 try:
-                    address = await self._location.find()
-                    connection = await self._connect(address)
+                    self.address = await self._location.find()
+                    connection = await self._connect()
                 except Exception as error:  # noqa: BLE001 - whatever it is, a later attempt may succeed
                     self._log_failure(failures, error)
                     self._busy = error if isinstance(error, Busy) else None
@@ -271,15 +269,15 @@ class Link:
                     failures += 1
                 else:
                     failures = 0
-                    await self._use(connection, address)
+                    await self._use(connection)
                 await asyncio.sleep(_pause(failures))
         finally:
             self._attempted.set()  # no other attempt will follow
             self._next_attempt.set()
             await self._location.close()
 
-    async def _use(self, connection: Connection, address: Address) -> None:
-        self._connection, self._address = connection, address
+    async def _use(self, connection: Connection) -> None:
+        self._connection = connection
         self._busy = None
         self.times_connected += 1
         self.serving, self.as_of = None, b""
@@ -299,11 +297,10 @@ class Link:
             if not connection.closed_by_peer:  # it did not answer, so the next attempt may take long
                 self._next_attempt.set()
 
-    async def _connect(self, address: Address, *, late: bool = False) -> Connection:
+    async def _connect(self, *, late: bool = False) -> Connection:
         """Returns a connection that is ready for commands. Raises Unavailable."""
-        self.host = address.host
         connection, _ = await connect(
-            address, _named, within=self._timeout, max_in_flight=self._max_in_flight, late=late
+            self.address, _named, within=self._timeout, max_in_flight=self._max_in_flight, late=late
         )
         return connection
 
@@ -472,7 +469,7 @@ class Cluster(Servers):
 
     async def redirect(self, error: ErrorReply, link: Link, tag: bytes) -> tuple[Link, bool]:
         if isinstance(error, Redirected):
-            host = error.node(link.host)
+            host = error.node(link.address.host)
             if host is None:
                 await asyncio.sleep(_TRYAGAIN_PAUSE_SECONDS)
                 return self.link(tag), False

@@ -211,16 +211,13 @@ class Store:
             return pack((*self._call_of(caller, name, tags).words(),))
         # Nearly always. All words but the name are those of the caller's last request: to pack them again would take a
         # twelfth of the time of a request.
-        packed = caller.packed
-        if not packed.before:
-            self._pack(caller)
-        return b"%b$%d\r\n%b\r\n%b" % (packed.before, len(name), name, packed.after)
-
-    def _pack(self, caller: Credentials) -> None:
-        command = self._call_of(caller, b"", ())
-        words, after = command.words(), len(command.arguments)  # the document is the last key
-        caller.packed.before = b"*%d\r\n%b" % (len(words), pack_words((*words[: -after - 1],)))
-        caller.packed.after = pack_words((*words[-after:],))
+        if caller.packed is None:
+            command = self._call_of(caller, b"", ())
+            words, after = command.words(), len(command.arguments)  # the document is the last key
+            before = b"*%d\r\n%b" % (len(words), pack_words((*words[: -after - 1],)))
+            caller.packed = before, pack_words((*words[-after:],))
+        before_name, after_name = caller.packed
+        return b"%b$%d\r\n%b\r\n%b" % (before_name, len(name), name, after_name)
 
     def _call_of(self, caller: Credentials, document: bytes | None, tags: tuple[bytes, ...]) -> Command:
         return serve(

@@ -3,6 +3,7 @@
 `python -m tests.harness.worst_inputs <n>` runs each of them once, for a program that counts (`counted`).
 """
 
+import asyncio
 import gc
 import gzip
 import os
@@ -14,13 +15,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cramjam
 import msgspec
 
 from api import request
-from api.edge import _EMPTY_LINES, Head, is_host, normalized
+from api.edge import _EMPTY_LINES, MAX_HEAD_BYTES, Edge, is_host, normalized
 from api.errors import ApiError
 from api.request import client_address
 from projector import change, unknown_fields
@@ -232,9 +234,12 @@ def _decompressed(codec: int) -> Callable[[bytes], object]:
 
 
 def _taken(head: bytes) -> None:
-    taker = Head()
-    for at in range(len(head)):
-        taker.take(head[at : at + 1], 0)
+    loop, server = asyncio.new_event_loop(), SimpleNamespace(loaded_app=None, connections=set())
+    edge = Edge(server, server, {"worker": None}, loop)  # type: ignore[arg-type]  # this is all that a head needs
+    for at in range(min(len(head), MAX_HEAD_BYTES - 1)):
+        edge.data_received(head[at : at + 1])
+    edge.connection_lost(None)
+    loop.close()
 
 
 def _lines(line: bytes) -> None:

@@ -6,6 +6,7 @@ Every test gets an empty Redis, and topics of its own where it takes `topic_pref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
@@ -14,9 +15,11 @@ from devstack.embedded_kafka import EmbeddedKafka
 from devstack.jars import KAFKA, JarsMissing
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer, RedisServerMissing
+from tests.harness.api_server import ApiServer, patient, running_api
+from tests.harness.faulty_proxy import FaultyProxy, faulty_proxy
 from tests.harness.leadview import Leadview
 from tests.harness.projection import Projection, open_projection
-from tests.harness.records import Records
+from tests.harness.records import Caller, Records
 from tests.harness.services import Kafka, RedisService, empty_redis, not_available, start_kafka, start_redis
 
 _REDIS_FIXTURES = ("redis_server", "redis_cluster_server", "redis_shards")
@@ -36,6 +39,24 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
 def records(redis_server: RedisService) -> Iterator[Records]:
     with redis_server.client() as client:
         yield Records(client)
+
+
+@pytest.fixture
+def caller(records: Records) -> Caller:
+    return records.caller()
+
+
+@pytest.fixture
+def proxy(redis_server: RedisService) -> Iterator[FaultyProxy]:
+    """A way to the same Redis that fails as the test wants."""
+    with faulty_proxy(urlsplit(redis_server.url).port or 6379) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="module")
+def api(redis_server: RedisService) -> Iterator[ApiServer]:
+    with running_api(patient(redis_server.url)) as api:
+        yield api
 
 
 @pytest.fixture(scope="session")

@@ -12,11 +12,10 @@ import pytest
 import uvloop
 
 from api.redis.servers import Link
-from devstack.ports import free_port
 from devstack.redis_server import RedisServer
 from leadview.redis.access import Address, location
 from leadview.redis.connection import Connection, pack
-from leadview.redis.errors import ErrorReply, ScriptMissing, Unavailable
+from leadview.redis.errors import ErrorReply, Unavailable
 from schemas.settings import ApiSettings
 from tests.harness.faulty_proxy import Faults, faulty_proxy
 from tests.harness.services import RedisService
@@ -73,13 +72,6 @@ async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
         pass
 
 
-async def test_thousands_of_calls_each_get_their_own_reply(redis_server: RedisService) -> None:
-    connection = await to_redis(redis_server)
-    replies = await asyncio.gather(*(connection.call((b"ECHO", number)) for number in range(5000)))
-    connection.close("done")
-    assert replies == [b"%d" % number for number in range(5000)]
-
-
 @pytest.mark.parametrize(
     "bad", [pytest.param(None, id="None"), pytest.param("\ud800", id="a surrogate"), pytest.param([], id="a list")]
 )
@@ -95,7 +87,7 @@ async def test_a_command_that_cannot_be_packed_is_not_queued(redis_server: Redis
     connection.close("done")
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 async def test_cancels_timeouts_and_resets_in_any_order(redis_server: RedisService, seed: int) -> None:
     """One connection after another, over a network that slices, delays, stalls and resets."""
     chance = random.Random(seed)
@@ -135,26 +127,8 @@ async def _use_up(connection: Connection, chance: random.Random) -> int:
     return len(got)
 
 
-@pytest.mark.parametrize("seed", range(5))
-async def test_cancelled_callers_never_shift_replies(redis_server: RedisService, seed: int) -> None:
-    chance = random.Random(seed)
-    connection = await to_redis(redis_server)
-    calls = {}
-    for number in range(2000):
-        calls[number] = connection.call((b"ECHO", number))
-        if chance.random() < 0.3:  # some before they are sent, some while Redis handles them
-            chance.choice(list(calls.values())).cancel()
-        if chance.random() < 0.05:
-            await asyncio.sleep(0)
-    await asyncio.wait(calls.values())
-    connection.close("done")
-    got = {number: call.result() for number, call in calls.items() if not call.cancelled()}
-    assert 0 < len(got) < 2000
-    assert all(reply == b"%d" % number for number, reply in got.items())
-
-
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_pipelines_and_calls_may_share_a_connection(redis_server: RedisService, seed: int, loop: Any) -> None:
     """Each caller has its own replies, errors among them, whoever else gave up."""
     chance = random.Random(seed)
@@ -247,78 +221,52 @@ async def test_a_break_at_every_byte_of_the_replies(end: str) -> None:
     await asyncio.gather(*(cut(size) for size in range(len(replies))))
 
 
-async def test_what_is_not_a_reply_ends_the_connection() -> None:
-    async def garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(65536)
-        writer.write(b"$3\r\none\r\nHTTP/1.1 200 OK\r\n")
-        await silent(reader, writer)
-
-    async with peer(garbage) as port:
-        connection = await open_connection(port)
-        calls = [connection.call((b"GET", number)) for number in range(3)]
-        replies = await asyncio.gather(*calls, return_exceptions=True)
-        assert "not a reply" in await connection.lost
-    assert replies[0] == b"one"
-    assert all(isinstance(reply, Unavailable) for reply in replies[1:])
-
-
-async def test_replies_sliced_into_bytes() -> None:
-    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(65536)
-        for byte in b"$3\r\none\r\n:2\r\n-ERR three\r\n$-1\r\n":
-            writer.write(bytes([byte]))
-            await writer.drain()
-        await silent(reader, writer)
-
-    async with peer(drip) as port:
-        connection = await open_connection(port)
-        calls = [connection.call((b"GET", number)) for number in range(4)]
-        replies = await asyncio.gather(*calls, return_exceptions=True)
-        connection.close("done")
-    assert replies[:2] == [b"one", 2]
-    assert isinstance(replies[2], ErrorReply)
-    assert replies[3] is None
-
-
-async def test_an_unsolicited_reply_ends_the_connection() -> None:
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        pytest.param(b"HTTP/1.1 200 OK\r\n", "not a reply", id="no reply"),
+        pytest.param(b"+OK\r\n+OK\r\n+and another\r\n", "nobody asked", id="a reply too many"),
+    ],
+)
+async def test_what_nobody_asked_for_ends_the_connection(sent: bytes, why: str) -> None:
     async def chatter(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(65536)
-        writer.write(b"+OK\r\n+and another\r\n")
+        writer.write(b"$3\r\none\r\n" + sent)
         await silent(reader, writer)
 
     async with peer(chatter) as port:
         connection = await open_connection(port)
-        assert await connection.call((b"PING",)) == b"OK"
-        assert "nobody asked" in await connection.lost
+        calls = [connection.call((b"GET", number)) for number in range(3)]
+        first, *_ = await asyncio.gather(*calls, return_exceptions=True)
+        assert why in await connection.lost
+    assert first == b"one"
 
 
-async def test_a_stall_fails_all_waiting_callers_within_the_timeout() -> None:
-    async with peer(silent) as port:
-        connection = await open_connection(port, timeout=TIMEOUT)
-        with Stopwatch() as stopwatch:
-            calls = [connection.call((b"PING",)) for _ in range(100)]
-            calls[0].cancel()  # the oldest still stands in the row
-            outcomes = await asyncio.gather(*calls, return_exceptions=True)
-            assert stopwatch.seconds < 2 * TIMEOUT
-    assert all(isinstance(outcome, Unavailable) for outcome in outcomes[1:])
+@asynccontextmanager
+async def dripping(begin: bytes, end: bytes) -> AsyncIterator[tuple[int, asyncio.Event]]:
+    """A peer that sends this, and then a byte now and then of a text of 1,000 characters; with the event, the rest of
+    the text and `end`. Yields its port and the event.
+    """
+    over = asyncio.Event()
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(65536)
+        writer.write(begin + b"$1000\r\n")
+        sent = 0
+        while not over.is_set() and not writer.is_closing():
+            writer.write(b"x")
+            sent += 1
+            await asyncio.sleep(SHORT / 20)
+        writer.write(b"x" * (1000 - sent) + b"\r\n" + end)
+        await silent(reader, writer)
+
+    async with peer(drip) as port:
+        yield port, over
 
 
 async def test_a_late_reply_fails_alone() -> None:
     """Half of it has arrived, and now and then a byte does: what is behind it is still to come."""
-    over = asyncio.Event()
-
-    async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(65536)
-        writer.write(b"+first\r\n$1000\r\n")
-        sent = 0
-        while not over.is_set():
-            writer.write(b"x")
-            sent += 1
-            await asyncio.sleep(SHORT / 20)
-        writer.write(b"x" * (1000 - sent) + b"\r\n$5\r\nthird\r\n")
-        await silent(reader, writer)
-
-    async with peer(late) as port:
+    async with dripping(b"+first\r\n", b"$5\r\nthird\r\n") as (port, over):
         connection = await open_connection(port, timeout=SHORT)
         first, second = connection.call((b"GET", b"1")), connection.call((b"GET", b"2"))
         checked = connection.call_checked(pack((b"GET", b"2")), pack((b"PING",)))
@@ -336,25 +284,11 @@ async def test_a_late_reply_fails_alone() -> None:
 
 
 async def test_a_late_check_fails_only_those_who_wait_for_it() -> None:
-    over = asyncio.Event()
-
-    async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(65536)
-        writer.write(b"+one\r\n$1000\r\n")
-        sent = 0
-        while not over.is_set():
-            writer.write(b"x")
-            sent += 1
-            await asyncio.sleep(SHORT / 20)
-        writer.write(b"x" * (1000 - sent) + b"\r\n+two\r\n+complete\r\n")
-        await silent(reader, writer)
-
-    async with peer(late) as port:
+    async with dripping(b"+one\r\n", b"+two\r\n+complete\r\n") as (port, over):
         connection = await open_connection(port, timeout=SHORT)
-        check = pack((b"PING",))
         with pytest.raises(Unavailable, match="did not reply within"):
-            await connection.call_checked(pack((b"GET", b"1")), check)
-        second = connection.call_checked(pack((b"GET", b"2")), check)
+            await connection.call_checked(pack((b"GET", b"1")), pack((b"PING",)))
+        second = connection.call_checked(pack((b"GET", b"2")), pack((b"PING",)))
         over.set()
         assert await second == (b"two", b"complete")
         connection.close("done")
@@ -369,27 +303,22 @@ async def test_a_silent_peer_is_given_up_however_many_calls_follow() -> None:
             while not connection.closed:
                 assert stopwatch.seconds < 4 * SHORT
                 calls.append(connection.call((b"PING",)))
+                calls[0].cancel()  # the oldest still stands in the row
                 await asyncio.sleep(0.02)
-        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        outcomes = await asyncio.gather(*calls[1:], return_exceptions=True)
     assert {type(outcome) for outcome in outcomes} == {Unavailable}, "it would not be better to ask again at once"
     assert "did not reply" in connection.lost.result()
 
 
 async def test_a_trickle_is_given_up_after_some_timeouts() -> None:
-    async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(65536)
-        writer.write(b"$1000000\r\n")
-        while not writer.is_closing():
-            writer.write(b"x")
-            await asyncio.sleep(SHORT / 20)
-
-    async with peer(trickle) as port:
+    async with dripping(b"", b"") as (port, over):
         connection = await open_connection(port, timeout=SHORT)
         with Stopwatch() as stopwatch:
             with pytest.raises(Unavailable):
                 await connection.call((b"GET", b"1"))
             assert "did not reply" in await asyncio.wait_for(connection.lost, PATIENCE_SECONDS)
             assert stopwatch.seconds < 6 * SHORT
+        over.set()
 
 
 async def test_waiting_callers_are_bounded() -> None:
@@ -403,77 +332,30 @@ async def test_waiting_callers_are_bounded() -> None:
         await asyncio.gather(*calls, return_exceptions=True)
 
 
-async def test_a_missing_script_is_distinguished_from_other_errors(redis_server: RedisService) -> None:
-    connection = await to_redis(redis_server)
-    with pytest.raises(ScriptMissing):
-        await connection.call((b"EVALSHA", b"0" * 40, 0))
-    with pytest.raises(ErrorReply, match="unknown command"):
-        await connection.call((b"NONSENSE",))
-    connection.close("done")
-
-
 @asynccontextmanager
-async def kept(link: Link) -> AsyncIterator[Link]:
+async def kept(address: Address) -> AsyncIterator[Link]:
+    """A link whose first attempt to connect has ended."""
+    link = Link(address, timeout=PATIENCE_SECONDS, max_in_flight=10)
     keeping = asyncio.create_task(link.run())
-    try:
-        yield link
-    finally:
-        keeping.cancel()
-        with suppress(asyncio.CancelledError):
-            await keeping
-        await asyncio.sleep(0)  # a connection that was just being set up closes in the next turn of the loop
+    await link.first_attempt()
+    yield link
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
 
 
 async def test_a_link_selects_the_database_and_names_itself(redis_server: RedisService) -> None:
     where = of(ApiSettings(redis_url=redis_server.url))
-    link = Link(Address(where.host, where.port, db=1), timeout=PATIENCE_SECONDS, max_in_flight=10)
-    async with kept(link):
-        await eventually(lambda: link.connected, "the link is connected")
+    async with kept(Address(where.host, where.port, db=1)) as link:
         own = (await link.connection.call((b"CLIENT", b"INFO"))).decode()
     assert " db=1 " in own
     assert " name=leadview-api " in own
 
 
-async def test_calls_fail_at_once_while_there_is_no_connection() -> None:
-    async with kept(Link(Address(port=free_port()), timeout=PATIENCE_SECONDS, max_in_flight=10)) as link:
-        for _ in range(3):
-            with pytest.raises(Unavailable, match="no connection"):
-                link.connection.call((b"PING",))
-            await asyncio.sleep(0)
-
-
-async def test_a_link_reconnects_whenever_it_is_closed() -> None:
-    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(65536)
-        writer.write(b"+OK\r\n")  # the reply to the only command of the set-up, before the connection is closed
-        await writer.drain()
-
-    async with peer(once) as port, kept(Link(Address(port=port), timeout=PATIENCE_SECONDS, max_in_flight=10)) as link:
-        await eventually(lambda: link.times_connected > 3, "it connected a few times")
-
-
-async def test_a_wrong_password_leads_to_no_connection(redis_server: RedisService) -> None:
-    where = of(ApiSettings(redis_url=redis_server.url, redis_password="wrong", redis_username="who"))
-    with redis_server.client() as client:
-        client.acl_log_reset()
-        async with kept(Link(where, timeout=PATIENCE_SECONDS, max_in_flight=10)) as link:
-            await eventually(
-                lambda: sum(entry["count"] for entry in client.acl_log()) > 2, "it was refused and retried"
-            )
-            assert link.times_connected == 0
-            assert not link.connected
-
-
 async def test_a_demoted_master_is_not_used(own_redis: RedisServer) -> None:
-    """Sentinels may still name one that was demoted a moment ago."""
-    link = Link(Address(port=own_redis.port, must_be_master=True), timeout=PATIENCE_SECONDS, max_in_flight=10)
+    """Sentinels may still name one that was demoted a moment ago. Both programs log in in this way."""
     with own_redis.client() as client:
         client.replicaof("127.0.0.1", "1")
-        before = client.info("stats")["total_connections_received"]
-        async with kept(link):
-            await eventually(
-                lambda: client.info("stats")["total_connections_received"] > before + 3, "it has tried a few times"
-            )
+        async with kept(Address(port=own_redis.port, must_be_master=True)) as link:
             assert link.times_connected == 0
             client.replicaof("NO", "ONE")
             await eventually(lambda: link.connected, "it is connected")

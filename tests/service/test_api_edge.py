@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Iterator
+from typing import ClassVar
 from uuid import uuid4
 
 import pytest
@@ -12,7 +13,7 @@ from schemas import api_keys
 from tests.harness.api_server import LEADS, ApiServer, patient, read_all, responses, running_api
 from tests.harness.records import Records
 from tests.harness.services import RedisService
-from tests.harness.waiting import PATIENCE_SECONDS, assert_within
+from tests.harness.waiting import PATIENCE_SECONDS, assert_within, wait_until
 
 A_KEY = api_keys.mint(str(uuid4()))
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -24,15 +25,15 @@ class Hurried(Edge):
 
 
 class Brief(Edge):
-    """It closes an idle connection soon."""
+    """It closes an idle connection soon. `last` is the last connection."""
 
+    head_seconds = 600
     idle_seconds = 1
+    last: ClassVar[Edge]
 
-
-@pytest.fixture(scope="module")
-def api(redis_server: RedisService) -> Iterator[ApiServer]:
-    with running_api(patient(redis_server.url)) as api:
-        yield api
+    def connection_made(self, transport) -> None:  # type: ignore[no-untyped-def]
+        Brief.last = self
+        super().connection_made(transport)
 
 
 @pytest.fixture(scope="module")
@@ -170,8 +171,10 @@ def test_a_pipeline_in_pieces_of_any_size(api: ApiServer, size: int) -> None:
 def test_a_large_head_in_a_pipeline_is_counted_by_itself(api: ApiServer) -> None:
     answers = responses(api.exchange(HEALTH * 20 + head_of(MAX_HEAD_BYTES)))
     assert [answer.status for answer in answers] == [200] * 21
-    answers = responses(api.exchange(HEALTH * 20 + head_of(MAX_HEAD_BYTES + 1)))
-    assert [answer.status for answer in answers] == [200] * 20 + [431]
+    sent = HEALTH * 20 + head_of(MAX_HEAD_BYTES + 1)
+    with api.connect() as connection:
+        send_in_pieces(connection, sent, 7)
+        assert [answer.status for answer in responses(read_all(connection))] == [200] * 20 + [431]
 
 
 def test_a_refusal_waits_for_earlier_responses(api: ApiServer, redis_server: RedisService) -> None:
@@ -197,27 +200,6 @@ def test_an_upgrade_is_not_followed(api: ApiServer) -> None:
     assert [answer.status for answer in answers] == [200, 200]
 
 
-def test_http_1_0(api: ApiServer) -> None:
-    (answer,) = responses(api.exchange(b"GET /healthz HTTP/1.0\r\n\r\n"))
-    assert (answer.status, answer.headers["connection"]) == (200, "close")
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        pytest.param([f"Bearer {A_KEY}"] * 2, id="the same twice"),
-        pytest.param([f"Bearer {A_KEY}", "Basic x"], id="two schemes"),
-        pytest.param(["", f"Bearer {A_KEY}"], id="an empty one first"),
-    ],
-)
-def test_duplicate_authorization(api: ApiServer, headers: list[str]) -> None:
-    lines = "".join(f"Authorization: {value}\r\n" for value in headers)
-    (answer,) = responses(
-        api.exchange(f"GET {LEADS}x HTTP/1.1\r\nHost: x\r\n{lines}Connection: close\r\n\r\n".encode())
-    )
-    assert (answer.status, answer.error) == (401, "invalid_api_key")
-
-
 @pytest.mark.parametrize(
     "sent",
     [
@@ -241,6 +223,12 @@ def test_an_idle_connection_is_closed(redis_server: RedisService) -> None:
     """With an end, not with a reset: the client has read everything."""
     with running_api(patient(redis_server.url), edge=Brief) as api:
         assert responses(api.exchange(HEALTH * 2))[1].status == 200
+        with api.connect() as connection:
+            connection.sendall(HEALTH[:20])
+            wait_until(lambda: Brief.last._head, "a part of a head has arrived")
+            connection.sendall(HEALTH[20:])
+            answers = responses(read_all(connection))
+            assert [answer.status for answer in answers] == [200], "the time for its head has ended with the head"
 
 
 def test_a_defect_outside_of_all_handlers_ends_the_connection(

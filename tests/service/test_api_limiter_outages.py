@@ -27,14 +27,8 @@ SECOND = 1_000_000_000
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    with RedisServer.start(tmp_path / "redis") as server:
-        yield server
-
-
-@pytest.fixture
-def client(server: RedisServer) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(server.url) as client:
+def client(own_redis: RedisServer) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(own_redis.url) as client:
         yield client
 
 
@@ -57,8 +51,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def api(server: RedisServer, clock: Clock) -> Iterator[ApiServer]:
-    with running_api(patient(server.url)) as api:
+def api(own_redis: RedisServer, clock: Clock) -> Iterator[ApiServer]:
+    with running_api(patient(own_redis.url)) as api:
         yield api
 
 
@@ -126,12 +120,6 @@ def assert_true(answer: Response) -> None:
     assert answer.headers["ratelimit"].startswith(
         f'"key";r=0;t={answer.headers["retry-after"]}, "organization";r=97;t='
     )
-
-
-def test_both_limits_hold_at_once_under_concurrent_callers(api: ApiServer, client: redis.Redis) -> None:
-    caller = Records(client).caller(key_limit=(30, 3600), organization_limit=(20, 3600))
-    client.config_set("maxmemory", "1")
-    assert burst(api, caller, 60) == {404: 20, 429: 40}
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,13 @@
-"""Contract section 1, on real sockets: the checks in the order of its table, the headers, HEAD, CORS, ETags."""
+"""Contract section 1, on real sockets: the checks in the order of its table, headers, HEAD, CORS, ETags, request ids,
+and the pages that need no key."""
 
 import re
-from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
 
 from schemas import api_keys
-from tests.harness.api_server import CONTACTS, LEADS, ApiServer, Response, patient, running_api
+from tests.harness.api_server import CONTACTS, LEADS, ApiServer, Response, patient, responses, running_api
 from tests.harness.records import Caller, Records
 from tests.harness.services import RedisService
 from tests.harness.waiting import assert_within
@@ -19,19 +19,8 @@ LIMIT_HEADERS = {
     "x-ratelimit-remaining",
     "x-ratelimit-reset",
 }
-UNKNOWN = str(uuid4())
+UNKNOWN = "7734d9ad-624d-4093-aa96-4d1cb89f253f"
 A_KEY = api_keys.mint(str(uuid4()))
-
-
-@pytest.fixture(scope="module")
-def api(redis_server: RedisService) -> Iterator[ApiServer]:
-    with running_api(patient(redis_server.url)) as api:
-        yield api
-
-
-@pytest.fixture
-def caller(records: Records) -> Caller:
-    return records.caller()
 
 
 def assert_error(answer: Response, status: int, code: str) -> None:
@@ -112,18 +101,6 @@ def test_revoked_key_before_access(api: ApiServer, records: Records) -> None:
     assert_error(api.get(LEADS + UNKNOWN, key=caller.key), 401, "invalid_api_key")
 
 
-@pytest.mark.parametrize("state", [pytest.param(b"D", id="deleted"), pytest.param(b"T", id="tombstone")])
-def test_deleted_organization_has_no_access(api: ApiServer, records: Records, caller: Caller, state: bytes) -> None:
-    records.organization(caller.organization_id, state=state)
-    assert_error(api.get(LEADS + UNKNOWN, key=caller.key), 403, "api_access_disabled")
-
-
-def test_an_unknown_organization_has_no_access(api: ApiServer, records: Records) -> None:
-    caller = Caller()
-    records.key(caller.key, caller.organization_id)
-    assert_error(api.get(LEADS + UNKNOWN, key=caller.key), 403, "api_access_disabled")
-
-
 def test_access_before_limits_before_id(api: ApiServer, records: Records) -> None:
     caller = records.caller(key_limit=(1, 3600))
     assert_error(api.get(LEADS + "x", key=caller.key), 400, "invalid_id")
@@ -176,42 +153,27 @@ def test_record(api: ApiServer, records: Records, caller: Caller, path: str, kin
         assert api.get(path + spelling, key=caller.key).json == body
 
 
-@pytest.mark.parametrize("scheme", ["bearer", "BEARER", "bEaReR"])
-def test_scheme_in_any_case(api: ApiServer, caller: Caller, scheme: str) -> None:
-    answer = api.get(LEADS + UNKNOWN, headers={"Authorization": f"{scheme} {caller.key}"})
+@pytest.mark.parametrize(
+    ("state", "scheme"),
+    [
+        pytest.param(None, "bEaReR", id="never there, and the scheme in another case"),
+        pytest.param(b"D", "Bearer", id="deleted"),
+        pytest.param(b"T", "Bearer", id="tombstone"),
+    ],
+)
+def test_a_record_that_is_not_there(
+    api: ApiServer, records: Records, caller: Caller, state: bytes | None, scheme: str
+) -> None:
+    lead_id = records.lead(caller.organization_id, {}, state=state) if state else UNKNOWN
+    sent = {"Authorization": f"{scheme} {caller.key}", "If-None-Match": "*"}
+    answer = api.get(LEADS + lead_id, headers=sent)
     assert_error(answer, 404, "not_found")
     assert answer.headers.keys() >= LIMIT_HEADERS
-
-
-@pytest.mark.parametrize("state", [pytest.param(b"D", id="deleted"), pytest.param(b"T", id="tombstone")])
-def test_deleted_record(api: ApiServer, records: Records, caller: Caller, state: bytes) -> None:
-    lead_id = records.lead(caller.organization_id, {}, state=state)
-    answer = api.get(LEADS + lead_id, key=caller.key, headers={"If-None-Match": "*"})
-    assert_error(answer, 404, "not_found")
-
-
-def test_another_organizations_record_is_answered_like_a_missing_one(api: ApiServer, records: Records) -> None:
-    one, other = records.caller(), records.caller()
-    for path, record_id in (
-        (LEADS, records.lead(one.organization_id, {"of": "one"})),
-        (CONTACTS, records.contact(one.organization_id, {"of": "one"})),
-    ):
-        assert api.get(path + record_id, key=one.key).status == 200
-        theirs = api.get(path + record_id, key=other.key, headers={"X-Request-Id": "same"})
-        nobodys = api.get(path + str(uuid4()), key=other.key, headers={"X-Request-Id": "same"})
-        assert (theirs.status, theirs.body) == (nobodys.status, nobodys.body) == (404, theirs.body)
 
 
 def test_a_lead_is_not_a_contact(api: ApiServer, records: Records, caller: Caller) -> None:
     lead_id = records.lead(caller.organization_id, {})
     assert api.get(CONTACTS + lead_id, key=caller.key).status == 404
-
-
-def test_only_the_stored_record_decides_to_whom_a_key_belongs(api: ApiServer, records: Records) -> None:
-    one, other = records.caller(), records.caller()
-    name = one.name + b"k" + api_keys.key_hash(one.key).encode()
-    records.client.set(name, api_keys.organization_tag(other.organization_id).encode() + bytes(6))
-    assert api.get(LEADS + UNKNOWN, key=one.key).error == "invalid_api_key"
 
 
 def test_head_is_get_without_a_body(api: ApiServer, records: Records, caller: Caller) -> None:
@@ -263,3 +225,97 @@ def test_304_comes_after_the_limits(api: ApiServer, records: Records) -> None:
     assert api.get(LEADS + lead_id, key=caller.key).status == 200
     answer = api.get(LEADS + lead_id, key=caller.key, headers={"If-None-Match": "*"})
     assert_error(answer, 429, "rate_limit_exceeded")
+
+
+EXPOSED = {
+    "data-as-of",
+    "etag",
+    "ratelimit",
+    "ratelimit-policy",
+    "retry-after",
+    "x-ratelimit-limit",
+    "x-ratelimit-remaining",
+    "x-ratelimit-reset",
+    "x-request-id",
+}
+
+
+@pytest.mark.parametrize("path", [LEADS + UNKNOWN, LEADS + "x", CONTACTS + UNKNOWN])
+def test_preflight_needs_no_key(api: ApiServer, path: str) -> None:
+    sent = {
+        "Origin": "https://tool.example",
+        "Access-Control-Request-Method": "GET",
+        "Access-Control-Request-Headers": "authorization",
+    }
+    answer = api.get(path, method="OPTIONS", headers=sent)
+    assert (answer.status, answer.body) == (204, b"")
+    assert answer.headers["allow"] == "GET, HEAD, OPTIONS"
+    assert answer.headers["access-control-allow-origin"] == "*"
+    assert answer.headers["access-control-allow-methods"] == "GET, HEAD, OPTIONS"
+    assert answer.headers["access-control-allow-headers"] == "Authorization, If-None-Match, X-Request-Id"
+    assert int(answer.headers["access-control-max-age"]) > 0
+    assert answer.headers["x-request-id"]
+
+
+@pytest.mark.parametrize("path", [LEADS + UNKNOWN, "/healthz", "/nothing", "/api/v1/ext/openapi.json"])
+def test_cors_headers_if_an_origin_is_sent(api: ApiServer, path: str) -> None:
+    answer = api.get(path, headers={"Origin": "https://tool.example"})
+    assert answer.headers["access-control-allow-origin"] == "*"
+    exposed = {name.lower() for name in answer.headers["access-control-expose-headers"].split(", ")}
+    assert exposed >= EXPOSED
+    assert "access-control-allow-origin" not in api.get(path).headers
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        pytest.param("a-B_3.x", True, id="sane"),
+        pytest.param("x" * 128, True, id="just short enough"),
+        pytest.param("x" * 129, False, id="too long"),
+        pytest.param('x"y', False, id="a quote"),
+        pytest.param("ü", False, id="not ASCII"),
+        pytest.param("", False, id="empty"),
+    ],
+)
+def test_request_id(api: ApiServer, sent: str, kept: bool) -> None:
+    answer = api.get("/nothing", headers={"X-Request-Id": sent})
+    assert (answer.headers["x-request-id"] == sent) is kept
+    assert answer.json["request_id"] == answer.headers["x-request-id"]
+    if not kept:
+        assert re.fullmatch("[0-9a-f]{32}", answer.headers["x-request-id"])
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/api/v1/ext/openapi.json"])
+def test_pages_without_key(api: ApiServer, records: Records, path: str) -> None:
+    records.serve()
+    get, head, post = (api.get(path, method=method) for method in ("GET", "HEAD", "POST"))
+    assert (get.status, head.status) == (200, 200)
+    assert get.headers["content-type"] == "application/json"
+    assert (head.body, head.headers["content-length"]) == (b"", str(len(get.body)))
+    assert (post.status, post.error) == (405, "method_not_allowed")
+    assert post.headers["allow"] == "GET, HEAD"
+
+
+OPENAPI = "/api/v1/ext/openapi.json"
+
+
+def test_openapi_is_not_sent_again(api: ApiServer) -> None:
+    headers = api.get(OPENAPI).headers
+    assert headers["vary"] == "Origin"
+    tag = headers["etag"]
+    for sent in (tag, tag.removeprefix("W/"), f'"other", {tag}', "*"):
+        found = api.get(OPENAPI, headers={"If-None-Match": sent})
+        assert (found.status, found.body, found.headers["etag"]) == (304, b"", tag), sent
+        assert found.headers["vary"] == "Origin"
+    assert api.get(OPENAPI, headers={"If-None-Match": 'W/"other"'}).status == 200
+
+
+def test_every_error_links_to_its_description(redis_server: RedisService) -> None:
+    """Also one of before routing."""
+    with running_api(patient(redis_server.url, docs_url="https://docs.example/")) as api:
+        found = [api.get("/nothing"), api.get(LEADS + "x"), api.get("/healthz", method="POST")]
+        found += responses(api.exchange(b"GET / HTTP/1.1\r\n\r\n"))
+    assert [answer.json["docs_url"] for answer in found] == [
+        f"https://docs.example/errors.html#{code}"
+        for code in ("not_found", "missing_api_key", "method_not_allowed", "bad_request")
+    ]

@@ -63,24 +63,18 @@ def link() -> Link:
     ],
 )
 async def test_the_live_generation_must_be_filled(link: Link, live: bytes, filled: bytes, is_served: bool) -> None:
+    """What was not complete is not forgotten: the shard has to be asked again, whatever it was before."""
     serving = Serving(OneServer(link, 1.0))
+    assert serving.read(link, names.HOME, reply()) == generation(1)
     found = reply(live=live, filled=filled)
     if is_served:
         assert serving.read(link, names.HOME, found) == live.decode()
         assert serving.known(link, names.HOME) == live.decode()
-    else:
+        return
+    nothing: list[bytes | None] = [None] * 4
+    for refused in (found, found, nothing):
         with pytest.raises(Rebuilding):
-            serving.read(link, names.HOME, found)
-        assert serving.known(link, names.HOME) is None
-
-
-async def test_a_refusal_is_not_forgotten(link: Link) -> None:
-    """A shard that was emptied must be asked again: what it was before says nothing."""
-    serving = Serving(OneServer(link, 1.0))
-    assert serving.read(link, names.HOME, reply()) == generation(1)
-    for _ in range(2):
-        with pytest.raises(Rebuilding):
-            serving.read(link, names.HOME, [None] * 4)
+            serving.read(link, names.HOME, refused)
         assert serving.known(link, names.HOME) is None
         assert not serving.ready
 

@@ -40,11 +40,11 @@ def lead(number: int) -> Message:
 
 
 @pytest.fixture
-def leadview(leadview_anywhere: Leadview) -> Leadview:
+def leadview(leadview_on_cluster: Leadview) -> Leadview:
     limits = {"quota": 1_000_000, "window_seconds": 1}
     unlimited = crm.organization(rate_limits={"key": limits, "organization": limits})
-    leadview_anywhere.publish(unlimited, crm.api_key(hash=api_keys.key_hash(KEY)), lead(1))
-    return leadview_anywhere
+    leadview_on_cluster.publish(unlimited, crm.api_key(hash=api_keys.key_hash(KEY)), lead(1))
+    return leadview_on_cluster
 
 
 def get(api: ApiServer, **headers: str) -> Response:
@@ -130,19 +130,6 @@ def refusal(port: int, *arguments: str, key: str = KEY) -> bytes:
     assert process.returncode != 0
     assert b"Traceback" not in errors
     return errors
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        pytest.param((), b"usage: read_as_of.py", id="no arguments"),
-        pytest.param((crm.LEAD, "2026-11-23T13:37:00"), b"has no offset from UTC", id="a local time"),
-        pytest.param(("", "2026-11-23T13:37:00Z"), b"invalid UUID value", id="no id"),
-        pytest.param((crm.LEAD, "yesterday"), b"invalid moment value", id="not a time"),
-    ],
-)
-def test_the_sample_says_what_is_wrong_with_its_arguments(arguments: tuple[str, ...], said: bytes) -> None:
-    assert said in refusal(1, *arguments)
 
 
 def test_nobody_has_looked(leadview: Leadview) -> None:

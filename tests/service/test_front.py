@@ -89,12 +89,6 @@ def test_browsers_are_told_so_while_no_api_answers(tmp_path: Path) -> None:
         assert front.ask("GET", "/healthz")[1]["strict-transport-security"] == "max-age=31536000"
 
 
-def test_options_without_a_path_is_answered_by_go(front: Front) -> None:
-    """It is documented in docs/decisions.md: Caddy has no say in it."""
-    status, _, body = front.ask("OPTIONS", "*")
-    assert (status, body) == (200, b"")
-
-
 @pytest.mark.parametrize("path", ["/.well-known/api-catalog", "/.well-known/security.txt"])
 def test_nothing_is_well_known_unless_it_is_set(front: Front, path: str) -> None:
     status, _, body = front.ask("GET", path)

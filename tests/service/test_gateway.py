@@ -29,12 +29,12 @@ from projector.redis.store import Store
 from schemas import api_keys
 from schemas.settings import ProjectorSettings
 from tests.harness import certificates
-from tests.harness.api_server import ApiServer, patient, running_api
+from tests.harness.api_server import ApiServer
 from tests.harness.certificates import Certificate
 from tests.harness.front import Front
 from tests.harness.processes import PROJECTOR, environment
-from tests.harness.records import Caller, Records
-from tests.harness.services import RedisService, not_available
+from tests.harness.records import Caller
+from tests.harness.services import not_available
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 # The paths, because Debian's nginx would use folders of root; and no other user could write into ours.
@@ -66,17 +66,6 @@ http {{
 UNSEEN = {"Retry-After", "Data-As-Of"}
 UNSEEN_WITHOUT_KEY = UNSEEN | {"a key is accepted", "RateLimit"}
 ALL = {"HTTPS"} | {rule.name for rule in RULES}
-
-
-@pytest.fixture(scope="module")
-def api(redis_server: RedisService) -> Iterator[ApiServer]:
-    with running_api(patient(redis_server.url)) as api:
-        yield api
-
-
-@pytest.fixture
-def caller(records: Records) -> Caller:
-    return records.caller()
 
 
 @pytest.fixture(scope="module")

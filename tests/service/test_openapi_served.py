@@ -50,13 +50,12 @@ def test_the_examples_are_served(api: ApiServer, caller: Caller) -> None:
         assert api.get(path, key=caller.key, headers={"If-None-Match": found.headers["etag"]}).status == 304
 
 
-@pytest.mark.parametrize("with_key", [pytest.param(True, id="with a key"), pytest.param(False, id="without")])
-def test_schemathesis_finds_no_failure(api: ApiServer, caller: Caller, *, with_key: bool) -> None:
+def test_schemathesis_finds_no_failure(api: ApiServer, caller: Caller) -> None:
+    """With a key. That it is needed is one of the checks."""
     url = f"http://127.0.0.1:{api.port}/api/v1/ext/openapi.json"
-    command = [sys.executable, "-m", "schemathesis.cli", "run", url, "--checks", "all", "--max-examples", "30"]
+    command = [sys.executable, "-m", "schemathesis.cli", "run", url, "--checks", "all", "--max-examples", "15"]
     command += ["--seed", "1", "--continue-on-failure", "--no-color"]
-    if with_key:
-        command += ["--header", f"Authorization: {caller.authorization}"]
+    command += ["--header", f"Authorization: {caller.authorization}"]
     found = subprocess.run(command, capture_output=True, text=True, timeout=10 * PATIENCE_SECONDS, check=False)
     assert found.returncode == 0, found.stdout[-6000:] + found.stderr[-2000:]
 

@@ -3,10 +3,8 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
-import uvloop
 
 from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer, RedisServerMissing
@@ -18,7 +16,7 @@ from schemas.api_keys import key_hash, mint
 from schemas.settings import ApiSettings, ProjectorSettings
 from tests.harness import crm
 from tests.harness.api_server import LEADS, running_api
-from tests.harness.faulty_proxy import FaultyProxy, faulty_proxy
+from tests.harness.faulty_proxy import faulty_proxy
 from tests.harness.histories import traffic
 from tests.harness.leadview import Leadview
 from tests.harness.ledgers import Opened
@@ -109,50 +107,3 @@ def test_the_api_finds_the_master_after_a_sentinel_reset_its_connection(redis: R
                 client.client_kill_filter(_type="normal", skipme=True)
             wait_until(served.is_ready, "it is connected to the master again")
     assert "the connection to a Sentinel was reset" in (tmp_path / "log").read_text()
-
-
-def test_a_projector_finds_the_master_after_a_sentinel_reset_its_connection(redis: RedisSentinel) -> None:
-    async def use(proxy: FaultyProxy) -> None:
-        store = Store(ProjectorSettings(redis_url=redis.url.replace(str(redis.port), str(proxy.port))))
-        servers: Any = store._servers
-        await store.ask_one(b"ECHO", b"1")
-        proxy.reset_all()
-        await eventually(lambda: are_closed(servers._where._client), "it has seen the reset")
-        with redis.master.client() as client:
-            client.client_kill_filter(_type="normal", skipme=True)
-        await eventually(lambda: all_are_closed(store), "it has seen that the master has closed, too")
-        with pytest.raises(Unavailable, match="reset"):
-            await store.ask_one(b"ECHO", b"2")
-        assert await store.ask_one(b"ECHO", b"3") == b"3"
-        await store.close()
-
-    with faulty_proxy(redis.port) as proxy:
-        uvloop.run(use(proxy))
-
-
-async def test_a_replica_that_the_sentinels_still_name_is_never_used(redis: RedisSentinel) -> None:
-    """It was their master a moment ago, and has the same replication id."""
-    store = Store(ProjectorSettings(redis_url=redis.url))
-    await store.ask_one(b"ECHO", b"1")
-    with redis.master.client() as client:
-        client.replicaof("127.0.0.1", "1")
-        client.client_kill_filter(_type="normal", skipme=True)
-        await eventually(lambda: all_are_closed(store), "it is closed")
-        for _ in range(3):
-            with pytest.raises(Unavailable, match="a server that is a replica"):
-                await store.ask_one(b"ECHO", b"2")
-        client.replicaof("NO", "ONE")
-    assert await store.ask_one(b"ECHO", b"3") == b"3"
-    await store.close()
-
-
-def all_are_closed(store: Store) -> bool:
-    """Returns whether the connections of a store to the master are."""
-    servers: Any = store._servers
-    return all(opened.connection.closed for opened in servers._node._all)
-
-
-def are_closed(sentinel: Any) -> bool:
-    """Returns whether redis-py's connections to Sentinels are."""
-    found = [each for client in sentinel.sentinels for each in client.connection_pool._available_connections]
-    return all(connection._writer.transport.is_closing() for connection in found if connection._writer)

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,9 @@ from redis.retry import Retry
 from devstack.child import Child
 from devstack.ports import free_port
 from leadview.redis import errors
-from leadview.redis.access import Address, Sentinels, SlotMap, location
+from leadview.redis.access import SlotMap, location
 from projector.errors import Unavailable
-from projector.ledger.control import Outcome, Stored
+from projector.ledger.control import Stored
 from projector.redis.store import Store
 from schemas.settings import ApiSettings, ProjectorSettings, load
 from tests.harness import certificates
@@ -98,23 +98,10 @@ async def start_sentinel(servers: Servers) -> str:
 
 
 @pytest.mark.parametrize("start", [start_cluster, start_sentinel], ids=["cluster", "Sentinel"])
-async def test_tls_and_users(servers: Servers, start: Callable[[Servers], Awaitable[str]]) -> None:
-    strange = {"LEADVIEW_REDIS_URL": await start(servers), "LEADVIEW_REDIS_SENTINEL_PASSWORD": "open"}
-    known = strange | {"LEADVIEW_REDIS_TLS_CA_FILE": str(servers.certificate)}
-    assert await cover(known) == Stored(0)
-    async with located(known) as where:
-        await eventually(lambda: is_found(where), "Redis is found")
-    with pytest.raises(Unavailable):  # nobody whom we know has signed the certificate
-        await cover(strange)
-    async with located(strange) as where:
-        with pytest.raises(errors.Unavailable):
-            await found(where)
-
-
-@pytest.mark.parametrize("start", [start_cluster, start_sentinel], ids=["cluster", "Sentinel"])
-async def test_the_url_and_passwords_are_in_files_and_replaced(
+async def test_tls_and_users_whose_passwords_are_replaced(
     servers: Servers, start: Callable[[Servers], Awaitable[str]], tmp_path: Path
 ) -> None:
+    """The URL and the passwords are in files. Nobody logs in to servers whose certificate was signed by a stranger."""
     url, of_sentinels = tmp_path / "url", tmp_path / "of-sentinels"
     url.write_text(f"{await start(servers)}\n")
     of_sentinels.write_text("open")
@@ -123,20 +110,11 @@ async def test_the_url_and_passwords_are_in_files_and_replaced(
         "LEADVIEW_REDIS_SENTINEL_PASSWORD_FILE": str(of_sentinels),
         "LEADVIEW_REDIS_TLS_CA_FILE": str(servers.certificate),
     }
-    store, where = (
-        Store(load(ProjectorSettings, environment)),
-        location(load(ApiSettings, environment), PATIENCE_SECONDS),
-    )
-
-    async def both_are_served() -> bool:
-        try:
-            opened = await Opened.open(store)
-            return isinstance(await opened.cover({}), Stored) and await is_found(where)
-        except Unavailable:
-            return False
-
-    try:
+    strange = {name: text for name, text in environment.items() if name != "LEADVIEW_REDIS_TLS_CA_FILE"}
+    async with opened(environment) as both_are_served:
         await eventually(both_are_served, "both log in")
+        async with opened(strange, either=True) as one_is_served:
+            assert not await one_is_served()
         with servers.client(servers.ports["node" if "node" in servers.ports else "master"]) as admin:
             admin.execute_command("ACL", "SETUSER", "crm", "resetpass", ">other")
             admin.client_kill_filter(user="crm")
@@ -148,35 +126,26 @@ async def test_the_url_and_passwords_are_in_files_and_replaced(
         url.write_text(url.read_text().replace("se%3Asame", "other"))
         of_sentinels.write_text("shut")
         await eventually(both_are_served, "both log in with what the files hold now")
-    finally:
-        await store.close()
-        await where.close()
-
-
-async def cover(environment: dict[str, str]) -> Outcome:
-    store = Store(load(ProjectorSettings, environment))
-    try:
-        return await (await Opened.open(store)).cover({})
-    finally:
-        await store.close()
 
 
 @asynccontextmanager
-async def located(environment: dict[str, str]) -> AsyncIterator[Address | Sentinels | SlotMap]:
+async def opened(environment: dict[str, str], *, either: bool = False) -> AsyncIterator[Callable[[], Awaitable[bool]]]:
+    """Yields whether both programs are served, or `either` of them: the projector opens its ledger; the API finds out
+    what it has to know before it connects, which is the owners of slots or the master.
+    """
+    store = Store(load(ProjectorSettings, environment))
     where = location(load(ApiSettings, environment), PATIENCE_SECONDS)
+
+    async def are_served() -> bool:
+        served = 0
+        with suppress(Unavailable):
+            served += isinstance(await (await Opened.open(store)).cover({}), Stored)
+        with suppress(errors.Unavailable):
+            served += bool(await (where.read() if isinstance(where, SlotMap) else where.find()))
+        return served >= (1 if either else 2)
+
     try:
-        yield where
+        yield are_served
     finally:
+        await store.close()
         await where.close()
-
-
-async def found(where: Address | Sentinels | SlotMap) -> object:
-    """What the API finds out before it connects: the owners of slots, or the master."""
-    return await (where.read() if isinstance(where, SlotMap) else where.find())
-
-
-async def is_found(where: Address | Sentinels | SlotMap) -> bool:
-    try:
-        return bool(await found(where))
-    except errors.Unavailable:
-        return False

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
@@ -86,29 +85,35 @@ async def test_the_example_is_enough(kafka: Kafka, topic_prefix: str, server: Re
         assert leadview.redis.acl_log() == []
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        pytest.param(("SET", LEAD, "x"), id="overwrite a document"),
-        pytest.param(("DEL", LEAD), id="delete a document"),
-        pytest.param(("SET", OWNER, "x"), id="give access"),
-        pytest.param(("HSET", names.CONTROL, "live", "2"), id="serve another generation"),
-        pytest.param(("SET", "another", "x"), id="write elsewhere"),
-        pytest.param(("GET", "another"), id="read elsewhere"),
-        pytest.param(("HGETALL", names.DEAD_LETTERS), id="list records"),
-        pytest.param(("SCAN", "0"), id="list keys"),
-        pytest.param(("SCRIPT", "KILL"), id="end a script of others"),
-        pytest.param(("FUNCTION", "LOAD", "#!lua name=x\n"), id="load a function"),
-        pytest.param(("KEYS", "*"), id="look for keys"),
-        pytest.param(("FLUSHALL",), id="delete everything"),
-        pytest.param(("CONFIG", "GET", "requirepass"), id="read the configuration"),
-        pytest.param(("EVAL", "return 1", 0), id="run a text"),
-    ],
-)
-def test_what_the_api_may_not_do(server: RedisServer, command: tuple[Any, ...]) -> None:
+FORBIDDEN = {
+    "overwrite a document": ("SET", LEAD, "x"),
+    "delete a document": ("DEL", LEAD),
+    "give access": ("SET", OWNER, "x"),
+    "serve another generation": ("HSET", names.CONTROL, "live", "2"),
+    "write elsewhere": ("SET", "another", "x"),
+    "read elsewhere": ("GET", "another"),
+    "list records": ("HGETALL", names.DEAD_LETTERS),
+    "list keys": ("SCAN", "0"),
+    "end a script of others": ("SCRIPT", "KILL"),
+    "load a function": ("FUNCTION", "LOAD", "#!lua name=x\n"),
+    "look for keys": ("KEYS", "*"),
+    "delete everything": ("FLUSHALL",),
+    "read the configuration": ("CONFIG", "GET", "requirepass"),
+    "run a text": ("EVAL", "return 1", 0),
+}
+
+
+def test_what_the_api_may_not_do(server: RedisServer) -> None:
+    """Nor in a script."""
     with redis.Redis(port=server.port, username="leadview-api", password=password("leadview-api")) as client:
-        with pytest.raises(NoPermissionError):
-            client.execute_command(*command)
+        for what, command in FORBIDDEN.items():
+            with pytest.raises(NoPermissionError):
+                print(what, client.execute_command(*command))  # noqa: T201 - for the report
+        sha = client.script_load("return redis.call('SET', KEYS[1], 'x')")
+        with pytest.raises(ResponseError, match="can't access"):
+            client.evalsha(sha, 1, LEAD)
+        assert client.evalsha(sha, 1, names.organization_limit(OWNER)) == b"OK"
+        assert client.get(LEAD) is None
         assert client.set(names.organization_limit(OWNER), "1", px=1000)
 
 
@@ -161,12 +166,3 @@ def test_a_stolen_user_can_keep_redis_busy_and_is_seen(server: RedisServer, tmp_
         wait_until(lambda: admin.execute_command("SCRIPT", "KILL"), "another user ends the script")
         thread.join()
         wait_until(lambda: api.get(LEADS + crm.LEAD, key=caller.key).status == 404, "it serves again")
-
-
-def test_a_script_gives_the_api_no_more_rights(server: RedisServer) -> None:
-    with redis.Redis(port=server.port, username="leadview-api", password=password("leadview-api")) as client:
-        sha = client.script_load("return redis.call('SET', KEYS[1], 'x')")
-        with pytest.raises(ResponseError, match="can't access"):
-            client.evalsha(sha, 1, LEAD)
-        assert client.evalsha(sha, 1, names.organization_limit(OWNER)) == b"OK"
-        assert client.get(LEAD) is None

@@ -21,15 +21,6 @@ def name(number: int) -> bytes:
     return b"%d" % number
 
 
-def test_what_was_put_is_found_until_it_is_removed() -> None:
-    recent: Recent[int] = Recent(10)
-    recent.put(b"a", 1)
-    recent.put(b"a", 2)
-    assert (recent.get(b"a"), recent.get(b"b")) == (2, None)
-    recent.remove(b"a")
-    assert recent.get(b"a") is None
-
-
 @pytest.mark.parametrize("most", [1, 2, 7, 100])
 @given(numbers=st.lists(st.integers(0, 200), max_size=400))
 def test_it_never_holds_more_and_never_an_old_value(most: int, numbers: list[int]) -> None:

@@ -1,15 +1,68 @@
-"""Where Redis is and how to log in, from the settings."""
+"""Where Redis is and how to log in, from the settings; and how commands are packed."""
 
 import ssl
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from leadview.redis.access import Address, Login, access
+from leadview.redis.access import Address, access
+from leadview.redis.connection import pack, pack_bytes
 from leadview.redis.errors import AddressError
-from schemas.redis_url import Host
+from schemas.redis_url import Host, RedisUrl, redis_url
 from schemas.settings import RedisSettings
 from tests.harness import certificates
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("redis://r:7/2", RedisUrl("server", "redis://r:7/2", (("r", 7),)), id="one server"),
+        pytest.param("rediss://r", RedisUrl("server", "rediss://r", (("r", 6379),)), id="one server, TLS"),
+        pytest.param("redis://", RedisUrl("server", "redis://", (("127.0.0.1", 6379),)), id="one server, no host"),
+        pytest.param(
+            "redis+sentinel://a,b:7/crm",
+            RedisUrl("sentinel", "redis://a", (("a", 26379), ("b", 7)), "crm"),
+            id="Sentinels",
+        ),
+        pytest.param(
+            "rediss+sentinel://u:p%40@a:1/the%2Fmaster/3?ssl_cert_reqs=none",
+            RedisUrl("sentinel", "rediss://u:p%40@a:1/3?ssl_cert_reqs=none", (("a", 1),), "the/master"),
+            id="Sentinels with everything",
+        ),
+        pytest.param(
+            "redis+cluster://a:1,[::1]:2",
+            RedisUrl("cluster", "redis://a:1", (("a", 1), ("::1", 2))),
+            id="a cluster",
+        ),
+        pytest.param(
+            "rediss+cluster://u:p@a/0?ssl_check_hostname=false",
+            RedisUrl("cluster", "rediss://u:p@a?ssl_check_hostname=false", (("a", 6379),)),
+            id="a cluster with everything",
+        ),
+    ],
+)
+def test_url(text: str, expected: RedisUrl) -> None:
+    assert redis_url(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param("redis://a,b", r"redis\+cluster://", id="several hosts of what?"),
+        pytest.param("redis+sentinel://a", "master's name", id="no master's name"),
+        pytest.param("redis+sentinel:///crm", "lacks a host", id="no Sentinel"),
+        pytest.param("redis+cluster://a,,b", "lacks a host", id="an empty host"),
+        pytest.param("redis+cluster://a/1", "database 0", id="a database of a cluster"),
+        pytest.param("redis+cluster://a:0", "65535", id="port 0"),
+        pytest.param("redis+cluster://a:x", "invalid host or port", id="no port"),
+        pytest.param("redis+ring://a", r"redis\+cluster://", id="another form"),
+    ],
+)
+def test_urls_that_are_refused(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        redis_url(text)
 
 
 def address(settings: RedisSettings) -> Address:
@@ -67,14 +120,6 @@ def test_access(settings: RedisSettings, kind: str, hosts: tuple[Host, ...], mas
     assert found.server(("m", 1)).must_be_master == (kind == "sentinel")
 
 
-def test_sentinels_have_users_of_their_own() -> None:
-    settings = RedisSettings(
-        redis_url="redis+sentinel://u:p@a/crm", redis_sentinel_username="s", redis_sentinel_password="t"
-    )
-    assert access(settings).login.get_credentials() == ("u", "p")
-    assert Login(settings, of_sentinels=True).get_credentials() == ("s", "t")
-
-
 def test_tls_files(tmp_path: Path) -> None:
     """They are of no use, and not read, if the connection is not encrypted."""
     certificate, key = map(str, certificates.create(tmp_path))
@@ -86,15 +131,14 @@ def test_tls_files(tmp_path: Path) -> None:
 
 
 def test_tls() -> None:
-    tls = address(RedisSettings(redis_url="rediss://r:7")).ssl_context()
+    secure, insecure = (
+        address(RedisSettings(redis_url=f"rediss://:secret@r:7{options}")) for options in ("", "?ssl_cert_reqs=none")
+    )
+    tls, without_check = secure.ssl_context(), insecure.ssl_context()
     assert tls is not None
-    assert (tls.verify_mode, tls.check_hostname) == (ssl.CERT_REQUIRED, True)
-
-
-def test_tls_options_of_the_url() -> None:
-    tls = address(RedisSettings(redis_url="rediss://r:7?ssl_cert_reqs=none")).ssl_context()
-    assert tls is not None
-    assert tls.verify_mode == ssl.CERT_NONE
+    assert without_check is not None
+    assert (tls.verify_mode, tls.check_hostname, without_check.verify_mode) == (ssl.CERT_REQUIRED, True, ssl.CERT_NONE)
+    assert "secret" not in repr(secure)
 
 
 @pytest.mark.parametrize(
@@ -117,11 +161,21 @@ def test_refused(settings: RedisSettings, named: str) -> None:
         address(settings)
 
 
-def test_the_password_is_not_shown() -> None:
-    assert "secret" not in repr(address(RedisSettings(redis_url="redis://:secret@r")))
-
-
 def test_an_invalid_url_is_not_shown() -> None:
     with pytest.raises(AddressError, match="it begins with") as raised:
         access(RedisSettings(redis_url="http://secret@r"))
     assert "secret" not in str(raised.value)
+
+
+WORDS = st.lists(st.binary(max_size=40), min_size=1)
+
+
+@given(WORDS)
+def test_it_packs_as_hiredis_does(words: list[bytes]) -> None:
+    assert pack_bytes(words) == pack((*words,))
+
+
+@pytest.mark.parametrize("length", [0, 9, 10, 4095, 4096, 1_048_576])
+def test_words_of_any_length(length: int) -> None:
+    words = [b"SET", b"x" * length]
+    assert pack_bytes(words) == pack((*words,))

@@ -1,8 +1,9 @@
-"""Counting the use of keys in memory, which is bounded whatever callers send."""
+"""What a worker counts in memory, which is bounded whatever callers send: uses of keys, and latencies."""
 
 import pytest
 
-from api.request import Credentials, Packed, Used, credentials
+from api.metrics import BUCKETS_SECONDS, p99
+from api.request import Credentials, credentials
 from api.usage import MAX_KEYS, MAX_REFUSED_KEYS, Usage
 from schemas.api_keys import mint
 from tests.harness import crm
@@ -14,7 +15,7 @@ def caller(digit: str = "1") -> Credentials:
 
 def named(number: int) -> Credentials:
     name = b"key %d" % number
-    return Credentials(name, name, name, name, name, Used(), Packed())
+    return Credentials(name, name, name, name, name)
 
 
 def figures(usage: Usage) -> dict[bytes, tuple[int, int, float]]:
@@ -56,3 +57,26 @@ def test_what_could_not_be_written_is_kept() -> None:
     usage._keep(usage._take())
     usage.count(caller("1"), 429, 2.0)
     assert figures(usage) == {caller("1").active_key: (2, 1, 2.0)}
+
+
+SLOTS = len(BUCKETS_SECONDS) + 1
+
+
+def buckets(**counts: int) -> list[int]:
+    """Returns counts by the number of their bucket: `_0`, `_1` …"""
+    return [counts.get(f"_{number}", 0) for number in range(SLOTS)]
+
+
+@pytest.mark.parametrize(
+    ("counted", "seconds"),
+    [
+        pytest.param(buckets(), 0.0, id="no responses"),
+        pytest.param(buckets(_0=1000), 0.0005, id="all fast"),
+        pytest.param(buckets(_0=990, _4=10), 0.0005, id="one in a hundred may be slow"),
+        pytest.param(buckets(_0=989, _4=11), 0.01, id="more than that may not"),
+        pytest.param(buckets(_4=1), 0.01, id="a single one"),
+        pytest.param(buckets(_0=10, _11=1), 2.0, id="slower than the last bound"),
+    ],
+)
+def test_p99(counted: list[int], seconds: float) -> None:
+    assert p99(counted) == seconds

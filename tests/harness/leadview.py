@@ -4,7 +4,7 @@ import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol, Self
 
 import redis
 from redis.exceptions import ClusterError, RedisClusterException
@@ -17,6 +17,7 @@ from schemas import names, resources
 from schemas.control import GenerationId, number_of
 from tests.harness import control, expected, generations, processes, stored
 from tests.harness.api_server import ApiServer
+from tests.harness.commands import Finished, call
 from tests.harness.crm import Message
 from tests.harness.processes import API, PROJECTOR, running_api_process
 from tests.harness.services import Kafka, client_of
@@ -33,21 +34,6 @@ class HasUrl(Protocol):
 
     @property
     def url(self) -> str: ...
-
-
-class Finished(NamedTuple):
-    """A command that has ended. `text in finished` looks in both outputs."""
-
-    status: int
-    stdout: str
-    stderr: str
-
-    @property
-    def output(self) -> str:
-        return self.stdout + self.stderr
-
-    def __contains__(self, text: object) -> bool:
-        return str(text) in self.output
 
 
 class Leadview:
@@ -110,6 +96,10 @@ class Leadview:
             check=False,
         )
         return Finished(done.returncode, done.stdout, done.stderr)
+
+    def call(self, *words: str, stdin: str = "", **settings: object) -> Finished:
+        """The same in this process, for commands that only read (`call`)."""
+        return call(*words, environment=self.environment(**settings), stdin=stdin)
 
     def start_api(self, port: int, **settings: object) -> Child:
         """Start `python -m api`. It may not be ready yet."""

@@ -16,7 +16,8 @@ from projector.commands import doctor
 from projector.redis.rights import PROJECTS, SERVES
 from schemas import names, resources
 from tests.harness import crm
-from tests.harness.leadview import Finished, Leadview
+from tests.harness.commands import Finished
+from tests.harness.leadview import Leadview
 from tests.harness.processes import ROOT
 from tests.harness.services import Kafka, not_available
 from tests.service.test_redis_users import EXAMPLE, access
@@ -29,9 +30,7 @@ ALL_OF_KAFKA = "Kafka", "Kafka topics", "Kafka history", "Kafka partitions", "Ka
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RedisServer]:
     program = shutil.which("redis-server")
-    if not program:
-        not_available("selectors in ACLs need a redis-server of version 7 or later on PATH")
-    if " v=6" in subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout:
+    if not program or b" v=6" in subprocess.run([program, "--version"], capture_output=True, check=True).stdout:
         not_available("selectors in ACLs need a redis-server of version 7 or later on PATH")
     with RedisServer.start(tmp_path / "redis", program=program, options=["--include", str(EXAMPLE)]) as server:
         yield server
@@ -51,9 +50,9 @@ def results(done: Finished) -> dict[str, str]:
 
 
 @pytest.mark.apache
-def test_all_is_there(leadview: Leadview) -> None:
+def test_all_is_there_and_a_bundle_holds_no_secret(leadview: Leadview, tmp_path: Path) -> None:
     leadview.publish(crm.organization(), crm.lead())
-    done = leadview.run("doctor")
+    done = leadview.call("doctor")
     assert done.status == 0, done.output
     [(read, empty)] = re.findall(r"Kafka records: those of (.+) can be read; empty: (.+)", done.stdout)
     named = [{leadview.topics.name(kind) for kind in kinds} for kinds in (FILLED, EMPTY)]
@@ -61,21 +60,40 @@ def test_all_is_there(leadview: Leadview) -> None:
     found = results(done)
     assert found.pop("Redis rights of the projector") in ("ok", "unknown"), "only Redis 7 says it"
     assert found == dict.fromkeys((*ALL, *ALL_OF_KAFKA), "ok") | {"Redis rights of the API": "unknown"}
-    assert leadview.run("doctor", "--api").status == 0
+    assert leadview.call("doctor", "--api").status == 0
     # Except by an API of the test before, which may still end.
     assert set(leadview.redis.scan_iter("*")) <= {names.LATENCY}, "nothing is written"
+
+    leadview.publish(crm.api_key(), crm.contact(first_name="Zaphod"))
+    leadview.start("run")
+    leadview.wait_until_served()
+    bundle = tmp_path / "ticket.zip"
+    passwords = {"redis_password": "first-secret", "redis_sentinel_password": "second-secret"}
+    done = leadview.call("doctor", "--bundle", str(bundle), kafka_sasl_password="third-secret", **passwords)
+    assert done.status == 1, "the password of Redis is wrong"
+    assert leadview.call("doctor", "--bundle", str(bundle), kafka_sasl_password="third-secret").status == 0
+    assert bundle.stat().st_mode & 0o077 == 0
+    with ZipFile(bundle) as archive:
+        contents = {name: archive.read(name).decode() for name in archive.namelist()}
+    assert contents.keys() == {"doctor.json", "settings.json", "status.json", "versions.json"}
+    text = "".join(contents.values())
+    assert '"LEADVIEW_KAFKA_SASL_PASSWORD": "***"' in text
+    assert not [word for word in ("-secret", "Zaphod", crm.key_hash(1), crm.LEAD, crm.ORGANIZATION) if word in text]
+    done = leadview.call("doctor", "--bundle", str(tmp_path / "no" / "folder"))
+    assert (done.status, "Traceback" in done) == (1, False)
+    assert "cannot be written" in done.stderr
 
 
 @pytest.mark.apache
 def test_on_a_cluster(leadview_on_cluster: Leadview) -> None:
-    done = leadview_on_cluster.run("doctor")
+    done = leadview_on_cluster.call("doctor")
     assert done.status == 0, done.output
     assert "3 server(s) hold documents" in done
 
 
 @pytest.mark.apache
 def test_what_is_not_there(leadview: Leadview) -> None:
-    done = leadview.run("doctor", redis_url="redis://127.0.0.1:1/0", topic_prefix="nothing.")
+    done = leadview.call("doctor", redis_url="redis://127.0.0.1:1/0", topic_prefix="nothing.")
     assert done.status == 1
     found = results(done)
     assert (found["Redis"], found["Redis data"], found["Kafka"], found["Kafka topics"]) == (
@@ -85,16 +103,16 @@ def test_what_is_not_there(leadview: Leadview) -> None:
     assert "nothing.leads: missing: create what is missing" in done
     assert {found[f"Kafka {what}"] for what in ("history", "partitions", "records")} == {"unknown"}
 
-    done = leadview.run("doctor", kafka_bootstrap_servers="127.0.0.1:1")
+    done = leadview.call("doctor", kafka_bootstrap_servers="127.0.0.1:1")
     assert (done.status, results(done)["Kafka"], results(done)["Redis"]) == (1, "problem", "ok")
     assert "Kafka cannot be reached at 127.0.0.1:1" in done
-    done = leadview.run("doctor", kafka_bootstrap_servers=leadview.server.url.split("/")[2])
+    done = leadview.call("doctor", kafka_bootstrap_servers=leadview.server.url.split("/")[2])
     assert (done.status, results(done)["Kafka"]) == (1, "problem")
     assert "Error" not in done, done.output
 
     leadview.redis.config_set("maxmemory-policy", "allkeys-lru")
     try:
-        done = leadview.run("doctor")
+        done = leadview.call("doctor")
     finally:
         leadview.redis.config_set("maxmemory-policy", "noeviction")
     assert (done.status, results(done)["Redis eviction"]) == (1, "problem")
@@ -104,19 +122,19 @@ def test_what_is_not_there(leadview: Leadview) -> None:
 @pytest.mark.apache
 def test_the_rights_of_both_users(with_users: Leadview, server: RedisServer) -> None:
     users: dict[str, dict[str, Any]] = {name: access(f"leadview-{name}") for name in ("projector", "api")}
-    assert with_users.run("doctor", **users["projector"]).status == 0
-    assert with_users.run("doctor", "--api", **users["api"]).status == 0
-    done = with_users.run("doctor", **users["projector"] | {"redis_password": "wrong"})
+    assert with_users.call("doctor", **users["projector"]).status == 0
+    assert with_users.call("doctor", "--api", **users["api"]).status == 0
+    done = with_users.call("doctor", **users["projector"] | {"redis_password": "wrong"})
     assert (done.status, results(done)["Redis"]) == (1, "problem")
     assert "LEADVIEW_REDIS_PASSWORD" in done
 
     with redis.Redis(port=server.port) as admin:
         admin.execute_command("ACL", "SETUSER", "leadview-projector", "-unlink", "-client|kill")
         admin.execute_command("ACL", "SETUSER", "leadview-api", "-hmget")
-    done = with_users.run("doctor", **users["projector"])
+    done = with_users.call("doctor", **users["projector"])
     assert (done.status, results(done)["Redis rights of the projector"]) == (1, "problem")
     assert "the user leadview-projector lacks unlink (key lv3…), client|kill: grant it" in done
-    done = with_users.run("doctor", "--api", **users["api"])
+    done = with_users.call("doctor", "--api", **users["api"])
     assert done.status == 1
     assert "the user leadview-api lacks hmget (key lv3…): grant it" in done
 
@@ -129,28 +147,6 @@ def test_every_command_of_a_script_is_checked(package: str, needed: tuple[tuple[
     used = {name.lower() for name in re.findall(r"redis\.call\('([A-Za-z]+)'", scripts)}
     assert used
     assert used - {words[0] for words in needed} == set()
-
-
-@pytest.mark.apache
-def test_a_bundle_holds_no_secret(leadview: Leadview, tmp_path: Path) -> None:
-    leadview.publish(crm.organization(), crm.api_key(), crm.lead(), crm.contact(first_name="Zaphod"))
-    leadview.start("run")
-    leadview.wait_until_served()
-    bundle = tmp_path / "ticket.zip"
-    secrets = {"redis_password": "first-secret", "redis_sentinel_password": "second-secret"}
-    done = leadview.run("doctor", "--bundle", str(bundle), kafka_sasl_password="third-secret", **secrets)
-    assert done.status == 1, "the password of Redis is wrong"
-    assert leadview.run("doctor", "--bundle", str(bundle), kafka_sasl_password="third-secret").status == 0
-    assert bundle.stat().st_mode & 0o077 == 0
-    with ZipFile(bundle) as archive:
-        contents = {name: archive.read(name).decode() for name in archive.namelist()}
-    assert contents.keys() == {"doctor.json", "settings.json", "status.json", "versions.json"}
-    text = "".join(contents.values())
-    assert '"LEADVIEW_KAFKA_SASL_PASSWORD": "***"' in text
-    assert not [word for word in ("-secret", "Zaphod", crm.key_hash(1), crm.LEAD, crm.ORGANIZATION) if word in text]
-    done = leadview.run("doctor", "--bundle", str(tmp_path / "no" / "folder"))
-    assert (done.status, "Traceback" in done) == (1, False)
-    assert "cannot be written" in done.stderr
 
 
 def test_a_secret_inside_a_text_is_replaced(tmp_path: Path) -> None:

@@ -2,40 +2,32 @@
 named alone.
 """
 
-import asyncio
-import re
 import shutil
 import ssl
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import StringIO
 from pathlib import Path
-from types import SimpleNamespace
-from uuid import uuid4
+from urllib.parse import urlsplit
 from zipfile import ZipFile
 
 import pytest
-from rich.console import Console
 
 from devstack.child import Child
 from devstack.ports import free_port
-from projector.commands.arguments import parse
-from projector.commands.doctor import run_doctor
-from projector.commands.gateway import RULES
-from projector.commands.operator import Operator
-from projector.redis.store import Store
+from projector.commands.gateway import RULES, Gateway
+from projector.errors import Refused
 from schemas import api_keys
-from schemas.settings import ProjectorSettings
 from tests.harness import certificates
 from tests.harness.api_server import ApiServer, patient, running_api
 from tests.harness.certificates import Certificate
+from tests.harness.commands import Finished, call
 from tests.harness.front import Front
-from tests.harness.processes import PROJECTOR, environment
+from tests.harness.processes import environment
 from tests.harness.records import Caller, Records
 from tests.harness.services import RedisService, not_available
-from tests.harness.waiting import PATIENCE_SECONDS, wait_until
+from tests.harness.waiting import wait_until
+from tests.service.test_doctor import results
 
 # The paths, because Debian's nginx would use folders of root; and no other user could write into ours.
 _NGINX = """
@@ -48,10 +40,10 @@ http {{
     proxy_cache_path cache keys_zone=cache:1m;
     default_type text/html;
     gzip on; gzip_types application/json; gzip_proxied any; gzip_min_length 100;
+    large_client_header_buffers 4 32k;
     server {{
         listen 127.0.0.1:{port} ssl;
         ssl_certificate {certificate}; ssl_certificate_key {key};
-        large_client_header_buffers {buffers};
         {server}
         location / {{
             proxy_pass http://127.0.0.1:{api};
@@ -86,7 +78,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
 
 @contextmanager
 def nginx(
-    folder: Path, api: ApiServer, certificate: Certificate, location: str = "", server: str = "", buffers: str = "4 32k"
+    folder: Path, api: ApiServer, certificate: Certificate, location: str = "", server: str = ""
 ) -> Iterator[str]:
     """Yields the URL of an nginx with these directives, and stops it."""
     program = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin:/opt/homebrew/bin")
@@ -100,8 +92,7 @@ def nginx(
             certificate=certificate.certificate,
             key=certificate.key,
             location=location,
-            server=server,
-            buffers=buffers,
+            server=server.replace("API", str(api.port)),
         )
     )
     child = Child([program, "-p", f"{folder}/", "-c", "nginx.conf", "-e", "stderr"], log=folder / "nginx.log")
@@ -121,77 +112,40 @@ def _listens(child: Child, port: int) -> bool:
     return True
 
 
-class Doctor:
-    """Runs `doctor --url`. Neither a Redis nor a Kafka is there for it."""
-
-    settings = ProjectorSettings(redis_url="redis://127.0.0.1:1/0", kafka_bootstrap_servers="127.0.0.1:1")
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._monkeypatch = monkeypatch
-        self.output = ""
-        self.code = 0
-
-    def run(self, url: str, ca: Path, key: str | None = None) -> dict[str, str]:
-        """Run it in this process. Returns the result of each rule."""
-        self._monkeypatch.setenv("SSL_CERT_FILE", str(ca))
-        self._monkeypatch.setattr("sys.stdin", StringIO(f"Bearer {key}\n"))
-        printed = StringIO()
-        arguments = parse(["doctor", "--url", url, *(("--key", "-") if key else ())])
-
-        async def command() -> int:
-            console = Console(file=printed, highlight=False, soft_wrap=True)
-            return await run_doctor(arguments, Operator(self.settings, Store(self.settings), console))
-
-        self.code = asyncio.run(command())
-        self.output = printed.getvalue()
-        return results(self.output)
+def doctor(url: str, ca: Path, key: str | None = None, *words: str) -> Finished:
+    """Run `doctor --url`. Neither a Redis nor a Kafka is there for it."""
+    away = environment(redis_url="redis://127.0.0.1:1/0", kafka_bootstrap_servers="127.0.0.1:1")
+    words = ("doctor", "--url", url, *(("--key", "-") if key else ()), *words)
+    return call(*words, environment=away | {"SSL_CERT_FILE": str(ca)}, stdin=f"Bearer {key}\n")
 
 
-def results(output: str) -> dict[str, str]:
-    found = (re.fullmatch(r"(\w+) +([^:]+): .+", line) for line in output.splitlines())
-    return {match[2]: match[1] for match in found if match}
-
-
-@pytest.fixture
-def doctor(monkeypatch: pytest.MonkeyPatch) -> Doctor:
-    return Doctor(monkeypatch)
-
-
-def expected(unknown: set[str], problems: set[str] = frozenset()) -> dict[str, str]:  # type: ignore[assignment]
-    return dict.fromkeys(ALL, "ok") | dict.fromkeys(unknown, "unknown") | dict.fromkeys(problems, "problem")
+def assert_found(done: Finished, unknown: set[str], problems: set[str] = frozenset()) -> None:  # type: ignore[assignment]
+    """All other rules must be kept."""
+    expected = dict.fromkeys(ALL, "ok") | dict.fromkeys(unknown, "unknown") | dict.fromkeys(problems, "problem")
+    assert (done.status, results(done)) == (int(bool(problems)), expected), done.output
 
 
 @pytest.mark.skipif(shutil.which("caddy") is None, reason="Caddy is not installed: it is only an example")
-def test_our_front_keeps_every_rule(api: ApiServer, caller: Caller, doctor: Doctor, tmp_path: Path) -> None:
+def test_our_front_keeps_every_rule(api: ApiServer, caller: Caller, tmp_path: Path) -> None:
     with Front.running(tmp_path, [f"127.0.0.1:{api.port}"]) as front:
-        found = doctor.run(f"https://localhost:{front.port}", front.ca, key=caller.key)
-    assert found.pop("Data-As-Of") in ("ok", "unknown"), "it depends on projectors"
-    assert found | {"Data-As-Of": "unknown"} == expected(UNSEEN), doctor.output
-    assert doctor.code == 0
+        done = doctor(f"https://localhost:{front.port}", front.ca, caller.key)
+    unseen = UNSEEN if results(done)["Data-As-Of"] == "unknown" else {"Retry-After"}  # it depends on projectors
+    assert_found(done, unseen)
 
 
 def test_a_good_nginx_keeps_every_rule(
-    api: ApiServer, caller: Caller, certificate: Certificate, doctor: Doctor, tmp_path: Path
+    api: ApiServer, caller: Caller, certificate: Certificate, tmp_path: Path
 ) -> None:
-    as_of = "add_header Data-As-Of 2026-11-23T13:37:00.123Z always;"
+    as_of, bundle = "add_header Data-As-Of 2026-11-23T13:37:00.123Z always;", tmp_path / "bundle.zip"
     with nginx(tmp_path, api, certificate, as_of, "error_page 497 =301 https://$http_host$request_uri;") as url:
-        found = doctor.run(f"{url}/api/v1/ext/", certificate.certificate)
-        done = subprocess.run(
-            [*PROJECTOR, "doctor", "--url", url, "--key", "-", "--bundle", str(tmp_path / "bundle.zip")],
-            env=environment(redis_url="redis://127.0.0.1:1/0") | {"SSL_CERT_FILE": str(certificate.certificate)},
-            input=caller.key,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-            check=False,
-        )
-    assert found == expected(UNSEEN_WITHOUT_KEY), doctor.output
-    assert (done.returncode, results(done.stdout)) == (0, expected({"Retry-After"})), done.stdout + done.stderr
-    assert "answers are compressed" in done.stdout
-    assert "is redirected to HTTPS" in done.stdout
-    with ZipFile(tmp_path / "bundle.zip") as bundle:
-        assert sorted(bundle.namelist()) == ["doctor.json", "settings.json", "versions.json"]
-        written = done.stdout + done.stderr + "".join(bundle.read(name).decode() for name in bundle.namelist())
+        assert_found(doctor(f"{url}/api/v1/ext/", certificate.certificate), UNSEEN_WITHOUT_KEY)
+        done = doctor(url, certificate.certificate, caller.key, "--bundle", str(bundle))
+    assert_found(done, {"Retry-After"})
+    assert "answers are compressed" in done
+    assert "is redirected to HTTPS" in done
+    with ZipFile(bundle) as archive:
+        assert sorted(archive.namelist()) == ["doctor.json", "settings.json", "versions.json"]
+        written = done.output + "".join(archive.read(name).decode() for name in archive.namelist())
     assert caller.key not in written
 
 
@@ -243,79 +197,60 @@ CACHE = "proxy_cache cache; proxy_cache_valid any 1m; proxy_ignore_headers Cache
             set(),
             id="HTTP beside HTTPS",
         ),
+        pytest.param("", "large_client_header_buffers 4 8k;", {"large headers"}, set(), id="its own limit of headers"),
     ],
 )
 def test_a_fault_is_named(
     api: ApiServer,
     caller: Caller,
     certificate: Certificate,
-    doctor: Doctor,
     tmp_path: Path,
     location: str,
     server: str,
     broken: set[str],
     unknown: set[str],
 ) -> None:
-    with nginx(tmp_path, api, certificate, location, server.replace("API", str(api.port))) as url:
-        found = doctor.run(url, certificate.certificate, key=caller.key)
-    assert found == expected(UNSEEN | unknown, broken), doctor.output
-    assert doctor.code == 1
+    with nginx(tmp_path, api, certificate, location, server) as url:
+        done = doctor(url, certificate.certificate, caller.key)
+    assert_found(done, UNSEEN | unknown, broken)
+    assert all(rule.mend in done for rule in RULES if rule.name in broken)
 
 
-def test_nginx_as_it_is_refuses_large_headers(
-    api: ApiServer, caller: Caller, certificate: Certificate, doctor: Doctor, tmp_path: Path
-) -> None:
-    with nginx(tmp_path, api, certificate, buffers="4 8k") as url:
-        found = doctor.run(url, certificate.certificate, key=caller.key)
-    assert found == expected(UNSEEN, {"large headers"}), doctor.output
-    assert "large_client_header_buffers 4 32k" in doctor.output
-
-
-def test_without_a_valid_certificate_nothing_is_sent(
-    api: ApiServer, certificate: Certificate, doctor: Doctor, tmp_path: Path
-) -> None:
+def test_without_a_valid_certificate_nothing_is_sent(api: ApiServer, certificate: Certificate, tmp_path: Path) -> None:
     other = certificates.create(tmp_path)
     with nginx(tmp_path, api, certificate) as url:
-        found = doctor.run(url, other.certificate)
-    assert found == expected(ALL, {"HTTPS"}), doctor.output
-    assert "the certificate is not valid" in doctor.output
-    assert doctor.code == 1
+        done = doctor(url, other.certificate)
+    assert_found(done, ALL, {"HTTPS"})
+    assert "the certificate is not valid" in done
 
 
-WITHOUT_TLS = {"HTTPS", "certificate is renewed", "HTTP is redirected or refused"}
-
-
-def test_the_api_itself_keeps_every_rule_that_needs_no_tls(
-    api: ApiServer, caller: Caller, certificate: Certificate, doctor: Doctor
+def test_without_tls_keys_are_sent_to_this_machine_only(
+    api: ApiServer, caller: Caller, certificate: Certificate
 ) -> None:
-    found = doctor.run(f"http://127.0.0.1:{api.port}", certificate.certificate, key=caller.key)
-    assert found.pop("Data-As-Of") in ("ok", "unknown"), "it depends on projectors"
-    assert found | {"Data-As-Of": "unknown"} == expected(UNSEEN | WITHOUT_TLS), doctor.output
-    assert doctor.code == 0
+    done = doctor(f"http://127.0.0.1:{api.port}", certificate.certificate, caller.key)
+    unseen = UNSEEN if results(done)["Data-As-Of"] == "unknown" else {"Retry-After"}
+    assert_found(done, unseen | {"HTTPS", "certificate is renewed", "HTTP is redirected or refused"})
+    assert_found(doctor("http://leadview.invalid", certificate.certificate, caller.key), ALL, {"HTTPS"})
 
 
-def test_without_tls_no_key_leaves_this_machine(certificate: Certificate, doctor: Doctor) -> None:
-    found = doctor.run("http://leadview.invalid", certificate.certificate, key=api_keys.mint(str(uuid4())))
-    assert found == expected(ALL, {"HTTPS"}), doctor.output
-    assert doctor.code == 1
+def test_a_certificate_that_ends_soon() -> None:
+    """Of two days, a tenth is left."""
+    [rule] = [rule for rule in RULES if rule.name == "certificate is renewed"]
+    gateway = Gateway(urlsplit("https://leadview.invalid"), None)
+    days = {"notBefore": -1.8, "notAfter": 0.2}
+    gateway.certificate = {
+        name: time.strftime("%b %d %H:%M:%S %Y GMT", time.gmtime(time.time() + after * 86400))
+        for name, after in days.items()
+    }
+    with pytest.raises(Refused, match=rf"it expires in \d hours, after 48\. {rule.mend}"):
+        rule.check(gateway)
 
 
-def test_a_certificate_that_ends_soon(
-    api: ApiServer, certificate: Certificate, doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    later = time.time() + 1.8 * 86400  # it is valid for two days
-    monkeypatch.setattr("projector.commands.gateway.time", SimpleNamespace(time=lambda: later))
-    with nginx(tmp_path, api, certificate) as url:
-        found = doctor.run(url, certificate.certificate)
-    assert (found["HTTPS"], found["certificate is renewed"]) == ("ok", "problem"), doctor.output
-
-
-def test_a_key_that_is_not_known(
-    api: ApiServer, caller: Caller, certificate: Certificate, doctor: Doctor, tmp_path: Path
-) -> None:
+def test_a_key_that_is_not_known(api: ApiServer, caller: Caller, certificate: Certificate, tmp_path: Path) -> None:
     unknown = api_keys.mint(caller.organization_id)
     with nginx(tmp_path, api, certificate) as url:
-        found = doctor.run(url, certificate.certificate, key=unknown)
-        assert found == expected(UNSEEN | {"RateLimit"}, {"a key is accepted"}), doctor.output
-    with pytest.raises(api_keys.MalformedKey):
-        doctor.run("https://127.0.0.1:1", certificate.certificate, key=unknown[:-1])
+        done = doctor(url, certificate.certificate, unknown)
+    assert_found(done, UNSEEN | {"RateLimit"}, {"a key is accepted"})
+    done = doctor("https://127.0.0.1:1", certificate.certificate, unknown[:-1])
+    assert (done.status, done.stdout, "MalformedKey: " in done.stderr) == (1, "", True)
+    assert unknown[:-1] not in done

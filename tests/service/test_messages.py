@@ -1,7 +1,6 @@
 """Every error that a person meets says what happened and what to do: no traceback, and not the wrong cause."""
 
 import socket
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 from devstack.apache_kafka import ApacheKafka, plain_login
 from tests.harness import control, crm
 from tests.harness.leadview import Leadview
-from tests.harness.processes import API, PROJECTOR, ROOT
 from tests.harness.services import Kafka, RedisService
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
@@ -44,32 +42,9 @@ def test_the_metrics_port_is_taken(leadview: Leadview) -> None:
         pytest.param({"log_level": "loud"}, "write one of debug, info, warning, error", id="none of several"),
     ],
 )
-@pytest.mark.parametrize("command", ["run", "status"])
-def test_a_setting_that_cannot_work_is_named(
-    leadview: Leadview, command: str, settings: dict[str, str], named: str
-) -> None:
-    done = leadview.run(command, **settings)
-    assert done.status == 2, done.output
-    assert named in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("program", [pytest.param(PROJECTOR, id="projector"), pytest.param(API, id="api")])
-@pytest.mark.parametrize("flag", ["--help", "--version"])
-def test_help_starts_nothing(program: tuple[str, ...], flag: str, tmp_path: Path) -> None:
-    """Without any setting, and without a port that could be opened."""
-    environment = {"PYTHONPATH": str(ROOT), "LEADVIEW_API_PORT": "1", "LEADVIEW_UNKNOWN": "1"}
-    done = subprocess.run(
-        [*program, flag],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("usage: " if flag == "--help" else "leadview 0.")
+def test_a_setting_that_cannot_work_is_named(leadview: Leadview, settings: dict[str, str], named: str) -> None:
+    done = leadview.call("status", **settings)
+    assert (done.status, done.stdout, named in done.stderr) == (2, "", True), done.output
 
 
 @pytest.mark.usefixtures("apache_jars")
@@ -82,8 +57,8 @@ def test_a_wrong_password_of_kafka(redis_server: RedisService, topic_prefix: str
             "kafka_sasl_username": "crm",
         }
         with Leadview(kafka, topic_prefix, redis_server, tmp_path) as leadview:
-            assert "missing" in leadview.run("status", kafka_sasl_password="right", **settings).stdout
-            assert "missing" in leadview.run("doctor", kafka_sasl_password="right", **settings).stdout
+            assert "missing" in leadview.call("status", kafka_sasl_password="right", **settings).stdout
+            assert "missing" in leadview.call("doctor", kafka_sasl_password="right", **settings).stdout
             created = leadview.topics.admin.list_topics(timeout=PATIENCE_SECONDS).topics
             assert not [topic for topic in created if topic.startswith(topic_prefix)], "asking for a topic creates none"
             leadview.topics.create(partitions=1)
@@ -91,18 +66,18 @@ def test_a_wrong_password_of_kafka(redis_server: RedisService, topic_prefix: str
             leadview.start("run", kafka_sasl_password="right", **settings)
             leadview.wait_until_served()
             wait_until(
-                lambda: leadview.run("status", kafka_sasl_password="right", **settings).status == 0, "all is well"
+                lambda: leadview.call("status", kafka_sasl_password="right", **settings).status == 0, "all is well"
             )
-            done = leadview.run("status", kafka_sasl_password="wrong", **settings)
+            done = leadview.call("status", kafka_sasl_password="wrong", **settings)
             assert done.status == 1
             said = "Kafka refuses the user 'crm' or its password: correct LEADVIEW_KAFKA_SASL_USERNAME"
             assert done.stdout.startswith(f"not well: Kafka cannot be read: {said}")
             projector = leadview.start("run", kafka_sasl_password="wrong", **settings)
             wait_until(lambda: said in projector.log.read_text(), "the projector says so, too")
             assert "wrong" not in projector.log.read_text()
-            plain = leadview.run("status", **settings | {"kafka_security_protocol": "PLAINTEXT"})
+            plain = leadview.call("status", **settings | {"kafka_security_protocol": "PLAINTEXT"})
             assert "LEADVIEW_KAFKA_SECURITY_PROTOCOL (PLAINTEXT) is not that of this port" in plain
-            closed = leadview.run("status", kafka_bootstrap_servers="127.0.0.1:1")
+            closed = leadview.call("status", kafka_bootstrap_servers="127.0.0.1:1")
             assert "Kafka cannot be reached at 127.0.0.1:1" in closed
 
 

@@ -29,7 +29,8 @@ def line_of(log: Path, request_id: str) -> dict[str, Any]:
     return found
 
 
-def publish(leadview: Leadview) -> None:
+@pytest.mark.apache
+def test_a_request_is_found_again(leadview: Leadview) -> None:
     leadview.publish(
         crm.organization(1, rate_limits=ONE_LEFT),
         crm.api_key(1, hash=key_hash(KEY)),
@@ -39,11 +40,6 @@ def publish(leadview: Leadview) -> None:
     )
     leadview.start("run")
     leadview.wait_until_served()
-
-
-@pytest.mark.apache
-def test_a_request_is_found_again(leadview: Leadview) -> None:
-    publish(leadview)
     port = free_port()
     child = leadview.start_api(port, api_redis_timeout=20)
     api = ApiServer(port)
@@ -71,45 +67,32 @@ def test_a_request_is_found_again(leadview: Leadview) -> None:
     assert missing["duration_ms"] > 0
     assert [line for line in lines(child.log) if line.get("status") == 503]
     assert not any(key[8:30] in child.log.read_text() for key in (KEY, REVOKED, UNKNOWN))
-    _assert_used(leadview)
 
-
-def _assert_used(leadview: Leadview) -> None:
-    """The API has written the counts when it was stopped."""
-    assert set(leadview.redis.hkeys(names.usage(names.organization(ORGANIZATION)))) == {
-        key_hash(KEY).encode(),
-        key_hash(REVOKED).encode(),
-    }, "an unknown key leaves nothing"
-    assert 0 < leadview.redis.ttl(names.usage(names.organization(ORGANIZATION))) <= 90 * 24 * 3600
-    done = leadview.run("usage", ORGANIZATION, "--json")
-    used = {each["hash"]: each for each in orjson.loads(done.stdout)}
-    of_key, of_revoked = used[key_hash(KEY)], used[key_hash(REVOKED)]
+    name = names.usage(names.organization(ORGANIZATION))
+    assert set(leadview.redis.hkeys(name)) == {key_hash(KEY).encode(), key_hash(REVOKED).encode()}, "not the unknown"
+    assert 0 < leadview.redis.ttl(name) <= 90 * 24 * 3600
+    used = usage(leadview)
+    of_key, of_revoked, unused = (used[each] for each in (key_hash(KEY), key_hash(REVOKED), crm.key_hash(3)))
     assert of_key["requests"] >= 5
     assert of_key["refusals"] >= 1
     assert of_key["api_keys"] == [crm.API_KEY]
     assert of_key["last_used"] >= of_key["counted_since"]
     assert (of_revoked["requests"], of_revoked["refusals"]) == (1, 1)
-    assert (used[crm.key_hash(3)]["requests"], used[crm.key_hash(3)]["last_used"]) == (0, None)
-    shown = leadview.run("usage", ORGANIZATION)
+    assert (unused["requests"], unused["last_used"]) == (0, None)
+    shown = leadview.call("usage", ORGANIZATION)
     assert "never" in shown
     assert crm.API_KEY in shown
     assert KEY[8:] not in shown
-    assert "no API keys" in leadview.run("usage", crm.OTHER_ORGANIZATION)
+    assert "no API keys" in leadview.call("usage", crm.OTHER_ORGANIZATION)
 
-
-@pytest.mark.apache
-def test_counts_add_up_and_are_erased_with_the_organization(leadview: Leadview) -> None:
-    publish(leadview)
-    for _ in range(2):
-        with leadview.api() as api:
-            assert api.get(LEADS + crm.LEAD, key=KEY).status == 200
-    [found] = [each for each in _usage(leadview) if each["hash"] == key_hash(KEY)]
-    assert found["requests"] == 2
+    with leadview.api() as api:
+        assert api.get(LEADS + crm.LEAD, key=REVOKED).status == 401
+    assert usage(leadview)[key_hash(REVOKED)]["requests"] == 2, "counts of two processes add up"
     leadview.publish(crm.deleted(resources.ORGANIZATION, 2))
-    wait_until(lambda: not _usage(leadview), "the counts are erased")
-    wait_until(lambda: not leadview.redis.exists(names.usage(names.organization(ORGANIZATION))), "with their key")
+    wait_until(lambda: not usage(leadview), "the counts are erased with the organization")
+    wait_until(lambda: not leadview.redis.exists(name), "with their key")
 
 
-def _usage(leadview: Leadview) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = orjson.loads(leadview.run("usage", ORGANIZATION, "--json").stdout)
-    return found
+def usage(leadview: Leadview) -> dict[str, dict[str, Any]]:
+    found: list[dict[str, Any]] = orjson.loads(leadview.call("usage", ORGANIZATION, "--json").stdout)
+    return {each["hash"]: each for each in found}

@@ -1,30 +1,19 @@
 """`validate --topic`: the records that a topic has, judged like those of a file."""
 
-import asyncio
-
 import orjson
-import pytest
 from confluent_kafka.admin import AdminClient
 
-from projector.commands.arguments import parse
-from projector.commands.validate import run_validate
 from schemas import resources
-from schemas.settings import ProjectorSettings
 from tests.harness import crm
+from tests.harness.commands import Finished
 from tests.harness.leadview import Leadview
 
 
-def test_the_records_of_a_topic(leadview: Leadview, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_records_of_a_topic(leadview: Leadview) -> None:
     """Redis is away, and no consumer group appears."""
 
-    def validate(*words: str, prefix: str = leadview.prefix) -> tuple[int, str, str]:
-        settings = ProjectorSettings(
-            redis_url="redis://127.0.0.1:1/0",
-            kafka_bootstrap_servers=leadview.kafka.bootstrap_servers,
-            topic_prefix=prefix,
-            group_id=leadview.group,
-        )
-        return asyncio.run(run_validate(parse(["validate", *words]), settings)), *capsys.readouterr()
+    def validate(*words: str, **settings: str) -> Finished:
+        return leadview.call("validate", *words, redis_url="redis://127.0.0.1:1/0", **settings)
 
     leads = leadview.topics.name(resources.LEAD)
     framed = crm.Message(resources.LEAD, crm.lead(1).key, b"\0\0\0\0\x07\x02\x48abc")
@@ -52,7 +41,7 @@ def test_the_records_of_a_topic(leadview: Leadview, capsys: pytest.CaptureFixtur
         1,
         f"{contacts}: it has no record, so nothing was checked\n0 records: nothing to check\n",
     )
-    status, output, errors = validate("--topic", "none.leads", prefix="none.")
+    status, output, errors = validate("--topic", "none.leads", topic_prefix="none.")
     assert (status, output) == (2, "")
     assert "topic none.leads: missing" in errors
 

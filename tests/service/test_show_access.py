@@ -32,7 +32,7 @@ def api(projection: Projection) -> Iterator[ApiServer]:
 @pytest.mark.parametrize(
     ("messages", "check", "subject"),
     [
-        pytest.param([ORGANIZATION, API_KEY], "", "", id="accepted"),
+        pytest.param([ORGANIZATION, API_KEY], None, "", id="accepted"),
         pytest.param([ORGANIZATION], Check.UNKNOWN_KEY, "", id="unknown"),
         pytest.param(
             [ORGANIZATION, API_KEY, crm.api_key(2, hash=HASH, status="revoked")],

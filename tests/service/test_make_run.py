@@ -5,19 +5,15 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from devstack.redis_server import RedisServerMissing, redis_program
 from devstack.run import EMBEDDED_KAFKA
 from tests.harness.api_server import Response
-from tests.harness.processes import ROOT, descendants, is_alive
-from tests.harness.services import not_available
+from tests.harness.make_run import Run, running
+from tests.harness.processes import descendants, is_alive
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 STATUSES = {
@@ -27,63 +23,6 @@ STATUSES = {
     "a lead of another organization: 404, as if it did not exist": 404,
     "the description of the API (OpenAPI 3.1), without a key": 200,
 }
-
-
-class Run:
-    """A running `python -m devstack`, its output as far as it got, and everything that it started."""
-
-    def __init__(self, process: subprocess.Popen[str], output: Path, scratch: Path) -> None:
-        self.process = process
-        self._output = output
-        self.scratch = scratch
-        self.started: set[int] = set()
-
-    @property
-    def output(self) -> str:
-        return self._output.read_text()
-
-    @property
-    def lines_to_paste(self) -> dict[str, str]:
-        """Each curl line by the comment above it."""
-        return dict(re.findall(r"^# (.+)\n(curl .+)$", self.output, re.MULTILINE))
-
-    def wait_until_ready(self) -> None:
-        is_over = self.process.poll
-        wait_until(lambda: is_over() is not None or "/openapi.json" in self.output, "it is ready")
-        assert is_over() is None, self.output
-        self.started = descendants(self.process.pid)
-
-    def end(self, number: signal.Signals, status: int = 0) -> None:
-        """It ends with this status after the signal, and leaves no process and no file."""
-        self.process.send_signal(number)
-        assert self.process.wait(PATIENCE_SECONDS) == status
-        wait_until(self.nothing_is_left, "processes and files are gone")
-        assert "Traceback" not in self.output
-
-    def nothing_is_left(self) -> bool:
-        return not any(is_alive(pid) for pid in self.started) and not list(self.scratch.iterdir())
-
-
-@contextmanager
-def running(directory: Path, *arguments: str, **variables: str) -> Iterator[Run]:
-    """It is killed at the end, where it did not end by itself. Its temporary files are in `directory`."""
-    try:
-        redis_program()
-    except RedisServerMissing as error:
-        not_available(str(error))
-    scratch, output = directory / "tmp", directory / "output"
-    scratch.mkdir()
-    command = [sys.executable, "-m", "devstack", *arguments]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("LEADVIEW_")}
-    environment |= {"TMPDIR": str(scratch), **variables}
-    with (
-        output.open("w") as file,
-        subprocess.Popen(command, stdout=file, stderr=file, cwd=ROOT, env=environment, text=True) as process,
-    ):
-        try:
-            yield Run(process, output, scratch)
-        finally:
-            process.kill()
 
 
 def paste(line: str) -> Response:

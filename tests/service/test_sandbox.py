@@ -12,9 +12,9 @@ import pytest
 
 from devstack.ports import free_port
 from tests.harness.api_server import ApiServer, Response
+from tests.harness.make_run import Run, running
 from tests.harness.processes import ROOT
 from tests.harness.waiting import wait_until
-from tests.service.test_make_run import Run, running
 
 PAGE = (ROOT / "docs/sandbox.md").read_text("utf-8")
 EVENTS = (ROOT / "docs/events.md").read_text("utf-8")

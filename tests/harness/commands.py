@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
 from io import BytesIO, StringIO, TextIOWrapper
 from typing import NamedTuple
@@ -27,8 +28,8 @@ class Finished(NamedTuple):
 
 
 def call(*words: str, environment: Mapping[str, str], stdin: str = "") -> Finished:
-    """Run `python -m projector <words>` in this process, without the start of a Python. For commands that only read,
-    and for tests outside of an event loop.
+    """Run `python -m projector <words>` in this process, without the start of a Python: for commands that only read,
+    and one at a time. They have an event loop of their own, in a thread, because a test may have one, too.
     """
     stdout, stderr = StringIO(), StringIO()
     loggers = [logging.root, logging.getLogger("aiokafka")]
@@ -40,8 +41,9 @@ def call(*words: str, environment: Mapping[str, str], stdin: str = "") -> Finish
             patch("sys.stdin", TextIOWrapper(BytesIO(stdin.encode()))),
             redirect_stdout(stdout),
             redirect_stderr(stderr),
+            ThreadPoolExecutor(1) as thread,
         ):
-            status = main(words)
+            status = thread.submit(main, words).result()
     except SystemExit as ended:  # of argparse
         status = int(ended.code or 0)
     finally:

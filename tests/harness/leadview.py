@@ -186,11 +186,11 @@ class Leadview:
 
     def wait_for_verdict(self, *words: str) -> Finished:
         """Run `status` until all of these words are in its first line. Its exit code says that something is wrong."""
-        last = self.run("status")
+        last = self.call("status")
 
         def is_said() -> bool:
             nonlocal last
-            last = self.run("status")
+            last = self.call("status")
             return all(word in last.stdout.partition("\n")[0] for word in words)
 
         wait_until(is_said, f"status says {words}; it said {last.output}")

@@ -1,5 +1,6 @@
 """`doctor` checks what must be there before a start, and its bundle holds no secret."""
 
+import asyncio
 import re
 import shutil
 import subprocess
@@ -106,8 +107,6 @@ def test_what_is_not_there(leadview: Leadview) -> None:
     done = leadview.call("doctor", kafka_bootstrap_servers="127.0.0.1:1")
     assert (done.status, results(done)["Kafka"], results(done)["Redis"]) == (1, "problem", "ok")
     assert "Kafka cannot be reached at 127.0.0.1:1" in done
-    done = leadview.call("doctor", kafka_bootstrap_servers=leadview.server.url.split("/")[2])
-    assert (done.status, results(done)["Kafka"]) == (1, "problem")
     assert "Error" not in done, done.output
 
     leadview.redis.config_set("maxmemory-policy", "allkeys-lru")
@@ -147,6 +146,12 @@ def test_every_command_of_a_script_is_checked(package: str, needed: tuple[tuple[
     used = {name.lower() for name in re.findall(r"redis\.call\('([A-Za-z]+)'", scripts)}
     assert used
     assert used - {words[0] for words in needed} == set()
+
+
+async def test_a_server_that_does_not_answer_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "SECONDS", 0)
+    found = await doctor._check("Kafka", asyncio.Future())
+    assert found == doctor.Check("Kafka", "problem", "there was no answer within 0 s")
 
 
 def test_a_secret_inside_a_text_is_replaced(tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
 """Every error that a person meets says what happened and what to do: no traceback, and not the wrong cause."""
 
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import orjson
@@ -17,34 +15,14 @@ from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 pytestmark = pytest.mark.apache
 
 
-@contextmanager
-def taken_port() -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        yield listener.getsockname()[1]
-
-
 def test_the_metrics_port_is_taken(leadview: Leadview) -> None:
-    with taken_port() as port:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         done = leadview.run("run", metrics_port=port)
     assert done.status == 1
     assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in done.stderr
     assert "LEADVIEW_METRICS_PORT" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        pytest.param({"kafka_bootstrap_servers": "a:b"}, "LEADVIEW_KAFKA_BOOTSTRAP_SERVERS='a:b'", id="a broker"),
-        pytest.param({"kafka_ssl_ca_file": "/nothing"}, "LEADVIEW_KAFKA_SSL_CA_FILE='/nothing'", id="CA of Kafka"),
-        pytest.param({"redis_tls_ca_file": "/nothing"}, "LEADVIEW_REDIS_TLS_CA_FILE='/nothing'", id="CA of Redis"),
-        pytest.param({"kafka_security_protocol": "SASL_SSL"}, "LEADVIEW_KAFKA_SASL_USERNAME", id="no user"),
-        pytest.param({"log_level": "loud"}, "write one of debug, info, warning, error", id="none of several"),
-    ],
-)
-def test_a_setting_that_cannot_work_is_named(leadview: Leadview, settings: dict[str, str], named: str) -> None:
-    done = leadview.call("status", **settings)
-    assert (done.status, done.stdout, named in done.stderr) == (2, "", True), done.output
 
 
 @pytest.mark.usefixtures("apache_jars")

@@ -1,9 +1,11 @@
-"""The command line of the projector."""
+"""The command line of the projector, and its settings."""
 
 import pytest
 
+from devstack.programs import environment
 from projector.commands.arguments import parse, parser_of
 from tests.harness import crm
+from tests.harness.commands import call
 
 ID = crm.LEAD
 WAIT = ["wait", "lead", crm.ORGANIZATION, ID]
@@ -90,3 +92,18 @@ def test_accepted_records() -> None:
     assert arguments.note == "an import of 2024"
     by_reason = parse([*ACCEPT, "--topic", "crm.leads", "--reason", "$.data.stage", "--note", "x"])
     assert (by_reason.records, by_reason.topic, by_reason.reason) == ([], "crm.leads", "$.data.stage")
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        pytest.param({"kafka_bootstrap_servers": "a:b"}, "LEADVIEW_KAFKA_BOOTSTRAP_SERVERS='a:b'", id="a broker"),
+        pytest.param({"kafka_ssl_ca_file": "/nothing"}, "LEADVIEW_KAFKA_SSL_CA_FILE='/nothing'", id="CA of Kafka"),
+        pytest.param({"redis_tls_ca_file": "/nothing"}, "LEADVIEW_REDIS_TLS_CA_FILE='/nothing'", id="CA of Redis"),
+        pytest.param({"kafka_security_protocol": "SASL_SSL"}, "LEADVIEW_KAFKA_SASL_USERNAME", id="no user"),
+        pytest.param({"log_level": "loud"}, "write one of debug, info, warning, error", id="none of several"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_named(settings: dict[str, str], named: str) -> None:
+    done = call("status", environment=environment(**settings))
+    assert (done.status, done.stdout, named in done.stderr) == (2, "", True), done.output

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from docs.generate import tables
 from projector.__main__ import _COMMANDS
 from projector.commands.arguments import parser_of
 from schemas import metrics
 from schemas.metrics import Metric
 from schemas.resources import AS_SPECIFIED
+from schemas.settings import PROCESSES, variable
 
 ROOT = Path(__file__).parents[2]
 PROSE = ("docs/events.md", "docs/generate/reference/pages/index.md", "docs/generate/reference/site.py")
@@ -68,3 +70,11 @@ def test_a_command_is_run_and_listed(command: str) -> None:
 def test_every_command_that_is_run_is_parsed() -> None:
     unparsed = _COMMANDS.keys() - set(commands())
     assert not unparsed, f"projector/commands/arguments.py: parser_of does not know {', '.join(sorted(unparsed))}"
+
+
+def test_every_setting_is_listed_once_with_its_meaning() -> None:
+    """In the generated tables of docs/settings.md."""
+    rows = [row for rows in tables.settings().values() for row in rows]
+    known = {f"`{variable(field)}`" for process in PROCESSES for field in process.__struct_fields__}
+    assert sorted(row.name for row in rows) == sorted(known)
+    assert [row.name for row in rows if not row.meaning or any("|" in cell for cell in row)] == []

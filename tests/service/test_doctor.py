@@ -1,26 +1,41 @@
-"""`doctor` checks what must be there before a start, and its bundle holds no secret."""
+"""`doctor` checks what must be there before a start, and its bundle holds no secret. `doctor --url` checks gateways:
+deploy/Caddyfile and a good nginx keep every rule, and each fault of an nginx is named alone.
+"""
 
 import asyncio
 import re
 import shutil
+import ssl
 import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from zipfile import ZipFile
 
 import pytest
 import redis
 
+from devstack.child import Child
+from devstack.ports import free_port
 from devstack.redis_server import RedisServer
 from projector.commands import doctor
+from projector.commands.gateway import RULES, Gateway
+from projector.errors import Refused
 from projector.redis.rights import PROJECTS, SERVES
-from schemas import names, resources
-from tests.harness import crm
-from tests.harness.commands import Finished
+from schemas import api_keys, names, resources
+from tests.harness import certificates, crm
+from tests.harness.api_server import ApiServer, patient, running_api
+from tests.harness.certificates import Certificate
+from tests.harness.commands import Finished, call
+from tests.harness.front import Front
 from tests.harness.leadview import Leadview
-from tests.harness.processes import ROOT
-from tests.harness.services import Kafka, not_available
+from tests.harness.processes import ROOT, environment
+from tests.harness.records import Caller, Records
+from tests.harness.services import Kafka, RedisService, not_available
+from tests.harness.waiting import wait_until
 from tests.service.test_redis_users import EXAMPLE, access
 
 ALL = "settings", "Redis", "Redis version", "Redis eviction", "Redis clock", "Redis data"
@@ -159,3 +174,230 @@ def test_a_secret_inside_a_text_is_replaced(tmp_path: Path) -> None:
     with ZipFile(tmp_path / "b.zip") as archive:
         assert archive.namelist() == ["a.json"]
         assert archive.read("a.json").decode() == '[\n  "redis://u:***@h",\n  "pass"\n]'
+
+
+# The paths, because Debian's nginx would use folders of root; and no other user could write into ours.
+_NGINX = """
+daemon off; user root; pid nginx.pid; error_log stderr; worker_processes 1;
+events {{}}
+http {{
+    access_log off;
+    client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi;
+    scgi_temp_path scgi;
+    proxy_cache_path cache keys_zone=cache:1m;
+    default_type text/html;
+    gzip on; gzip_types application/json; gzip_proxied any; gzip_min_length 100;
+    large_client_header_buffers 4 32k;
+    server {{
+        listen 127.0.0.1:{port} ssl;
+        ssl_certificate {certificate}; ssl_certificate_key {key};
+        {server}
+        location / {{
+            proxy_pass http://127.0.0.1:{api};
+            proxy_http_version 1.1;
+            proxy_set_header Host $http_host;
+            proxy_hide_header Data-As-Of;  # whether the API sends it depends on projectors
+            {location}
+        }}
+    }}
+}}
+"""
+UNSEEN = {"Retry-After", "Data-As-Of"}
+UNSEEN_WITHOUT_KEY = UNSEEN | {"a key is accepted", "RateLimit"}
+EVERY_RULE = {"HTTPS"} | {rule.name for rule in RULES}
+
+
+@pytest.fixture(scope="module")
+def api(redis_server: RedisService) -> Iterator[ApiServer]:
+    with running_api(patient(redis_server.url)) as api:
+        yield api
+
+
+@pytest.fixture
+def caller(records: Records) -> Caller:
+    return records.caller()
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    return certificates.create(tmp_path_factory.mktemp("certificate"))
+
+
+@contextmanager
+def nginx(
+    folder: Path, api: ApiServer, certificate: Certificate, location: str = "", server: str = ""
+) -> Iterator[str]:
+    """Yields the URL of an nginx with these directives, and stops it."""
+    program = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin:/opt/homebrew/bin")
+    if program is None:
+        not_available("nginx is not installed")
+    port = free_port()
+    (folder / "nginx.conf").write_text(
+        _NGINX.format(
+            port=port,
+            api=api.port,
+            certificate=certificate.certificate,
+            key=certificate.key,
+            location=location,
+            server=server.replace("API", str(api.port)),
+        )
+    )
+    child = Child([program, "-p", f"{folder}/", "-c", "nginx.conf", "-e", "stderr"], log=folder / "nginx.log")
+    try:
+        wait_until(lambda: _listens(child, port), "nginx listens")
+        yield f"https://127.0.0.1:{port}"
+    finally:
+        child.stop()
+
+
+def _listens(child: Child, port: int) -> bool:
+    child.check_running()
+    try:
+        ssl.get_server_certificate(("127.0.0.1", port))
+    except OSError:
+        return False
+    return True
+
+
+def through(url: str, ca: Path, key: str | None = None, *words: str) -> Finished:
+    """Run `doctor --url`. Neither a Redis nor a Kafka is there for it."""
+    away = environment(redis_url="redis://127.0.0.1:1/0", kafka_bootstrap_servers="127.0.0.1:1")
+    words = ("doctor", "--url", url, *(("--key", "-") if key else ()), *words)
+    return call(*words, environment=away | {"SSL_CERT_FILE": str(ca)}, stdin=f"Bearer {key}\n")
+
+
+def assert_found(done: Finished, unknown: set[str], problems: set[str] = frozenset()) -> None:  # type: ignore[assignment]
+    """All other rules must be kept."""
+    expected = dict.fromkeys(EVERY_RULE, "ok") | dict.fromkeys(unknown, "unknown") | dict.fromkeys(problems, "problem")
+    assert (done.status, results(done)) == (int(bool(problems)), expected), done.output
+
+
+@pytest.mark.skipif(shutil.which("caddy") is None, reason="Caddy is not installed: it is only an example")
+def test_our_front_keeps_every_rule(api: ApiServer, caller: Caller, tmp_path: Path) -> None:
+    with Front.running(tmp_path, [f"127.0.0.1:{api.port}"]) as front:
+        done = through(f"https://localhost:{front.port}", front.ca, caller.key)
+    unseen = UNSEEN if results(done)["Data-As-Of"] == "unknown" else {"Retry-After"}  # it depends on projectors
+    assert_found(done, unseen)
+
+
+def test_a_good_nginx_keeps_every_rule(
+    api: ApiServer, caller: Caller, certificate: Certificate, tmp_path: Path
+) -> None:
+    as_of, bundle = "add_header Data-As-Of 2026-11-23T13:37:00.123Z always;", tmp_path / "bundle.zip"
+    with nginx(tmp_path, api, certificate, as_of, "error_page 497 =301 https://$http_host$request_uri;") as url:
+        assert_found(through(f"{url}/api/v1/ext/", certificate.certificate), UNSEEN_WITHOUT_KEY)
+        done = through(url, certificate.certificate, caller.key, "--bundle", str(bundle))
+    assert_found(done, {"Retry-After"})
+    assert "answers are compressed" in done
+    assert "is redirected to HTTPS" in done
+    with ZipFile(bundle) as archive:
+        assert sorted(archive.namelist()) == ["doctor.json", "settings.json", "versions.json"]
+        written = done.output + "".join(archive.read(name).decode() for name in archive.namelist())
+    assert caller.key not in written
+
+
+HIDDEN = {"404 without redirects", "405 with Allow", "401 without a key", "401 for an invalid key", "a key is accepted"}
+HIDDEN |= {"RateLimit", "no caching", "Cache-Control"}
+ERROR_PAGES = "proxy_intercept_errors on; error_page 400 401 403 404 405 429 500 502 503 504 /page.html;"
+CACHE = "proxy_cache cache; proxy_cache_valid any 1m; proxy_ignore_headers Cache-Control Expires Vary;"
+
+
+@pytest.mark.parametrize(
+    ("location", "server", "broken", "unknown"),
+    [
+        pytest.param(ERROR_PAGES, "location = /page.html {}", {"errors are JSON"}, HIDDEN, id="error pages"),
+        pytest.param(CACHE, "", {"no caching"}, set(), id="a cache"),
+        pytest.param(
+            'proxy_set_header Authorization "";',
+            "",
+            {"401 for an invalid key"},
+            {"a key is accepted", "RateLimit"},
+            id="no Authorization",
+        ),
+        pytest.param("proxy_set_header X-Request-Id $request_id;", "", {"X-Request-Id"}, set(), id="ids of its own"),
+        pytest.param("proxy_hide_header X-Request-Id;", "", {"X-Request-Id"}, set(), id="no ids"),
+        pytest.param(
+            "rewrite ^(.+)/$ $1 permanent;", "", {"404 without redirects"}, set(), id="redirects without a slash"
+        ),
+        pytest.param("proxy_hide_header ETag;", "", {"weak ETag"}, {"304", "compression"}, id="no ETag"),
+        pytest.param('proxy_set_header If-None-Match "";', "", {"304"}, set(), id="no conditional requests"),
+        pytest.param("limit_except GET { deny all; }", "", {"405 with Allow", "CORS"}, set(), id="no other methods"),
+        pytest.param(
+            "add_header Access-Control-Allow-Origin * always;", "", {"CORS"}, set(), id="CORS headers of its own"
+        ),
+        pytest.param("expires 1h;", "", {"Cache-Control"}, set(), id="Cache-Control of its own"),
+        pytest.param("proxy_hide_header RateLimit-Policy;", "", {"RateLimit"}, set(), id="no limits"),
+        pytest.param("add_header Data-As-Of yesterday always;", "", {"Data-As-Of"}, set(), id="Data-As-Of of its own"),
+        pytest.param("if ($request_method = HEAD) { return 405; }", "", {"HEAD"}, set(), id="no HEAD"),
+        pytest.param(
+            "proxy_hide_header ETag; add_header ETag $upstream_http_etag$suffix;",
+            'set $suffix ""; if ($http_accept_encoding = gzip) { set $suffix "-gzip"; }',
+            {"compression"},
+            set(),
+            id="another ETag of what is compressed",
+        ),
+        pytest.param("", "location = /readyz { return 503; }", {"health", "Retry-After"}, set(), id="no health"),
+        pytest.param(
+            "",
+            "error_page 497 =200 @plain; location @plain { proxy_pass http://127.0.0.1:API; }",
+            {"HTTP is redirected or refused"},
+            set(),
+            id="HTTP beside HTTPS",
+        ),
+        pytest.param("", "large_client_header_buffers 4 8k;", {"large headers"}, set(), id="its own limit of headers"),
+    ],
+)
+def test_a_fault_is_named(
+    api: ApiServer,
+    caller: Caller,
+    certificate: Certificate,
+    tmp_path: Path,
+    location: str,
+    server: str,
+    broken: set[str],
+    unknown: set[str],
+) -> None:
+    with nginx(tmp_path, api, certificate, location, server) as url:
+        done = through(url, certificate.certificate, caller.key)
+    assert_found(done, UNSEEN | unknown, broken)
+    assert all(rule.mend in done for rule in RULES if rule.name in broken)
+
+
+def test_without_a_valid_certificate_nothing_is_sent(api: ApiServer, certificate: Certificate, tmp_path: Path) -> None:
+    other = certificates.create(tmp_path)
+    with nginx(tmp_path, api, certificate) as url:
+        done = through(url, other.certificate)
+    assert_found(done, EVERY_RULE, {"HTTPS"})
+    assert "the certificate is not valid" in done
+
+
+def test_without_tls_keys_are_sent_to_this_machine_only(
+    api: ApiServer, caller: Caller, certificate: Certificate
+) -> None:
+    done = through(f"http://127.0.0.1:{api.port}", certificate.certificate, caller.key)
+    unseen = UNSEEN if results(done)["Data-As-Of"] == "unknown" else {"Retry-After"}
+    assert_found(done, unseen | {"HTTPS", "certificate is renewed", "HTTP is redirected or refused"})
+    assert_found(through("http://leadview.invalid", certificate.certificate, caller.key), EVERY_RULE, {"HTTPS"})
+
+
+def test_a_certificate_that_ends_soon() -> None:
+    """Of two days, a tenth is left."""
+    [rule] = [rule for rule in RULES if rule.name == "certificate is renewed"]
+    gateway = Gateway(urlsplit("https://leadview.invalid"), None)
+    days = {"notBefore": -1.8, "notAfter": 0.2}
+    gateway.certificate = {
+        name: time.strftime("%b %d %H:%M:%S %Y GMT", time.gmtime(time.time() + after * 86400))
+        for name, after in days.items()
+    }
+    with pytest.raises(Refused, match=rf"it expires in \d hours, after 48\. {rule.mend}"):
+        rule.check(gateway)
+
+
+def test_a_key_that_is_not_known(api: ApiServer, caller: Caller, certificate: Certificate, tmp_path: Path) -> None:
+    unknown = api_keys.mint(caller.organization_id)
+    with nginx(tmp_path, api, certificate) as url:
+        done = through(url, certificate.certificate, unknown)
+    assert_found(done, UNSEEN | {"RateLimit"}, {"a key is accepted"})
+    done = through("https://127.0.0.1:1", certificate.certificate, unknown[:-1])
+    assert (done.status, done.stdout, "MalformedKey: " in done.stderr) == (1, "", True)
+    assert unknown[:-1] not in done

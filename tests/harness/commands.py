@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
 from io import BytesIO, StringIO, TextIOWrapper
@@ -10,6 +10,10 @@ from typing import NamedTuple
 from unittest.mock import patch
 
 from projector.__main__ import main
+
+_PLAIN = frozenset(
+    ("dead-letters", "doctor", "drop", "promote", "rollback", "show", "status", "usage", "validate", "verify", "wait")
+)
 
 
 class Finished(NamedTuple):
@@ -27,9 +31,14 @@ class Finished(NamedTuple):
         return str(text) in self.output
 
 
+def is_plain(words: Sequence[str]) -> bool:
+    """Returns whether a command ends by itself, and leaves signals and priorities alone."""
+    return _PLAIN.issuperset(words[:1]) and {"--continuous", "--watch"}.isdisjoint(words)
+
+
 def call(*words: str, environment: Mapping[str, str], stdin: str = "") -> Finished:
-    """Run `python -m projector <words>` in this process, without the start of a Python: for commands that only read,
-    and one at a time. They have an event loop of their own, in a thread, because a test may have one, too.
+    """Run `python -m projector <words>` in this process, without the start of a Python: for plain commands, and one at
+    a time. They have an event loop of their own, in a thread, because a test may have one, too.
     """
     stdout, stderr = StringIO(), StringIO()
     loggers = [logging.root, logging.getLogger("aiokafka")]

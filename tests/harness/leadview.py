@@ -17,7 +17,7 @@ from schemas import names, resources
 from schemas.control import GenerationId, number_of
 from tests.harness import control, expected, generations, processes, stored
 from tests.harness.api_server import ApiServer
-from tests.harness.commands import Finished, call
+from tests.harness.commands import Finished, call, is_plain
 from tests.harness.crm import Message
 from tests.harness.processes import API, PROJECTOR, running_api_process
 from tests.harness.services import Kafka, client_of
@@ -51,6 +51,7 @@ class Leadview:
         self.use_redis(server)
         self.settings = settings
         """Those of all processes that are started from now on."""
+        self.calls_plain_commands = False
         self._directory = directory
         self._processes = ExitStack()
         self._started = 0
@@ -85,7 +86,11 @@ class Leadview:
     def run(
         self, *words: str, command: Sequence[str] = PROJECTOR, stdin: object = None, **settings: object
     ) -> Finished:
-        """Run `python -m projector <words>` until it ends. Raises subprocess.TimeoutExpired."""
+        """Run `python -m projector <words>` until it ends; in this process, if it is a plain command and no other one
+        can run meanwhile (`calls_plain_commands`). Raises subprocess.TimeoutExpired.
+        """
+        if self.calls_plain_commands and command is PROJECTOR and is_plain(words):
+            return self.call(*words, stdin="" if stdin is None else str(stdin), **settings)
         done = subprocess.run(
             [*command, *words],
             env=self.environment(**settings),
@@ -98,7 +103,7 @@ class Leadview:
         return Finished(done.returncode, done.stdout, done.stderr)
 
     def call(self, *words: str, stdin: str = "", **settings: object) -> Finished:
-        """The same in this process, for commands that only read (`call`)."""
+        """The same in this process, for plain commands (`call`)."""
         return call(*words, environment=self.environment(**settings), stdin=stdin)
 
     def start_api(self, port: int, **settings: object) -> Child:

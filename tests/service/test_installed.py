@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -104,10 +103,6 @@ def test_the_wheel_holds_what_is_needed_to_run(installed: Installed) -> None:
     deployed = {path for path in (ROOT / "deploy").rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
     deployed -= set((ROOT / "deploy/kubernetes").rglob("*"))
     assert {f"{data}/data/share/leadview/{path.relative_to(ROOT)}" for path in deployed} <= set(names)
-
-
-def test_one_version() -> None:
-    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == VERSION
 
 
 def test_help_version_and_completion(installed: Installed) -> None:

@@ -433,7 +433,7 @@ def _tls_problems(settings: Struct, group: str) -> Iterator[str]:
     yield from unreadable
     if unreadable:
         return
-    context = ssl.create_default_context()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # without the certificates of the system, which take long to load
     if ca[1]:
         try:
             context.load_verify_locations(ca[1])

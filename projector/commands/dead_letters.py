@@ -1,6 +1,7 @@
 """The command `dead-letters`: list, show, redrive, accept, drop."""
 
 import argparse
+from collections.abc import Iterator
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -160,20 +161,18 @@ async def _redrive(operator: Operator, dead_letters: list[DeadLetter]) -> int:
 
 
 def _print(dead_letters: list[DeadLetter], console: Console, *, details: bool) -> None:
-    for dead_letter in dead_letters:
-        accepted = f"  accepted: {dead_letter.note}" if dead_letter.accepted and not details else ""
-        console.print(f"{dead_letter.field}  {dead_letter.reason}{accepted}", markup=False, soft_wrap=True)
-        if details:
-            _print_details(dead_letter, console)
+    for letter in dead_letters:
+        accepted = f"  accepted: {letter.note}" if letter.accepted and not details else ""
+        lines = [f"{letter.field}  {letter.reason}{accepted}", *(_details(letter) if details else ())]
+        console.print("\n".join(lines), markup=False, soft_wrap=True)
     if not dead_letters:
         console.print("no dead letters")
 
 
-def _print_details(dead_letter: DeadLetter, console: Console) -> None:
-    console.print(f"  key       {dead_letter.key}", markup=False, soft_wrap=True)
-    if dead_letter.offsets > 1:
-        console.print(f"  offsets   {dead_letter.offset} to {dead_letter.next_offset - 1}")
-    console.print(f"  parked    {utc(dead_letter.time)}")
-    if dead_letter.accepted:
-        accepted = f"{utc(dead_letter.accepted_at or 0)}  {dead_letter.note}"
-        console.print(f"  accepted  {accepted}", markup=False, soft_wrap=True)
+def _details(letter: DeadLetter) -> Iterator[str]:
+    yield f"  key       {letter.key}"
+    if letter.offsets > 1:
+        yield f"  offsets   {letter.offset} to {letter.next_offset - 1}"
+    yield f"  parked    {utc(letter.time)}"
+    if letter.accepted:
+        yield f"  accepted  {utc(letter.accepted_at or 0)}  {letter.note}"

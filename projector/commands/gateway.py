@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from ipaddress import ip_address
+from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import SplitResult
 from uuid import uuid4
@@ -40,6 +41,7 @@ _LIMITS = {
     "X-RateLimit-Reset": r"\d+",
 }
 _CHALLENGE = 'Bearer realm="leadview"'
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _AS_OF = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"
 
 
@@ -81,27 +83,19 @@ class Gateway:
         self.limited: list[Answer] = []
         """All answers with 429 and 503."""
         self._base = url.path.rstrip("/").removesuffix(ROOT)
-        self.context = ssl.create_default_context()
+        self._context = ssl.create_default_context()
 
-    def ask(self, path: str, method: str = "GET", **headers: str) -> Answer:
-        """Names of `headers` have underscores for hyphens. Raises Refused."""
-        connection: http.client.HTTPConnection
-        if self.is_secure:
-            connection = http.client.HTTPSConnection(self.host, self.port, timeout=_SECONDS, context=self.context)
-        else:
-            connection = http.client.HTTPConnection(self.host, self.port, timeout=_SECONDS)
-        return self.exchange(connection, path, method, **headers)
-
-    def exchange(self, connection: http.client.HTTPConnection, path: str, method: str, **headers: str) -> Answer:
-        """As `ask`, over this connection, which is closed."""
+    def ask(
+        self, path: str, method: str = "GET", headers: Mapping[str, str] = _NO_HEADERS, *, plain_port: int = 0
+    ) -> Answer:
+        """With `plain_port`, this port is asked without TLS. Raises Refused."""
+        connection = http.client.HTTPConnection(self.host, plain_port or self.port, timeout=_SECONDS)
+        if self.is_secure and not plain_port:
+            connection = http.client.HTTPSConnection(self.host, self.port, timeout=_SECONDS, context=self._context)
         try:
-            sent = {name.replace("_", "-"): value for name, value in headers.items()}
-            connection.request(method, self._base + path, headers=sent)
+            connection.request(method, self._base + path, headers=headers)
             response = connection.getresponse()
-            received: dict[str, str] = {}
-            for name, value in response.getheaders():
-                low = name.lower()
-                received[low] = f"{received[low]}, {value}" if low in received else value
+            received = {name.lower(): ", ".join(response.headers.get_all(name, [])) for name in response.headers}
             answer = Answer(response.status, received, response.read())
         except (OSError, http.client.HTTPException) as error:
             raise Refused(f"{method} {path} has no answer ({error!r})") from error
@@ -111,18 +105,24 @@ class Gateway:
             self.limited.append(answer)
         return answer
 
-    def refusal(self, expected: str, path: str, method: str = "GET", **headers: str) -> Answer:
+    def refusal(
+        self, expected: str, path: str, method: str = "GET", headers: Mapping[str, str] = _NO_HEADERS
+    ) -> Answer:
         """Returns the answer to a request that the API refuses with this status and code.
 
         Raises Refused if it is another one, and NotKnown if a page of the gateway hides it.
         """
-        answer = self.ask(path, method, **headers)
+        answer = self.ask(path, method, headers)
         problem = answer.problem
         if problem is None and self.replaces_errors and answer.status not in _REDIRECTS:
             raise NotKnown("the gateway puts a page of its own in place of errors")
-        if problem is None or f"{answer.status} {problem.error}" != expected:
-            raise Refused(f"{method} {path} is answered with {answer} instead of {expected}")
+        is_expected = problem is not None and f"{answer.status} {problem.error}" == expected
+        _require(is_expected, f"{method} {path} is answered with {answer} instead of {expected}")
         return answer
+
+    @property
+    def bearer(self) -> Mapping[str, str]:
+        return {"Authorization": f"Bearer {self.key}"}
 
     @cached_property
     def certificate(self) -> Mapping[str, object]:
@@ -131,14 +131,14 @@ class Gateway:
             raise NotKnown("the address begins with http, so there is no certificate")
         with (
             socket.create_connection((self.host, self.port), _SECONDS) as connection,
-            self.context.wrap_socket(connection, server_hostname=self.host) as secured,
+            self._context.wrap_socket(connection, server_hostname=self.host) as secured,
         ):
             return secured.getpeercert() or {}
 
     @cached_property
     def page(self) -> Answer:
         """The OpenAPI document, as a browser reads it, but not compressed. Raises NotKnown."""
-        answer = self.ask(_page(), Origin=_ORIGIN)
+        answer = self.ask(_page(), headers={"Origin": _ORIGIN})
         if answer.status != 200 or answer.media != "application/json":
             raise NotKnown(f"{ROOT}/openapi.json is answered with {answer}, and this is looked at with it")
         return answer
@@ -155,7 +155,7 @@ class Gateway:
         """The answer to a request with the key, for a record that does not exist. Raises NotKnown without a key."""
         if self.key is None:
             raise NotKnown("it needs an API key: add `--key -`, which reads one from standard input")
-        return self.ask(_lead(), Authorization=f"Bearer {self.key}")
+        return self.ask(_lead(), headers=self.bearer)
 
     @property
     def admitted(self) -> Answer:
@@ -182,19 +182,24 @@ def _opaque(answer: Answer) -> str:
     return answer.headers.get("etag", "").removeprefix("W/")
 
 
+def _require(kept: bool, seen: str) -> None:
+    """Raises Refused with what was seen unless the rule is kept."""
+    if not kept:
+        raise Refused(seen)
+
+
 def _expect(answer: Answer, name: str, pattern: str) -> str:
     """Returns the value of a header. Raises Refused if it does not match."""
     value = answer.headers.get(name.lower())
     if value is None:
         raise Refused(f"{name} is missing")
-    if not re.fullmatch(pattern, value):
-        raise Refused(f"{name} is {value!r}")
+    _require(re.fullmatch(pattern, value) is not None, f"{name} is {value!r}")
     return value
 
 
 def _https(gateway: Gateway) -> str:
-    if not (gateway.is_secure or _is_this_machine(gateway.host)):
-        raise Refused("the address begins with http, so keys and records could be read on the way")
+    is_private = gateway.is_secure or _is_this_machine(gateway.host)
+    _require(is_private, "the address begins with http, so keys and records could be read on the way")
     try:
         return f"the certificate is valid until {gateway.certificate['notAfter']}"
     except ssl.SSLCertVerificationError as error:
@@ -213,8 +218,8 @@ def _is_this_machine(host: str) -> bool:
 def _renewed(gateway: Gateway) -> str:
     begin, end = (ssl.cert_time_to_seconds(str(gateway.certificate[name])) for name in ("notBefore", "notAfter"))
     left = end - time.time()
-    if left < min(_RENEW_SECONDS, _RENEW_SHARE * (end - begin)):
-        raise Refused(f"it expires in {left / 3600:.0f} hours, after {(end - begin) / 3600:.0f}")
+    is_young = left >= min(_RENEW_SECONDS, _RENEW_SHARE * (end - begin))
+    _require(is_young, f"it expires in {left / 3600:.0f} hours, after {(end - begin) / 3600:.0f}")
     return f"it has {left / 3600:.0f} of its {(end - begin) / 3600:.0f} hours left"
 
 
@@ -225,22 +230,20 @@ def _plain(gateway: Gateway) -> str:
     hsts = gateway.ask(_page()).headers.get("strict-transport-security")
     hint = "" if hsts else ". It does not send Strict-Transport-Security: consider it (docs/production.md)"
     try:
-        answer = gateway.exchange(http.client.HTTPConnection(gateway.host, port, timeout=_SECONDS), _page(), "GET")
+        answer = gateway.ask(_page(), plain_port=port)
     except Refused:
         return f"port {port} does not speak HTTP{hint}"
     if answer.status in _REDIRECTS and answer.headers.get("location", "").startswith("https://"):
         return f"HTTP on port {port} is redirected to HTTPS{hint}"
-    if answer.status >= 400 and answer.problem is None:
-        return f"HTTP on port {port} is refused with {answer.status}{hint}"
-    raise Refused(f"HTTP on port {port} is answered with {answer}")
+    _require(answer.status >= 400 and answer.problem is None, f"HTTP on port {port} is answered with {answer}")
+    return f"HTTP on port {port} is refused with {answer.status}{hint}"
 
 
 def _json(gateway: Gateway) -> str:
     for path in (_nothing(), _lead()):
         answer = gateway.ask(path)
-        if answer.problem is None and answer.status not in _REDIRECTS:
-            gateway.replaces_errors = True
-            raise Refused(f"GET {path} is answered with {answer}")
+        gateway.replaces_errors = answer.problem is None and answer.status not in _REDIRECTS
+        _require(not gateway.replaces_errors, f"GET {path} is answered with {answer}")
     return "an unknown path and a request without a key are answered with the API's errors"
 
 
@@ -253,8 +256,8 @@ def _paths(gateway: Gateway) -> str:
 def _methods(gateway: Gateway) -> str:
     for method in ("POST", "DELETE"):
         allowed = gateway.refusal("405 method_not_allowed", _lead(), method).headers.get("allow", "")
-        if {each.strip() for each in allowed.split(",")} != {"GET", "HEAD", "OPTIONS"}:
-            raise Refused(f"`Allow` of the answer to {method} is {allowed!r}")
+        are_all = {each.strip() for each in allowed.split(",")} == {"GET", "HEAD", "OPTIONS"}
+        _require(are_all, f"`Allow` of the answer to {method} is {allowed!r}")
     return "POST and DELETE are answered with 405 and `Allow: GET, HEAD, OPTIONS`"
 
 
@@ -264,17 +267,17 @@ def _no_key(gateway: Gateway) -> str:
 
 
 def _bad_key(gateway: Gateway) -> str:
-    answer = gateway.refusal("401 invalid_api_key", _lead(), Authorization="bearer doctor")
+    answer = gateway.refusal("401 invalid_api_key", _lead(), headers={"Authorization": "bearer doctor"})
     _expect(answer, "WWW-Authenticate", f'{_CHALLENGE}, error="invalid_token"')
     return "`Authorization` reaches the API"
 
 
 def _key(gateway: Gateway) -> str:
     problem = gateway.keyed.problem
-    if problem is not None and problem.error == "invalid_api_key":
-        raise Refused("the key is refused with 401 invalid_api_key")
+    is_known = problem is None or problem.error != "invalid_api_key"
+    _require(is_known, "the key is refused with 401 invalid_api_key")
     _expect(gateway.admitted, "Cache-Control", "no-store")
-    gateway.refusal("400 invalid_id", f"{ROOT}/{AS_SPECIFIED[0].topic}/doctor", Authorization=f"Bearer {gateway.key}")
+    gateway.refusal("400 invalid_id", f"{ROOT}/{AS_SPECIFIED[0].topic}/doctor", headers=gateway.bearer)
     return "404 for an id that nothing has, 400 for what is no id. No record is read, so the 200 of records is not seen"
 
 
@@ -288,8 +291,8 @@ def _retry_after(gateway: Gateway) -> str:
     if not gateway.limited:
         raise NotKnown("no answer was 429 or 503, and none was provoked")
     for answer in gateway.limited:
-        if not answer.headers.get("retry-after", "").isdecimal():
-            raise Refused(f"an answer with {answer} has no Retry-After in seconds")
+        has_it = answer.headers.get("retry-after", "").isdecimal()
+        _require(has_it, f"an answer with {answer} has no Retry-After in seconds")
     return f"{len(gateway.limited)} answer(s) with 429 or 503 have it"
 
 
@@ -302,9 +305,8 @@ def _as_of(gateway: Gateway) -> str:
 def _request_id(gateway: Gateway) -> str:
     _expect(gateway.page, "X-Request-Id", "[A-Za-z0-9._:-]{1,128}")
     sent = f"doctor-{uuid4().hex}"
-    kept = gateway.ask(_page(), X_Request_Id=sent).headers.get("x-request-id")
-    if kept != sent:
-        raise Refused(f"`X-Request-Id: {sent}` was sent, and {kept!r} came back")
+    kept = gateway.ask(_page(), headers={"X-Request-Id": sent}).headers.get("x-request-id")
+    _require(kept == sent, f"`X-Request-Id: {sent}` was sent, and {kept!r} came back")
     return "the id of a request is kept; a request without one gets one"
 
 
@@ -312,15 +314,13 @@ def _not_stored(gateway: Gateway) -> str:
     """The body of each error has an id of its own, and so has the head of each answer."""
     for expected, path in (("404 not_found", _nothing()), ("401 missing_api_key", _lead())):
         first, second = (gateway.refusal(expected, path) for _ in range(2))
-        if first.body == second.body:
-            raise Refused(f"GET {path} was answered twice with the same answer, {first}")
+        _require(first.body != second.body, f"GET {path} was answered twice with the same answer, {first}")
     path = f"/healthz?doctor={uuid4().hex}"
     former, latter = (gateway.ask(path).headers.get("x-request-id") for _ in range(2))
-    if former is not None and former == latter:
-        raise Refused(f"GET {path} was answered twice with the same answer")
+    _require(former is None or former != latter, f"GET {path} was answered twice with the same answer")
     if gateway.key is not None:
         path = _lead()
-        gateway.ask(path, Authorization=f"Bearer {gateway.key}")
+        gateway.ask(path, headers=gateway.bearer)
         gateway.refusal("401 missing_api_key", path)
     return "no answer comes from a cache"
 
@@ -336,50 +336,45 @@ def _weak(gateway: Gateway) -> str:
 
 
 def _not_modified(gateway: Gateway) -> str:
-    answer = gateway.ask(_page(), If_None_Match=f"W/{gateway.tag}")
-    if answer.status != 304 or answer.body:
-        raise Refused(f"`If-None-Match` with the ETag is answered with {answer}")
-    if _opaque(answer) != gateway.tag:
-        raise Refused(f"the 304 has the ETag {answer.headers.get('etag')!r}")
+    answer = gateway.ask(_page(), headers={"If-None-Match": f"W/{gateway.tag}"})
+    _require(answer.status == 304 and not answer.body, f"`If-None-Match` with the ETag is answered with {answer}")
+    _require(_opaque(answer) == gateway.tag, f"the 304 has the ETag {answer.headers.get('etag')!r}")
     return "`If-None-Match` with the ETag is answered with 304"
 
 
 def _head(gateway: Gateway) -> str:
     answer, page = gateway.ask(_page(), "HEAD"), gateway.page
-    if answer.status != page.status:
-        raise Refused(f"HEAD is answered with {answer}, GET with {page}")
+    _require(answer.status == page.status, f"HEAD is answered with {answer}, GET with {page}")
     for name in ("etag", "content-type", "cache-control"):
-        if answer.headers.get(name) != page.headers.get(name):
-            raise Refused(f"{name} is {answer.headers.get(name)!r} for HEAD, {page.headers.get(name)!r} for GET")
+        of_head, of_get = answer.headers.get(name), page.headers.get(name)
+        _require(of_head == of_get, f"{name} is {of_head!r} for HEAD, {of_get!r} for GET")
     return "HEAD has the headers of GET"
 
 
 def _compression(gateway: Gateway) -> str:
-    answer = gateway.ask(_page(), Accept_Encoding="gzip")
+    answer = gateway.ask(_page(), headers={"Accept-Encoding": "gzip"})
     coding = answer.headers.get("content-encoding")
     try:
         body = zlib.decompress(answer.body, _GZIP) if coding == "gzip" else answer.body
     except zlib.error as error:
         raise Refused(f"what is sent as gzip is not ({error})") from None
-    if body != gateway.page.body:
-        raise Refused(f"the body is another one if gzip is accepted (Content-Encoding is {coding!r})")
-    if _opaque(answer) != gateway.tag:
-        raise Refused(f"the ETag with gzip is {answer.headers.get('etag')!r}, without it {gateway.tag!r}")
+    is_same = body == gateway.page.body
+    _require(is_same, f"the body is another one if gzip is accepted (Content-Encoding is {coding!r})")
+    is_tagged = _opaque(answer) == gateway.tag
+    _require(is_tagged, f"the ETag with gzip is {answer.headers.get('etag')!r}, without it {gateway.tag!r}")
     return "answers are compressed, and keep their ETags" if coding else "nothing is compressed"
 
 
 def _cors(gateway: Gateway) -> str:
     _expect(gateway.page, "Access-Control-Allow-Origin", r"\*")
     missing = _EXPOSED - _words(gateway.page, "access-control-expose-headers")
-    if missing:
-        raise Refused(f"Access-Control-Expose-Headers lacks {', '.join(sorted(missing))}")
-    asked = {"Access_Control_Request_Method": "GET", "Access_Control_Request_Headers": "authorization"}
-    preflight = gateway.ask(_lead(), "OPTIONS", Origin=_ORIGIN, **asked)
-    if preflight.status not in range(200, 300):
-        raise Refused(f"a preflight is answered with {preflight}")
+    _require(not missing, f"Access-Control-Expose-Headers lacks {', '.join(sorted(missing))}")
+    asked = {"Access-Control-Request-Method": "GET", "Access-Control-Request-Headers": "authorization"}
+    preflight = gateway.ask(_lead(), "OPTIONS", {"Origin": _ORIGIN, **asked})
+    _require(preflight.status in range(200, 300), f"a preflight is answered with {preflight}")
     _expect(preflight, "Access-Control-Allow-Origin", r"\*")
-    if "authorization" not in _words(preflight, "access-control-allow-headers"):
-        raise Refused("the answer to a preflight does not allow Authorization")
+    is_allowed = "authorization" in _words(preflight, "access-control-allow-headers")
+    _require(is_allowed, "the answer to a preflight does not allow Authorization")
     return "pages of every origin may read, and preflights allow Authorization"
 
 
@@ -389,19 +384,18 @@ def _words(answer: Answer, name: str) -> set[str]:
 
 def _health(gateway: Gateway) -> str:
     alive, ready = gateway.ask("/healthz"), gateway.ask("/readyz")
-    if alive.status != 200 or alive.media != "application/json":
-        raise Refused(f"/healthz is answered with {alive}")
-    if ready.media != "application/json" or ready.status not in (200, 503):
-        raise Refused(f"/readyz is answered with {ready}")
+    for path, answer, statuses in (("/healthz", alive, (200,)), ("/readyz", ready, (200, 503))):
+        is_ours = answer.media == "application/json" and answer.status in statuses
+        _require(is_ours, f"{path} is answered with {answer}")
     return f"/healthz is answered with 200, /readyz with {ready.status}"
 
 
 def _large_heads(gateway: Gateway) -> str:
-    answer = gateway.ask(_page(), X_Doctor="x" * 10 * 1024)
-    if answer.status != gateway.page.status or answer.media != gateway.page.media:
-        raise Refused(f"a request with a header of 10 KB is answered with {answer}")
-    lines = {f"X_Doctor_{number}": "x" * 4 * 1024 for number in range(5)}
-    gateway.refusal("431 request_header_fields_too_large", _page(), **lines)
+    answer, page = gateway.ask(_page(), headers={"X-Doctor": "x" * 10 * 1024}), gateway.page
+    is_accepted = (answer.status, answer.media) == (page.status, page.media)
+    _require(is_accepted, f"a request with a header of 10 KB is answered with {answer}")
+    lines = {f"X-Doctor-{number}": "x" * 4 * 1024 for number in range(5)}
+    gateway.refusal("431 request_header_fields_too_large", _page(), headers=lines)
     return "a header of 10 KB is accepted, and headers of 20 KB are refused in JSON"
 
 

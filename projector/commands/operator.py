@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 from rich.console import Console
+from rich.table import Column, Table
 
 from projector.ledger import history
 from projector.ledger.history import Act
@@ -27,6 +28,11 @@ class Operator(msgspec.Struct, frozen=True):
         With msgspec, because most values are Structs, and documents in them may hold integers of any size.
         """
         self.console.out(msgspec.json.format(msgspec.json.encode(value), indent=indent).decode(), highlight=False)
+
+
+def table(*columns: Column | str) -> Table:
+    """Returns a table without lines, to which rows are added."""
+    return Table(*columns, box=None, pad_edge=False, header_style="dim")
 
 
 def acting(command: argparse.ArgumentParser) -> None:

@@ -4,10 +4,9 @@ import argparse
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
-from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn
 from rich.progress import Progress as Bar
 
@@ -16,7 +15,7 @@ from projector.commands.operator import Operator
 from projector.commands.verify import criteria_of
 from projector.errors import Refused, Unavailable
 from projector.kafka.client import topic
-from projector.kafka.reader import Reader, open_reader
+from projector.kafka.reader import open_reader
 from projector.kafka.topics import Topic
 from projector.ledger import copies, writers
 from projector.ledger.control import ControlRecord, State
@@ -27,15 +26,14 @@ from projector.operate.observe import observe
 from projector.operate.problems import of_topics
 from projector.operate.words import duration, mib, say
 from projector.rebuild import generations, replay
-from projector.rebuild.replay import Rebuild
+from projector.rebuild.replay import Progress, Rebuild
 from projector.record import Partition
-from projector.redis.store import Memory, Store
+from projector.redis.store import Memory
 from projector.stop import Stop
 from projector.upkeep import reapply
 from projector.verify import report
 from schemas.control import number_of
 from schemas.resources import RESOURCES
-from schemas.settings import ProjectorSettings
 
 _PATIENCE_SECONDS = 5.0
 _USABLE_SHARE = 0.9
@@ -167,8 +165,7 @@ async def _replay(arguments: argparse.Namespace, operator: Operator, stop: Stop)
     finished = Stop()
     pacer = Pacer.of_replay(operator.store, arguments.max_latency / 1000)
     rebuild = await replay.begin(operator.store, operator.settings)
-    view = _Progress(operator.store, operator.settings, rebuild, pacer)
-    showing = asyncio.create_task(view.run(finished, operator.console))
+    showing = asyncio.create_task(_show(operator, rebuild, pacer, finished))
     try:
         async with writers.writing(operator.settings, "rebuild") as writing:
             await replay.replay(writing, operator.settings, rebuild, pacer, stop)
@@ -177,58 +174,41 @@ async def _replay(arguments: argparse.Namespace, operator: Operator, stop: Stop)
         await showing
 
 
-class _Progress:
-    """Shows the progress of all processes, which it reads from Redis: a bar on a terminal, plain lines elsewhere."""
-
-    def __init__(self, store: Store, settings: ProjectorSettings, rebuild: Rebuild, pacer: Pacer) -> None:
-        self._store = store
-        self._settings = settings
-        self._rebuild = rebuild
-        self._pacer = pacer
-        self._topics = sorted({partition.topic for partition in rebuild.ranges})
-        self._started: tuple[float, int] | None = None
-
-    async def run(self, stop: Stop, console: Console) -> None:
-        """Show the progress until `stop` is set, and once more at the end."""
-        async with open_reader(self._settings, RESOURCES) as reader:
-            if console.is_terminal:
-                await self._bar(reader, stop, console)
-            else:
-                await self._lines(reader, stop, console)
-
-    async def _bar(self, reader: Reader, stop: Stop, console: Console) -> None:
-        columns = (TextColumn("replay"), BarColumn(None), TaskProgressColumn(), TextColumn("{task.fields[figures]}"))
-        with Bar(*columns, console=console, transient=False) as bar:
+async def _show(operator: Operator, rebuild: Rebuild, pacer: Pacer, finished: Stop) -> None:
+    """Show the progress of all processes, which is read from Redis, until the replay is `finished`, and once more then:
+    a bar on a terminal, plain lines elsewhere.
+    """
+    console, topics = operator.console, sorted({partition.topic for partition in rebuild.ranges})
+    columns = (TextColumn("replay"), BarColumn(None), TaskProgressColumn(), TextColumn("{task.fields[figures]}"))
+    started: tuple[float, int] | None = None
+    async with open_reader(operator.settings, RESOURCES) as reader:
+        with Bar(*columns, console=console, disable=not console.is_terminal) as bar:
             task = bar.add_task("replay", total=None, figures="")
-            async for done, total, figures in self._frames(reader, stop, _REFRESH_SECONDS):
-                bar.update(task, total=total, completed=done, figures=figures)
+            while True:
+                is_last = finished.is_set()
+                with suppress(Unavailable):  # the replay resumes as soon as it can, and so does this view
+                    replayed = await replay.progress(operator.store, rebuild, topics)
+                    now, done, total = time.monotonic(), replayed.done, replayed.total
+                    started = started or (now, done)
+                    rate = (done - started[1]) / max(now - started[0], 0.001)
+                    behind = await lag(operator.store, await reader.range(list(rebuild.ranges)))
+                    figures = f"{rate:,.0f}/s, {_left(replayed, rate)}, live lag {behind:,}{_yielding(pacer)}"
+                    bar.update(task, total=total, completed=done, figures=figures)
+                    if not console.is_terminal:
+                        console.print(f"replay {done / total if total else 1:.1%}  {done:,} of {total:,}  {figures}")
+                if is_last:
+                    return
+                await finished.sleep(_REFRESH_SECONDS if console.is_terminal else _LINE_SECONDS)
 
-    async def _lines(self, reader: Reader, stop: Stop, console: Console) -> None:
-        async for done, total, figures in self._frames(reader, stop, _LINE_SECONDS):
-            console.print(f"replay {done / total if total else 1:.1%}  {done:,} of {total:,}  {figures}")
 
-    async def _frames(self, reader: Reader, stop: Stop, pause: float) -> AsyncIterator[tuple[int, int, str]]:
-        while True:
-            last = stop.is_set()
-            with suppress(Unavailable):  # the replay resumes as soon as it can, and so does this view
-                yield await self._figures(reader)
-            if last:
-                return
-            await stop.sleep(pause)
+def _left(replayed: Progress, rate: float) -> str:
+    return "done" if replayed.finished else f"{duration(replayed.left / rate) if rate > 1 else '?'} left"
 
-    async def _figures(self, reader: Reader) -> tuple[int, int, str]:
-        replayed = await replay.progress(self._store, self._rebuild, self._topics)
-        now = time.monotonic()
-        self._started = self._started or (now, replayed.done)
-        rate = (replayed.done - self._started[1]) / max(now - self._started[0], 0.001)
-        left = "done" if replayed.finished else f"{duration(replayed.left / rate) if rate > 1 else '?'} left"
-        behind = await lag(self._store, await reader.range(list(self._rebuild.ranges)))
-        return replayed.done, replayed.total, f"{rate:,.0f}/s, {left}, live lag {behind:,}{self._yielding()}"
 
-    def _yielding(self) -> str:
-        if self._pacer.pause:
-            return f", pausing {self._pacer.pause * 1000:.0f} ms per batch for the API"
-        return ", in small batches for the API" if self._pacer.yields else ""
+def _yielding(pacer: Pacer) -> str:
+    if pacer.pause:
+        return f", pausing {pacer.pause * 1000:.0f} ms per batch for the API"
+    return ", in small batches for the API" if pacer.yields else ""
 
 
 async def _in_place(arguments: argparse.Namespace, operator: Operator) -> int:

@@ -7,15 +7,16 @@ also right if no projector is alive, and if one of the servers is away: what can
 import argparse
 import asyncio
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 
 import msgspec
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
-from projector.commands.operator import Operator
+from projector.commands.operator import Operator, table
 from projector.ledger import history
 from projector.ledger.control import ControlRecord, Position
 from projector.ledger.history import Act
@@ -132,22 +133,21 @@ async def run_status(arguments: argparse.Namespace, operator: Operator) -> int:
         else:
             operator.console.print(_history_table(acts) if acts else "nobody has done anything yet")
         return 0
-    if arguments.watch and operator.console.is_terminal and not operator.json:
-        with Live(console=operator.console, screen=True, auto_refresh=False) as live:
-            while True:
-                found = await read(operator.store, operator.settings)
+    on_screen = arguments.watch and operator.console.is_terminal and not operator.json
+    screen = Live(console=operator.console, screen=True, auto_refresh=False) if on_screen else nullcontext()
+    with screen as live:
+        while True:
+            found = await read(operator.store, operator.settings)
+            if live:
                 live.update(Group(*_parts(found), "", "[dim]Ctrl-C ends this.[/]"), refresh=True)
-                await asyncio.sleep(WATCH_SECONDS)
-    while True:
-        found = await read(operator.store, operator.settings)
-        if operator.json:
-            operator.print_json(found, indent=-1 if arguments.watch else 2)
-        else:
-            for part in _parts(found):
-                operator.console.print(part)
-        if not arguments.watch:
-            return 0 if found.well else 1
-        await asyncio.sleep(WATCH_SECONDS)
+            elif operator.json:
+                operator.print_json(found, indent=-1 if arguments.watch else 2)
+            else:
+                for part in _parts(found):
+                    operator.console.print(part)
+            if not arguments.watch:
+                return 0 if found.well else 1
+            await asyncio.sleep(WATCH_SECONDS)
 
 
 async def read(store: Store, settings: ProjectorSettings) -> Status:
@@ -310,77 +310,68 @@ def _parts(found: Status) -> Iterator[RenderableType]:
 
 
 def _summary(found: Status) -> str:
-    lag = "unknown" if found.lag is None else f"{found.lag:,}"
-    dead_letters = "unknown" if found.dead_letters is None else f"{found.dead_letters:,}"
-    if found.dead_letters:
-        dead_letters = f"[yellow]{dead_letters}[/]"
-    freshness = _seconds(found.freshness) if found.freshness is not None else "unknown"
-    freshness += f"   data as of {found.data_as_of or 'unknown'}"
-    return f"lag {lag}   freshness {freshness}   dead letters {dead_letters}   {_memory(found)}"
+    dead_letters = _count(found.dead_letters, "unknown")
+    figures = {
+        "lag": _count(found.lag, "unknown"),
+        "freshness": "unknown" if found.freshness is None else duration(found.freshness),
+        "data as of": found.data_as_of or "unknown",
+        "dead letters": f"[yellow]{dead_letters}[/]" if found.dead_letters else dead_letters,
+        "Redis": _memory(found),
+    }
+    return "   ".join(f"{name} {figure}" for name, figure in figures.items())
 
 
 def _history_table(acts: Sequence[Act]) -> Table:
-    table = _table("time", "act", "outcome", "by", "version")
+    shown = table("time", "act", "outcome", "by", "version")
     for act in acts:
         outcome = f"{act.outcome}: {act.reason}" if act.reason else act.outcome
         words = " ".join((act.verb, *act.arguments))
-        table.add_row(act.time, *map(escape, (words, outcome, act.by, act.version)))
-    return table
+        shown.add_row(act.time, *map(escape, (words, outcome, act.by, act.version)))
+    return shown
 
 
 def _writer_table(found: Status) -> Table:
-    table = _table("program", "id", "mapping", "heartbeat", "lines")
+    shown = table("program", "id", "mapping", "heartbeat", "lines")
     for writer in found.writers:
         lines = "  ".join(f"{line}: {state.partition(': ')[0]}" for line, state in writer.lines.items())
         heartbeat = _seconds(writer.age, " ago")
-        table.add_row(
+        shown.add_row(
             "projector" if writer.role == "run" else writer.role,
             escape(writer.id),
             str(writer.mapping_version),
             heartbeat if writer.alive else f"[yellow]silent, {heartbeat}[/]",
             (lines or "-") if writer.alive else "unknown",
         )
-    return table
+    return shown
 
 
 def _generation_table(found: Status) -> Table:
-    table = _table("generation", "state", "mapping", "started", "verified")
-    for generation in found.generations:
-        table.add_row(
-            str(generation.number),
-            generation.state,
-            str(generation.mapping or "-"),
-            generation.created_at or "-",
-            generation.verified_at or "-",
-        )
-    return table
+    shown = table("generation", "state", "mapping", "started", "verified")
+    for it in found.generations:
+        shown.add_row(str(it.number), it.state, str(it.mapping or "-"), it.created_at or "-", it.verified_at or "-")
+    return shown
 
 
 def _partition_table(found: Status) -> Table:
-    table = _table()
-    table.add_column("topic", no_wrap=True)
-    for column in ("partition", "position", "end offset", "lag", "waiting", "newest event", "checkpoint"):
-        table.add_column(column, justify="right")
-    for partition in found.partitions:
-        lag = "-" if partition.lag is None else f"{partition.lag:,}"
-        table.add_row(
-            partition.topic,
-            str(partition.partition),
-            "-" if partition.position is None else f"{partition.position:,}",
-            "-" if partition.head is None else f"{partition.head:,}",
-            f"[yellow]{lag}[/]" if partition.lag else lag,
-            _seconds(partition.waiting_age),
-            _seconds(partition.newest_event_age, " ago"),
-            _seconds(partition.checkpoint_age, " ago"),
+    figures = "partition", "position", "end offset", "lag", "waiting", "newest event", "checkpoint"
+    shown = table(Column("topic", no_wrap=True), *[Column(name, justify="right") for name in figures])
+    for it in found.partitions:
+        lag = _count(it.lag, "-")
+        shown.add_row(
+            it.topic,
+            str(it.partition),
+            _count(it.position, "-"),
+            _count(it.head, "-"),
+            f"[yellow]{lag}[/]" if it.lag else lag,
+            _seconds(it.waiting_age),
+            _seconds(it.newest_event_age, " ago"),
+            _seconds(it.checkpoint_age, " ago"),
         )
-    return table
+    return shown
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in columns:
-        table.add_column(column)
-    return table
+def _count(count: int | None, unknown: str) -> str:
+    return unknown if count is None else f"{count:,}"
 
 
 def _seconds(age: float | None, suffix: str = "") -> str:
@@ -388,9 +379,7 @@ def _seconds(age: float | None, suffix: str = "") -> str:
 
 
 def _memory(found: Status) -> str:
-    if found.redis_used_memory is None:
-        return "Redis unknown"
-    used = f"Redis {mib(found.redis_used_memory)}"
-    if not found.redis_max_memory:
-        return used
-    return f"{used} of {mib(found.redis_max_memory)} ({found.redis_used_memory / found.redis_max_memory:.0%})"
+    used, limit = found.redis_used_memory, found.redis_max_memory
+    if used is None:
+        return "unknown"
+    return f"{mib(used)} of {mib(limit)} ({used / limit:.0%})" if limit else mib(used)

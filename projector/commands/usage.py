@@ -4,9 +4,9 @@ import argparse
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column
 
-from projector.commands.operator import Operator
+from projector.commands.operator import Operator, table
 from projector.commands.words import uuid
 from projector.redis.store import Store
 from schemas import names
@@ -71,14 +71,12 @@ def _print(found: list[KeyUsage], console: Console) -> None:
     if not found:
         console.print("This organization has no API keys in Redis.")
         return
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("API key", "hash"):
-        table.add_column(column, no_wrap=True)
-    for column in ("requests", "refused", "last used"):
-        table.add_column(column, justify="right", no_wrap=True)
+    texts = [Column(name, no_wrap=True) for name in ("API key", "hash")]
+    figures = [Column(name, justify="right", no_wrap=True) for name in ("requests", "refused", "last used")]
+    shown = table(*texts, *figures)
     for usage in found:
         last = utc(usage.last_used) if usage.last_used else "never"
         ids = " ".join(usage.api_keys) or "deleted"
-        table.add_row(ids, usage.hash[:_PREFIX], f"{usage.requests:,}", f"{usage.refusals:,}", last)
-    console.print(table)
+        shown.add_row(ids, usage.hash[:_PREFIX], f"{usage.requests:,}", f"{usage.refusals:,}", last)
+    console.print(shown)
     console.print("The API writes these counts once a minute, and keeps them for 90 days after the last use.")

@@ -36,8 +36,12 @@ from schemas.resources import BY_TOPIC, KINDS, LEAD, ORGANIZATION, Kind
 from schemas.settings import ProjectorSettings
 
 _FORMS = 'a JSON object with "key", "value" and, if it has any, "headers", or a key, a tab and a value'
-_SEVERAL_LINES = (
-    "its JSON cannot be read, because the line ends before it does: write each record in one line, as `jq -c .` does"
+_SEVERAL_LINES = Fault(
+    "not_a_record",
+    "line",
+    _FORMS,
+    found="its JSON cannot be read, because the line ends before it does: write each record in one line, as `jq -c .` "
+    "does",
 )
 _WITHIN = b' \t"]}'
 """A line that follows the first one of JSON over several lines begins with one of these."""
@@ -124,7 +128,7 @@ class Lines:
         """
         self._offset += 1
         if line.strip() == b"[":
-            raise _SeveralLines
+            raise BadRecord(_SEVERAL_LINES)
         if line.lstrip().startswith(b"{"):
             key, value, headers, topic = _parse(line)
         else:
@@ -141,18 +145,7 @@ class Lines:
 
 
 def _bad_line(why: str) -> BadRecord:
-    return BadRecord(_not_a_record(why))
-
-
-class _SeveralLines(BadRecord):
-    """The JSON of a record does not end with its line."""
-
-    def __init__(self) -> None:
-        super().__init__(_not_a_record(_SEVERAL_LINES))
-
-
-def _not_a_record(why: str) -> Fault:
-    return Fault("not_a_record", "line", _FORMS, found=why)
+    return BadRecord(Fault("not_a_record", "line", _FORMS, found=why))
 
 
 def _parse(line: bytes) -> tuple[bytes | None, bytes | None, Headers, str | None]:
@@ -169,7 +162,7 @@ def _parse(line: bytes) -> tuple[bytes | None, bytes | None, Headers, str | None
         raise _bad_line(str(error)) from None
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         if "truncated" in str(error):  # msgspec has no other way to say it
-            raise _SeveralLines from None
+            raise BadRecord(_SEVERAL_LINES) from None
         raise _bad_line(f"its JSON cannot be read ({error})") from None
 
 
@@ -321,7 +314,7 @@ def _read_files(names: Sequence[str], lines: Lines, report: Report) -> None:
                 report.add(place, *lines.record(line))
             except BadRecord as error:
                 report.judged(place, [error.fault])
-                several = isinstance(error, _SeveralLines)
+                several = error.fault is _SEVERAL_LINES
         if report.records == before:
             report.empty({"file": name})
 

@@ -30,8 +30,9 @@ from tests.chaos.core import KEY_IDS, ORGANIZATIONS, key_text
 from tests.chaos.history import CaughtUp, History, Loss, Outage, now
 from tests.harness import crm
 from tests.harness.api_server import LEADS, ApiServer
+from tests.harness.commands import Finished
 from tests.harness.crm import Message
-from tests.harness.leadview import Finished, Leadview
+from tests.harness.leadview import Leadview
 from tests.harness.processes import API, PROJECTOR, while_running
 from tests.harness.services import Kafka
 from tests.harness.waiting import PATIENCE_SECONDS, last_false, wait_until

@@ -4,7 +4,7 @@ import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol, Self
 
 import redis
 from redis.exceptions import ClusterError, RedisClusterException
@@ -17,6 +17,7 @@ from schemas import names, resources
 from schemas.control import GenerationId, number_of
 from tests.harness import control, expected, generations, processes, stored
 from tests.harness.api_server import ApiServer
+from tests.harness.commands import Finished, call, is_plain
 from tests.harness.crm import Message
 from tests.harness.processes import API, PROJECTOR, running_api_process
 from tests.harness.services import Kafka, client_of
@@ -35,21 +36,6 @@ class HasUrl(Protocol):
     def url(self) -> str: ...
 
 
-class Finished(NamedTuple):
-    """A command that has ended. `text in finished` looks in both outputs."""
-
-    status: int
-    stdout: str
-    stderr: str
-
-    @property
-    def output(self) -> str:
-        return self.stdout + self.stderr
-
-    def __contains__(self, text: object) -> bool:
-        return str(text) in self.output
-
-
 class Leadview:
     """One Leadview: a context manager that kills every process that it has started.
 
@@ -65,6 +51,7 @@ class Leadview:
         self.use_redis(server)
         self.settings = settings
         """Those of all processes that are started from now on."""
+        self.calls_plain_commands = False
         self._directory = directory
         self._processes = ExitStack()
         self._started = 0
@@ -99,7 +86,11 @@ class Leadview:
     def run(
         self, *words: str, command: Sequence[str] = PROJECTOR, stdin: object = None, **settings: object
     ) -> Finished:
-        """Run `python -m projector <words>` until it ends. Raises subprocess.TimeoutExpired."""
+        """Run `python -m projector <words>` until it ends; in this process, if it is a plain command and no other one
+        can run meanwhile (`calls_plain_commands`). Raises subprocess.TimeoutExpired.
+        """
+        if self.calls_plain_commands and command is PROJECTOR and is_plain(words):
+            return self.call(*words, stdin="" if stdin is None else str(stdin), **settings)
         done = subprocess.run(
             [*command, *words],
             env=self.environment(**settings),
@@ -110,6 +101,10 @@ class Leadview:
             check=False,
         )
         return Finished(done.returncode, done.stdout, done.stderr)
+
+    def call(self, *words: str, stdin: str = "", **settings: object) -> Finished:
+        """The same in this process, for plain commands (`call`)."""
+        return call(*words, environment=self.environment(**settings), stdin=stdin)
 
     def start_api(self, port: int, **settings: object) -> Child:
         """Start `python -m api`. It may not be ready yet."""
@@ -196,11 +191,11 @@ class Leadview:
 
     def wait_for_verdict(self, *words: str) -> Finished:
         """Run `status` until all of these words are in its first line. Its exit code says that something is wrong."""
-        last = self.run("status")
+        last = self.call("status")
 
         def is_said() -> bool:
             nonlocal last
-            last = self.run("status")
+            last = self.call("status")
             return all(word in last.stdout.partition("\n")[0] for word in words)
 
         wait_until(is_said, f"status says {words}; it said {last.output}")

@@ -1,5 +1,7 @@
-"""`make run` with sample data, and its console in Chromium."""
+"""`make run` as a developer runs it, and its console in Chromium."""
 
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -8,21 +10,79 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from devstack.redis_server import RedisServerMissing, redis_program
 from tests.harness.chromium import Page, open_page
-from tests.harness.processes import ROOT
-from tests.harness.waiting import wait_until
+from tests.harness.processes import ROOT, descendants, is_alive
+from tests.harness.services import not_available
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
+
+
+class Run:
+    """A running `python -m devstack`, its output as far as it got, and everything that it started."""
+
+    def __init__(self, process: subprocess.Popen[str], output: Path, scratch: Path) -> None:
+        self.process = process
+        self._output = output
+        self.scratch = scratch
+        self.started: set[int] = set()
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text()
+
+    @property
+    def lines_to_paste(self) -> dict[str, str]:
+        """Each curl line by the comment above it."""
+        return dict(re.findall(r"^# (.+)\n(curl .+)$", self.output, re.MULTILINE))
+
+    def wait_until_ready(self) -> None:
+        is_over = self.process.poll
+        wait_until(lambda: is_over() is not None or "/openapi.json" in self.output, "it is ready")
+        assert is_over() is None, self.output
+        self.started = descendants(self.process.pid)
+
+    def end(self, number: signal.Signals, status: int = 0) -> None:
+        """It ends with this status after the signal, and leaves no process and no file."""
+        self.process.send_signal(number)
+        assert self.process.wait(PATIENCE_SECONDS) == status
+        wait_until(self.nothing_is_left, "processes and files are gone")
+        assert "Traceback" not in self.output
+
+    def nothing_is_left(self) -> bool:
+        return not any(is_alive(pid) for pid in self.started) and not list(self.scratch.iterdir())
+
+
+@contextmanager
+def running(directory: Path, *arguments: str, **variables: str) -> Iterator[Run]:
+    """It is killed at the end, where it did not end by itself. Its temporary files are in `directory`."""
+    try:
+        redis_program()
+    except RedisServerMissing as error:
+        not_available(str(error))
+    scratch, output = directory / "tmp", directory / "output"
+    scratch.mkdir()
+    command = [sys.executable, "-m", "devstack", *arguments]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("LEADVIEW_")}
+    environment |= {"TMPDIR": str(scratch), **variables}
+    with (
+        output.open("w") as file,
+        subprocess.Popen(command, stdout=file, stderr=file, cwd=ROOT, env=environment, text=True) as process,
+    ):
+        try:
+            yield Run(process, output, scratch)
+        finally:
+            process.kill()
 
 
 @contextmanager
 def page_and_output() -> Iterator[tuple[Page, str]]:
-    """Run it until the block ends. The block gets a page, which shows nothing yet, and what `make run` has printed."""
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "output"
-        command = [sys.executable, "-m", "devstack", "--no-live", "--port", "0", "--rate", "20"]
-        with output.open("w") as file, subprocess.Popen(command, stdout=file, stderr=file, cwd=ROOT) as process:
-            try:
-                wait_until(lambda: "/openapi.json" in output.read_text(), "`make run` is ready")
-                with open_page(Path(folder)) as page:
-                    yield page, output.read_text()
-            finally:
-                process.send_signal(signal.SIGINT)
+    """Run it with sample data until the block ends. The block gets a page, which shows nothing yet, and what `make run`
+    has printed.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with running(folder, "--no-live", "--port", "0", "--rate", "20") as run:
+            run.wait_until_ready()
+            with open_page(folder) as page:
+                yield page, run.output
+            run.end(signal.SIGINT)

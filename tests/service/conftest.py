@@ -220,5 +220,6 @@ def new_leadview(kafka: Kafka, topic_prefix: str, redis: RedisService, directory
     if kafka.kind == "apache":  # others may refuse less than the six seconds that are Kafka's own default
         settings["kafka_session_timeout"] = 2
     leadview = Leadview(kafka, topic_prefix, redis, directory, **settings)
+    leadview.calls_plain_commands = True
     leadview.topics.create()
     return leadview

@@ -1,24 +1,41 @@
-"""`doctor` checks what must be there before a start, and its bundle holds no secret."""
+"""`doctor` checks what must be there before a start, and its bundle holds no secret. `doctor --url` checks gateways:
+deploy/Caddyfile and a good nginx keep every rule, and each fault of an nginx is named alone.
+"""
 
+import asyncio
 import re
 import shutil
+import ssl
 import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from zipfile import ZipFile
 
 import pytest
 import redis
 
+from devstack.child import Child
+from devstack.ports import free_port
 from devstack.redis_server import RedisServer
 from projector.commands import doctor
+from projector.commands.gateway import RULES, Gateway
+from projector.errors import Refused
 from projector.redis.rights import PROJECTS, SERVES
-from schemas import names, resources
-from tests.harness import crm
-from tests.harness.leadview import Finished, Leadview
-from tests.harness.processes import ROOT
+from schemas import api_keys, names, resources
+from tests.harness import certificates, crm
+from tests.harness.api_server import ApiServer
+from tests.harness.certificates import Certificate
+from tests.harness.commands import Finished, call
+from tests.harness.front import Front
+from tests.harness.leadview import Leadview
+from tests.harness.processes import ROOT, environment
+from tests.harness.records import Caller
 from tests.harness.services import Kafka, not_available
+from tests.harness.waiting import wait_until
 from tests.service.test_redis_users import EXAMPLE, access
 
 ALL = "settings", "Redis", "Redis version", "Redis eviction", "Redis clock", "Redis data"
@@ -29,9 +46,7 @@ ALL_OF_KAFKA = "Kafka", "Kafka topics", "Kafka history", "Kafka partitions", "Ka
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RedisServer]:
     program = shutil.which("redis-server")
-    if not program:
-        not_available("selectors in ACLs need a redis-server of version 7 or later on PATH")
-    if " v=6" in subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout:
+    if not program or b" v=6" in subprocess.run([program, "--version"], capture_output=True, check=True).stdout:
         not_available("selectors in ACLs need a redis-server of version 7 or later on PATH")
     with RedisServer.start(tmp_path / "redis", program=program, options=["--include", str(EXAMPLE)]) as server:
         yield server
@@ -51,9 +66,9 @@ def results(done: Finished) -> dict[str, str]:
 
 
 @pytest.mark.apache
-def test_all_is_there(leadview: Leadview) -> None:
+def test_all_is_there_and_a_bundle_holds_no_secret(leadview: Leadview, tmp_path: Path) -> None:
     leadview.publish(crm.organization(), crm.lead())
-    done = leadview.run("doctor")
+    done = leadview.call("doctor")
     assert done.status == 0, done.output
     [(read, empty)] = re.findall(r"Kafka records: those of (.+) can be read; empty: (.+)", done.stdout)
     named = [{leadview.topics.name(kind) for kind in kinds} for kinds in (FILLED, EMPTY)]
@@ -61,21 +76,40 @@ def test_all_is_there(leadview: Leadview) -> None:
     found = results(done)
     assert found.pop("Redis rights of the projector") in ("ok", "unknown"), "only Redis 7 says it"
     assert found == dict.fromkeys((*ALL, *ALL_OF_KAFKA), "ok") | {"Redis rights of the API": "unknown"}
-    assert leadview.run("doctor", "--api").status == 0
+    assert leadview.call("doctor", "--api").status == 0
     # Except by an API of the test before, which may still end.
     assert set(leadview.redis.scan_iter("*")) <= {names.LATENCY}, "nothing is written"
+
+    leadview.publish(crm.api_key(), crm.contact(first_name="Zaphod"))
+    leadview.start("run")
+    leadview.wait_until_served()
+    bundle = tmp_path / "ticket.zip"
+    passwords = {"redis_password": "first-secret", "redis_sentinel_password": "second-secret"}
+    done = leadview.call("doctor", "--bundle", str(bundle), kafka_sasl_password="third-secret", **passwords)
+    assert done.status == 1, "the password of Redis is wrong"
+    assert leadview.call("doctor", "--bundle", str(bundle), kafka_sasl_password="third-secret").status == 0
+    assert bundle.stat().st_mode & 0o077 == 0
+    with ZipFile(bundle) as archive:
+        contents = {name: archive.read(name).decode() for name in archive.namelist()}
+    assert contents.keys() == {"doctor.json", "settings.json", "status.json", "versions.json"}
+    text = "".join(contents.values())
+    assert '"LEADVIEW_KAFKA_SASL_PASSWORD": "***"' in text
+    assert not [word for word in ("-secret", "Zaphod", crm.key_hash(1), crm.LEAD, crm.ORGANIZATION) if word in text]
+    done = leadview.call("doctor", "--bundle", str(tmp_path / "no" / "folder"))
+    assert (done.status, "Traceback" in done) == (1, False)
+    assert "cannot be written" in done.stderr
 
 
 @pytest.mark.apache
 def test_on_a_cluster(leadview_on_cluster: Leadview) -> None:
-    done = leadview_on_cluster.run("doctor")
+    done = leadview_on_cluster.call("doctor")
     assert done.status == 0, done.output
     assert "3 server(s) hold documents" in done
 
 
 @pytest.mark.apache
 def test_what_is_not_there(leadview: Leadview) -> None:
-    done = leadview.run("doctor", redis_url="redis://127.0.0.1:1/0", topic_prefix="nothing.")
+    done = leadview.call("doctor", redis_url="redis://127.0.0.1:1/0", topic_prefix="nothing.")
     assert done.status == 1
     found = results(done)
     assert (found["Redis"], found["Redis data"], found["Kafka"], found["Kafka topics"]) == (
@@ -85,16 +119,14 @@ def test_what_is_not_there(leadview: Leadview) -> None:
     assert "nothing.leads: missing: create what is missing" in done
     assert {found[f"Kafka {what}"] for what in ("history", "partitions", "records")} == {"unknown"}
 
-    done = leadview.run("doctor", kafka_bootstrap_servers="127.0.0.1:1")
+    done = leadview.call("doctor", kafka_bootstrap_servers="127.0.0.1:1")
     assert (done.status, results(done)["Kafka"], results(done)["Redis"]) == (1, "problem", "ok")
     assert "Kafka cannot be reached at 127.0.0.1:1" in done
-    done = leadview.run("doctor", kafka_bootstrap_servers=leadview.server.url.split("/")[2])
-    assert (done.status, results(done)["Kafka"]) == (1, "problem")
     assert "Error" not in done, done.output
 
     leadview.redis.config_set("maxmemory-policy", "allkeys-lru")
     try:
-        done = leadview.run("doctor")
+        done = leadview.call("doctor")
     finally:
         leadview.redis.config_set("maxmemory-policy", "noeviction")
     assert (done.status, results(done)["Redis eviction"]) == (1, "problem")
@@ -104,19 +136,19 @@ def test_what_is_not_there(leadview: Leadview) -> None:
 @pytest.mark.apache
 def test_the_rights_of_both_users(with_users: Leadview, server: RedisServer) -> None:
     users: dict[str, dict[str, Any]] = {name: access(f"leadview-{name}") for name in ("projector", "api")}
-    assert with_users.run("doctor", **users["projector"]).status == 0
-    assert with_users.run("doctor", "--api", **users["api"]).status == 0
-    done = with_users.run("doctor", **users["projector"] | {"redis_password": "wrong"})
+    assert with_users.call("doctor", **users["projector"]).status == 0
+    assert with_users.call("doctor", "--api", **users["api"]).status == 0
+    done = with_users.call("doctor", **users["projector"] | {"redis_password": "wrong"})
     assert (done.status, results(done)["Redis"]) == (1, "problem")
     assert "LEADVIEW_REDIS_PASSWORD" in done
 
     with redis.Redis(port=server.port) as admin:
         admin.execute_command("ACL", "SETUSER", "leadview-projector", "-unlink", "-client|kill")
         admin.execute_command("ACL", "SETUSER", "leadview-api", "-hmget")
-    done = with_users.run("doctor", **users["projector"])
+    done = with_users.call("doctor", **users["projector"])
     assert (done.status, results(done)["Redis rights of the projector"]) == (1, "problem")
     assert "the user leadview-projector lacks unlink (key lv3…), client|kill: grant it" in done
-    done = with_users.run("doctor", "--api", **users["api"])
+    done = with_users.call("doctor", "--api", **users["api"])
     assert done.status == 1
     assert "the user leadview-api lacks hmget (key lv3…): grant it" in done
 
@@ -131,26 +163,10 @@ def test_every_command_of_a_script_is_checked(package: str, needed: tuple[tuple[
     assert used - {words[0] for words in needed} == set()
 
 
-@pytest.mark.apache
-def test_a_bundle_holds_no_secret(leadview: Leadview, tmp_path: Path) -> None:
-    leadview.publish(crm.organization(), crm.api_key(), crm.lead(), crm.contact(first_name="Zaphod"))
-    leadview.start("run")
-    leadview.wait_until_served()
-    bundle = tmp_path / "ticket.zip"
-    secrets = {"redis_password": "first-secret", "redis_sentinel_password": "second-secret"}
-    done = leadview.run("doctor", "--bundle", str(bundle), kafka_sasl_password="third-secret", **secrets)
-    assert done.status == 1, "the password of Redis is wrong"
-    assert leadview.run("doctor", "--bundle", str(bundle), kafka_sasl_password="third-secret").status == 0
-    assert bundle.stat().st_mode & 0o077 == 0
-    with ZipFile(bundle) as archive:
-        contents = {name: archive.read(name).decode() for name in archive.namelist()}
-    assert contents.keys() == {"doctor.json", "settings.json", "status.json", "versions.json"}
-    text = "".join(contents.values())
-    assert '"LEADVIEW_KAFKA_SASL_PASSWORD": "***"' in text
-    assert not [word for word in ("-secret", "Zaphod", crm.key_hash(1), crm.LEAD, crm.ORGANIZATION) if word in text]
-    done = leadview.run("doctor", "--bundle", str(tmp_path / "no" / "folder"))
-    assert (done.status, "Traceback" in done) == (1, False)
-    assert "cannot be written" in done.stderr
+async def test_a_server_that_does_not_answer_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "SECONDS", 0)
+    found = await doctor._check("Kafka", asyncio.Future())
+    assert found == doctor.Check("Kafka", "problem", "there was no answer within 0 s")
 
 
 def test_a_secret_inside_a_text_is_replaced(tmp_path: Path) -> None:
@@ -158,3 +174,219 @@ def test_a_secret_inside_a_text_is_replaced(tmp_path: Path) -> None:
     with ZipFile(tmp_path / "b.zip") as archive:
         assert archive.namelist() == ["a.json"]
         assert archive.read("a.json").decode() == '[\n  "redis://u:***@h",\n  "pass"\n]'
+
+
+# The paths, because Debian's nginx would use folders of root; and no other user could write into ours.
+_NGINX = """
+daemon off; user root; pid nginx.pid; error_log stderr; worker_processes 1;
+events {{}}
+http {{
+    access_log off;
+    client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi;
+    scgi_temp_path scgi;
+    proxy_cache_path cache keys_zone=cache:1m;
+    default_type text/html;
+    gzip on; gzip_types application/json; gzip_proxied any; gzip_min_length 100;
+    large_client_header_buffers 4 32k;
+    server {{
+        listen 127.0.0.1:{port} ssl;
+        ssl_certificate {certificate}; ssl_certificate_key {key};
+        {server}
+        location / {{
+            proxy_pass http://127.0.0.1:{api};
+            proxy_http_version 1.1;
+            proxy_set_header Host $http_host;
+            proxy_hide_header Data-As-Of;  # whether the API sends it depends on projectors
+            {location}
+        }}
+    }}
+}}
+"""
+UNSEEN = {"Retry-After", "Data-As-Of"}
+UNSEEN_WITHOUT_KEY = UNSEEN | {"a key is accepted", "RateLimit"}
+EVERY_RULE = {"HTTPS"} | {rule.name for rule in RULES}
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    return certificates.create(tmp_path_factory.mktemp("certificate"))
+
+
+@contextmanager
+def nginx(
+    folder: Path, api: ApiServer, certificate: Certificate, location: str = "", server: str = ""
+) -> Iterator[str]:
+    """Yields the URL of an nginx with these directives, and stops it."""
+    program = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin:/opt/homebrew/bin")
+    if program is None:
+        not_available("nginx is not installed")
+    port = free_port()
+    (folder / "nginx.conf").write_text(
+        _NGINX.format(
+            port=port,
+            api=api.port,
+            certificate=certificate.certificate,
+            key=certificate.key,
+            location=location,
+            server=server.replace("API", str(api.port)),
+        )
+    )
+    child = Child([program, "-p", f"{folder}/", "-c", "nginx.conf", "-e", "stderr"], log=folder / "nginx.log")
+    try:
+        wait_until(lambda: _listens(child, port), "nginx listens")
+        yield f"https://127.0.0.1:{port}"
+    finally:
+        child.stop()
+
+
+def _listens(child: Child, port: int) -> bool:
+    child.check_running()
+    try:
+        ssl.get_server_certificate(("127.0.0.1", port))
+    except OSError:
+        return False
+    return True
+
+
+def through(url: str, ca: Path, key: str | None = None, *words: str) -> Finished:
+    """Run `doctor --url`. Neither a Redis nor a Kafka is there for it."""
+    away = environment(redis_url="redis://127.0.0.1:1/0", kafka_bootstrap_servers="127.0.0.1:1")
+    words = ("doctor", "--url", url, *(("--key", "-") if key else ()), *words)
+    return call(*words, environment=away | {"SSL_CERT_FILE": str(ca)}, stdin=f"Bearer {key}\n")
+
+
+def assert_found(done: Finished, unknown: set[str], problems: set[str] = frozenset()) -> None:  # type: ignore[assignment]
+    """All other rules must be kept."""
+    expected = dict.fromkeys(EVERY_RULE, "ok") | dict.fromkeys(unknown, "unknown") | dict.fromkeys(problems, "problem")
+    assert (done.status, results(done)) == (int(bool(problems)), expected), done.output
+
+
+@pytest.mark.skipif(shutil.which("caddy") is None, reason="Caddy is not installed: it is only an example")
+def test_our_front_keeps_every_rule(api: ApiServer, caller: Caller, tmp_path: Path) -> None:
+    with Front.running(tmp_path, [f"127.0.0.1:{api.port}"]) as front:
+        done = through(f"https://localhost:{front.port}", front.ca, caller.key)
+    unseen = UNSEEN if results(done)["Data-As-Of"] == "unknown" else {"Retry-After"}  # it depends on projectors
+    assert_found(done, unseen)
+
+
+def test_a_good_nginx_keeps_every_rule(
+    api: ApiServer, caller: Caller, certificate: Certificate, tmp_path: Path
+) -> None:
+    as_of, bundle = "add_header Data-As-Of 2026-11-23T13:37:00.123Z always;", tmp_path / "bundle.zip"
+    with nginx(tmp_path, api, certificate, as_of, "error_page 497 =301 https://$http_host$request_uri;") as url:
+        assert_found(through(f"{url}/api/v1/ext/", certificate.certificate), UNSEEN_WITHOUT_KEY)
+        done = through(url, certificate.certificate, caller.key, "--bundle", str(bundle))
+    assert_found(done, {"Retry-After"})
+    assert "answers are compressed" in done
+    assert "is redirected to HTTPS" in done
+    with ZipFile(bundle) as archive:
+        assert sorted(archive.namelist()) == ["doctor.json", "settings.json", "versions.json"]
+        written = done.output + "".join(archive.read(name).decode() for name in archive.namelist())
+    assert caller.key not in written
+
+
+HIDDEN = {"404 without redirects", "405 with Allow", "401 without a key", "401 for an invalid key", "a key is accepted"}
+HIDDEN |= {"RateLimit", "no caching", "Cache-Control"}
+ERROR_PAGES = "proxy_intercept_errors on; error_page 400 401 403 404 405 429 500 502 503 504 /page.html;"
+CACHE = "proxy_cache cache; proxy_cache_valid any 1m; proxy_ignore_headers Cache-Control Expires Vary;"
+
+
+@pytest.mark.parametrize(
+    ("location", "server", "broken", "unknown"),
+    [
+        pytest.param(ERROR_PAGES, "location = /page.html {}", {"errors are JSON"}, HIDDEN, id="error pages"),
+        pytest.param(CACHE, "", {"no caching"}, set(), id="a cache"),
+        pytest.param(
+            'proxy_set_header Authorization "";',
+            "",
+            {"401 for an invalid key"},
+            {"a key is accepted", "RateLimit"},
+            id="no Authorization",
+        ),
+        pytest.param("proxy_set_header X-Request-Id $request_id;", "", {"X-Request-Id"}, set(), id="ids of its own"),
+        pytest.param("proxy_hide_header X-Request-Id;", "", {"X-Request-Id"}, set(), id="no ids"),
+        pytest.param(
+            "rewrite ^(.+)/$ $1 permanent;", "", {"404 without redirects"}, set(), id="redirects without a slash"
+        ),
+        pytest.param("proxy_hide_header ETag;", "", {"weak ETag"}, {"304", "compression"}, id="no ETag"),
+        pytest.param('proxy_set_header If-None-Match "";', "", {"304"}, set(), id="no conditional requests"),
+        pytest.param("limit_except GET { deny all; }", "", {"405 with Allow", "CORS"}, set(), id="no other methods"),
+        pytest.param(
+            "add_header Access-Control-Allow-Origin * always;", "", {"CORS"}, set(), id="CORS headers of its own"
+        ),
+        pytest.param("expires 1h;", "", {"Cache-Control"}, set(), id="Cache-Control of its own"),
+        pytest.param("proxy_hide_header RateLimit-Policy;", "", {"RateLimit"}, set(), id="no limits"),
+        pytest.param("add_header Data-As-Of yesterday always;", "", {"Data-As-Of"}, set(), id="Data-As-Of of its own"),
+        pytest.param("if ($request_method = HEAD) { return 405; }", "", {"HEAD"}, set(), id="no HEAD"),
+        pytest.param(
+            "proxy_hide_header ETag; add_header ETag $upstream_http_etag$suffix;",
+            'set $suffix ""; if ($http_accept_encoding = gzip) { set $suffix "-gzip"; }',
+            {"compression"},
+            set(),
+            id="another ETag of what is compressed",
+        ),
+        pytest.param("", "location = /readyz { return 503; }", {"health", "Retry-After"}, set(), id="no health"),
+        pytest.param(
+            "",
+            "error_page 497 =200 @plain; location @plain { proxy_pass http://127.0.0.1:API; }",
+            {"HTTP is redirected or refused"},
+            set(),
+            id="HTTP beside HTTPS",
+        ),
+        pytest.param("", "large_client_header_buffers 4 8k;", {"large headers"}, set(), id="its own limit of headers"),
+    ],
+)
+def test_a_fault_is_named(
+    api: ApiServer,
+    caller: Caller,
+    certificate: Certificate,
+    tmp_path: Path,
+    location: str,
+    server: str,
+    broken: set[str],
+    unknown: set[str],
+) -> None:
+    with nginx(tmp_path, api, certificate, location, server) as url:
+        done = through(url, certificate.certificate, caller.key)
+    assert_found(done, UNSEEN | unknown, broken)
+    assert all(rule.mend in done for rule in RULES if rule.name in broken)
+
+
+def test_without_a_valid_certificate_nothing_is_sent(api: ApiServer, certificate: Certificate, tmp_path: Path) -> None:
+    other = certificates.create(tmp_path)
+    with nginx(tmp_path, api, certificate) as url:
+        done = through(url, other.certificate)
+    assert_found(done, EVERY_RULE, {"HTTPS"})
+    assert "the certificate is not valid" in done
+
+
+def test_without_tls_keys_are_sent_to_this_machine_only(
+    api: ApiServer, caller: Caller, certificate: Certificate
+) -> None:
+    done = through(f"http://127.0.0.1:{api.port}", certificate.certificate, caller.key)
+    unseen = UNSEEN if results(done)["Data-As-Of"] == "unknown" else {"Retry-After"}
+    assert_found(done, unseen | {"HTTPS", "certificate is renewed", "HTTP is redirected or refused"})
+    assert_found(through("http://leadview.invalid", certificate.certificate, caller.key), EVERY_RULE, {"HTTPS"})
+
+
+def test_a_certificate_that_ends_soon() -> None:
+    """Of two days, a tenth is left."""
+    [rule] = [rule for rule in RULES if rule.name == "certificate is renewed"]
+    gateway = Gateway(urlsplit("https://leadview.invalid"), None)
+    days = {"notBefore": -1.8, "notAfter": 0.2}
+    gateway.certificate = {
+        name: time.strftime("%b %d %H:%M:%S %Y GMT", time.gmtime(time.time() + after * 86400))
+        for name, after in days.items()
+    }
+    with pytest.raises(Refused, match=rf"it expires in \d hours, after 48\. {rule.mend}"):
+        rule.check(gateway)
+
+
+def test_a_key_that_is_not_known(api: ApiServer, caller: Caller, certificate: Certificate, tmp_path: Path) -> None:
+    unknown = api_keys.mint(caller.organization_id)
+    with nginx(tmp_path, api, certificate) as url:
+        done = through(url, certificate.certificate, unknown)
+    assert_found(done, UNSEEN | {"RateLimit"}, {"a key is accepted"})
+    done = through("https://127.0.0.1:1", certificate.certificate, unknown[:-1])
+    assert (done.status, done.stdout, "MalformedKey: " in done.stderr) == (1, "", True)
+    assert unknown[:-1] not in done

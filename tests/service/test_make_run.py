@@ -5,23 +5,17 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
-import orjson
 import pytest
 
-from devstack.redis_server import RedisServerMissing, redis_program
 from devstack.run import EMBEDDED_KAFKA
+from tests.harness.api_server import Response
+from tests.harness.make_run import Run, running
 from tests.harness.processes import descendants, is_alive
-from tests.harness.services import not_available
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
-ROOT = Path(__file__).parents[2]
 STATUSES = {
     "a lead, with the summary of its contact": 200,
     "the contact, with its custom fields": 200,
@@ -29,64 +23,6 @@ STATUSES = {
     "a lead of another organization: 404, as if it did not exist": 404,
     "the description of the API (OpenAPI 3.1), without a key": 200,
 }
-
-
-class Response(NamedTuple):
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-
-class Run:
-    """A running `python -m devstack`, its output as far as it got, and everything that it started."""
-
-    def __init__(self, process: subprocess.Popen[str], output: Path, scratch: Path) -> None:
-        self.process = process
-        self._output = output
-        self.scratch = scratch
-        self.started: set[int] = set()
-
-    @property
-    def output(self) -> str:
-        return self._output.read_text()
-
-    @property
-    def lines_to_paste(self) -> dict[str, str]:
-        """Each curl line by the comment above it."""
-        return dict(re.findall(r"^# (.+)\n(curl .+)$", self.output, re.MULTILINE))
-
-    def wait_until_ready(self) -> None:
-        wait_until(lambda: self._is_over() or "/openapi.json" in self.output, "it is ready")
-        assert self.process.poll() is None, self.output
-        self.started = descendants(self.process.pid)
-
-    def nothing_is_left(self) -> bool:
-        return not any(is_alive(pid) for pid in self.started) and not list(self.scratch.iterdir())
-
-    def _is_over(self) -> bool:
-        return self.process.poll() is not None
-
-
-@contextmanager
-def running(directory: Path, *arguments: str, **variables: str) -> Iterator[Run]:
-    """It is killed at the end, where it did not end by itself. Its temporary files are in `directory`."""
-    try:
-        redis_program()
-    except RedisServerMissing as error:
-        not_available(str(error))
-    scratch, output = directory / "tmp", directory / "output"
-    scratch.mkdir()
-    command = [sys.executable, "-m", "devstack", *arguments]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("LEADVIEW_")}
-    environment |= {"TMPDIR": str(scratch), **variables}
-    with (
-        output.open("w") as file,
-        subprocess.Popen(command, stdout=file, stderr=file, cwd=ROOT, env=environment, text=True) as process,
-    ):
-        try:
-            yield Run(process, output, scratch)
-        finally:
-            process.kill()
 
 
 def paste(line: str) -> Response:
@@ -99,7 +35,7 @@ def paste(line: str) -> Response:
 
 
 def test_lines_that_it_prints_work_and_documents_change_and_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
-    with running(tmp_path, "--no-live", "--port", "0", "--leads", "9", "--rate", "30") as run:
+    with running(tmp_path, "--port", "0", "--leads", "9", "--rate", "30") as run:
         run.wait_until_ready()
         assert EMBEDDED_KAFKA in run.output
         lines = run.lines_to_paste
@@ -107,17 +43,16 @@ def test_lines_that_it_prints_work_and_documents_change_and_ctrl_c_leaves_nothin
         lead_line, contact_line, *_, openapi_line = lines.values()
         lead = paste(lead_line)
         assert lead.headers["ratelimit-policy"] == '"key";q=100;w=10, "organization";q=300;w=10'
-        document = orjson.loads(lead.body)
-        assert document["contact"]["id"] == document["contact_id"] == orjson.loads(paste(contact_line).body)["id"]
-        assert orjson.loads(paste(openapi_line).body)["openapi"].startswith("3.1")
+        assert lead.json["contact"]["id"] == lead.json["contact_id"] == paste(contact_line).json["id"]
+        assert paste(openapi_line).json["openapi"].startswith("3.1")
         wait_until(lambda: is_another_version(lead_line, lead.body), "the lead changes")
         assert "crm.leads" in shown_status(run, tmp_path)
         [console] = re.findall(r"^  console +(http://127\.0\.0\.1:\d+)$", run.output, re.MULTILINE)
         assert paste(f"curl -i {console}/").status == 200
-        run.process.send_signal(signal.SIGINT)
-        assert run.process.wait(PATIENCE_SECONDS) == 0
-        assert run.nothing_is_left()
-        assert "Traceback" not in run.output
+        figures = r"applied \d+ .*lag \d+ .*requests \d+"  # in lines, because its output is no terminal
+        wait_until(lambda: re.search(figures, run.output), "a line of figures")
+        assert "\x1b" not in run.output
+        run.end(signal.SIGINT)
 
 
 def shown_status(run: Run, folder: Path) -> str:
@@ -145,24 +80,18 @@ def is_another_version(line: str, body: bytes) -> bool:
     return answer.body != body
 
 
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL], ids=["TERM", "KILL"])
-def test_however_it_ends_nothing_is_left(tmp_path: Path, end: signal.Signals) -> None:
+def test_killed_it_leaves_nothing(tmp_path: Path) -> None:
     with running(tmp_path, "--no-live", "--port", "0", LEADVIEW_API_WORKERS="2") as run:
         run.wait_until_ready()
         assert len(run.started) >= len(("redis", "kafka", "projector", "api", "worker", "worker", "leash", "scratch"))
-        run.process.send_signal(end)
-        assert run.process.wait(PATIENCE_SECONDS) == (-end if end is signal.SIGKILL else 0)
-        wait_until(run.nothing_is_left, "processes and files are gone")
+        run.end(signal.SIGKILL, -signal.SIGKILL)
 
 
 def test_ctrl_c_before_it_is_ready(tmp_path: Path) -> None:
     with running(tmp_path, "--no-live", "--port", "0") as run:
         wait_until(lambda: list(run.scratch.glob("*/api.log")), "the API starts")
         run.started = descendants(run.process.pid)
-        run.process.send_signal(signal.SIGINT)
-        assert run.process.wait(PATIENCE_SECONDS) == 0
-        wait_until(run.nothing_is_left, "processes and files are gone")
-        assert "Traceback" not in run.output
+        run.end(signal.SIGINT)
 
 
 def test_a_process_that_dies_ends_it_with_its_log(tmp_path: Path) -> None:
@@ -182,10 +111,7 @@ def test_a_process_that_dies_ends_it_with_its_log(tmp_path: Path) -> None:
     ("arguments", "variables", "status", "message"),
     [
         pytest.param((), {"LEADVIEW_NOTHING": "1"}, 2, "LEADVIEW_NOTHING is not a setting", id="unknown setting"),
-        pytest.param((), {"LEADVIEW_BATCH_RECORDS": "0"}, 2, "LEADVIEW_BATCH_RECORDS='0'", id="bad setting"),
-        pytest.param(("--leads", "90000"), {}, 2, "--apache-kafka", id="more than the embedded Kafka holds"),
         pytest.param(("--redis-url", "redis://127.0.0.1:1"), {}, 1, "Redis at 127.0.0.1:1 cannot", id="no Redis there"),
-        pytest.param(("--redis-url", "http://127.0.0.1"), {}, 2, "it begins with redis://", id="no URL of Redis"),
     ],
 )
 def test_what_cannot_work_is_told_at_once(
@@ -196,15 +122,3 @@ def test_what_cannot_work_is_told_at_once(
         assert message in run.output
         assert "Traceback" not in run.output
         assert run.nothing_is_left()
-
-
-def test_without_a_terminal_figures_are_lines(tmp_path: Path) -> None:
-    with running(tmp_path, "--port", "0") as run:
-        run.wait_until_ready()
-        wait_until(
-            lambda: re.search(r"applied \d+ .*lag \d+ .*requests \d+", run.output),
-            "a line of figures",
-        )
-        assert "\x1b" not in run.output
-        run.process.send_signal(signal.SIGINT)
-        assert run.process.wait(PATIENCE_SECONDS) == 0

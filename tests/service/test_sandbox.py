@@ -1,19 +1,20 @@
 """A running sandbox answers as `docs/sandbox.md` says. The tables and documents of that page are the expectations."""
 
-import http.client
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import orjson
 import pytest
 
 from devstack.ports import free_port
-from tests.harness.waiting import PATIENCE_SECONDS, wait_until
-from tests.service.test_make_run import ROOT, Run, running
+from tests.harness.api_server import ApiServer, Response
+from tests.harness.make_run import Run, running
+from tests.harness.processes import ROOT
+from tests.harness.waiting import wait_until
 
 PAGE = (ROOT / "docs/sandbox.md").read_text("utf-8")
 EVENTS = (ROOT / "docs/events.md").read_text("utf-8")
@@ -35,36 +36,24 @@ ANSWERS = table("Expected answers")
 SOMETIMES = ("slow", "unsteady")
 
 
-class Answer(NamedTuple):
-    status: int
-    headers: dict[str, str]
-    body: dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def port(sandbox: Run) -> int:
-    [found] = re.findall(r"^  base URL +http://127\.0\.0\.1:(\d+)$", sandbox.output, re.MULTILINE)
-    return int(found)
-
-
 @pytest.fixture(scope="module")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """At the end, SIGTERM leaves nothing of it."""
     with running(tmp_path_factory.mktemp("sandbox"), "--sandbox", "--no-live", "--port", str(free_port())) as run:
         run.wait_until_ready()
         yield run
+        run.end(signal.SIGTERM)
 
 
-def ask(port: int, key: str, path: str, condition: str = "") -> Answer:
-    headers = {"Authorization": f"Bearer {KEYS[key]}"} if key != "none" else {}
-    headers |= {"If-None-Match": condition} if condition else {}
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
-    try:
-        connection.request("GET", f"/api/v1/ext{path}", headers=headers)
-        response = connection.getresponse()
-        body = response.read()
-        return Answer(response.status, dict(response.getheaders()), orjson.loads(body) if body else {})
-    finally:
-        connection.close()
+@pytest.fixture(scope="module")
+def api(sandbox: Run) -> ApiServer:
+    [port] = re.findall(r"^  base URL +http://127\.0\.0\.1:(\d+)$", sandbox.output, re.MULTILINE)
+    return ApiServer(int(port))
+
+
+def ask(api: ApiServer, key: str, path: str, condition: str = "") -> Response:
+    headers = {"If-None-Match": condition} if condition else {}
+    return api.get(f"/api/v1/ext{path}", key=KEYS.get(key), headers=headers)
 
 
 def test_it_prints_the_keys_of_the_page_and_a_warning(sandbox: Run) -> None:
@@ -73,25 +62,20 @@ def test_it_prints_the_keys_of_the_page_and_a_warning(sandbox: Run) -> None:
     assert "NOT FOR PRODUCTION" in sandbox.output
 
 
-@pytest.mark.parametrize(("key", "path"), RECORDS)
-def test_records_are_there(port: int, key: str, path: str) -> None:
-    answer = ask(port, key, path)
-    assert answer.status == 200
-    assert answer.body["id"] == path.rpartition("/")[2]
-    assert answer.body == DOCUMENTS.get(answer.body["id"], answer.body)
-
-
-def test_the_page_shows_only_records_of_the_sandbox() -> None:
+def test_records_are_those_of_the_page(api: ApiServer) -> None:
+    shown = {path.rpartition("/")[2]: ask(api, key, path).json for key, path in RECORDS}
+    assert [id_ for id_, document in shown.items() if document.get("id") != id_] == []
     assert len(DOCUMENTS) == 4
-    assert DOCUMENTS.keys() <= {path.rpartition("/")[2] for _, path in RECORDS}
+    assert {id_: shown[id_] for id_ in DOCUMENTS} == DOCUMENTS
 
 
 @pytest.mark.parametrize(("key", "path", "condition", "expected"), [row for row in ANSWERS if row[0] not in SOMETIMES])
-def test_answers_are_those_of_the_page(port: int, key: str, path: str, condition: str, expected: str) -> None:
-    answer = ask(port, key, path, condition)
+def test_answers_are_those_of_the_page(api: ApiServer, key: str, path: str, condition: str, expected: str) -> None:
+    answer = ask(api, key, path, condition)
     match = re.match(r"(\d+)(?: `(\w+)`)?(?:, `ETag: (.+?)`)?", expected)
     assert match
-    assert (str(answer.status), answer.body.get("error"), answer.headers.get("etag")) == match.groups()
+    error = answer.error if answer.status >= 400 else None
+    assert (str(answer.status), error, answer.headers.get("etag")) == match.groups()
 
 
 def path_of(key: str) -> str:
@@ -99,8 +83,8 @@ def path_of(key: str) -> str:
     return path
 
 
-def test_a_slow_key_has_one_request_a_minute(port: int) -> None:
-    answers = [ask(port, "slow", path_of("slow")) for _ in range(2)]
+def test_a_slow_key_has_one_request_a_minute(api: ApiServer) -> None:
+    answers = [ask(api, "slow", path_of("slow")) for _ in range(2)]
     assert [answer.status for answer in answers] == [200, 429]
     assert 1 <= int(answers[1].headers["retry-after"]) <= 60
 
@@ -131,15 +115,15 @@ def test_a_first_lead_is_published_with_the_lines_that_are_printed(sandbox: Run,
     assert "version 1 at crm.leads:" in paste(f"leadview show lead $ORGANIZATION {pasted.strip().rpartition('/')[2]}")
 
 
-def test_one_lead_changes_and_one_key_meets_503_by_the_clock(port: int) -> None:
+def test_one_lead_changes_and_one_key_meets_503_by_the_clock(api: ApiServer) -> None:
     [path] = [path for _, path, shows in table("Records") if shows.startswith("changes every 10 s")]
-    etag = ask(port, "reader", path).headers["etag"]
+    etag = ask(api, "reader", path).headers["etag"]
     wanted = {"a 503", "a 304", "another version"}
 
     def everything_was_seen() -> bool:
         # 304 is free of charge, so the limits do not end this.
-        wanted.discard(f"a {ask(port, 'unsteady', path_of('unsteady'), '*').status}")
-        if "another version" in wanted and ask(port, "reader", path, etag).status == 200:
+        wanted.discard(f"a {ask(api, 'unsteady', path_of('unsteady'), '*').status}")
+        if "another version" in wanted and ask(api, "reader", path, etag).status == 200:
             wanted.discard("another version")
         return not wanted
 

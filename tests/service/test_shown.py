@@ -42,19 +42,15 @@ async def test_what_documents_show_is_found(projection: Projection) -> None:
     assert found[KEYS] == [None]
 
 
-async def test_every_generation_must_show_it(projection: Projection) -> None:
-    lead = crm.lead(1, seconds=5).record(0)
-    await projection.apply(lead)
-    assert await times(projection, {LEADS: [lead]}, ids(1, 2)) == {LEADS: [None]}
-    await projection.apply(lead, generations=(2,))
-    assert await times(projection, {LEADS: [lead]}, ids(1, 2)) == {LEADS: [crm.at_ms(5)]}
-
-
-async def test_what_is_not_there_moves_no_other_answer(projection: Projection) -> None:
-    leads = [crm.lead(1, id=crm.uuid(1000 + n), seconds=n).record(n) for n in range(3)]
+async def test_every_generation_must_show_it_and_what_is_not_there_moves_no_other_answer(
+    projection: Projection,
+) -> None:
+    leads = [crm.lead(1, id=crm.uuid(1000 + n), seconds=n).record(n) for n in range(4)]
     await projection.apply(leads[0], leads[2], generations=(1, 2))
-    for generations in (ids(1), ids(1, 2)):
-        assert await times(projection, {LEADS: leads}, generations) == {LEADS: [crm.at_ms(0), None, crm.at_ms(2)]}
+    await projection.apply(leads[3])
+    first, second, last = (crm.at_ms(n) for n in (0, 2, 3))
+    assert await times(projection, {LEADS: leads}, ids(1)) == {LEADS: [first, None, second, last]}
+    assert await times(projection, {LEADS: leads}, ids(1, 2)) == {LEADS: [first, None, second, None]}
 
 
 @pytest.mark.parametrize("generation", [1, 2])

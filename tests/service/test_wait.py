@@ -1,24 +1,18 @@
 """`wait` ends as soon as every written generation shows a version, and says why if none does."""
 
 import asyncio
-from io import StringIO
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from rich.console import Console
 
-from projector.commands.arguments import parse
-from projector.commands.operator import Operator
-from projector.commands.wait import Seen, run_wait, until_shown
+from projector.commands.wait import Seen, until_shown
 from projector.ledger import copies
 from projector.ledger.control import Generation, State, now
 from projector.mapping import VERSION
 from projector.record import Record
-from projector.redis.store import Store
 from schemas import resources
-from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
+from tests.harness.commands import Finished
 from tests.harness.generations import generation, ids
 from tests.harness.leadview import Leadview
 from tests.harness.projection import Projection
@@ -95,43 +89,28 @@ async def test_a_live_generation_that_is_not_complete_is_not_served(projection: 
     assert (await seen_of(projection)).shows(3)
 
 
-def wait_now(leadview: Leadview, version: int, **settings: Any) -> tuple[int, str]:
-    """Runs `wait` with a timeout of 0. Returns its exit code and output."""
-    own = {"redis_url": leadview.server.url, "kafka_bootstrap_servers": leadview.kafka.bootstrap_servers}
-    found = ProjectorSettings(**(own | {"topic_prefix": leadview.prefix} | settings))
-    arguments = parse(["wait", "lead", *LEAD, "--version", str(version), "--timeout", "0"])
-    output = StringIO()
-
-    async def run() -> int:
-        store = Store(found)
-        try:
-            return await run_wait(arguments, Operator(found, store, Console(file=output, width=300, soft_wrap=True)))
-        finally:
-            await store.close()
-
-    return asyncio.run(run()), output.getvalue()
-
-
 @pytest.mark.apache
 def test_the_command(leadview: Leadview) -> None:
+    def wait(version: int, **settings: str) -> Finished:
+        return leadview.call("wait", "lead", *LEAD, "--version", str(version), "--timeout", "0", **settings)
+
     def says(version: int, status: int, *said: str, **settings: str) -> None:
-        code, output = wait_now(leadview, version, **settings)
-        assert code == status, output
-        assert [part for part in said if part not in output] == [], output
+        done = wait(version, **settings)
+        assert (done.status, [part for part in said if part not in done]) == (status, []), done.output
 
     topic = leadview.topics.name(resources.LEAD)
     says(1, 1, "Redis is empty", "no projector is running")
     first = leadview.start("wait", "lead", *LEAD, "--version", "2", "--timeout", "1000")
     projector = leadview.start("run")
     leadview.publish(crm.organization(), crm.lead(1))
-    wait_until(lambda: wait_now(leadview, 1)[0] == 0, "the first version is visible")
+    wait_until(lambda: wait(1).status == 0, "the first version is visible")
     assert first.running
     leadview.publish(crm.lead(2))
     assert first.wait(2 * PATIENCE_SECONDS) == 0
     assert f"lead {crm.LEAD}: version 2 is visible after" in first.log.read_text()
     leadview.wait_until_current()
     lead = f"generation 1 (live): version 2 at {topic}:"
-    wait_until(lambda: "brought this version" in wait_now(leadview, 9)[1], "the projector is alive")
+    wait_until(lambda: "brought this version" in wait(9), "the projector is alive")
     says(9, 1, lead, "lag 0", f"message key {':'.join(LEAD)} brought this version")
 
     [bad] = leadview.publish(crm.lead(3, stage="WRONG"))

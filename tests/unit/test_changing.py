@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from docs.generate import tables
 from projector.__main__ import _COMMANDS
 from projector.commands.arguments import parser_of
 from schemas import metrics
 from schemas.metrics import Metric
 from schemas.resources import AS_SPECIFIED
+from schemas.settings import PROCESSES, variable
 
 ROOT = Path(__file__).parents[2]
 PROSE = ("docs/events.md", "docs/generate/reference/pages/index.md", "docs/generate/reference/site.py")
@@ -35,36 +37,28 @@ def test_pages_name_every_resource(path: str) -> None:
     assert not wrong, f"write `{every}`: {', '.join(wrong)}"
 
 
-def declared() -> dict[str, Metric]:
-    return {name: value for name, value in vars(metrics).items() if isinstance(value, Metric)}
+def test_metrics_are_listed_and_exported() -> None:
+    declared = {name: value for name, value in vars(metrics).items() if isinstance(value, Metric)}
+    unlisted = [name for name, metric in declared.items() if metric not in metrics.ALL]
+    assert not unlisted, f"schemas/metrics.py: add {', '.join(unlisted)} to PROJECTOR, API or VERIFY"
+    files = [path for folder in ("api", "projector", "leadview") for path in (ROOT / folder).rglob("*.py")]
+    used = set(re.findall(r"\bmetrics\.([A-Z_0-9]+)\b", "\n".join(path.read_text("utf-8") for path in files)))
+    assert not declared.keys() - used, f"nothing in api, projector or leadview exports {declared.keys() - used}"
 
 
-@pytest.mark.parametrize("name", declared())
-def test_a_metric_is_in_the_list_of_its_program_and_is_exported(name: str) -> None:
-    [place] = [place for place, line in lines("schemas/metrics.py") if line.startswith(f"{name} = ")]
-    assert declared()[name] in metrics.ALL, f"{place}: {name} is not in PROJECTOR, API or VERIFY below"
-    sources = (path for folder in ("api", "projector", "leadview") for path in (ROOT / folder).rglob("*.py"))
-    used = any(re.search(rf"\bmetrics\.{name}\b", path.read_text("utf-8")) for path in sources)
-    assert used, f"{place}: nothing in api, projector or leadview exports metrics.{name}"
+def test_commands_are_run_and_listed() -> None:
+    [commands] = [set(action.choices or ()) for action in parser_of("leadview")._actions if action.dest == "command"]
+    unpaired = commands ^ {*_COMMANDS, *OWN}
+    assert not unpaired, f"_COMMANDS in projector/__main__.py and projector/commands/arguments.py differ: {unpaired}"
+    _, _, below = (ROOT / "docs/runbook.md").read_text("utf-8").partition("| for operators | what it does |")
+    rows = below.partition("\n\n")[0]
+    unlisted = [name for name in commands if not re.search(rf"projector {name}\b|`{name}[ `]", rows)]
+    assert unlisted == ["run"], f"docs/runbook.md, in the table of commands: add a row for {unlisted}"
 
 
-def commands() -> list[str]:
-    """Returns the names of all commands."""
-    [choices] = [action.choices for action in parser_of("leadview")._actions if action.dest == "command"]
-    return list(choices or ())
-
-
-@pytest.mark.parametrize("command", commands())
-def test_a_command_is_run_and_listed(command: str) -> None:
-    [table] = [place for place, line in lines("projector/__main__.py") if line.startswith("_COMMANDS")]
-    assert command in _COMMANDS or command in OWN, f"{table}: add `{command}`"
-    head = "| for operators | what it does |"
-    [place] = [place for place, line in lines("docs/runbook.md") if line == head]
-    row = (ROOT / "docs/runbook.md").read_text("utf-8").partition(head)[2].partition("\n\n")[0]
-    named = re.search(rf"projector {command}\b|`{command}[ `]", row)
-    assert named or command == "run", f"{place}: add a row for `python -m projector {command}`"
-
-
-def test_every_command_that_is_run_is_parsed() -> None:
-    unparsed = _COMMANDS.keys() - set(commands())
-    assert not unparsed, f"projector/commands/arguments.py: parser_of does not know {', '.join(sorted(unparsed))}"
+def test_every_setting_is_listed_once_with_its_meaning() -> None:
+    """In the generated tables of docs/settings.md."""
+    rows = [row for rows in tables.settings().values() for row in rows]
+    known = {f"`{variable(field)}`" for process in PROCESSES for field in process.__struct_fields__}
+    assert sorted(row.name for row in rows) == sorted(known)
+    assert [row.name for row in rows if not row.meaning or any("|" in cell for cell in row)] == []

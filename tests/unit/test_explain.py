@@ -336,8 +336,3 @@ IGNORED = Told("crm.leads:0:8", 4, 0, Outcome.OUTRANKED, shown=SHOWN)
 def test_what_is_known_of_a_lead(found: Answer, kind: str, state: str, said: str) -> None:
     assert (found.kind, found.state) == (kind, state)
     assert said in found.verdict
-
-
-def test_a_deleted_entity_is_named_without_markup() -> None:
-    """`wait` printed `[yellow]deleted[/]`, and the console cut it out again."""
-    assert words.coordinates(GONE, "crm.leads") == "deleted version 5 at crm.leads:0:7, 1970-01-01T00:00:00.000Z"

@@ -7,7 +7,6 @@ from projector.kafka.topics import Retention, Topic
 from projector.ledger.control import ControlRecord, Copy, Position, State
 from projector.line.pace import Pacer
 from projector.operate.words import duration
-from projector.rebuild.replay import Progress
 from projector.record import Partition
 from projector.redis.store import Memory, Store
 from schemas.control import Stamp
@@ -79,12 +78,6 @@ def test_records_that_are_gone(first: int, position: int | None, said: list[str]
 )
 def test_duration(seconds: float, text: str) -> None:
     assert duration(seconds) == text
-
-
-def test_progress() -> None:
-    assert (Progress(3, 10).left, Progress(3, 10).finished) == (7, False)
-    assert Progress(10, 10).finished
-    assert Progress(0, 0).finished
 
 
 def test_the_pause_adapts() -> None:

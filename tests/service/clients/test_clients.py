@@ -16,10 +16,10 @@ from devstack.ports import free_port
 from schemas import resources
 from tests.harness.api_server import LEADS, patient, running_api
 from tests.harness.gateway import gateway
+from tests.harness.make_run import running
 from tests.harness.records import Records
 from tests.harness.services import RedisService
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
-from tests.service.test_make_run import running
 
 pytestmark = pytest.mark.clients
 

@@ -1,0 +1,218 @@
+"""Commands and requests of people on a whole installation: what they are told is true, and no key is in it."""
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from devstack.apache_kafka import ApacheKafka, plain_login
+from devstack.ports import free_port
+from schemas import names, resources
+from schemas.api_keys import key_hash, mint
+from tests.harness import control, crm
+from tests.harness.api_server import LEADS, ApiServer
+from tests.harness.commands import Finished
+from tests.harness.crm import ORGANIZATION
+from tests.harness.leadview import Leadview
+from tests.harness.services import Kafka, RedisService
+from tests.harness.waiting import PATIENCE_SECONDS, wait_until
+
+
+@pytest.mark.apache
+def test_the_metrics_port_is_taken(leadview: Leadview) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        done = leadview.run("run", metrics_port=port)
+    assert done.status == 1
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in done.stderr
+    assert "LEADVIEW_METRICS_PORT" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.apache
+@pytest.mark.usefixtures("apache_jars")
+def test_a_wrong_password_of_kafka(redis_server: RedisService, topic_prefix: str, tmp_path: Path) -> None:
+    with ApacheKafka.start(tmp_path / "kafka", login=plain_login({"crm": "right"}), auto_create=True) as broker:
+        kafka = Kafka("apache", broker.bootstrap_servers, broker.create_topic)
+        settings = {
+            "kafka_bootstrap_servers": broker.sasl_servers,
+            "kafka_security_protocol": "SASL_PLAINTEXT",
+            "kafka_sasl_username": "crm",
+        }
+        with Leadview(kafka, topic_prefix, redis_server, tmp_path) as leadview:
+            assert "missing" in leadview.call("status", kafka_sasl_password="right", **settings).stdout
+            assert "missing" in leadview.call("doctor", kafka_sasl_password="right", **settings).stdout
+            created = leadview.topics.admin.list_topics(timeout=PATIENCE_SECONDS).topics
+            assert not [topic for topic in created if topic.startswith(topic_prefix)], "asking for a topic creates none"
+            leadview.topics.create(partitions=1)
+            leadview.publish(crm.organization())
+            leadview.start("run", kafka_sasl_password="right", **settings)
+            leadview.wait_until_served()
+            wait_until(
+                lambda: leadview.call("status", kafka_sasl_password="right", **settings).status == 0, "all is well"
+            )
+            done = leadview.call("status", kafka_sasl_password="wrong", **settings)
+            assert done.status == 1
+            said = "Kafka refuses the user 'crm' or its password: correct LEADVIEW_KAFKA_SASL_USERNAME"
+            assert done.stdout.startswith(f"not well: Kafka cannot be read: {said}")
+            projector = leadview.start("run", kafka_sasl_password="wrong", **settings)
+            wait_until(lambda: said in projector.log.read_text(), "the projector says so, too")
+            assert "wrong" not in projector.log.read_text()
+            plain = leadview.call("status", **settings | {"kafka_security_protocol": "PLAINTEXT"})
+            assert "LEADVIEW_KAFKA_SECURITY_PROTOCOL (PLAINTEXT) is not that of this port" in plain
+            closed = leadview.call("status", kafka_bootstrap_servers="127.0.0.1:1")
+            assert "Kafka cannot be reached at 127.0.0.1:1" in closed
+
+
+def changes(log: Path) -> dict[str, dict[str, object]]:
+    """Returns what each line has logged last about a change of the control record."""
+    lines = [orjson.loads(line) for line in log.read_text().splitlines() if "the control record has changed" in line]
+    return {line["line"]: {name: line[name] for name in ("live", "written", "dropping")} for line in lines}
+
+
+@pytest.mark.apache
+def test_an_emptied_redis_is_not_called_a_change_of_generations(leadview: Leadview) -> None:
+    projector = leadview.start("run")
+    leadview.publish(crm.organization(), crm.lead())
+    leadview.wait_until_served()
+    assert leadview.run("rebuild", "--promote", "--max-latency", "0").status == 0
+    assert leadview.run("drop").status == 0
+    leadview.publish(crm.lead(2))
+    leadview.wait_until_current()
+    copy = control.read(leadview.redis)
+    assert copy
+    left = {"live": copy.state.live, "written": list(copy.state.written), "dropping": []}
+    wait_until(lambda: changes(projector.log) == {"access": left, "documents": left}, "both lines know what is left")
+    assert "Redis was emptied" not in projector.log.read_text()
+    before = len(projector.log.read_text())
+    leadview.redis.flushall()
+    wait_until(lambda: projector.log.read_text().count("Redis was emptied; reading again") == 2, "both lines know it")
+    leadview.wait_until_served()
+    assert "generation" not in projector.log.read_text()[before:]
+
+
+def test_the_records_of_a_topic(leadview: Leadview) -> None:
+    """Redis is away, and no consumer group appears."""
+
+    def validate(*words: str, **settings: str) -> Finished:
+        return leadview.call("validate", *words, redis_url="redis://127.0.0.1:1/0", **settings)
+
+    leads = leadview.topics.name(resources.LEAD)
+    framed = crm.Message(resources.LEAD, crm.lead(1).key, b"\0\0\0\0\x07\x02\x48abc")
+    messages = [crm.lead(1), crm.lead(2, stage="new"), framed, crm.binary(crm.lead(3, event_typ_key="x"))]
+    [_, stage, avro, typo] = leadview.publish(*messages, partition=0)
+
+    status, output, errors = validate("--topic", leads)
+    assert (status, errors) == (1, "")
+    first, second, last = output.splitlines()
+    assert first.startswith(f"{leads}:0:{stage.offset}: `$.data.stage` is not valid: allowed are ACCEPTED, ")
+    assert first.endswith(" (event e1 of /crm)")
+    assert second.startswith(f"{leads}:0:{avro.offset}: ")
+    assert "frame of a schema registry" in second
+    assert last == "4 records: 2 bad"
+
+    status, output, _ = validate("--strict", "--json", "--topic", leads, "--from", "-1")
+    [fault] = orjson.loads(output)["faults"]
+    assert (status, fault["topic"], fault["partition"], fault["offset"]) == (1, leads, 0, typo.offset)
+    assert (fault["path"], fault["expected"]) == ("$.event_typ_key", "event_type_key")
+
+    assert validate("--topic", leads, "--from", str(typo.offset))[:2] == (0, "1 record: all good\n")
+    contacts = leadview.topics.name(resources.CONTACT)
+    assert validate("--topic", contacts)[:2] == (0, "0 records: nothing to check\n")
+    assert validate("--strict", "--topic", contacts)[:2] == (
+        1,
+        f"{contacts}: it has no record, so nothing was checked\n0 records: nothing to check\n",
+    )
+    status, output, errors = validate("--topic", "none.leads", topic_prefix="none.")
+    assert (status, output) == (2, "")
+    assert "topic none.leads: missing" in errors
+
+    admin = AdminClient({"bootstrap.servers": leadview.kafka.bootstrap_servers})
+    groups = {group.group_id for group in admin.list_consumer_groups().result().valid}
+    assert leadview.group not in groups
+
+
+KEY, REVOKED, UNKNOWN = (mint(ORGANIZATION, digit * 30) for digit in "123")
+ONE_LEFT = {"key": {"quota": 3, "window_seconds": 36_000}}
+OTHER_KEY = crm.uuid(0xF2)
+
+
+def lines(log: Path) -> list[dict[str, Any]]:
+    return [orjson.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+
+
+def line_of(log: Path, request_id: str) -> dict[str, Any]:
+    [found] = [line for line in lines(log) if line.get("request_id") == request_id]
+    return found
+
+
+@pytest.mark.apache
+def test_a_request_is_found_again(leadview: Leadview) -> None:
+    leadview.publish(
+        crm.organization(1, rate_limits=ONE_LEFT),
+        crm.api_key(1, hash=key_hash(KEY)),
+        crm.api_key(1, id=OTHER_KEY, hash=key_hash(REVOKED), status="revoked"),
+        crm.api_key(1, id=crm.uuid(0xF3), hash=crm.key_hash(3)),
+        crm.lead(1),
+    )
+    leadview.start("run")
+    leadview.wait_until_served()
+    port = free_port()
+    child = leadview.start_api(port, api_redis_timeout=20)
+    api = ApiServer(port)
+    wait_until(api.is_ready, "the API is ready")
+
+    def get(path: str, key: str, request_id: str) -> int:
+        return api.get(path, key=key, headers={"X-Request-Id": request_id}).status
+
+    assert get(LEADS + crm.LEAD, KEY, "good") == 200
+    assert get(LEADS + crm.OTHER_LEAD, KEY, "missing") == 404
+    assert get(LEADS + crm.LEAD, KEY, "good-too") == 200
+    assert get(LEADS + crm.LEAD, KEY, "too-many") == 429
+    assert get(LEADS + crm.LEAD, REVOKED, "revoked") == 401
+    assert get(LEADS + crm.LEAD, UNKNOWN, "unknown") == 401
+    assert get(f"/{KEY}", KEY, KEY) == 404
+    leadview.redis.hset(names.CONTROL, "filled", "")  # as if Redis were being filled again
+    wait_until(lambda: get(LEADS + crm.LEAD, KEY, f"unavailable-{len(lines(child.log))}") == 503, "Redis is incomplete")
+    child.stop()
+
+    assert not [line for line in lines(child.log) if line.get("request_id") in ("good", "good-too")]
+    missing = line_of(child.log, "missing")
+    assert (missing["route"], missing["status"], missing["error"]) == (f"{LEADS}{{id}}", 404, "not_found")
+    assert (missing["record"], missing["organization"]) == (crm.OTHER_LEAD, ORGANIZATION)
+    assert missing["key"] == key_hash(KEY)[:12]
+    assert missing["duration_ms"] > 0
+    assert [line for line in lines(child.log) if line.get("status") == 503]
+    assert not any(key[8:30] in child.log.read_text() for key in (KEY, REVOKED, UNKNOWN))
+
+    name = names.usage(names.organization(ORGANIZATION))
+    assert set(leadview.redis.hkeys(name)) == {key_hash(KEY).encode(), key_hash(REVOKED).encode()}, "not the unknown"
+    assert 0 < leadview.redis.ttl(name) <= 90 * 24 * 3600
+    used = usage(leadview)
+    of_key, of_revoked, unused = (used[each] for each in (key_hash(KEY), key_hash(REVOKED), crm.key_hash(3)))
+    assert of_key["requests"] >= 5
+    assert of_key["refusals"] >= 1
+    assert of_key["api_keys"] == [crm.API_KEY]
+    assert of_key["last_used"] >= of_key["counted_since"]
+    assert (of_revoked["requests"], of_revoked["refusals"]) == (1, 1)
+    assert (unused["requests"], unused["last_used"]) == (0, None)
+    shown = leadview.call("usage", ORGANIZATION)
+    assert "never" in shown
+    assert crm.API_KEY in shown
+    assert KEY[8:] not in shown
+    assert "no API keys" in leadview.call("usage", crm.OTHER_ORGANIZATION)
+
+    with leadview.api() as api:
+        assert api.get(LEADS + crm.LEAD, key=REVOKED).status == 401
+    assert usage(leadview)[key_hash(REVOKED)]["requests"] == 2, "counts of two processes add up"
+    leadview.publish(crm.deleted(resources.ORGANIZATION, 2))
+    wait_until(lambda: not usage(leadview), "the counts are erased with the organization")
+    wait_until(lambda: not leadview.redis.exists(name), "with their key")
+
+
+def usage(leadview: Leadview) -> dict[str, dict[str, Any]]:
+    found: list[dict[str, Any]] = orjson.loads(leadview.call("usage", ORGANIZATION, "--json").stdout)
+    return {each["hash"]: each for each in found}

@@ -12,11 +12,11 @@ from devstack.arguments import Arguments, parse
 from devstack.child import StackFailed
 from devstack.greeting import greeting
 from devstack.interrupt import uninterrupted
-from devstack.live_view import EVERY_SECONDS, Meter, live_view
+from devstack.leash import Scratch
+from devstack.live_view import LiveView
 from devstack.ports import free_port
 from devstack.sample import Crm, SampleCrm
 from devstack.sandbox import CHANGES_PER_SECOND, PERSONAS, UNSTEADY_ORGANIZATION, Sandbox
-from devstack.scratch import Scratch
 from devstack.stack import Stack
 from leadview.metrics_port import listen
 from schemas.redis_url import Host, redis_url
@@ -97,16 +97,12 @@ def _run(arguments: Arguments, settings: ApiSettings, scratch: Scratch, started:
 
 def _watch(stack: Stack, *, live: bool) -> None:
     """Show figures until a signal. Raises StackFailed as soon as a process ends that should run."""
-    meter = Meter(stack.processes["projector"].metrics_port, stack.processes["api"].metrics_port)
-    with live_view(stack.base_url) as view:
-        due = 0.0
-        while True:
-            stack.check()
-            if live and time.monotonic() >= due:
-                due = time.monotonic() + EVERY_SECONDS
-                if taken := meter.take():
-                    view.show(*taken)
-            time.sleep(_CHECK_SECONDS)
+    view = LiveView(stack.processes["projector"].metrics_port, stack.processes["api"].metrics_port)
+    while True:
+        stack.check()
+        if live:
+            view.show()
+        time.sleep(_CHECK_SECONDS)
 
 
 def _sample_crm(arguments: Arguments, settings: ApiSettings) -> Crm:

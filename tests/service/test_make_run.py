@@ -149,7 +149,7 @@ def is_another_version(line: str, body: bytes) -> bool:
 def test_however_it_ends_nothing_is_left(tmp_path: Path, end: signal.Signals) -> None:
     with running(tmp_path, "--no-live", "--port", "0", LEADVIEW_API_WORKERS="2") as run:
         run.wait_until_ready()
-        assert len(run.started) >= len(("redis", "kafka", "projector", "api", "worker", "worker", "leash", "scratch"))
+        assert len(run.started) >= len(("redis", "kafka", "projector", "api", "worker", "worker", "console", "leash"))
         run.process.send_signal(end)
         assert run.process.wait(PATIENCE_SECONDS) == (-end if end is signal.SIGKILL else 0)
         wait_until(run.nothing_is_left, "processes and files are gone")

@@ -1,28 +1,20 @@
 """The servers that all other service tests use: real, restartable, and ended with their parent."""
 
 import signal
-import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from redis.exceptions import ResponseError
 
-from devstack.apache_kafka import ApacheKafka
 from devstack.child import ServerFailed
 from devstack.embedded_kafka import EmbeddedKafka
-from devstack.redis_cluster import RedisCluster
-from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer, RedisServerMissing
 from devstack.topics import admin
-from schemas import names
 from tests.harness.processes import is_alive
-from tests.harness.services import Kafka, RedisService
+from tests.harness.services import RedisService
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -48,38 +40,6 @@ READ_BACK = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("appendonly", "kept"),
-    [
-        pytest.param(True, "1", id="with an append-only log its data outlives a crash"),
-        pytest.param(False, None, id="without one the data is gone"),
-    ],
-)
-def test_redis_is_killed_and_restarts(tmp_path: Path, appendonly: bool, kept: str | None) -> None:
-    with RedisServer.start(tmp_path, appendonly=appendonly) as server, server.client() as client:
-        client.set("key", "1")
-        server.kill()
-        assert not server.running
-        server.restart()
-        assert client.get("key") == kept
-
-
-def test_a_paused_redis_answers_after_it_resumes(tmp_path: Path) -> None:
-    with RedisServer.start(tmp_path) as server, server.client() as client:
-        client.set("key", "1")
-        server.pause()
-        assert server.running
-        server.resume()
-        assert client.get("key") == "1"
-
-
-def test_a_paused_redis_can_be_stopped(tmp_path: Path) -> None:
-    server = RedisServer.start(tmp_path)
-    server.pause()
-    server.stop()
-    assert not server.running
-
-
 def test_a_redis_that_cannot_start_says_why(tmp_path: Path) -> None:
     with pytest.raises(ServerFailed, match="no-such-option"):
         RedisServer.start(tmp_path, options=["--no-such-option", "1"])
@@ -97,75 +57,10 @@ def test_cluster_mode_refuses_keys_of_several_slots(redis_cluster_server: RedisS
             client.mset({"lv3:{a}": "1", "lv3:{b}": "2"})
 
 
-def test_three_primaries_share_the_slots(tmp_path: Path) -> None:
-    with RedisCluster(tmp_path) as cluster:
-        nodes = cluster.primaries
-        with nodes[0].client() as client:
-            slots = sorted(client.execute_command("CLUSTER SLOTS"))
-    assert [(first, last) for first, last, *_ in slots] == [(0, 5461), (5462, 10923), (10924, 16383)]
-    assert {owner[1] for _, _, owner, *_ in slots} == {node.port for node in nodes}
-
-
-def test_a_lost_shard_is_replaced(tmp_path: Path) -> None:
-    """Its slots are given away, empty; then new, empty servers take its place, and get the slots with what is there."""
-    slot = names.tag_slot(b"a")
-    with RedisCluster(tmp_path, replicas=True) as cluster:
-        lost, heir = cluster.owner(slot), cluster.owner(names.tag_slot(b"b"))
-        with lost.client() as client:
-            client.set("lv:{a}1", "lost")
-        cluster.lose(cluster.primaries.index(lost), heir)
-        assert cluster.owner(slot) is heir
-        with heir.client() as client:
-            assert client.get("lv:{a}1") is None
-            client.set("lv:{a}1", "new")
-        cluster.replace(cluster.primaries.index(lost))
-        assert cluster.owner(slot) is lost
-        with lost.client() as client:
-            assert client.get("lv:{a}1") == "new"
-            assert client.execute_command("CLUSTER INFO")["cluster_size"] == "3"
-
-
-def test_a_server_that_changes_its_role_is_not_in_step(tmp_path: Path) -> None:
-    """Redis then closes its connections instead of replying. The same holds for what is asked of a Sentinel."""
-    with (
-        RedisServer.start(tmp_path / "server") as server,
-        RedisSentinel(tmp_path / "sentinel") as sentinel,
-        _closing_port() as port,
-    ):
-        server.port = sentinel.port = port
-        assert not server.is_in_step()
-        with pytest.raises(TimeoutError, match="the replica is promoted"):
-            sentinel.fail_over(timeout=0.1)
-
-
-@contextmanager
-def _closing_port() -> Iterator[int]:
-    """Accepts every connection, and closes it."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def close_all() -> None:
-            with suppress(OSError):
-                while True:
-                    listener.accept()[0].close()
-
-        thread = threading.Thread(target=close_all)
-        thread.start()
-        try:
-            yield listener.getsockname()[1]
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            thread.join()
-
-
 def test_every_test_finds_an_empty_redis(redis_server: RedisService) -> None:
     with redis_server.client() as client:
         assert client.dbsize() == 0
         client.set("lv3:key", "1")
-
-
-def test_records_headers_and_tombstones(kafka: Kafka, topic_prefix: str) -> None:
-    kafka.create_topic(f"{topic_prefix}leads", 3)
-    assert produce_and_read_back(kafka.bootstrap_servers, f"{topic_prefix}leads") == READ_BACK
 
 
 def test_embedded_kafka(tmp_path: Path) -> None:
@@ -176,15 +71,6 @@ def test_embedded_kafka(tmp_path: Path) -> None:
         assert produce_and_read_back(embedded.bootstrap_servers, "leads") == READ_BACK
         cluster = admin(embedded.bootstrap_servers).list_topics(timeout=PATIENCE_SECONDS)
         assert [cluster.controller_id] == [*cluster.brokers], "kafkajs asks the controller for its producer id"
-
-
-def test_apache_kafka_keeps_records_over_a_crash(apache_jars: Path, tmp_path: Path) -> None:
-    with ApacheKafka.start(tmp_path) as cluster:
-        cluster.create_topic("leads", 3)
-        assert produce_and_read_back(cluster.bootstrap_servers, "leads") == READ_BACK
-        cluster.kill(0)
-        cluster.restart(0)
-        assert produce_and_read_back(cluster.bootstrap_servers, "leads") == READ_BACK
 
 
 ORPHANAGE = """

@@ -1,7 +1,6 @@
 """Leads and contacts of one organization that keep changing, and readers that check that no version goes back."""
 
 import http.client
-import threading
 import time
 from collections.abc import Iterator
 from random import Random
@@ -15,9 +14,12 @@ from tests.harness.api_server import CONTACTS, LEADS
 from tests.harness.crm import Message
 from tests.harness.leadview import Leadview
 from tests.harness.stopwatch import Stopwatch
+from tests.harness.threads import Repeating
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 STOOD_STILL_SECONDS = 0.2
+MAX_BEHIND = 500
+_TICK_SECONDS = 0.05
 UNLIMITED = {scope: {"quota": 10**6, "window_seconds": 1} for scope in ("key", "organization")}
 
 
@@ -73,71 +75,62 @@ class Changes:
         return self._versions[id_]
 
 
-MAX_BEHIND = 500
-
-
-class Writer(threading.Thread):
+class Writer(Repeating):
     """Publishes changes, about `rate` a second, until `stop`.
 
     It pauses while the projectors are more than `MAX_BEHIND` records behind: a slow machine would never catch up.
     """
 
     def __init__(self, leadview: Leadview, changes: Changes, rate: int) -> None:
-        super().__init__(daemon=True)
+        super().__init__(_TICK_SECONDS)
         self._leadview = leadview
         self._changes = changes.more()
-        self._rate = rate
-        self._ended = threading.Event()
+        self._each = max(1, round(rate * _TICK_SECONDS))
 
-    def run(self) -> None:
-        while not self._ended.wait(0.05):
-            if self._leadview.behind() < MAX_BEHIND:
-                self._leadview.publish_all(next(self._changes) for _ in range(max(1, self._rate // 20)))
-
-    def stop(self) -> None:
-        self._ended.set()
-        self.join()
+    def _work(self) -> None:
+        if self._leadview.behind() < MAX_BEHIND:
+            self._leadview.publish_all(next(self._changes) for _ in range(self._each))
 
 
-class Reader(threading.Thread):
+class Reader(Repeating):
     """Reads the steady records over HTTP as fast as it can, until `stop`: each response is 200, no version goes back.
 
     A response 503 is right if the machine stood still meanwhile, so that the API had no reply of Redis in time.
     """
 
     def __init__(self, port: int, changes: Changes, seed: int) -> None:
-        super().__init__(daemon=True)
-        self._port = port
+        super().__init__()
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
         self._changes = changes
         self._random = Random(seed)
-        self._ended = threading.Event()
+        self._stopwatch = Stopwatch()
         self._newest: dict[str, int] = {}
+        steady = changes.steady
+        self._paths = [LEADS + id_ for id_ in changes.leads[:steady]]
+        self._paths += [CONTACTS + id_ for id_ in changes.contacts[:steady]]
         self.answers = 0
         self.wrong: list[str] = []
 
     def run(self) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=PATIENCE_SECONDS)
-        steady = self._changes.steady
-        paths = [LEADS + id_ for id_ in self._changes.leads[:steady]]
-        paths += [CONTACTS + id_ for id_ in self._changes.contacts[:steady]]
-        with Stopwatch() as stopwatch:
-            while not self._ended.is_set():
-                path, lost = self._random.choice(paths), stopwatch.lost
-                connection.request("GET", path, headers={"Authorization": f"Bearer {self._changes.key}"})
-                answer = connection.getresponse()
-                body = answer.read()
-                self.answers += 1
-                if answer.status == 200:
-                    self._check(path, orjson.loads(body))
-                elif answer.status != 503 or stopwatch.lost - lost < STOOD_STILL_SECONDS:
-                    self.wrong.append(f"{path}: {answer.status} {body!r}")
-        connection.close()
+        with self._stopwatch:
+            super().run()
 
-    def stop(self) -> None:
+    def _work(self) -> None:
+        path, lost = self._random.choice(self._paths), self._stopwatch.lost
+        self._connection.request("GET", path, headers={"Authorization": f"Bearer {self._changes.key}"})
+        answer = self._connection.getresponse()
+        body = answer.read()
+        self.answers += 1
+        if answer.status == 200:
+            self._check(path, orjson.loads(body))
+        elif answer.status != 503 or self._stopwatch.lost - lost < STOOD_STILL_SECONDS:
+            self.wrong.append(f"{path}: {answer.status} {body!r}")
+
+    def stop(self, timeout: float | None = None) -> None:
         """End, and fail if anything was wrong."""
         wait_until(lambda: self.answers > 50 or not self.is_alive(), "the reader has read enough")
-        self._ended.set()
-        self.join()
+        super().stop(timeout)
+        self._connection.close()
         assert not self.wrong, self.wrong[:10]
         assert self.answers > 50
 

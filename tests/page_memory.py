@@ -12,8 +12,7 @@ import time
 from collections.abc import Iterator
 
 from projector.console.feed import HISTORY_SECONDS
-from tests.harness.chromium import Held, Page
-from tests.harness.make_run import page_and_output
+from tests.harness.chromium import Held, Page, page_and_output
 
 MOST_GROWTH = 1_000_000
 """Bytes of heap: what Chromium compiles and caches in the meantime, for the whole run."""

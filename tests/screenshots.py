@@ -9,8 +9,7 @@ import sys
 import time
 
 from devstack.programs import ask
-from tests.harness.chromium import Page
-from tests.harness.make_run import page_and_output
+from tests.harness.chromium import Page, page_and_output
 from tests.harness.processes import ROOT
 
 IMAGES = ROOT / "docs" / "images"

@@ -16,8 +16,8 @@ from devstack.ports import free_port
 from projector.dead_letter import DeadLetter
 from schemas import names, resources
 from tests.harness import crm
-from tests.harness.bad_deploy import REASON
 from tests.harness.crm import Message
+from tests.harness.defective import REASON
 from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import ask
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.apache
 
 RECORDS = int(os.environ.get("LEADVIEW_TEST_POISON_RECORDS", "5000"))
 SECONDS = 2 * PATIENCE_SECONDS + RECORDS / 500
-BAD_DEPLOY = (sys.executable, "-m", "tests.harness.bad_deploy")
+BAD_DEPLOY = (sys.executable, "-m", "tests.harness.defective")
 
 POISON: list[Callable[[Message], Message]] = [
     lambda message: msgspec.structs.replace(message, value=b"{"),

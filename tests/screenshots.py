@@ -5,12 +5,19 @@ The page is shown in two widths and schemes.
 
 import os
 import re
+import signal
+import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from devstack.programs import ask
-from tests.harness.chromium import Page, page_and_output
+from tests.harness.chromium import Page, open_page
 from tests.harness.processes import ROOT
+from tests.harness.waiting import wait_until
 
 IMAGES = ROOT / "docs" / "images"
 _WORK_SECONDS = 40.0
@@ -20,7 +27,7 @@ _WIDE, _NARROW = 1200, 400
 def main() -> int:
     """Returns the exit code."""
     IMAGES.mkdir(exist_ok=True)
-    with page_and_output() as (page, printed):
+    with _page_and_output() as (page, printed):
         _take(page, printed)
     return 0
 
@@ -60,6 +67,21 @@ def _ask(page: Page, text: str) -> None:
         f"(() => {{ const i = document.getElementById('find-text'); i.value = '{text}'; i.form.requestSubmit(); }})()"
     )
     page.wait_for("#answers", "Readers see", "contact")
+
+
+@contextmanager
+def _page_and_output() -> Iterator[tuple[Page, str]]:
+    """Run it until the block ends. The block gets a page, which shows nothing yet, and what `make run` has printed."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "output"
+        command = [sys.executable, "-m", "devstack", "--no-live", "--port", "0", "--rate", "20"]
+        with output.open("w") as file, subprocess.Popen(command, stdout=file, stderr=file, cwd=ROOT) as process:
+            try:
+                wait_until(lambda: "/openapi.json" in output.read_text(), "`make run` is ready")
+                with open_page(Path(folder)) as page:
+                    yield page, output.read_text()
+            finally:
+                process.send_signal(signal.SIGINT)
 
 
 if __name__ == "__main__":

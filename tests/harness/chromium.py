@@ -7,10 +7,7 @@ in `complaints`.
 import base64
 import os
 import shutil
-import signal
 import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +15,6 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from tests.harness.processes import ROOT
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 _QUIET = (
@@ -207,18 +203,3 @@ def open_page(directory: Path) -> Iterator[Page]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-@contextmanager
-def page_and_output() -> Iterator[tuple[Page, str]]:
-    """Run it until the block ends. The block gets a page, which shows nothing yet, and what `make run` has printed."""
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "output"
-        command = [sys.executable, "-m", "devstack", "--no-live", "--port", "0", "--rate", "20"]
-        with output.open("w") as file, subprocess.Popen(command, stdout=file, stderr=file, cwd=ROOT) as process:
-            try:
-                wait_until(lambda: "/openapi.json" in output.read_text(), "`make run` is ready")
-                with open_page(Path(folder)) as page:
-                    yield page, output.read_text()
-            finally:
-                process.send_signal(signal.SIGINT)

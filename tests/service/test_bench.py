@@ -63,7 +63,6 @@ def test_the_quick_benchmark_of_the_api(tmp_path: Path) -> None:
             assert 0 < spread.least <= spread.median <= spread.most
     assert {verdict.target.against for verdict in found.targets} >= {"starlette-constant", "idiomatic"}
     assert all(subject in ended.stdout for subject in (LEADVIEW, "idiomatic"))
-    assert "<svg" in (tmp_path / "charts" / "api-throughput.svg").read_text("utf-8")
 
 
 @pytest.mark.long

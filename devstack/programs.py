@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
+
 from devstack.child import Child, ServerFailed
 
 ROOT = Path(__file__).parents[1]
@@ -87,3 +89,25 @@ def while_running(child: Child, predicate: Callable[[], object]) -> Callable[[],
         return predicate()
 
     return checked
+
+
+def is_alive(pid: int) -> bool:
+    """Returns whether a process runs. One that has ended may remain as a zombie: not every container has a program that
+    waits for it.
+    """
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def descendants(pid: int, words: str = "") -> set[int]:
+    """Returns the process ids of the children that run, and of their children, if their command lines contain these
+    words.
+    """
+    found = set()
+    for child in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it may end meanwhile; ZombieProcess is such an error, too
+            if words in " ".join(child.cmdline()):
+                found.add(child.pid)
+    return found

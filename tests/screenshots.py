@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from devstack.programs import ask
+from devstack.programs import ROOT, ask
 from tests.harness.chromium import Page, open_page
-from tests.harness.processes import ROOT
 from tests.harness.waiting import wait_until
 
 IMAGES = ROOT / "docs" / "images"

@@ -8,10 +8,11 @@ from random import Random
 from typing import Any
 
 from devstack.child import Child
+from devstack.programs import environment
 from schemas import api_keys
 from tests.chaos.greedy import FREE, PAID
 from tests.chaos.world import World
-from tests.harness import crm, processes
+from tests.harness import crm
 from tests.harness.api_server import LEADS, ApiServer
 
 GREEDY = (crm.uuid(0xA7), crm.uuid(0xA8), crm.uuid(0xA9), crm.uuid(0xAA))
@@ -87,7 +88,7 @@ def greedy_tenant(world: World, random: Random) -> Iterator[None]:
     child = Child(
         [sys.executable, "-m", "tests.chaos.greedy", *words],
         log=world.directory / "greedy.log",
-        environment=processes.environment(),
+        environment=environment(),
     )
     try:
         yield

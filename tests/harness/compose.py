@@ -15,7 +15,7 @@ import yaml
 from deploy.release import base_image
 from devstack.jars import KAFKA, JarsMissing
 from devstack.ports import free_port
-from tests.harness.processes import ROOT
+from devstack.programs import ROOT
 
 _COMMAND_TIMEOUT_SECONDS = 1800.0  # the first build fetches every dependency
 _PROBE_TIMEOUT_SECONDS = 60.0

@@ -17,6 +17,7 @@ from starlette.applications import Starlette
 
 from devstack.child import Child
 from devstack.ports import free_port
+from devstack.programs import PROJECTOR, ROOT, while_running
 from projector.console.api_figures import ApiFigures
 from projector.console.app import create_app
 from projector.console.feed import Feed
@@ -35,7 +36,6 @@ from schemas.settings import ApiSettings, ProjectorSettings
 from tests.harness.chromium import Page
 from tests.harness.generations import generation, ids
 from tests.harness.leadview import Leadview
-from tests.harness.processes import PROJECTOR, ROOT, while_running
 from tests.harness.services import not_available
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 

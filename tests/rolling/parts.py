@@ -16,6 +16,7 @@ from typing import NamedTuple
 from devstack.apache_kafka import ApacheKafka
 from devstack.child import Child
 from devstack.ports import Place, free_port
+from devstack.programs import API, PROJECTOR, while_running
 from devstack.redis_cluster import RedisCluster, keep_up
 from devstack.redis_server import RedisServer
 from devstack.topics import admin
@@ -23,7 +24,6 @@ from tests.chaos.history import CaughtUp, History, now
 from tests.harness import metrics_port
 from tests.harness.front import Front
 from tests.harness.leadview import Leadview
-from tests.harness.processes import API, PROJECTOR, while_running
 from tests.harness.services import Kafka
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 from tests.rolling.places import NETWORK, Places

@@ -9,18 +9,16 @@ from uuid import uuid4
 import pytest
 import redis
 
+from devstack.fault_proxy import faulty_proxy
 from devstack.ports import free_port
 from devstack.redis_server import RedisServer
 from schemas import names, resources
 from schemas.settings import ApiSettings
 from tests.harness import control
-from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
-from tests.harness.faulty_proxy import faulty_proxy
+from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api, running_api_process
 from tests.harness.generations import generation
-from tests.harness.processes import running_api_process
 from tests.harness.records import Caller, Records
-from tests.harness.stopwatch import Stopwatch
-from tests.harness.waiting import assert_within, wait_until
+from tests.harness.waiting import Stopwatch, assert_within, wait_until
 
 Change = Callable[[redis.Redis], object]
 

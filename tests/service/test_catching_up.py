@@ -5,16 +5,16 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from devstack.fault_proxy import Faults, faulty_proxy
+from devstack.programs import while_running
 from projector.line.pace import FULL, YIELDING, Pace, Pacer
 from projector.redis.store import Store
 from schemas import names, resources
 from schemas.settings import ProjectorSettings
 from tests.harness import crm
-from tests.harness.changes import now_ms
-from tests.harness.faulty_proxy import Faults, faulty_proxy
 from tests.harness.generations import any_tag, generation
+from tests.harness.histories import now_ms
 from tests.harness.leadview import Leadview
-from tests.harness.processes import while_running
 from tests.harness.records import Records
 from tests.harness.services import RedisService
 from tests.harness.waiting import wait_until

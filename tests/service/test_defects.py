@@ -7,12 +7,12 @@ import orjson
 import pytest
 
 from devstack.ports import free_port
+from devstack.programs import while_running
 from schemas import names
 from tests.harness import crm, stored
 from tests.harness.defective import SECRET
 from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import ask, metric
-from tests.harness.processes import while_running
 from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.apache

@@ -11,13 +11,13 @@ from zipfile import ZipFile
 import pytest
 import redis
 
+from devstack.programs import ROOT
 from devstack.redis_server import RedisServer
 from projector.commands import doctor
 from projector.redis.rights import PROJECTS, SERVES
 from schemas import names, resources
 from tests.harness import crm
 from tests.harness.leadview import Finished, Leadview
-from tests.harness.processes import ROOT
 from tests.harness.services import Kafka, not_available
 from tests.service.test_redis_users import EXAMPLE, access
 

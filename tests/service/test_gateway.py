@@ -21,6 +21,7 @@ from rich.console import Console
 
 from devstack.child import Child
 from devstack.ports import free_port
+from devstack.programs import PROJECTOR, environment
 from projector.commands.arguments import parse
 from projector.commands.doctor import run_doctor
 from projector.commands.gateway import RULES
@@ -32,7 +33,6 @@ from tests.harness import certificates
 from tests.harness.api_server import ApiServer, patient, running_api
 from tests.harness.certificates import Certificate
 from tests.harness.front import Front
-from tests.harness.processes import PROJECTOR, environment
 from tests.harness.records import Caller, Records
 from tests.harness.services import RedisService, not_available
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import orjson
 import pytest
 
+from devstack.programs import descendants, is_alive
 from devstack.redis_server import RedisServerMissing, redis_program
 from devstack.run import EMBEDDED_KAFKA
-from tests.harness.processes import descendants, is_alive
 from tests.harness.services import not_available
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 

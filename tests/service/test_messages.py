@@ -10,9 +10,9 @@ import orjson
 import pytest
 
 from devstack.apache_kafka import ApacheKafka, plain_login
+from devstack.programs import API, PROJECTOR, ROOT
 from tests.harness import control, crm
 from tests.harness.leadview import Leadview
-from tests.harness.processes import API, PROJECTOR, ROOT
 from tests.harness.services import Kafka, RedisService
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 

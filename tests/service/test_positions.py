@@ -34,8 +34,8 @@ from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
 from tests.harness.crm import Message
 from tests.harness.leadview import Leadview
-from tests.harness.ledgers import Opened
 from tests.harness.metrics_port import ask, metric
+from tests.harness.projection import Opened
 from tests.harness.services import Kafka, RedisService
 from tests.harness.topics import Topics
 from tests.harness.waiting import eventually, wait_until

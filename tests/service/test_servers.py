@@ -11,9 +11,9 @@ from redis.exceptions import ResponseError
 
 from devstack.child import ServerFailed
 from devstack.embedded_kafka import EmbeddedKafka
+from devstack.programs import is_alive
 from devstack.redis_server import RedisServer, RedisServerMissing
 from devstack.topics import admin
-from tests.harness.processes import is_alive
 from tests.harness.services import RedisService
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 

@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from devstack.ports import free_port
+from devstack.programs import PROJECTOR
 from projector.dead_letter import DeadLetter
 from projector.upkeep import dead_letters
 from schemas import names, resources
@@ -17,7 +18,6 @@ from schemas.faults import Fault
 from tests.harness import control, crm
 from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import ask, metric
-from tests.harness.processes import PROJECTOR
 from tests.harness.projection import Projection
 from tests.harness.waiting import wait_until
 

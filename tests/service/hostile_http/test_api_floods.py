@@ -12,8 +12,7 @@ from tests.harness.api_server import LEADS
 from tests.harness.hostile import Target, open_connections, target
 from tests.harness.records import Caller
 from tests.harness.services import RedisService
-from tests.harness.stopwatch import Stopwatch
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import Stopwatch, wait_until
 
 
 def flood(api: Target, head: bytes, piece: bytes, seconds: float, *, read: bool) -> float:

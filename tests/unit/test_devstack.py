@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from devstack.arguments import Arguments, parse
 from devstack.live_view import line, read
 from devstack.publish import connection
-from devstack.run import of_stack, unused
+from devstack.run import Arguments, of_stack, parse, unused
 from schemas.settings import ProjectorSettings
 
 PROJECTOR = """\

@@ -99,7 +99,8 @@ def paste(line: str) -> Response:
 
 
 def test_lines_that_it_prints_work_and_documents_change_and_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
-    with running(tmp_path, "--no-live", "--port", "0", "--leads", "9", "--rate", "30") as run:
+    """Without a terminal, the figures of its live view are lines."""
+    with running(tmp_path, "--port", "0", "--leads", "9", "--rate", "30") as run:
         run.wait_until_ready()
         assert EMBEDDED_KAFKA in run.output
         lines = run.lines_to_paste
@@ -114,10 +115,13 @@ def test_lines_that_it_prints_work_and_documents_change_and_ctrl_c_leaves_nothin
         assert "crm.leads" in shown_status(run, tmp_path)
         [console] = re.findall(r"^  console +(http://127\.0\.0\.1:\d+)$", run.output, re.MULTILINE)
         assert paste(f"curl -i {console}/").status == 200
+        figures = re.compile(r"applied \d+ .*lag \d+ .*requests \d+")
+        wait_until(lambda: figures.search(run.output), "a line of figures")
         run.process.send_signal(signal.SIGINT)
         assert run.process.wait(PATIENCE_SECONDS) == 0
         assert run.nothing_is_left()
         assert "Traceback" not in run.output
+        assert "\x1b" not in run.output
 
 
 def shown_status(run: Run, folder: Path) -> str:
@@ -196,15 +200,3 @@ def test_what_cannot_work_is_told_at_once(
         assert message in run.output
         assert "Traceback" not in run.output
         assert run.nothing_is_left()
-
-
-def test_without_a_terminal_figures_are_lines(tmp_path: Path) -> None:
-    with running(tmp_path, "--port", "0") as run:
-        run.wait_until_ready()
-        wait_until(
-            lambda: re.search(r"applied \d+ .*lag \d+ .*requests \d+", run.output),
-            "a line of figures",
-        )
-        assert "\x1b" not in run.output
-        run.process.send_signal(signal.SIGINT)
-        assert run.process.wait(PATIENCE_SECONDS) == 0

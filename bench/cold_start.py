@@ -1,6 +1,5 @@
 """A cold start with an empty Redis, and a restart of Redis with all documents in its append-only file."""
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -31,6 +30,7 @@ from bench.machine import pinned, service_cores
 from bench.servers import Server, words
 from devstack.programs import Program, Reply, ask, while_running
 from devstack.redis_server import RedisServer
+from devstack.threads import Repeating
 from devstack.waiting import wait_until
 from projector.record import Record
 from schemas import metrics
@@ -83,14 +83,14 @@ class Seen(Struct, frozen=True):
     reply: Reply
 
 
-class Watcher:
+class Watcher(Repeating):
     """Sends one request to a server again and again, from a thread, and notes each response in `seen`, which may be
     read meanwhile."""
 
     def __init__(self, port: int, request: bytes) -> None:
+        super().__init__(_PAUSE_SECONDS)
         self._port = port
         self._path, self._headers = words(request)
-        self._stopped = threading.Event()
         self.seen: list[Seen] = []
 
     def first(self, matches: Callable[[Seen], bool], since: float = 0.0) -> float | None:
@@ -104,18 +104,15 @@ class Watcher:
     @contextmanager
     def running(self) -> Iterator[Self]:
         """Watch while the block runs."""
-        thread = threading.Thread(target=self._run)
-        thread.start()
+        self.start()
         try:
             yield self
         finally:
-            self._stopped.set()
-            thread.join()
+            self.stop()
 
-    def _run(self) -> None:
-        while not self._stopped.wait(_PAUSE_SECONDS):
-            reply = ask("127.0.0.1", self._port, self._path, headers=self._headers, timeout=_TIMEOUT_SECONDS)
-            self.seen.append(Seen(time.monotonic(), reply))
+    def _work(self) -> None:
+        reply = ask("127.0.0.1", self._port, self._path, headers=self._headers, timeout=_TIMEOUT_SECONDS)
+        self.seen.append(Seen(time.monotonic(), reply))
 
 
 class _Running(Struct, frozen=True):

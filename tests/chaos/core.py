@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct
 
+from devstack.threads import Repeating
 from projector import mapping
 from projector.change import read
 from projector.reference import Document, Entity
@@ -24,7 +25,6 @@ from tests.chaos.history import History, now
 from tests.harness import crm, next_mapping
 from tests.harness.crm import Message
 from tests.harness.leadview import Leadview
-from tests.harness.threads import Repeating
 
 ORGANIZATIONS = (crm.uuid(0xA1), crm.uuid(0xA4), crm.uuid(0xA3))
 """On a cluster of three primaries that share the slots evenly, each has one of them."""

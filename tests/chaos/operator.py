@@ -5,9 +5,9 @@ import subprocess
 from collections import Counter
 from random import Random
 
+from devstack.threads import Repeating
 from tests.chaos.history import now
 from tests.chaos.world import World
-from tests.harness.threads import Repeating
 
 _COMMANDS = ("rebuild", "promote", "rollback", "rollback", "drop")
 _KILLED_SHARE = 0.15

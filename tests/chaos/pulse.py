@@ -6,6 +6,7 @@ from typing import Any
 
 from confluent_kafka import KafkaException
 
+from devstack.threads import Repeating
 from devstack.topics import admin
 from projector.ledger.control import Copy
 from projector.record import Partition
@@ -14,7 +15,6 @@ from tests.chaos.history import BUSY, Beat, Window, now
 from tests.chaos.world import ABSENT, World, projectors
 from tests.harness import control
 from tests.harness.services import client_of
-from tests.harness.threads import Repeating
 
 _PAUSE_SECONDS = 0.02
 _LATE_SECONDS = 0.15

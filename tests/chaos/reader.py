@@ -9,12 +9,12 @@ from typing import Any
 
 import orjson
 
+from devstack.threads import Repeating
 from projector.reference import Entity
 from schemas import resources
 from tests.chaos.core import KEY_IDS, ORGANIZATIONS, Core, key_text
 from tests.chaos.history import Response, at, now
 from tests.harness.api_server import CONTACTS, LEADS
-from tests.harness.threads import Repeating
 
 _PATHS: dict[resources.Kind, str] = {resources.LEAD: LEADS, resources.CONTACT: CONTACTS}
 

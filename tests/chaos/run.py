@@ -12,6 +12,7 @@ from subprocess import TimeoutExpired
 import orjson
 from msgspec import Struct, field
 
+from devstack.threads import Repeating
 from schemas import names, resources
 from tests.chaos.checker import Checker, Verdict
 from tests.chaos.core import KEY_IDS, ORGANIZATIONS, Core, Writer, key_text
@@ -24,7 +25,6 @@ from tests.chaos.world import World
 from tests.harness import stored
 from tests.harness.api_server import LEADS, ApiServer
 from tests.harness.generations import numbers
-from tests.harness.threads import Repeating
 
 
 class Rates(Struct, frozen=True):

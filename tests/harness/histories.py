@@ -15,13 +15,13 @@ import msgspec
 import orjson
 from hypothesis import strategies as st
 
+from devstack.threads import Repeating
 from projector.record import Record
 from projector.reference import Entity
 from schemas import api_keys, resources
 from tests.harness import api_server, crm
 from tests.harness.crm import Message
 from tests.harness.leadview import Leadview
-from tests.harness.threads import Repeating
 from tests.harness.waiting import PATIENCE_SECONDS, Stopwatch, wait_until
 
 ORGANIZATIONS = (crm.ORGANIZATION, crm.OTHER_ORGANIZATION)

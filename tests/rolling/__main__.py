@@ -17,11 +17,11 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from devstack.jars import KAFKA
+from devstack.threads import Repeating
 from tests.chaos.checker import Checker
 from tests.chaos.core import Core, Writer
 from tests.chaos.history import Response
 from tests.chaos.reader import Reader
-from tests.harness.threads import Repeating
 from tests.rolling.parts import APIS, BROKERS, FRONTS, PROJECTORS, SHARDS, FrontConnection, Parts
 from tests.rolling.places import INSIDE, Places, enter_namespace
 

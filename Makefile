@@ -12,7 +12,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --req
 LOCK = .lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-emit-index-url --no-emit-find-links --no-annotate pyproject.toml
 
-.PHONY: run unit test test-long test-images troubles clients browser page-memory screenshots wire docs docs-test lint check \
+.PHONY: run unit test test-long test-images troubles clients browser screenshots wire docs docs-test lint check \
 	bench bench-quix chaos rolling fuzz mutants model kubernetes release coverage lock clean
 
 run: .venv/run.stamp
@@ -64,10 +64,6 @@ browser: .venv/dev.stamp
 	mkdir -p build/browser
 	cd build/browser && npm install --silent --no-audit --no-fund --no-save axe-core@4.14.1
 	$(BIN)/python -m pytest -m browser tests/service/browser $(ARGS)
-
-# `make browser` compresses an hour. This keeps the page open in real time for as long as you choose: ARGS="--seconds 3600".
-page-memory: .venv/dev.stamp
-	$(BIN)/python -m tests.page_memory $(ARGS)
 
 # The screenshots in docs/, of `make run` in Chromium.
 screenshots: .venv/dev.stamp

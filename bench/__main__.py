@@ -1,5 +1,5 @@
-"""`python -m bench [names…] [--quick] [--into <directory>]` runs benchmarks, prints tables, and writes the results, the
-charts, and the figures in the README and in `docs`."""
+"""`python -m bench [names…] [--quick] [--into <directory>]` runs benchmarks, prints tables, and writes the results
+and the figures in the README and in `docs`."""
 
 import argparse
 import sys
@@ -57,7 +57,6 @@ def _run(benchmark: Benchmark, arguments: argparse.Namespace, console: Console) 
     results = outcome.read(path)
     results.benchmarks[found.name] = found
     outcome.write(path, results)
-    report.write_charts(arguments.into / "charts", found)
     if arguments.into == _DIRECTORY:
         pages.write(results)
 
@@ -67,9 +66,7 @@ def _arguments() -> argparse.Namespace:
     names = ", ".join(_BENCHMARKS)
     parser.add_argument("names", nargs="*", metavar="name", help=f"one of: {names}; without names, all run")
     parser.add_argument("--quick", action="store_true", help="a few seconds for each; the figures mean little")
-    parser.add_argument(
-        "--into", type=Path, help="directory of results.json and charts (default: bench; if quick: build/bench)"
-    )
+    parser.add_argument("--into", type=Path, help="directory of results.json (default: bench; if quick: build/bench)")
     arguments = parser.parse_args()
     if unknown := [name for name in arguments.names if name not in _BENCHMARKS]:
         parser.error(f"no such benchmark: {', '.join(unknown)} (there are: {names})")

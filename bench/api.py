@@ -31,11 +31,11 @@ from bench.servers import Stage
 from schemas import api_keys, names, resources
 from schemas.control import GenerationId
 
-RATE = Metric("throughput", "requests/s", more_is_better=True, chart=True)
-CPU = Metric("CPU per request", "µs", chart=True)
+RATE = Metric("throughput", "requests/s", more_is_better=True)
+CPU = Metric("CPU per request", "µs")
 REDIS_CPU = Metric("Redis CPU per request", "µs")
 P50 = Metric("p50", "ms")
-P99 = Metric("p99", "ms", chart=True)
+P99 = Metric("p99", "ms")
 P999 = Metric("p99.9", "ms")
 LATE = Metric("sender late, p99", "ms")
 METRICS = (RATE, CPU, REDIS_CPU, P50, P99, P999, LATE)

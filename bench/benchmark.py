@@ -33,8 +33,6 @@ class Metric(Struct, frozen=True):
     name: str
     unit: str
     more_is_better: bool = False
-    chart: bool = False
-    """Whether a chart of it is drawn."""
 
 
 class Subject(Struct, frozen=True):

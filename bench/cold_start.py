@@ -1,7 +1,5 @@
 """A cold start with an empty Redis, and a restart of Redis with all documents in its append-only file."""
 
-import http.client
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -30,8 +28,9 @@ from bench.consumers import PLAIN_SET, RATE, Topics
 from bench.crm import FIRST_VERSION, Tenant, Traffic, changed, is_lead, publish, request
 from bench.machine import pinned, service_cores
 from bench.servers import Server, words
-from devstack.programs import Program, ask, while_running
+from devstack.programs import Program, Reply, ask, while_running
 from devstack.redis_server import RedisServer
+from devstack.threads import Repeating
 from devstack.waiting import wait_until
 from projector.record import Record
 from schemas import metrics
@@ -78,22 +77,20 @@ def _plain_set(lab: Lab, topics: Topics, case: str) -> Values:
 
 
 class Seen(Struct, frozen=True):
-    """A response, and when it was complete. The status is 0 if there was none."""
+    """A response, and when it was complete."""
 
     at: float
-    status: int
-    body: bytes = b""
-    retry_after: str | None = None
+    reply: Reply
 
 
-class Watcher:
+class Watcher(Repeating):
     """Sends one request to a server again and again, from a thread, and notes each response in `seen`, which may be
     read meanwhile."""
 
     def __init__(self, port: int, request: bytes) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_SECONDS)
-        self._method, self._path, self._headers = words(request)
-        self._stopped = threading.Event()
+        super().__init__(_PAUSE_SECONDS)
+        self._port = port
+        self._path, self._headers = words(request)
         self.seen: list[Seen] = []
 
     def first(self, matches: Callable[[Seen], bool], since: float = 0.0) -> float | None:
@@ -102,33 +99,20 @@ class Watcher:
 
     def count(self, status: int) -> int:
         """Returns the number of responses with this status."""
-        return sum(each.status == status for each in self.seen)
+        return sum(each.reply.status == status for each in self.seen)
 
     @contextmanager
     def running(self) -> Iterator[Self]:
         """Watch while the block runs."""
-        thread = threading.Thread(target=self._run)
-        thread.start()
+        self.start()
         try:
             yield self
         finally:
-            self._stopped.set()
-            thread.join()
-            self._connection.close()
+            self.stop()
 
-    def _run(self) -> None:
-        while not self._stopped.wait(_PAUSE_SECONDS):
-            self.seen.append(self._ask())
-
-    def _ask(self) -> Seen:
-        try:
-            self._connection.request(self._method, self._path, headers=self._headers)
-            response = self._connection.getresponse()
-            body = response.read()
-        except (OSError, http.client.HTTPException):
-            self._connection.close()
-            return Seen(time.monotonic(), 0)
-        return Seen(time.monotonic(), response.status, body, response.getheader("Retry-After"))
+    def _work(self) -> None:
+        reply = ask("127.0.0.1", self._port, self._path, headers=self._headers, timeout=_TIMEOUT_SECONDS)
+        self.seen.append(Seen(time.monotonic(), reply))
 
 
 class _Running(Struct, frozen=True):
@@ -217,21 +201,22 @@ class _Installation:
         }
 
 
-def _served(response: Seen) -> bool:
-    return response.status == 200
+def _served(seen: Seen) -> bool:
+    return seen.reply.status == 200
 
 
 def _shows(mark: str) -> Callable[[Seen], bool]:
-    return lambda response: mark.encode() in response.body
+    return lambda seen: mark in seen.reply.body
 
 
 def _check(watcher: Watcher, served: float) -> None:
     """Check that the API answered 503 with `Retry-After` until it served, and 200 after that."""
-    for response in watcher.seen:
-        if response.status not in (200, 503) or (response.status == 503 and not response.retry_after):
-            raise MeasurementFailed(f"the API answered {response.status}: {response.body[:200]!r}")
-        if response.status != 200 and response.at > served:
-            raise MeasurementFailed(f"the API served, and then answered {response.status}")
+    for each in watcher.seen:
+        status = each.reply.status
+        if status not in (200, 503) or (status == 503 and not each.reply.headers.get("retry-after")):
+            raise MeasurementFailed(f"the API answered {status}: {each.reply.body[:200]!r}")
+        if status != 200 and each.at > served:
+            raise MeasurementFailed(f"the API served, and then answered {status}")
 
 
 BENCHMARK = Benchmark(

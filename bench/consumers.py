@@ -27,7 +27,7 @@ from schemas import names
 from schemas.resources import BY_TOPIC, RESOURCES
 from schemas.settings import Compression
 
-RATE = Metric("rate", "records/s", more_is_better=True, chart=True)
+RATE = Metric("rate", "records/s", more_is_better=True)
 CPU = Metric("CPU per record", "µs")
 REDIS_CPU = Metric("Redis CPU per record", "µs")
 METRICS = (RATE, CPU, REDIS_CPU)

@@ -16,7 +16,7 @@ from devstack.programs import while_running
 from devstack.waiting import wait_until
 from schemas import names, resources
 
-_TIME = Metric("until all are right", "s", chart=True)
+_TIME = Metric("until all are right", "s")
 _THESE_WORST = Metric("worst read, these leads", "ms")
 _OTHERS_WORST = Metric("worst read, others", "ms")
 _THESE_P99 = Metric("p99, these leads", "ms")

@@ -19,7 +19,7 @@ from schemas.bodies import body
 from schemas.resources import CONTACT, LEAD, RESOURCES, Resource
 from schemas.settings import Compression
 
-RATIO = Metric("Redis bytes per document byte", "times", chart=True)
+RATIO = Metric("Redis bytes per document byte", "times")
 REDIS_BYTES = Metric("Redis, lead and contact", "bytes")
 _LEAD_BYTES = Metric("lead", "bytes")
 _CONTACT_BYTES = Metric("contact", "bytes")

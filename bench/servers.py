@@ -2,7 +2,6 @@
 Redis with the same documents."""
 
 import hashlib
-import http.client
 import re
 import shutil
 import subprocess
@@ -24,7 +23,7 @@ from bench.load import Load
 from bench.machine import Cores, pinned, worker_cores
 from devstack.child import Child, ServerFailed
 from devstack.ports import free_port
-from devstack.programs import API, ROOT, Program, environment, while_running
+from devstack.programs import API, ROOT, Program, ask, environment, while_running
 from devstack.redis_server import RedisServer
 from devstack.waiting import wait_until
 from projector.record import Record
@@ -56,29 +55,20 @@ class Server(Struct, frozen=True):
 
     def wait_until_ready(self, request: bytes) -> None:
         """Wait until it responds to this request with 200. Raises ServerFailed, TimeoutError."""
-        said: object = None
+        path, headers = words(request)
+        reply = ask("127.0.0.1", self.port, path, headers=headers)
 
         def answers() -> bool:
-            nonlocal said
-            said = self._answer(request)
-            return said == 200
+            nonlocal reply
+            reply = ask("127.0.0.1", self.port, path, headers=headers)
+            return reply.status == 200
 
         try:
             wait_until(while_running(self.child, answers), f"the server on port {self.port} answers")
         except TimeoutError as error:
-            raise TimeoutError(f"{error}: {said}. Its log: {self.child.log.read_text()[-1000:]}") from None
-
-    def _answer(self, request: bytes) -> object:
-        """Returns the status, or why there is none."""
-        method, path, headers = words(request)
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=2)
-        try:
-            connection.request(method, path, headers=headers)
-            return connection.getresponse().status
-        except OSError as error:
-            return error
-        finally:
-            connection.close()
+            raise TimeoutError(
+                f"{error}: {reply.status} {reply.body}. Its log: {self.child.log.read_text()[-1000:]}"
+            ) from None
 
 
 class Stage(Struct):
@@ -158,11 +148,10 @@ def limit(lab: Lab, stack: ExitStack, cores: Cores, name: str, argument: object)
     return _start(lab, stack, cores, port, command)
 
 
-def words(request: bytes) -> tuple[str, str, dict[str, str]]:
-    """Returns the method, the path and the headers of a whole HTTP request without a body."""
+def words(request: bytes) -> tuple[str, dict[str, str]]:
+    """Returns the path and the headers of a whole GET request."""
     first, *lines = request.decode().split("\r\n")
-    method, path, _ = first.split(" ")
-    return method, path, dict(line.split(": ", 1) for line in lines if line)
+    return first.split(" ")[1], dict(line.split(": ", 1) for line in lines if line)
 
 
 def cpu_seconds(processes: Iterable[psutil.Process]) -> float:

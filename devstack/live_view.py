@@ -1,29 +1,23 @@
-"""Shows what Leadview does: a small table refreshed in place on a terminal, otherwise a line every few seconds. The
-figures come from the metrics of the projector and the API, in the Prometheus text format."""
+"""Shows what Leadview does: a line of figures every few seconds, which replaces the former one on a terminal. The
+figures come from the metrics of the projector and the API, in the Prometheus text format; the console draws them.
+"""
 
 import math
 import sys
 import time
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from datetime import timedelta
-from typing import Protocol, TextIO
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
-from rich.console import Console
-from rich.live import Live
-from rich.panel import Panel
-from rich.table import Table
 
 from devstack.programs import ask
 
-EVERY_SECONDS = 1.0
-_LINE_EVERY_SECONDS = 5.0
-_WINDOW_SECONDS = 5.0
+_EVERY_SECONDS = 5.0
 _HEALTH = ("healthz", "readyz")
+_INSTEAD = "\r\x1b[K"
+"""On a terminal: from the beginning of this line, and without the rest of it."""
 
 
 class Figures(Struct, frozen=True, kw_only=True):
@@ -43,27 +37,6 @@ class Figures(Struct, frozen=True, kw_only=True):
     @property
     def seen(self) -> int:
         return sum(self.records.values())
-
-    @property
-    def applied(self) -> int:
-        return self.records.get("written", 0)
-
-    @property
-    def answered(self) -> int:
-        return sum(self.answers.values())
-
-
-class Rates(Struct, frozen=True, kw_only=True):
-    """The rates between two moments."""
-
-    applied: float
-    """Records per second."""
-    answered: float
-    """Responses per second."""
-    freshness: float | None
-    """Median of the seconds from an event to its visible document; None if nothing was applied. The mean would show one
-    event with an old `time` only.
-    """
 
 
 def read(projector: str, api: str, at: float) -> Figures:
@@ -86,14 +59,47 @@ def read(projector: str, api: str, at: float) -> Figures:
     )
 
 
-def rates(before: Figures, after: Figures) -> Rates:
-    """Returns the rates between two figures; zeros if no time has passed."""
-    seconds = after.at - before.at
-    return Rates(
-        applied=(after.applied - before.applied) / seconds if seconds > 0 else 0.0,
-        answered=(after.answered - before.answered) / seconds if seconds > 0 else 0.0,
-        freshness=_median({bound: n - before.freshness.get(bound, 0) for bound, n in after.freshness.items()}),
-    )
+def line(before: Figures, now: Figures) -> str:
+    """Returns the figures of now, with the rates and the median of the freshness since then."""
+    seconds = now.at - before.at
+    applied, answered = now.records.get("written", 0), sum(now.answers.values())
+    applied_before, answered_before = before.records.get("written", 0), sum(before.answers.values())
+    # The mean would show one event with an old `time` only.
+    median = _median({bound: count - before.freshness.get(bound, 0) for bound, count in now.freshness.items()})
+    freshness = "-" if median is None else f"{median * 1000:.0f} ms" if median < 1 else f"{median:.1f} s"
+    words = [
+        f"applied {applied} ({(applied - applied_before) / seconds:.1f}/s)",
+        f"lag {now.lag}",
+        f"freshness {freshness}",
+        f"requests {answered} ({(answered - answered_before) / seconds:.1f}/s)",
+        *(f"{status}: {count:,}" for status, count in now.answers.items()),
+    ]
+    if now.dead_letters:
+        words.append(f"dead letters {now.dead_letters}")
+    return "  ".join(words)
+
+
+class LiveView:
+    """Reads both metrics ports and prints a line, whenever `show` is called and one is due."""
+
+    def __init__(self, projector_port: int, api_port: int) -> None:
+        self._ports = (projector_port, api_port)
+        self._before = read("", "", time.monotonic())
+        self._due = 0.0
+
+    def show(self) -> None:
+        """Prints nothing if a metrics port does not respond in time."""
+        if time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + _EVERY_SECONDS
+        replies = [ask("127.0.0.1", port, "/metrics") for port in self._ports]
+        if any(reply.status != 200 for reply in replies):
+            return
+        figures = read(replies[0].body, replies[1].body, time.monotonic())
+        text = f"{time.strftime('%H:%M:%S')}  {line(self._before, figures)}"
+        self._before = figures
+        sys.stdout.write(_INSTEAD + text if sys.stdout.isatty() else f"{text}\n")
+        sys.stdout.flush()
 
 
 def _median(batches: Mapping[float, int]) -> float | None:
@@ -122,109 +128,3 @@ def _by(samples: Iterable[Sample], name: str, label: str) -> dict[str, int]:
         if sample.name == name:
             counted[sample.labels[label]] += int(sample.value)
     return dict(sorted(counted.items()))
-
-
-class View(Protocol):
-    """Shows figures. `show` is called about once per second."""
-
-    def show(self, figures: Figures, now: Rates) -> None: ...
-
-
-class Meter:
-    """Reads both metrics ports, and computes rates over the last seconds."""
-
-    def __init__(self, projector_port: int, api_port: int) -> None:
-        self._ports = (projector_port, api_port)
-        self._seen: deque[Figures] = deque()
-
-    def take(self) -> tuple[Figures, Rates] | None:
-        """Returns the present figures and rates; None if a metrics port does not respond in time."""
-        replies = [ask("127.0.0.1", port, "/metrics") for port in self._ports]
-        if any(reply.status != 200 for reply in replies):
-            return None
-        figures = read(replies[0].body, replies[1].body, time.monotonic())
-        while self._seen and figures.at - self._seen[0].at > _WINDOW_SECONDS + EVERY_SECONDS / 2:
-            self._seen.popleft()
-        self._seen.append(figures)
-        return figures, rates(self._seen[0], figures)
-
-
-@contextmanager
-def live_view(base_url: str) -> Iterator[View]:
-    """Yields the view that suits standard output."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        yield LineView(sys.stdout)
-        return
-    with Live(console=console, auto_refresh=False) as live:
-        yield TableView(live, base_url)
-
-
-class TableView:
-    """A table that is refreshed in place."""
-
-    def __init__(self, live: Live, base_url: str) -> None:
-        self._live = live
-        self._base_url = base_url
-        self._started = time.monotonic()
-
-    def show(self, figures: Figures, now: Rates) -> None:
-        running = timedelta(seconds=int(time.monotonic() - self._started))
-        panel = Panel(
-            table(figures, now),
-            title=f"Leadview at {self._base_url}",
-            subtitle=f"{running}, stop with Ctrl-C",
-            title_align="left",
-            subtitle_align="left",
-            expand=False,
-            padding=(0, 2),
-        )
-        self._live.update(panel, refresh=True)
-
-
-class LineView:
-    """A line every few seconds."""
-
-    def __init__(self, output: TextIO) -> None:
-        self._output = output
-        self._due = time.monotonic()
-
-    def show(self, figures: Figures, now: Rates) -> None:
-        if time.monotonic() < self._due:
-            return
-        self._due += _LINE_EVERY_SECONDS
-        print(f"{time.strftime('%H:%M:%S')}  {line(figures, now)}", file=self._output, flush=True)
-
-
-def table(figures: Figures, now: Rates) -> Table:
-    """Returns a table of four rows: name, number, details."""
-    grid = Table.grid(padding=(0, 3))
-    grid.add_column(style="bold")
-    grid.add_column(justify="right", min_width=9)
-    grid.add_column(min_width=40)
-    bad = f", [red]{figures.dead_letters} dead letters[/red]" if figures.dead_letters else ""
-    grid.add_row("applied", f"{figures.applied:,}", f"{now.applied:.1f} records/s{bad}")
-    grid.add_row("lag", f"{figures.lag:,}", "records not applied yet")
-    grid.add_row("freshness", _freshness(now), "from an event to its visible document")
-    grid.add_row("requests", f"{figures.answered:,}", f"{now.answered:.1f}/s   {_answers(figures)}".rstrip())
-    return grid
-
-
-def line(figures: Figures, now: Rates) -> str:
-    """Returns the same figures in one line."""
-    bad = f"  dead letters {figures.dead_letters}" if figures.dead_letters else ""
-    return (
-        f"applied {figures.applied} ({now.applied:.1f}/s)  lag {figures.lag}  freshness {_freshness(now)}  "
-        f"requests {figures.answered} ({now.answered:.1f}/s) {_answers(figures)}".rstrip()
-        + bad
-    )
-
-
-def _freshness(now: Rates) -> str:
-    if now.freshness is None:
-        return "-"
-    return f"{now.freshness * 1000:.0f} ms" if now.freshness < 1 else f"{now.freshness:.1f} s"
-
-
-def _answers(figures: Figures) -> str:
-    return "  ".join(f"{status}: {count:,}" for status, count in figures.answers.items())

@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
+
 from devstack.child import Child, ServerFailed
 
 ROOT = Path(__file__).parents[1]
@@ -30,23 +32,32 @@ def environment(**settings: object) -> dict[str, str]:
 
 
 class Reply(NamedTuple):
-    """A response. If there was none, `status` is 0 and `body` is the reason."""
+    """A response; names of headers are in lower case. If there was none, `status` is 0 and `body` the reason."""
 
     status: int
-    etag: str
+    headers: Mapping[str, str]
     body: str
 
 
-def ask(host: str, port: int, path: str, key: str | None = None) -> Reply:
-    """Send a GET request, with an API key if one is given. It never raises an error."""
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_SECONDS)
+def ask(
+    host: str,
+    port: int,
+    path: str,
+    key: str | None = None,
+    *,
+    headers: Mapping[str, str] | None = None,
+    timeout: float = _TIMEOUT_SECONDS,
+) -> Reply:
+    """Send a GET request, with these headers, and an API key if one is given. It never raises an error."""
+    sent = {**(headers or {}), **({"Authorization": f"Bearer {key}"} if key else {})}
+    connection = http.client.HTTPConnection(host, port, timeout=timeout)
     try:
-        connection.request("GET", path, headers=headers)
+        connection.request("GET", path, headers=sent)
         response = connection.getresponse()
-        return Reply(response.status, response.headers.get("ETag", ""), response.read().decode())
+        found = {name.lower(): value for name, value in response.getheaders()}
+        return Reply(response.status, found, response.read().decode())
     except (OSError, http.client.HTTPException) as error:
-        return Reply(0, "", str(error) or type(error).__name__)
+        return Reply(0, {}, str(error) or type(error).__name__)
     finally:
         connection.close()
 
@@ -87,3 +98,25 @@ def while_running(child: Child, predicate: Callable[[], object]) -> Callable[[],
         return predicate()
 
     return checked
+
+
+def is_alive(pid: int) -> bool:
+    """Returns whether a process runs. One that has ended may remain as a zombie: not every container has a program that
+    waits for it.
+    """
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def descendants(pid: int, words: str = "") -> set[int]:
+    """Returns the process ids of the children that run, and of their children, if their command lines contain these
+    words.
+    """
+    found = set()
+    for child in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it may end meanwhile; ZombieProcess is such an error, too
+            if words in " ".join(child.cmdline()):
+                found.add(child.pid)
+    return found

@@ -20,7 +20,7 @@ from confluent_kafka import Message as Delivered
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from devstack import arguments, interrupt
+from devstack import interrupt
 from devstack.child import StackFailed
 from devstack.greeting import greeting
 from devstack.interrupt import ended_by_signals
@@ -29,6 +29,7 @@ from devstack.sandbox import CHANGES_PER_SECOND, PERSONAS, UNSTEADY_ORGANIZATION
 from schemas.resources import BY_TOPIC
 from schemas.settings import ProjectorSettings, SettingsError, load
 
+SANDBOX = "the same keys, ids and documents on every machine (docs/sandbox.md); not for production"
 _CHECK_SECONDS = 1.0
 PARTITIONS = 6
 _REACH_SECONDS = 10.0
@@ -152,14 +153,14 @@ def main() -> int:
 
 def _publish(options: argparse.Namespace, settings: ProjectorSettings) -> None:
     create_missing_topics(settings)
-    crm, rate = _crm(options)
+    crm, changes_per_second = _crm(options)
     publisher = Publisher(settings)
     publisher.publish(crm.initial())
     print(f"Sample data was sent and will appear at {options.base_url}.\n", flush=True)
     limits, personas = "100 requests in 10 s, unless the settings differ", PERSONAS if options.sandbox else ()
     print(greeting(options.base_url, crm.tenants, limits=limits, personas=personas), flush=True)
     stop = threading.Event()
-    thread = threading.Thread(target=publisher.keep_publishing, args=(crm, rate, stop), daemon=True)
+    thread = threading.Thread(target=publisher.keep_publishing, args=(crm, changes_per_second, stop), daemon=True)
     with ExitStack() as exits:
         thread.start()
         exits.callback(thread.join)
@@ -188,15 +189,27 @@ def _watch(publisher: Publisher, alive_file: Path | None) -> None:
         pause.wait(_CHECK_SECONDS)
 
 
+def rate(text: str) -> float:
+    """Parses the number of changes per second. Raises ValueError."""
+    value = float(text)
+    if not 0 <= value <= 10_000:  # also rejects nan
+        raise ValueError
+    return value
+
+
+def leads(text: str) -> int:
+    """Parses the number of leads. Raises ValueError."""
+    value = int(text)
+    if not 3 <= value <= 10_000_000:
+        raise ValueError
+    return value
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m devstack.publish", description=__doc__)
-    parser.add_argument(
-        "--sandbox", action="store_true", help=f"{arguments.SANDBOX}; it ignores --rate, --leads and --seed"
-    )
-    parser.add_argument("--rate", type=arguments.rate, default=3.0, help="changes per second (default: 3)")
-    parser.add_argument(
-        "--leads", type=arguments.leads, default=200, help="number of sample leads, at least 3 (default: 200)"
-    )
+    parser.add_argument("--sandbox", action="store_true", help=f"{SANDBOX}; it ignores --rate, --leads and --seed")
+    parser.add_argument("--rate", type=rate, default=3.0, help="changes per second (default: 3)")
+    parser.add_argument("--leads", type=leads, default=200, help="number of sample leads, at least 3 (default: 200)")
     parser.add_argument(
         "--seed",
         type=int,

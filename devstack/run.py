@@ -1,26 +1,36 @@
-"""Runs all of Leadview on this machine, with sample data that keeps changing. `make run` calls it."""
+"""Runs all of Leadview on this machine, with sample data that keeps changing: what `make run` calls."""
 
+import argparse
 import os
 import secrets
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from devstack.arguments import Arguments, parse
+from msgspec import Struct
+
 from devstack.child import StackFailed
 from devstack.greeting import greeting
 from devstack.interrupt import uninterrupted
-from devstack.live_view import EVERY_SECONDS, Meter, live_view
+from devstack.leash import Scratch
+from devstack.live_view import LiveView
 from devstack.ports import free_port
+from devstack.publish import SANDBOX, leads, rate
 from devstack.sample import Crm, SampleCrm
 from devstack.sandbox import CHANGES_PER_SECOND, PERSONAS, UNSTEADY_ORGANIZATION, Sandbox
-from devstack.scratch import Scratch
 from devstack.stack import Stack
 from leadview.metrics_port import listen
 from schemas.redis_url import Host, redis_url
 from schemas.settings import PREFIX, ApiSettings, ProjectorSettings, SettingsError, load
+
+DESCRIPTION = """Runs Leadview with sample data that keeps changing, on an embedded Redis and Kafka: nothing has to be
+installed or set up. Prints a base URL, an API key and curl commands. Ctrl-C ends everything and removes all files."""
+
+EPILOG = """The projector and the API use the settings in your environment (LEADVIEW_…, docs/settings.md), except the
+addresses of Redis and Kafka: only --redis-url and --kafka set those, so that no sample data is written to your servers
+by accident. With make: make run ARGS="--rate 50 --leads 2000" """
 
 EMBEDDED_KAFKA = (
     "This Kafka is embedded: producers in Java cannot use it, and it creates no topics on request. "
@@ -32,6 +42,71 @@ _CHECK_SECONDS = 0.2
 _CONSOLE_PORT = 8001
 # If the user's servers already hold many records, the API serves the first generation only after reading all of them.
 _READY_SECONDS, _READY_SECONDS_ON_REAL_SERVERS = 60.0, 900.0
+
+
+MOST_LEADS = 20_000
+"""The embedded Kafka keeps 5 MB of each partition. More leads might be dropped before they are read."""
+
+
+class Arguments(Struct, frozen=True, kw_only=True):
+    """The parsed command line."""
+
+    redis_url: str | None = None
+    kafka: str | None = None
+    apache_kafka: bool = False
+    port: int | None = None
+    """0 means any free port; None means the port of the settings."""
+    rate: float = 3.0
+    leads: int = 200
+    live: bool = True
+    sandbox: bool = False
+
+    @property
+    def on_real_servers(self) -> bool:
+        """Whether the user's own servers are used. They may hold other data, and the sample data remains there."""
+        return self.redis_url is not None or self.kafka is not None
+
+
+def parse(words: Sequence[str] | None = None) -> Arguments:
+    """Parse `words`, or the command line. Raises SystemExit if they are invalid or ask for help."""
+    parser = _parser()
+    given = vars(parser.parse_args(words))
+    arguments = Arguments(**given)
+    if arguments.sandbox and (others := given.keys() & {"redis_url", "kafka", "rate", "leads"}):
+        options = ", ".join(sorted(f"--{name.replace('_', '-')}" for name in others))
+        parser.error(f"--sandbox has its own servers and a fixed set of records; leave out {options}")
+    if arguments.leads > MOST_LEADS and not (arguments.kafka or arguments.apache_kafka):
+        parser.error(f"--leads: the embedded Kafka holds at most {MOST_LEADS}; add --apache-kafka or --kafka")
+    return arguments
+
+
+def _any_port(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= 65_535:
+        raise ValueError
+    return value
+
+
+_any_port.__name__ = "port"  # argparse uses the name in its error message
+
+
+def _parser() -> argparse.ArgumentParser:
+    # What is not given is absent, so the defaults are those of Arguments.
+    parser = argparse.ArgumentParser(
+        prog="python -m devstack", description=DESCRIPTION, epilog=EPILOG, argument_default=argparse.SUPPRESS
+    )
+    parser.add_argument("--sandbox", action="store_true", help=SANDBOX)
+    parser.add_argument("--redis-url", metavar="URL", help="use your own Redis; its data is not deleted")
+    kafka = parser.add_mutually_exclusive_group()
+    kafka.add_argument("--kafka", metavar="HOST:PORT", help="use your own Kafka; missing topics are created")
+    kafka.add_argument("--apache-kafka", action="store_true", help="start Apache Kafka (needs Java 17; Maven, once)")
+    parser.add_argument(
+        "--port", type=_any_port, help="port of the API (default: 8000, or a free one if it is in use; 0: any)"
+    )
+    parser.add_argument("--rate", type=rate, help="changes per second (default: 3)")
+    parser.add_argument("--leads", type=leads, help="number of sample leads, at least 3 (default: 200)")
+    parser.add_argument("--no-live", dest="live", action="store_false", help="no live view")
+    return parser
 
 
 def run(started: float) -> int:
@@ -97,16 +172,12 @@ def _run(arguments: Arguments, settings: ApiSettings, scratch: Scratch, started:
 
 def _watch(stack: Stack, *, live: bool) -> None:
     """Show figures until a signal. Raises StackFailed as soon as a process ends that should run."""
-    meter = Meter(stack.processes["projector"].metrics_port, stack.processes["api"].metrics_port)
-    with live_view(stack.base_url) as view:
-        due = 0.0
-        while True:
-            stack.check()
-            if live and time.monotonic() >= due:
-                due = time.monotonic() + EVERY_SECONDS
-                if taken := meter.take():
-                    view.show(*taken)
-            time.sleep(_CHECK_SECONDS)
+    view = LiveView(stack.processes["projector"].metrics_port, stack.processes["api"].metrics_port)
+    while True:
+        stack.check()
+        if live:
+            view.show()
+        time.sleep(_CHECK_SECONDS)
 
 
 def _sample_crm(arguments: Arguments, settings: ApiSettings) -> Crm:

@@ -107,7 +107,7 @@ class Stack:
         while ask("127.0.0.1", self._console_port, "/").status != 200 and time.monotonic() < deadline:
             self.check()
             time.sleep(_POLL_SECONDS)
-        return self._wait_for(f"/api/v1/ext/contacts/{tenant.contact_id}", tenant.api_key, deadline).etag
+        return self._wait_for(f"/api/v1/ext/contacts/{tenant.contact_id}", tenant.api_key, deadline).headers["etag"]
 
     def check(self) -> None:
         """Raises StackFailed if a process ended that should run, and Interrupted if a signal was received."""

@@ -8,10 +8,9 @@ import re
 import sys
 import time
 
-from devstack.programs import ask
+from devstack.programs import ROOT, ask
 from tests.harness.chromium import Page
 from tests.harness.make_run import page_and_output
-from tests.harness.processes import ROOT
 
 IMAGES = ROOT / "docs" / "images"
 _WORK_SECONDS = 40.0

@@ -13,8 +13,7 @@ from tempfile import mkdtemp
 
 from devstack.apache_kafka import ApacheKafka
 from devstack.embedded_kafka import EmbeddedKafka
-from tests.chaos.faults import FAULTS
-from tests.chaos.nemesis import Fault
+from tests.chaos.nemesis import FAULTS, Fault
 from tests.chaos.run import Rates, run
 from tests.chaos.world import World
 from tests.harness.services import Kafka

@@ -10,7 +10,7 @@ from random import Random
 
 from devstack.redis_server import RedisServer
 from schemas import names
-from tests.chaos import saved
+from tests.chaos.break_redis import copy, restore
 from tests.chaos.core import ORGANIZATIONS
 from tests.chaos.history import CaughtUp, now
 from tests.chaos.world import World
@@ -41,12 +41,12 @@ def shard_went_back(world: World, random: Random) -> Iterator[None]:
     """A primary is restarted with an old copy of its data."""
     server, organizations = _any_shard(world, random)
     back_to = now()
-    saved.copy(server, world.directory / "copy")
+    copy(server, world.directory / "copy")
     yield
     began_at = now()
     world.unavailable(organizations)
     server.kill()
-    saved.restore(server, world.directory / "copy")
+    restore(server, world.directory / "copy")
     world.lost(began_at, back_to, organizations=organizations)
     world.cluster.wait_until_in_step(world.primaries.index(server))
 

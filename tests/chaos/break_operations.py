@@ -17,6 +17,7 @@ from tests.harness.waiting import wait_until
 _FIELD = "leads.referrer_length"
 _OTHERS = ("drop", "rebuild", "promote --force", "rollback", "verify", "redrive", "accept")
 _KILLED_SHARE = 0.2
+_FIRST = (ANY, 1)
 _MOMENTS = ((ANY, 40), ("EVALSHA", 12))
 _MOMENTS_OF_A_DROP = (*_MOMENTS, ("SCAN", 4), ("UNLINK", 2))
 """Before which request a command stands still: its name, and the highest number of it."""
@@ -60,10 +61,16 @@ def command_suspended(world: World, random: Random) -> Iterator[None]:
     with world.operating:  # so that there is something to drop, and something to return to
         world.drop_all()
         world.succeed("rebuild", "--promote", "--force")
-        children = [_suspended(world, random, chosen) for chosen in ("drop", *random.sample(_OTHERS, 2))]
+        chosen = ("drop", *random.sample(_OTHERS, 2))
+        children = [_suspended(world, random, each, _FIRST if each is chosen[-1] else None) for each in chosen]
         for child in children:
             wait_until(lambda child=child: _stands_still(child), "it stands still or has ended", RECOVER_SECONDS)  # type: ignore[misc]
-    world.suspended += sum(child.running for child in children)
+    stand_still = sum(child.running for child in children)
+    world.suspended += stand_still
+    if not stand_still:
+        world.wrong.append(
+            f"no command stood still, not even before its first request: {children[-1].failure('ended')}"
+        )
     yield
     for child in children:
         if random.random() < _KILLED_SHARE:
@@ -80,9 +87,9 @@ def command_suspended(world: World, random: Random) -> Iterator[None]:
             world.wrong.append(f"a command that stood still ended with a traceback: {child.failure('ended')}")
 
 
-def _suspended(world: World, random: Random, chosen: str) -> Child:
-    """Start a command that will stand still."""
-    request, most = random.choice(_MOMENTS_OF_A_DROP if chosen == "drop" else _MOMENTS)
+def _suspended(world: World, random: Random, chosen: str, moment: tuple[str, int] | None) -> Child:
+    """Start a command that will stand still, at any moment or at this one."""
+    request, most = moment or random.choice(_MOMENTS_OF_A_DROP if chosen == "drop" else _MOMENTS)
     words = {"accept": world.accepting, "redrive": ("dead-letters", "redrive")}.get(chosen, tuple(chosen.split()))
     program = (sys.executable, "-m", "tests.chaos.stopping", request, str(random.randint(1, most)))
     return world.start_command(*words, program=program)

@@ -97,6 +97,7 @@ class Checker:
         # The floors when Redis may have been asked for a refused key.
         self._known: dict[int, dict[object, int]] = {}
         self._replays: dict[str, list[tuple[float, float]]] = {}
+        self._tags: dict[tuple[Entity, bytes], str] = {}
         self._verdict = Verdict()
 
     def check(self) -> Verdict:
@@ -245,6 +246,8 @@ class Checker:
             self._wrong("isolation", f"a document of {answer.organization_id}", answer)
         elif self._bodies and answer.body not in self._bodies(answer.wanted, answer.shown, answer.contact_shown):
             self._wrong("content", "no such document was ever published", answer)
+        elif self._tags.setdefault((answer.wanted, answer.body), answer.tag) != answer.tag:
+            self._wrong("etag", "the same document has had another ETag", answer)
 
     def _check_registers(self, answer: Response, floors: dict[object, int]) -> None:
         organization = (resources.ORGANIZATION, answer.key[1], answer.key[1])

@@ -1,19 +1,30 @@
-"""The core product of a chaos run: three organizations that keep changing, the same for the same seed.
+"""The core product of a chaos run: three organizations that keep changing, the same for the same seed. And its writer,
+which publishes their events and notes when.
 
 Ids are the same in all organizations, so that a mixed-up answer shows. A lead shows its version as referrer, a contact
 as first name. The third organization is now and then deleted and created again.
 """
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from itertools import islice
+from math import inf
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
+import msgspec
 from msgspec import Struct
 
-from projector.reference import Entity
-from schemas import api_keys, resources
-from tests.harness import crm
+from devstack.threads import Repeating
+from projector import mapping
+from projector.change import read
+from projector.reference import Document, Entity
+from schemas import api_keys, documents, events, resources
+from tests.chaos.history import History, now
+from tests.harness import crm, next_mapping
 from tests.harness.crm import Message
+from tests.harness.leadview import Leadview
 
 ORGANIZATIONS = (crm.uuid(0xA1), crm.uuid(0xA4), crm.uuid(0xA3))
 """On a cluster of three primaries that share the slots evenly, each has one of them."""
@@ -24,6 +35,12 @@ _UNLIMITED = {scope: {"quota": 10**6, "window_seconds": 1} for scope in ("key", 
 _STEP_SECONDS = 0.01
 _HOSTILE_SHARE = 0.25
 """Of bad records."""
+_TICK_SECONDS = 0.05
+_WORK_SECONDS, _REST_SECONDS = (2.0, 12.0), (1.0, 10.0)
+"""The writer rests now and then: some holes exist only while nothing is written."""
+
+LeadMapping = Callable[[events.Lead], documents.Lead]
+_LEAD_MAPPINGS: tuple[LeadMapping, ...] = (mapping.lead_document, next_mapping.lead_document)
 
 
 class Change(Struct, frozen=True):
@@ -39,15 +56,25 @@ class Core:
     """Makes changes without end. `first` has to be published before `more`."""
 
     def __init__(
-        self, seed: int, *, leads: int = 40, contacts: int = 12, bad_share: float = 0.004, hostile_bytes: int = 0
+        self,
+        seed: int,
+        *,
+        leads: int = 40,
+        contacts: int = 12,
+        bad_share: float = 0.004,
+        hostile_bytes: int = 0,
+        calm: bool = False,
     ) -> None:
-        """`hostile_bytes` is the size of the largest hostile record; 0: there is none."""
+        """`hostile_bytes` is the size of the largest hostile record; 0: there is none. `calm`: leads and contacts
+        change, and nothing is bad, deleted or refused, so that each request for a known one must be answered with 200.
+        """
         self.leads = [crm.uuid(0x100000 + number) for number in range(leads)]
         self.contacts = [crm.uuid(0xC00000 + number) for number in range(contacts)]
         self.unknown = crm.uuid(0xDEAD)
         self._random = Random(seed)
         self._bad_share = bad_share
         self._hostile_bytes = hostile_bytes
+        self._calm = calm
         self._versions: dict[Entity, int] = {}
         self._contact_of: dict[Entity, str] = {}
         self._off: set[Entity] = set()
@@ -82,6 +109,8 @@ class Core:
     def _next(self) -> Change:
         organization = self._random.choice(ORGANIZATIONS)
         chance = self._random.random()
+        if self._calm:
+            chance = max(chance, 0.05)
         if chance < self._bad_share:
             return self._bad(organization)
         if chance < 0.03:
@@ -98,7 +127,7 @@ class Core:
         """The first quarter of them is never deleted: a 404 there is always wrong."""
         id_ = self._random.choice(ids)
         verb = self._random.random()
-        if ids.index(id_) >= len(ids) // 4 and verb < 0.12:
+        if ids.index(id_) >= len(ids) // 4 and verb < 0.12 and not self._calm:
             return self._gone(kind, organization, id_, tombstone=verb < 0.04)
         return self._lead(organization, id_) if kind is resources.LEAD else self._contact(organization, id_)
 
@@ -186,3 +215,99 @@ class Core:
 def key_text(entity: Entity) -> str:
     """The API key itself of a key's register."""
     return api_keys.mint(entity[1], entity[2].replace("-", "")[-30:])
+
+
+class Bodies:
+    """Every document that was ever published, by register and version."""
+
+    def __init__(self) -> None:
+        self._messages: dict[tuple[Entity, str], Message] = {}
+        self._of = lru_cache(maxsize=10_000)(self._compute)
+
+    def add(self, register: Entity, shown: str | None, message: Message) -> None:
+        if shown is not None:
+            self._messages[register, shown] = message
+
+    def __call__(self, register: Entity, shown: str, contact_shown: str | None) -> frozenset[bytes]:
+        """Returns the bodies of a version, for a lead with this version of its contact; none if there is no such one.
+
+        A lead has one for each mapping, because a deployment of the next mapping may be going on.
+        """
+        return self._of(register, shown, contact_shown)
+
+    def _compute(self, register: Entity, shown: str, contact_shown: str | None) -> frozenset[bytes]:
+        found = (self._body(register, shown, contact_shown, lead_mapping) for lead_mapping in _LEAD_MAPPINGS)
+        return frozenset(body for body in found if body)
+
+    def _body(self, register: Entity, shown: str, contact_shown: str | None, lead_mapping: LeadMapping) -> bytes | None:
+        document = self._read(register, shown, lead_mapping)
+        if isinstance(document, documents.Lead):
+            contact = self._read(
+                (resources.CONTACT, register[1], document.contact_id), contact_shown or "", lead_mapping
+            )
+            if contact_shown is not None and contact is None:
+                return None
+            summary = mapping.contact_summary(contact) if isinstance(contact, documents.Contact) else None
+            document = msgspec.structs.replace(document, contact=summary)
+        return msgspec.json.encode(document) if document else None
+
+    def _read(self, register: Entity, shown: str, lead_mapping: LeadMapping) -> Document:
+        message = self._messages.get((register, shown))
+        match read(message.record()).entity if message else None:
+            case events.Lead() as lead:
+                return lead_mapping(lead)
+            case events.Contact() as contact:
+                return mapping.contact_document(contact)
+        return None
+
+
+class Stage(Protocol):
+    """What a writer needs to know of an installation."""
+
+    leadview: Leadview
+    history: History
+    publishing: threading.Lock
+    """Held while something is being published."""
+    bad_keys: set[str]
+    """Message keys of all bad records that the topics hold."""
+
+
+class Writer(Repeating):
+    """Publishes about `rate` changes per second until `stop`, except while it rests, if it `rests` at all."""
+
+    def __init__(self, stage: Stage, changes: Iterator[Change], rate: float, seed: int, *, rests: bool = True) -> None:
+        super().__init__(_TICK_SECONDS)
+        self._stage = stage
+        self._changes = changes
+        self._random = Random(seed)
+        self._each = max(1, round(rate * _TICK_SECONDS))
+        self._rests = rests
+        self._rest_at = inf
+        self.bodies = Bodies()
+        self.number = 0
+
+    def run(self) -> None:
+        self._rest_at = now() + self._random.uniform(*_WORK_SECONDS)
+        super().run()
+
+    def publish(self, changes: Iterable[Change]) -> None:
+        """Send these, and return when Kafka has them."""
+        stage, published = self._stage, self._stage.history.published
+        with stage.publishing:
+            sent = list(changes)
+            states = [published.add(change.register, change.value) for change in sent if change.register]
+            stage.leadview.topics.bad_keys |= {change.message.key for change in sent if change.bad}
+            stage.leadview.publish_all(change.message for change in sent)
+            for state in states:
+                state.acked_at = now()
+            for change in sent:
+                if change.register:
+                    self.bodies.add(change.register, change.value, change.message)
+            self.number += len(sent)
+            stage.bad_keys |= {change.message.key.decode() for change in sent if change.bad}
+
+    def _work(self) -> None:
+        self.publish(islice(self._changes, self._each))
+        if self._rests and now() > self._rest_at:
+            self._ended.wait(self._random.uniform(*_REST_SECONDS))
+            self._rest_at = now() + self._random.uniform(*_WORK_SECONDS)

@@ -79,6 +79,8 @@ class Response(Struct, gc=False):
     """The API process that answered."""
     as_of: float = -inf
     """`Data-As-Of`: the answer says that it has every change that Kafka held at this time."""
+    tag: str = ""
+    """The ETag."""
 
 
 class Window(Struct):

@@ -2,10 +2,10 @@
 
 import re
 import subprocess
-import threading
 from collections import Counter
 from random import Random
 
+from devstack.threads import Repeating
 from tests.chaos.history import now
 from tests.chaos.world import World
 
@@ -13,32 +13,15 @@ _COMMANDS = ("rebuild", "promote", "rollback", "rollback", "drop")
 _KILLED_SHARE = 0.15
 
 
-class Operator(threading.Thread):
+class Operator(Repeating):
     """Runs until `stop`. `done` counts what succeeded; `wrong` says what was refused although there was no fault."""
 
     def __init__(self, world: World, seed: int) -> None:
-        super().__init__(daemon=True)
+        super().__init__()
         self._world = world
         self._random = Random(seed)
-        self._ended = threading.Event()
-        self._failure: BaseException | None = None
         self.done: Counter[str] = Counter()
         self.wrong: list[str] = []
-
-    def run(self) -> None:
-        try:
-            while not self._ended.is_set():
-                self._work()
-        except BaseException as error:  # raised again by `stop`
-            self._failure = error
-            raise
-
-    def stop(self) -> None:
-        """End, and raise what the operator raised."""
-        self._ended.set()
-        self.join()
-        if self._failure:
-            raise self._failure
 
     def _work(self) -> None:
         for command in _COMMANDS:

@@ -1,11 +1,12 @@
 """Notes what the checker must know to judge the API: when the machine was too busy, and when all was well."""
 
-import threading
 from contextlib import suppress
+from math import inf
 from typing import Any
 
 from confluent_kafka import KafkaException
 
+from devstack.threads import Repeating
 from devstack.topics import admin
 from projector.ledger.control import Copy
 from projector.record import Partition
@@ -22,68 +23,48 @@ _PROBE_SECONDS = 0.2
 _KAFKA_SECONDS = 1.0
 
 
-class Pulse(threading.Thread):
+class Pulse(Repeating):
     """Runs until `stop`. `windows` are the times in which even a thread that only sleeps did not wake up in time: then
     an unavailable API is not counted as wrong."""
 
     def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self._ended = threading.Event()
+        super().__init__(_PAUSE_SECONDS)
+        self._before = inf
         self.windows: list[Window] = []
 
-    def run(self) -> None:
-        before = now()
-        while not self._ended.wait(_PAUSE_SECONDS):
-            at = now()
-            if at - before > _PAUSE_SECONDS + _LATE_SECONDS:
-                over = at + _AFTER_SECONDS
-                self.windows.append(Window(BUSY, frozenset({0, 503}), before, at, over))
-            before = at
-
-    def stop(self) -> None:
-        self._ended.set()
-        self.join()
+    def _work(self) -> None:
+        at = now()
+        if at - self._before > _PAUSE_SECONDS + _LATE_SECONDS:
+            self.windows.append(Window(BUSY, frozenset({0, 503}), self._before, at, at + _AFTER_SECONDS))
+        self._before = at
 
 
-class Probe(threading.Thread):
+class Probe(Repeating):
     """Runs until `stop`. `beats` say when Redis, Kafka and a projector were there, and how much was to be applied.
 
     It asks by connections of its own. While a server stands still, there is no beat.
     """
 
     def __init__(self, world: World) -> None:
-        super().__init__(daemon=True)
+        super().__init__(_PROBE_SECONDS)
         self._world = world
-        self._ended = threading.Event()
         self._url = ""
         self._redis: Any = None
         self._admin = admin(world.leadview.kafka.bootstrap_servers)
-        self._failure: BaseException | None = None
         self.beats: list[Beat] = []
 
-    def run(self) -> None:
+    def stop(self, timeout: float | None = _KAFKA_SECONDS) -> None:
+        """It may still wait for a server that stands still, and end later."""
+        super().stop(timeout)
+
+    def _work(self) -> None:
+        behind = None
         try:
-            self._beat()
-        except BaseException as error:  # raised again by `stop`
-            self._failure = error
-            raise
-
-    def _beat(self) -> None:
-        while not self._ended.wait(_PROBE_SECONDS):
-            behind = None
-            try:
-                if self._has_kafka():
-                    behind = self._behind()
-            except ABSENT:
-                self._url = ""  # the next probe begins with a new connection
-            self.beats.append(Beat(now(), behind))
-
-    def stop(self) -> None:
-        """End, and raise what the probe raised. It may still wait for a server that stands still, and end later."""
-        self._ended.set()
-        self.join(_KAFKA_SECONDS)
-        if self._failure:
-            raise self._failure
+            if self._has_kafka():
+                behind = self._behind()
+        except ABSENT:
+            self._url = ""  # the next probe begins with a new connection
+        self.beats.append(Beat(now(), behind))
 
     def _has_kafka(self) -> bool:
         """Has every partition a leader?"""

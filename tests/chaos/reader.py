@@ -1,7 +1,6 @@
 """Readers: external tools that send requests to the API all the time and note every answer."""
 
 import http.client
-import threading
 from collections.abc import Sequence
 from datetime import datetime
 from math import inf
@@ -10,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from devstack.threads import Repeating
 from projector.reference import Entity
 from schemas import resources
 from tests.chaos.core import KEY_IDS, ORGANIZATIONS, Core, key_text
@@ -17,49 +17,57 @@ from tests.chaos.history import Response, at, now
 from tests.harness.api_server import CONTACTS, LEADS
 
 _PATHS: dict[resources.Kind, str] = {resources.LEAD: LEADS, resources.CONTACT: CONTACTS}
-_TIMEOUT_SECONDS = 20.0
 
 
-class Reader(threading.Thread):
-    """Sends about `rate` requests per second until `stop`, each to one of the API processes at these ports."""
+class Reader(Repeating):
+    """Sends about `rate` requests per second until `stop`, each over one of these connections: one to each API process.
 
-    def __init__(self, ports: Sequence[int], core: Core, seed: int, rate: float) -> None:
-        super().__init__(daemon=True)
+    It never repeats a request.
+    """
+
+    def __init__(self, connections: Sequence[http.client.HTTPConnection], core: Core, seed: int, rate: float) -> None:
+        super().__init__(1 / rate)
         self._core = core
         self._random = Random(seed)
-        self._pause = 1 / rate
-        self._ended = threading.Event()
-        self._connections = [http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_SECONDS) for port in ports]
+        self._connections = connections
         self._known: dict[Entity, tuple[str, bytes]] = {}
         """ETag and body that each record had when it was last read, from whichever process."""
         self.answers: list[Response] = []
 
-    def run(self) -> None:
-        while not self._ended.wait(self._pause):
-            self.answers.append(self._ask())
+    def stop(self, timeout: float | None = None) -> None:
+        super().stop(timeout)
         for connection in self._connections:
             connection.close()
 
-    def stop(self) -> None:
-        self._ended.set()
-        self.join()
+    def read_all(self) -> None:
+        """Read each lead and contact of all organizations once, with the key that is always active."""
+        for organization in ORGANIZATIONS:
+            leads = [(resources.LEAD, organization, id_) for id_ in self._core.leads]
+            contacts = [(resources.CONTACT, organization, id_) for id_ in self._core.contacts]
+            for wanted in [*leads, *contacts]:
+                self._read((resources.API_KEY, organization, KEY_IDS[0]), wanted)
 
-    def _ask(self) -> Response:
+    def _work(self) -> None:
         key = (resources.API_KEY, self._random.choice(ORGANIZATIONS), self._random.choices(KEY_IDS, [3, 1])[0])
-        wanted = self._wanted(key[1])
+        self._read(key, self._wanted(key[1]))
+
+    def _read(self, key: Entity, wanted: Entity) -> None:
         process = self._random.randrange(len(self._connections))
         connection = self._connections[process]
         asked_at = now()
         try:
-            status, body, as_of = self._request(connection, key_text(key), wanted)
+            status, body, tag, as_of = self._request(connection, key_text(key), wanted)
         except (OSError, http.client.HTTPException):
             connection.close()
-            status, body, as_of = 0, b"", -inf
-        return read(Response(asked_at, now(), key, wanted, status, process=process, as_of=as_of), body)
+            status, body, tag, as_of = 0, b"", "", -inf
+        answer = Response(asked_at, now(), key, wanted, status, process=process, as_of=as_of, tag=tag)
+        self.answers.append(read(answer, body))
 
-    def _request(self, connection: http.client.HTTPConnection, key: str, wanted: Entity) -> tuple[int, bytes, float]:
-        """Returns status, body, and `Data-As-Of`. Every other request is conditional; for 304, the body is the one that
-        is known.
+    def _request(
+        self, connection: http.client.HTTPConnection, key: str, wanted: Entity
+    ) -> tuple[int, bytes, str, float]:
+        """Returns status, body, ETag and `Data-As-Of`. Every other request is conditional; for 304, the body is the one
+        that is known.
         """
         headers = {"Authorization": f"Bearer {key}"}
         tag, known = self._known.get(wanted, ("", b""))
@@ -72,7 +80,7 @@ class Reader(threading.Thread):
             self._known[wanted] = (reply.headers["ETag"], body)
         text = reply.headers["Data-As-Of"]
         as_of = at(datetime.fromisoformat(text)) if text else -inf
-        return reply.status, known if reply.status == 304 else body, as_of
+        return reply.status, known if reply.status == 304 else body, reply.headers["ETag"] or "", as_of
 
     def _wanted(self, organization: str) -> Entity:
         chance = self._random.random()

@@ -4,6 +4,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from http.client import HTTPConnection
 from itertools import product
 from math import inf
 from subprocess import TimeoutExpired
@@ -11,16 +12,16 @@ from subprocess import TimeoutExpired
 import orjson
 from msgspec import Struct, field
 
+from devstack.threads import Repeating
 from schemas import names, resources
 from tests.chaos.checker import Checker, Verdict
-from tests.chaos.core import KEY_IDS, ORGANIZATIONS, Core, key_text
+from tests.chaos.core import KEY_IDS, ORGANIZATIONS, Core, Writer, key_text
 from tests.chaos.history import now
 from tests.chaos.nemesis import Fault, Nemesis
 from tests.chaos.operator import Operator
 from tests.chaos.pulse import Probe, Pulse
 from tests.chaos.reader import Reader
 from tests.chaos.world import World
-from tests.chaos.writer import Writer
 from tests.harness import stored
 from tests.harness.api_server import LEADS, ApiServer
 from tests.harness.generations import numbers
@@ -36,6 +37,7 @@ class Rates(Struct, frozen=True):
 
 _MODEST = Rates()
 _BUSY_SHARE = 0.3
+_ANSWER_SECONDS = 20.0
 
 
 class Report(Struct):
@@ -110,9 +112,12 @@ def run(
     core = Core(seed, hostile_bytes=hostile_bytes)
     world.again = core.again
     writer = Writer(world, core.more(), rates.changes, seed)
-    readers = [Reader(world.ports, core, seed + number, rates.questions) for number in range(rates.readers)]
+    readers = [
+        Reader([_connection(port) for port in world.ports], core, seed + number, rates.questions)
+        for number in range(rates.readers)
+    ]
     operator, pulse, probe = Operator(world, seed), Pulse(), Probe(world)
-    threads: list[Writer | Operator | Pulse | Probe | Reader] = [pulse, probe, writer, operator, *readers]
+    threads: list[Repeating] = [pulse, probe, writer, operator, *readers]
     with _judging(report):
         world.start()
         writer.publish(core.first())
@@ -145,6 +150,10 @@ def run(
         report.unfinished = "the machine was too busy for most answers to be judged"
     report.verdict = Checker(history, writer.bodies, access_seconds).check()
     return report
+
+
+def _connection(port: int) -> HTTPConnection:
+    return HTTPConnection("127.0.0.1", port, timeout=_ANSWER_SECONDS)
 
 
 @contextmanager

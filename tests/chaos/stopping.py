@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from leadview.redis.connection import Connection
+
 ANY = "ANY"
 
 
@@ -26,22 +28,24 @@ def main() -> None:
             if seen == number:
                 os.kill(os.getpid(), signal.SIGSTOP)
 
-    _before("write", look, bytes)
-    _before("writelines", look, b"".join)
+    made = Connection.connection_made
+    Connection.connection_made = lambda self, transport: made(self, Looking(transport, look))  # type: ignore[method-assign]
     sys.argv = ["projector", *sys.argv[3:]]
     runpy.run_module("projector", run_name="__main__", alter_sys=True)
 
 
-def _before(method: str, look: Callable[[bytes], None], joined: Callable[[Any], bytes]) -> None:
-    """Let `look` see what a method of a stream is about to send."""
-    real = getattr(asyncio.StreamWriter, method)
+class Looking(asyncio.Transport):
+    """A transport that shows what is about to be sent."""
 
-    def write(writer: asyncio.StreamWriter, pieces: Any) -> None:
-        data = joined(pieces)
-        look(data)
-        real(writer, data if method == "write" else [data])
+    def __init__(self, transport: Any, look: Callable[[bytes], None]) -> None:
+        self._transport = transport
+        self._look = look
+        for name in ("abort", "close", "get_extra_info", "is_closing"):
+            setattr(self, name, getattr(transport, name))
 
-    setattr(asyncio.StreamWriter, method, write)
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._look(bytes(data))
+        self._transport.write(data)
 
 
 if __name__ == "__main__":

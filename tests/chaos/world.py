@@ -19,6 +19,7 @@ from devstack.apache_kafka import ApacheKafka
 from devstack.child import Child
 from devstack.fault_proxy import FaultyProxy, faulty_proxy
 from devstack.ports import free_port
+from devstack.programs import API, PROJECTOR, while_running
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer
@@ -33,7 +34,6 @@ from tests.harness.api_server import LEADS, ApiServer
 from tests.harness.commands import Finished
 from tests.harness.crm import Message
 from tests.harness.leadview import Leadview
-from tests.harness.processes import API, PROJECTOR, while_running
 from tests.harness.services import Kafka
 from tests.harness.waiting import PATIENCE_SECONDS, last_false, wait_until
 

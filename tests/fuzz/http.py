@@ -7,7 +7,6 @@ late, no event stands in the way of others, and nothing stays in memory.
 """
 
 import gc
-import random
 import re
 import socket
 import struct
@@ -16,17 +15,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 from typing import Any, ClassVar
 from uuid import uuid4
 
+import h11
 import psutil
 from msgspec import Struct
 
 from api.edge import Edge
 from devstack.redis_server import RedisServer
 from devstack.waiting import wait_until
-from tests.fuzz.h11_reads import request_ids
-from tests.fuzz.http_streams import Stream, stream
 from tests.harness.api_server import LEADS, ApiServer, Response, patient, read_all, responses, running_api
 from tests.harness.records import Records
 from tests.harness.services import RedisService
@@ -38,6 +37,180 @@ _REFUSALS = {"bad_request", "body_not_allowed", "request_header_fields_too_large
 _MUCH, _SHORT = re.compile(rb"(.)\1{30,}", re.DOTALL), rb"\1..."
 _IS_KEPT = re.compile(r"[A-Za-z0-9._:-]{1,128}").fullmatch
 _MANY = "1000000/1s"
+_LARGE = 1 << 20
+_UNKNOWN_CODING = 501
+_NOT_FOUND = h11.Response(status_code=404, headers=[("Content-Length", "0")])
+
+
+# What is sent: valid requests, almost valid ones, and pairs that two parsers could separate in different places.
+
+Header = tuple[bytes, bytes]
+
+_TARGETS = (b"/healthz", b"/readyz", b"/nothing", b"/api/v1/ext/leads/x", b"LEAD", b"/health%7a", b"/healthz?a=b&c")
+_ODD_TARGETS = (
+    b"*",
+    b"http://h/healthz",
+    b"http://h:1/healthz?x",
+    b"//healthz",
+    b"/a#b",
+    b"h:443",
+    b"/%",
+    b"",
+    b"/\xff",
+)
+_ODD_METHODS = (b"PUT", b"TRACE", b"CONNECT", b"PRI", b"get", b"G\x00T", b"SOURCE", b"DESCRIBE", b"M-SEARCH", b"")
+_ODD_VERSIONS = (
+    b"HTTP/1.0",
+    b"HTTP/1.2",
+    b"HTTP/2.0",
+    b"HTTP/0.9",
+    b"RTSP/1.0",
+    b"ICE/1.0",
+    b"http/1.1",
+    b"HTTP/1.1 ",
+    b"",
+)
+_HEADERS: tuple[Header, ...] = (
+    (b"Accept", b"*/*"),
+    (b"Authorization", b"KEY"),
+    (b"Authorization", b"Bearer lv_live_x"),
+    (b"Connection", b"keep-alive"),
+    (b"Content-Length", b"0"),
+    (b"If-None-Match", b'W/"000000000000000000000000"'),
+    (b"Origin", b"https://example.com"),
+    (b"X-Forwarded-For", b"192.0.2.1, 192.0.2.2"),
+    (b"Cookie", b"c" * 2000),
+)
+_ODD_HEADERS: tuple[Header, ...] = (
+    (b"Host", b"x"),
+    (b"Host", b"a b"),
+    (b"Host", b"[::1"),
+    (b"Connection", b"close"),
+    (b"Connection", b"Upgrade, HTTP2-Settings"),
+    (b"Upgrade", b"h2c"),
+    (b"Expect", b"100-continue"),
+    (b"Content-Length", b"+5"),
+    (b"Content-Length", b"5, 5"),
+    (b"Content-Length", b"0x5"),
+    (b"Content-Length", b"00000000000000000000"),
+    (b"Content-Length", b"18446744073709551616"),
+    (b"Content-Length", b""),
+    (b"Transfer-Encoding", b"chunked"),
+    (b"Transfer-Encoding", b"identity"),
+    (b"Transfer-Encoding", b"chunked, identity"),
+    (b"Transfer-Encoding", b"\x0bchunked"),
+    (b"Transfer-Encoding", b""),
+    (b"Transfer-Encoding ", b"chunked"),
+    (b" Transfer-Encoding", b"chunked"),
+    (b"Content_Length", b"5"),
+    (b"", b"x"),
+    (b"A\x00", b"x"),
+    (b"A", b"x\ry"),
+    (b"A", b"x\ny"),
+    (b"A", b"x\r\n y"),
+    (b"A", b"\x00"),
+    (b"A", b"\x7f"),
+    (b"A" * 9000, b"x" * 9000),
+    (b"\xff", b"\xff\xfe"),
+)
+_BODY_HEADERS = (
+    b"Content-Length: SIZE\r\n",
+    b"Content-Length: SIZE\r\nContent-Length: SIZE\r\n",
+    b"Content-Length: 0\r\nContent-Length: SIZE\r\n",
+    b"Content-Length: SIZE\r\nTransfer-Encoding: chunked\r\n",
+    b"Transfer-Encoding: chunked\r\nContent-Length: SIZE\r\n",
+    b"Transfer-Encoding: chunked\r\n",
+    b"Transfer-Encoding: x, chunked\r\n",
+    b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n",
+    b"Transfer-Encoding: chunked\r\nTransfer-Encoding: x\r\nContent-Length: SIZE\r\n",
+    b"Transfer-encoding:\tchunked\r\nContent-Length: SIZE\r\n",
+    b"Content-Length: SIZE\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n",
+    b"Content-Length: SIZE\r\nExpect: 100-continue\r\n",
+)
+
+
+class Stream(Struct):
+    """What one connection sends."""
+
+    pieces: list[bytes]
+    valid: list[bytes] | None
+    """The ids of its requests, if every byte is as RFC 9112 wants it: then each must be served."""
+    resets: bool
+    """The client ends with RST instead of waiting for the responses."""
+
+    @property
+    def sent(self) -> bytes:
+        return b"".join(self.pieces)
+
+
+def stream(chance: Random, path: bytes, authorization: bytes) -> Stream:
+    """Returns the next stream. Some of its requests ask for the document at `path`, and some send `authorization`."""
+
+    def cut(sent: bytes) -> list[bytes]:
+        return _cut(chance, sent.replace(b"LEAD", path).replace(b"KEY", authorization))
+
+    ids = [b"%d" % chance.randrange(10**12) for _ in range(chance.randrange(1, 6))]
+    kind = chance.random()
+    if kind < 0.3:
+        sent = b"".join(_request(chance, each) for each in ids)
+        return Stream(cut(sent), ids, resets=chance.random() < 0.05)
+    if kind < 0.6:
+        sent = b"".join(_odd_request(chance, each) if chance.random() < 0.5 else _request(chance, each) for each in ids)
+    else:
+        sent = b"".join(_request(chance, each) for each in ids[1:]) + _smuggling(chance, ids[0])
+    for _ in range(chance.choice((0, 0, 1, 3))):
+        place = chance.randrange(len(sent) + 1)
+        sent = sent[:place] + chance.randbytes(chance.randrange(3)) + sent[place + chance.randrange(3) :]
+    return Stream(cut(sent), None, resets=chance.random() < 0.1)
+
+
+def _request(chance: Random, request_id: bytes) -> bytes:
+    """Returns a valid request without a body."""
+    headers = [(b"Host", chance.choice((b"x", b"api.example.com:8000", b"[::1]:1", b"")))]
+    headers += [(b"X-Request-Id", request_id), *chance.sample(_HEADERS, chance.randrange(4))]
+    chance.shuffle(headers)
+    line = b"%b %b HTTP/1.1" % (chance.choice((b"GET", b"GET", b"OPTIONS", b"DELETE")), chance.choice(_TARGETS))
+    return _head(line, headers)
+
+
+def _odd_request(chance: Random, request_id: bytes) -> bytes:
+    """Returns one with a mistake or two."""
+    method, target, version = b"GET", chance.choice(_TARGETS), b"HTTP/1.1"
+    headers = [(b"Host", b"x"), (b"X-Request-Id", request_id)]
+    for _ in range(chance.randrange(1, 3)):
+        match chance.randrange(5):
+            case 0:
+                method = chance.choice(_ODD_METHODS)
+            case 1:
+                target = chance.choice(_ODD_TARGETS)
+            case 2:
+                version = chance.choice(_ODD_VERSIONS)
+            case 3:
+                headers.insert(chance.randrange(len(headers) + 1), chance.choice(_ODD_HEADERS))
+            case _:
+                headers.pop(chance.randrange(len(headers))) if headers else None
+    line = chance.choice((b" ", b" ", b" ", b"  ", b"\t")).join((method, target, version))
+    return _head(line, headers, chance.choice((b"\r\n", b"\r\n", b"\r\n", b"\n", b"\r")))
+
+
+def _head(line: bytes, headers: list[Header], end: bytes = b"\r\n") -> bytes:
+    return end.join([line, *(name + b": " + value for name, value in headers), b"", b""])
+
+
+def _smuggling(chance: Random, request_id: bytes) -> bytes:
+    """Returns a request whose body is a request: who takes its end for another one answers the inner one."""
+    inner = _request(chance, b"inner-" + request_id)
+    body = chance.choice((inner, b"0\r\n\r\n" + inner, b"%x\r\n" % len(inner) + inner + b"\r\n0\r\n\r\n"))
+    line = chance.choice((b"GET", b"POST", b"PUT", b"OPTIONS")) + b" /healthz HTTP/1.1\r\nHost: x\r\nX-Request-Id: "
+    length = chance.choice((len(body), 4, 5, len(body) - len(inner)))
+    framing = chance.choice(_BODY_HEADERS).replace(b"SIZE", b"%d" % length)
+    last = _request(chance, b"last-" + request_id)
+    return line + request_id + b"\r\n" + framing + b"\r\n" + body + last
+
+
+def _cut(chance: Random, sent: bytes) -> list[bytes]:
+    cuts = sorted(chance.randrange(len(sent) + 1) for _ in range(chance.choice((0, 0, 1, 2, 8)))) if sent else []
+    return [sent[start:end] for start, end in zip([0, *cuts], [*cuts, len(sent)], strict=True)]
 
 
 class Watched(Edge):
@@ -84,11 +257,11 @@ class _Target(Struct):
 
 def fuzz(seed: int, seconds: float) -> str:
     """Returns a line that says what was done. Raises AssertionError, with the stream that shows the fault."""
-    chance = random.Random(seed)
+    chance = Random(seed)
     streams = served = refused = 0
     with _target() as target:
         for _ in range(50):  # whatever is imported or allocated once
-            target.send(stream(random.Random(0), target.path, target.authorization))
+            target.send(stream(Random(0), target.path, target.authorization))
         Watched.standing, before, until = 0.0, _memory(), time.monotonic() + seconds
         while time.monotonic() < until:
             sent = stream(chance, target.path, target.authorization)
@@ -155,3 +328,41 @@ def _open() -> int:
 
 def _memory() -> int:
     return int(psutil.Process().memory_info().rss)
+
+
+# The same bytes as h11 reads them, which is another parser of HTTP/1.1.
+
+
+def request_ids(sent: bytes) -> list[bytes]:
+    """Returns the `X-Request-Id` of each request that h11 finds until it would close the connection. A request without
+    this header, or with two, has an empty one.
+    """
+    connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_LARGE)
+    connection.receive_data(sent)
+    found: list[bytes] = []
+    try:
+        while not _is_last(event := connection.next_event()):
+            if isinstance(event, h11.Request):
+                ids = [value for name, value in event.headers if name == b"x-request-id"]
+                found.append(ids[0] if len(ids) == 1 else b"")
+            elif (event is h11.PAUSED or isinstance(event, h11.EndOfMessage)) and not _answer(connection):
+                break
+    except h11.RemoteProtocolError as error:
+        if error.error_status_hint == _UNKNOWN_CODING:  # a request all the same, and the last one
+            found.append(b"")
+    return found
+
+
+def _is_last(event: object) -> bool:
+    return event is h11.NEED_DATA or isinstance(event, h11.ConnectionClosed)
+
+
+def _answer(connection: h11.Connection) -> bool:
+    """Returns whether another request may follow."""
+    if connection.our_state is h11.SEND_RESPONSE:
+        connection.send(_NOT_FOUND)
+        connection.send(h11.EndOfMessage())
+    if connection.states != {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}:
+        return False
+    connection.start_next_cycle()
+    return True

@@ -1,4 +1,4 @@
-"""The API for tests: it runs in a thread of this process, behind a real socket, and is called over plain HTTP."""
+"""The API for tests: in a thread of this process or as a process of its own, called over plain HTTP."""
 
 import http.client
 import socket
@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -15,7 +16,10 @@ from msgspec import Struct
 from api import server
 from api.app import create_app
 from api.edge import Edge
-from schemas.settings import ApiSettings
+from devstack.child import Child
+from devstack.ports import free_port
+from devstack.programs import API, environment, while_running
+from schemas.settings import ApiSettings, load
 from tests.harness import control
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
@@ -131,3 +135,16 @@ def running_api(settings: ApiSettings, *, edge: type[Edge] = Edge, ready: bool =
     finally:
         uvicorn_server.should_exit = True
         thread.join()
+
+
+@contextmanager
+def running_api_process(log: Path, **settings: object) -> Iterator[tuple[Child, ApiServer]]:
+    """Run `python -m api` on a free port until the block ends. The block begins when it is ready."""
+    api = ApiServer(free_port())
+    control.complete_all(load(ApiSettings, environment(**settings)))
+    child = Child(API, log=log, environment=environment(**settings, api_port=api.port))
+    try:
+        wait_until(while_running(child, api.is_ready), "the API is ready")
+        yield child, api
+    finally:
+        child.stop()

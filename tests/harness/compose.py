@@ -4,21 +4,28 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import orjson
 import yaml
 
 from deploy.release import base_image
+from devstack.jars import KAFKA, JarsMissing
 from devstack.ports import free_port
-from tests.harness.processes import ROOT
-from tests.harness.stand_ins import StandInFailed, make
+from devstack.programs import ROOT
 
 _COMMAND_TIMEOUT_SECONDS = 1800.0  # the first build fetches every dependency
 _PROBE_TIMEOUT_SECONDS = 60.0
 _COMPOSE = ROOT / "build/compose/docker-compose"
 """Made by `make test-images` where the engine has no Compose."""
+_DOCKERFILE = ROOT / "tests/service/images/stand-ins.Dockerfile"
+_STAND_IN_BASE = "leadview-stand-in:debian"
+_BUILD_SECONDS = 900.0
+# What this machine needs to reach the registries of packages, a build in a container needs as well.
+_INHERITED = ("etc/ssl/certs/ca-certificates.crt", "etc/pip.conf")
 
 
 class EngineMissing(Exception):
@@ -110,7 +117,7 @@ class Compose:
         if _succeeds(self._engine, "image", "inspect", image) or _succeeds(self._engine, "pull", image):
             return
         try:
-            make(self._engine, image, self._environment)
+            _make_stand_in(self._engine, image, self._environment)
         except StandInFailed as error:
             raise EngineMissing(f"{self._engine} has no image {image} and cannot pull it: {error}") from error
 
@@ -128,9 +135,72 @@ def _engine() -> tuple[str, list[str], dict[str, str]]:
     raise EngineMissing("neither Docker nor Podman runs here, with Compose (CONTRIBUTING.md)")
 
 
-def _succeeds(*command: str) -> bool:
+def _succeeds(*command: str, environment: Mapping[str, str] | None = None) -> bool:
     try:
-        ended = subprocess.run(command, capture_output=True, check=False, timeout=_PROBE_TIMEOUT_SECONDS)
+        ended = subprocess.run(
+            command, env=environment, capture_output=True, check=False, timeout=_PROBE_TIMEOUT_SECONDS
+        )
     except subprocess.TimeoutExpired:
         return False
     return ended.returncode == 0
+
+
+class StandInFailed(Exception):
+    """The message says what is missing or went wrong."""
+
+
+def _make_stand_in(engine: str, image: str, environment: Mapping[str, str]) -> None:
+    """Makes an image of Debian's packages, under the name of one that cannot be pulled (`stand-ins.Dockerfile`).
+
+    Needs root and debootstrap, and Maven for Apache Kafka. Raises StandInFailed."""
+    if os.geteuid() or not shutil.which("debootstrap"):
+        raise StandInFailed("root could make a stand-in for it with debootstrap")
+    target = re.split("[/:]", image.removeprefix("apache/"))[0]
+    try:
+        with TemporaryDirectory(prefix="leadview-stand-in-") as scratch:
+            context = Path(scratch)
+            if not _succeeds(engine, "image", "inspect", _STAND_IN_BASE, environment=environment):
+                _make_base(engine, context / "root", environment)
+            context /= "context"
+            context.mkdir()
+            if target == "kafka":
+                _get_kafka(context)
+            command = (engine, "build", "--file", str(_DOCKERFILE), "--target", target, "--tag", image, str(context))
+            _build(*command, environment=environment)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired, JarsMissing) as error:
+        output = getattr(error, "output", None) or b""
+        raise StandInFailed(f"{error}\n{output.decode(errors='replace')[-2000:]}") from error
+
+
+def _make_base(engine: str, root: Path, environment: Mapping[str, str]) -> None:
+    release = dict(re.findall(r'^(\w+)="?([^"\n]*)', Path("/etc/os-release").read_text(), re.MULTILINE))
+    suite = release["VERSION_CODENAME"] if release["ID"] == "debian" else "stable"
+    _build("debootstrap", "--variant=minbase", "--include=ca-certificates", suite, str(root))
+    for name in _INHERITED:
+        if Path("/", name).exists():
+            shutil.copyfile(Path("/", name), root / name)
+    archive = root.with_suffix(".tar")
+    _build("tar", "--create", "--directory", str(root), "--file", str(archive), ".")
+    _build(engine, "import", str(archive), _STAND_IN_BASE, environment=environment)
+
+
+def _get_kafka(context: Path) -> None:
+    """The jars of the tests, and that of the commands, which the tests do not need."""
+    jars = KAFKA.fetch()
+    for jar in jars.glob("*.jar"):
+        shutil.copy(jar, context)
+    [version] = [jar.stem.removeprefix("kafka-server-") for jar in jars.glob("kafka-server-[0-9]*.jar")]
+    tools = f"-Dartifact=org.apache.kafka:kafka-tools:{version}"
+    _build("mvn", "-q", "-B", "dependency:copy", tools, f"-DoutputDirectory={context}", directory=context)
+
+
+def _build(*command: str, environment: Mapping[str, str] | None = None, directory: Path | None = None) -> None:
+    subprocess.run(
+        command,
+        env=environment,
+        cwd=directory,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=True,
+        timeout=_BUILD_SECONDS,
+    )

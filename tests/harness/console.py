@@ -1,16 +1,42 @@
-"""The console as a process, and what a page asks it."""
+"""The console: as a process, its page in Chromium, and its own server with pictures that a test makes.
 
+Such pictures are of any time of day, as fast as the page draws them. They go through the feed and its stream of events;
+only what samples Redis and Kafka is left out.
+"""
+
+import asyncio
 import http.client
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
 import orjson
+import uvicorn
+from starlette.applications import Starlette
 
 from devstack.child import Child
 from devstack.ports import free_port
+from devstack.programs import PROJECTOR, ROOT, while_running
+from projector.console.api_figures import ApiFigures
+from projector.console.app import create_app
+from projector.console.feed import Feed
+from projector.console.picture import Picture, picture
+from projector.kafka.topics import Retention, Topic
+from projector.ledger.control import ControlRecord, Copy, Generation, Position, State
+from projector.ledger.writers import Writer
+from projector.mapping import VERSION
+from projector.operate.explain.explainer import Explainer
+from projector.operate.observe import KafkaPart, Observation, RedisPart
+from projector.record import Partition
+from projector.redis.store import Memory, Store
+from schemas.control import Stamp
+from schemas.heartbeat import Heartbeat
+from schemas.settings import ApiSettings, ProjectorSettings
+from tests.harness.chromium import Page
+from tests.harness.generations import generation, ids
 from tests.harness.leadview import Leadview
-from tests.harness.processes import PROJECTOR, while_running
+from tests.harness.services import not_available
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 PAGE = {"X-Leadview-Console": "page"}
@@ -115,3 +141,136 @@ def running_console(
         yield child, console
     finally:
         child.stop()
+
+
+_AXE = ROOT / "build" / "browser" / "node_modules" / "axe-core" / "axe.min.js"
+
+
+def verdict(page: Page) -> str:
+    """Returns the verdict without its sign."""
+    return page.text("#verdict-text").removeprefix("✓ ").removeprefix("✕ ").strip()
+
+
+def says_the_same(page: Page, leadview: Leadview, *words: str) -> None:
+    """Wait until the page says these words, and then exactly what `status --json` says: the verdict, the problems and
+    the notes. Figures that move are compared when they stand still for a moment, so the servers should be at rest.
+    """
+    page.wait_for("#verdict-text", *words)
+    said: Any = None
+
+    def agrees() -> bool:
+        nonlocal said
+        # The page shows what is between backticks in another font, without them.
+        said = orjson.loads(leadview.run("status", "--json").stdout.replace("`", ""))
+        problems, notes = page.text("#problems"), page.text("#notes")
+        return bool(
+            verdict(page) == said["verdict"]
+            and (len(said["problems"]) == 1 or all(each in problems for each in said["problems"]))
+            and all(each.partition(":")[0].partition(" for ")[0] in notes for each in said["notes"])
+        )
+
+    try:
+        wait_until(agrees, "the page says what `status` says")
+    except TimeoutError as error:
+        raise AssertionError(f"{verdict(page)!r}, {page.text('#problems')!r}, not {said!r}") from error
+
+
+def find(page: Page, text: str, *words: str) -> str:
+    """Put a text into the box "Where did my event go?", and wait until these words are in the answers."""
+    page.do(
+        f"(() => {{ const i = document.getElementById('find-text'); i.value = {orjson.dumps(text).decode()};"
+        " i.dispatchEvent(new Event('input')); i.form.requestSubmit(); })()"
+    )
+    return page.wait_for("#answers", *words)
+
+
+def axe(page: Page) -> list[Any]:
+    """Returns what axe-core finds. It is evaluated as a debugger does, past the page's Content-Security-Policy."""
+    if not _AXE.is_file():
+        not_available("axe-core is not installed: run `make browser`")
+    page.do(_AXE.read_text("utf-8") + "; 0")
+    found = page.do("axe.run(document).then((done) => done.violations)")
+    return [(each["id"], [node["html"] for node in each["nodes"]]) for each in found]
+
+
+def type_number(page: Page, number: str) -> None:
+    """Type the number of a generation into the dialog that asks for it."""
+    page.do(
+        f"(() => {{ const i = document.getElementById('confirm-number'); i.value = '{number}';"
+        " i.dispatchEvent(new Event('input')); })()"
+    )
+
+
+_TOPICS = ("crm.leads", "crm.contacts", "crm.organizations", "crm.api-keys")
+_BEGIN = 1_800_000_000
+REPEATS = 60
+"""After so many seconds, the pictures say the same again; only times and counts of offsets have grown."""
+
+
+class FedConsole:
+    """A console whose pictures come from a test. Created by `fed_console`."""
+
+    def __init__(self, url: str, feed: Feed, loop: asyncio.AbstractEventLoop) -> None:
+        self.url = url
+        self._feed = feed
+        self._loop = loop
+
+    def publish(self, shown: Picture) -> None:
+        """Give a picture to every page that is open."""
+        self._loop.call_soon_threadsafe(self._feed.publish, shown)
+
+
+@contextmanager
+def fed_console() -> Iterator[FedConsole]:
+    """Serve the page in a separate thread until the block ends."""
+    port, feed, settings = free_port(), Feed(), ProjectorSettings()
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        loops.append(asyncio.get_running_loop())
+        yield
+
+    explainer = Explainer(Store(settings), settings, ApiSettings())
+    app = create_app({}, feed, explainer, None, lifespan)
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_config=None, access_log=False))
+    thread = threading.Thread(target=server.run, name="fed-console")
+    thread.start()
+    try:
+        wait_until(lambda: server.started, "the console serves")
+        yield FedConsole(f"http://127.0.0.1:{port}", feed, loops[0])
+    finally:
+        if loops:
+            loops[0].call_soon_threadsafe(feed.end)
+        server.should_exit = True
+        thread.join()
+
+
+def picture_of(second: int) -> Picture:
+    """Returns the picture of one second of a Leadview that works, is deployed again and again, and is full at times."""
+    return picture(observation_of(second), None, _api(second), None, None, [])
+
+
+def observation_of(second: int) -> Observation:
+    """Returns what Redis and Kafka say in this second."""
+    phase, end = second % REPEATS, 1000 + 20 * second
+    partitions = [Partition(topic, number) for topic in _TOPICS for number in range(3)]
+    lag = phase % 7
+    state = State(generation(1), ids(1), {generation(1): Generation(VERSION, "2026-01-01T00:00:00Z")}, ("ledger",))
+    positions = {partition: Position(end - lag, (_BEGIN + second) * 1000, 0) for partition in partitions}
+    copy = Copy(Stamp.first(), state, "i", ids(1), ids(1), (), positions)
+    said = Heartbeat("run", VERSION, Stamp.first().text, lines={"access": "running", "documents": "running"})
+    writers = [Writer(f"host-{second // REPEATS}-{name}", 100, said) for name in ("a", "b")]
+    memory = Memory(99 if phase in (30, 31, 32) else 10 + phase, 100, "noeviction")
+    redis = RedisPart(ControlRecord(Stamp.first(), state, {b"ledger": copy}), phase // 20, [memory], writers)
+    kept = Retention("compact", -1, -1)
+    topics = [Topic(name, True, True, tuple(at for at in partitions if at.topic == name), (), kept) for name in _TOPICS]
+    now = (_BEGIN + second) * 1000
+    oldest = dict.fromkeys(partitions, now - phase * 100) if lag else {}
+    kafka = KafkaPart(topics, dict.fromkeys(partitions, (0, end)))
+    return Observation(at=now, redis=redis, kafka=kafka, oldest=oldest)
+
+
+def _api(second: int) -> ApiFigures:
+    phase = second % REPEATS
+    answers = {"200": 100.0 + phase, "401": float(phase % 3), "503": float(phase == 31)}
+    return ApiFigures(sum(answers.values()), answers, 1.0 + phase / 50, 9.0 + phase / 10, 2)

@@ -1,21 +1,32 @@
-"""`python -m tests.harness.defective`: the projector's program with a defect in its line for documents.
+"""`python -m tests.harness.defective`: the projector's program after a bad deploy.
 
-It fails on every batch as long as the file exists that LEADVIEW_TEST_DEFECT names.
+With LEADVIEW_TEST_DEFECT, its line for documents fails on every batch as long as the file exists that this names.
+Without it, the mapping fails for half of all leads.
 """
 
 import os
 import sys
 from pathlib import Path
 
+from projector import mapping
+from projector.change import Change
+from projector.errors import BadRecord
+from projector.intent import Intent
 from projector.ledger.writers import Session
 from projector.line.batch import Batch
 from projector.line.pace import Pacer
+from projector.record import Record
 from projector.redis.apply import Applied
 from projector.redis.store import Store
+from schemas import resources
+from schemas.faults import Fault
 from schemas.resources import Resource
 
 SECRET = "Zaphodia"
+REASON = "the mapping of a bad deploy"
+_VARIABLE = "LEADVIEW_TEST_DEFECT"
 _write = Batch.write
+_intent = mapping.intent
 
 
 async def write(self: Batch, session: Session, store: Store, pacer: Pacer) -> Applied:
@@ -26,11 +37,20 @@ async def write(self: Batch, session: Session, store: Store, pacer: Pacer) -> Ap
 
 def _is_defective(batch: Batch) -> bool:
     kinds = {record.kind for records in batch._polled.values() for record in records}
-    return Path(os.environ["LEADVIEW_TEST_DEFECT"]).exists() and any(isinstance(kind, Resource) for kind in kinds)
+    return Path(os.environ[_VARIABLE]).exists() and any(isinstance(kind, Resource) for kind in kinds)
+
+
+def intent(change: Change, record: Record) -> Intent:
+    if record.kind is resources.LEAD and int(change.key.id[-1], 16) % 2:
+        raise BadRecord(Fault("other", found=REASON))
+    return _intent(change, record)
 
 
 if __name__ == "__main__":
-    Batch.write = write  # type: ignore[method-assign]
+    if _VARIABLE in os.environ:
+        Batch.write = write  # type: ignore[method-assign]
+    else:
+        mapping.intent = intent
     from projector.__main__ import main
 
     sys.exit(main())

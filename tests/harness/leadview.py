@@ -10,16 +10,16 @@ import redis
 from redis.exceptions import ClusterError, RedisClusterException
 
 from devstack.child import Child
+from devstack.programs import API, PROJECTOR, environment
 from projector.ledger.control import State
 from projector.record import Partition, Record
 from projector.reference import Entity
 from schemas import names, resources
 from schemas.control import GenerationId, number_of
-from tests.harness import control, expected, generations, processes, stored
-from tests.harness.api_server import ApiServer
+from tests.harness import control, expected, generations, stored
+from tests.harness.api_server import ApiServer, running_api_process
 from tests.harness.commands import Finished, call, is_plain
 from tests.harness.crm import Message
-from tests.harness.processes import API, PROJECTOR, running_api_process
 from tests.harness.services import Kafka, client_of
 from tests.harness.topics import Topics
 from tests.harness.waiting import PATIENCE_SECONDS, eventually, wait_until
@@ -63,7 +63,7 @@ class Leadview:
 
     def environment(self, **settings: object) -> dict[str, str]:
         """Returns all environment variables of a process."""
-        return processes.environment(**self._all(settings))
+        return environment(**self._all(settings))
 
     def _all(self, settings: dict[str, object]) -> dict[str, object]:
         own: dict[str, object] = {

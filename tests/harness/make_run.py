@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from devstack.programs import ROOT, descendants, is_alive
 from devstack.redis_server import RedisServerMissing, redis_program
 from tests.harness.chromium import Page, open_page
-from tests.harness.processes import ROOT, descendants, is_alive
 from tests.harness.services import not_available
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 

@@ -3,13 +3,18 @@
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
 
+import docker
 import pytest
 import redis
+from docker.errors import DockerException
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from testcontainers.community.kafka import KafkaContainer
+from testcontainers.community.redis import RedisContainer
 
 from devstack import topics
 from devstack.apache_kafka import ApacheKafka
@@ -18,10 +23,14 @@ from devstack.jars import KAFKA
 from devstack.redis_server import RedisServer
 from schemas import names
 from schemas.redis_url import redis_url
-from tests.harness import containers
 from tests.harness.waiting import PATIENCE_SECONDS
 
 OUR_PREFIX = names.PREFIX.decode()
+
+_KAFKA_IMAGE = "confluentinc/cp-kafka:7.9.0"
+_REDIS_IMAGE = "redis:8"
+_REDIS_PORT = 6379
+_PING_TIMEOUT_SECONDS = 5
 
 KafkaKind = Literal["external", "container", "apache", "embedded"]
 RedisKind = Literal["external", "container", "binary"]
@@ -88,7 +97,7 @@ def start_kafka(stack: ExitStack, directory: Path) -> Kafka:
     address = os.environ.get("LEADVIEW_TEST_KAFKA")
     if address:
         return _with_admin("external", address)
-    address = containers.start_kafka(stack)
+    address = _kafka_container(stack)
     if address:
         return _with_admin("container", address)
     if KAFKA.why_unavailable() is None:
@@ -107,7 +116,7 @@ def start_redis(stack: ExitStack, directory: Path) -> RedisService:
     url = os.environ.get("LEADVIEW_TEST_REDIS_URL")
     if url:
         return _refuse_strangers(RedisService("external", url))
-    url = containers.start_redis(stack)
+    url = _redis_container(stack)
     if url:
         return RedisService("container", url)
     return RedisService("binary", stack.enter_context(RedisServer.start(directory)).url)
@@ -134,3 +143,41 @@ def _refuse_strangers(service: RedisService) -> RedisService:
     if keys:
         raise RuntimeError(f"LEADVIEW_TEST_REDIS_URL has {keys} keys; tests would delete them: give an empty one")
     return service
+
+
+def _kafka_container(stack: ExitStack) -> str | None:
+    """Returns the bootstrap address; None if Docker does not run or has no image. It stops with `stack`."""
+    if not _docker_runs():
+        return None
+    try:
+        container = stack.enter_context(KafkaContainer(_KAFKA_IMAGE).with_kraft())
+    except DockerException:
+        return None
+    return str(container.get_bootstrap_server())
+
+
+def _redis_container(stack: ExitStack) -> str | None:
+    """Returns the URL; None if Docker does not run or has no image. It stops with `stack`."""
+    if not _docker_runs():
+        return None
+    try:
+        container = stack.enter_context(RedisContainer(_REDIS_IMAGE))
+    except DockerException:
+        return None
+    return f"redis://{container.get_container_host_ip()}:{container.get_exposed_port(_REDIS_PORT)}/0"
+
+
+@cache
+def _docker_runs() -> bool:
+    if not os.environ.get("DOCKER_HOST") and not Path("/var/run/docker.sock").exists():
+        return False
+    try:
+        client = docker.from_env(timeout=_PING_TIMEOUT_SECONDS)
+    except DockerException:
+        return False
+    try:
+        return bool(client.ping())
+    except DockerException:
+        return False
+    finally:
+        client.close()

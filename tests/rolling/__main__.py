@@ -1,14 +1,15 @@
 """`python -m tests.rolling`: a distributed installation on one machine, of which every part is restarted under load.
 
-It needs Apache Kafka (Java), Redis and Caddy, and prints a line for each restart. The exit status is 1 if a request
-failed or an acknowledged event was lost.
+The core product, the readers and the checker are those of chaos runs (`tests.chaos`): but here, nothing explains a
+request that fails. It needs Apache Kafka (Java), Redis and Caddy, and prints a line for each restart. The exit status
+is 1 if a request failed, an answer was wrong, or an acknowledged event was lost.
 """
 
 import argparse
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial as bind
 from itertools import cycle
@@ -16,11 +17,18 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from devstack.jars import KAFKA
-from tests.rolling.load import ORGANIZATIONS, Journal, Publisher, Reader, Tally
-from tests.rolling.parts import APIS, BROKERS, FRONTS, PROJECTORS, SHARDS, Parts
+from devstack.threads import Repeating
+from tests.chaos.checker import Checker
+from tests.chaos.core import Core, Writer
+from tests.chaos.history import Response
+from tests.chaos.reader import Reader
+from tests.rolling.parts import APIS, BROKERS, FRONTS, PROJECTORS, SHARDS, FrontConnection, Parts
 from tests.rolling.places import INSIDE, Places, enter_namespace
 
 _SHOWN_FAILURES = 10
+_READERS = 6
+_RIGHT = (200, 304, 404)
+"""404 is right for an id that nobody has; the checker knows."""
 _ROW = "{:<42} {:>8} {:>9} {:>7} {:>11} {:>7}"
 
 
@@ -52,30 +60,72 @@ def main() -> int:
 
 def _run(installation: Parts, chosen: argparse.Namespace) -> list[str]:
     """Restart every part under load. Returns everything that went wrong."""
-    journal = Journal()
-    publisher = Publisher(installation.leadview, journal, chosen.rate)
+    core = Core(1, leads=12, contacts=4, bad_share=0.0, calm=True)
+    writer = Writer(installation, core.more(), chosen.rate, seed=1, rests=False)
     fronts = installation.fronts
     # Half of them try the second front first.
     orders = cycle([fronts, fronts[::-1]])
-    readers = [Reader(*it, journal, chosen.requests) for it in zip(ORGANIZATIONS, orders, strict=False)]
-    publisher.publish_first()
+    readers = [
+        Reader([FrontConnection(order)], core, number, chosen.requests)
+        for number, order in zip(range(_READERS), orders, strict=False)
+    ]
+    writer.publish(core.first())
     installation.wait_until_ready()
-    threads: list[Publisher | Reader] = [publisher, *readers]
+    threads: list[Repeating] = [writer, *readers]
     for thread in threads:
         thread.start()
     print(_ROW.format("step", "seconds", "requests", "failed", "slowest, ms", "events"), flush=True)
-    failures: list[str] = []
+    log = _Log(writer, readers)
     try:
         for name, restart in _steps(installation):
-            failures += _step(name, restart, journal)
+            log.step(name, restart)
     finally:
         for thread in threads:
             thread.stop()
-    failures += _step("everything is read once more", bind(_read_all, installation, readers), journal)
-    lost = publisher.missing()
-    for what in lost:
-        print(f"  LOST {what}", flush=True)
-    return failures + lost
+    installation.wait_until_ready()
+    log.step("everything is read once more", bind(_read_all, readers))
+    for reader in readers:
+        reader.stop()
+    installation.history.answers += [answer for reader in readers for answer in reader.answers]
+    verdict = Checker(installation.history, writer.bodies).check()
+    for anomaly in verdict.anomalies[:_SHOWN_FAILURES]:
+        print(f"  WRONG {anomaly}", flush=True)
+    return [str(anomaly) for anomaly in verdict.anomalies]
+
+
+def _read_all(readers: Sequence[Reader]) -> None:
+    for reader in readers:
+        reader.read_all()
+
+
+class _Log:
+    """Prints what happens in each step."""
+
+    def __init__(self, writer: Writer, readers: Sequence[Reader]) -> None:
+        self._writer, self._readers = writer, readers
+        self._published, self._seen = writer.number, [0] * len(readers)
+
+    def step(self, name: str, action: Callable[[], object]) -> None:
+        """Do it, and print what has happened since the step before."""
+        began_at = time.monotonic()
+        action()
+        seconds = time.monotonic() - began_at
+        answers = self._new_answers()
+        failures = [f"{each.wanted}: {each.status}" for each in answers if each.status not in _RIGHT]
+        slowest = max((answer.answered_at - answer.asked_at for answer in answers), default=0.0) * 1000
+        events, self._published = self._writer.number - self._published, self._writer.number
+        row = (name, f"{seconds:.1f}", len(answers), len(failures), f"{slowest:.0f}", events)
+        print(_ROW.format(*row), flush=True)
+        for failure in failures[:_SHOWN_FAILURES]:
+            print(f"  FAILED {failure}", flush=True)
+
+    def _new_answers(self) -> list[Response]:
+        found: list[Response] = []
+        for number, reader in enumerate(self._readers):
+            new = reader.answers[self._seen[number] :]
+            self._seen[number] += len(new)
+            found += new
+        return found
 
 
 def _steps(installation: Parts) -> Iterator[tuple[str, Callable[[], None]]]:
@@ -91,29 +141,6 @@ def _steps(installation: Parts) -> Iterator[tuple[str, Callable[[], None]]]:
         yield f"api-{index + 1} restarted", bind(installation.restart_api, index)
     for index in range(FRONTS):
         yield f"front-{index + 1} restarted", bind(installation.restart_front, index)
-
-
-def _step(name: str, action: Callable[[], None], journal: Journal) -> list[str]:
-    """Do it, and print what has happened since the step before. Returns the failures."""
-    began_at = time.monotonic()
-    action()
-    seconds = time.monotonic() - began_at
-    tally = journal.take()
-    _print(name, seconds, tally)
-    return tally.failures
-
-
-def _print(name: str, seconds: float, tally: Tally) -> None:
-    slowest = f"{tally.slowest * 1000:.0f}"
-    print(_ROW.format(name, f"{seconds:.1f}", tally.requests, len(tally.failures), slowest, tally.events), flush=True)
-    for failure in tally.failures[:_SHOWN_FAILURES]:
-        print(f"  FAILED {failure}", flush=True)
-
-
-def _read_all(installation: Parts, readers: list[Reader]) -> None:
-    installation.wait_until_ready()
-    for reader in readers:
-        reader.read_all()
 
 
 def _arguments() -> argparse.Namespace:

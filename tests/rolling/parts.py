@@ -3,6 +3,10 @@
 Each restart returns when the part works again, as the part and its neighbours say themselves.
 """
 
+import http.client
+import socket
+import ssl
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial as bind
@@ -12,13 +16,14 @@ from typing import NamedTuple
 from devstack.apache_kafka import ApacheKafka
 from devstack.child import Child
 from devstack.ports import Place, free_port
+from devstack.programs import API, PROJECTOR, while_running
 from devstack.redis_cluster import RedisCluster, keep_up
 from devstack.redis_server import RedisServer
 from devstack.topics import admin
+from tests.chaos.history import CaughtUp, History, now
 from tests.harness import metrics_port
 from tests.harness.front import Front
 from tests.harness.leadview import Leadview
-from tests.harness.processes import API, PROJECTOR, while_running
 from tests.harness.services import Kafka
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 from tests.rolling.places import NETWORK, Places
@@ -28,6 +33,7 @@ _PARTITIONS = 6
 _PATIENCE_SECONDS = 3 * PATIENCE_SECONDS
 # Longer than the second between two health checks of a front: each front learns that an API is about to end.
 _DRAIN_SECONDS = 3
+_TIMEOUT_SECONDS = 20.0
 _DESCRIPTION = "/api/v1/ext/openapi.json"
 
 
@@ -53,6 +59,9 @@ class Parts:
     def __init__(self, stack: ExitStack, directory: Path, places: Places, redis_timeout: float) -> None:
         """`redis_timeout` is `LEADVIEW_API_REDIS_TIMEOUT`."""
         self._redis_timeout = redis_timeout
+        self.history = History()
+        self.publishing = threading.Lock()
+        self.bad_keys: set[str] = set()
         self._brokers = stack.enter_context(
             ApacheKafka.start(directory / "kafka", BROKERS, places=places.several(BROKERS))
         )
@@ -85,7 +94,7 @@ class Parts:
 
     def wait_until_ready(self) -> None:
         """Wait until everything that was published by now is served by all."""
-        self._wait(self.leadview.is_current, "all events are applied")
+        self._catch_up()
         for projector in self._projectors:
             self._wait_until_working(projector)
         for api in self._apis:
@@ -179,7 +188,10 @@ class Parts:
         return all(len(partition.isrs) == len(partition.replicas) for partition in partitions)
 
     def _catch_up(self) -> None:
-        self._wait(bind(self.leadview.has_applied, dict(self.leadview.topics.end_offsets)), "all events are applied")
+        """Wait until everything that Kafka has by now is applied, and note it: no later answer may be older."""
+        up_to, end_offsets = now(), dict(self.leadview.topics.end_offsets)
+        self._wait(bind(self.leadview.has_applied, end_offsets), "all events are applied")
+        self.history.caught_up.append(CaughtUp(up_to, now()))
 
     def _wait(self, predicate: Callable[[], object], description: str) -> None:
         wait_until(predicate, description, _PATIENCE_SECONDS)
@@ -187,3 +199,32 @@ class Parts:
 
 def _program(name: str, place: Place, command: Sequence[str], words: Sequence[str]) -> _Program:
     return _Program(name, place, command, words, free_port(), free_port())
+
+
+class FrontConnection(http.client.HTTPSConnection):
+    """A connection to the first front that accepts one, as to a name with several addresses."""
+
+    def __init__(self, fronts: Sequence[Front]) -> None:
+        self._tls = ssl.create_default_context()
+        for front in fronts:
+            self._tls.load_verify_locations(front.ca)
+        self._addresses = [(front.host, front.port) for front in fronts]
+        super().__init__("localhost", timeout=_TIMEOUT_SECONDS, context=self._tls)
+
+    def connect(self) -> None:
+        *others, last = self._addresses
+        for address in others:
+            try:
+                self._connect_to(address)
+            except OSError:
+                continue
+            return
+        self._connect_to(last)
+
+    def _connect_to(self, address: tuple[str, int]) -> None:
+        plain = socket.create_connection(address, _TIMEOUT_SECONDS)
+        try:
+            self.sock = self._tls.wrap_socket(plain, server_hostname="localhost")
+        except OSError:
+            plain.close()
+            raise

@@ -12,11 +12,11 @@ from uuid import uuid4
 import pytest
 
 from devstack.embedded_kafka import EmbeddedKafka
+from devstack.fault_proxy import FaultyProxy, faulty_proxy
 from devstack.jars import KAFKA, JarsMissing
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer, RedisServerMissing
 from tests.harness.api_server import ApiServer, patient, running_api
-from tests.harness.faulty_proxy import FaultyProxy, faulty_proxy
 from tests.harness.leadview import Leadview
 from tests.harness.projection import Projection, open_projection
 from tests.harness.records import Caller, Records

@@ -12,15 +12,14 @@ import pytest
 import uvloop
 
 from api.redis.servers import Link
+from devstack.fault_proxy import Faults, faulty_proxy
 from devstack.redis_server import RedisServer
 from leadview.redis.access import Address, location
 from leadview.redis.connection import Connection, pack
 from leadview.redis.errors import ErrorReply, Unavailable
 from schemas.settings import ApiSettings
-from tests.harness.faulty_proxy import Faults, faulty_proxy
 from tests.harness.services import RedisService
-from tests.harness.stopwatch import Stopwatch
-from tests.harness.waiting import PATIENCE_SECONDS, eventually
+from tests.harness.waiting import PATIENCE_SECONDS, Stopwatch, eventually
 
 SHORT = 0.5
 TIMEOUT = 2.0

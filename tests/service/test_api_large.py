@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from api.redis.servers import LARGE_EACH, Link
+from devstack.fault_proxy import Faults, FaultyProxy, faulty_proxy
 from devstack.redis_cluster import RedisCluster
 from leadview.redis.access import Address
 from leadview.redis.errors import Unavailable
@@ -16,7 +17,6 @@ from schemas import api_keys, names, resources
 from schemas.layouts import LEAD_BODY, PART, WHOLE
 from tests.harness import control
 from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
-from tests.harness.faulty_proxy import Faults, FaultyProxy, faulty_proxy
 from tests.harness.generations import generation
 from tests.harness.records import Caller, Records
 from tests.harness.services import RedisService, client_of

@@ -15,9 +15,9 @@ import redis
 
 from api import worker
 from api.limits import LocalLimiter
+from devstack.fault_proxy import Faults, faulty_proxy
 from devstack.redis_server import RedisServer
 from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
-from tests.harness.faulty_proxy import Faults, faulty_proxy
 from tests.harness.records import Caller, Records
 from tests.harness.waiting import wait_until
 

@@ -15,8 +15,7 @@ from tests.harness import control
 from tests.harness.api_server import LEADS, ApiServer, Response, running_api
 from tests.harness.generations import generation
 from tests.harness.records import Caller, Records
-from tests.harness.stopwatch import Stopwatch
-from tests.harness.waiting import assert_within, wait_until
+from tests.harness.waiting import Stopwatch, assert_within, wait_until
 
 Change = Callable[[redis.Redis], object]
 

@@ -16,12 +16,12 @@ import redis
 
 from api.__main__ import main
 from devstack.ports import free_port
+from devstack.programs import API, descendants, environment, is_alive
 from devstack.redis_server import RedisServer
 from schemas import api_keys
 from schemas.settings import ApiSettings, variable
 from tests.harness import control
-from tests.harness.api_server import LEADS, ApiServer, read_all, responses
-from tests.harness.processes import API, descendants, environment, is_alive, running_api_process
+from tests.harness.api_server import LEADS, ApiServer, read_all, responses, running_api_process
 from tests.harness.records import Records
 from tests.harness.services import RedisService
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until

@@ -11,13 +11,12 @@ import orjson
 import pytest
 from msgspec import Struct, field
 
+from devstack.fault_proxy import Faults, FaultyProxy
 from schemas.settings import ApiSettings
 from tests.harness.api_server import LEADS, ApiServer, running_api
-from tests.harness.faulty_proxy import Faults, FaultyProxy
 from tests.harness.records import Caller, Records
 from tests.harness.services import RedisService
-from tests.harness.stopwatch import Stopwatch
-from tests.harness.waiting import assert_within, eventually, wait_until
+from tests.harness.waiting import Stopwatch, assert_within, eventually, wait_until
 
 ORGANIZATIONS = 60
 CALLERS = 40

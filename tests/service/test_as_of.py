@@ -10,6 +10,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from devstack.fault_proxy import Faults, faulty_proxy
 from devstack.redis_server import RedisServer
 from projector.kafka.reader import open_reader
 from projector.ledger.control import NO_ID
@@ -23,7 +24,6 @@ from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
 from tests.harness.api_server import LEADS, ApiServer, Response
 from tests.harness.crm import Message
-from tests.harness.faulty_proxy import Faults, faulty_proxy
 from tests.harness.leadview import Leadview
 from tests.harness.projection import Projection
 from tests.harness.services import Kafka

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import orjson
 import pytest
 
+from devstack.programs import ROOT
 from schemas import api_keys
 from tests.harness.api_server import CONTACTS, LEADS
 from tests.harness.leadview import Leadview
-from tests.harness.processes import ROOT
 from tests.harness.services import not_available
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 

@@ -8,7 +8,7 @@ from projector.line.pace import FULL, YIELDING, Pace, Pacer
 from projector.redis.store import Store
 from schemas import names
 from schemas.settings import ProjectorSettings
-from tests.harness.changes import now_ms
+from tests.harness.histories import now_ms
 from tests.harness.records import Records
 from tests.harness.services import RedisService
 

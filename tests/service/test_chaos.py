@@ -13,8 +13,7 @@ from random import Random
 import pytest
 
 from devstack.apache_kafka import ApacheKafka
-from tests.chaos.faults import FAULTS
-from tests.chaos.nemesis import Fault
+from tests.chaos.nemesis import FAULTS, Fault
 from tests.chaos.run import run
 from tests.chaos.world import World
 from tests.harness.services import Kafka

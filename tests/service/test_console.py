@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
+from devstack.programs import ROOT
 from projector.console.feed import MOST_PAGES
 from schemas import resources
 from schemas.api_keys import key_hash
@@ -17,7 +18,6 @@ from schemas.control import number_of
 from tests.harness import crm
 from tests.harness.console import Console, running_console
 from tests.harness.leadview import Leadview
-from tests.harness.processes import ROOT
 from tests.harness.services import Kafka
 from tests.harness.waiting import wait_until
 

@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from devstack.child import Child
+from devstack.fault_proxy import Faults, faulty_proxy
 from devstack.ports import free_port
 from devstack.redis_cluster import RedisCluster
 from projector.errors import Refused, Superseded, Unavailable
@@ -30,13 +31,11 @@ from schemas.heartbeat import SILENT_MS, Condition
 from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
 from tests.harness.api_server import LEADS, ApiServer
-from tests.harness.changes import Changes
-from tests.harness.faulty_proxy import Faults, faulty_proxy
 from tests.harness.generations import any_tag, generation, ids, numbers, pattern
+from tests.harness.histories import Changes
 from tests.harness.leadview import Leadview
-from tests.harness.ledgers import Opened
 from tests.harness.metrics_port import ask
-from tests.harness.projection import Projection, open_projection
+from tests.harness.projection import Opened, Projection, open_projection
 from tests.harness.services import RedisService, client_of
 from tests.harness.waiting import PATIENCE_SECONDS, eventually, wait_until
 

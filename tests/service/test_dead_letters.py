@@ -115,7 +115,7 @@ def listed(leadview: Leadview, *words: str) -> list[Any]:
     return found
 
 
-BAD_DEPLOY = (sys.executable, "-m", "tests.harness.bad_deploy")
+BAD_DEPLOY = (sys.executable, "-m", "tests.harness.defective")
 
 
 @pytest.mark.apache

@@ -20,6 +20,7 @@ import redis
 
 from devstack.child import Child
 from devstack.ports import free_port
+from devstack.programs import ROOT, environment
 from devstack.redis_server import RedisServer
 from projector.commands import doctor
 from projector.commands.gateway import RULES, Gateway
@@ -32,7 +33,6 @@ from tests.harness.certificates import Certificate
 from tests.harness.commands import Finished, call
 from tests.harness.front import Front
 from tests.harness.leadview import Leadview
-from tests.harness.processes import ROOT, environment
 from tests.harness.records import Caller
 from tests.harness.services import Kafka, not_available
 from tests.harness.waiting import wait_until

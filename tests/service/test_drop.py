@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 from msgspec.structs import replace
 
+from devstack.fault_proxy import Faults, FaultyProxy, faulty_proxy
 from projector.errors import Refused
 from projector.ledger import copies
 from projector.ledger.control import ControlRecord, Generation
@@ -20,7 +21,6 @@ from projector.redis.store import Store
 from schemas import names, resources
 from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
-from tests.harness.faulty_proxy import Faults, FaultyProxy, faulty_proxy
 from tests.harness.generations import generation, ids, numbers
 from tests.harness.projection import Projection, open_projection
 from tests.harness.services import RedisService

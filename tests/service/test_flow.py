@@ -6,20 +6,18 @@ from pathlib import Path
 import orjson
 import pytest
 
+from devstack.fault_proxy import Faults, faulty_proxy
 from devstack.ports import free_port
 from devstack.redis_server import RedisServer, RedisServerMissing
 from projector.line.pace import YIELDING
 from schemas import names, resources
 from tests.harness import crm, stored
-from tests.harness.changes import now_ms
-from tests.harness.faulty_proxy import Faults, faulty_proxy
 from tests.harness.generations import any_tag, generation
-from tests.harness.histories import traffic
+from tests.harness.histories import now_ms, traffic
 from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import ask, metric
 from tests.harness.services import Kafka, not_available
-from tests.harness.stopwatch import Stopwatch
-from tests.harness.waiting import PATIENCE_SECONDS, eventually, seconds_until
+from tests.harness.waiting import PATIENCE_SECONDS, Stopwatch, eventually, seconds_until
 
 pytestmark = pytest.mark.apache
 

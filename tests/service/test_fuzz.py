@@ -1,15 +1,23 @@
-"""A few seconds of what `make fuzz` does with records. `test_fuzz_http.py` has both ports."""
+"""A few seconds of what `make fuzz` does at each border. It runs as long as one likes, with other seeds."""
 
 from importlib import import_module
 
 import pytest
 
-from tests.fuzz.__main__ import main
+from api.edge import Edge
+from tests.fuzz import http
+from tests.fuzz.__main__ import BORDERS, main
 
 SECONDS = 3.0
 
 
-@pytest.mark.parametrize("border", ["kafka", "events"])
+@pytest.fixture(autouse=True)
+def _any_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make fuzz` is strict about the event loop. Here, processors may be of any speed, and the heap is a large one."""
+    monkeypatch.setattr(http, "MOST_STANDING_SECONDS", 10.0)
+
+
+@pytest.mark.parametrize("border", BORDERS)
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")
 def test_a_border(border: str) -> None:
     assert import_module(f"tests.fuzz.{border}").fuzz(1, SECONDS)
@@ -18,3 +26,12 @@ def test_a_border(border: str) -> None:
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["events", "--seconds", "0", "--seed", "7"]) == 0
     assert capsys.readouterr().out.startswith("seed 7\nevents: ")
+
+
+def test_it_finds_a_planted_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What follows a body is served as a request, and so is a request for two hosts. It ends with the first stream that
+    shows the fault, which is one of the first hundreds.
+    """
+    monkeypatch.setattr(Edge, "_check_framing", lambda _edge, _version: False)
+    with pytest.raises(AssertionError, match="h11 found"):
+        http.fuzz(5, 120)

@@ -25,10 +25,9 @@ from schemas import metrics, names, resources
 from schemas.api_keys import key_hash, mint
 from schemas.settings import ProjectorSettings
 from tests.harness import crm
-from tests.harness.api_server import LEADS, ApiServer
+from tests.harness.api_server import LEADS, ApiServer, running_api_process
 from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import ask, metric
-from tests.harness.processes import running_api_process
 from tests.harness.services import Kafka
 from tests.harness.waiting import wait_until
 

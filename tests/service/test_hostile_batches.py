@@ -21,6 +21,7 @@ import pytest
 from devstack.child import Child
 from devstack.embedded_kafka import EmbeddedKafka
 from devstack.ports import free_port
+from devstack.programs import while_running
 from projector.dead_letter import DeadLetter
 from projector.kafka.fetching import LONGEST_SECONDS
 from schemas import api_keys, names, resources
@@ -31,12 +32,10 @@ from tests.harness.crm import Message
 from tests.harness.leadview import Leadview
 from tests.harness.measured import peak_memory
 from tests.harness.metrics_port import ask
-from tests.harness.processes import while_running
 from tests.harness.raw_batches import GZIP, LZ4, NONE, SNAPPY, ZSTD, Header, batch
 from tests.harness.services import Kafka, RedisService
 from tests.harness.slices import TIMES
-from tests.harness.stopwatch import Stopwatch
-from tests.harness.waiting import PATIENCE_SECONDS, wait_until
+from tests.harness.waiting import PATIENCE_SECONDS, Stopwatch, wait_until
 from tests.harness.worst_inputs import OF_RECORDS
 from tests.service.conftest import new_leadview
 

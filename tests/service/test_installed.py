@@ -17,10 +17,10 @@ import pytest
 from deploy.release import packages
 from devstack.child import Child
 from devstack.ports import free_port
+from devstack.programs import ROOT, while_running
 from schemas.resources import LEAD
 from schemas.version import VERSION
 from tests.harness.api_server import ApiServer
-from tests.harness.processes import ROOT, while_running
 from tests.harness.services import RedisService
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
+from devstack.fault_proxy import Faults, FaultyProxy, faulty_proxy
 from projector.dead_letter import DeadLetter
 from projector.errors import Unavailable
 from projector.ledger.writers import Sessions, Writing
@@ -23,7 +24,6 @@ from schemas import names, resources
 from schemas.layouts import STORED_CONTACT_ID
 from schemas.settings import ProjectorSettings
 from tests.harness import crm
-from tests.harness.faulty_proxy import Faults, FaultyProxy, faulty_proxy
 from tests.harness.generations import generation, ids
 from tests.harness.leftovers import without_leftover_tasks
 from tests.harness.projection import Projection, intent_of, open_projection

@@ -32,8 +32,7 @@ from schemas.faults import Fault
 from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
 from tests.harness.generations import ids, numbers
-from tests.harness.ledgers import Opened
-from tests.harness.projection import Projection
+from tests.harness.projection import Opened, Projection
 from tests.service.conftest import everywhere
 
 LEADS, CONTACTS = Partition("crm.leads", 0), Partition("crm.contacts", 3)

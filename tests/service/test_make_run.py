@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from devstack.programs import descendants, is_alive
 from devstack.run import EMBEDDED_KAFKA
 from tests.harness.api_server import Response
 from tests.harness.make_run import Run, running
-from tests.harness.processes import descendants, is_alive
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 STATUSES = {
@@ -83,7 +83,7 @@ def is_another_version(line: str, body: bytes) -> bool:
 def test_killed_it_leaves_nothing(tmp_path: Path) -> None:
     with running(tmp_path, "--no-live", "--port", "0", LEADVIEW_API_WORKERS="2") as run:
         run.wait_until_ready()
-        assert len(run.started) >= len(("redis", "kafka", "projector", "api", "worker", "worker", "leash", "scratch"))
+        assert len(run.started) >= len(("redis", "kafka", "projector", "api", "worker", "worker", "console", "leash"))
         run.end(signal.SIGKILL, -signal.SIGKILL)
 
 

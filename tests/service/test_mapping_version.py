@@ -7,7 +7,7 @@ from projector import mapping
 from schemas import resources
 from tests.harness import crm, next_mapping, stored
 from tests.harness.api_server import LEADS
-from tests.harness.changes import Changes, Reader, Writer
+from tests.harness.histories import Changes, Reader, Writer
 from tests.harness.leadview import Leadview
 from tests.harness.metrics_port import metric
 from tests.harness.waiting import assert_within, wait_until

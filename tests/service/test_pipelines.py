@@ -10,13 +10,13 @@ from urllib.parse import urlsplit
 import pytest
 import uvloop
 
+from devstack.fault_proxy import Faults, FaultyProxy, faulty_proxy
 from leadview.redis.access import access
 from leadview.redis.connection import Connection, pack
 from projector.errors import Unavailable
 from projector.redis.servers import Node, ReplicationEpoch
 from projector.redis.store import TIMEOUT, Store
 from schemas.settings import ProjectorSettings
-from tests.harness.faulty_proxy import Faults, FaultyProxy, faulty_proxy
 from tests.harness.services import RedisService
 from tests.harness.waiting import eventually
 

@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 import pytest
 from msgspec.structs import replace
 
+from devstack.fault_proxy import Faults, faulty_proxy
+from devstack.programs import PROJECTOR
 from devstack.redis_cluster import RedisCluster
 from projector.dead_letter import DeadLetter
 from projector.errors import Unavailable
@@ -34,10 +36,8 @@ from schemas.control import GenerationId
 from schemas.faults import Fault
 from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
-from tests.harness.faulty_proxy import Faults, faulty_proxy
 from tests.harness.generations import generation, ids
 from tests.harness.leadview import Leadview
-from tests.harness.processes import PROJECTOR
 from tests.harness.projection import Projection, intent_of, open_projection
 from tests.harness.services import RedisService
 from tests.harness.waiting import eventually

@@ -8,9 +8,9 @@ import orjson
 import pytest
 
 from devstack.child import Child
+from devstack.programs import descendants, is_alive
 from tests.harness import crm
 from tests.harness.leadview import Leadview
-from tests.harness.processes import descendants, is_alive
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.apache

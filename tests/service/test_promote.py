@@ -12,11 +12,10 @@ from schemas import names, resources
 from schemas.control import number_of
 from tests.harness import crm
 from tests.harness.api_server import LEADS, ApiServer
-from tests.harness.changes import STOOD_STILL_SECONDS, Changes, Reader, Writer
 from tests.harness.generations import pattern
+from tests.harness.histories import STOOD_STILL_SECONDS, Changes, Reader, Writer
 from tests.harness.leadview import Leadview
-from tests.harness.stopwatch import Stopwatch
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import Stopwatch, wait_until
 from tests.service.test_rebuild import assert_equal_and_right
 
 pytestmark = pytest.mark.apache

@@ -14,6 +14,7 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from redis import RedisCluster
 
 from devstack.child import Child
+from devstack.fault_proxy import Faults, faulty_proxy
 from projector import mapping
 from projector.errors import Conflict
 from projector.ledger import copies
@@ -24,9 +25,8 @@ from projector.reference import Entity
 from schemas import names, resources
 from schemas.settings import ProjectorSettings, load
 from tests.harness import crm, stored
-from tests.harness.changes import Changes, Writer, now_ms
-from tests.harness.faulty_proxy import Faults, faulty_proxy
 from tests.harness.generations import any_tag, generation, numbers, pattern
+from tests.harness.histories import Changes, Writer, now_ms
 from tests.harness.leadview import Leadview
 from tests.harness.services import RedisService
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until

@@ -12,6 +12,7 @@ from redis.asyncio.cluster import NodesManager
 
 from api.redis import serving
 from api.redis.servers import Cluster
+from devstack.fault_proxy import Faults, faulty_proxy
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_server import RedisServer, RedisServerMissing
 from leadview import background
@@ -29,10 +30,9 @@ from schemas.redis_url import Host
 from schemas.settings import ApiSettings, ProjectorSettings
 from tests.harness import control, crm
 from tests.harness.api_server import LEADS, ApiServer, Response, patient, running_api
-from tests.harness.faulty_proxy import Faults, faulty_proxy
 from tests.harness.histories import traffic
 from tests.harness.leadview import Leadview
-from tests.harness.ledgers import Opened
+from tests.harness.projection import Opened
 from tests.harness.records import Records
 from tests.harness.services import Kafka, client_of, not_available
 from tests.harness.waiting import PATIENCE_SECONDS, eventually, seconds_until

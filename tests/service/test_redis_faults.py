@@ -20,13 +20,13 @@ from api.redis.servers import servers
 from api.redis.serving import Serving
 from api.redis.store import Store as ApiStore
 from api.request import Credentials, credentials
+from devstack.fault_proxy import Faults, FaultyProxy, faulty_proxy
 from devstack.redis_cluster import RedisCluster
 from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer, RedisServerMissing
 from projector.redis.store import Store as ProjectorStore
 from schemas import names, resources
 from schemas.settings import ApiSettings, ProjectorSettings
-from tests.harness.faulty_proxy import Faults, FaultyProxy, faulty_proxy
 from tests.harness.generations import generation
 from tests.harness.records import Records
 from tests.harness.services import client_of, not_available

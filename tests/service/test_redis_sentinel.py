@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from devstack.fault_proxy import faulty_proxy
 from devstack.redis_sentinel import RedisSentinel
 from devstack.redis_server import RedisServer, RedisServerMissing
 from projector.errors import Unavailable
@@ -15,12 +16,10 @@ from projector.redis.store import Store
 from schemas.api_keys import key_hash, mint
 from schemas.settings import ApiSettings, ProjectorSettings
 from tests.harness import crm
-from tests.harness.api_server import LEADS, running_api
-from tests.harness.faulty_proxy import faulty_proxy
+from tests.harness.api_server import LEADS, running_api, running_api_process
 from tests.harness.histories import traffic
 from tests.harness.leadview import Leadview
-from tests.harness.ledgers import Opened
-from tests.harness.processes import running_api_process
+from tests.harness.projection import Opened
 from tests.harness.services import Kafka, not_available
 from tests.harness.waiting import eventually, seconds_until, wait_until
 

@@ -20,7 +20,7 @@ from projector.ledger.control import Stored
 from projector.redis.store import Store
 from schemas.settings import ApiSettings, ProjectorSettings, load
 from tests.harness import certificates
-from tests.harness.ledgers import Opened
+from tests.harness.projection import Opened
 from tests.harness.services import not_available
 from tests.harness.waiting import PATIENCE_SECONDS, eventually
 

@@ -18,10 +18,9 @@ from schemas import names, resources
 from schemas.api_keys import key_hash, mint
 from schemas.settings import ApiSettings, load, variable
 from tests.harness import crm
-from tests.harness.api_server import LEADS, ApiServer, running_api
+from tests.harness.api_server import LEADS, ApiServer, running_api, running_api_process
 from tests.harness.generations import generation
 from tests.harness.leadview import Leadview
-from tests.harness.processes import running_api_process
 from tests.harness.records import Records
 from tests.harness.services import Kafka, not_available
 from tests.harness.waiting import eventually, wait_until

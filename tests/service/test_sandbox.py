@@ -11,9 +11,9 @@ import orjson
 import pytest
 
 from devstack.ports import free_port
+from devstack.programs import ROOT
 from tests.harness.api_server import ApiServer, Response
 from tests.harness.make_run import Run, running
-from tests.harness.processes import ROOT
 from tests.harness.waiting import wait_until
 
 PAGE = (ROOT / "docs/sandbox.md").read_text("utf-8")

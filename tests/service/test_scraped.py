@@ -15,9 +15,9 @@ import yaml
 
 from devstack.child import Child
 from devstack.ports import free_port
+from devstack.programs import ROOT
 from devstack.redis_server import RedisServer
 from tests.harness.leadview import Leadview
-from tests.harness.processes import ROOT
 from tests.harness.services import Kafka, not_available
 from tests.harness.waiting import wait_until
 

@@ -11,9 +11,9 @@ from redis.exceptions import ResponseError
 
 from devstack.child import ServerFailed
 from devstack.embedded_kafka import EmbeddedKafka
+from devstack.programs import is_alive
 from devstack.redis_server import RedisServer, RedisServerMissing
 from devstack.topics import admin
-from tests.harness.processes import is_alive
 from tests.harness.services import RedisService
 from tests.harness.waiting import PATIENCE_SECONDS, wait_until
 
@@ -55,6 +55,12 @@ def test_cluster_mode_refuses_keys_of_several_slots(redis_cluster_server: RedisS
         assert client.mset({"lv3:{a}1": "1", "lv3:{a}2": "2"})
         with pytest.raises(ResponseError, match="same slot"):
             client.mset({"lv3:{a}": "1", "lv3:{b}": "2"})
+
+
+def test_every_test_finds_an_empty_redis(redis_server: RedisService) -> None:
+    with redis_server.client() as client:
+        assert client.dbsize() == 0
+        client.set("lv3:key", "1")
 
 
 def test_embedded_kafka(tmp_path: Path) -> None:

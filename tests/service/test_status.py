@@ -7,11 +7,11 @@ from typing import Any
 import orjson
 import pytest
 
+from devstack.fault_proxy import Faults, FaultyProxy, faulty_proxy
 from devstack.redis_server import RedisServer
 from schemas import names, resources
 from tests.harness import crm
 from tests.harness.commands import Finished
-from tests.harness.faulty_proxy import Faults, FaultyProxy, faulty_proxy
 from tests.harness.leadview import Leadview
 from tests.harness.waiting import wait_until
 

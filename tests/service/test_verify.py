@@ -10,8 +10,8 @@ import pytest
 from schemas import names, resources
 from schemas.control import number_of
 from tests.harness import crm
-from tests.harness.changes import Changes, Reader, Writer
 from tests.harness.generations import numbers
+from tests.harness.histories import Changes, Reader, Writer
 from tests.harness.leadview import Leadview
 from tests.harness.projection import intent_of
 from tests.harness.waiting import wait_until

@@ -11,7 +11,7 @@ from projector.verify.rolling import pause
 from schemas import names, resources
 from schemas.layouts import ACCESS, KEY_EXPIRY
 from tests.harness import crm, metrics_port
-from tests.harness.changes import Changes, Writer
+from tests.harness.histories import Changes, Writer
 from tests.harness.leadview import Leadview
 from tests.harness.waiting import wait_until
 from tests.service.test_verify import IDS, OTHER, OWNER, Planter, victims

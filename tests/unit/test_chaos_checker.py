@@ -301,6 +301,9 @@ WRONG = [
         with_answers(answer(200, 2, "v1", organization_id=ORGANIZATIONS[1])), "isolation", id="another organization's"
     ),
     pytest.param(with_answers(answer(200, 2, "v1", body=b"y")), "content", id="torn"),
+    pytest.param(
+        with_answers(answer(200, 2, "v1", tag="a"), answer(304, 2.2, "v1", tag="b")), "etag", id="two ETags of the same"
+    ),
     pytest.param(with_answers(answer(503, 5)), "unavailable", id="503 without a fault"),
     pytest.param(together(with_answers(answer(0, 5)), window(4, 6, 503)), "unavailable", id="no answer, wrong fault"),
     pytest.param(with_answers(answer(429, 5)), "status", id="429 without a limit"),

@@ -18,7 +18,7 @@ from projector.errors import Refused
 from projector.operate.observe import Observation
 from schemas.metrics import PROBLEM_LABELS
 from schemas.settings import ApiSettings
-from tests.harness import pictures
+from tests.harness.console import observation_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -147,7 +147,7 @@ def test_refusals_of_the_start_are_soon_forgotten() -> None:
 
 def test_what_is_applied_is_zero_soon_after_a_stop() -> None:
     def observation(second: int, applied: int) -> Observation:
-        shown = pictures.observation_of(0)
+        shown = observation_of(0)
         assert shown.redis
         assert shown.redis.record
         [(tag, copy)] = shown.redis.record.copies.items()

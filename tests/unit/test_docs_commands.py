@@ -23,7 +23,7 @@ OTHERS = {"api": "", "completion": ""}
 TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
 MADE = {
     "bench": ("bench.__main__", "_arguments"),
-    "run": ("devstack.arguments", "parse"),
+    "run": ("devstack.run", "parse"),
     "chaos": ("tests.chaos.__main__", "_arguments"),
     "rolling": ("tests.rolling.__main__", "_arguments"),
 }

@@ -1,6 +1,5 @@
 """The sample data keeps the contract of change events, repeats with its seed, and looks alive."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -85,24 +84,10 @@ def test_nothing_comes_after_a_delete() -> None:
     assert len(gone) > 10
 
 
-def test_updated_at_never_goes_back() -> None:
-    last: dict[str, datetime] = {}
-    for entity in entities(STORY, events.Lead) + entities(STORY, events.Contact):
-        assert isinstance(entity, events.Lead | events.Contact)
-        assert entity.created_at <= entity.updated_at
-        assert entity.updated_at >= last.get(entity.id, entity.updated_at)
-        last[entity.id] = entity.updated_at
-
-
 def test_the_same_seed_tells_the_same_story() -> None:
     assert story(crm(), 200) == STORY[: len(story(crm(), 200))]
     assert crm().keys == crm().keys
     assert not set(crm(8).keys) & set(crm().keys)
-
-
-def test_the_first_state_may_be_asked_for_twice() -> None:
-    sample = crm()
-    assert [message.key for message in sample.initial()] == [message.key for message in sample.initial()]
 
 
 def test_every_key_opens_its_organization() -> None:
@@ -123,60 +108,15 @@ def test_what_is_shown_around_stays() -> None:
         assert sample.contacts[tenant.contact_id].organization_id == tenant.organization_id
 
 
-def test_the_number_of_leads_stays_near_where_it_began() -> None:
-    sample = crm(leads=100)
-    story(sample)
-    assert 60 < len(sample.leads) <= 122
-
-
-def test_a_lead_has_a_contact_of_its_organization() -> None:
-    sample = crm()
-    for lead in sample.leads.values():
-        assert sample.contacts[lead.contact_id].organization_id == lead.organization_id
-    assert Counter(lead.contact_id for lead in sample.leads.values()).most_common(1)[0][1] > 3
-
-
-def test_a_lead_may_come_before_its_contact() -> None:
-    met: set[str] = set()
-    early = 0
-    for message in STORY:
-        entity = getattr(decoded(message), "data", None) if message.value else None
-        if isinstance(entity, events.Contact):
-            met.add(entity.id)
-        early += isinstance(entity, events.Lead) and entity.contact_id not in met
-    assert early
-
-
 LEADS = [lead for lead in entities(STORY, events.Lead) if isinstance(lead, events.Lead)]
 CONTACTS = [contact for contact in entities(STORY, events.Contact) if isinstance(contact, events.Contact)]
 
 
-@pytest.mark.parametrize(
-    ("seen", "expected"),
-    [
-        pytest.param({lead.stage for lead in LEADS}, set(msgspec.json.schema(events.Stage)["enum"]), id="stages"),
-        pytest.param({len(lead.events or ()) for lead in LEADS}, {0, 1, 2, 3}, id="requested events"),
-        pytest.param({lead.quote.currency for lead in LEADS if lead.quote}, {"GBP", "USD", "JPY"}, id="currencies"),
-        pytest.param({lead.archived_at is None for lead in LEADS}, {True, False}, id="archived or not"),
-        pytest.param({bool(lead.attribution) for lead in LEADS}, {True, False}, id="attribution or none"),
-        pytest.param({"HOT_LEAD" in (lead.tags or ()) for lead in LEADS}, {True, False}, id="hot or not"),
-        pytest.param(
-            {lead.created_at.utcoffset() for lead in LEADS if lead.created_at.utcoffset()} != set(),
-            True,
-            id="offset time zones",
-        ),
-        pytest.param(
-            {type(value) for contact in CONTACTS for value in (contact.custom_fields or {}).values()},
-            {str, int, float, bool, list, type(None)},
-            id="kinds of custom fields",
-        ),
-        pytest.param({contact.email is None for contact in CONTACTS}, {True, False}, id="mail or none"),
-        pytest.param({contact.last_name.isascii() for contact in CONTACTS}, {True, False}, id="scripts"),
-        pytest.param({message.value is None for message in STORY}, {True, False}, id="tombstones"),
-    ],
-)
-def test_it_shows_what_there_can_be(seen: object, expected: object) -> None:
-    assert seen == expected
+def test_it_shows_what_there_can_be() -> None:
+    assert {lead.stage for lead in LEADS} == set(msgspec.json.schema(events.Stage)["enum"])
+    values = {type(value) for contact in CONTACTS for value in (contact.custom_fields or {}).values()}
+    assert values == {str, int, float, bool, list, type(None)}
+    assert {message.value is None for message in STORY} == {True, False}, "tombstones"
 
 
 def test_the_sandbox_is_the_same_at_every_start() -> None:
@@ -207,14 +147,3 @@ def test_no_mail_and_no_call_reaches_anyone() -> None:
         assert (contact.email or "@example.com").split("@")[1] in ("example.com", "example.org", "example.net")
         assert (contact.email or "a").isascii()
         assert (contact.phone or fictional[0]).replace(" ", "").startswith(fictional)
-
-
-def test_every_address_has_a_name_in_front() -> None:
-    for contact in CONTACTS:
-        assert all((contact.email or "a.b@").partition("@")[0].split("."))
-
-
-@pytest.mark.parametrize("sizes", [{"organizations": 0}, {"contacts": 2}, {"leads": 2}])
-def test_an_organization_without_records_is_refused(sizes: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="every organization"):
-        crm(**sizes)

@@ -7,7 +7,7 @@ import pytest
 
 from projector.console.feed import EVERY_SECONDS, HISTORY_SECONDS, pause
 from tests.harness.chromium import Page, open_page
-from tests.harness.pictures import REPEATS, FedConsole, fed_console, picture_of
+from tests.harness.console import REPEATS, FedConsole, fed_console, picture_of
 
 pytestmark = pytest.mark.browser
 

@@ -12,8 +12,7 @@ from schemas import resources
 from schemas.api_keys import key_hash, mint
 from tests.harness import crm
 from tests.harness.chromium import Page
-from tests.harness.console import running_console
-from tests.harness.console_page import axe, find, type_number
+from tests.harness.console import axe, find, running_console, type_number
 from tests.harness.leadview import Leadview
 from tests.harness.waiting import wait_until
 

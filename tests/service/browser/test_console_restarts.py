@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from devstack.apache_kafka import ApacheKafka
+from devstack.fault_proxy import Faults, faulty_proxy
 from devstack.ports import free_port
 from devstack.redis_server import RedisServer
 from tests.harness import crm
 from tests.harness.chromium import Page
-from tests.harness.console import running_console
-from tests.harness.console_page import says_the_same
-from tests.harness.faulty_proxy import Faults, faulty_proxy
+from tests.harness.console import running_console, says_the_same
 from tests.harness.leadview import Leadview
 from tests.harness.services import Kafka
 

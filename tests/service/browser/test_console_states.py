@@ -14,12 +14,10 @@ from devstack.redis_server import RedisServer
 from schemas import resources
 from tests.harness import crm
 from tests.harness.chromium import Page
-from tests.harness.console import running_console
-from tests.harness.console_page import axe, says_the_same, type_number, verdict
+from tests.harness.console import axe, running_console, says_the_same, type_number, verdict
 from tests.harness.leadview import Leadview
 from tests.harness.next_mapping import PROGRAM as NEXT
-from tests.harness.stopwatch import Stopwatch
-from tests.harness.waiting import PATIENCE_SECONDS, wait_until
+from tests.harness.waiting import PATIENCE_SECONDS, Stopwatch, wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.apache]
 

@@ -15,7 +15,7 @@ import pytest
 from devstack.ports import free_port
 from schemas import resources
 from tests.harness.api_server import LEADS, patient, running_api
-from tests.harness.gateway import gateway
+from tests.harness.front import gateway
 from tests.harness.make_run import running
 from tests.harness.records import Records
 from tests.harness.services import RedisService

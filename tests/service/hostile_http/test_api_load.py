@@ -18,8 +18,7 @@ from tests.harness.api_server import LEADS
 from tests.harness.hostile import Target, target
 from tests.harness.records import Caller, Records
 from tests.harness.services import RedisService
-from tests.harness.stopwatch import Stopwatch
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import Stopwatch, wait_until
 
 MOST = 20
 REQUEST = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"

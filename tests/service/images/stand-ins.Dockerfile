@@ -1,4 +1,4 @@
-# Stand-ins for the images of others where these cannot be pulled (tests/harness/stand_ins.py): programs of Debian, and
+# Stand-ins for the images of others where these cannot be pulled (tests/harness/compose.py): programs of Debian, and
 # Apache Kafka from Maven, with the users, folders and commands of the images. They prove what is Leadview's: its
 # Dockerfile, users, volumes, health checks, networks, and the order of start and stop.
 ARG DEBIAN=leadview-stand-in:debian

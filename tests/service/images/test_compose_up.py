@@ -19,8 +19,8 @@ import pytest
 
 from deploy.release import context_of, image, version_of
 from devstack.child import Child
+from devstack.programs import ROOT
 from tests.harness.compose import Compose, EngineMissing
-from tests.harness.processes import ROOT
 from tests.harness.services import not_available
 from tests.harness.waiting import wait_until
 from tests.unit.test_compose import COMPOSE, mebibytes

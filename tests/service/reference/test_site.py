@@ -27,7 +27,7 @@ from docs.generate.reference.site import RENDERER, write
 from schemas.api_keys import mint
 from schemas.resources import LEAD
 from tests.harness.api_server import ApiServer, patient, running_api
-from tests.harness.gateway import gateway
+from tests.harness.front import gateway
 from tests.harness.records import Caller, Records
 from tests.harness.services import RedisService
 from tests.harness.waiting import PATIENCE_SECONDS

@@ -17,9 +17,8 @@ from schemas.resources import CONTACT, LEAD
 from tests.harness import crm
 from tests.harness.api_server import CONTACTS, LEADS
 from tests.harness.crm import Message
-from tests.harness.kafka_connect import Connect, running_connect
 from tests.harness.leadview import Leadview
-from tests.harness.postgres import Postgres, PostgresMissing, running_postgres
+from tests.harness.outbox import Connect, Postgres, PostgresMissing, running_connect, running_postgres
 from tests.harness.services import Kafka, RedisService, not_available
 from tests.harness.topics import records
 from tests.harness.waiting import wait_until

@@ -1,18 +1,97 @@
-"""PostgreSQL from Debian's packages, as a process of its own with a database in a temporary directory."""
+"""An outbox: PostgreSQL from Debian's packages, and Apache Kafka's own Connect with Debezium's connector, from Maven's
+jars: one worker, controlled over its REST API.
+"""
 
+import http.client
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import orjson
 
 from devstack.child import STOP_TIMEOUT_SECONDS, Child, ServerFailed
+from devstack.jars import CONNECT
 from devstack.ports import free_port
 from devstack.waiting import wait_until
+
+_READY_TIMEOUT_SECONDS = 180.0
+_JSON_CONVERTER = "org.apache.kafka.connect.json.JsonConverter"
+# A worker runs only for minutes here, as the brokers do.
+_JVM_OPTIONS = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
+_LOG_OPTIONS = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true")
+
+
+class Connect(NamedTuple):
+    """A running worker. Its converters are those of Kafka's sample configuration, so each connector sets its own."""
+
+    child: Child
+    port: int
+
+    def create(self, connector: Mapping[str, Any]) -> None:
+        """Create a connector as its file says it, and wait until its task runs. Raises ServerFailed, TimeoutError."""
+        code, answer = self._call("POST", "/connectors", connector)
+        if code != http.HTTPStatus.CREATED:
+            raise self.child.failure(f"refused the connector {connector['name']}: {answer}")
+        status = f"/connectors/{connector['name']}/status"
+        wait_until(lambda: self._runs(status), f"the connector {connector['name']} runs", _READY_TIMEOUT_SECONDS)
+
+    def answers(self) -> bool:
+        self.child.check_running()
+        try:
+            return self._call("GET", "/health")[0] == http.HTTPStatus.OK
+        except OSError:
+            return False
+
+    def _runs(self, path: str) -> bool:
+        code, status = self._call("GET", path)
+        if code != http.HTTPStatus.OK:
+            return False
+        states = [status["connector"], *status["tasks"]]
+        for state in states:
+            if state["state"] == "FAILED":
+                raise self.child.failure(state["trace"])
+        return len(states) > 1 and all(state["state"] == "RUNNING" for state in states)
+
+    def _call(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_READY_TIMEOUT_SECONDS)
+        try:
+            connection.request(method, path, orjson.dumps(body) if body else None, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            text = response.read()
+        finally:
+            connection.close()
+        is_json = response.getheader("Content-Type", "").startswith("application/json")
+        return response.status, orjson.loads(text) if is_json else text
+
+
+@contextmanager
+def running_connect(directory: Path, bootstrap_servers: str) -> Iterator[Connect]:
+    """Run a worker until the block ends. Fetches the jars if needed. Raises JarsMissing, ServerFailed, TimeoutError."""
+    jars, port = CONNECT.fetch(), free_port()
+    properties = directory / "worker.properties"
+    properties.write_text(
+        f"bootstrap.servers={bootstrap_servers}\n"
+        f"key.converter={_JSON_CONVERTER}\n"
+        f"value.converter={_JSON_CONVERTER}\n"
+        f"listeners=http://127.0.0.1:{port}\n"
+        f"offset.storage.file.filename={directory}/offsets\n"
+        "plugin.discovery=service_load\n"
+    )
+    main = ["-cp", f"{jars}/*", "org.apache.kafka.connect.cli.ConnectStandalone", str(properties)]
+    child = Child(["java", *_JVM_OPTIONS, *_LOG_OPTIONS, *main], log=directory / "connect.log")
+    try:
+        connect = Connect(child, port)
+        wait_until(connect.answers, "Kafka Connect answers", _READY_TIMEOUT_SECONDS)
+        yield connect
+    finally:
+        child.kill()
+
 
 _DATABASE = "crm"
 _OPTIONS = {"listen_addresses": "127.0.0.1", "unix_socket_directories": "", "wal_level": "logical", "fsync": "off"}

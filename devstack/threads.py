@@ -1,0 +1,31 @@
+"""A thread that works until it is stopped."""
+
+import threading
+
+
+class Repeating(threading.Thread):
+    """Waits for `pause` seconds and calls `_work`, again and again until `stop`."""
+
+    def __init__(self, pause: float = 0.0) -> None:
+        super().__init__(daemon=True)
+        self._pause = pause
+        self._ended = threading.Event()
+        self._failure: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            while not self._ended.wait(self._pause):
+                self._work()
+        except BaseException as error:  # raised again by `stop`
+            self._failure = error
+            raise
+
+    def stop(self, timeout: float | None = None) -> None:
+        """End, and raise what `_work` raised. After `timeout` seconds, it may still be at work, and end later."""
+        self._ended.set()
+        self.join(timeout)
+        if self._failure:
+            raise self._failure
+
+    def _work(self) -> None:
+        raise NotImplementedError

@@ -269,19 +269,16 @@ def _neighbours(dead_letters: Iterable[DeadLetter]) -> Iterator[list[DeadLetter]
     """Group dead letters of one partition that are close to each other: a single read is faster than one for each."""
     group: list[DeadLetter] = []
     for dead_letter in dead_letters:
-        if group and not _belongs(dead_letter, group):
-            yield group
-            group = []
+        if group:
+            last = group[-1]
+            is_same_partition = (last.topic, last.partition) == (dead_letter.topic, dead_letter.partition)
+            gap = dead_letter.offset - last.next_offset
+            if not is_same_partition or not 0 <= gap <= _MAX_GAP or len(group) == _MAX_GROUP:
+                yield group
+                group = []
         group.append(dead_letter)
     if group:
         yield group
-
-
-def _belongs(dead_letter: DeadLetter, group: list[DeadLetter]) -> bool:
-    last = group[-1]
-    is_same_partition = (last.topic, last.partition) == (dead_letter.topic, dead_letter.partition)
-    gap = dead_letter.offset - last.next_offset
-    return is_same_partition and 0 <= gap <= _MAX_GAP and len(group) < _MAX_GROUP
 
 
 async def _redrive(

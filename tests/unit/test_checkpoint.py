@@ -1,16 +1,14 @@
-"""Checkpoints: the arguments of the script, and the meaning of its replies."""
+"""Checkpoints: positions as text, the meaning of the replies of the script, and what a dead letter holds."""
 
 import msgspec
 import pytest
 
 from projector.dead_letter import DeadLetter
 from projector.ledger import control
-from projector.ledger.control import ControlChanged, Place, Position, Step, Stored, WentBack
-from projector.record import Partition
-from schemas import names, resources
+from projector.ledger.control import ControlChanged, Position, Stored, WentBack
+from schemas import resources
 from schemas.faults import Fault
 from tests.harness import crm
-from tests.harness.generations import generation
 
 POSITION = Position(7, 1_700_000_000_000, 9, 4, "5pRvAhs9SbKq2JXeS1oYxg")
 
@@ -33,21 +31,6 @@ def test_the_text_of_a_position(position: Position) -> None:
 def test_a_text_of_another_layout_is_no_position(text: bytes) -> None:
     with pytest.raises(ValueError, match=r"layout|invalid literal"):
         Position.parse(text)
-
-
-def test_a_position_is_read_as_it_was_written() -> None:
-    leads = Partition("crm.leads", 3)
-    letter = DeadLetter.of(crm.lead().record(offset=6, partition=3), Fault("other", found="it is bad"))
-    command = control.checkpoint(
-        Place(names.CONTROL, names.rebuild(generation(2)), "stamp", "incarnation"),
-        {leads: Step(control.NOTHING_STORED, POSITION)},
-        [letter],
-    )
-    assert command.keys == [names.CONTROL, names.rebuild(generation(2)), names.DEAD_LETTERS]
-    assert command.arguments[:5] == [b"stamp", b"incarnation", b"1", b"crm.leads:3", b"-1"]
-    assert Position.parse(command.arguments[5]) == POSITION
-    assert command.arguments[6] == b"crm.leads:3:6"
-    assert msgspec.json.decode(command.arguments[7], type=DeadLetter) == letter
 
 
 @pytest.mark.parametrize(

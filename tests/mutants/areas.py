@@ -133,7 +133,7 @@ AREAS = (
             "unit/ids",
             "unit/ranges",
             "unit/compression",
-            "unit/generations",
+            "unit/control_record",
             "unit/limits",
             "unit/wire_format",
             "unit/faults",
@@ -260,9 +260,7 @@ AREAS = (
         ("projector/ledger/[!h]*.py",),
         (
             "unit/breaks",
-            "unit/checkpoint",
-            "unit/difference",
-            "unit/generations",
+            "unit/control_record",
             "service/line",
             "service/lua_checkpoint",
             "service/lua_rewind",
@@ -276,7 +274,7 @@ AREAS = (
         10,
         ("projector/rebuild/*.py",),
         (
-            "unit/generations",
+            "unit/control_record",
             "unit/preflight",
             "service/drop",
             "service/preconditions",
@@ -291,7 +289,6 @@ AREAS = (
         (
             "unit/reapply",
             "unit/dead_letters",
-            "unit/superseded",
             "service/lua_dead_letters",
             "service/jobs",
             "service/recreated",

@@ -1,10 +1,7 @@
 """A drop while Redis loses its state, which must stop it, and while others change the control record."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from math import inf
-from urllib.parse import urlsplit
 
 import pytest
 from msgspec.structs import replace
@@ -12,17 +9,15 @@ from msgspec.structs import replace
 from projector.errors import Refused
 from projector.ledger import copies
 from projector.ledger.control import ControlRecord, Generation
-from projector.ledger.writers import Sessions, Writing
 from projector.mapping import VERSION
 from projector.rebuild import generations
 from projector.redis.scripts import change_control
 from projector.redis.store import Store
 from schemas import names, resources
-from schemas.settings import ProjectorSettings
 from tests.harness import control, crm
-from tests.harness.faulty_proxy import Faults, FaultyProxy, faulty_proxy
+from tests.harness.faulty_proxy import Faults
 from tests.harness.generations import generation, ids, numbers
-from tests.harness.projection import Projection, open_projection
+from tests.harness.projection import Projection, behind_proxy, open_projection
 from tests.harness.services import RedisService
 from tests.harness.waiting import eventually
 
@@ -75,18 +70,6 @@ async def test_redis_is_emptied_in_the_last_pass(redis_server: RedisService) -> 
             await generations.sweep(projection.writing, record, generation(1))
 
 
-@asynccontextmanager
-async def _slow_store(redis_server: RedisService, held: bytes) -> AsyncIterator[tuple[Store, FaultyProxy]]:
-    """A store, and the proxy that holds back its request that contains these bytes."""
-    with faulty_proxy(urlsplit(redis_server.url).port or 6379) as proxy:
-        proxy.faults = Faults(held=held)
-        store = Store(ProjectorSettings(redis_url=f"redis://127.0.0.1:{proxy.port}/0"))
-        try:
-            yield store, proxy
-        finally:
-            await store.close()
-
-
 async def _begin_drop(projection: Projection) -> ControlRecord:
     """Two keys of generation 1 are left, which is being dropped."""
     await control.complete(projection.store)
@@ -116,10 +99,8 @@ async def test_the_last_pass_of_a_drop_finds_nothing(redis_server: RedisService)
     """A key that comes to stand behind the cursor, as slots that move make it, is found by another pass."""
     async with open_projection(redis_server) as projection:
         record = await _begin_drop(projection)
-        async with _slow_store(redis_server, b"UNLINK") as (slow, proxy):
-            dropping = asyncio.create_task(
-                generations.sweep(Writing(slow, Sessions(slow), "slow"), record, generation(1))
-            )
+        async with behind_proxy(redis_server, b"UNLINK") as (slow, proxy):
+            dropping = asyncio.create_task(generations.sweep(slow, record, generation(1)))
             await eventually(lambda: proxy.holding, "the first keys are about to be deleted")
             owner = names.organization(crm.OTHER_ORGANIZATION)
             behind = names.document(resources.LEAD, owner, generation(1), crm.OTHER_LEAD)
@@ -134,10 +115,8 @@ async def test_the_control_record_changes_at_the_end_of_a_drop(redis_server: Red
     """A projector finishes the same drop at the same moment, or changes something else: the drop is not refused."""
     async with open_projection(redis_server) as projection:
         record = await _begin_drop(projection)
-        async with _slow_store(redis_server, change_control.sha) as (slow, proxy):
-            dropping = asyncio.create_task(
-                generations.sweep(Writing(slow, Sessions(slow), "slow"), record, generation(1))
-            )
+        async with behind_proxy(redis_server, change_control.sha) as (slow, proxy):
+            dropping = asyncio.create_task(generations.sweep(slow, record, generation(1)))
             await eventually(lambda: proxy.holding, "the drop is about to end")
             if finished:
                 assert await generations.sweep(projection.writing, record, generation(1)) == 0
@@ -160,8 +139,8 @@ async def test_a_drop_ends_at_the_end_of_a_promotion(redis_server: RedisService,
     """The generations were compared, which may have taken an hour: the promotion is not refused."""
     async with open_projection(redis_server) as projection:
         control.write(projection.client, written=(1, 2), dropping=(3,))
-        async with _slow_store(redis_server, held) as (slow, proxy):
-            promoting = asyncio.create_task(generations.verify_and_promote(slow, generations.Criteria()))
+        async with behind_proxy(redis_server, held) as (slow, proxy):
+            promoting = asyncio.create_task(generations.verify_and_promote(slow.store, generations.Criteria()))
             await eventually(lambda: proxy.holding, "it is about to change the record")
             await generations.sweep(projection.writing, await copies.current(projection.store), generation(3))
             proxy.faults = Faults()

@@ -13,7 +13,7 @@ from projector.redis.store import Store
 from projector.upkeep import jobs
 from projector.upkeep.keeper import Keeper
 from schemas import names, resources
-from schemas.settings import ProjectorSettings
+from schemas.settings import ProjectorSettings, load
 from tests.harness import control, crm, stored
 from tests.harness.generations import generation, ids
 from tests.harness.leadview import Leadview
@@ -33,27 +33,17 @@ class World:
         self.settings = settings
         self.redis: Any = leadview.redis
         self.writing = Writing(store, Sessions(store), "test")
-        self.keeper = Keeper(settings, self.writing)
-
-    async def turn(self) -> None:
-        await self.keeper._turn()
+        self.turn = Keeper(settings, self.writing)._turn
 
     def apply_all(self) -> None:
         """Store the positions of lines that have applied everything that is published."""
         for partition, end in self.leadview.topics.end_offsets.items():
             self.redis.hset(names.CONTROL, names.position(*partition), f"{end} 0 0 -1 -")
 
-    def served(self) -> bool:
-        return self.leadview.is_served()
-
 
 @pytest.fixture
 async def world(leadview: Leadview) -> AsyncIterator[World]:
-    settings = ProjectorSettings(
-        redis_url=leadview.environment()["LEADVIEW_REDIS_URL"],
-        kafka_bootstrap_servers=leadview.kafka.bootstrap_servers,
-        topic_prefix=leadview.prefix,
-    )
+    settings = load(ProjectorSettings, leadview.environment())
     store = Store(settings)
     try:
         yield World(leadview, store, settings)
@@ -64,10 +54,10 @@ async def world(leadview: Leadview) -> AsyncIterator[World]:
 async def test_the_first_generation_is_served_when_all_is_applied(world: World) -> None:
     world.leadview.publish(crm.lead(1))
     await world.turn()
-    assert not world.served()
+    assert not world.leadview.is_served()
     world.apply_all()
     await world.turn()
-    assert world.served()
+    assert world.leadview.is_served()
 
 
 async def test_end_offsets_are_read_again_if_another_projector_was_first(world: World) -> None:
@@ -79,7 +69,19 @@ async def test_end_offsets_are_read_again_if_another_projector_was_first(world: 
     world.apply_all()
     world.leadview.publish(crm.lead(1, id=crm.OTHER_LEAD), crm.contact(1))
     await world.turn()
-    assert not world.served(), "the API would return 404 for a lead that exists"
+    assert not world.leadview.is_served(), "the API would return 404 for a lead that exists"
+
+
+async def test_a_drop_whose_command_died_is_finished(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("projector.upkeep.keeper._SWEEP_SECONDS", 0.0)
+    control.write(world.redis, live=2, written=(2,), dropping=(1,))
+    left = names.document(resources.LEAD, OWNER, generation(1), crm.LEAD)
+    world.redis.set(left, b"")
+    await world.turn()
+    assert world.redis.exists(left), "its command may still be at work"
+    await world.turn()
+    assert not world.redis.exists(left)
+    assert world.leadview.state().known == {*ids(2)}
 
 
 async def test_a_shard_is_complete_while_an_organization_is_still_replayed(world: World) -> None:
@@ -91,7 +93,7 @@ async def test_a_shard_is_complete_while_an_organization_is_still_replayed(world
     assert world.redis.smembers(names.JOBS)
     world.apply_all()
     await world.turn()
-    assert world.served()
+    assert world.leadview.is_served()
     assert (await jobs._head(world.store, OWNER))[1] == b"R", "it is due to be replayed"
 
 

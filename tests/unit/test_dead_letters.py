@@ -1,9 +1,13 @@
-"""Which dead letters are read from Kafka in one read when they are redriven."""
+"""Dead letters: what they hold, which are read together when they are redriven, and when nobody needs them."""
 
+import msgspec
 import pytest
 
 from projector.dead_letter import DeadLetter
-from projector.upkeep.dead_letters import _MAX_GAP, _neighbours
+from projector.upkeep.dead_letters import _MAX_GAP, _neighbours, is_superseded
+from schemas import resources
+from schemas.faults import Fault
+from schemas.layouts import Head
 from tests.harness import crm
 
 
@@ -50,3 +54,49 @@ def test_the_organization_of_a_dead_letter(key: str, organization: str | None, a
 def test_partitions_are_read_one_after_the_other() -> None:
     found = _neighbours(letters(("contacts", 0, 1), ("contacts", 1, 2), ("leads", 1, 3)))
     assert [[letter.offset for letter in group] for group in found] == [[1], [2], [3]]
+
+
+def test_a_dead_letter_holds_no_payload() -> None:
+    record = crm.contact(first_name="Zaphod").record(offset=5, partition=1)
+    letter = DeadLetter.of(record, Fault("other", found="it is bad"))
+    assert (letter.topic, letter.partition, letter.offset) == ("crm.contacts", 1, 5)
+    assert letter.key == f"{crm.ORGANIZATION}:{crm.CONTACT}"
+    assert "Zaphod" not in str(letter)
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        pytest.param(None, "", id="no key"),
+        pytest.param(b"\xff\x00", "\\xff\x00", id="a key that is not UTF-8"),
+    ],
+)
+def test_any_key_can_be_shown(key: bytes | None, shown: str) -> None:
+    record = msgspec.structs.replace(crm.tombstone(resources.LEAD).record(), key=key)
+    letter = DeadLetter.of(record, Fault("other", found="it is bad"))
+    assert letter.key == shown
+    assert msgspec.json.decode(msgspec.json.encode(letter), type=DeadLetter) == letter
+
+
+@pytest.mark.parametrize(
+    ("version", "head", "expected"),
+    [
+        pytest.param(3, (4, 8), True, id="a newer version"),
+        pytest.param(3, (3, 8), True, id="the same version, published again"),
+        pytest.param(3, (3, 6), False, id="the same version, from before"),
+        pytest.param(3, (2, 8), False, id="an older version that came later"),
+        pytest.param(None, (1, 8), True, id="no version: what came later"),
+        pytest.param(None, (9, 6), False, id="no version: what came before"),
+        pytest.param(3, (4, 8, 1), True, id="a newer version in another partition"),
+        pytest.param(None, (4, 8, 1), False, id="no version, in another partition"),
+    ],
+)
+def test_what_supersedes(version: int | None, head: tuple[int, ...], expected: bool) -> None:
+    letter = DeadLetter.of(crm.lead().record(offset=7), Fault("other"), version)
+    shown = Head(True, head[0], head[1], head[2] if len(head) > 2 else 0, 0)
+    assert is_superseded(letter, shown) is expected
+
+
+@pytest.mark.parametrize("version", [0, -1, 2**53, 10**30])
+def test_a_version_that_is_bad_is_not_known(version: int) -> None:
+    assert DeadLetter.of(crm.lead().record(), Fault("other"), version).version is None

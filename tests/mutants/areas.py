@@ -88,7 +88,7 @@ AREAS = (
         (
             "service/lua_checkpoint",
             "service/lua_rewind",
-            "service/lua_dead_letters",
+            "service/dead_letters",
             "service/preconditions",
             "service/as_of",
             "service/control_record",
@@ -289,10 +289,9 @@ AREAS = (
         (
             "unit/reapply",
             "unit/dead_letters",
-            "service/lua_dead_letters",
+            "service/dead_letters",
             "service/jobs",
             "service/recreated",
-            "service/superseded",
             "service/as_of",
             "service/keeper",
         ),
@@ -318,7 +317,6 @@ AREAS = (
             "unit/observations",
             "unit/breaks",
             "service/verify_access",
-            "service/verify_continuous",
             "service/verify",
         ),
     ),

@@ -8,6 +8,7 @@ partitions in it, after the writes that they cover (`redis/lua/checkpoint.lua`).
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from itertools import chain
+from secrets import token_hex
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -349,7 +350,7 @@ def new_copy_fields(
     """Returns the fields of a new copy that describe its shard, which by default holds nothing."""
     stored = {names.position(*partition): position.format() for partition, position in (positions or {}).items()}
     return {
-        control.INCARNATION: control.new_incarnation(),
+        control.INCARNATION: token_hex(8),
         control.FILLING: format_generations(state.written),
         control.FILLED: format_generations(filled),
         control.SWEPT: "",

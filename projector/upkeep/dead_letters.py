@@ -209,13 +209,6 @@ async def in_slices(store: Store, pattern: bytes = b"*") -> AsyncIterator[list[D
             return
 
 
-async def of_organization(store: Store, organization_id: str) -> AsyncIterator[list[DeadLetter]]:
-    """Yields the dead letters whose message key begins with this organization's id, in slices. Raises Unavailable."""
-    async for dead_letters in in_slices(store):
-        if some := [letter for letter in dead_letters if letter.organization_id == organization_id]:
-            yield some
-
-
 async def park(store: Store, dead_letters: Iterable[DeadLetter]) -> None:
     """Store dead letters. The line stores its own with the checkpoint. Raises Unavailable."""
     values = [word for letter in dead_letters for word in (letter.field, letter.stored)]

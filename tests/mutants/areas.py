@@ -50,7 +50,7 @@ AREAS = (
             "resplice",
             "write_each",
         ),
-        ("service/lua_documents", "service/shown", "service/jobs", "service/laws"),
+        ("service/lua_documents", "service/shown", "service/upkeep", "service/laws"),
         _SINGLE,
     ),
     Area(
@@ -66,7 +66,7 @@ AREAS = (
             "put_api_key",
             "put_organization",
         ),
-        ("service/lua_access", "service/lua_documents", "service/jobs", "service/recreated"),
+        ("service/lua_access", "service/lua_documents", "service/upkeep", "service/recreated"),
         _SINGLE,
     ),
     Area(
@@ -265,7 +265,6 @@ AREAS = (
             "service/lua_checkpoint",
             "service/lua_rewind",
             "service/preconditions",
-            "service/drop",
             "service/control_record",
         ),
     ),
@@ -276,7 +275,6 @@ AREAS = (
         (
             "unit/control_record",
             "unit/preflight",
-            "service/drop",
             "service/preconditions",
             "service/promote",
             "service/rebuild",
@@ -290,10 +288,9 @@ AREAS = (
             "unit/reapply",
             "unit/dead_letters",
             "service/dead_letters",
-            "service/jobs",
+            "service/upkeep",
             "service/recreated",
             "service/as_of",
-            "service/keeper",
         ),
     ),
     Area(

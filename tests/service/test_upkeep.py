@@ -1,6 +1,6 @@
-"""Jobs: their locks, what an erasure leaves, and what remains to be done if a projector dies at any moment.
+"""The work of a projector beside its lines: jobs, their locks, what an erasure leaves, and when a shard is served.
 
-Each moment is held by a proxy in front of Redis, which holds back a request.
+Each moment of a job is held by a proxy in front of Redis, which holds back a request.
 """
 
 import asyncio
@@ -13,18 +13,21 @@ import pytest
 
 from projector.dead_letter import DeadLetter
 from projector.errors import Unavailable
+from projector.ledger import copies
 from projector.ledger.writers import Sessions, Writing
 from projector.line.line import erase_late, without_deleted
 from projector.redis.apply import apply
 from projector.redis.scripts import expire_lock
 from projector.redis.store import Store
 from projector.upkeep import dead_letters, jobs
+from projector.upkeep.keeper import Keeper
 from schemas import names, resources
 from schemas.layouts import STORED_CONTACT_ID
-from schemas.settings import ProjectorSettings
-from tests.harness import crm
+from schemas.settings import ProjectorSettings, load
+from tests.harness import control, crm, stored
 from tests.harness.faulty_proxy import Faults, FaultyProxy, faulty_proxy
 from tests.harness.generations import generation, ids
+from tests.harness.leadview import Leadview
 from tests.harness.leftovers import without_leftover_tasks
 from tests.harness.projection import Projection, intent_of, open_projection
 from tests.harness.services import RedisService
@@ -253,3 +256,130 @@ async def test_a_job_without_an_event_is_run(projection: Projection) -> None:
     await jobs.run_all(projection.writing, projection.settings)
     assert not projection.client.exists(LEAD)
     assert projection.jobs() == set()
+
+
+class Kept:
+    """A keeper whose turns the test starts, on a Leadview without lines: the test stores the positions."""
+
+    def __init__(self, leadview: Leadview, store: Store, settings: ProjectorSettings) -> None:
+        self.leadview = leadview
+        self.store = store
+        self.settings = settings
+        self.redis: Any = leadview.redis
+        self.writing = Writing(store, Sessions(store), "test")
+        self.turn = Keeper(settings, self.writing)._turn
+
+    def apply_all(self) -> None:
+        """Store the positions of lines that have applied everything that is published."""
+        for partition, end in self.leadview.topics.end_offsets.items():
+            self.redis.hset(names.CONTROL, names.position(*partition), f"{end} 0 0 -1 -")
+
+
+@pytest.fixture
+async def kept(leadview: Leadview) -> AsyncIterator[Kept]:
+    settings = load(ProjectorSettings, leadview.environment())
+    store = Store(settings)
+    try:
+        yield Kept(leadview, store, settings)
+    finally:
+        await store.close()
+
+
+@pytest.mark.apache
+async def test_the_first_generation_is_served_when_all_is_applied(kept: Kept) -> None:
+    kept.leadview.publish(crm.lead(1))
+    await kept.turn()
+    assert not kept.leadview.is_served()
+    kept.apply_all()
+    await kept.turn()
+    assert kept.leadview.is_served()
+
+
+@pytest.mark.apache
+async def test_end_offsets_are_read_again_if_another_projector_was_first(kept: Kept) -> None:
+    """Redis is emptied, and filled again up to the end offsets that this keeper read first."""
+    kept.leadview.publish(crm.lead(1))
+    await kept.turn()
+    kept.redis.flushall()
+    await copies.current(kept.store)
+    kept.apply_all()
+    kept.leadview.publish(crm.lead(1, id=crm.OTHER_LEAD), crm.contact(1))
+    await kept.turn()
+    assert not kept.leadview.is_served(), "the API would return 404 for a lead that exists"
+
+
+@pytest.mark.apache
+async def test_a_drop_whose_command_died_is_finished(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("projector.upkeep.keeper._SWEEP_SECONDS", 0.0)
+    control.write(kept.redis, live=2, written=(2,), dropping=(1,))
+    left = names.document(resources.LEAD, OWNER, generation(1), crm.LEAD)
+    kept.redis.set(left, b"")
+    await kept.turn()
+    assert kept.redis.exists(left), "its command may still be at work"
+    await kept.turn()
+    assert not kept.redis.exists(left)
+    assert kept.leadview.state().known == {*ids(2)}
+
+
+@pytest.mark.apache
+async def test_a_shard_is_complete_while_an_organization_is_still_replayed(kept: Kept) -> None:
+    """Others do not wait for it. The organization itself is answered with 503 (`test_recreated.py`)."""
+    kept.leadview.publish(crm.deleted(resources.ORGANIZATION, 1), crm.lead(1), crm.organization(2))
+    await copies.current(kept.store)
+    await apply(kept.store, [intent_of(crm.deleted(resources.ORGANIZATION, 1).record(0))], ids(1))
+    await apply(kept.store, [intent_of(crm.organization(2).record(1))], ids(1))
+    assert kept.redis.smembers(names.JOBS)
+    kept.apply_all()
+    await kept.turn()
+    assert kept.leadview.is_served()
+    assert (await jobs._head(kept.store, OWNER))[1] == b"R", "it is due to be replayed"
+
+
+@pytest.mark.apache
+@pytest.mark.parametrize(
+    "dropped",
+    [
+        pytest.param(
+            names.document(resources.CONTACT, OWNER, generation(1), crm.CONTACT),
+            id="a contact, and with it the index of its first lead",
+        ),
+        pytest.param(names.contact_leads(OWNER, generation(1), crm.CONTACT), id="the index of its other leads"),
+        pytest.param(names.document(resources.LEAD, OWNER, generation(1), crm.LEAD), id="a lead"),
+        pytest.param(names.api_key(OWNER, crm.key_hash(1)), id="what an API key is looked up by"),
+        pytest.param(names.api_key_entity(OWNER, crm.API_KEY), id="an API key"),
+    ],
+)
+async def test_an_erasure_that_was_overtaken_leaves_nothing_wrong(kept: Kept, dropped: bytes) -> None:
+    """The organization is recreated when the first batch of its keys is gone: the keys that are left show the same
+    events as the records that are read again."""
+    messages = [crm.contact(1), crm.lead(1), crm.lead(1, id=crm.OTHER_LEAD), crm.api_key(1)]
+    await control.complete(kept.store)
+    kept.leadview.publish_all(messages)
+    intents = [intent_of(message.record(offset)) for offset, message in enumerate(messages)]
+    await apply(kept.store, [intent_of(crm.organization(1).record(0)), *intents], ids(1))
+    before = stored.values(kept.redis)
+    await apply(kept.store, [intent_of(crm.deleted(resources.ORGANIZATION, 2).record(1))], ids(1))
+    assert await jobs._drop(kept.store, OWNER, [dropped]) > 0
+    await apply(kept.store, [intent_of(crm.organization(3).record(2))], ids(1))
+    await jobs.run_all(kept.writing, kept.settings)
+    stored.assert_consistent(kept.redis)
+    assert stored.documents(kept.redis).keys() == before.keys()
+    assert kept.redis.exists(names.api_key(OWNER, crm.key_hash(1)))
+    await apply(kept.store, [intent_of(crm.contact(2, first_name="Grace").record(9))], ids(1))
+    stored.assert_consistent(kept.redis)
+
+
+@pytest.mark.apache
+async def test_bad_records_of_a_recreated_organization_are_parked_again(kept: Kept) -> None:
+    """Its dead letters were erased with it."""
+    bad = msgspec.structs.replace(crm.lead(1), value=b"{")
+    others = msgspec.structs.replace(crm.lead(1, organization_id=crm.OTHER_ORGANIZATION), value=b"{")
+    [record] = [record for record in kept.leadview.publish(bad, others) if record.key == bad.key]
+    await apply(kept.store, [intent_of(crm.deleted(resources.ORGANIZATION, 1).record(0))], ids(1))
+    await jobs.run_all(kept.writing, kept.settings)
+    await apply(kept.store, [intent_of(crm.organization(2).record(1))], ids(1))
+    await jobs.run_all(kept.writing, kept.settings)
+    field = names.dead_letter(record.topic, record.partition, record.offset)
+    assert list(kept.redis.hgetall(names.DEAD_LETTERS)) == [field.encode()]
+    assert kept.redis.getrange(OWNER, 0, 0) == b"L"
+    assert kept.redis.getrange(OWNER, 22, 22) == b"-"

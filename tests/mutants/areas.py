@@ -92,6 +92,7 @@ AREAS = (
             "service/preconditions",
             "service/as_of",
             "service/control_record",
+            "service/slots",
         ),
         _SINGLE,
     ),

@@ -136,7 +136,7 @@ async def test_nothing_is_marked_after_a_failover(projection: Projection) -> Non
         pytest.param(100, True, 1, id="a shard was emptied between the replay and this: the lines fill it"),
     ],
 )
-async def test_which_shards_a_replay_calls_complete(
+async def test_what_a_replay_may_call_complete(
     redis_shards: RedisService, offset: int, is_emptied: bool, left: int
 ) -> None:
     """The replay fills an emptied shard up to the targets. That is not all: the lines had applied later records."""
